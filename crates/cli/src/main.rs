@@ -1,0 +1,3 @@
+//! The `outsize` command.
+#![forbid(unsafe_code)]
+fn main() {}

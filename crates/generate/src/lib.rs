@@ -1,0 +1,2 @@
+//! Tokens in, tokens out: tokenizer, sampling, pipelines.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! What this machine has: memory, cgroups, disk speed.
+#![forbid(unsafe_code)]

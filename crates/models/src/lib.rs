@@ -1,0 +1,2 @@
+//! Well-known architectures as Burn modules.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Run models bigger than the memory at hand, on Burn.
+#![forbid(unsafe_code)]

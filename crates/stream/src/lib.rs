@@ -1,0 +1,1 @@
+//! Bytes from disk into a fixed pool of memory, ahead of need.
