@@ -1,1 +1,49 @@
 //! Bytes from disk into a fixed pool of memory, ahead of need.
+//!
+//! A [`Stream`] knows a list of [`Unit`]s (byte ranges of files) and the order in which they are
+//! likely to be asked for. Reader threads fill a ring of fixed size with the units that come next;
+//! [`Stream::lease`] hands one out, waiting for it if it must. A [`Lease`] is RAII: when the last
+//! clone is dropped, its memory returns to the ring and the next read starts.
+//!
+//! ```text
+//!   units + order ──> schedule ──> reader threads ──> ring (fixed bytes) ──> Lease
+//!                        ▲                              ▲                      │
+//!                        └── what was asked for         └── memory comes back ─┘
+//! ```
+//!
+//! * The ring is the bound: nothing that is not *kept* (see [`Unit::keep`]) is ever held outside of
+//!   it, but for the declared overflow share that serves a caller who holds more than foreseen.
+//! * The schedule is learned. The first pass follows the order of registration, later ones the order
+//!   last seen. A wrong guess costs one read on demand, never a wrong byte.
+//! * What leaves the ring is what will be needed last (Belady's rule). On a cyclic scan this keeps
+//!   a fixed part in memory and streams the rest through what remains, which is the best possible.
+//! * Reads bypass the page cache where the file system allows it ([`Source`]), so that a memory
+//!   limit which counts the page cache holds as well.
+
+mod arena;
+mod buffer;
+mod error;
+mod lease;
+mod pool;
+mod reader;
+mod schedule;
+mod source;
+mod stats;
+mod stream;
+mod unit;
+
+pub use error::Error;
+pub use lease::Lease;
+pub use source::Source;
+pub use stats::Stats;
+pub use stream::{Options, Stream};
+pub use unit::{Convert, Unit, UnitId};
+
+/// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
+pub const BLOCK: usize = 4096;
+
+/// The bytes of memory that a unit of `len` bytes takes when read directly from an arbitrary
+/// offset: whole blocks, and one more because the range need not begin on a block.
+pub fn footprint(len: u64) -> u64 {
+    len.div_ceil(BLOCK as u64) * BLOCK as u64 + BLOCK as u64
+}

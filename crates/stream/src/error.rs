@@ -1,0 +1,88 @@
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What can go wrong between the disk and a lease.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The file could not be opened again for direct reads.
+    #[error("cannot open {path}: {source}", path = path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: Arc<io::Error>,
+    },
+    /// The operating system refused a read.
+    #[error("reading `{unit}` from {path} failed: {source}", path = path.display())]
+    Read {
+        /// Name of the unit, usually a tensor.
+        unit: Arc<str>,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: Arc<io::Error>,
+    },
+    /// The file ended before the unit did: it was cut after the checkpoint was opened.
+    #[error(
+        "{path} ends before `{unit}` does (wanted bytes up to {end}): the file changed after it \
+         was opened; open the checkpoint again",
+        path = path.display()
+    )]
+    Truncated {
+        /// Name of the unit.
+        unit: Arc<str>,
+        /// The file.
+        path: PathBuf,
+        /// Offset in the file where the unit should end, in bytes.
+        end: u64,
+    },
+    /// More is held at once than the ring and the overflow share can give.
+    #[error(
+        "no memory left in the ring for `{unit}`: it takes {need} bytes, {held} are held by the \
+         caller, the ring has {ring} and the overflow share {overflow}; raise the memory budget \
+         or hold fewer weights at once"
+    )]
+    Exhausted {
+        /// Name of the unit asked for.
+        unit: Arc<str>,
+        /// Bytes that it takes.
+        need: u64,
+        /// Bytes of the ring that leases hold now.
+        held: u64,
+        /// Size of the ring in bytes.
+        ring: u64,
+        /// Size of the overflow share in bytes.
+        overflow: u64,
+    },
+    /// The system gave no memory.
+    #[error("the system gave no {bytes} bytes of memory for {purpose}; lower the memory budget")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What they were for.
+        purpose: Arc<str>,
+    },
+    /// A reader thread failed in an unforeseen way while working on this unit.
+    #[error("a reader thread failed while loading `{unit}`: {reason}")]
+    Reader {
+        /// Name of the unit.
+        unit: Arc<str>,
+        /// What it said.
+        reason: Arc<str>,
+    },
+    /// The stream was shut down while the unit was waited for.
+    #[error("the stream was closed while `{unit}` was waited for")]
+    Closed {
+        /// Name of the unit.
+        unit: Arc<str>,
+    },
+    /// The unit does not exist.
+    #[error("there is no unit {id}; the stream has {count}")]
+    UnknownUnit {
+        /// The number asked for.
+        id: usize,
+        /// How many there are.
+        count: usize,
+    },
+}

@@ -1,0 +1,131 @@
+//! What will be asked for next: the order last seen.
+
+use crate::UnitId;
+
+/// A trace longer than this is cut: what comes later is then fetched on demand.
+const LONGEST: usize = 1 << 20;
+
+/// The cyclic order in which units are asked for, learned from the last pass.
+pub(crate) struct Schedule {
+    order: Vec<UnitId>,
+    /// For each unit, its positions in `order`, ascending.
+    positions: Vec<Vec<u32>>,
+    /// Position in `order` of what is expected next.
+    cursor: usize,
+    /// What this pass asked for so far.
+    trace: Vec<UnitId>,
+}
+
+impl Schedule {
+    pub(crate) fn new(units: usize, order: Vec<UnitId>) -> Self {
+        let mut schedule = Self {
+            order: Vec::new(),
+            positions: vec![Vec::new(); units],
+            cursor: 0,
+            trace: Vec::new(),
+        };
+        schedule.learn(order);
+        schedule
+    }
+
+    fn learn(&mut self, mut order: Vec<UnitId>) {
+        order.truncate(LONGEST);
+        for positions in &mut self.positions {
+            positions.clear();
+        }
+        for (at, unit) in order.iter().enumerate() {
+            self.positions[*unit].push(at as u32);
+        }
+        self.order = order;
+        self.cursor = 0;
+    }
+
+    /// Notes that `unit` was asked for now.
+    pub(crate) fn asked(&mut self, unit: UnitId) {
+        if self.trace.len() < LONGEST {
+            self.trace.push(unit);
+        }
+        if let Some(distance) = self.distance(unit) {
+            self.cursor = (self.cursor + distance + 1) % self.order.len();
+        }
+    }
+
+    /// How many other requests are expected before `unit` is asked for; none if it is not expected.
+    pub(crate) fn distance(&self, unit: UnitId) -> Option<usize> {
+        let positions = &self.positions[unit];
+        let first = *positions.first()? as usize;
+        let at = positions.partition_point(|at| (*at as usize) < self.cursor);
+        Some(match positions.get(at) {
+            Some(at) => *at as usize - self.cursor,
+            None => first + self.order.len() - self.cursor,
+        })
+    }
+
+    /// The coming requests with their distances, one cycle of them.
+    pub(crate) fn coming(&self) -> impl Iterator<Item = (usize, UnitId)> + '_ {
+        let (past, ahead) = self.order.split_at(self.cursor);
+        ahead.iter().chain(past).copied().enumerate()
+    }
+
+    /// Ends a pass: what it asked for is what the next one is expected to ask for.
+    pub(crate) fn end_pass(&mut self) {
+        if self.trace.is_empty() {
+            return;
+        }
+        let trace = std::mem::take(&mut self.trace);
+        if trace == self.order {
+            self.cursor = 0;
+        } else {
+            self.learn(trace);
+        }
+    }
+
+    /// Gives a pass up (it failed half-way): the order stays, and it starts anew.
+    pub(crate) fn abandon_pass(&mut self) {
+        self.trace.clear();
+        self.cursor = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_registration_then_what_was_seen() {
+        let mut schedule = Schedule::new(3, vec![0, 1, 2]);
+        assert_eq!(
+            schedule.coming().collect::<Vec<_>>(),
+            [(0, 0), (1, 1), (2, 2)]
+        );
+        for unit in [2, 0] {
+            schedule.asked(unit);
+        }
+        assert_eq!(schedule.distance(1), Some(0));
+        schedule.end_pass();
+        assert_eq!(schedule.coming().collect::<Vec<_>>(), [(0, 2), (1, 0)]);
+        assert_eq!(schedule.distance(1), None);
+    }
+
+    #[test]
+    fn distance_wraps_round_and_counts_repeats() {
+        let mut schedule = Schedule::new(2, vec![0, 1, 0, 1, 0]);
+        assert_eq!(schedule.distance(0), Some(0));
+        schedule.asked(0);
+        assert_eq!(schedule.distance(0), Some(1));
+        for unit in [1, 0, 1, 0] {
+            schedule.asked(unit);
+        }
+        assert_eq!(schedule.distance(1), Some(1));
+        assert_eq!(schedule.distance(0), Some(0));
+    }
+
+    #[test]
+    fn a_failed_pass_teaches_nothing() {
+        let mut schedule = Schedule::new(2, vec![0, 1]);
+        schedule.asked(1);
+        schedule.abandon_pass();
+        schedule.end_pass();
+        assert_eq!(schedule.coming().collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+    }
+}

@@ -1,0 +1,141 @@
+//! A file to read from, past the page cache where that is possible.
+
+use crate::{BLOCK, Error};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A file opened for positioned reads by several threads at once.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    plain: Arc<File>,
+    direct: Option<File>,
+    /// Set when the file system takes the flag but refuses the reads.
+    refused: AtomicBool,
+}
+
+impl Source {
+    /// Opens `path` for direct reads beside the handle `plain` on the same file. Where the file system
+    /// does not allow it, reads go through the page cache and what was read is dropped from it.
+    pub fn new(path: impl Into<PathBuf>, plain: Arc<File>) -> Self {
+        let path = path.into();
+        let direct = open_direct(&path, &plain);
+        Self {
+            path,
+            plain,
+            direct,
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Opens a file by its path alone.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = path.into();
+        let plain = File::open(&path).map_err(|source| Error::Open {
+            path: path.clone(),
+            source: Arc::new(source),
+        })?;
+        Ok(Self::new(path, Arc::new(plain)))
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether reads bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some() && !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Reads at `offset` into `target`, of which at least the first `need` bytes must exist in the
+    /// file. `offset`, `target.len()` and the memory of `target` are multiples of
+    /// [`BLOCK`]. Returns the number of bytes read.
+    pub(crate) fn read(&self, offset: u64, target: &mut [u8], need: usize) -> io::Result<usize> {
+        debug_assert!(offset.is_multiple_of(BLOCK as u64) && target.len().is_multiple_of(BLOCK));
+        if let Some(direct) = &self.direct
+            && !self.refused.load(Ordering::Relaxed)
+        {
+            match fill(direct, offset, target, need) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    tracing::debug!(path = %self.path.display(), "direct reads refused");
+                    self.refused.store(true, Ordering::Relaxed);
+                }
+                done => return done,
+            }
+        }
+        let read = fill(&self.plain, offset, target, need)?;
+        drop_behind(&self.plain, offset, read);
+        Ok(read)
+    }
+}
+
+/// Reads until `target` is full or the file ends; an end before `need` bytes is the caller's to see
+/// from the count.
+fn fill(file: &File, offset: u64, target: &mut [u8], need: usize) -> io::Result<usize> {
+    let mut done = 0;
+    while done < target.len() {
+        match read_at(file, &mut target[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        // A direct read that ends inside a block has met the end of the file: going on from an
+        // unaligned offset would be refused.
+        if !done.is_multiple_of(BLOCK) && done >= need {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, target, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, target, offset)
+}
+
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path, plain: &File) -> Option<File> {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    let direct = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .ok()?;
+    // The path may name another file by now: the handle decides.
+    let (a, b) = (direct.metadata().ok()?, plain.metadata().ok()?);
+    (a.dev() == b.dev() && a.ino() == b.ino()).then_some(direct)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_path: &Path, _plain: &File) -> Option<File> {
+    None
+}
+
+/// Tells the system that these pages are not wanted again, so that streaming does not fill the
+/// page cache.
+#[cfg(target_os = "linux")]
+fn drop_behind(file: &File, offset: u64, len: usize) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: advice on an open descriptor; it touches no memory of ours and its result is ignored.
+    unsafe {
+        libc::posix_fadvise(
+            file.as_raw_fd(),
+            offset as libc::off_t,
+            len as libc::off_t,
+            libc::POSIX_FADV_DONTNEED,
+        );
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn drop_behind(_file: &File, _offset: u64, _len: usize) {}
