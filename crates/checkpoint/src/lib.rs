@@ -1,2 +1,55 @@
 //! A checkpoint on disk as an index of tensors: open, check, write sharded.
+//!
+//! [`Checkpoint::open`] reads the headers of a Hugging Face checkpoint (one `.safetensors` file, or
+//! shards and their index), proves that every tensor lies where it says, and keeps the files open
+//! for positioned reads. No weight is read until it is asked for. [`ShardWriter`] goes the other
+//! way, in bounded memory, and makes the finished folder appear in one step.
+//!
+//! The format is [safetensors](https://huggingface.co/docs/safetensors); the layout of folders,
+//! shards and index is the one that `save_pretrained` of transformers writes. Whatever a file
+//! claims is checked before it is used: a hostile or damaged checkpoint gives an [`Error`] that
+//! names the file, the tensor and the fault.
+//!
+//! ```
+//! use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let place = tempfile::tempdir()?;
+//! let out = place.path().join("tiny");
+//! let specs = vec![TensorSpec::new("bias", Dtype::F32, [2])];
+//! let mut writer = ShardWriter::create(&out, specs, 5_000_000_000)?;
+//! writer.add_file("config.json", b"{}")?;
+//! writer.write("bias", &1.5f32.to_le_bytes())?;
+//! writer.write("bias", &2.5f32.to_le_bytes())?;
+//! writer.finish()?;
+//!
+//! let checkpoint = Checkpoint::open(&out)?;
+//! let bias = checkpoint.get("bias").ok_or("no bias")?;
+//! assert_eq!(bias.shape, [2]);
+//! assert_eq!(checkpoint.read(bias)?[4..], 2.5f32.to_le_bytes());
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
+
+mod checkpoint;
+mod destination;
+mod dtype;
+mod error;
+mod fault;
+mod file;
+mod folder;
+mod header;
+mod index;
+mod json;
+mod layout;
+mod masquerade;
+mod writer;
+
+pub use checkpoint::{Checkpoint, TensorInfo};
+pub use dtype::{Dtype, UnknownDtype};
+pub use error::Error;
+pub use fault::{HeaderFault, IndexFault, SpecFault};
+pub use file::ShardFile;
+pub use layout::TensorSpec;
+pub use writer::ShardWriter;

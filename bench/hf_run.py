@@ -1,0 +1,76 @@
+"""Generates greedily with transformers, resident or dispatched by accelerate, and prints one JSON object.
+
+Run by side_by_side.py in a process (and memory cgroup) of its own. The fields are named as in `outsize run --json`.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+
+begun = time.perf_counter()
+
+parser = argparse.ArgumentParser()
+parser.add_argument("model")
+parser.add_argument("--ids", required=True, help="token ids of the prompt, separated by commas")
+parser.add_argument("--max-new-tokens", type=int, required=True)
+parser.add_argument("--max-memory", help="dispatch by accelerate: this much on the CPU, the rest on disk")
+parser.add_argument("--offload-dir", help="where the offload folder is made (the model's own file system)")
+parser.add_argument("--threads", type=int, default=2)
+args = parser.parse_args()
+
+import torch  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+
+torch.set_num_threads(args.threads)
+torch.set_grad_enabled(False)
+imported = time.perf_counter()
+
+with tempfile.TemporaryDirectory(dir=args.offload_dir) as offload:
+    if args.max_memory:
+        from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+
+        with init_empty_weights():
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model), dtype=torch.bfloat16)
+        model.tie_weights()
+        model = load_checkpoint_and_dispatch(
+            model,
+            args.model,
+            device_map="auto",
+            max_memory={"cpu": args.max_memory},
+            no_split_module_classes=["LlamaDecoderLayer"],
+            offload_folder=offload,
+            dtype=torch.bfloat16,
+        )
+    else:
+        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
+    model.eval()
+    loaded = time.perf_counter()
+
+    ids = torch.tensor([[int(i) for i in args.ids.split(",")]])
+    cache, tokens, seconds = None, [], []
+    for _ in range(args.max_new_tokens):
+        start = time.perf_counter()
+        out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache = out.past_key_values
+        ids = out.logits[:, -1].argmax(-1, keepdim=True)
+        tokens.append(int(ids))
+        seconds.append(time.perf_counter() - start)
+
+print(
+    json.dumps(
+        {
+            "tokens": tokens,
+            "import_seconds": imported - begun,
+            "load_seconds": loaded - imported,
+            "prefill_seconds": seconds[0],
+            "seconds_per_token": statistics.median(seconds[1:]),
+            "first_token_seconds": loaded - begun + seconds[0],
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+    )
+)
+sys.stdout.flush()

@@ -1,0 +1,318 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::fault::IndexFault;
+use crate::file::{ShardFile, read_exact_at};
+use crate::folder::Source;
+use crate::header::{Entry, Header};
+use crate::index::Index;
+
+/// A tensor of a checkpoint and where its bytes lie.
+///
+/// The range is proven to lie in its file, and `len` to be the product of `shape` times the size of
+/// `dtype`; no product over some of the dimensions overflows. The offset need not be a multiple of
+/// anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// The name in the checkpoint, such as `model.layers.0.mlp.up_proj.weight`.
+    pub name: String,
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// The shape, slowest dimension first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// The file, as a position in [`Checkpoint::files`].
+    pub file: usize,
+    /// The first byte, from the start of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A checkpoint on disk: its files, open, and an index of its tensors. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    folder: PathBuf,
+    files: Vec<ShardFile>,
+    /// By file, then by offset.
+    tensors: Vec<TensorInfo>,
+    /// Positions in `tensors`, by name.
+    by_name: Vec<usize>,
+    ignored: Vec<TensorInfo>,
+    total_bytes: u64,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint at `path`: a folder with `model.safetensors`, or with
+    /// `model.safetensors.index.json` and its shards; or one `.safetensors` file, or an index of
+    /// shards, itself.
+    ///
+    /// Reads and checks all headers, and no weights. Symbolic links are followed, as the cache of
+    /// the Hub needs.
+    ///
+    /// # Errors
+    ///
+    /// If there is no checkpoint, if a file cannot be read, or if any header or the index is wrong.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let inner = match Source::find(path.as_ref())? {
+            Source::File(path) => Inner::from_file(path)?,
+            Source::Index(path) => Inner::from_index(&path)?,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// All tensors, ordered by file, then by offset.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.inner.tensors
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors().get(self.position(name)?)
+    }
+
+    /// The position in [`Self::tensors`] of the tensor of this name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        let Inner {
+            tensors, by_name, ..
+        } = &*self.inner;
+        let found = by_name
+            .binary_search_by(|&position| tensors[position].name.as_str().cmp(name))
+            .ok()?;
+        by_name.get(found).copied()
+    }
+
+    /// The files, in the order of their names.
+    pub fn files(&self) -> &[ShardFile] {
+        &self.inner.files
+    }
+
+    /// The folder that the checkpoint is in, where its configuration and tokenizer are too.
+    pub fn folder(&self) -> &Path {
+        &self.inner.folder
+    }
+
+    /// Bytes of all tensors.
+    pub fn total_bytes(&self) -> u64 {
+        self.inner.total_bytes
+    }
+
+    /// Tensors that lie in the shards but that the index does not place where they lie, so that
+    /// they are not part of the checkpoint. Some real checkpoints have them: shards taken over from
+    /// another one, whose tensors newer shards replace.
+    pub fn ignored(&self) -> &[TensorInfo] {
+        &self.inner.ignored
+    }
+
+    /// Reads the bytes of one whole tensor, little endian.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or has changed since it was opened; if there is no memory; or if
+    /// the tensor is of another checkpoint.
+    pub fn read(&self, tensor: &TensorInfo) -> Result<Vec<u8>, Error> {
+        self.check_range(tensor, 0, tensor.len)?;
+        let no_memory = || Error::OutOfMemory {
+            tensor: tensor.name.clone(),
+            len: tensor.len,
+        };
+        let len = usize::try_from(tensor.len).map_err(|_| no_memory())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| no_memory())?;
+        bytes.resize(len, 0);
+        self.read_at(tensor, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fills `out` with the bytes of a tensor from byte `start` of it on.
+    ///
+    /// # Errors
+    ///
+    /// If the range is not inside the tensor, and as [`Self::read`].
+    pub fn read_at(&self, tensor: &TensorInfo, start: u64, out: &mut [u8]) -> Result<(), Error> {
+        let (file, offset) = self.check_range(tensor, start, out.len() as u64)?;
+        read_exact_at(file.file(), out, offset).map_err(|cause| {
+            let cause = match cause.kind() {
+                io::ErrorKind::UnexpectedEof => io::Error::new(
+                    cause.kind(),
+                    "the file ends early: it has changed since it was opened",
+                ),
+                _ => cause,
+            };
+            Error::ReadTensor {
+                tensor: tensor.name.clone(),
+                path: file.path().to_owned(),
+                cause,
+            }
+        })
+    }
+
+    /// The file of a tensor, and the offset in it of the tensor's byte `start`, if `len` bytes from
+    /// there are the tensor's.
+    ///
+    /// The fields of a [`TensorInfo`] are public, so they are checked anew.
+    fn check_range(
+        &self,
+        tensor: &TensorInfo,
+        start: u64,
+        len: u64,
+    ) -> Result<(&ShardFile, u64), Error> {
+        let range = || {
+            let file = self.files().get(tensor.file)?;
+            let tensor_end = tensor
+                .offset
+                .checked_add(tensor.len)
+                .filter(|&end| end <= file.len())?;
+            let offset = tensor.offset.checked_add(start)?;
+            let end = offset.checked_add(len)?;
+            (end <= tensor_end).then_some((file, offset))
+        };
+        range().ok_or_else(|| Error::OutOfRange {
+            tensor: tensor.name.clone(),
+            start,
+            end: start.saturating_add(len),
+            len: tensor.len,
+            file: tensor.file,
+            files: self.files().len(),
+        })
+    }
+}
+
+impl Inner {
+    fn from_file(path: PathBuf) -> Result<Self, Error> {
+        let folder = folder_of(&path);
+        let (file, header, data_start) = ShardFile::open(path)?;
+        let tensors = header
+            .tensors
+            .into_iter()
+            .map(|entry| entry.at(0, data_start))
+            .collect();
+        Ok(Self::new(folder, vec![file], tensors, Vec::new()))
+    }
+
+    fn from_index(path: &Path) -> Result<Self, Error> {
+        let folder = folder_of(path);
+        let Index { weight_map } = Index::open(path)?;
+        let wrong = |fault| Error::Index {
+            path: path.to_owned(),
+            fault,
+        };
+
+        let shards: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
+        let mut missing = shards.iter().filter(|shard| !folder.join(shard).exists());
+        if let Some(&first) = missing.next() {
+            return Err(wrong(IndexFault::MissingShards {
+                file: first.to_owned(),
+                missing: 1 + missing.count(),
+                shards: shards.len(),
+            }));
+        }
+
+        let mut files = Vec::with_capacity(shards.len());
+        let mut tensors = Vec::with_capacity(weight_map.len());
+        let mut ignored = Vec::new();
+        for &shard in &shards {
+            let (
+                file,
+                Header {
+                    tensors: entries, ..
+                },
+                data_start,
+            ) = ShardFile::open(folder.join(shard))?;
+            for entry in entries {
+                let here = weight_map
+                    .get(&entry.name)
+                    .is_some_and(|place| place == shard);
+                let list = if here { &mut tensors } else { &mut ignored };
+                list.push(entry.at(files.len(), data_start));
+            }
+            files.push(file);
+        }
+
+        let inner = Self::new(folder, files, tensors, ignored);
+        // Names are unique in the index and in each shard, so only too few can be found, never too
+        // many.
+        if inner.tensors.len() < weight_map.len() {
+            let fault = inner.first_not_found(&weight_map);
+            return Err(wrong(fault));
+        }
+        Ok(inner)
+    }
+
+    fn new(
+        folder: PathBuf,
+        files: Vec<ShardFile>,
+        tensors: Vec<TensorInfo>,
+        ignored: Vec<TensorInfo>,
+    ) -> Self {
+        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+        by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+        // Each length is at most that of a file; no number of real files sums up to the bound.
+        let total_bytes = tensors
+            .iter()
+            .fold(0u64, |sum, tensor| sum.saturating_add(tensor.len));
+        Self {
+            folder,
+            files,
+            tensors,
+            by_name,
+            ignored,
+            total_bytes,
+        }
+    }
+
+    /// Names the first tensor of the index that no shard holds where the index says.
+    fn first_not_found(&self, weight_map: &BTreeMap<String, String>) -> IndexFault {
+        let names = self
+            .by_name
+            .iter()
+            .map(|&position| &self.tensors[position].name);
+        // Both sides are sorted, and the left is a part of the right.
+        let mut names = names.peekable();
+        let not_found = weight_map
+            .iter()
+            .find(|(tensor, _)| names.next_if_eq(tensor).is_none());
+        let (tensor, file) = not_found
+            .map(|(tensor, file)| (tensor.clone(), file.clone()))
+            .unwrap_or_default();
+        IndexFault::NotInShard { tensor, file }
+    }
+}
+
+impl Entry {
+    fn at(self, file: usize, data_start: u64) -> TensorInfo {
+        let Self {
+            name,
+            dtype,
+            shape,
+            start,
+            end,
+        } = self;
+        TensorInfo {
+            name,
+            dtype,
+            shape,
+            file,
+            offset: data_start + start,
+            len: end - start,
+        }
+    }
+}
+
+/// The folder that a file is in, never empty.
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}

@@ -1,0 +1,156 @@
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::error::Error;
+
+/// A folder that is filled under another name, beside its own, and appears complete or not at all.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    out: PathBuf,
+    /// `.NAME.partial-PID-…` beside `out`; removed when dropped.
+    partial: TempDir,
+}
+
+impl Destination {
+    /// Checks that `out` does not exist or is an empty folder, and makes the partial folder beside
+    /// it, with its parents.
+    pub fn prepare(out: &Path) -> Result<Self, Error> {
+        let out = resolve(out)?;
+        let failed = |cause| Error::Create {
+            path: out.clone(),
+            cause,
+        };
+        let Some(name) = out.file_name() else {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path does not end in a folder's name",
+            )));
+        };
+        let parent = parent_of(&out);
+        fs::create_dir_all(parent).map_err(failed)?;
+
+        let mut prefix = OsString::from(".");
+        prefix.push(name);
+        prefix.push(format!(".partial-{}-", std::process::id()));
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix);
+        // A temporary folder is private by default, and this one is to become the user's.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+        let partial = builder.tempdir_in(parent).map_err(failed)?;
+        Ok(Self { out, partial })
+    }
+
+    /// The final name.
+    pub fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// The folder to write in.
+    pub fn folder(&self) -> &Path {
+        self.partial.path()
+    }
+
+    /// Gives the folder its name, once its files are on the disk. If that fails the folder stays,
+    /// for it is complete.
+    pub fn publish(self) -> Result<(), Error> {
+        let Self { out, partial } = self;
+        let partial = partial.keep();
+        match sync_folder(&partial)
+            .and_then(|()| fs::rename(&partial, &out))
+            .and_then(|()| sync_folder(parent_of(&out)))
+        {
+            Ok(()) => Ok(()),
+            Err(cause) => Err(Error::Rename {
+                partial,
+                path: out,
+                cause,
+            }),
+        }
+    }
+}
+
+/// Checks what is at `out`, and gives its absolute path.
+fn resolve(out: &Path) -> Result<PathBuf, Error> {
+    let exists = |what| Error::OutputExists {
+        path: out.to_owned(),
+        what,
+    };
+    let read = |cause| Error::Read {
+        path: out.to_owned(),
+        cause,
+    };
+    if out
+        .symlink_metadata()
+        .is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound)
+    {
+        // Absolute, so that the program may change its folder while the checkpoint is being
+        // written.
+        return std::path::absolute(out).map_err(|cause| Error::Create {
+            path: out.to_owned(),
+            cause,
+        });
+    }
+    match out.metadata() {
+        Ok(kind) if kind.is_dir() => {}
+        Ok(_) => return Err(exists("is a file")),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+            return Err(exists("is a link that leads nowhere"));
+        }
+        Err(cause) => return Err(read(cause)),
+    }
+    if out.read_dir().map_err(read)?.next().is_some() {
+        return Err(exists("is a folder that is not empty"));
+    }
+    let path = out.canonicalize().map_err(read)?;
+    let in_place = |what| Error::OutputInPlace {
+        path: out.to_owned(),
+        what,
+    };
+    if std::env::current_dir()
+        .and_then(fs::canonicalize)
+        .is_ok_and(|here| here == path)
+    {
+        return Err(in_place("is the folder you are in"));
+    }
+    if is_mount_point(&path).map_err(read)? {
+        return Err(in_place("is where a disk is mounted"));
+    }
+    Ok(path)
+}
+
+/// Whether a folder is on another disk than its parent, where no folder beside it could be renamed
+/// to it.
+#[cfg(unix)]
+fn is_mount_point(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(path.metadata()?.dev() != parent_of(path).metadata()?.dev())
+}
+
+#[cfg(not(unix))]
+fn is_mount_point(path: &Path) -> io::Result<bool> {
+    Ok(path.parent().is_none())
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Waits until a folder's entries are on the disk.
+#[cfg(unix)]
+fn sync_folder(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+/// Other systems do not let a folder be opened for that.
+#[cfg(not(unix))]
+fn sync_folder(_: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,141 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The type of a tensor's elements, little endian on disk. Names are those of safetensors, also in
+/// serde.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Dtype {
+    /// IEEE 754 double precision, 8 bytes.
+    F64,
+    /// IEEE 754 single precision, 4 bytes.
+    F32,
+    /// IEEE 754 half precision, 2 bytes.
+    F16,
+    /// The upper half of an [`Dtype::F32`], 2 bytes.
+    BF16,
+    /// Signed integer, 8 bytes.
+    I64,
+    /// Signed integer, 4 bytes.
+    I32,
+    /// Signed integer, 2 bytes.
+    I16,
+    /// Signed integer, 1 byte.
+    I8,
+    /// Unsigned integer, 1 byte.
+    U8,
+    /// Zero or one, 1 byte.
+    Bool,
+}
+
+impl Dtype {
+    /// Every dtype, in the order of declaration.
+    pub const ALL: [Self; 10] = [
+        Self::F64,
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::I64,
+        Self::I32,
+        Self::I16,
+        Self::I8,
+        Self::U8,
+        Self::Bool,
+    ];
+
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F64 | Self::I64 => 8,
+            Self::F32 | Self::I32 => 4,
+            Self::F16 | Self::BF16 | Self::I16 => 2,
+            Self::I8 | Self::U8 | Self::Bool => 1,
+        }
+    }
+
+    /// The name in a safetensors header, such as `BF16`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F64 => "F64",
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::I64 => "I64",
+            Self::I32 => "I32",
+            Self::I16 => "I16",
+            Self::I8 => "I8",
+            Self::U8 => "U8",
+            Self::Bool => "BOOL",
+        }
+    }
+
+    /// Bytes of a tensor of this dtype and `shape`; none if that overflows.
+    ///
+    /// Dimensions of zero count as one in the overflow check, so the product over any subset of the
+    /// dimensions of an accepted shape fits a `usize`.
+    pub(crate) fn bytes_of(self, shape: &[usize]) -> Option<u64> {
+        let widest = shape
+            .iter()
+            .try_fold(self.size(), |product, &dim| product.checked_mul(dim.max(1)))?;
+        let bytes = if shape.contains(&0) { 0 } else { widest };
+        u64::try_from(bytes).ok()
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A dtype's name that is not one of [`Dtype::ALL`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("dtype {0:?} is not supported (F64, F32, F16, BF16, I64, I32, I16, I8, U8 and BOOL are)")]
+pub struct UnknownDtype(pub String);
+
+impl FromStr for Dtype {
+    type Err = UnknownDtype;
+
+    /// Parses the name exactly as a safetensors header writes it.
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|dtype| dtype.name() == name)
+            .ok_or_else(|| UnknownDtype(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_there_and_back_in_every_form() {
+        for dtype in Dtype::ALL {
+            assert_eq!(dtype.to_string().parse(), Ok(dtype));
+            let json = serde_json::to_string(&dtype).unwrap();
+            assert_eq!(json, format!("\"{}\"", dtype.name()));
+            assert_eq!(serde_json::from_str::<Dtype>(&json).unwrap(), dtype);
+        }
+        assert_eq!("f32".parse::<Dtype>(), Err(UnknownDtype("f32".into())));
+        assert!(
+            "F8_E4M3"
+                .parse::<Dtype>()
+                .unwrap_err()
+                .to_string()
+                .contains("F8_E4M3")
+        );
+    }
+
+    #[test]
+    fn sizes_are_checked_even_behind_a_zero() {
+        assert_eq!(Dtype::F32.bytes_of(&[]), Some(4));
+        assert_eq!(Dtype::BF16.bytes_of(&[3, 5]), Some(30));
+        assert_eq!(Dtype::F64.bytes_of(&[7, 0, 9]), Some(0));
+        assert_eq!(Dtype::U8.bytes_of(&[usize::MAX]), Some(usize::MAX as u64));
+        assert_eq!(Dtype::F16.bytes_of(&[usize::MAX]), None);
+        assert_eq!(Dtype::U8.bytes_of(&[0, usize::MAX, 2]), None);
+    }
+}
