@@ -1,2 +1,46 @@
-//! Run any Burn module bigger than memory: plan, load, stream.
+//! Run any Burn module bigger than memory, unmodified: plan where its weights live, load what stays,
+//! stream the rest from the checkpoint just ahead of the layer that needs it.
+//!
+//! | step | what happens | call |
+//! |---|---|---|
+//! | 1 | an empty model: parameters have shapes and no storage | `Config::init(&device)` |
+//! | 2 | open the checkpoint: headers only | [`Checkpoint::open`](outsize_checkpoint::Checkpoint::open) |
+//! | 3 | decide where each block lives | [`tree`] and [`outsize_plan::infer`] |
+//! | 4 | attach a streamed handle to each parameter | [`dispatch()`] |
+//! | 5 | run it like any module | [`Dispatched::run`] |
+//!
+//! [`load_checkpoint_and_dispatch`] is steps 2 to 4 together.
+//!
+//! The hook is Burn's own: a [`Streamed`] handle is a
+//! [`Reparameterization`](burn::module::Reparameterization), so that `Param::val()` fetches the
+//! value. What the module holds instead is one NaN expanded to the parameter's shape, so that code which
+//! goes round `val()` gives NaN and never a plausible wrong answer.
 #![forbid(unsafe_code)]
+
+#[cfg(panic = "abort")]
+compile_error!(
+    "outsize needs `panic = \"unwind\"`: Burn's parameter hooks cannot return errors, so a failed read \
+     travels to `Dispatched::run` by unwinding. Remove `panic = \"abort\"` from the Cargo profile."
+);
+
+mod convert;
+mod dispatch;
+mod dispatched;
+mod error;
+mod matching;
+mod names;
+mod options;
+mod parameter;
+mod placeholder;
+mod streamed;
+mod tree;
+
+pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
+pub use dispatched::Dispatched;
+pub use error::{Error, Misfit};
+pub use names::{Layout, Names};
+pub use options::{FloatType, Options};
+pub use outsize_plan::Access;
+pub use parameter::{Kind, Parameter, parameters};
+pub use streamed::Streamed;
+pub use tree::tree;

@@ -1,0 +1,129 @@
+//! From the checkpoint's types to Burn's, and conversions on the way in.
+
+use burn::tensor::{BoolStore, DType};
+use half::{bf16, f16};
+use outsize_checkpoint::Dtype;
+use outsize_stream::Convert;
+
+/// Burn's name for a type of a checkpoint.
+pub(crate) fn burn_type(dtype: Dtype) -> DType {
+    match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::I16 => DType::I16,
+        Dtype::I8 => DType::I8,
+        Dtype::U8 => DType::U8,
+        Dtype::Bool => DType::Bool(BoolStore::Native),
+    }
+}
+
+/// A function over whole elements from one over a single element, both little-endian bytes.
+macro_rules! each {
+    ($from:literal => $to:literal, $one:expr) => {{
+        fn run(from: &[u8], to: &mut [u8]) {
+            let one: fn([u8; $from]) -> [u8; $to] = $one;
+            let (from, _) = from.as_chunks::<$from>();
+            let (to, _) = to.as_chunks_mut::<$to>();
+            for (from, to) in from.iter().zip(to) {
+                *to = one(*from);
+            }
+        }
+        run
+    }};
+}
+
+/// The conversion of floats from the type in the file to the type in memory. `Ok(None)` if they are the
+/// same, an error if there is no such
+/// conversion.
+pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConversion> {
+    let run: fn(&[u8], &mut [u8]) = match (from, to) {
+        (Dtype::F64, DType::F64)
+        | (Dtype::F32, DType::F32)
+        | (Dtype::F16, DType::F16)
+        | (Dtype::BF16, DType::BF16) => return Ok(None),
+        (Dtype::BF16, DType::F32) => each!(2 => 4, |raw| {
+            // A bf16 is the upper half of an f32.
+            [0, 0, raw[0], raw[1]]
+        }),
+        (Dtype::F16, DType::F32) => each!(2 => 4, |raw| f16::from_le_bytes(raw).to_f32().to_le_bytes()),
+        (Dtype::F64, DType::F32) => each!(8 => 4, |raw| (f64::from_le_bytes(raw) as f32).to_le_bytes()),
+        (Dtype::F32, DType::BF16) => {
+            each!(4 => 2, |raw| bf16::from_f32(f32::from_le_bytes(raw)).to_le_bytes())
+        }
+        (Dtype::F32, DType::F16) => {
+            each!(4 => 2, |raw| f16::from_f32(f32::from_le_bytes(raw)).to_le_bytes())
+        }
+        (Dtype::F16, DType::BF16) => {
+            each!(2 => 2, |raw| bf16::from_f32(f16::from_le_bytes(raw).to_f32()).to_le_bytes())
+        }
+        (Dtype::BF16, DType::F16) => {
+            each!(2 => 2, |raw| f16::from_f32(bf16::from_le_bytes(raw).to_f32()).to_le_bytes())
+        }
+        (Dtype::F64, DType::BF16) => {
+            each!(8 => 2, |raw| bf16::from_f64(f64::from_le_bytes(raw)).to_le_bytes())
+        }
+        (Dtype::F64, DType::F16) => {
+            each!(8 => 2, |raw| f16::from_f64(f64::from_le_bytes(raw)).to_le_bytes())
+        }
+        (Dtype::F32, DType::F64) => {
+            each!(4 => 8, |raw| f64::from(f32::from_le_bytes(raw)).to_le_bytes())
+        }
+        (Dtype::F16, DType::F64) => {
+            each!(2 => 8, |raw| f16::from_le_bytes(raw).to_f64().to_le_bytes())
+        }
+        (Dtype::BF16, DType::F64) => {
+            each!(2 => 8, |raw| bf16::from_le_bytes(raw).to_f64().to_le_bytes())
+        }
+        _ => return Err(NoConversion),
+    };
+    Ok(Some(Convert {
+        from: from.size(),
+        to: to.size(),
+        run,
+    }))
+}
+
+/// There is no conversion between these types.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoConversion;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(from: Dtype, to: DType, bytes: &[u8]) -> Vec<u8> {
+        let convert = float(from, to).unwrap().unwrap();
+        let mut out = vec![0; bytes.len() / convert.from * convert.to];
+        (convert.run)(bytes, &mut out);
+        out
+    }
+
+    #[test]
+    fn every_half_value_survives_widening() {
+        for bits in 0..=u16::MAX {
+            let raw = bits.to_le_bytes();
+            let from_bf16 = run(Dtype::BF16, DType::F32, &raw);
+            assert_eq!(from_bf16, (u32::from(bits) << 16).to_le_bytes());
+            let from_f16 = run(Dtype::F16, DType::F32, &raw);
+            assert_eq!(from_f16, f16::from_bits(bits).to_f32().to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn narrowing_rounds_to_nearest_even() {
+        // Half-way between two bf16 values: the even one.
+        for (value, wanted) in [(1.0 + 1.0 / 256.0, 0x3f80_u16), (1.0 + 3.0 / 256.0, 0x3f82)] {
+            let value: f32 = value;
+            assert_eq!(run(Dtype::F32, DType::BF16, &value.to_le_bytes()), wanted.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn integers_are_no_floats() {
+        assert_eq!(float(Dtype::I32, DType::F32).unwrap_err(), NoConversion);
+    }
+}

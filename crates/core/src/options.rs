@@ -1,0 +1,84 @@
+use crate::Names;
+use burn::tensor::DType;
+use outsize_plan::{Access, Budget, Needs};
+use std::collections::HashMap;
+
+/// In which type float parameters are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatType {
+    /// As the checkpoint stores them. For modules that take weights of any type, such as those of
+    /// `outsize-models`.
+    AsStored,
+    /// All in this one, cast on the way in. Unmodified modules want the type of their activations.
+    Cast(DType),
+}
+
+/// How a module is planned, loaded and run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes that outsize may hold on each device.
+    pub budget: Budget,
+    /// What of the budget is needed besides weights.
+    pub needs: Needs,
+    /// In which type float parameters are held; 32-bit floats unless said.
+    pub float_type: FloatType,
+    /// What parameters are called in the checkpoint.
+    pub names: Names,
+    /// Classes of modules that are placed as one block, by their name without path.
+    pub no_split: Vec<String>,
+    /// How parameters are read, by path; those not named are read whole.
+    pub access: HashMap<String, Access>,
+    /// The paths of the parameters in the order in which a pass needs them, if it is known. The order of
+    /// declaration is taken otherwise, and the true one is learned by the first pass.
+    pub order: Option<Vec<String>>,
+    /// The largest tile of a parameter that is read by tiles, in bytes.
+    pub tile_bytes: u64,
+    /// The least size of the ring in bytes, if anything is streamed.
+    pub min_ring_bytes: u64,
+    /// Reads in flight.
+    pub readers: usize,
+    /// Size of one read in bytes.
+    pub piece_bytes: usize,
+    /// Do not complain about tensors that the module does not know.
+    pub allow_extra: bool,
+    /// Tensors whose names end in one of these are left alone: buffers that some versions of a software
+    /// saved and nobody needs.
+    pub ignore: Vec<String>,
+    /// Do not complain about parameters that the checkpoint lacks: they keep their own initialisation,
+    /// which is made when they are first used and is no part of the budget.
+    pub allow_missing: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let stream = outsize_stream::Options::default();
+        Self {
+            budget: Budget::default(),
+            needs: Needs::default(),
+            float_type: FloatType::Cast(DType::F32),
+            names: Names::default(),
+            no_split: Vec::new(),
+            access: HashMap::new(),
+            order: None,
+            tile_bytes: 4 << 20,
+            min_ring_bytes: 0,
+            readers: stream.readers,
+            piece_bytes: stream.piece_bytes,
+            allow_extra: false,
+            ignore: Vec::new(),
+            allow_missing: false,
+        }
+    }
+}
+
+impl Options {
+    /// What the planner needs to know of these.
+    pub fn plan(&self) -> outsize_plan::Options {
+        outsize_plan::Options {
+            needs: self.needs,
+            tile_bytes: self.tile_bytes,
+            min_ring: self.min_ring_bytes,
+            ..outsize_plan::Options::default()
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Bool, Int, Tensor};
+
+/// What kind of numbers a parameter holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Floating point: may be streamed.
+    Float,
+    /// Integers: Burn has no hook for them, always resident.
+    Int,
+    /// Booleans: likewise.
+    Bool,
+}
+
+/// One parameter of a module, seen without touching its storage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Path in the module, components joined by dots: `layers.0.linear.weight`.
+    pub path: String,
+    /// For each component of the path, the class of what contains it (`Struct:Linear`, `Vec` …).
+    pub containers: Vec<String>,
+    /// What it holds.
+    pub kind: Kind,
+    /// Its shape as saved in a record: what a checkpoint of Burn's own layout holds.
+    pub shape: Vec<usize>,
+    /// Whether a reparameterization is attached to it.
+    pub hooked: bool,
+    /// Whether it is on an autodiff device.
+    pub autodiff: bool,
+    /// Whether loading a value transposes it (`LinearLayout::Col`).
+    pub flips: bool,
+}
+
+impl Parameter {
+    /// The name of the class that holds the parameter, without `Struct:`.
+    pub fn class(&self) -> &str {
+        let class = self.containers.last().map_or("", String::as_str);
+        class.split_once(':').map_or(class, |(_, name)| name)
+    }
+
+    /// The last component of its path: `weight`.
+    pub fn field(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or(&self.path)
+    }
+
+    /// The path of the block it belongs to: the outermost module of a class in `no_split`, else the
+    /// module that holds it.
+    pub fn block(&self, no_split: &[String]) -> &str {
+        let mut end = 0;
+        for (depth, part) in self.path.split('.').enumerate() {
+            let class = self.containers.get(depth).map_or("", String::as_str);
+            let class = class.split_once(':').map_or(class, |(_, name)| name);
+            if no_split.iter().any(|wanted| wanted == class) {
+                return self.path[..end].trim_end_matches('.');
+            }
+            end += part.len() + 1;
+        }
+        self.path.rsplit_once('.').map_or("", |(owner, _)| owner)
+    }
+}
+
+/// The parameters of `module` in the order in which it declares them. Allocates no weight.
+pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
+    let mut list = List::default();
+    module.visit(&mut list);
+    list.found
+}
+
+/// Container type of Burn's own traversal below a parameter that carries a hook.
+const HOOK: &str = "Reparameterization";
+
+#[derive(Default)]
+struct List {
+    path: Vec<String>,
+    containers: Vec<String>,
+    /// Depth below a hook: its own parameters are not the module's.
+    inside_hook: usize,
+    found: Vec<Parameter>,
+}
+
+impl List {
+    fn push(&mut self, kind: Kind, shape: Vec<usize>, autodiff: bool, flips: bool) {
+        if self.inside_hook == 0 {
+            self.found.push(Parameter {
+                path: self.path.join("."),
+                containers: self.containers.clone(),
+                kind,
+                shape,
+                hooked: false,
+                autodiff,
+                flips,
+            });
+        }
+    }
+}
+
+impl ModuleVisitor for List {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        if container_type == HOOK {
+            self.inside_hook += 1;
+            if let Some(parameter) = self.found.last_mut() {
+                parameter.hooked = true;
+            }
+        } else {
+            self.path.push(name.to_string());
+            self.containers.push(container_type.to_string());
+        }
+    }
+
+    fn exit_module(&mut self, _name: &str, container_type: &str) {
+        if container_type == HOOK {
+            self.inside_hook -= 1;
+        } else {
+            self.path.pop();
+            self.containers.pop();
+        }
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let device = param.lazy_device();
+        let flips = D == 2 && !device.is_autodiff() && flips(param);
+        self.push(
+            Kind::Float,
+            param.lazy_shape().to_vec(),
+            device.is_autodiff(),
+            flips,
+        );
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.push(Kind::Int, param.lazy_shape().to_vec(), false, false);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.push(Kind::Bool, param.lazy_shape().to_vec(), false, false);
+    }
+}
+
+/// Whether the parameter's load mapper transposes: tried on a tensor of two numbers, since the mapper
+/// itself cannot be looked into.
+fn flips<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    let mut shape = [1; D];
+    shape[D - 1] = 2;
+    let probe = Tensor::<D>::zeros(shape, &param.lazy_device());
+    let id = param.id;
+    let loaded = param.clone().transform_for_load(probe, id);
+    loaded.base().dims() != shape
+}

@@ -1,0 +1,54 @@
+use crate::matching::match_parameters;
+use crate::{Access, Error, Kind, Options, parameters};
+use burn::module::Module;
+use outsize_checkpoint::Checkpoint;
+use outsize_plan::{Block, Tensor, Tree};
+
+/// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
+/// weight and allocates none.
+///
+/// # Errors
+/// [`Error::Mismatch`] with all that does not fit between the module and the checkpoint;
+/// [`Error::Reparameterized`] and [`Error::Autodiff`] for modules that cannot be dispatched.
+pub fn tree<M: Module>(
+    module: &M,
+    checkpoint: &Checkpoint,
+    options: &Options,
+) -> Result<Tree, Error> {
+    let matched = match_parameters(&parameters(module), checkpoint, options)?;
+    let mut blocks: Vec<Block> = Vec::new();
+    for entry in crate::dispatch::in_order(&matched, options) {
+        let Some(at) = entry.tensor else {
+            continue; // keeps its own initialisation, which is the module's affair
+        };
+        let stored = &checkpoint.tensors()[at];
+        let name = entry.parameter.block(&options.no_split);
+        let shared = matched
+            .iter()
+            .filter(|other| other.tensor == Some(at))
+            .count()
+            > 1;
+        let tensor = Tensor {
+            name: entry.parameter.path.clone(),
+            bytes: entry.bytes(stored),
+            stored_bytes: stored.len,
+            access: match entry.parameter.kind {
+                Kind::Float => *options
+                    .access
+                    .get(&entry.parameter.path)
+                    .unwrap_or(&Access::Whole),
+                _ => Access::Whole,
+            },
+            tied: shared.then(|| stored.name.clone()),
+        };
+        match blocks.iter_mut().find(|block| block.name == name) {
+            Some(block) => block.tensors.push(tensor),
+            None => blocks.push(Block {
+                name: name.to_string(),
+                class: entry.parameter.class().to_string(),
+                tensors: vec![tensor],
+            }),
+        }
+    }
+    Ok(Tree { blocks })
+}
