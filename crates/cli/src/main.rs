@@ -1,3 +1,43 @@
-//! The `outsize` command.
+//! The `outsize` command: arguments in, one call of the libraries, text or JSON out.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod args;
+mod demo;
+mod error;
+mod interrupt;
+mod logits;
+mod model;
+mod progress;
+mod report;
+mod run;
+mod synth;
+
+use args::{Args, Command};
+use clap::Parser;
+use error::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let began = std::time::Instant::now();
+    // The budget counts the whole process: what the allocator would keep is not free.
+    outsize::stream::return_freed_memory();
+    let args = Args::parse();
+    let done = interrupt::watch().and_then(|()| match args.command {
+        Command::Run(args) => run::run(&args, began),
+        Command::Logits(args) => logits::logits(&args),
+        Command::Synth(args) => synth::synth(&args),
+        Command::Demo(args) => demo::demo(&args, began),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,43 @@
-//! Products with weights kept in bf16 or f16, as a Burn backend extension.
+//! Products with weights kept as stored, bf16, f16 or f32, as a Burn backend extension.
+//!
+//! A checkpoint stores the weight of a linear layer as `[out, in]`, row after row. Here it stays that way, in the
+//! dtype it has on disk: [`linear`] multiplies f32 activations by it with f32 accumulation, and reads every weight
+//! from memory once. Nothing is transposed, converted or copied ahead of the product.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`linear()`], [`embedding`] | the two operations a model needs, over Burn tensors |
+//! | [`extension`] | the same operations over Flex's own tensors |
+//! | [`product`] | the product over slices; knows nothing of Burn |
+//! | [`cast`] | conversions between dtypes over slices |
+//! | [`Isa`] | which vector instructions this processor has |
+//!
+//! # The contract
+//!
+//! For `y = x · Wᵀ` with `x [m, k]` and `W [n, k]`, the bits of `y[i, j]` depend on the bits of row `i` of `x`, the
+//! bits of row `j` of `W` and the [`Isa`], **and on nothing else**: not on `m` or `n`, not on where the rows stand in
+//! their matrices or in memory, not on the number of threads or how work is shared among them. So a product over a
+//! slice of the weight's rows is that slice of the whole product, and a sequence gives the same logits alone as in a
+//! batch. (The payload of a NaN is not part of the contract; that it is a NaN is.)
+//!
+//! It holds by construction: each output has one vector accumulator which takes `k` in order, one multiply-add per
+//! vector, the last one padded with zeros; at the end the lanes are added in one fixed tree. Blocking only chooses which
+//! outputs are computed side by side.
+//!
+//! # Accuracy
+//!
+//! Weights are widened exactly; products and sums are f32, fused where the processor can. With
+//! `s = Σ |x[i, l] · W[j, l]|` the error of `y[i, j]` is at most `(k / 4 + 4) · 2⁻²³ · s`, barring overflow and
+//! underflow: a lane makes at most `k / 4` multiply-adds, of at most two roundings of `2⁻²⁴` each, and the tree at most
+//! four additions.
+
+pub mod cast;
+pub mod extension;
+mod isa;
+mod linear;
+pub mod product;
+mod weight;
+
+pub use isa::Isa;
+pub use linear::{embedding, linear};
+pub use weight::Weight;

@@ -1,2 +1,52 @@
-//! Run models bigger than the memory at hand, on Burn.
+//! Run models bigger than the memory at hand, on [Burn](https://burn.dev).
+//!
+//! Any Burn module, unmodified: its weights are placed within a memory budget, and what does not stay is
+//! streamed from the checkpoint just ahead of the layer that needs it.
+//!
+//! ```no_run
+//! use burn::nn::LinearConfig;
+//! use burn::tensor::{Device, Tensor};
+//! use outsize::core::{Layout, Names, Options, load_checkpoint_and_dispatch};
+//! use outsize::plan::Budget;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::flex();
+//! let model = LinearConfig::new(4096, 4096).init(&device); // any module; no weight is allocated
+//! let options = Options {
+//!     budget: Budget::parse("cpu=600MB")?,
+//!     names: Names::new(Layout::PyTorch),
+//!     ..Options::default()
+//! };
+//! let model = load_checkpoint_and_dispatch(model, "path/to/checkpoint", &options)?;
+//! let output = model.run(|model| model.forward(Tensor::<2>::zeros([1, 4096], &device)))?;
+//! # let _ = output;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each room of the house is a module here:
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`checkpoint`] | a checkpoint on disk as an index of tensors |
+//! | [`plan`] | sizes and budgets in, device map out |
+//! | [`core`] | the five steps for any Burn module |
+//! | [`models`] | well-known architectures |
+//! | [`generate`] | tokens in, tokens out |
+//! | [`kernels`] | products with weights kept as stored |
+//! | [`stream`] | bytes from disk into a fixed pool of memory |
+//! | [`machine`] | what this machine has |
 #![forbid(unsafe_code)]
+
+pub use outsize_checkpoint as checkpoint;
+pub use outsize_core as core;
+pub use outsize_generate as generate;
+pub use outsize_kernels as kernels;
+pub use outsize_machine as machine;
+pub use outsize_models as models;
+pub use outsize_plan as plan;
+pub use outsize_stream as stream;
+
+pub use outsize_checkpoint::Checkpoint;
+pub use outsize_core::{Dispatched, Error, Options, Streamed, dispatch, load_checkpoint_and_dispatch};
+pub use outsize_plan::{Budget, DeviceMap};

@@ -1,0 +1,133 @@
+//! What can be asked for.
+
+use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Run language models bigger than memory, straight from their checkpoint.
+#[derive(Parser, Debug)]
+#[command(version, about, max_term_width = 100, arg_required_else_help = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Generate text under a memory budget
+    Run(RunArgs),
+    /// Write the raw logits of some tokens as safetensors, to compare with other software
+    Logits(LogitsArgs),
+    /// Make a checkpoint with random weights, for tests and benchmarks
+    Synth(SynthArgs),
+    /// Make a model of 500 MB once, and run it in a quarter of that
+    Demo(DemoArgs),
+}
+
+/// The model and what it may take.
+#[derive(ClapArgs, Debug)]
+pub struct ModelArgs {
+    /// Folder of a Hugging Face checkpoint: config.json, safetensors, tokenizer.json
+    pub model: PathBuf,
+    /// The most memory to hold, the process itself included: `cpu=600MB` (MB decimal, MiB binary)
+    /// [default: nine tenths of what is available]
+    #[arg(long, value_name = "DEVICE=SIZE")]
+    pub max_memory: Option<String>,
+    /// Tokens that prompt and answer together may have [default: what this run needs]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+}
+
+/// `outsize run`.
+#[derive(ClapArgs, Debug)]
+#[command(group = ArgGroup::new("input").required(true))]
+pub struct RunArgs {
+    /// Model and budget.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The text to go on from
+    #[arg(long, group = "input", value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Token ids instead of text: 1,2,3
+    #[arg(long, group = "input", value_name = "IDS")]
+    pub ids: Option<String>,
+    /// The most tokens to generate
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub max_new_tokens: usize,
+    /// 0 takes the likeliest token each time; higher is more varied
+    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    pub temperature: f32,
+    /// Choose among the K likeliest tokens only
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// The same seed gives the same text
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    pub seed: u64,
+    /// Go on behind the token that ends a text
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize logits`.
+#[derive(ClapArgs, Debug)]
+pub struct LogitsArgs {
+    /// Model and budget.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Token ids: 1,2,3
+    #[arg(long, value_name = "IDS")]
+    pub ids: String,
+    /// File to write: one tensor `logits` [1, tokens, vocabulary] of 32-bit floats
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Types that a synthetic checkpoint can have.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SynthDtype {
+    /// 32-bit floats
+    F32,
+    /// 16-bit floats
+    F16,
+    /// Brain floats
+    Bf16,
+}
+
+/// `outsize synth`.
+#[derive(ClapArgs, Debug)]
+pub struct SynthArgs {
+    /// A preset (llama-demo, llama-1b, llama-7b), a config.json, or a folder that holds one
+    pub config: String,
+    /// Folder to make; must not exist
+    pub out: PathBuf,
+    /// Type of the weights
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: SynthDtype,
+    /// The same seed gives the same weights
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    pub seed: u64,
+    /// The largest file
+    #[arg(long, default_value = "5GB", value_name = "SIZE")]
+    pub max_shard_size: String,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize demo`.
+#[derive(ClapArgs, Debug)]
+pub struct DemoArgs {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}

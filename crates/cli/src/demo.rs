@@ -1,0 +1,166 @@
+//! `outsize demo`: the five steps, shown as they happen, on a model that does not fit.
+
+use crate::args::{DemoArgs, SynthDtype};
+use crate::error::Failure;
+use crate::report::{Report, Timing};
+use crate::{interrupt, run, synth};
+use outsize::generate::{
+    Pipeline, Request, Sampling, Settings, Step, Tokenizer, generate, read_config,
+};
+use outsize::models::{Logits, presets};
+use outsize::plan::{Budget, Tier, format_size};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+const PRESET: &str = "llama-demo";
+const PROMPT: &str = "Once upon a time";
+const NEW_TOKENS: usize = 24;
+
+/// Size of a file of the demo's checkpoint, in bytes: several, as large models come.
+const SHARD: u64 = 200_000_000;
+
+/// Runs the command; `began` is when the process did.
+pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
+    let folder = folder()?;
+    let say = |text: &str| {
+        if !args.json {
+            println!("{text}");
+        }
+    };
+    if !folder.is_dir() {
+        say(&format!("Making a model of random weights in {}, once.", folder.display()));
+        synth::make(presets::config(PRESET)?, &folder, SynthDtype::Bf16, 0, SHARD)?;
+    }
+    let config = read_config(&folder)?;
+    let tokenizer = Tokenizer::open(&folder)?;
+    let ids = tokenizer.encode(PROMPT)?;
+    let weights = config.parameters() * 2;
+    let budget = weights / 4;
+    say(&format!(
+        "The model has {} of weights. This process may take {} in all.\n",
+        format_size(weights),
+        format_size(budget)
+    ));
+    let mut max_memory = Budget::default();
+    max_memory.set(Tier::Cpu, budget);
+    let settings = Settings {
+        max_memory,
+        context: ids.len() + NEW_TOKENS,
+        prompt: ids.len(),
+        logits: Logits::Last,
+    };
+    let loading = Instant::now();
+    let mut pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;
+    let load = loading.elapsed();
+
+    let request = Request {
+        ids,
+        max_new_tokens: NEW_TOKENS,
+        // Random weights mean nothing by it.
+        eos: Vec::new(),
+        sampling: Sampling::default(),
+    };
+    let mut timing = Timing {
+        load,
+        first_token: load,
+        at_first_token: pipeline.stats(),
+    };
+    let watched = pipeline.watch();
+    let mut stream = tokenizer.stream();
+    let mut text = String::new();
+    let mut failure = None;
+    let mut first = true;
+    let print = |part: &str| -> Result<(), Failure> {
+        if args.json {
+            return Ok(());
+        }
+        let mut out = std::io::stdout().lock();
+        out.write_all(part.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|error| Failure::writing("the text", error))
+    };
+    print(&format!("5 run         {PROMPT}"))?;
+    let outcome = generate(&mut pipeline, &request, |token| {
+        if std::mem::take(&mut first) {
+            timing.first_token = began.elapsed();
+            timing.at_first_token = watched();
+        }
+        let shown = stream.push(token).map_err(Failure::from).and_then(|part| {
+            let part = part.unwrap_or_default();
+            text.push_str(&part);
+            print(&part)
+        });
+        match shown {
+            Ok(()) if interrupt::asked() => ControlFlow::Break(()),
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let report = Report::new(&pipeline, &folder, &outcome, text, timing);
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!("\n{}", memory());
+        println!("(The weights are random, and so are the words.)\n");
+        println!("{}", report.summary());
+        if let Some(peak) = report.peak_rss_bytes {
+            println!(
+                "{} of weights ran in {} of memory.",
+                format_size(weights),
+                format_size(peak)
+            );
+        }
+    }
+    interrupt::check()
+}
+
+/// What a step did, and the memory after it.
+fn line(step: &Step<'_>) -> String {
+    let text = match step {
+        Step::Empty { parameters } => format!(
+            "1 empty model {:.0} million parameters with shapes and no storage",
+            *parameters as f64 / 1e6
+        ),
+        Step::Opened { checkpoint } => format!(
+            "2 open        {} tensors in {} files, headers only",
+            checkpoint.tensors().len(),
+            checkpoint.files().len()
+        ),
+        Step::Planned { map } => format!("3 plan        {}", run::picture(map)),
+        Step::Dispatched => {
+            "4 dispatch    a handle on every parameter; reading has begun".to_string()
+        }
+    };
+    format!("{text}\n{}", memory())
+}
+
+fn memory() -> String {
+    match outsize::machine::current_rss() {
+        Some(bytes) => format!("              memory: {}", format_size(bytes)),
+        None => String::new(),
+    }
+}
+
+/// Where the demo's checkpoint is kept: `$OUTSIZE_CACHE`, or the user's cache folder.
+fn folder() -> Result<PathBuf, Failure> {
+    let cache = match std::env::var_os("OUTSIZE_CACHE") {
+        Some(path) => PathBuf::from(path),
+        None => dirs::cache_dir()
+            .ok_or_else(|| {
+                Failure::Failed(
+                    "no cache folder is known here: set OUTSIZE_CACHE to a folder with 600 MB of room"
+                        .to_string(),
+                )
+            })?
+            .join("outsize"),
+    };
+    Ok(cache.join(PRESET))
+}

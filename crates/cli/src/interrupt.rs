@@ -1,0 +1,33 @@
+//! Ctrl-C: the first one ends the work in order, the second one at once.
+
+use crate::error::Failure;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Exit status of a program ended by an interrupt, as shells count it.
+const INTERRUPTED: i32 = 130;
+
+/// Begins to listen.
+pub fn watch() -> Result<(), Failure> {
+    ctrlc::set_handler(|| {
+        if ASKED.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED);
+        }
+    })
+    .map_err(|error| Failure::Failed(format!("cannot listen for interrupts: {error}")))
+}
+
+/// Whether the work should end.
+pub fn asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+/// An error if the work should end.
+pub fn check() -> Result<(), Failure> {
+    if asked() {
+        Err(Failure::Failed("interrupted".to_string()))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! `outsize logits`: raw logits to a file, to compare with other software.
+
+use crate::args::LogitsArgs;
+use crate::error::Failure;
+use crate::{interrupt, model, run};
+use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
+use outsize::generate::Step;
+use outsize::models::Logits;
+
+/// Runs the command.
+pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
+    let config = model::config(&args.model)?;
+    let ids = model::ids(&args.ids, &config)?;
+    let vocabulary = config.vocab_size;
+    if args.output.exists() && !args.force {
+        return Err(Failure::usage(format!(
+            "{} exists; give --force to replace it",
+            args.output.display()
+        )));
+    }
+    let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
+    let mut file = FileWriter::create(&args.output, vec![spec])?;
+    let mut pipeline = model::open(
+        &args.model,
+        config,
+        ids.len(),
+        ids.len(),
+        Logits::All,
+        |step| {
+            if let Step::Planned { map } = step {
+                eprintln!("{}", run::picture(map));
+            }
+        },
+    )?;
+    let mut written = Ok(());
+    pipeline.logits(&ids, |rows| {
+        for row in rows.chunks(vocabulary) {
+            let bytes: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
+            if written.is_ok() {
+                written = file.write("logits", &bytes);
+            }
+        }
+    })?;
+    written?;
+    interrupt::check()?;
+    file.finish()?;
+    eprintln!(
+        "wrote {}: logits [1, {}, {vocabulary}], 32-bit floats",
+        args.output.display(),
+        ids.len(),
+    );
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! What a run did: the object that `--json` prints, and the lines that a person reads.
+
+use outsize::generate::{Outcome, Pipeline};
+use outsize::plan::DeviceMap;
+use outsize::stream::Stats;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// Bytes that are read to find the disk's speed after a run.
+const PROBE_BYTES: u64 = 256 << 20;
+
+/// The result of `outsize run --json`. All times in seconds, all sizes in bytes.
+#[derive(Serialize, Debug)]
+pub struct Report {
+    /// The generated text; empty if the prompt was given by ids and there is no tokenizer.
+    pub text: String,
+    /// The generated tokens.
+    pub tokens: Vec<u32>,
+    /// From opening the checkpoint until the first pass could begin.
+    pub load_seconds: f64,
+    /// The pass over the prompt.
+    pub prefill_seconds: f64,
+    /// From the start of the process to the first token.
+    pub first_token_seconds: f64,
+    /// Median over the generated tokens but the first; none if there was one only.
+    pub seconds_per_token: Option<f64>,
+    /// Read from the checkpoint.
+    pub bytes_read: u64,
+    /// Read per second while decoding (over the prompt, if nothing was decoded).
+    pub link_bytes_per_second: f64,
+    /// That, as a share of the disk's speed measured right after the run; none if nothing was streamed.
+    pub link_utilisation: Option<f64>,
+    /// The disk's speed measured right after the run: direct, sequential reads.
+    pub disk_bytes_per_second: Option<f64>,
+    /// Time that computing waited for weights while decoding.
+    pub waiting_for_data_seconds: f64,
+    /// The largest resident set of the process.
+    pub peak_rss_bytes: Option<u64>,
+    /// Why generation ended.
+    pub finish: &'static str,
+    /// Where everything lived.
+    pub placement: DeviceMap,
+}
+
+/// What is measured around a generation.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Opening the model.
+    pub load: Duration,
+    /// From the start of the process to the first token.
+    pub first_token: Duration,
+    /// The stream's counts after the first token.
+    pub at_first_token: Stats,
+}
+
+impl Report {
+    /// Collects what happened.
+    pub fn new(pipeline: &Pipeline, folder: &Path, outcome: &Outcome, text: String, timing: Timing) -> Self {
+        let stats = pipeline.stats();
+        let decode: f64 = outcome.token_seconds.iter().sum();
+        let after = stats.since(&timing.at_first_token);
+        let link = if decode > 0.0 {
+            after.bytes_read as f64 / decode
+        } else {
+            stats.bytes_read as f64 / outcome.prefill_seconds.max(1e-9)
+        };
+        let peak = outsize::machine::peak_rss();
+        let disk = (pipeline.device_map().streamed_bytes() > 0)
+            .then(|| disk_speed(folder))
+            .flatten();
+        Self {
+            text,
+            tokens: outcome.tokens.clone(),
+            load_seconds: timing.load.as_secs_f64(),
+            prefill_seconds: outcome.prefill_seconds,
+            first_token_seconds: timing.first_token.as_secs_f64(),
+            seconds_per_token: median(&outcome.token_seconds),
+            bytes_read: stats.bytes_read,
+            link_bytes_per_second: link,
+            link_utilisation: disk.map(|disk| link / disk),
+            disk_bytes_per_second: disk,
+            waiting_for_data_seconds: after.waiting_for_data.as_secs_f64(),
+            peak_rss_bytes: peak,
+            finish: finish(outcome),
+            placement: pipeline.device_map().clone(),
+        }
+    }
+
+    /// Two lines for a person.
+    pub fn summary(&self) -> String {
+        let size = outsize::plan::format_size;
+        let rate = match self.seconds_per_token {
+            Some(seconds) => format!("{:.2} tokens/s ({seconds:.3} s each)", 1.0 / seconds),
+            None => "one token".to_string(),
+        };
+        let link = match (self.link_utilisation, self.disk_bytes_per_second) {
+            (Some(share), Some(disk)) => format!(
+                " at {}/s: {:.0} % of the disk's {}/s",
+                size(self.link_bytes_per_second as u64),
+                share * 100.0,
+                size(disk as u64)
+            ),
+            _ => String::new(),
+        };
+        let peak = self
+            .peak_rss_bytes
+            .map_or_else(String::new, |peak| format!(" · peak memory {}", size(peak)));
+        format!(
+            "{rate} · prompt {:.2} s · loaded in {:.2} s\nread {}{link}{peak}",
+            self.prefill_seconds,
+            self.load_seconds,
+            size(self.bytes_read),
+        )
+    }
+}
+
+fn finish(outcome: &Outcome) -> &'static str {
+    use outsize::generate::Finish;
+    match outcome.finish {
+        Finish::Eos => "eos",
+        Finish::Length => "length",
+        Finish::Context => "context",
+        Finish::Stopped => "stopped",
+    }
+}
+
+/// The speed of direct reads of the checkpoint's largest file, in bytes per second.
+pub fn disk_speed(folder: &Path) -> Option<f64> {
+    let largest = std::fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "safetensors"))
+        .max_by_key(|path| path.metadata().map_or(0, |data| data.len()))?;
+    let speed = outsize::machine::direct_read_speed(&largest, PROBE_BYTES).ok()?;
+    // Through the page cache it would be the memory's speed, not the disk's.
+    speed.direct.then_some(speed.bytes_per_second)
+}
+
+/// The middle value; the mean of the two in the middle of an even number.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+}

@@ -1,0 +1,153 @@
+//! What can go wrong between text and tokens.
+
+use std::path::PathBuf;
+
+/// Why text, tokens or logits could not be processed. Every message names the file, value or flag at fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The checkpoint has no tokenizer.json.
+    #[error(
+        "{} has no tokenizer.json, so text cannot be turned into tokens: pass token ids with --ids instead, or put the \
+         model's tokenizer.json there (a tokenizer.model alone is not read)",
+        folder.display()
+    )]
+    NoTokenizer {
+        /// The checkpoint's folder.
+        folder: PathBuf,
+    },
+    /// A file exists and could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A file is larger than any file of its kind should be; it was not read to its end.
+    #[error("{} is larger than {limit} bytes, which no such file should be: check that it is the right file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most bytes that are read from it.
+        limit: u64,
+    },
+    /// A file that should hold a JSON object does not.
+    #[error("{} is not a JSON object ({reason}): download it again", path.display())]
+    NotJson {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        reason: String,
+    },
+    /// tokenizer.json is not a tokenizer that the `tokenizers` library can build.
+    #[error("{} is not a tokenizer that can be loaded ({reason}): download it again, or pass token ids with --ids", path.display())]
+    BadTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What the library said.
+        reason: String,
+    },
+    /// A key of a configuration file has a value of the wrong kind.
+    #[error("{}: {key} is {found}, expected {expected}", path.display())]
+    BadKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// The value found, as JSON.
+        found: String,
+        /// What it should have been.
+        expected: &'static str,
+    },
+    /// tokenizer_config.json asks for a beginning-of-text token that tokenizer.json does not have.
+    #[error("{}: add_bos_token is true, but bos_token {token:?} is not in tokenizer.json: correct one of the two files", path.display())]
+    UnknownBos {
+        /// The tokenizer_config.json.
+        path: PathBuf,
+        /// The missing token.
+        token: String,
+    },
+    /// The tokenizer refused a text.
+    #[error("the tokenizer cannot encode this text: {reason}")]
+    Encode {
+        /// What the library said.
+        reason: String,
+    },
+    /// The tokenizer refused token ids.
+    #[error("the tokenizer cannot decode these tokens: {reason}")]
+    Decode {
+        /// What the library said.
+        reason: String,
+    },
+    /// No byte-level tokenizer has so few or so many tokens.
+    #[error(
+        "a byte-level tokenizer needs a vocabulary of {least} to {most} tokens, not {vocab_size}: change vocab_size in the configuration"
+    )]
+    VocabularySize {
+        /// The size asked for, in tokens.
+        vocab_size: usize,
+        /// The smallest size, in tokens.
+        least: usize,
+        /// The largest size, in tokens.
+        most: usize,
+    },
+    /// `--temperature` is negative, infinite or not a number.
+    #[error(
+        "--temperature is {value}, expected 0 (always the likeliest token) or a finite number above it"
+    )]
+    Temperature {
+        /// The value given.
+        value: f32,
+    },
+    /// `--top-k` is zero, which would leave no token to choose.
+    #[error(
+        "--top-k is 0, which leaves no token to choose from: give at least 1, or leave it out to choose among all"
+    )]
+    TopK,
+    /// `--top-p` is not a share of the probability.
+    #[error("--top-p is {value}, expected a number above 0 and at most 1")]
+    TopP {
+        /// The value given.
+        value: f32,
+    },
+    /// The model gave no logits.
+    #[error("the model gave no logits: its vocabulary is empty")]
+    NoLogits,
+    /// A logit is NaN or plus infinity, so the probabilities are not defined.
+    #[error(
+        "the model's logit for token {token} is {value}, so no token can be chosen: the weights are damaged or overflowed \
+         (try a wider --dtype)"
+    )]
+    BadLogit {
+        /// The first token with such a logit.
+        token: usize,
+        /// Its logit.
+        value: f32,
+    },
+    /// Every logit is minus infinity.
+    #[error(
+        "all {vocab_size} logits of the model are -inf, so no token can be chosen: the weights are damaged or overflowed"
+    )]
+    AllExcluded {
+        /// How many logits there are.
+        vocab_size: usize,
+    },
+    /// There is no token to start from.
+    #[error("the prompt has no tokens: give some text with --prompt or ids with --ids")]
+    EmptyPrompt,
+    /// The prompt leaves no room for a new token.
+    #[error(
+        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise --context \
+         above {needed} or shorten the prompt"
+    )]
+    PromptTooLong {
+        /// The prompt's length plus what the model already holds, in tokens.
+        needed: usize,
+        /// What the context holds, in tokens.
+        context: usize,
+    },
+}
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,208 @@
+//! Choosing a token from logits.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::error::{Error, Result};
+
+/// How a token is chosen. The default is greedy: always the likeliest token.
+///
+/// The filters apply in the order temperature, top-k, top-p, as in transformers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sampling {
+    /// Logits are divided by this before they become probabilities; 0 takes the likeliest token and nothing else matters.
+    pub temperature: f32,
+    /// Choose among this many of the likeliest tokens, and those exactly as likely as the last of them.
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens whose probabilities first add up to this share, in (0, 1].
+    pub top_p: Option<f32>,
+    /// Start of the random numbers: the same seed and logits give the same tokens.
+    pub seed: u64,
+}
+
+/// Chooses tokens one after the other.
+///
+/// Random numbers come from xoshiro256++ seeded through SplitMix64, one 64-bit number for each token chosen at a temperature
+/// above 0; both are fixed algorithms on integers, so the numbers are the same on every platform. Probabilities are computed in
+/// double precision.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    sampling: Sampling,
+    rng: Xoshiro256PlusPlus,
+    /// Scratch: logits to find the k-th largest in.
+    ranked: Vec<f32>,
+    /// Tokens to choose from and their weights, by ascending token.
+    candidates: Vec<Candidate>,
+    /// Scratch: candidates by descending weight.
+    likeliest: Vec<Candidate>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    token: u32,
+    /// Probability up to a common factor; the likeliest token has 1.
+    weight: f64,
+}
+
+impl Candidate {
+    /// Likelier first; of two exactly as likely, the smaller token.
+    fn by_rank(&self, other: &Self) -> std::cmp::Ordering {
+        other
+            .weight
+            .total_cmp(&self.weight)
+            .then(self.token.cmp(&other.token))
+    }
+}
+
+impl Sampler {
+    /// A sampler at the start of its random numbers.
+    ///
+    /// # Errors
+    /// A temperature that is negative or not finite, a top-k of 0, a top-p outside (0, 1].
+    pub fn new(sampling: Sampling) -> Result<Self> {
+        let Sampling {
+            temperature,
+            top_k,
+            top_p,
+            seed,
+        } = sampling;
+        if !temperature.is_finite() || temperature < 0.0 {
+            return Err(Error::Temperature { value: temperature });
+        }
+        if top_k == Some(0) {
+            return Err(Error::TopK);
+        }
+        if let Some(value) = top_p
+            && !(value > 0.0 && value <= 1.0)
+        {
+            return Err(Error::TopP { value });
+        }
+        Ok(Self {
+            sampling,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            ranked: Vec::new(),
+            candidates: Vec::new(),
+            likeliest: Vec::new(),
+        })
+    }
+
+    /// The next token, given `logits` of shape `[vocab]`. A logit of -inf excludes its token.
+    ///
+    /// # Errors
+    /// No logits, a logit that is NaN or +inf, or only logits of -inf.
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
+        let (likeliest, max) = first_maximum(logits)?;
+        if self.sampling.temperature == 0.0 {
+            return Ok(likeliest);
+        }
+        self.collect_candidates(logits, max);
+        if let Some(top_p) = self.sampling.top_p
+            && top_p < 1.0
+        {
+            self.keep_top_p(f64::from(top_p));
+        }
+        Ok(self.draw(likeliest))
+    }
+
+    /// Fills the candidates with the tokens that top-k leaves.
+    fn collect_candidates(&mut self, logits: &[f32], max: f32) {
+        let threshold = match self.sampling.top_k {
+            Some(k) if k < logits.len() => {
+                self.ranked.clear();
+                self.ranked.extend_from_slice(logits);
+                *self
+                    .ranked
+                    .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a))
+                    .1
+            }
+            _ => f32::NEG_INFINITY,
+        };
+        let temperature = f64::from(self.sampling.temperature);
+        self.candidates.clear();
+        self.candidates.extend(
+            (0..)
+                .zip(logits)
+                .filter(|&(_, &logit)| logit >= threshold)
+                .map(|(token, &logit)| Candidate {
+                    token,
+                    weight: ((f64::from(logit) - f64::from(max)) / temperature).exp(),
+                }),
+        );
+    }
+
+    /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`.
+    fn keep_top_p(&mut self, top_p: f64) {
+        let wanted = top_p * self.total();
+        self.likeliest.clear();
+        self.likeliest.extend_from_slice(&self.candidates);
+        // Few tokens carry most of the probability: rank only so many as are needed, in growing batches.
+        let (mut sum, mut ranked, mut batch) = (0.0, 0, 256);
+        while ranked < self.likeliest.len() {
+            let rest = &mut self.likeliest[ranked..];
+            let count = batch.min(rest.len());
+            if count < rest.len() {
+                rest.select_nth_unstable_by(count - 1, Candidate::by_rank);
+            }
+            let rest = &mut rest[..count];
+            rest.sort_unstable_by(Candidate::by_rank);
+            for last in rest {
+                sum += last.weight;
+                if sum >= wanted {
+                    let last = *last;
+                    self.candidates
+                        .retain(|candidate| candidate.by_rank(&last).is_le());
+                    return;
+                }
+            }
+            ranked += count;
+            batch *= 8;
+        }
+    }
+
+    fn total(&self) -> f64 {
+        self.candidates
+            .iter()
+            .map(|candidate| candidate.weight)
+            .sum()
+    }
+
+    /// One candidate, each with its share of the total weight. Rounding can leave the sum short of the number drawn; then it is
+    /// `likeliest`.
+    fn draw(&mut self, likeliest: u32) -> u32 {
+        // The top 53 bits: a multiple of 2^-53 in [0, 1).
+        let uniform = (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
+        let mut rest = uniform * self.total();
+        for candidate in &self.candidates {
+            if rest < candidate.weight {
+                return candidate.token;
+            }
+            rest -= candidate.weight;
+        }
+        likeliest
+    }
+}
+
+/// The first token with the largest logit, and that logit, which is finite.
+fn first_maximum(logits: &[f32]) -> Result<(u32, f32)> {
+    if logits.is_empty() {
+        return Err(Error::NoLogits);
+    }
+    let (mut best, mut max) = (0, f32::NEG_INFINITY);
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit.is_nan() || logit == f32::INFINITY {
+            return Err(Error::BadLogit {
+                token,
+                value: logit,
+            });
+        }
+        if logit > max {
+            (best, max) = (token as u32, logit);
+        }
+    }
+    if max == f32::NEG_INFINITY {
+        return Err(Error::AllExcluded {
+            vocab_size: logits.len(),
+        });
+    }
+    Ok((best, max))
+}

@@ -1,0 +1,190 @@
+//! Opening the tokenizer of a checkpoint, and what comes out of it.
+
+mod common;
+
+use common::{folder, sentencepiece_bpe, write};
+use outsize_generate::{Error, Tokenizer, byte_level_tokenizer, byte_level_tokenizer_config};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+#[test]
+fn a_missing_tokenizer_says_what_else_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Tokenizer::open(folder.path()).unwrap_err();
+    assert!(matches!(error, Error::NoTokenizer { .. }));
+    let message = error.to_string();
+    assert!(
+        message.contains("--ids") && message.contains(folder.path().to_str().unwrap()),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_broken_tokenizer_is_an_error_that_names_the_file() {
+    let whole = byte_level_tokenizer(300).unwrap();
+    for text in [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "{\"model\": 3}",
+        &whole[..whole.len() / 2],
+    ] {
+        let message = Tokenizer::open(folder(text).path())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("tokenizer.json is not a tokenizer"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn parts_that_make_the_library_panic_are_errors() {
+    // A charsmap that is none, at opening.
+    let mut tokenizer = sentencepiece_bpe();
+    tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+    let opened = Tokenizer::open(folder(&tokenizer.to_string()).path());
+    assert!(
+        matches!(opened, Err(Error::BadTokenizer { .. })),
+        "{opened:?}"
+    );
+    // More to strip than there is, at decoding.
+    let mut tokenizer = sentencepiece_bpe();
+    tokenizer["decoder"] = json!({"type": "Strip", "content": "t", "start": 0, "stop": 2});
+    let tokenizer = common::open(&tokenizer.to_string());
+    let t = tokenizer.token_id("t").unwrap();
+    assert!(matches!(tokenizer.decode(&[t]), Err(Error::Decode { .. })));
+    assert!(matches!(
+        tokenizer.stream().push(t),
+        Err(Error::Decode { .. })
+    ));
+}
+
+#[test]
+fn damaged_tokenizers_never_panic() {
+    let whole = sentencepiece_bpe().to_string();
+    proptest!(ProptestConfig::with_cases(300), |(at in 0..whole.len(), by in "[\\x00-\\x7F]{0,3}", length in 0usize..4)| {
+        let mut bytes = whole.clone().into_bytes();
+        bytes.splice(at..(at + length).min(whole.len()), by.bytes());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), bytes).unwrap();
+        if let Ok(tokenizer) = Tokenizer::open(folder.path()) {
+            let _ = tokenizer.encode("the cat é");
+            let _ = tokenizer.decode(&[1, 70, 262, 9, 5000]);
+        }
+    });
+}
+
+#[test]
+fn text_survives_the_way_to_tokens_and_back() {
+    let tokenizer = common::open(&byte_level_tokenizer(5_000).unwrap());
+    proptest!(|(text in any::<String>())| {
+        prop_assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text);
+    });
+}
+
+#[test]
+fn stored_truncation_and_padding_are_not_applied() {
+    let mut tokenizer: Value = serde_json::from_str(&byte_level_tokenizer(300).unwrap()).unwrap();
+    tokenizer["truncation"] =
+        json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
+    tokenizer["padding"] = json!({"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": null,
+                                  "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
+    let tokenizer = common::open(&tokenizer.to_string());
+    assert_eq!(
+        tokenizer
+            .encode("Forty letters are ten times four letters")
+            .unwrap()
+            .len(),
+        40
+    );
+}
+
+#[test]
+fn special_tokens_are_encoded_and_not_decoded() {
+    let tokenizer = common::open(&sentencepiece_bpe().to_string());
+    let ids = tokenizer.encode("the</s> cat").unwrap();
+    assert_eq!((ids[0], ids[2]), (1, 2));
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "the  cat");
+}
+
+/// The first tokens of "a" with a tokenizer_config.json, and whether tokenizer.json puts `<s>` in front itself.
+fn first_tokens(config: &str, template: bool) -> Result<Vec<u32>, Error> {
+    let mut tokenizer: Value = serde_json::from_str(&byte_level_tokenizer(300).unwrap()).unwrap();
+    if template {
+        tokenizer["post_processor"] = common::bos_template();
+    }
+    let folder = folder(&tokenizer.to_string());
+    write(folder.path(), "tokenizer_config.json", config);
+    Tokenizer::open(folder.path())?.encode("a")
+}
+
+#[test]
+fn the_configuration_may_ask_for_a_beginning_that_the_tokenizer_leaves_out() {
+    let a = 3 + u32::from(b'a');
+    let object =
+        r#"{"add_bos_token": true, "bos_token": {"__type": "AddedToken", "content": "<s>"}}"#;
+    for config in [r#"{"add_bos_token": true, "bos_token": "<s>"}"#, object] {
+        assert_eq!(first_tokens(config, false).unwrap(), [1, a]);
+        assert_eq!(first_tokens(config, true).unwrap(), [1, a], "not twice");
+    }
+    for config in [
+        "{}",
+        r#"{"bos_token": "<s>"}"#,
+        r#"{"add_bos_token": false, "bos_token": "<s>"}"#,
+        r#"{"add_bos_token": true, "bos_token": null}"#,
+    ] {
+        assert_eq!(first_tokens(config, false).unwrap(), [a], "{config}");
+        assert_eq!(first_tokens(config, true).unwrap(), [1, a], "{config}");
+    }
+}
+
+#[test]
+fn a_configuration_at_odds_with_itself_is_refused() {
+    let message = first_tokens(r#"{"add_bos_token": true, "bos_token": "<bos>"}"#, false)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("tokenizer_config.json") && message.contains("\"<bos>\""),
+        "{message}"
+    );
+    let message = first_tokens(r#"{"add_bos_token": true, "bos_token": 7}"#, false)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("bos_token is 7"), "{message}");
+    assert!(matches!(
+        first_tokens("{", false),
+        Err(Error::NotJson { .. })
+    ));
+}
+
+#[test]
+fn made_up_tokenizers_have_the_size_asked_for_and_a_text_for_every_id() {
+    for vocab_size in [256, 257, 258, 259, 260, 1_000, 32_000] {
+        let folder = folder(&byte_level_tokenizer(vocab_size).unwrap());
+        write(
+            folder.path(),
+            "tokenizer_config.json",
+            &byte_level_tokenizer_config(vocab_size).unwrap(),
+        );
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        assert_eq!(tokenizer.vocab_size(), vocab_size);
+        let special = if vocab_size < 259 { 0 } else { 3 };
+        for id in 0..vocab_size as u32 {
+            let text = tokenizer.decode(&[id]).unwrap();
+            assert_eq!(text.is_empty(), id < special, "{id} of {vocab_size}");
+            if id >= special + 256 {
+                assert!(
+                    text.starts_with(' ')
+                        && text[1..].bytes().all(|byte| byte.is_ascii_lowercase()),
+                    "{text:?}"
+                );
+                assert_eq!(tokenizer.encode(&text).unwrap(), [id], "{text:?}");
+            }
+        }
+        assert_eq!(tokenizer.decode(&[special + u32::from(b'q')]).unwrap(), "q");
+        assert_eq!(tokenizer.token_id("</s>"), (special > 0).then_some(2));
+    }
+}

@@ -1,0 +1,232 @@
+//! How fast [`linear`] is, beside what this machine can do and beside Flex's own two ways to the same product.
+//!
+//! ```text
+//! cargo bench -p outsize-kernels             # every shape
+//! cargo bench -p outsize-kernels -- --quick  # fewer repetitions and shapes
+//! ```
+//!
+//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16. Each product takes the next of several
+//! copies of its weight, 256 MB together at least, so that weights come from memory and not from a cache. The
+//! contenders take turns; medians are shown.
+//!
+//! - `memory`: what all threads read per second from a large buffer, measured beside each row; `GB/s` is the weight's
+//!   bytes over the time of a product.
+//! - `peak`: fused multiply-adds on registers on all threads, counted as two operations each.
+//! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`, Flex's own product of
+//!   bf16.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use half::bf16;
+use outsize_kernels::{Isa, linear};
+use rayon::prelude::*;
+
+/// `[out, in]` of the weights.
+const SHAPES: [[usize; 2]; 5] = [
+    [2048, 2048],
+    [256, 2048],
+    [5632, 2048],
+    [2048, 5632],
+    [32000, 2048],
+];
+
+/// Rows of activations: tokens.
+const TOKENS: [usize; 4] = [1, 8, 32, 128];
+
+/// All copies of a weight together take at least this many bytes.
+const WORKING_SET: usize = 256_000_000;
+
+fn main() {
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let (repetitions, flex_repetitions) = if quick { (9, 1) } else { (41, 3) };
+    let shapes = if quick { &SHAPES[..3] } else { &SHAPES[..] };
+    let memory = Memory::new();
+
+    let threads = rayon::current_num_threads();
+    let peak = median((0..9).map(|_| peak(Isa::detected())).collect());
+    println!(
+        "{:?}, {threads} threads, peak {peak:.0} GFLOP/s, memory {:.1} GB/s",
+        Isa::detected(),
+        memory.speed(9)
+    );
+    println!();
+    println!(
+        "weight        tokens |      time    GB/s  memory  share | GFLOP/s  share |     cast          |     bf16"
+    );
+
+    for &[out, width] in shapes {
+        let weights = copies(out, width);
+        for tokens in TOKENS {
+            let x = Tensor::<2>::from_data(
+                TensorData::new(values(tokens * width), [tokens, width]),
+                &Device::flex(),
+            );
+            let mut turn = weights.iter().cycle();
+            let mut next = || turn.next().expect("a cycle goes on").clone();
+            let (mut ours, mut cast, mut flex, mut reads) = (vec![], vec![], vec![], vec![]);
+            black_box(linear(x.clone(), next()));
+            for _ in 0..flex_repetitions {
+                for _ in 0..repetitions / flex_repetitions {
+                    ours.push(seconds(|| linear(x.clone(), next())));
+                }
+                reads.push(memory.speed(1));
+                cast.push(seconds(|| {
+                    x.clone().matmul(next().cast(DType::F32).transpose())
+                }));
+                flex.push(seconds(|| {
+                    x.clone().cast(DType::BF16).matmul(next().transpose())
+                }));
+            }
+            let (ours, cast, flex, reads) =
+                (median(ours), median(cast), median(flex), median(reads));
+            let bandwidth = (out * width * size_of::<bf16>()) as f64 / ours / 1e9;
+            let operations = (2 * tokens * out * width) as f64 / ours / 1e9;
+            println!(
+                "{:<13} {tokens:>6} | {:>6.3} ms {bandwidth:>7.1} {reads:>7.1} {:>5.0}% | {operations:>7.0} {:>5.0}% | {:>8.2} ms {:>5.1}x | {:>8.2} ms {:>5.1}x",
+                format!("[{out}, {width}]"),
+                ours * 1e3,
+                100.0 * bandwidth / reads,
+                100.0 * operations / peak,
+                cast * 1e3,
+                cast / ours,
+                flex * 1e3,
+                flex / ours,
+            );
+        }
+    }
+}
+
+/// Enough copies of one weight to fill the working set.
+fn copies(out: usize, width: usize) -> Vec<Tensor<2>> {
+    let weight: Vec<bf16> = values(out * width)
+        .into_iter()
+        .map(bf16::from_f32)
+        .collect();
+    let number = WORKING_SET.div_ceil(out * width * size_of::<bf16>()).max(2);
+    let copy = |_| {
+        let data = TensorData::new(weight.clone(), [out, width]);
+        Tensor::from_data(data, (&Device::flex(), DType::BF16))
+    };
+    (0..number).map(copy).collect()
+}
+
+/// Numbers between -1 and 1, the same each time.
+fn values(count: usize) -> Vec<f32> {
+    let mut state = 1u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+fn seconds<T>(work: impl FnOnce() -> T) -> f64 {
+    let start = Instant::now();
+    black_box(work());
+    start.elapsed().as_secs_f64()
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+/// A buffer to read.
+struct Memory(Vec<u64>);
+
+impl Memory {
+    fn new() -> Memory {
+        Memory((0..WORKING_SET as u64 / 8).collect())
+    }
+
+    /// What all threads read, GB/s: the median of a number of passes.
+    fn speed(&self, passes: usize) -> f64 {
+        let pass = |_| {
+            seconds(|| {
+                self.0
+                    .par_chunks(1 << 17)
+                    .map(sum)
+                    .reduce(|| 0, u64::wrapping_add)
+            })
+        };
+        WORKING_SET as f64 / median((0..passes).map(pass).collect()) / 1e9
+    }
+}
+
+fn sum(of: &[u64]) -> u64 {
+    of.iter().copied().fold(0, u64::wrapping_add)
+}
+
+/// What all threads compute on registers, GFLOP/s.
+fn peak(isa: Isa) -> f64 {
+    const ROUNDS: usize = 2_000_000;
+    let tasks = rayon::current_num_threads();
+    let operations = |isa: Isa| match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::detected` found these instructions.
+        Isa::Avx512 => unsafe { x86::avx512(ROUNDS) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { x86::avx2(ROUNDS) },
+        _ => portable(ROUNDS),
+    };
+    let start = Instant::now();
+    let total: usize = (0..tasks)
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|_| operations(isa))
+        .sum();
+    total as f64 / start.elapsed().as_secs_f64() / 1e9
+}
+
+fn portable(rounds: usize) -> usize {
+    let (a, b) = (black_box(0.5f32), black_box(1.0f32));
+    let mut sums = [0.0f32; 48];
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = *sum * a + b;
+        }
+    }
+    black_box(sums);
+    rounds * 48 * 2
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    #[target_feature(enable = "avx512f")]
+    pub fn avx512(rounds: usize) -> usize {
+        let (a, b) = (
+            _mm512_set1_ps(black_box(0.5)),
+            _mm512_set1_ps(black_box(1.0)),
+        );
+        let mut sums = [_mm512_setzero_ps(); 16];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, a, b);
+            }
+        }
+        black_box(sums);
+        rounds * 16 * 16 * 2
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub fn avx2(rounds: usize) -> usize {
+        let (a, b) = (
+            _mm256_set1_ps(black_box(0.5)),
+            _mm256_set1_ps(black_box(1.0)),
+        );
+        let mut sums = [_mm256_setzero_ps(); 12];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, a, b);
+            }
+        }
+        black_box(sums);
+        rounds * 12 * 8 * 2
+    }
+}

@@ -1,0 +1,152 @@
+//! The operations over a backend's own tensors: a Burn backend extension for Flex.
+//!
+//! [`linear()`](crate::linear()) and [`embedding`](crate::embedding) choose between this and Burn's own operations;
+//! call them unless you write an extension yourself.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
+use burn::tensor::{DType, TensorData};
+
+use crate::product::{Size, linear_into};
+use crate::{Weight, cast};
+
+/// Operations on weights which stay as stored.
+#[backend_extension(Flex)]
+pub trait StoredWeightOps: Backend {
+    /// `x · Wᵀ`: `x [m, k]` f32, `weight [n, k]` bf16, f16 or f32, to `[m, n]` f32.
+    ///
+    /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in place. Others
+    /// (transposed, sliced by columns) are first copied.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn stored_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are read.
+    ///
+    /// # Panics
+    ///
+    /// If a rank or a dtype is another, or if an id is negative or not below `n`.
+    fn stored_rows(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl StoredWeightOps for Flex {
+    fn stored_linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
+        let (x, weight) = (contiguous(x), contiguous(weight));
+        let ([m, k], [n, width]) = (matrix(&x, "linear: x"), matrix(&weight, "linear: weight"));
+        assert_eq!(
+            k, width,
+            "linear: x [{m}, {k}] needs a weight [out, {k}], but it is [{n}, {width}]"
+        );
+        let mut y = vec![0.0; m * n];
+        linear_into(
+            activations(&x),
+            stored(&weight, "linear: weight"),
+            Size { m, n, k },
+            &mut y,
+        );
+        FlexTensor::from_data(TensorData::new(y, [m, n]))
+    }
+
+    fn stored_rows(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
+        let table = contiguous(table);
+        let [n, d] = matrix(&table, "embedding: table");
+        let ids: Vec<i64> = ids.into_data().iter::<i64>().collect();
+        let mut y = vec![0.0; ids.len() * d];
+        let rows = stored(&table, "embedding: table");
+        for (t, &id) in ids.iter().enumerate() {
+            let row = usize::try_from(id).ok().filter(|&row| row < n);
+            let Some(row) = row else {
+                panic!("embedding: id {id} (number {t}) is not a row of a table of {n} rows")
+            };
+            let y = &mut y[t * d..][..d];
+            match rows.slice(row * d, (row + 1) * d) {
+                Weight::Bf16(row) => cast::bf16_to_f32(row, y),
+                Weight::F16(row) => cast::f16_to_f32(row, y),
+                Weight::F32(row) => y.copy_from_slice(row),
+            }
+        }
+        FlexTensor::from_data(TensorData::new(y, [ids.len(), d]))
+    }
+}
+
+/// The tensor itself if its elements lie row after row, wherever they begin; else a copy of which that is true.
+fn contiguous(tensor: FlexTensor) -> FlexTensor {
+    // `to_contiguous` would also copy what is contiguous but does not fill its storage, such as some rows of a weight.
+    if tensor.is_contiguous() {
+        tensor
+    } else {
+        tensor.to_contiguous()
+    }
+}
+
+fn matrix(tensor: &FlexTensor, name: &str) -> [usize; 2] {
+    let shape = tensor.shape();
+    let Ok(dims) = shape.as_slice().try_into() else {
+        panic!("{name} must have two dimensions, but it is {shape:?}")
+    };
+    dims
+}
+
+fn stored<'a>(tensor: &'a FlexTensor, name: &str) -> Weight<'a> {
+    let weight = match tensor.dtype() {
+        DType::BF16 => tensor.as_slice().map(Weight::Bf16),
+        DType::F16 => tensor.as_slice().map(Weight::F16),
+        DType::F32 => tensor.as_slice().map(Weight::F32),
+        _ => None,
+    };
+    weight.unwrap_or_else(|| {
+        panic!(
+            "{name} must be bf16, f16 or f32, but it is {:?}",
+            tensor.dtype()
+        )
+    })
+}
+
+fn activations(tensor: &FlexTensor) -> &[f32] {
+    tensor
+        .as_slice()
+        .unwrap_or_else(|| panic!("linear: x must be f32, but it is {:?}", tensor.dtype()))
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    #[test]
+    fn some_rows_of_a_weight_are_not_copied() {
+        let weight = FlexTensor::from_data(TensorData::new(vec![bf16::ONE; 12], [4, 3]));
+        let whole = weight.bytes().as_ptr();
+        let some = contiguous(weight.narrow(0, 1, 2));
+        assert_eq!(some.bytes().as_ptr(), whole);
+        let Weight::Bf16(elements) = stored(&some, "weight") else {
+            panic!("a bf16 tensor holds bf16")
+        };
+        assert_eq!(elements.len(), 6);
+        assert_eq!(
+            elements.as_ptr().cast(),
+            whole.wrapping_add(3 * size_of::<bf16>())
+        );
+    }
+
+    #[test]
+    fn columns_of_a_weight_are() {
+        let weight = FlexTensor::from_data(TensorData::new(vec![bf16::ONE; 12], [4, 3]));
+        assert_eq!(
+            contiguous(weight.narrow(1, 1, 2)).bytes().len(),
+            8 * size_of::<bf16>()
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "linear: weight must be bf16, f16 or f32, but it is F64")]
+    fn other_dtypes_are_refused() {
+        let x = FlexTensor::from_data(TensorData::new(vec![1.0f32; 3], [1, 3]));
+        let weight = FlexTensor::from_data(TensorData::new(vec![1.0f64; 3], [1, 3]));
+        Flex::stored_linear(x, weight);
+    }
+}

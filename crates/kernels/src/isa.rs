@@ -1,0 +1,70 @@
+//! Which vector instructions this processor has.
+
+use std::sync::OnceLock;
+
+/// A set of vector instructions for which this crate has code.
+///
+/// Results are reproducible bit for bit within one set; between sets they differ by rounding, as the lanes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Plain Rust in four lanes, which the compiler vectorizes with what every processor of the target has
+    /// (SSE2 on x86-64, NEON on AArch64).
+    Portable,
+    /// AVX2 with FMA and F16C, eight lanes: x86-64 processors since about 2013.
+    Avx2,
+    /// AVX-512 F, BW and VL, sixteen lanes: servers since 2017, AMD processors since Zen 4.
+    Avx512,
+}
+
+impl Isa {
+    /// All sets, narrowest first.
+    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+
+    /// The widest set that this processor has. Looked up once per process.
+    pub fn detected() -> Isa {
+        static DETECTED: OnceLock<Isa> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let widest = Isa::ALL.into_iter().rev().find(|isa| isa.is_available());
+            widest.unwrap_or(Isa::Portable)
+        })
+    }
+
+    /// Whether this processor, under this operating system, runs the set.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            // The narrower set is asked for too: the code for this one uses F16C on half vectors.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_detected_set_is_available_and_the_widest() {
+        let detected = Isa::detected();
+        assert!(detected.is_available());
+        let wider = Isa::ALL
+            .into_iter()
+            .skip_while(|&isa| isa != detected)
+            .skip(1);
+        assert!(wider.into_iter().all(|isa| !isa.is_available()));
+    }
+}

@@ -1,0 +1,69 @@
+//! The two operations of this crate over Burn tensors of any device.
+
+use burn::backend::{Dispatch, DispatchDevice};
+use burn::tensor::{DType, Device, Int, Tensor};
+
+use crate::extension::StoredWeightOps;
+
+/// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
+///
+/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16 or f32, the weight is read as it lies in memory
+/// and the result keeps this crate's [contract](crate#the-contract). Everything else, that is other devices, other
+/// dtypes and tensors on an autodiff device (there is no backward pass here), takes Burn's own product with the weight
+/// cast to the dtype of `x`. The result has the dtype of `x`.
+///
+/// # Panics
+///
+/// If the last dimension of `x` is not `in`, or if the two lie on different devices.
+pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
+    let ([out, width], mut dims) = (weight.dims(), x.dims());
+    assert_eq!(
+        dims.last(),
+        Some(&width),
+        "linear: the last dimension of x {dims:?} must be the second of the weight [{out}, {width}]",
+    );
+    let rows = dims[..D - 1].iter().product();
+    let y = matrix_product(x.reshape([rows, width]), weight);
+    dims[D - 1] = out;
+    y.reshape(dims)
+}
+
+fn matrix_product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    let here = on_flex(&x.device()) && on_flex(&weight.device());
+    if here && x.dtype() == DType::F32 && is_stored(weight.dtype()) {
+        Tensor::from_dispatch(Dispatch::stored_linear(
+            x.into_dispatch(),
+            weight.into_dispatch(),
+        ))
+    } else {
+        let dtype = x.dtype();
+        x.matmul(weight.cast(dtype).transpose())
+    }
+}
+
+/// Rows `ids [t]` of `table [n, d]`, to `[t, d]` in f32. Only these rows are read and converted.
+///
+/// On an autodiff device gradients flow to the table.
+///
+/// # Panics
+///
+/// If an id is not a row of the table. (Some GPU backends give an unspecified row instead; check ids first.)
+pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
+    if on_flex(&table.device()) && on_flex(&ids.device()) && is_stored(table.dtype()) {
+        Tensor::from_dispatch(Dispatch::stored_rows(
+            table.into_dispatch(),
+            ids.into_dispatch(),
+        ))
+    } else {
+        table.select(0, ids).cast(DType::F32)
+    }
+}
+
+/// Whether a device is Flex itself: not another backend, and not autodiff around Flex.
+fn on_flex(device: &Device) -> bool {
+    matches!(device.as_dispatch(), DispatchDevice::Flex(_))
+}
+
+fn is_stored(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16 | DType::F32)
+}

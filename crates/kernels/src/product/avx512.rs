@@ -1,0 +1,128 @@
+//! The product in AVX-512: sixteen lanes, thirty-two registers.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::Job;
+use super::element::Element;
+use super::tile::{self, Strip, Vector};
+
+/// Computes `y[rows, columns]`.
+///
+/// # Safety
+///
+/// That of [`Job::region`], on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn region<E: Element>(job: &Job<E>, rows: Range<usize>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { tile::region::<F32x16, E>(job, rows, columns) }
+}
+
+/// Sixteen f32.
+#[derive(Clone, Copy)]
+struct F32x16(__m512);
+
+impl Vector for F32x16 {
+    const LANES: usize = 16;
+    const TALLEST: usize = 6;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the processor has AVX-512, the promise of every function here.
+        Self(unsafe { _mm512_setzero_ps() })
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+    }
+
+    // Written out: the order of `_mm512_reduce_add_ps` is the compiler's to choose.
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // SAFETY: as in `zero`.
+        unsafe {
+            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(self.0), upper);
+            super::avx2::sum(eight)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f32(from: *const f32) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        Self(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn f32_part(from: *const f32, count: usize) -> Self {
+        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no others.
+        Self(unsafe { _mm512_maskz_loadu_ps(mask(count), from) })
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        unsafe { widen_bf16(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        unsafe { widen_bf16(_mm256_maskz_loadu_epi16(mask(count), from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn f16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn f16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(count), from.cast())) })
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        super::avx2::prefetch(address);
+    }
+
+    #[inline(always)]
+    unsafe fn strip<E: Element>(job: &Job<E>, place: Strip) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match place.height {
+                1 => tile::strip::<Self, E, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, 2, 8>(job, place),
+                3 => tile::strip::<Self, E, 3, 6>(job, place),
+                4 => tile::strip::<Self, E, 4, 6>(job, place),
+                5 => tile::strip::<Self, E, 5, 4>(job, place),
+                _ => tile::strip::<Self, E, 6, 4>(job, place),
+            }
+        }
+    }
+}
+
+/// The first `count < 16` lanes.
+#[inline(always)]
+fn mask(count: usize) -> __mmask16 {
+    (1 << count) - 1
+}
+
+/// A bf16 is the upper half of an f32.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn widen_bf16(bits: __m256i) -> F32x16 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+            _mm512_cvtepu16_epi32(bits),
+        )))
+    }
+}

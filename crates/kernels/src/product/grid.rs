@@ -1,0 +1,176 @@
+//! How the output of a product is cut into regions for threads.
+
+use std::ops::Range;
+
+use super::Size;
+
+/// Weight rows come in multiples of this, which every blocking of weight rows (3, 4, 6, 8) divides.
+pub(super) const ROW_UNIT: usize = 24;
+
+/// Activation rows come in multiples of this, which every blocking of activation rows (4, 6) divides.
+const HEIGHT_UNIT: usize = 12;
+
+/// A region reads at least this many bytes of weights, about 5 µs of memory bandwidth …
+const MIN_WEIGHT_BYTES: usize = 64 << 10;
+
+/// … or makes at least this many multiply-adds, about as long in compute.
+const MIN_PRODUCTS: usize = 256 << 10;
+
+/// Regions per thread: a few, so that a thread which another program holds up does not hold up the product.
+const REGIONS_PER_THREAD: usize = 4;
+
+/// A partition of the output `[m, n]` into rectangles of equal size, but for the last in each direction.
+///
+/// Regions run over the weight's rows first and over all activation rows each, so that each weight is read from memory
+/// once; activation rows are divided only when there are too few weight rows to occupy the threads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    size: Size,
+    /// Rows of `y` in a region.
+    height: usize,
+    /// Columns of `y`, rows of `W`, in a region.
+    width: usize,
+}
+
+impl Grid {
+    /// A partition for weights of `element` bytes and as many `threads`.
+    pub(super) fn new(size: Size, element: usize, threads: usize) -> Grid {
+        let Size { m, n, k } = size;
+        let whole = Grid {
+            size,
+            height: m.max(1),
+            width: n.max(1),
+        };
+        if threads <= 1 || m == 0 || n == 0 || k == 0 {
+            return whole;
+        }
+        let wanted = threads * REGIONS_PER_THREAD;
+        let by_bytes = MIN_WEIGHT_BYTES.div_ceil(k.saturating_mul(element));
+        let by_products = MIN_PRODUCTS.div_ceil(k.saturating_mul(m));
+        let width = n
+            .div_ceil(wanted)
+            .max(by_bytes.min(by_products))
+            .next_multiple_of(ROW_UNIT)
+            .min(n);
+        let across = n.div_ceil(width);
+        if across >= threads {
+            return Grid { width, ..whole };
+        }
+        let by_products = MIN_PRODUCTS.div_ceil(k.saturating_mul(width));
+        let height = m
+            .div_ceil(wanted / across)
+            .max(by_products)
+            .next_multiple_of(HEIGHT_UNIT)
+            .min(m);
+        Grid {
+            size,
+            height,
+            width,
+        }
+    }
+
+    /// The number of regions; at least one.
+    pub(super) fn regions(&self) -> usize {
+        self.across() * self.size.m.div_ceil(self.height).max(1)
+    }
+
+    /// Region `index`: rows of `y`, columns of `y`.
+    pub(super) fn region(&self, index: usize) -> (Range<usize>, Range<usize>) {
+        let (down, right) = (index / self.across(), index % self.across());
+        let Size { m, n, .. } = self.size;
+        let cut =
+            |at: usize, step: usize, end: usize| (at * step).min(end)..((at + 1) * step).min(end);
+        (cut(down, self.height, m), cut(right, self.width, n))
+    }
+
+    fn across(&self) -> usize {
+        self.size.n.div_ceil(self.width).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The promise that `share` rests on: every output is in exactly one region.
+        #[test]
+        fn regions_cover_the_output_once(
+            m in 0usize..200, n in 0usize..600, k in 0usize..9000, element in 1usize..=4, threads in 0usize..20,
+        ) {
+            let grid = Grid::new(Size { m, n, k }, element, threads);
+            let mut seen = vec![0u8; m * n];
+            for index in 0..grid.regions() {
+                let (rows, columns) = grid.region(index);
+                for row in rows {
+                    for column in columns.clone() {
+                        seen[row * n + column] += 1;
+                    }
+                }
+            }
+            prop_assert!(seen.iter().all(|&times| times == 1));
+        }
+    }
+
+    #[test]
+    fn small_products_are_not_shared() {
+        assert_eq!(
+            Grid::new(
+                Size {
+                    m: 1,
+                    n: 64,
+                    k: 512
+                },
+                2,
+                8
+            )
+            .regions(),
+            1
+        );
+        assert_eq!(
+            Grid::new(
+                Size {
+                    m: 16,
+                    n: 24,
+                    k: 512
+                },
+                2,
+                8
+            )
+            .regions(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_large_weight_is_shared_by_rows() {
+        let grid = Grid::new(
+            Size {
+                m: 1,
+                n: 2048,
+                k: 2048,
+            },
+            2,
+            2,
+        );
+        assert_eq!(grid.regions(), 8);
+        assert_eq!(grid.region(1), (0..1, 264..528));
+    }
+
+    #[test]
+    fn few_weight_rows_and_many_tokens_are_shared_by_tokens() {
+        let grid = Grid::new(
+            Size {
+                m: 512,
+                n: 8,
+                k: 2048,
+            },
+            2,
+            4,
+        );
+        assert!(grid.regions() >= 4);
+        assert_eq!(grid.region(0).1, 0..8);
+    }
+}

@@ -1,0 +1,115 @@
+//! The product in four lanes, of the vector instructions that every processor of a target has: SSE2, NEON, SIMD128, or
+//! plain arithmetic where there are none.
+
+use std::ops::Range;
+
+use wide::f32x4;
+
+use super::Job;
+use super::element::Element;
+use super::tile::{self, Strip, Vector, padded};
+use crate::cast::{widen_bf16, widen_f16};
+
+/// Computes `y[rows, columns]`.
+///
+/// # Safety
+///
+/// That of [`Job::region`].
+pub(super) unsafe fn region<E: Element>(job: &Job<E>, rows: Range<usize>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { tile::region::<F32x4, E>(job, rows, columns) }
+}
+
+/// Four f32.
+#[derive(Clone, Copy)]
+struct F32x4(f32x4);
+
+impl Vector for F32x4 {
+    const LANES: usize = 4;
+    const TALLEST: usize = 4;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Self(f32x4::ZERO)
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        // Fused where the target has the instruction.
+        Self(a.0.mul_add(b.0, self.0))
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        let [a, b, c, d] = self.0.to_array();
+        (a + c) + (b + d)
+    }
+
+    #[inline(always)]
+    unsafe fn f32(from: *const f32) -> Self {
+        // SAFETY: `from` points to four elements.
+        Self(f32x4::new(unsafe { from.cast::<[f32; 4]>().read() }))
+    }
+
+    #[inline(always)]
+    unsafe fn f32_part(from: *const f32, count: usize) -> Self {
+        // SAFETY: `from` points to `count` elements.
+        Self(f32x4::new(unsafe { padded::<_, 4>(from, count) }))
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(from: *const u16) -> Self {
+        // SAFETY: `from` points to four elements.
+        Self(f32x4::new(unsafe { four(from) }.map(widen_bf16)))
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: `from` points to `count` elements.
+        Self(f32x4::new(
+            unsafe { padded::<_, 4>(from, count) }.map(widen_bf16),
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn f16(from: *const u16) -> Self {
+        // SAFETY: `from` points to four elements.
+        Self(f32x4::new(unsafe { four(from) }.map(widen_f16)))
+    }
+
+    #[inline(always)]
+    unsafe fn f16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: `from` points to `count` elements.
+        Self(f32x4::new(
+            unsafe { padded::<_, 4>(from, count) }.map(widen_f16),
+        ))
+    }
+
+    #[inline(always)]
+    fn prefetch(_address: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn strip<E: Element>(job: &Job<E>, place: Strip) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match place.height {
+                1 => tile::strip::<Self, E, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, 2, 4>(job, place),
+                3 => tile::strip::<Self, E, 3, 3>(job, place),
+                _ => tile::strip::<Self, E, 4, 3>(job, place),
+            }
+        }
+    }
+}
+
+/// Four elements, read one by one: the compiler makes that one vector load, where an array would go through a scalar
+/// register.
+///
+/// # Safety
+///
+/// `from` points to four elements.
+#[inline(always)]
+unsafe fn four(from: *const u16) -> [u16; 4] {
+    // SAFETY: the caller's promise.
+    std::array::from_fn(|i| unsafe { from.add(i).read() })
+}

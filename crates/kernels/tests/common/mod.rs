@@ -1,0 +1,103 @@
+//! Weights of any dtype for the tests.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use half::{bf16, f16};
+use outsize_kernels::{Isa, Weight};
+
+/// The sets to test here; says which are left out.
+pub fn available() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| {
+        if !isa.is_available() {
+            eprintln!("SKIPPED: this processor does not have {isa:?}");
+        }
+        isa.is_available()
+    })
+}
+
+/// The dtypes of a weight.
+#[derive(Clone, Copy, Debug)]
+pub enum Dtype {
+    Bf16,
+    F16,
+    F32,
+}
+
+pub const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
+
+/// A weight that owns its elements.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    Bf16(Vec<bf16>),
+    F16(Vec<f16>),
+    F32(Vec<f32>),
+}
+
+impl Stored {
+    /// `values`, rounded to `dtype`.
+    pub fn new(dtype: Dtype, values: &[f32]) -> Stored {
+        match dtype {
+            Dtype::Bf16 => Stored::Bf16(values.iter().copied().map(bf16::from_f32).collect()),
+            Dtype::F16 => Stored::F16(values.iter().copied().map(f16::from_f32).collect()),
+            Dtype::F32 => Stored::F32(values.to_vec()),
+        }
+    }
+
+    pub fn weight(&self) -> Weight<'_> {
+        match self {
+            Stored::Bf16(values) => Weight::Bf16(values),
+            Stored::F16(values) => Weight::F16(values),
+            Stored::F32(values) => Weight::F32(values),
+        }
+    }
+
+    /// The values, widened.
+    pub fn values(&self) -> Vec<f32> {
+        match self {
+            Stored::Bf16(values) => values.iter().map(|value| value.to_f32()).collect(),
+            Stored::F16(values) => values.iter().map(|value| value.to_f32_const()).collect(),
+            Stored::F32(values) => values.clone(),
+        }
+    }
+}
+
+/// `count` numbers between -1 and 1 of many magnitudes, the same for the same seed.
+pub fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let scale = [1.0, 0.5, 0.125, 0.01][(state >> 60) as usize % 4];
+        ((state >> 40) as f32 / (1 << 23) as f32 - 1.0) * scale
+    };
+    (0..count).map(next).collect()
+}
+
+/// Bits, with one NaN for all.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values
+        .iter()
+        .map(|value| {
+            if value.is_nan() {
+                0x7fc0_0000
+            } else {
+                value.to_bits()
+            }
+        })
+        .collect()
+}
+
+/// The product in f64, and for each output the error that the crate's documentation allows.
+pub fn reference(x: &[f32], weight: &[f32], [m, n, k]: [usize; 3]) -> (Vec<f64>, Vec<f64>) {
+    let (mut y, mut allowed) = (vec![], vec![]);
+    for i in 0..m {
+        for j in 0..n {
+            let products = (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(weight[j * k + l]));
+            let magnitude: f64 = products.clone().map(f64::abs).sum();
+            y.push(products.sum());
+            allowed.push((k as f64 / 4.0 + 4.0) * 2f64.powi(-23) * magnitude);
+        }
+    }
+    (y, allowed)
+}

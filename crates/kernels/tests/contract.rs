@@ -1,0 +1,148 @@
+//! The contract: the bits of an output depend on its row of `x`, its row of the weight and the instruction set alone.
+
+mod common;
+
+use common::{DTYPES, Dtype, Stored, available, bits, values};
+use outsize_kernels::product::{Size, linear_into_with};
+use outsize_kernels::{Isa, Weight};
+use proptest::prelude::*;
+
+/// The product on a pool of `threads`.
+fn product(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, threads: usize) -> Vec<u32> {
+    let mut y = vec![0.0; size.m * size.n];
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .expect("threads can be started");
+    pool.install(|| linear_into_with(isa, x, weight, size, &mut y));
+    bits(&y)
+}
+
+/// Each output computed alone.
+fn one_by_one(isa: Isa, x: &[f32], weight: Weight<'_>, Size { m, n, k }: Size) -> Vec<u32> {
+    let mut y = vec![0.0; m * n];
+    for (i, y) in y.chunks_mut(n).enumerate() {
+        for (j, y) in y.chunks_mut(1).enumerate() {
+            let row = weight.slice(j * k, (j + 1) * k);
+            linear_into_with(isa, &x[i * k..][..k], row, Size { m: 1, n: 1, k }, y);
+        }
+    }
+    bits(&y)
+}
+
+/// Values in which any order of summation shows: of many magnitudes, with zeros of both signs, subnormals and, rarely,
+/// others that are not finite.
+fn hard_values(count: usize, seed: u64) -> Vec<f32> {
+    let mut values = values(count, seed);
+    for (index, value) in values.iter_mut().enumerate() {
+        match (index as u64).wrapping_mul(seed | 1) % 1009 {
+            0 => *value = f32::INFINITY,
+            1 => *value = f32::NAN,
+            2..20 => *value = -0.0,
+            20..40 => *value = 1e-40,
+            40..60 => *value *= 1e4,
+            _ => {}
+        }
+    }
+    values
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn an_output_alone_has_the_same_bits(
+        m in 1usize..=13, n in 1usize..=60, k in 0usize..=200, seed in any::<u32>(),
+    ) {
+        let size = Size { m, n, k };
+        let x = hard_values(m * k, seed.into());
+        for isa in available() {
+            for dtype in DTYPES {
+                let stored = Stored::new(dtype, &hard_values(n * k, u64::from(seed) + 1));
+                let mut y = vec![0.0; m * n];
+                linear_into_with(isa, &x, stored.weight(), size, &mut y);
+                prop_assert_eq!(bits(&y), one_by_one(isa, &x, stored.weight(), size), "{:?} {:?}", isa, dtype);
+            }
+        }
+    }
+
+    #[test]
+    fn any_part_has_the_bits_of_the_whole(
+        m in 1usize..=20, n in 1usize..=80, k in 1usize..=150, seed in any::<u32>(),
+        cuts in prop::array::uniform4(0.0f64..1.0),
+    ) {
+        let cut = |end: usize, a: f64, b: f64| {
+            let (a, b) = ((a * end as f64) as usize, (b * end as f64) as usize);
+            a.min(b)..a.max(b) + 1
+        };
+        let (rows, columns) = (cut(m, cuts[0], cuts[1]), cut(n, cuts[2], cuts[3]));
+        let x = hard_values(m * k, seed.into());
+        for isa in available() {
+            for dtype in DTYPES {
+                let stored = Stored::new(dtype, &hard_values(n * k, u64::from(seed) + 1));
+                let mut whole = vec![0.0; m * n];
+                linear_into_with(isa, &x, stored.weight(), Size { m, n, k }, &mut whole);
+                let part = stored.weight().slice(columns.start * k, columns.end * k);
+                let size = Size { m: rows.len(), n: columns.len(), k };
+                let mut y = vec![0.0; size.m * size.n];
+                linear_into_with(isa, &x[rows.start * k..rows.end * k], part, size, &mut y);
+                let want: Vec<f32> = rows.clone().flat_map(|i| whole[i * n..][columns.clone()].to_vec()).collect();
+                prop_assert_eq!(bits(&y), bits(&want), "{:?} {:?}", isa, dtype);
+            }
+        }
+    }
+}
+
+/// Sizes that are cut into several panels and regions, on pools of several sizes.
+#[test]
+fn threads_and_panels_change_nothing() {
+    let sizes = [
+        (1, 2000, 300),
+        (2, 700, 1030),
+        (17, 301, 515),
+        (40, 150, 2048),
+        (300, 7, 515),
+        (5, 60, 9000),
+        (14, 60, 9000),
+    ];
+    for (m, n, k) in sizes {
+        let size = Size { m, n, k };
+        let x = values(m * k, 5);
+        for isa in available() {
+            for dtype in DTYPES {
+                let stored = Stored::new(dtype, &values(n * k, 6));
+                let alone = product(isa, &x, stored.weight(), size, 1);
+                assert_eq!(
+                    alone,
+                    one_by_one(isa, &x, stored.weight(), size),
+                    "{isa:?} {dtype:?} {size:?}"
+                );
+                for threads in [2, 3, 7] {
+                    let y = product(isa, &x, stored.weight(), size, threads);
+                    assert_eq!(y, alone, "{isa:?} {dtype:?} {size:?} on {threads} threads");
+                }
+            }
+        }
+    }
+}
+
+/// A weight widened beforehand gives the same bits: the dtype it is stored in only saves memory.
+#[test]
+fn a_widened_weight_has_the_same_bits() {
+    for (m, n, k) in [(1, 40, 517), (9, 40, 517)] {
+        let x = values(m * k, 5);
+        for isa in available() {
+            for dtype in [Dtype::Bf16, Dtype::F16] {
+                let stored = Stored::new(dtype, &values(n * k, 6));
+                let wide = stored.values();
+                let size = Size { m, n, k };
+                let y = product(isa, &x, stored.weight(), size, 1);
+                assert_eq!(
+                    y,
+                    product(isa, &x, Weight::F32(&wide), size, 1),
+                    "{isa:?} {dtype:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The operations over Burn tensors.
+
+mod common;
+
+use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
+use common::{bits, reference, values};
+use outsize_kernels::{embedding, linear};
+
+const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
+
+fn tensor<const D: usize>(dims: [usize; D], seed: u64) -> Tensor<D> {
+    Tensor::from_data(
+        TensorData::new(values(dims.iter().product(), seed), dims),
+        &Device::flex(),
+    )
+}
+
+fn elements<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    assert_eq!(tensor.dtype(), DType::F32);
+    tensor
+        .into_data()
+        .try_to_vec()
+        .expect("an f32 tensor holds f32")
+}
+
+/// Checks `y` against the product in f64 of the same tensors, flattened.
+fn check<const D: usize>(y: Tensor<D>, x: Tensor<D>, weight: Tensor<2>) {
+    let [n, k] = weight.dims();
+    let mut dims = x.dims();
+    let m = dims[..D - 1].iter().product();
+    dims[D - 1] = n;
+    assert_eq!(y.dims(), dims);
+    let (want, allowed) = reference(&elements(x), &elements(weight.cast(DType::F32)), [m, n, k]);
+    for ((y, want), allowed) in elements(y).into_iter().zip(want).zip(allowed) {
+        assert!((f64::from(y) - want).abs() <= allowed, "{y} for {want}");
+    }
+}
+
+#[test]
+fn linear_is_the_product_for_any_rank_and_dtype() {
+    for dtype in STORED {
+        let weight = tensor([19, 53], 1).cast(dtype);
+        let (one, two, three) = (tensor([53], 2), tensor([7, 53], 3), tensor([2, 3, 53], 4));
+        check(linear(one.clone(), weight.clone()), one, weight.clone());
+        check(linear(two.clone(), weight.clone()), two, weight.clone());
+        check(linear(three.clone(), weight.clone()), three, weight);
+    }
+}
+
+#[test]
+fn linear_of_no_rows_is_empty() {
+    let y = linear(tensor([0, 53], 1), tensor([19, 53], 1).cast(DType::BF16));
+    assert_eq!(y.dims(), [0, 19]);
+}
+
+#[test]
+fn some_rows_of_a_weight_give_those_columns_bit_for_bit() {
+    for dtype in STORED {
+        let (x, weight) = (tensor([2, 5, 33], 1), tensor([40, 33], 2).cast(dtype));
+        let whole = linear(x.clone(), weight.clone());
+        for rows in [0..9, 7..24, 39..40] {
+            let some = linear(x.clone(), weight.clone().slice([rows.clone(), 0..33]));
+            let want = whole.clone().slice([0..2, 0..5, rows]);
+            assert_eq!(bits(&elements(some)), bits(&elements(want)));
+        }
+    }
+}
+
+#[test]
+fn strided_tensors_give_the_same_bits() {
+    for dtype in STORED {
+        let (x, weight) = (
+            tensor([33, 5], 1).transpose(),
+            tensor([66, 12], 2).cast(dtype).transpose(),
+        );
+        let weight = weight.slice([0..12, 20..53]);
+        let copy = |tensor: Tensor<2>| {
+            Tensor::<2>::from_data(
+                tensor.clone().into_data(),
+                (&Device::flex(), tensor.dtype()),
+            )
+        };
+        let want = linear(copy(x.clone()), copy(weight.clone()));
+        assert_eq!(
+            bits(&elements(linear(x.clone(), weight.clone()))),
+            bits(&elements(want))
+        );
+        check(linear(x.clone(), weight.clone()), x, weight);
+    }
+}
+
+#[test]
+fn other_dtypes_take_the_dtype_of_x() {
+    let (x, weight) = (tensor([3, 8], 1), tensor([5, 8], 2));
+    check(
+        linear(x.clone(), weight.clone().cast(DType::F64)),
+        x.clone(),
+        weight.clone(),
+    );
+    let y = linear(x.clone().cast(DType::F64), weight.clone().cast(DType::BF16));
+    assert_eq!(y.dtype(), DType::F64);
+    check(y.cast(DType::F32), x, weight.cast(DType::BF16));
+}
+
+#[test]
+fn gradients_flow_on_an_autodiff_device() {
+    let device = Device::flex().autodiff();
+    let weight = Tensor::<2>::random([4, 6], Distribution::Default, &device)
+        .cast(DType::F32)
+        .require_grad();
+    let x = Tensor::<3>::ones([2, 3, 6], &device).require_grad();
+    let y = linear(x.clone(), weight.clone());
+    let gradients = y.sum().backward();
+    // d(sum)/dW[j, l] = the sum of x[.., l] over its six rows; d(sum)/dx[.., l] = the sum of W[j, l] over j.
+    let for_weight = weight.grad(&gradients).expect("the weight has a gradient");
+    assert_eq!(elements(for_weight), vec![6.0; 24]);
+    let for_x = x.grad(&gradients).expect("x has a gradient");
+    let want = weight.inner().sum_dim(0).unsqueeze::<3>().expand([2, 3, 6]);
+    for (got, want) in elements(for_x).into_iter().zip(elements(want)) {
+        assert!(
+            (got - want).abs() <= 4.0 * f32::EPSILON * want.abs(),
+            "{got} for {want}"
+        );
+    }
+}
+
+#[test]
+#[should_panic(
+    expected = "linear: the last dimension of x [3, 7] must be the second of the weight [5, 8]"
+)]
+fn sizes_that_do_not_match_are_refused() {
+    linear(tensor([3, 7], 1), tensor([5, 8], 1));
+}
+
+#[test]
+fn embedding_gives_the_rows_in_f32() {
+    for dtype in STORED {
+        let table = tensor([50, 12], 1).cast(dtype);
+        for table in [
+            table.clone(),
+            table.clone().slice([7..40, 0..12]),
+            table.transpose(),
+        ] {
+            let rows = elements(table.clone().cast(DType::F32));
+            let width = table.dims()[1];
+            for id_dtype in [DType::I64, DType::I32, DType::U32] {
+                let ids =
+                    Tensor::<1, Int>::from_data([3, 0, 11, 3], &Device::flex()).cast(id_dtype);
+                let want: Vec<f32> = [3, 0, 11, 3]
+                    .iter()
+                    .flat_map(|&id| rows[id * width..][..width].to_vec())
+                    .collect();
+                let y = embedding(table.clone(), ids);
+                assert_eq!(y.dims(), [4, width]);
+                assert_eq!(elements(y), want);
+            }
+        }
+    }
+}
+
+#[test]
+fn embedding_of_no_ids_is_empty() {
+    let ids = Tensor::<1, Int>::from_data(TensorData::new(Vec::<i64>::new(), [0]), &Device::flex());
+    assert_eq!(
+        embedding(tensor([5, 4], 1).cast(DType::BF16), ids).dims(),
+        [0, 4]
+    );
+}
+
+#[test]
+fn embedding_takes_other_dtypes_and_autodiff() {
+    let device = Device::flex().autodiff();
+    let table = Tensor::<2>::ones([5, 4], &device).require_grad();
+    let ids = Tensor::<1, Int>::from_data([2, 2], &device);
+    let gradients = embedding(table.clone(), ids).sum().backward();
+    let gradient = elements(table.grad(&gradients).expect("the table has a gradient"));
+    assert_eq!(
+        gradient,
+        [[0.0; 4], [0.0; 4], [2.0; 4], [0.0; 4], [0.0; 4]].concat()
+    );
+
+    let ids = Tensor::<1, Int>::from_data([1], &Device::flex());
+    let table = tensor([5, 4], 3);
+    let want = elements(table.clone())[4..8].to_vec();
+    assert_eq!(elements(embedding(table.cast(DType::F64), ids)), want);
+}
+
+#[test]
+#[should_panic(expected = "embedding: id 50 (number 1) is not a row of a table of 50 rows")]
+fn an_id_beyond_the_table_is_refused() {
+    embedding(
+        tensor([50, 4], 1).cast(DType::BF16),
+        Tensor::from_data([3, 50], &Device::flex()),
+    );
+}
+
+#[test]
+#[should_panic(expected = "embedding: id -1 (number 0)")]
+fn a_negative_id_is_refused() {
+    embedding(
+        tensor([50, 4], 1).cast(DType::BF16),
+        Tensor::from_data([-1], &Device::flex()),
+    );
+}

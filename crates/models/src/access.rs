@@ -1,0 +1,3 @@
+//! How a layer reads its weight.
+
+pub use outsize_core::Access;

@@ -1,0 +1,125 @@
+//! Typed access to the fields of a JSON object, with errors that name the field.
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+
+/// Longest value quoted in a message, in characters.
+const MAX_QUOTE: usize = 80;
+
+/// More beginning or ending ids than this are not a real model's.
+const MAX_IDS: usize = 1024;
+
+/// The fields of a JSON object. `null` counts as absent, as it does in `transformers`.
+pub struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    /// The object's own name and a dot; empty at the top.
+    prefix: String,
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of the whole file.
+    pub fn new(map: &'a Map<String, Value>) -> Self {
+        Self { map, prefix: String::new() }
+    }
+
+    /// The field's value, unless absent or `null`.
+    pub fn get(&self, field: &str) -> Option<&'a Value> {
+        self.map.get(field).filter(|value| !value.is_null())
+    }
+
+    /// The fields of an object within; `None` if absent or empty.
+    pub fn object(&self, field: &str) -> Result<Option<Fields<'a>>, Error> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::Object(map)) if map.is_empty() => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(Fields { map, prefix: format!("{}{field}.", self.prefix) })),
+            Some(_) => Err(self.refuse(field, "it must be an object".to_owned())),
+        }
+    }
+
+    /// A whole number from 1 to `max`.
+    pub fn size(&self, field: &str, max: usize) -> Result<usize, Error> {
+        let value = self.get(field).ok_or_else(|| self.missing(field))?;
+        value
+            .as_u64()
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|n| (1..=max).contains(n))
+            .ok_or_else(|| self.refuse(field, format!("it must be a whole number from 1 to {max}")))
+    }
+
+    /// A whole number from 1 to `max`, or `default` if absent.
+    pub fn size_or(&self, field: &str, default: usize, max: usize) -> Result<usize, Error> {
+        if self.get(field).is_some() { self.size(field, max) } else { Ok(default) }
+    }
+
+    /// A finite number.
+    pub fn number(&self, field: &str) -> Result<f64, Error> {
+        let value = self.get(field).ok_or_else(|| self.missing(field))?;
+        value
+            .as_f64()
+            .filter(|n| n.is_finite())
+            .ok_or_else(|| self.refuse(field, "it must be a finite number".to_owned()))
+    }
+
+    /// A finite number, or `default` if absent.
+    pub fn number_or(&self, field: &str, default: f64) -> Result<f64, Error> {
+        if self.get(field).is_some() { self.number(field) } else { Ok(default) }
+    }
+
+    /// True or false, or `default` if absent.
+    pub fn flag_or(&self, field: &str, default: bool) -> Result<bool, Error> {
+        match self.get(field) {
+            None => Ok(default),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(self.refuse(field, "it must be true or false".to_owned())),
+        }
+    }
+
+    /// A string, if present.
+    pub fn text(&self, field: &str) -> Result<Option<&'a str>, Error> {
+        match self.get(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.refuse(field, "it must be a string".to_owned())),
+        }
+    }
+
+    /// Token ids: none if absent, one number, or a list of numbers. Negative ids, which some files use for "none", are
+    /// left out.
+    pub fn ids(&self, field: &str) -> Result<Vec<u32>, Error> {
+        let values = match self.get(field) {
+            None => return Ok(Vec::new()),
+            Some(Value::Array(values)) if values.len() <= MAX_IDS => values.as_slice(),
+            Some(value) => std::slice::from_ref(value),
+        };
+        let mut ids = Vec::with_capacity(values.len());
+        for value in values {
+            match value.as_i64() {
+                Some(n) if n < 0 => {}
+                Some(n) if n <= i64::from(u32::MAX) => ids.push(n as u32),
+                _ => return Err(self.refuse(field, "it must be a token id or a list of token ids".to_owned())),
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The error for a value that cannot be used; `expected` continues "is …, but".
+    pub fn refuse(&self, field: &str, expected: String) -> Error {
+        let value = self.map.get(field).map_or_else(|| "absent".to_owned(), Value::to_string);
+        Error::Field { field: format!("{}{field}", self.prefix), value: cut(&value), expected }
+    }
+
+    /// The error for a field that must be there.
+    pub fn missing(&self, field: &str) -> Error {
+        Error::MissingField { field: format!("{}{field}", self.prefix) }
+    }
+}
+
+/// The text, or its beginning and an ellipsis, fit for a message.
+pub fn cut(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

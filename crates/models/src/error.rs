@@ -1,0 +1,97 @@
+//! What can go wrong between a `config.json` and its logits.
+
+/// What can go wrong between a `config.json` and its logits.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration is not a JSON object.
+    #[error("config.json is not valid: {message}; it must be the JSON object that comes with a Hugging Face model")]
+    Json {
+        /// What the parser said, with line and column.
+        message: String,
+    },
+    /// A field without a default is absent.
+    #[error("config.json: the field `{field}` is missing; take the file from the model's own repository")]
+    MissingField {
+        /// The field, with its parents: `rope_parameters.factor`.
+        field: String,
+    },
+    /// `model_type` names an architecture that is not built in.
+    #[error("config.json: the model type `{found}` is not supported; supported: {supported}")]
+    ModelType {
+        /// The value of `model_type`.
+        found: String,
+        /// The supported values, comma-separated.
+        supported: String,
+    },
+    /// A field holds something that this software cannot run.
+    #[error("config.json: `{field}` is {value}, but {expected}")]
+    Field {
+        /// The field, with its parents: `rope_parameters.factor`.
+        field: String,
+        /// Its value as JSON, cut when long.
+        value: String,
+        /// What would be accepted.
+        expected: String,
+    },
+    /// No built-in configuration has this name.
+    #[error("there is no built-in configuration `{name}`; there are: {known}")]
+    Preset {
+        /// The name asked for.
+        name: String,
+        /// The known names, comma-separated.
+        known: String,
+    },
+    /// The context length asked for is zero or beyond what positions can express.
+    #[error("a context of {context} tokens is not possible; choose 1 to {max} (`--context`)")]
+    Context {
+        /// Tokens asked for.
+        context: usize,
+        /// The greatest context that is possible.
+        max: usize,
+    },
+    /// A forward pass would go past the end of the KV cache.
+    #[error(
+        "the context is full: {tokens} new tokens at position {position} need room for {}, but the KV cache holds \
+         {capacity}; use a longer context (`--context`) or fewer tokens",
+        position.saturating_add(*tokens)
+    )]
+    ContextFull {
+        /// Tokens already in the cache.
+        position: usize,
+        /// Tokens of this pass.
+        tokens: usize,
+        /// Tokens the cache was made for.
+        capacity: usize,
+    },
+    /// A forward pass without tokens.
+    #[error("there are no tokens to run; give at least one token id")]
+    NoTokens,
+    /// A token id that the model has no embedding for.
+    #[error(
+        "the token id {id} at index {index} is outside the vocabulary of {vocab_size}; \
+         the tokenizer may belong to another model"
+    )]
+    TokenId {
+        /// The id.
+        id: u32,
+        /// Its place among the ids given.
+        index: usize,
+        /// The model's vocabulary size.
+        vocab_size: usize,
+    },
+    /// The KV cache was made for a different model.
+    #[error("the KV cache is for {found}, but the model needs {needed}; create the cache from the model's configuration")]
+    CacheShape {
+        /// Layers and heads of the cache.
+        found: String,
+        /// Layers and heads of the model.
+        needed: String,
+    },
+    /// An earlier pass stopped while writing to the KV cache, and what it held is lost.
+    #[error("the KV cache of layer {layer} was lost when an earlier pass failed; create a new cache")]
+    CacheLost {
+        /// The layer, counted from 0.
+        layer: usize,
+    },
+}

@@ -1,0 +1,120 @@
+//! Keys and values of the tokens seen so far.
+
+use burn::tensor::{DType, Device, Tensor};
+
+use crate::{Error, ModelConfig};
+
+/// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.
+pub const MAX_CONTEXT: usize = 1 << 24;
+
+/// Bytes of one f32.
+const VALUE_BYTES: u64 = 4;
+
+/// Keys and values of the tokens seen so far, in f32, for one sequence and a fixed number of tokens.
+///
+/// Storage is allocated once; appending writes in place.
+#[derive(Debug)]
+pub struct KvCache {
+    layers: Vec<Layer>,
+    key_value_heads: usize,
+    head_dim: usize,
+    capacity: usize,
+    position: usize,
+}
+
+/// One layer's keys and values, `[1, key_value_heads, capacity, head_dim]` each; `None` only while being written.
+///
+/// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
+/// of it must be dropped before the next append.
+#[derive(Debug)]
+struct Layer {
+    keys: Option<Tensor<4>>,
+    values: Option<Tensor<4>>,
+}
+
+impl KvCache {
+    /// An empty cache for `context` tokens of a model.
+    ///
+    /// # Errors
+    /// A context of 0 or beyond [`MAX_CONTEXT`].
+    pub fn new(config: &ModelConfig, context: usize, device: &Device) -> Result<Self, Error> {
+        if !(1..=MAX_CONTEXT).contains(&context) {
+            return Err(Error::Context { context, max: MAX_CONTEXT });
+        }
+        let shape = [1, config.num_key_value_heads, context, config.head_dim];
+        let zeros = || Some(Tensor::zeros(shape, (device, DType::F32)));
+        Ok(Self {
+            layers: (0..config.num_hidden_layers).map(|_| Layer { keys: zeros(), values: zeros() }).collect(),
+            key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            capacity: context,
+            position: 0,
+        })
+    }
+
+    /// Bytes that a cache for `context` tokens holds.
+    pub fn bytes(config: &ModelConfig, context: usize) -> u64 {
+        let per_token = 2 * config.num_hidden_layers as u64 * config.key_value_size() as u64 * VALUE_BYTES;
+        per_token.saturating_mul(context as u64)
+    }
+
+    /// Tokens that it was made for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Tokens that it holds, which is the position of the next one.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Forgets the tokens from `position` on; nothing happens if it holds fewer. `truncate(0)` begins a new text.
+    pub fn truncate(&mut self, position: usize) {
+        self.position = self.position.min(position);
+    }
+
+    /// Checks that the cache is of the model's shape and has room for `tokens` more.
+    pub(crate) fn check(&self, layers: usize, key_value_heads: usize, head_dim: usize, tokens: usize) -> Result<(), Error> {
+        if (self.layers.len(), self.key_value_heads, self.head_dim) != (layers, key_value_heads, head_dim) {
+            let describe = |layers, heads, dim| format!("{layers} layers of {heads} key-value heads of width {dim}");
+            return Err(Error::CacheShape {
+                found: describe(self.layers.len(), self.key_value_heads, self.head_dim),
+                needed: describe(layers, key_value_heads, head_dim),
+            });
+        }
+        if tokens > self.capacity - self.position {
+            return Err(Error::ContextFull { position: self.position, tokens, capacity: self.capacity });
+        }
+        match self.layers.iter().position(|layer| layer.keys.is_none() || layer.values.is_none()) {
+            Some(layer) => Err(Error::CacheLost { layer }),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a layer's keys and values, `[1, key_value_heads, tokens, head_dim]`, behind the tokens held, and returns
+    /// views of all of them, `[1, key_value_heads, position + tokens, head_dim]`.
+    ///
+    /// The tokens count only after [`advance`](Self::advance), so that a pass that fails midway leaves no trace.
+    pub(crate) fn append(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), Error> {
+        let position = self.position;
+        let lost = || Error::CacheLost { layer };
+        let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
+        let keys = write(&mut slot.keys, position, keys).ok_or_else(lost)?;
+        let values = write(&mut slot.values, position, values).ok_or_else(lost)?;
+        Ok((keys, values))
+    }
+
+    /// Counts `tokens` more tokens as held, once all layers have appended them.
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        self.position += tokens;
+    }
+}
+
+fn write(slot: &mut Option<Tensor<4>>, position: usize, new: Tensor<4>) -> Option<Tensor<4>> {
+    let [batch, heads, tokens, width] = new.dims();
+    let end = position + tokens;
+    let storage = slot.take()?.slice_assign([0..batch, 0..heads, position..end, 0..width], new);
+    let view = storage.clone().narrow(2, 0, end);
+    *slot = Some(storage);
+    Some(view)
+}

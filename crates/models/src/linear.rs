@@ -1,0 +1,53 @@
+//! A linear layer without bias.
+
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{Device, Distribution, Tensor};
+use outsize_core::{Access, Streamed};
+
+/// Standard deviation of weights that nothing loads.
+const INIT_STD: f64 = 0.02;
+
+/// `y = x · Wᵀ`, the weight kept as stored: `[out, in]` in bf16, f16 or f32.
+#[derive(Module, Debug)]
+pub struct Linear {
+    /// `[out, in]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+impl Linear {
+    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02.
+    pub fn new(inputs: usize, outputs: usize, device: &Device) -> Self {
+        Self { weight: matrix([outputs, inputs], device) }
+    }
+
+    /// `[.., in]` f32 to `[.., out]` f32.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        product(x, &self.weight)
+    }
+}
+
+/// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
+/// each output depends on its own row of the weight alone.
+pub(crate) fn product<const D: usize>(x: Tensor<D>, weight: &Param<Tensor<2>>) -> Tensor<D> {
+    match Streamed::of(weight) {
+        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
+            // One tile at a time: the next one may need its memory.
+            let parts = streamed.tiles().map(|(_, tile)| outsize_kernels::linear(x.clone(), tile)).collect();
+            Tensor::cat(parts, D - 1)
+        }
+        _ => outsize_kernels::linear(x, weight.val()),
+    }
+}
+
+/// A lazy parameter of the given shape; unless loaded, it is drawn from a normal distribution of deviation 0.02.
+pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
+    Param::uninitialized(
+        ParamId::new(),
+        move |device, require_grad| {
+            Tensor::random(shape, Distribution::Normal(0.0, INIT_STD), device).set_require_grad(require_grad)
+        },
+        device.clone(),
+        false,
+        shape.into(),
+    )
+}

@@ -1,0 +1,137 @@
+//! Llama, and the models that took its shape.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use crate::{Attention, Embedding, Error, KvCache, Linear, Mlp, ModelConfig, RmsNorm, Rope, Rotation};
+
+/// Of which positions logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Logits {
+    /// The last one, which is what generating needs.
+    Last,
+    /// All of this pass.
+    All,
+}
+
+impl Logits {
+    /// How many positions of a pass of `tokens` tokens.
+    pub fn positions(self, tokens: usize) -> usize {
+        match self {
+            Self::Last => tokens.min(1),
+            Self::All => tokens,
+        }
+    }
+}
+
+/// A Llama with its language-modelling head. Fields are named, and parameters shaped, as in the checkpoint.
+#[derive(Module, Debug)]
+pub struct LlamaForCausalLm {
+    /// The transformer.
+    pub model: LlamaModel,
+    /// `[vocabulary, hidden]`; `None` if tied, when the embedding table serves.
+    pub lm_head: Option<Linear>,
+    vocab_size: usize,
+    key_value_heads: usize,
+    head_dim: usize,
+    #[module(skip)]
+    rope: Rope,
+}
+
+/// Embedding, decoder layers and final norm.
+#[derive(Module, Debug)]
+pub struct LlamaModel {
+    /// `[vocabulary, hidden]`.
+    pub embed_tokens: Embedding,
+    /// In order of execution.
+    pub layers: Vec<LlamaDecoderLayer>,
+    /// `[hidden]`.
+    pub norm: RmsNorm,
+}
+
+/// One decoder layer: attention, then MLP, each behind a norm and added to the residual stream.
+#[derive(Module, Debug)]
+pub struct LlamaDecoderLayer {
+    /// `[hidden]`.
+    pub input_layernorm: RmsNorm,
+    /// Causal self-attention.
+    pub self_attn: Attention,
+    /// `[hidden]`.
+    pub post_attention_layernorm: RmsNorm,
+    /// Gated feed-forward block.
+    pub mlp: Mlp,
+}
+
+impl LlamaForCausalLm {
+    /// A model without storage.
+    pub fn new(config: &ModelConfig, device: &Device) -> Self {
+        let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
+        Self {
+            model: LlamaModel {
+                embed_tokens: Embedding::new(vocabulary, hidden, device),
+                layers: (0..config.num_hidden_layers).map(|_| LlamaDecoderLayer::new(config, device)).collect(),
+                norm: RmsNorm::new(hidden, config.rms_norm_eps, device),
+            },
+            lm_head: (!config.tie_word_embeddings).then(|| Linear::new(hidden, vocabulary, device)),
+            vocab_size: vocabulary,
+            key_value_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            rope: Rope::new(config),
+        }
+    }
+
+    /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits `[1, positions, vocabulary]`
+    /// f32, with as many positions as asked for.
+    ///
+    /// A pass that fails leaves the cache as it was.
+    ///
+    /// # Errors
+    /// No ids, an id outside the vocabulary, a cache of another model, or one without room for the ids. All are found
+    /// before anything is computed.
+    pub fn forward(&self, ids: &[u32], cache: &mut KvCache, logits: Logits) -> Result<Tensor<3>, Error> {
+        self.check(ids, cache)?;
+        let tokens = ids.len();
+        let mut x = self.model.embed_tokens.forward(ids);
+        let rotation = self.rope.at(cache.position(), tokens, &x.device());
+        for (index, layer) in self.model.layers.iter().enumerate() {
+            x = layer.forward(x, &rotation, cache, index)?;
+        }
+        let positions = logits.positions(tokens);
+        let x = self.model.norm.forward(x.narrow(1, tokens - positions, positions));
+        let logits = match &self.lm_head {
+            Some(head) => head.forward(x),
+            None => self.model.embed_tokens.project(x),
+        };
+        cache.advance(tokens);
+        Ok(logits)
+    }
+
+    fn check(&self, ids: &[u32], cache: &KvCache) -> Result<(), Error> {
+        if ids.is_empty() {
+            return Err(Error::NoTokens);
+        }
+        if let Some((index, &id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= self.vocab_size) {
+            return Err(Error::TokenId { id, index, vocab_size: self.vocab_size });
+        }
+        cache.check(self.model.layers.len(), self.key_value_heads, self.head_dim, ids.len())
+    }
+}
+
+impl LlamaDecoderLayer {
+    fn new(config: &ModelConfig, device: &Device) -> Self {
+        let norm = || RmsNorm::new(config.hidden_size, config.rms_norm_eps, device);
+        Self {
+            input_layernorm: norm(),
+            self_attn: Attention::new(config, device),
+            post_attention_layernorm: norm(),
+            mlp: Mlp::new(config.hidden_size, config.intermediate_size, device),
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>, rotation: &Rotation, cache: &mut KvCache, index: usize) -> Result<Tensor<3>, Error> {
+        let normed = self.input_layernorm.forward(x.clone());
+        let x = x + self.self_attn.forward(normed, rotation, cache, index)?;
+        let normed = self.post_attention_layernorm.forward(x.clone());
+        Ok(x + self.mlp.forward(normed))
+    }
+}

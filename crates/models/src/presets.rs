@@ -1,0 +1,55 @@
+//! Built-in configurations, for plans and for checkpoints of random weights.
+
+use crate::Error;
+
+/// Name, and the text of its `config.json`.
+const PRESETS: &[(&str, &str)] = &[
+    ("llama-demo", include_str!("presets/llama-demo.json")),
+    ("llama-1b", include_str!("presets/llama-1b.json")),
+    ("llama-7b", include_str!("presets/llama-7b.json")),
+];
+
+/// The names of the built-in configurations, smallest first.
+///
+/// | name | parameters | bf16 | shape of |
+/// |---|---|---|---|
+/// | `llama-demo` | 254 M | 509 MB | a small Llama 3 with grouped queries |
+/// | `llama-1b` | 1.10 B | 2.20 GB | TinyLlama 1.1B |
+/// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PRESETS.iter().map(|(name, _)| *name)
+}
+
+/// The text of the built-in configuration's `config.json`.
+///
+/// # Errors
+/// There is none of that name; the message lists those there are.
+pub fn config(name: &str) -> Result<&'static str, Error> {
+    PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text).ok_or_else(|| Error::Preset {
+        name: name.to_owned(),
+        known: names().collect::<Vec<_>>().join(", "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ModelConfig;
+
+    #[test]
+    fn parameters_are_as_documented() {
+        for (name, parameters) in
+            [("llama-demo", 254_313_472), ("llama-1b", 1_100_048_384), ("llama-7b", 6_738_415_616)]
+        {
+            let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
+            assert_eq!(config.parameters(), parameters, "{name}");
+        }
+        assert_eq!(names().count(), 3);
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let message = config("llama-2b").unwrap_err().to_string();
+        assert!(message.contains("llama-2b") && message.contains("llama-demo, llama-1b, llama-7b"), "{message}");
+    }
+}

@@ -1,0 +1,97 @@
+//! What a model allocates, by a counting allocator. One test: the counter sees all threads.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+use outsize_models::{KvCache, Logits, ModelConfig, presets};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// Runs `work` and gives the bytes that it had allocated at most, and those it left allocated.
+fn allocated<T>(work: impl FnOnce() -> T) -> (T, u64, u64) {
+    ALLOCATOR.reset_peak_usage();
+    let before = ALLOCATOR.current_usage();
+    let result = work();
+    let peak = ALLOCATOR.peak_usage().saturating_sub(before);
+    (result, peak as u64, ALLOCATOR.current_usage().saturating_sub(before) as u64)
+}
+
+struct CountLazy {
+    lazy: usize,
+    initialized: usize,
+}
+
+impl ModuleVisitor for CountLazy {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_initialized() { self.initialized += 1 } else { self.lazy += 1 }
+    }
+}
+
+fn config(hidden: usize, inner: usize, heads: usize, kv_heads: usize, vocab: usize) -> ModelConfig {
+    ModelConfig::from_json(&format!(
+        r#"{{"model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {inner}, "num_hidden_layers": 2,
+            "num_attention_heads": {heads}, "num_key_value_heads": {kv_heads}, "head_dim": 64, "vocab_size": {vocab}}}"#
+    ))
+    .unwrap()
+}
+
+#[test]
+fn memory_is_what_is_said() {
+    creating_a_model_allocates_no_weights();
+    // Which part of a pass needs most: scores, MLP, projections, logits.
+    for (config, context) in [
+        (config(512, 1408, 8, 2, 2048), 4096),
+        (config(256, 4096, 4, 4, 512), 1024),
+        (config(1024, 512, 32, 32, 512), 1024),
+        (config(128, 128, 2, 1, 16_384), 256),
+    ] {
+        for (tokens, logits) in [(1, Logits::Last), (7, Logits::Last), (256, Logits::Last), (256, Logits::All)] {
+            activations_stay_below_their_bound(&config, context, tokens, logits);
+        }
+    }
+    a_token_costs_no_copy_of_the_cache();
+}
+
+fn creating_a_model_allocates_no_weights() {
+    let config = ModelConfig::from_json(presets::config("llama-7b").unwrap()).unwrap();
+    let (model, peak, _) = allocated(|| config.init(&Device::default()));
+    assert!(peak < 1 << 20, "creating a model of 6.7 billion parameters allocated {peak} bytes");
+    let mut count = CountLazy { lazy: 0, initialized: 0 };
+    model.visit(&mut count);
+    assert_eq!((count.lazy, count.initialized), (32 * 9 + 3, 0));
+}
+
+/// A pass that ends at the end of the context; the weights are there, and its threads have run, before measuring.
+fn activations_stay_below_their_bound(config: &ModelConfig, context: usize, tokens: usize, logits: Logits) {
+    let device = Device::default();
+    let model = config.init(&device);
+    let (cache, _, held) = allocated(|| KvCache::new(config, context, &device).unwrap());
+    let (mut cache, kv_bytes) = (cache, KvCache::bytes(config, context));
+    assert!((kv_bytes..kv_bytes + 4096).contains(&held), "the cache holds {held} bytes, but {kv_bytes} were foreseen");
+    let ids: Vec<u32> = (0..context as u32).map(|i| i * 7 % 500).collect();
+    model.forward(&ids[..context - tokens], &mut cache, Logits::Last).unwrap();
+
+    let (_logits, peak, _) = allocated(|| model.forward(&ids[context - tokens..], &mut cache, logits).unwrap());
+    let bound = config.activation_bytes(tokens, context, logits);
+    println!("{tokens} tokens of {context}, {logits:?}: {peak} of {bound} bytes");
+    assert!(peak <= bound, "{tokens} tokens of {context}: {peak} bytes allocated, {bound} foreseen");
+    if tokens == 256 {
+        assert!(peak >= bound / 4, "{tokens} tokens of {context}: {bound} foreseen, but only {peak} bytes allocated");
+    }
+}
+
+fn a_token_costs_no_copy_of_the_cache() {
+    let config = config(256, 256, 8, 8, 512);
+    let device = Device::default();
+    let model = config.init(&device);
+    let mut cache = KvCache::new(&config, 8192, &device).unwrap();
+    let layer = KvCache::bytes(&config, 8192) / 2;
+    for tokens in [1, 3, 1] {
+        let ids = vec![5; tokens];
+        model.forward(&ids, &mut cache, Logits::Last).unwrap();
+        let (_, peak, left) = allocated(|| model.forward(&ids, &mut cache, Logits::Last).unwrap());
+        assert!(peak < layer / 16, "{peak} bytes allocated beside a cache of {layer} bytes a layer");
+        assert!(left < 64 << 10, "{left} bytes left allocated");
+    }
+}
