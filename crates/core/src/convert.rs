@@ -49,8 +49,12 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
             // A bf16 is the upper half of an f32.
             [0, 0, raw[0], raw[1]]
         }),
-        (Dtype::F16, DType::F32) => each!(2 => 4, |raw| f16::from_le_bytes(raw).to_f32().to_le_bytes()),
-        (Dtype::F64, DType::F32) => each!(8 => 4, |raw| (f64::from_le_bytes(raw) as f32).to_le_bytes()),
+        (Dtype::F16, DType::F32) => {
+            each!(2 => 4, |raw| f16::from_le_bytes(raw).to_f32().to_le_bytes())
+        }
+        (Dtype::F64, DType::F32) => {
+            each!(8 => 4, |raw| (f64::from_le_bytes(raw) as f32).to_le_bytes())
+        }
         (Dtype::F32, DType::BF16) => {
             each!(4 => 2, |raw| bf16::from_f32(f32::from_le_bytes(raw)).to_le_bytes())
         }
@@ -118,7 +122,10 @@ mod tests {
         // Half-way between two bf16 values: the even one.
         for (value, wanted) in [(1.0 + 1.0 / 256.0, 0x3f80_u16), (1.0 + 3.0 / 256.0, 0x3f82)] {
             let value: f32 = value;
-            assert_eq!(run(Dtype::F32, DType::BF16, &value.to_le_bytes()), wanted.to_le_bytes());
+            assert_eq!(
+                run(Dtype::F32, DType::BF16, &value.to_le_bytes()),
+                wanted.to_le_bytes()
+            );
         }
     }
 

@@ -118,7 +118,12 @@ struct Registry {
 }
 
 impl Registry {
-    fn new(matched: &[Matched], checkpoint: &Checkpoint, map: &DeviceMap, options: &Options) -> Self {
+    fn new(
+        matched: &[Matched],
+        checkpoint: &Checkpoint,
+        map: &DeviceMap,
+        options: &Options,
+    ) -> Self {
         let mut registry = Self {
             units: Vec::new(),
             order: Vec::new(),
@@ -139,7 +144,16 @@ impl Registry {
             let stored = &checkpoint.tensors()[at];
             let units = shared
                 .entry((at, access, resident))
-                .or_insert_with(|| registry_units(&mut registry.units, entry, stored, access, resident, options))
+                .or_insert_with(|| {
+                    registry_units(
+                        &mut registry.units,
+                        entry,
+                        stored,
+                        access,
+                        resident,
+                        options,
+                    )
+                })
                 .clone();
             match &units {
                 Units::Whole(id) => registry.order.push(*id),
@@ -198,7 +212,13 @@ fn registry_units(
 }
 
 fn row_bytes(stored: &TensorInfo) -> usize {
-    stored.shape.get(1..).unwrap_or(&[]).iter().product::<usize>() * stored.dtype.size()
+    stored
+        .shape
+        .get(1..)
+        .unwrap_or(&[])
+        .iter()
+        .product::<usize>()
+        * stored.dtype.size()
 }
 
 /// Puts a handle on each float parameter that has one, and a placeholder under it.
@@ -273,7 +293,11 @@ impl LoadNow<'_> {
     }
 }
 
-fn read(checkpoint: &Checkpoint, stored: &TensorInfo, entry: &Matched) -> Result<TensorData, Error> {
+fn read(
+    checkpoint: &Checkpoint,
+    stored: &TensorInfo,
+    entry: &Matched,
+) -> Result<TensorData, Error> {
     let raw = checkpoint.read(stored)?;
     let (bytes, dtype) = match (&entry.convert, entry.parameter.kind) {
         (Some(convert), Kind::Float) => {
@@ -290,7 +314,11 @@ fn read(checkpoint: &Checkpoint, stored: &TensorInfo, entry: &Matched) -> Result
             reason: "a boolean is neither 0 nor 1".to_string(),
         });
     }
-    Ok(TensorData::from_bytes_vec(bytes, stored.shape.clone(), dtype))
+    Ok(TensorData::from_bytes_vec(
+        bytes,
+        stored.shape.clone(),
+        dtype,
+    ))
 }
 
 impl ModuleMapper for LoadNow<'_> {

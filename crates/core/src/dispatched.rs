@@ -66,6 +66,12 @@ impl<M> Dispatched<M> {
         self.stream.stats()
     }
 
+    /// The same, for asking while a pass is running.
+    pub fn watch(&self) -> impl Fn() -> Stats + use<M> {
+        let stream = self.stream.clone();
+        move || stream.stats()
+    }
+
     /// Whether the files are read past the page cache.
     pub fn reads_directly(&self) -> bool {
         self.stream.is_direct()

@@ -104,7 +104,11 @@ const SHOWN: usize = 12;
 
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the module and the checkpoint {} do not match", self.checkpoint)?;
+        write!(
+            f,
+            "the module and the checkpoint {} do not match",
+            self.checkpoint
+        )?;
         let mut part = |title: &str, lines: Vec<String>| -> fmt::Result {
             if lines.is_empty() {
                 return Ok(());
@@ -131,7 +135,10 @@ impl fmt::Display for Misfit {
                 })
                 .collect(),
         )?;
-        part("in the checkpoint but not in the module", self.unexpected.clone())?;
+        part(
+            "in the checkpoint but not in the module",
+            self.unexpected.clone(),
+        )?;
         part(
             "of another shape",
             self.misshaped

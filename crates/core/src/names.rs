@@ -22,7 +22,13 @@ pub struct Names {
 }
 
 /// Burn's classes whose scale and shift are called `gamma` and `beta`.
-const NORMS: [&str; 5] = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RmsNorm"];
+const NORMS: [&str; 5] = [
+    "BatchNorm",
+    "GroupNorm",
+    "InstanceNorm",
+    "LayerNorm",
+    "RmsNorm",
+];
 
 impl Names {
     /// The conventions of `layout` and no rule.

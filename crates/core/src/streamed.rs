@@ -162,7 +162,9 @@ impl Inner {
     /// The parameter's value, as `Param::val()` should give it.
     fn value<const D: usize>(&self) -> Result<Tensor<D>, Error> {
         if let Some(resident) = &self.resident
-            && let Some(tensor) = resident.get().and_then(|any| any.downcast_ref::<Tensor<D>>())
+            && let Some(tensor) = resident
+                .get()
+                .and_then(|any| any.downcast_ref::<Tensor<D>>())
         {
             return Ok(tensor.clone());
         }

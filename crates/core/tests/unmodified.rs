@@ -43,7 +43,9 @@ impl Stack {
                     down: LinearConfig::new(4 * WIDTH, WIDTH).init(device),
                 })
                 .collect(),
-            head: LinearConfig::new(WIDTH, VOCABULARY).with_bias(false).init(device),
+            head: LinearConfig::new(WIDTH, VOCABULARY)
+                .with_bias(false)
+                .init(device),
         }
     }
 
@@ -81,7 +83,9 @@ fn write_checkpoint(out: &Path, names: &Names, dtype: Dtype) -> u64 {
         let count: usize = spec.shape.iter().product();
         let mut bytes = Vec::with_capacity(count * dtype.size());
         for _ in 0..count {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             let value = ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.1;
             match dtype {
                 Dtype::BF16 => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
@@ -118,7 +122,9 @@ fn dispatched(path: &Path, budget: Option<u64>, names: &Names) -> Dispatched<Sta
 }
 
 fn bits(model: &Dispatched<Stack>) -> Vec<u32> {
-    let output = model.run(|stack| stack.forward(ids(&Device::flex()))).unwrap();
+    let output = model
+        .run(|stack| stack.forward(ids(&Device::flex())))
+        .unwrap();
     let values: Vec<f32> = output.into_data().try_to_vec().unwrap();
     assert!(values.iter().all(|value| value.is_finite()));
     values.into_iter().map(f32::to_bits).collect()
@@ -188,7 +194,9 @@ fn everything_that_does_not_fit_is_in_one_error() {
     ];
     let mut writer = ShardWriter::create(&out, specs, 1 << 20).unwrap();
     writer.write("head.weight", &[0; 24]).unwrap();
-    writer.write("layers.0.norm.gamma", &[0; 8 * WIDTH]).unwrap();
+    writer
+        .write("layers.0.norm.gamma", &[0; 8 * WIDTH])
+        .unwrap();
     writer.write("stranger", &[0; 4]).unwrap();
     writer.finish().unwrap();
     let error = load_checkpoint_and_dispatch(
@@ -239,11 +247,7 @@ fn a_file_cut_short_is_an_error_and_the_next_run_works() {
     let file = std::fs::File::options().write(true).open(&shard).unwrap();
     file.set_len(4096).unwrap();
     let error = (0..3)
-        .find_map(|_| {
-            model
-                .run(|stack| stack.forward(ids(&Device::flex())))
-                .err()
-        })
+        .find_map(|_| model.run(|stack| stack.forward(ids(&Device::flex()))).err())
         .expect("a pass over a missing shard succeeded three times");
     assert!(matches!(error, Error::Stream(_)), "{error}");
     assert!(error.to_string().contains(".safetensors"), "{error}");
@@ -259,7 +263,10 @@ fn child() {
         return; // an ordinary test run: this is no test of its own
     };
     outsize_stream::return_freed_memory();
-    let budget: u64 = std::env::var("OUTSIZE_CHILD_BUDGET").unwrap().parse().unwrap();
+    let budget: u64 = std::env::var("OUTSIZE_CHILD_BUDGET")
+        .unwrap()
+        .parse()
+        .unwrap();
     if budget == 0 {
         let model = Stack::new(&Device::flex());
         let checkpoint = Checkpoint::open(&path).unwrap();
@@ -309,5 +316,8 @@ fn peak_memory_is_within_the_budget() {
     );
     // The bound is no accident of a small model: without it the peak is far above.
     let resident = peak(2 * total);
-    assert!(resident > baseline + total / 2 && resident > streamed, "{resident}");
+    assert!(
+        resident > baseline + total / 2 && resident > streamed,
+        "{resident}"
+    );
 }

@@ -117,3 +117,77 @@ fn causal_bias(tokens: usize, length: usize, device: &Device) -> Tensor<4> {
     }
     Tensor::from_data(TensorData::new(bias, [1, 1, tokens, length]), (device, DType::F32))
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+
+    use super::*;
+
+    /// Attention as the formula has it, one query at a time, in f64.
+    fn reference(queries: &[f32], keys: &[f32], values: &[f32], shape: [usize; 5]) -> Vec<f32> {
+        let [tokens, heads, key_heads, length, width] = shape;
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let mut mixed = Vec::new();
+        for token in 0..tokens {
+            for head in 0..heads {
+                let query = &queries[(token * heads + head) * width..][..width];
+                let row = |data: &'_ [f32], at| {
+                    let start = (head / (heads / key_heads) * length + at) * width;
+                    data[start..start + width].to_vec()
+                };
+                let seen = length - tokens + token + 1;
+                let weights: Vec<f64> =
+                    (0..seen).map(|at| (dot(query, &row(keys, at)) / (width as f64).sqrt()).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for i in 0..width {
+                    let value: f64 =
+                        weights.iter().enumerate().map(|(at, w)| w * f64::from(row(values, at)[i])).sum();
+                    mixed.push((value / sum) as f32);
+                }
+            }
+        }
+        mixed
+    }
+
+    #[test]
+    fn in_chunks_or_at_once_it_follows_the_formula() {
+        let device = Device::default();
+        let (heads, key_heads, width) = (32, 4, 6);
+        // The last has more scores than the bound: 32 · 300 · 500 · 4 bytes are 19 MB, three chunks.
+        for (tokens, length) in [(1, 1), (1, 9), (5, 5), (3, 11), (300, 500)] {
+            let chunks = tokens.div_ceil(chunk_tokens(heads, length));
+            assert_eq!(chunks, if tokens == 300 { 3 } else { 1 });
+            let attention = Attention {
+                q_proj: Linear::new(1, 1, &device),
+                k_proj: Linear::new(1, 1, &device),
+                v_proj: Linear::new(1, 1, &device),
+                o_proj: Linear::new(1, 1, &device),
+                heads,
+                key_value_heads: key_heads,
+                head_dim: width,
+            };
+            let random = |shape: [usize; 4]| Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device);
+            let queries = random([1, tokens, heads, width]);
+            let keys = random([1, key_heads, length, width]);
+            let values = random([1, key_heads, length, width]);
+            let data = |tensor: &Tensor<4>| tensor.to_data().try_to_vec::<f32>().unwrap();
+            let expected =
+                reference(&data(&queries), &data(&keys), &data(&values), [tokens, heads, key_heads, length, width]);
+            let found = attention.attend(queries, keys, values).into_data().try_to_vec::<f32>().unwrap();
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-5, "{tokens} of {length}: {found} {expected}");
+            }
+            assert_eq!(found.len(), expected.len());
+        }
+    }
+
+    #[test]
+    fn chunks_keep_their_bound() {
+        for (heads, length) in [(32, 2048), (32, 1 << 17), (1, 1), (4096, 1 << 24)] {
+            let tokens = chunk_tokens(heads, length);
+            assert!(tokens == 1 || tokens * heads * length * 4 <= SCORE_BYTES);
+            assert!((tokens + 1) * heads * length * 4 > SCORE_BYTES);
+        }
+    }
+}

@@ -105,3 +105,82 @@ fn tensor(name: &str, shape: Vec<usize>, kind: WeightKind) -> TensorSpec {
     };
     TensorSpec { name: name.to_owned(), shape, kind, access }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::module::{Module, ModuleVisitor, Param};
+    use burn::tensor::{Device, Tensor};
+
+    use super::*;
+
+    /// Paths and shapes of a module's parameters, in order.
+    #[derive(Default)]
+    struct Parameters {
+        path: Vec<String>,
+        found: Vec<(String, Vec<usize>)>,
+    }
+
+    impl ModuleVisitor for Parameters {
+        fn enter_module(&mut self, name: &str, _container: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            assert!(!param.is_initialized());
+            self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
+        }
+    }
+
+    fn config(tied: bool) -> ModelConfig {
+        ModelConfig::from_json(&format!(
+            r#"{{"model_type": "llama", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+                "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 100,
+                "tie_word_embeddings": {tied}}}"#
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_description_is_the_module() {
+        for tied in [false, true] {
+            let config = config(tied);
+            let mut parameters = Parameters::default();
+            config.init(&Device::default()).visit(&mut parameters);
+            let blocks = config.blocks();
+            let described: Vec<_> =
+                blocks.iter().flat_map(|block| &block.tensors).map(|t| (t.name.clone(), t.shape.clone())).collect();
+            assert_eq!(described, parameters.found, "names, shapes and order");
+            for block in &blocks {
+                assert!(block.tensors.iter().all(|tensor| tensor.name.starts_with(&format!("{}.", block.name))));
+            }
+        }
+    }
+
+    #[test]
+    fn a_tied_head_names_the_embedding() {
+        let tied = config(true).blocks().pop().unwrap();
+        assert_eq!((tied.name.as_str(), tied.tensors.len()), ("lm_head", 0));
+        assert_eq!(tied.tied_to.as_deref(), Some("model.embed_tokens.weight"));
+        let own = config(false).blocks().pop().unwrap();
+        assert_eq!((own.tensors.len(), own.tied_to), (1, None));
+    }
+
+    #[test]
+    fn names_classes_and_access() {
+        let blocks = config(false).blocks();
+        let names: Vec<_> = blocks.iter().map(|block| block.name.as_str()).collect();
+        let layers = ["model.layers.0", "model.layers.1", "model.layers.2"];
+        assert_eq!(names, [&["model.embed_tokens"], &layers[..], &["model.norm", "lm_head"]].concat());
+        assert_eq!(blocks[1].class, "LlamaDecoderLayer");
+        assert_eq!(blocks[0].tensors[0].access, Access::Rows);
+        assert_eq!(blocks[5].tensors[0].access, Access::Tiles);
+        for tensor in &blocks[1].tensors {
+            let expected = if tensor.shape.len() == 1 { Access::Whole } else { Access::Tiles };
+            assert_eq!(tensor.access, expected, "{}", tensor.name);
+        }
+    }
+}

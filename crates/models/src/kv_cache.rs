@@ -118,3 +118,69 @@ fn write(slot: &mut Option<Tensor<4>>, position: usize, new: Tensor<4>) -> Optio
     *slot = Some(storage);
     Some(view)
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::presets;
+
+    fn config() -> ModelConfig {
+        ModelConfig::from_json(
+            r#"{"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8}"#,
+        )
+        .unwrap()
+    }
+
+    /// `[1, 2, tokens, 2]` filled with `base`, `base + 1`, …
+    fn tensor(base: usize, tokens: usize) -> Tensor<4> {
+        let values: Vec<f32> = (base..base + 4 * tokens).map(|i| i as f32).collect();
+        Tensor::from_data(TensorData::new(values, [1, 2, tokens, 2]), (&Device::default(), DType::F32))
+    }
+
+    fn values(tensor: Tensor<4>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn tokens_are_appended_per_head_and_layer() {
+        let mut cache = KvCache::new(&config(), 3, &Device::default()).unwrap();
+        for layer in 0..2 {
+            let (keys, seen) = cache.append(layer, tensor(100 * layer, 2), tensor(50, 2)).unwrap();
+            assert_eq!(values(keys), values(tensor(100 * layer, 2)));
+            assert_eq!(values(seen), values(tensor(50, 2)));
+        }
+        cache.advance(2);
+        assert_eq!((cache.position(), cache.capacity()), (2, 3));
+        let (keys, _) = cache.append(1, tensor(200, 1), tensor(0, 1)).unwrap();
+        assert_eq!(keys.dims(), [1, 2, 3, 2]);
+        assert_eq!(values(keys), [100., 101., 102., 103., 200., 201., 104., 105., 106., 107., 202., 203.]);
+    }
+
+    #[test]
+    fn bytes_are_counted() {
+        let config = ModelConfig::from_json(presets::config("llama-1b").unwrap()).unwrap();
+        assert_eq!(KvCache::bytes(&config, 2048), 2 * 22 * 4 * 64 * 2048 * 4);
+        assert_eq!(KvCache::bytes(&config, usize::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn impossible_contexts_are_refused() {
+        for context in [0, MAX_CONTEXT + 1, usize::MAX] {
+            let error = KvCache::new(&config(), context, &Device::default()).unwrap_err();
+            assert!(error.to_string().contains("--context"), "{error}");
+        }
+    }
+
+    #[test]
+    fn truncating_only_shortens() {
+        let mut cache = KvCache::new(&config(), 3, &Device::default()).unwrap();
+        cache.advance(2);
+        cache.truncate(9);
+        assert_eq!(cache.position(), 2);
+        cache.truncate(1);
+        assert_eq!(cache.position(), 1);
+    }
+}

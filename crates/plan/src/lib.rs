@@ -1,2 +1,51 @@
 //! Sizes, budgets and machine figures in; device map out; pure data, no I/O.
+//!
+//! | what goes in | |
+//! |---|---|
+//! | [`Tree`] | the blocks of a model in the order in which a pass uses them, with the size of each tensor |
+//! | [`Budget`] | bytes that may be held on each [`Tier`] |
+//! | [`Needs`] | what must fit besides weights |
+//!
+//! [`infer`] turns them into a [`DeviceMap`]: which tensors stay in memory, which are streamed, and
+//! how large the ring is that they are streamed through.
+//!
+//! ```
+//! use outsize_plan::{Access, Block, Budget, Options, Residency, Tensor, Tree, infer};
+//!
+//! let layer = |number: usize| Block {
+//!     name: format!("layers.{number}"),
+//!     class: "Linear".to_string(),
+//!     tensors: vec![Tensor {
+//!         name: format!("layers.{number}.weight"),
+//!         bytes: 64_000_000,
+//!         stored_bytes: 64_000_000,
+//!         access: Access::Tiles,
+//!         tied: None,
+//!     }],
+//! };
+//! let tree = Tree { blocks: (0..10).map(layer).collect() };
+//! let map = infer(&tree, &Budget::parse("cpu=200MB")?, &Options::default())?;
+//! assert_eq!(map.residency("layers.9.weight"), Some(Residency::Streamed));
+//! assert_eq!(map.streamed_bytes(), 7 * 64_000_000);
+//! println!("{}", map.picture(80));
+//! # Ok::<(), outsize_plan::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+
+mod budget;
+mod device_map;
+mod error;
+mod infer;
+mod needs;
+mod picture;
+mod size;
+mod steps;
+mod tree;
+
+pub use budget::{Budget, Tier};
+pub use device_map::{DeviceMap, PlacedBlock, Residency};
+pub use error::{Error, Shortfall};
+pub use infer::{Options, infer};
+pub use needs::Needs;
+pub use size::{format_size, parse_size};
+pub use tree::{Access, Block, Tensor, Tree, unit_footprint};

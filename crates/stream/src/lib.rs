@@ -23,6 +23,7 @@
 mod arena;
 mod buffer;
 mod error;
+mod heap;
 mod lease;
 mod pool;
 mod reader;
@@ -33,6 +34,7 @@ mod stream;
 mod unit;
 
 pub use error::Error;
+pub use heap::return_freed_memory;
 pub use lease::Lease;
 pub use source::Source;
 pub use stats::Stats;

@@ -1,0 +1,216 @@
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::Error;
+use crate::layout::{Layout, TensorSpec};
+
+/// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
+///
+/// Tensors are declared first; then their data comes in that order, in pieces of any size. The file is
+/// written under another name beside its own, and gets it in [`Self::finish`]: a file that was there
+/// before is replaced by a complete one or left alone.
+#[derive(Debug)]
+pub struct FileWriter {
+    file: BufWriter<NamedTempFile>,
+    path: PathBuf,
+    layout: Layout,
+    /// The tensor whose turn it is, as a position in the layout.
+    current: usize,
+    /// Bytes of it that came.
+    filled: u64,
+    written: u64,
+}
+
+impl FileWriter {
+    /// Begins the file `path`, whose folder must exist.
+    ///
+    /// # Errors
+    ///
+    /// If a name comes twice or a size overflows; if no file can be made there.
+    pub fn create(path: impl AsRef<Path>, specs: Vec<TensorSpec>) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        let layout = Layout::new(specs, u64::MAX).map_err(|fault| Error::Specs { fault })?;
+        let failed = |cause| Error::Create {
+            path: path.clone(),
+            cause,
+        };
+        let folder = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        // A temporary file is private by default, and this one is to become the user's.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let temporary = builder
+            .prefix(".outsize-")
+            .suffix(".partial")
+            .tempfile_in(folder)
+            .map_err(failed)?;
+        let mut file = BufWriter::new(temporary);
+        file.write_all(&layout.shards[0].head).map_err(failed)?;
+        Ok(Self {
+            file,
+            path,
+            layout,
+            current: 0,
+            filled: 0,
+            written: 0,
+        })
+    }
+
+    /// Takes the next bytes, little endian, of tensor `name`.
+    ///
+    /// # Errors
+    ///
+    /// If it is another tensor's turn, if these are more bytes than the tensor lacks, or if writing
+    /// fails.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        while let Some(place) = self.layout.tensors.get(self.current)
+            && place.name != name
+            && place.len == self.filled
+        {
+            self.current += 1;
+            self.filled = 0;
+        }
+        let place = match self.layout.tensors.get(self.current) {
+            Some(place) if place.name == name => place,
+            other => {
+                return Err(Error::OutOfOrder {
+                    found: name.to_owned(),
+                    expected: other.map_or("no tensor".to_owned(), |place| {
+                        format!("tensor {:?}", place.name)
+                    }),
+                    missing: other.map_or(0, |place| place.len - self.filled),
+                });
+            }
+        };
+        let missing = place.len - self.filled;
+        if bytes.len() as u64 > missing {
+            return Err(Error::TooMuchData {
+                tensor: name.to_owned(),
+                len: place.len,
+                excess: bytes.len() as u64 - missing,
+            });
+        }
+        let target = place.offset + self.filled;
+        let mut put = || {
+            if self.filled == 0 {
+                self.file.seek(SeekFrom::Start(target))?;
+            }
+            self.file.write_all(bytes)
+        };
+        put().map_err(|cause| self.failed(cause))?;
+        self.filled += bytes.len() as u64;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Waits until everything is on the disk, and gives the file its name.
+    ///
+    /// # Errors
+    ///
+    /// If a tensor is not complete or writing fails: then nothing is left behind.
+    pub fn finish(mut self) -> Result<(), Error> {
+        if let Some(place) = self.layout.tensors.get(self.current..).and_then(|left| {
+            left.iter()
+                .enumerate()
+                .find(|(at, place)| place.len > if *at == 0 { self.filled } else { 0 })
+                .map(|(_, place)| place)
+        }) {
+            return Err(Error::Incomplete {
+                tensor: place.name.clone(),
+                missing: self.layout.total_bytes - self.written,
+                len: place.len,
+            });
+        }
+        self.file.flush().map_err(|cause| self.failed(cause))?;
+        let done = self
+            .file
+            .get_ref()
+            .as_file()
+            .sync_all()
+            .map_err(|cause| self.failed(cause));
+        done?;
+        let Self {
+            file,
+            path,
+            layout,
+            written,
+            ..
+        } = self;
+        let failed = |cause| Error::Write {
+            path: path.clone(),
+            written,
+            total: layout.total_bytes,
+            cause,
+        };
+        let temporary = file
+            .into_inner()
+            .map_err(|error| failed(error.into_error()))?;
+        temporary
+            .persist(&path)
+            .map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+
+    fn failed(&self, cause: std::io::Error) -> Error {
+        Error::Write {
+            path: self.path.clone(),
+            written: self.written,
+            total: self.layout.total_bytes,
+            cause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Checkpoint, Dtype};
+
+    fn specs() -> Vec<TensorSpec> {
+        vec![
+            TensorSpec::new("a", Dtype::U8, [3]),
+            TensorSpec::new("b", Dtype::F32, [2]),
+        ]
+    }
+
+    #[test]
+    fn the_file_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.safetensors");
+        std::fs::write(&path, "an older one").unwrap();
+        let mut writer = FileWriter::create(&path, specs()).unwrap();
+        writer.write("a", &[1, 2]).unwrap();
+        writer.write("a", &[3]).unwrap();
+        writer.write("b", &[4; 8]).unwrap();
+        writer.finish().unwrap();
+        let file = Checkpoint::open(&path).unwrap();
+        assert_eq!(file.read(file.get("a").unwrap()).unwrap(), [1, 2, 3]);
+        assert_eq!(file.read(file.get("b").unwrap()).unwrap(), [4; 8]);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_not_finished_leaves_nothing_and_replaces_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.safetensors");
+        std::fs::write(&path, "the user's").unwrap();
+        let mut writer = FileWriter::create(&path, specs()).unwrap();
+        writer.write("a", &[1, 2, 3]).unwrap();
+        assert!(matches!(
+            writer.write("a", &[4]),
+            Err(Error::TooMuchData { excess: 1, .. })
+        ));
+        assert!(matches!(
+            writer.write("c", &[4]),
+            Err(Error::OutOfOrder { .. })
+        ));
+        assert!(matches!(writer.finish(), Err(Error::Incomplete { .. })));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "the user's");
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+}

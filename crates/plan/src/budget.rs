@@ -1,0 +1,171 @@
+use crate::{Error, parse_size};
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// Where bytes can be held, the fastest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// Memory of the GPU of this number.
+    Gpu(usize),
+    /// Main memory.
+    Cpu,
+    /// The checkpoint's own files.
+    Disk,
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu(number) => write!(f, "gpu{number}"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Disk => f.write_str("disk"),
+        }
+    }
+}
+
+impl FromStr for Tier {
+    type Err = Error;
+
+    /// `gpu0`, `cpu`, `disk`; or the number of a GPU, as Accelerate writes it.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let digits = text.strip_prefix("gpu").unwrap_or(text);
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "disk" => Ok(Self::Disk),
+            // `parse` alone would take `+1`.
+            _ if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().map(Self::Gpu).map_err(|_| Error::Tier {
+                    text: text.to_string(),
+                })
+            }
+            _ => Err(Error::Tier {
+                text: text.to_string(),
+            }),
+        }
+    }
+}
+
+impl Serialize for Tier {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The bytes that may be held on each tier. A tier that is not named is not bounded.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Budget(BTreeMap<Tier, u64>);
+
+impl Budget {
+    /// Reads `cpu=600MB`, or several parts with commas between them: `gpu0=8GiB,cpu=600MB`. Sizes are as
+    /// in [`parse_size`].
+    ///
+    /// # Errors
+    /// [`Error::BudgetPart`] with the part that is wrong and what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let mut budget = Self::default();
+        for part in text.split(',') {
+            let error = |reason: String| Error::BudgetPart {
+                part: part.trim().to_string(),
+                reason,
+            };
+            let (tier, size) = part
+                .split_once('=')
+                .ok_or_else(|| error("there is no `=` between a device and a size".to_string()))?;
+            let tier: Tier = tier.trim().parse().map_err(|e: Error| error(e.to_string()))?;
+            let size = parse_size(size).map_err(|e| error(e.to_string()))?;
+            if budget.0.insert(tier, size).is_some() {
+                return Err(error(format!("{tier} has a size already")));
+            }
+        }
+        Ok(budget)
+    }
+
+    /// The bytes that may be held on the tier; nothing if it is not bounded.
+    pub fn get(&self, tier: Tier) -> Option<u64> {
+        self.0.get(&tier).copied()
+    }
+
+    /// Bounds the tier to `bytes`.
+    pub fn set(&mut self, tier: Tier, bytes: u64) {
+        self.0.insert(tier, bytes);
+    }
+
+    /// The tiers that are bounded and their bytes, the fastest tier first.
+    pub fn iter(&self) -> impl Iterator<Item = (Tier, u64)> + '_ {
+        self.0.iter().map(|(tier, bytes)| (*tier, *bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parts_are_read() {
+        let budget = Budget::parse("gpu0=8GiB, cpu = 600MB,1=5,disk=1TB").unwrap();
+        let parts: Vec<_> = budget.iter().collect();
+        assert_eq!(
+            parts,
+            [
+                (Tier::Gpu(0), 8 << 30),
+                (Tier::Gpu(1), 5),
+                (Tier::Cpu, 600_000_000),
+                (Tier::Disk, 1_000_000_000_000),
+            ]
+        );
+        assert_eq!(budget.get(Tier::Cpu), Some(600_000_000));
+        assert_eq!(budget.get(Tier::Gpu(2)), None);
+        assert_eq!(
+            serde_json::to_string(&budget).unwrap(),
+            r#"{"gpu0":8589934592,"gpu1":5,"cpu":600000000,"disk":1000000000000}"#
+        );
+    }
+
+    #[test]
+    fn the_part_at_fault_is_named() {
+        for (text, named, reason) in [
+            ("", "``", "no `=`"),
+            ("600MB", "`600MB`", "no `=`"),
+            ("cpu=600MB,", "``", "no `=`"),
+            ("gpu0=1GB,cpu=6XB", "`cpu=6XB`", "unit is unknown"),
+            ("cpu=1GB,cpu=2GB", "`cpu=2GB`", "already"),
+            ("gpu0=1GB,0=2GB", "`0=2GB`", "already"),
+            ("ram=1GB", "`ram=1GB`", "`ram`"),
+            ("gpu=1GB", "`gpu=1GB`", "`gpu`"),
+            ("gpu+1=1GB", "`gpu+1=1GB`", "`gpu+1`"),
+            ("=1GB", "`=1GB`", "``"),
+            ("cpu=", "`cpu=`", "empty"),
+            ("cpu==1", "`cpu==1`", "begin with a number"),
+        ] {
+            let error = Budget::parse(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,60}") {
+            let _ = Budget::parse(&text);
+        }
+
+        #[test]
+        fn no_near_miss_panics(text in "([cgpu0-9]{0,5}=[0-9.]{0,22}[KMGT]?i?B?,?){0,4}") {
+            let _ = Budget::parse(&text);
+        }
+
+        /// A tier reads what it writes, and tiers are ordered by speed.
+        #[test]
+        fn tiers_read_what_they_write(number: usize) {
+            for tier in [Tier::Gpu(number), Tier::Cpu, Tier::Disk] {
+                prop_assert_eq!(tier.to_string().parse(), Ok(tier));
+            }
+            prop_assert_eq!(number.to_string().parse(), Ok(Tier::Gpu(number)));
+            prop_assert!(Tier::Gpu(number) < Tier::Cpu && Tier::Cpu < Tier::Disk);
+        }
+    }
+}

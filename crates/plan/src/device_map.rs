@@ -1,0 +1,192 @@
+use crate::{Budget, Needs, Tier, Tree, unit_footprint};
+use serde::{Serialize, Serializer};
+use std::collections::{BTreeMap, HashSet};
+
+/// Where each tensor lives, and what that takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceMap {
+    budget: Budget,
+    needs: Needs,
+    ring_bytes: u64,
+    resident_bytes: u64,
+    resident_footprint: u64,
+    total_bytes: u64,
+    streamed_bytes: u64,
+    blocks: Vec<PlacedBlock>,
+    tensors: BTreeMap<String, Residency>,
+}
+
+/// Where a tensor's bytes are between two uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Residency {
+    /// They stay on this tier.
+    Resident(Tier),
+    /// They are read from the checkpoint for each use.
+    Streamed,
+}
+
+impl Serialize for Residency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Resident(tier) => tier.serialize(serializer),
+            Self::Streamed => serializer.serialize_str("streamed"),
+        }
+    }
+}
+
+/// Where a block lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlacedBlock {
+    /// Its path in the module.
+    pub name: String,
+    /// The class of the module.
+    pub class: String,
+    /// Where its weights are between two uses: [`Tier::Disk`] if any but the small ones are streamed.
+    pub tier: Tier,
+    /// Bytes of its tensors as held on the device; those that it shares with other blocks included.
+    pub bytes: u64,
+    /// How many of these bytes stay in memory.
+    pub resident_bytes: u64,
+}
+
+impl DeviceMap {
+    /// The map in which those tensors stay in main memory for which `resident`, in the tree's order, is
+    /// true. The sums must have been checked for overflow, and tied tensors be of one mind.
+    pub(crate) fn new(
+        tree: &Tree,
+        resident: &[bool],
+        ring_bytes: u64,
+        needs: Needs,
+        budget: Budget,
+    ) -> Self {
+        let mut map = Self {
+            budget,
+            needs,
+            ring_bytes,
+            resident_bytes: 0,
+            resident_footprint: 0,
+            total_bytes: 0,
+            streamed_bytes: 0,
+            blocks: Vec::with_capacity(tree.blocks.len()),
+            tensors: BTreeMap::new(),
+        };
+        let shared = shared_bytes(tree);
+        let mut counted = HashSet::new();
+        let mut resident = resident.iter().copied();
+        for block in &tree.blocks {
+            let mut placed = PlacedBlock {
+                name: block.name.clone(),
+                class: block.class.clone(),
+                tier: Tier::Cpu,
+                bytes: 0,
+                resident_bytes: 0,
+            };
+            for (tensor, stays) in block.tensors.iter().zip(&mut resident) {
+                // The memory of a tied group is counted at its first tensor.
+                let held = match &tensor.tied {
+                    None => Some(tensor.bytes),
+                    Some(key) => counted
+                        .insert(key.as_str())
+                        .then(|| shared.get(key.as_str()).copied().unwrap_or(0)),
+                };
+                map.total_bytes += held.unwrap_or(0);
+                placed.bytes += tensor.bytes;
+                let residency = if stays {
+                    placed.resident_bytes += tensor.bytes;
+                    map.resident_bytes += held.unwrap_or(0);
+                    map.resident_footprint += held.map_or(0, unit_footprint);
+                    Residency::Resident(Tier::Cpu)
+                } else {
+                    placed.tier = Tier::Disk;
+                    map.streamed_bytes += tensor.bytes_per_pass();
+                    Residency::Streamed
+                };
+                map.tensors.insert(tensor.name.clone(), residency);
+            }
+            map.blocks.push(placed);
+        }
+        map
+    }
+
+    /// Where the tensor of this path lives; nothing if there is none.
+    pub fn residency(&self, tensor: &str) -> Option<Residency> {
+        self.tensors.get(tensor).copied()
+    }
+
+    /// The blocks in the order of execution.
+    pub fn blocks(&self) -> &[PlacedBlock] {
+        &self.blocks
+    }
+
+    /// Bytes of the weights that stay in memory, shared ones counted once.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident_bytes
+    }
+
+    /// The memory that these take, whole pages for direct reads included. In bytes.
+    pub fn resident_footprint(&self) -> u64 {
+        self.resident_footprint
+    }
+
+    /// Bytes of all weights as held on the device, shared ones counted once.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// Bytes that a pass reads from the checkpoint if nothing is left in the ring from the pass before. A
+    /// shared tensor counts at each of its uses; what is read by rows does not count.
+    pub fn streamed_bytes(&self) -> u64 {
+        self.streamed_bytes
+    }
+
+    /// The size of the ring through which weights are streamed, in bytes; zero if none are.
+    pub fn ring_bytes(&self) -> u64 {
+        self.ring_bytes
+    }
+
+    /// What must fit besides weights and ring.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// The budget that the map keeps.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Everything that is held in main memory at most, in bytes: weights, ring and needs.
+    pub fn memory_bytes(&self) -> u64 {
+        self.needs
+            .sum()
+            .saturating_add(self.resident_footprint)
+            .saturating_add(self.ring_bytes)
+    }
+
+    /// The map as Accelerate writes `hf_device_map`: blocks by name, in the order of execution, each with
+    /// `cpu`, `disk` or the number of a GPU.
+    pub fn accelerate_json(&self) -> serde_json::Value {
+        self.blocks
+            .iter()
+            .map(|block| {
+                let tier = match block.tier {
+                    Tier::Gpu(number) => number.into(),
+                    tier => tier.to_string().into(),
+                };
+                (block.name.clone(), tier)
+            })
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
+}
+
+/// The bytes of each tied group: those of its largest tensor.
+fn shared_bytes(tree: &Tree) -> BTreeMap<&str, u64> {
+    let mut shared: BTreeMap<&str, u64> = BTreeMap::new();
+    for tensor in tree.tensors() {
+        if let Some(key) = &tensor.tied {
+            let bytes = shared.entry(key).or_default();
+            *bytes = tensor.bytes.max(*bytes);
+        }
+    }
+    shared
+}

@@ -1,0 +1,135 @@
+use crate::{Needs, Tier, format_size};
+use std::fmt;
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A text that is no size.
+    #[error(
+        "`{text}` is no size: {reason}; write a whole number of bytes, or a number with a unit: KB, MB, \
+         GB, TB (decimal) or KiB, MiB, GiB, TiB (binary), as in 600MB or 1.5GiB"
+    )]
+    Size {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A text that names no tier.
+    #[error("`{text}` is no device: there are cpu, disk and gpu0, gpu1, …")]
+    Tier {
+        /// The text.
+        text: String,
+    },
+    /// A part of a budget that cannot be understood.
+    #[error("`{part}` in the budget: {reason} (a budget is written as cpu=600MB)")]
+    BudgetPart {
+        /// The part as given.
+        part: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The budget bounds a tier on which nothing is placed.
+    #[error(
+        "the budget names {tier}, but weights are placed on cpu only (and stay in the checkpoint's files \
+         otherwise): leave {tier} out of --max-memory"
+    )]
+    TierNotPlaced {
+        /// The tier.
+        tier: Tier,
+    },
+    /// Two blocks or two tensors of the same name: a map by name would mix them up.
+    #[error("there are two {what}s named `{name}`: each name must be given once")]
+    Duplicate {
+        /// `block` or `tensor`.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Sizes whose sum has more than 64 bits, as a damaged checkpoint can claim.
+    #[error("the sizes up to tensor `{name}` come to more bytes than 64 bits hold: is the checkpoint damaged?")]
+    TooLarge {
+        /// The tensor at which the sum overflows, or the last one.
+        name: String,
+    },
+    /// The model does not run in the budget, whatever is streamed.
+    #[error("{0}")]
+    TooSmall(Shortfall),
+}
+
+/// A budget that is too small, and what would do. All in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortfall {
+    /// The tier whose budget is too small.
+    pub tier: Tier,
+    /// Its budget.
+    pub budget: u64,
+    /// The least budget that would do.
+    pub least: u64,
+    /// What of it is needed besides weights.
+    pub needs: Needs,
+    /// What of it takes the ring that weights are streamed through.
+    pub ring: u64,
+    /// What of it take the weights that stay in memory.
+    pub resident: u64,
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tier, least, .. } = self;
+        write!(
+            f,
+            "the budget {tier}={} is too small for this model: it takes at least {tier}={least} ({})",
+            self.budget,
+            format_size(*least),
+        )?;
+        let parts = [
+            ("the process", self.needs.process),
+            ("the KV cache", self.needs.kv_cache),
+            ("activations", self.needs.activations),
+            ("staging of the reader threads", self.needs.readers),
+            ("the overflow share", self.needs.overflow),
+            ("the ring that weights are streamed through", self.ring),
+            ("weights that stay in memory", self.resident),
+        ];
+        let mut before = ": ";
+        for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            write!(f, "{before}{} for {what}", format_size(bytes))?;
+            before = ", ";
+        }
+        write!(f, "; raise --max-memory")?;
+        if self.needs.kv_cache > 0 {
+            write!(f, ", or lower --context for a smaller KV cache")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortfall_says_what_would_do_and_why() {
+        let shortfall = Shortfall {
+            tier: Tier::Cpu,
+            budget: 50_000_000,
+            least: 93_123_456,
+            needs: Needs {
+                process: 40_000_000,
+                kv_cache: 23_000_000,
+                ..Needs::default()
+            },
+            ring: 30_000_000,
+            resident: 123_456,
+        };
+        assert_eq!(
+            Error::TooSmall(shortfall).to_string(),
+            "the budget cpu=50000000 is too small for this model: it takes at least cpu=93123456 (93.1 MB): \
+             40 MB for the process, 23 MB for the KV cache, 30 MB for the ring that weights are streamed \
+             through, 123 KB for weights that stay in memory; raise --max-memory, or lower --context for a \
+             smaller KV cache"
+        );
+    }
+}

@@ -1,0 +1,263 @@
+use crate::steps::{Demand, Steps};
+use crate::tree::PAGE;
+use crate::{Budget, DeviceMap, Error, Needs, Shortfall, Tier, Tree};
+
+/// What the plan depends on besides sizes and budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// What must fit besides weights.
+    pub needs: Needs,
+    /// The largest tile of a tensor that is streamed by tiles, in bytes as held on the device.
+    pub tile_bytes: u64,
+    /// Tensors of fewer bytes than this are always resident: reading a norm's weight at each pass costs
+    /// more than the memory it takes.
+    pub small_tensor: u64,
+    /// The least size of the ring in bytes, if as much is streamed.
+    pub min_ring: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            needs: Needs::default(),
+            tile_bytes: 4 << 20,
+            small_tensor: 64 << 10,
+            min_ring: 0,
+        }
+    }
+}
+
+/// Decides which tensors of `tree` stay in main memory and which are streamed, so that weights, ring
+/// and needs stay within the budget of [`Tier::Cpu`]. Without such a budget everything stays.
+///
+/// Small tensors always stay. Then blocks stay in the order of execution, as many as fit beside the
+/// ring that the others need: twice the largest unit that is streamed, so that one is read while the other
+/// is used. Tensors that share their memory stay together. What is left of the budget enlarges the
+/// ring, which keeps what it can from one pass to the next. A larger budget never streams more.
+///
+/// # Errors
+/// [`Error::TooSmall`] with the least budget that would do; [`Error::TierNotPlaced`] if the budget bounds
+/// anything but main memory; [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
+    if let Some((tier, _)) = budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
+        return Err(Error::TierNotPlaced { tier });
+    }
+    let steps = Steps::new(tree, options)?;
+    let demands = steps.demands(options);
+    let (step, ring) = match budget.get(Tier::Cpu) {
+        None => (demands.len() - 1, 0),
+        Some(bytes) => choose(&demands, bytes, options.needs)?,
+    };
+    let resident: Vec<bool> = steps.resident_after(step).collect();
+    Ok(DeviceMap::new(tree, &resident, ring, options.needs, budget.clone()))
+}
+
+/// The most steps that fit into `budget` bytes, and the size of the ring beside them.
+fn choose(demands: &[Demand], budget: u64, needs: Needs) -> Result<(usize, u64), Error> {
+    let needed = needs.sum();
+    let free = budget.saturating_sub(needed);
+    let fits = |demand: &Demand| needed <= budget && demand.resident + demand.ring <= free;
+    if let Some((step, demand)) = demands.iter().enumerate().rfind(|(_, demand)| fits(demand)) {
+        let ring = (free - demand.resident) / PAGE * PAGE;
+        return Ok((step, ring.min(demand.useful_ring)));
+    }
+    let cheapest = demands
+        .iter()
+        .min_by_key(|demand| demand.resident + demand.ring)
+        .copied()
+        .unwrap_or(Demand {
+            resident: 0,
+            ring: 0,
+            useful_ring: 0,
+        });
+    Err(Error::TooSmall(Shortfall {
+        tier: Tier::Cpu,
+        budget,
+        least: needed + cheapest.resident + cheapest.ring,
+        needs,
+        ring: cheapest.ring,
+        resident: cheapest.resident,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Block, Residency, Tensor, unit_footprint};
+
+    const MIB: u64 = 1 << 20;
+
+    fn tensor(name: &str, bytes: u64, access: Access) -> Tensor {
+        Tensor {
+            name: name.to_string(),
+            bytes,
+            stored_bytes: bytes,
+            access,
+            tied: None,
+        }
+    }
+
+    fn block(name: &str, tensors: Vec<Tensor>) -> Block {
+        Block {
+            name: name.to_string(),
+            class: String::new(),
+            tensors,
+        }
+    }
+
+    /// An embedding read by rows, four layers of a 10 MiB tensor and a norm, and a head by tiles.
+    fn model() -> Tree {
+        let mut blocks = vec![block("embed", vec![tensor("embed.w", 40 * MIB, Access::Rows)])];
+        for n in 0..4 {
+            blocks.push(block(
+                &format!("layers.{n}"),
+                vec![
+                    tensor(&format!("layers.{n}.norm"), 1024, Access::Whole),
+                    tensor(&format!("layers.{n}.w"), 10 * MIB, Access::Whole),
+                ],
+            ));
+        }
+        blocks.push(block("head", vec![tensor("head.w", 40 * MIB, Access::Tiles)]));
+        Tree { blocks }
+    }
+
+    fn cpu(bytes: u64) -> Budget {
+        let mut budget = Budget::default();
+        budget.set(Tier::Cpu, bytes);
+        budget
+    }
+
+    fn resident(map: &DeviceMap) -> Vec<&str> {
+        map.blocks()
+            .iter()
+            .filter(|block| block.tier == Tier::Cpu)
+            .map(|block| block.name.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn without_a_budget_everything_stays() {
+        let map = infer(&model(), &Budget::default(), &Options::default()).unwrap();
+        assert_eq!((map.ring_bytes(), map.streamed_bytes()), (0, 0));
+        assert_eq!(resident(&map).len(), 6);
+    }
+
+    #[test]
+    fn layers_stay_in_order_and_the_rest_goes_to_the_ring() {
+        let layer = unit_footprint(10 * MIB);
+        let norms = 4 * unit_footprint(1024);
+        // One layer beside the ring, and a little more.
+        let map = infer(&model(), &cpu(norms + 3 * layer + 5000), &Options::default()).unwrap();
+        assert_eq!(resident(&map), ["layers.0"]);
+        assert_eq!(map.ring_bytes(), 2 * layer + 4096);
+        assert_eq!(map.streamed_bytes(), 70 * MIB);
+        assert_eq!(map.residency("layers.3.norm"), Some(Residency::Resident(Tier::Cpu)));
+        assert_eq!(map.residency("layers.3.w"), Some(Residency::Streamed));
+        assert_eq!(map.residency("layers.4.w"), None);
+    }
+
+    #[test]
+    fn the_ring_shrinks_with_what_is_streamed() {
+        // With all layers resident the ring needs two tiles, less than two layers.
+        let tile = unit_footprint(4 * MIB);
+        let layers = 4 * unit_footprint(10 * MIB) + 4 * unit_footprint(1024);
+        let map = infer(&model(), &cpu(layers + 2 * tile), &Options::default()).unwrap();
+        assert_eq!(resident(&map), ["layers.0", "layers.1", "layers.2", "layers.3"]);
+        assert_eq!(map.ring_bytes(), 2 * tile);
+        let map = infer(&model(), &cpu(layers + 2 * tile - 1), &Options::default()).unwrap();
+        assert_eq!(resident(&map), ["layers.0", "layers.1"]);
+    }
+
+    #[test]
+    fn rows_come_last_and_need_no_ring() {
+        let all_but_rows =
+            4 * unit_footprint(10 * MIB) + 4 * unit_footprint(1024) + unit_footprint(40 * MIB);
+        let map = infer(&model(), &cpu(all_but_rows), &Options::default()).unwrap();
+        assert_eq!((map.ring_bytes(), map.streamed_bytes()), (0, 0));
+        assert_eq!(map.residency("embed.w"), Some(Residency::Streamed));
+        let all = all_but_rows + unit_footprint(40 * MIB);
+        let map = infer(&model(), &cpu(all), &Options::default()).unwrap();
+        assert_eq!(resident(&map).len(), 6);
+        let map = infer(&model(), &cpu(all - 1), &Options::default()).unwrap();
+        assert_eq!(map.residency("embed.w"), Some(Residency::Streamed));
+    }
+
+    #[test]
+    fn tied_tensors_take_memory_once_and_stay_together() {
+        let mut tree = model();
+        for at in [0, 5] {
+            tree.blocks[at].tensors[0].tied = Some("embed".to_string());
+        }
+        let all = 4 * unit_footprint(10 * MIB) + 4 * unit_footprint(1024) + unit_footprint(40 * MIB);
+        let map = infer(&tree, &cpu(all), &Options::default()).unwrap();
+        assert_eq!(resident(&map).len(), 6);
+        assert_eq!(map.resident_bytes(), 80 * MIB + 4096);
+        let map = infer(&tree, &cpu(all - 1), &Options::default()).unwrap();
+        assert_eq!(map.residency("embed.w"), Some(Residency::Streamed));
+        assert_eq!(map.residency("head.w"), Some(Residency::Streamed));
+        assert_eq!(map.streamed_bytes(), 40 * MIB + 20 * MIB);
+    }
+
+    #[test]
+    fn needs_and_the_least_ring_count() {
+        let options = Options {
+            needs: Needs {
+                kv_cache: 3 * MIB,
+                ..Needs::default()
+            },
+            min_ring: 30 * MIB + 1,
+            ..Options::default()
+        };
+        let least = 3 * MIB + 4 * unit_footprint(1024) + 30 * MIB + 4096;
+        let map = infer(&model(), &cpu(least), &options).unwrap();
+        assert_eq!(map.ring_bytes(), 30 * MIB + 4096);
+        let error = infer(&model(), &cpu(least - 1), &options).unwrap_err();
+        assert!(error.to_string().contains(&format!("cpu={least} ")), "{error}");
+        assert!(error.to_string().contains("--context"), "{error}");
+    }
+
+    #[test]
+    fn needs_that_exceed_the_budget_alone_are_too_much() {
+        let options = Options {
+            needs: Needs {
+                process: 100,
+                ..Needs::default()
+            },
+            ..Options::default()
+        };
+        let empty = Tree::default();
+        assert!(infer(&empty, &cpu(100), &options).is_ok());
+        let Err(Error::TooSmall(shortfall)) = infer(&empty, &cpu(99), &options) else {
+            panic!("99 bytes were enough for 100");
+        };
+        assert_eq!(shortfall.least, 100);
+    }
+
+    #[test]
+    fn other_tiers_are_refused() {
+        let budget = Budget::parse("gpu0=1GB,cpu=1GB").unwrap();
+        assert_eq!(
+            infer(&model(), &budget, &Options::default()),
+            Err(Error::TierNotPlaced { tier: Tier::Gpu(0) })
+        );
+    }
+
+    #[test]
+    fn impossible_trees_are_refused() {
+        let plan = |tree: &Tree| infer(tree, &cpu(u64::MAX), &Options::default());
+        let mut tree = model();
+        tree.blocks[1].name = "embed".to_string();
+        assert!(matches!(plan(&tree), Err(Error::Duplicate { what: "block", .. })));
+        let mut tree = model();
+        tree.blocks[1].tensors[0].name = "embed.w".to_string();
+        assert!(matches!(plan(&tree), Err(Error::Duplicate { what: "tensor", .. })));
+        for bytes in [u64::MAX, u64::MAX / 2, u64::MAX / 3 + 1] {
+            let mut tree = model();
+            tree.blocks[2].tensors[0].bytes = bytes;
+            assert!(matches!(plan(&tree), Err(Error::TooLarge { .. })), "{bytes}");
+        }
+        let mut tree = model();
+        tree.blocks[2].tensors[0].stored_bytes = u64::MAX;
+        assert!(matches!(plan(&tree), Err(Error::TooLarge { .. })));
+    }
+}

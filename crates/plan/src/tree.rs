@@ -1,0 +1,138 @@
+use serde::{Deserialize, Serialize};
+
+/// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
+pub(crate) const PAGE: u64 = 4096;
+
+/// How a tensor is fetched if it is streamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// In one piece.
+    Whole,
+    /// By tiles of whole rows, one after the other, each of at most [`Options::tile_bytes`](crate::Options)
+    /// (a row is never split).
+    Tiles,
+    /// Single rows on demand, such as an embedding: streaming it costs next to nothing.
+    Rows,
+}
+
+/// What is to be placed: blocks in the order in which a pass uses them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tree {
+    /// In order of execution. No two have the same name.
+    pub blocks: Vec<Block>,
+}
+
+/// A module that is kept or streamed as one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Its path in the module: `model.layers.0`.
+    pub name: String,
+    /// The class of the module: `LlamaDecoderLayer`.
+    pub class: String,
+    /// Its parameters.
+    pub tensors: Vec<Tensor>,
+}
+
+/// One parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its path in the module, unlike that of any other: `model.layers.0.mlp.up_proj.weight`.
+    pub name: String,
+    /// Bytes as held on the device, after any cast.
+    pub bytes: u64,
+    /// Bytes as read from disk.
+    pub stored_bytes: u64,
+    /// How it is fetched if it is streamed.
+    pub access: Access,
+    /// Tensors with the same key share their memory.
+    pub tied: Option<String>,
+}
+
+impl Tree {
+    /// All tensors, block by block.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.blocks.iter().flat_map(|block| &block.tensors)
+    }
+}
+
+/// The memory that `bytes` read from an arbitrary offset take: whole pages, and one more because the
+/// range need not begin on a page.
+pub fn unit_footprint(bytes: u64) -> u64 {
+    round_up(bytes).saturating_add(PAGE)
+}
+
+/// Rounds up to whole pages.
+pub(crate) fn round_up(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE).saturating_mul(PAGE)
+}
+
+impl Tensor {
+    /// The memory of the largest unit that streaming it takes, in bytes; zero if it takes none of the
+    /// ring.
+    pub(crate) fn unit(&self, tile_bytes: u64) -> u64 {
+        match self.access {
+            Access::Whole => unit_footprint(self.bytes),
+            Access::Tiles => unit_footprint(self.bytes.min(tile_bytes)),
+            Access::Rows => 0,
+        }
+    }
+
+    /// The most memory that all its units take together, in bytes: a ring need never be larger.
+    pub(crate) fn units(&self, tile_bytes: u64) -> u64 {
+        match self.access {
+            // Whole rows can leave almost half of each tile unused.
+            Access::Tiles if self.bytes > tile_bytes => {
+                let tiles = self.bytes.div_ceil(tile_bytes.max(1)).saturating_mul(2);
+                self.bytes.saturating_add(tiles.saturating_mul(2 * PAGE))
+            }
+            _ => self.unit(tile_bytes),
+        }
+    }
+
+    /// Bytes that each pass reads if it is streamed.
+    pub(crate) fn bytes_per_pass(&self) -> u64 {
+        match self.access {
+            Access::Whole | Access::Tiles => self.stored_bytes,
+            Access::Rows => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn footprints_are_whole_pages_and_one_more() {
+        for (bytes, footprint) in [(0, 4096), (1, 8192), (4096, 8192), (4097, 12288)] {
+            assert_eq!(unit_footprint(bytes), footprint, "{bytes}");
+        }
+        assert_eq!(unit_footprint(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn units_are_what_is_fetched_at_once() {
+        let tensor = |access| Tensor {
+            name: String::new(),
+            bytes: 10 * PAGE,
+            stored_bytes: 5 * PAGE,
+            access,
+            tied: None,
+        };
+        assert_eq!(tensor(Access::Whole).unit(4 * PAGE), 11 * PAGE);
+        assert_eq!(tensor(Access::Tiles).unit(4 * PAGE), 5 * PAGE);
+        assert_eq!(tensor(Access::Tiles).unit(40 * PAGE), 11 * PAGE);
+        assert_eq!(tensor(Access::Rows).unit(4 * PAGE), 0);
+        assert_eq!(tensor(Access::Rows).bytes_per_pass(), 0);
+        assert_eq!(tensor(Access::Tiles).bytes_per_pass(), 5 * PAGE);
+        // Ten rows of a page in tiles of four: three tiles, of which none is more than 5 pages.
+        assert!(tensor(Access::Tiles).units(4 * PAGE) >= 10 * PAGE + 3 * PAGE);
+        // Tiles of nothing are no division by nothing.
+        assert!(tensor(Access::Tiles).units(0) > tensor(Access::Tiles).units(PAGE));
+        assert_eq!(
+            serde_json::to_string(&Access::Tiles).unwrap(),
+            r#""tiles""#
+        );
+    }
+}
