@@ -30,8 +30,17 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         }
     };
     if !folder.is_dir() {
-        say(&format!("Making a model of random weights in {}, once.", folder.display()));
-        synth::make(presets::config(PRESET)?, &folder, SynthDtype::Bf16, 0, SHARD)?;
+        say(&format!(
+            "Making a model of random weights in {}, once.",
+            folder.display()
+        ));
+        synth::make(
+            presets::config(PRESET)?,
+            &folder,
+            SynthDtype::Bf16,
+            0,
+            SHARD,
+        )?;
     }
     let config = read_config(&folder)?;
     let tokenizer = Tokenizer::open(&folder)?;
@@ -104,7 +113,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let report = Report::new(&pipeline, &folder, &outcome, text, timing);
+    let report = Report::new(pipeline, &outcome, text, timing);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

@@ -23,7 +23,8 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
 /// The budget: as given, or most of what this machine has left.
 pub fn budget(args: &ModelArgs) -> Result<Budget, Failure> {
     if let Some(text) = &args.max_memory {
-        return Budget::parse(text).map_err(|error| Failure::usage(format!("--max-memory: {error}")));
+        return Budget::parse(text)
+            .map_err(|error| Failure::usage(format!("--max-memory: {error}")));
     }
     let mut budget = Budget::default();
     if let Some(available) = outsize::machine::available() {

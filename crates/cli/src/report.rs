@@ -4,6 +4,7 @@ use outsize::generate::{Outcome, Pipeline};
 use outsize::plan::DeviceMap;
 use outsize::stream::Stats;
 use serde::Serialize;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub struct Report {
     pub disk_bytes_per_second: Option<f64>,
     /// Time that computing waited for weights while decoding.
     pub waiting_for_data_seconds: f64,
+    /// Time that reading waited for memory while decoding.
+    pub waiting_for_buffers_seconds: f64,
     /// The largest resident set of the process.
     pub peak_rss_bytes: Option<u64>,
     /// Why generation ended.
@@ -55,8 +58,8 @@ pub struct Timing {
 }
 
 impl Report {
-    /// Collects what happened.
-    pub fn new(pipeline: &Pipeline, folder: &Path, outcome: &Outcome, text: String, timing: Timing) -> Self {
+    /// Collects what happened, and then measures the disk: in the memory that the model gives back.
+    pub fn new(pipeline: Pipeline, outcome: &Outcome, text: String, timing: Timing) -> Self {
         let stats = pipeline.stats();
         let decode: f64 = outcome.token_seconds.iter().sum();
         let after = stats.since(&timing.at_first_token);
@@ -65,10 +68,10 @@ impl Report {
         } else {
             stats.bytes_read as f64 / outcome.prefill_seconds.max(1e-9)
         };
-        let peak = outsize::machine::peak_rss();
-        let disk = (pipeline.device_map().streamed_bytes() > 0)
-            .then(|| disk_speed(folder))
-            .flatten();
+        let placement = pipeline.device_map().clone();
+        let streamed = pipeline.streamed_range();
+        drop(pipeline);
+        let disk = streamed.and_then(|(path, range)| disk_speed(&path, range));
         Self {
             text,
             tokens: outcome.tokens.clone(),
@@ -81,9 +84,10 @@ impl Report {
             link_utilisation: disk.map(|disk| link / disk),
             disk_bytes_per_second: disk,
             waiting_for_data_seconds: after.waiting_for_data.as_secs_f64(),
-            peak_rss_bytes: peak,
+            waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
+            peak_rss_bytes: outsize::machine::peak_rss(),
             finish: finish(outcome),
-            placement: pipeline.device_map().clone(),
+            placement,
         }
     }
 
@@ -125,14 +129,10 @@ fn finish(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// The speed of direct reads of the checkpoint's largest file, in bytes per second.
-pub fn disk_speed(folder: &Path) -> Option<f64> {
-    let largest = std::fs::read_dir(folder)
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|end| end == "safetensors"))
-        .max_by_key(|path| path.metadata().map_or(0, |data| data.len()))?;
-    let speed = outsize::machine::direct_read_speed(&largest, PROBE_BYTES).ok()?;
+/// The speed of direct reads where the streamed weights lie, in bytes per second.
+fn disk_speed(path: &Path, range: Range<u64>) -> Option<f64> {
+    let range = range.start..range.end.min(range.start + PROBE_BYTES);
+    let speed = outsize::machine::direct_read_speed(path, range).ok()?;
     // Through the page cache it would be the memory's speed, not the disk's.
     speed.direct.then_some(speed.bytes_per_second)
 }

@@ -85,7 +85,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         return Err(failure);
     }
     let text = printer.finish()?;
-    let report = Report::new(&pipeline, &args.model.model, &outcome, text, timing);
+    let report = Report::new(pipeline, &outcome, text, timing);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

@@ -84,7 +84,10 @@ pub fn make(
     let mut writer = ShardWriter::create(out, specs, limit)?;
     writer.set_total_parameters(config.parameters());
     writer.add_file("config.json", with_dtype(config_text, dtype)?.as_bytes())?;
-    writer.add_file("tokenizer.json", byte_level_tokenizer(config.vocab_size)?.as_bytes())?;
+    writer.add_file(
+        "tokenizer.json",
+        byte_level_tokenizer(config.vocab_size)?.as_bytes(),
+    )?;
     writer.add_file(
         "tokenizer_config.json",
         byte_level_tokenizer_config(config.vocab_size)?.as_bytes(),

@@ -5,9 +5,10 @@ use burn::tensor::{DType, Device, Tensor};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, Dispatched, FloatType, Options};
 use outsize_models::{Error as ModelError, KvCache, LlamaForCausalLm, Logits, ModelConfig};
-use outsize_plan::{Budget, DeviceMap, Needs};
+use outsize_plan::{Budget, DeviceMap, Needs, Residency};
 use outsize_stream::Stats;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// What a model is opened with.
@@ -102,6 +103,7 @@ pub struct Pipeline {
     cache: KvCache,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
+    streamed: Option<(PathBuf, Range<u64>)>,
 }
 
 /// The largest `config.json` that is read, in bytes.
@@ -115,7 +117,7 @@ const PROCESS_SLACK: u64 = 20 << 20;
 const LARGEST_CHUNK: usize = 512;
 
 /// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
-const MIN_RING: u64 = 32 << 20;
+const MIN_RING: u64 = 16 << 20;
 
 /// Tensors of checkpoints that carry no weight: buffers which older versions saved.
 const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
@@ -132,7 +134,10 @@ pub fn read_config(folder: &Path) -> Result<ModelConfig, PipelineError> {
     };
     let mut text = String::new();
     let file = std::fs::File::open(&path).map_err(fail)?;
-    let read = file.take(CONFIG_LIMIT + 1).read_to_string(&mut text).map_err(fail)?;
+    let read = file
+        .take(CONFIG_LIMIT + 1)
+        .read_to_string(&mut text)
+        .map_err(fail)?;
     if read as u64 > CONFIG_LIMIT {
         return Err(PipelineError::ConfigSize {
             path,
@@ -172,6 +177,7 @@ impl Pipeline {
         let mut options = options(&config, &checkpoint, settings);
         let (map, chunk) = place(&model, &checkpoint, &config, settings, &mut options)?;
         observe(Step::Planned { map: &map });
+        let streamed = streamed_range(&checkpoint, &map);
         let model = outsize_core::dispatch(model, &checkpoint, &map, &options)?;
         let cache = KvCache::new(&config, settings.context, &device)?;
         observe(Step::Dispatched);
@@ -180,6 +186,7 @@ impl Pipeline {
             model,
             cache,
             chunk,
+            streamed,
         })
     }
 
@@ -201,6 +208,12 @@ impl Pipeline {
     /// The same, for asking while the pipeline is at work.
     pub fn watch(&self) -> impl Fn() -> Stats + 'static {
         self.model.watch()
+    }
+
+    /// The file of which most is streamed, and the range of its bytes that streamed weights lie in: what
+    /// the disk's speed should be measured on.
+    pub fn streamed_range(&self) -> Option<(PathBuf, Range<u64>)> {
+        self.streamed.clone()
     }
 
     /// Whether the checkpoint is read past the page cache.
@@ -232,7 +245,9 @@ impl Pipeline {
 
     fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
         let cache = &mut self.cache;
-        Ok(self.model.run(|model| model.forward(ids, cache, logits))??)
+        Ok(self
+            .model
+            .run(|model| model.forward(ids, cache, logits))??)
     }
 }
 
@@ -263,6 +278,22 @@ fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {
         .map_err(|error| PipelineError::Logits {
             reason: format!("{error:?}"),
         })
+}
+
+fn streamed_range(checkpoint: &Checkpoint, map: &DeviceMap) -> Option<(PathBuf, Range<u64>)> {
+    let file_ranges = (0..checkpoint.files().len()).filter_map(|file| {
+        let streamed = || {
+            checkpoint.tensors().iter().filter(move |tensor| {
+                tensor.file == file && map.residency(&tensor.name) == Some(Residency::Streamed)
+            })
+        };
+        let start = streamed().map(|tensor| tensor.offset).min()?;
+        let end = streamed().map(|tensor| tensor.offset + tensor.len).max()?;
+        let bytes: u64 = streamed().map(|tensor| tensor.len).sum();
+        Some((bytes, file, start..end))
+    });
+    let (_, file, range) = file_ranges.max_by_key(|(bytes, ..)| *bytes)?;
+    Some((checkpoint.files()[file].path().to_path_buf(), range))
 }
 
 fn options(config: &ModelConfig, checkpoint: &Checkpoint, settings: &Settings) -> Options {
@@ -314,12 +345,15 @@ fn place(
 ) -> Result<(DeviceMap, usize), PipelineError> {
     let tree = outsize_core::tree(model, checkpoint, options)?;
     let process = outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK;
-    let mut chunk = settings.prompt.clamp(1, LARGEST_CHUNK).min(settings.context);
+    let mut chunk = settings
+        .prompt
+        .clamp(1, LARGEST_CHUNK)
+        .min(settings.context);
     loop {
         options.needs = Needs {
             process,
             kv_cache: KvCache::bytes(config, settings.context),
-            activations: (chunk as u64) * 300_000 + (8 << 20), // TEMP
+            activations: config.activation_bytes(chunk, settings.context, settings.logits),
             ..Needs::default()
         };
         match outsize_plan::infer(&tree, &options.budget, &options.plan()) {

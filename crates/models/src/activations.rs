@@ -21,7 +21,13 @@ impl ModelConfig {
         self.activation_bytes_on(tokens, context, logits, threads)
     }
 
-    fn activation_bytes_on(&self, tokens: usize, context: usize, logits: Logits, threads: u64) -> u64 {
+    fn activation_bytes_on(
+        &self,
+        tokens: usize,
+        context: usize,
+        logits: Logits,
+        threads: u64,
+    ) -> u64 {
         let context = context.min(MAX_CONTEXT);
         let tokens = tokens.min(context);
         let rows = tokens as u64;
@@ -49,12 +55,15 @@ impl ModelConfig {
         // Chunks are longest at the start, when there are fewest keys; scores are largest wherever they reach the bound.
         let rows = tokens.min(chunk_tokens(self.num_attention_heads, tokens.max(1))) as u64;
         let row = heads * context as u64;
-        let scores = (row * tokens as u64).min(SCORE_BYTES as u64 / VALUE_BYTES).max(row);
+        let scores = (row * tokens as u64)
+            .min(SCORE_BYTES as u64 / VALUE_BYTES)
+            .max(row);
         // Scores and their softmax; the mask, of one head; queries in groups or the result, each before and after a
         // transposition.
         let chunk = 2 * scores + scores / heads + 2 * rows * self.query_size() as u64;
         // Products pack one head's keys or values for each thread at work, and their queries.
-        let packed = threads.min(self.num_key_value_heads as u64) * context as u64 * self.head_dim as u64;
+        let packed =
+            threads.min(self.num_key_value_heads as u64) * context as u64 * self.head_dim as u64;
         chunk + packed
     }
 }
@@ -71,11 +80,21 @@ mod tests {
     #[test]
     fn grows_with_everything_it_is_given() {
         let config = config("llama-1b");
-        let bytes = |tokens, context, logits| config.activation_bytes_on(tokens, context, logits, 2);
+        let bytes =
+            |tokens, context, logits| config.activation_bytes_on(tokens, context, logits, 2);
         for tokens in [1, 2, 64, 500, 2047] {
-            assert!(bytes(tokens, 2048, Logits::Last) < bytes(tokens + 1, 2048, Logits::Last), "{tokens}");
-            assert!(bytes(tokens, 2048, Logits::Last) <= bytes(tokens, 4096, Logits::Last), "{tokens}");
-            assert!(bytes(tokens, 2048, Logits::Last) <= bytes(tokens, 2048, Logits::All), "{tokens}");
+            assert!(
+                bytes(tokens, 2048, Logits::Last) < bytes(tokens + 1, 2048, Logits::Last),
+                "{tokens}"
+            );
+            assert!(
+                bytes(tokens, 2048, Logits::Last) <= bytes(tokens, 4096, Logits::Last),
+                "{tokens}"
+            );
+            assert!(
+                bytes(tokens, 2048, Logits::Last) <= bytes(tokens, 2048, Logits::All),
+                "{tokens}"
+            );
         }
         // Logits alone.
         assert!(bytes(2048, 2048, Logits::All) > 2048 * 32_000 * 4);
@@ -95,6 +114,9 @@ mod tests {
         config.vocab_size = 1 << 24;
         config.num_hidden_layers = 1 << 12;
         assert!(config.activation_bytes_on(usize::MAX, usize::MAX, Logits::All, 1024) > 1 << 50);
-        assert_eq!(config.activation_bytes_on(0, 0, Logits::All, 1), PRODUCT_BYTES_PER_THREAD);
+        assert_eq!(
+            config.activation_bytes_on(0, 0, Logits::All, 1),
+            PRODUCT_BYTES_PER_THREAD
+        );
     }
 }

@@ -28,7 +28,11 @@ pub struct Attention {
 impl Attention {
     /// A block without storage.
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let (hidden, queries, keys) = (config.hidden_size, config.query_size(), config.key_value_size());
+        let (hidden, queries, keys) = (
+            config.hidden_size,
+            config.query_size(),
+            config.key_value_size(),
+        );
         Self {
             q_proj: Linear::new(hidden, queries, device),
             k_proj: Linear::new(hidden, keys, device),
@@ -88,7 +92,9 @@ impl Attention {
         let length = keys.dims()[2];
         // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
         let rows = heads / self.key_value_heads * tokens;
-        let grouped = queries.swap_dims(1, 2).reshape([batch, self.key_value_heads, rows, width]);
+        let grouped = queries
+            .swap_dims(1, 2)
+            .reshape([batch, self.key_value_heads, rows, width]);
         let mut scores = (grouped * (width as f64).powf(-0.5)).matmul(keys.swap_dims(2, 3));
         if tokens > 1 {
             let bias = causal_bias(tokens, length, &scores.device());
@@ -100,7 +106,10 @@ impl Attention {
             ]);
         }
         let mixed = softmax(scores, 3).matmul(values);
-        mixed.reshape([batch, heads, tokens, width]).swap_dims(1, 2).reshape([batch, tokens, heads * width])
+        mixed
+            .reshape([batch, heads, tokens, width])
+            .swap_dims(1, 2)
+            .reshape([batch, tokens, heads * width])
     }
 }
 
@@ -115,7 +124,10 @@ fn causal_bias(tokens: usize, length: usize, device: &Device) -> Tensor<4> {
     for (token, row) in bias.chunks_exact_mut(length).enumerate() {
         row[length - tokens + token + 1..].fill(f32::NEG_INFINITY);
     }
-    Tensor::from_data(TensorData::new(bias, [1, 1, tokens, length]), (device, DType::F32))
+    Tensor::from_data(
+        TensorData::new(bias, [1, 1, tokens, length]),
+        (device, DType::F32),
+    )
 }
 
 #[cfg(test)]
@@ -127,7 +139,12 @@ mod tests {
     /// Attention as the formula has it, one query at a time, in f64.
     fn reference(queries: &[f32], keys: &[f32], values: &[f32], shape: [usize; 5]) -> Vec<f32> {
         let [tokens, heads, key_heads, length, width] = shape;
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let dot = |a: &[f32], b: &[f32]| {
+            a.iter()
+                .zip(b)
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .sum::<f64>()
+        };
         let mut mixed = Vec::new();
         for token in 0..tokens {
             for head in 0..heads {
@@ -137,12 +154,16 @@ mod tests {
                     data[start..start + width].to_vec()
                 };
                 let seen = length - tokens + token + 1;
-                let weights: Vec<f64> =
-                    (0..seen).map(|at| (dot(query, &row(keys, at)) / (width as f64).sqrt()).exp()).collect();
+                let weights: Vec<f64> = (0..seen)
+                    .map(|at| (dot(query, &row(keys, at)) / (width as f64).sqrt()).exp())
+                    .collect();
                 let sum: f64 = weights.iter().sum();
                 for i in 0..width {
-                    let value: f64 =
-                        weights.iter().enumerate().map(|(at, w)| w * f64::from(row(values, at)[i])).sum();
+                    let value: f64 = weights
+                        .iter()
+                        .enumerate()
+                        .map(|(at, w)| w * f64::from(row(values, at)[i]))
+                        .sum();
                     mixed.push((value / sum) as f32);
                 }
             }
@@ -155,8 +176,8 @@ mod tests {
         let device = Device::default();
         let (heads, key_heads, width) = (32, 4, 6);
         // The last has more scores than the bound: 32 · 300 · 500 · 4 bytes are 19 MB, three chunks.
-        for (tokens, length) in [(1, 1), (1, 9), (5, 5), (3, 11), (300, 500)] {
-            let chunks = tokens.div_ceil(chunk_tokens(heads, length));
+        for (tokens, length) in [(1, 1), (1, 9), (5, 5), (3, 11), (300, 500usize)] {
+            let chunks = usize::div_ceil(tokens, chunk_tokens(heads, length));
             assert_eq!(chunks, if tokens == 300 { 3 } else { 1 });
             let attention = Attention {
                 q_proj: Linear::new(1, 1, &device),
@@ -167,16 +188,29 @@ mod tests {
                 key_value_heads: key_heads,
                 head_dim: width,
             };
-            let random = |shape: [usize; 4]| Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device);
+            let random = |shape: [usize; 4]| {
+                Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device)
+            };
             let queries = random([1, tokens, heads, width]);
             let keys = random([1, key_heads, length, width]);
             let values = random([1, key_heads, length, width]);
             let data = |tensor: &Tensor<4>| tensor.to_data().try_to_vec::<f32>().unwrap();
-            let expected =
-                reference(&data(&queries), &data(&keys), &data(&values), [tokens, heads, key_heads, length, width]);
-            let found = attention.attend(queries, keys, values).into_data().try_to_vec::<f32>().unwrap();
+            let expected = reference(
+                &data(&queries),
+                &data(&keys),
+                &data(&values),
+                [tokens, heads, key_heads, length, width],
+            );
+            let found = attention
+                .attend(queries, keys, values)
+                .into_data()
+                .try_to_vec::<f32>()
+                .unwrap();
             for (found, expected) in found.iter().zip(&expected) {
-                assert!((found - expected).abs() < 1e-5, "{tokens} of {length}: {found} {expected}");
+                assert!(
+                    (found - expected).abs() < 1e-5,
+                    "{tokens} of {length}: {found} {expected}"
+                );
             }
             assert_eq!(found.len(), expected.len());
         }

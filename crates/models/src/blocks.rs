@@ -60,13 +60,23 @@ impl ModelConfig {
         let (head, tied_to) = if self.tie_word_embeddings {
             (vec![], Some(embedding.name.clone()))
         } else {
-            (vec![tensor("lm_head.weight", table(), WeightKind::Linear)], None)
+            (
+                vec![tensor("lm_head.weight", table(), WeightKind::Linear)],
+                None,
+            )
         };
-        let norm = tensor("model.norm.weight", vec![self.hidden_size], WeightKind::Norm);
+        let norm = tensor(
+            "model.norm.weight",
+            vec![self.hidden_size],
+            WeightKind::Norm,
+        );
         let mut blocks = vec![block("model.embed_tokens", "Embedding", vec![embedding])];
         blocks.extend((0..self.num_hidden_layers).map(|layer| self.llama_layer(layer)));
         blocks.push(block("model.norm", "LlamaRMSNorm", vec![norm]));
-        blocks.push(BlockSpec { tied_to, ..block("lm_head", "Linear", head) });
+        blocks.push(BlockSpec {
+            tied_to,
+            ..block("lm_head", "Linear", head)
+        });
         blocks
     }
 
@@ -75,9 +85,19 @@ impl ModelConfig {
         let (queries, keys) = (self.query_size(), self.key_value_size());
         let name = format!("model.layers.{layer}");
         let linear = |part: &str, shape: [usize; 2]| {
-            tensor(&format!("{name}.{part}.weight"), shape.to_vec(), WeightKind::Linear)
+            tensor(
+                &format!("{name}.{part}.weight"),
+                shape.to_vec(),
+                WeightKind::Linear,
+            )
         };
-        let norm = |part: &str| tensor(&format!("{name}.{part}.weight"), vec![hidden], WeightKind::Norm);
+        let norm = |part: &str| {
+            tensor(
+                &format!("{name}.{part}.weight"),
+                vec![hidden],
+                WeightKind::Norm,
+            )
+        };
         let tensors = vec![
             norm("input_layernorm"),
             linear("self_attn.q_proj", [queries, hidden]),
@@ -94,7 +114,12 @@ impl ModelConfig {
 }
 
 fn block(name: &str, class: &str, tensors: Vec<TensorSpec>) -> BlockSpec {
-    BlockSpec { name: name.to_owned(), class: class.to_owned(), tensors, tied_to: None }
+    BlockSpec {
+        name: name.to_owned(),
+        class: class.to_owned(),
+        tensors,
+        tied_to: None,
+    }
 }
 
 fn tensor(name: &str, shape: Vec<usize>, kind: WeightKind) -> TensorSpec {
@@ -103,7 +128,12 @@ fn tensor(name: &str, shape: Vec<usize>, kind: WeightKind) -> TensorSpec {
         WeightKind::Linear => Access::Tiles,
         WeightKind::Norm => Access::Whole,
     };
-    TensorSpec { name: name.to_owned(), shape, kind, access }
+    TensorSpec {
+        name: name.to_owned(),
+        shape,
+        kind,
+        access,
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +161,8 @@ mod tests {
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             assert!(!param.is_initialized());
-            self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
+            self.found
+                .push((self.path.join("."), param.lazy_shape().to_vec()));
         }
     }
 
@@ -151,11 +182,19 @@ mod tests {
             let mut parameters = Parameters::default();
             config.init(&Device::default()).visit(&mut parameters);
             let blocks = config.blocks();
-            let described: Vec<_> =
-                blocks.iter().flat_map(|block| &block.tensors).map(|t| (t.name.clone(), t.shape.clone())).collect();
+            let described: Vec<_> = blocks
+                .iter()
+                .flat_map(|block| &block.tensors)
+                .map(|t| (t.name.clone(), t.shape.clone()))
+                .collect();
             assert_eq!(described, parameters.found, "names, shapes and order");
             for block in &blocks {
-                assert!(block.tensors.iter().all(|tensor| tensor.name.starts_with(&format!("{}.", block.name))));
+                assert!(
+                    block
+                        .tensors
+                        .iter()
+                        .all(|tensor| tensor.name.starts_with(&format!("{}.", block.name)))
+                );
             }
         }
     }
@@ -174,12 +213,24 @@ mod tests {
         let blocks = config(false).blocks();
         let names: Vec<_> = blocks.iter().map(|block| block.name.as_str()).collect();
         let layers = ["model.layers.0", "model.layers.1", "model.layers.2"];
-        assert_eq!(names, [&["model.embed_tokens"], &layers[..], &["model.norm", "lm_head"]].concat());
+        assert_eq!(
+            names,
+            [
+                &["model.embed_tokens"],
+                &layers[..],
+                &["model.norm", "lm_head"]
+            ]
+            .concat()
+        );
         assert_eq!(blocks[1].class, "LlamaDecoderLayer");
         assert_eq!(blocks[0].tensors[0].access, Access::Rows);
         assert_eq!(blocks[5].tensors[0].access, Access::Tiles);
         for tensor in &blocks[1].tensors {
-            let expected = if tensor.shape.len() == 1 { Access::Whole } else { Access::Tiles };
+            let expected = if tensor.shape.len() == 1 {
+                Access::Whole
+            } else {
+                Access::Tiles
+            };
             assert_eq!(tensor.access, expected, "{}", tensor.name);
         }
     }

@@ -115,9 +115,13 @@ impl ModelConfig {
     /// Text that is not a JSON object, an architecture that is not supported, a field that is missing, out of bounds, or
     /// asks for something this crate does not run; the message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let value: Value = serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
+        let value: Value = serde_json::from_str(text).map_err(|e| Error::Json {
+            message: e.to_string(),
+        })?;
         let Value::Object(map) = &value else {
-            return Err(Error::Json { message: "it is not an object".to_owned() });
+            return Err(Error::Json {
+                message: "it is not an object".to_owned(),
+            });
         };
         let fields = Fields::new(map);
         match architecture(&fields)? {
@@ -131,25 +135,41 @@ impl ModelConfig {
         let heads = fields.size("num_attention_heads", MAX_HEADS)?;
         let kv_heads = fields.size_or("num_key_value_heads", heads, MAX_HEADS)?;
         if heads % kv_heads != 0 {
-            return Err(fields.refuse("num_key_value_heads", format!("it must divide num_attention_heads, {heads}")));
+            return Err(fields.refuse(
+                "num_key_value_heads",
+                format!("it must divide num_attention_heads, {heads}"),
+            ));
         }
         if fields.get("head_dim").is_none() && hidden_size % heads != 0 {
             return Err(fields.refuse(
                 "hidden_size",
-                format!("without a `head_dim` it must be a multiple of num_attention_heads, {heads}"),
+                format!(
+                    "without a `head_dim` it must be a multiple of num_attention_heads, {heads}"
+                ),
             ));
         }
         let head_dim = fields.size_or("head_dim", hidden_size / heads, MAX_HEAD_DIM)?;
         if head_dim == 0 || head_dim % 2 != 0 {
-            let field = if fields.get("head_dim").is_some() { "head_dim" } else { "hidden_size" };
-            return Err(fields.refuse(field, format!("the width of a head, {head_dim}, must be even and not 0")));
+            let field = if fields.get("head_dim").is_some() {
+                "head_dim"
+            } else {
+                "hidden_size"
+            };
+            return Err(fields.refuse(
+                field,
+                format!("the width of a head, {head_dim}, must be even and not 0"),
+            ));
         }
         let rms_norm_eps = fields.number_or("rms_norm_eps", 1e-6)?;
         // Below the least normal f32 it would be no protection at all.
         if !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&rms_norm_eps) {
-            return Err(fields.refuse("rms_norm_eps", "it must be above 0 and at most 1".to_owned()));
+            return Err(fields.refuse(
+                "rms_norm_eps",
+                "it must be above 0 and at most 1".to_owned(),
+            ));
         }
-        let max_position_embeddings = fields.size_or("max_position_embeddings", 2048, MAX_POSITIONS)?;
+        let max_position_embeddings =
+            fields.size_or("max_position_embeddings", 2048, MAX_POSITIONS)?;
         Ok(Self {
             architecture: Architecture::Llama,
             hidden_size,
@@ -188,23 +208,40 @@ impl ModelConfig {
 
     /// Values in all parameters; a tied head counts once.
     pub fn parameters(&self) -> u64 {
-        self.blocks().iter().flat_map(|block| &block.tensors).map(|tensor| tensor.elements()).sum()
+        self.blocks()
+            .iter()
+            .flat_map(|block| &block.tensors)
+            .map(|tensor| tensor.elements())
+            .sum()
     }
 }
 
 fn architecture(fields: &Fields<'_>) -> Result<Architecture, Error> {
-    let found = fields.text("model_type")?.ok_or_else(|| fields.missing("model_type"))?;
-    Architecture::ALL.iter().copied().find(|a| a.name() == found).ok_or_else(|| Error::ModelType {
-        found: fields::cut(found),
-        supported: Architecture::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "),
-    })
+    let found = fields
+        .text("model_type")?
+        .ok_or_else(|| fields.missing("model_type"))?;
+    Architecture::ALL
+        .iter()
+        .copied()
+        .find(|a| a.name() == found)
+        .ok_or_else(|| Error::ModelType {
+            found: fields::cut(found),
+            supported: Architecture::ALL
+                .iter()
+                .map(|a| a.name())
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
 }
 
 /// Options that would change the result and are not built in.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Error> {
     for bias in ["attention_bias", "mlp_bias"] {
         if fields.flag_or(bias, false)? {
-            return Err(fields.refuse(bias, "only models without these biases are supported".to_owned()));
+            return Err(fields.refuse(
+                bias,
+                "only models without these biases are supported".to_owned(),
+            ));
         }
     }
     if fields.text("hidden_act")?.is_some_and(|act| act != "silu") {
@@ -213,7 +250,8 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Error> {
     if fields.get("quantization_config").is_some() {
         return Err(fields.refuse(
             "quantization_config",
-            "quantized checkpoints are not supported; use the model's bf16, f16 or f32 checkpoint".to_owned(),
+            "quantized checkpoints are not supported; use the model's bf16, f16 or f32 checkpoint"
+                .to_owned(),
         ));
     }
     Ok(())
@@ -221,13 +259,22 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Error> {
 
 fn dtype(fields: &Fields<'_>) -> Result<Option<WeightDtype>, Error> {
     // `dtype` since transformers 4.56, `torch_dtype` before.
-    let field = if fields.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
-    let Some(name) = fields.text(field)? else { return Ok(None) };
+    let field = if fields.get("dtype").is_some() {
+        "dtype"
+    } else {
+        "torch_dtype"
+    };
+    let Some(name) = fields.text(field)? else {
+        return Ok(None);
+    };
     match name.strip_prefix("torch.").unwrap_or(name) {
         "float32" => Ok(Some(WeightDtype::F32)),
         "float16" => Ok(Some(WeightDtype::F16)),
         "bfloat16" => Ok(Some(WeightDtype::Bf16)),
-        _ => Err(fields.refuse(field, "only \"bfloat16\", \"float16\" and \"float32\" are supported".to_owned())),
+        _ => Err(fields.refuse(
+            field,
+            "only \"bfloat16\", \"float16\" and \"float32\" are supported".to_owned(),
+        )),
     }
 }
 

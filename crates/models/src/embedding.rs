@@ -16,7 +16,9 @@ pub struct Embedding {
 impl Embedding {
     /// A table without storage; unless loaded, it is drawn from a normal distribution of deviation 0.02.
     pub fn new(vocabulary: usize, hidden: usize, device: &Device) -> Self {
-        Self { weight: matrix([vocabulary, hidden], device) }
+        Self {
+            weight: matrix([vocabulary, hidden], device),
+        }
     }
 
     /// The rows of the ids: `[1, tokens, hidden]` f32. Ids must be below the vocabulary's size.

@@ -5,13 +5,17 @@
 #[non_exhaustive]
 pub enum Error {
     /// The configuration is not a JSON object.
-    #[error("config.json is not valid: {message}; it must be the JSON object that comes with a Hugging Face model")]
+    #[error(
+        "config.json is not valid: {message}; it must be the JSON object that comes with a Hugging Face model"
+    )]
     Json {
         /// What the parser said, with line and column.
         message: String,
     },
     /// A field without a default is absent.
-    #[error("config.json: the field `{field}` is missing; take the file from the model's own repository")]
+    #[error(
+        "config.json: the field `{field}` is missing; take the file from the model's own repository"
+    )]
     MissingField {
         /// The field, with its parents: `rope_parameters.factor`.
         field: String,
@@ -81,7 +85,9 @@ pub enum Error {
         vocab_size: usize,
     },
     /// The KV cache was made for a different model.
-    #[error("the KV cache is for {found}, but the model needs {needed}; create the cache from the model's configuration")]
+    #[error(
+        "the KV cache is for {found}, but the model needs {needed}; create the cache from the model's configuration"
+    )]
     CacheShape {
         /// Layers and heads of the cache.
         found: String,
@@ -89,7 +95,9 @@ pub enum Error {
         needed: String,
     },
     /// An earlier pass stopped while writing to the KV cache, and what it held is lost.
-    #[error("the KV cache of layer {layer} was lost when an earlier pass failed; create a new cache")]
+    #[error(
+        "the KV cache of layer {layer} was lost when an earlier pass failed; create a new cache"
+    )]
     CacheLost {
         /// The layer, counted from 0.
         layer: usize,

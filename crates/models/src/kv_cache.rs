@@ -39,12 +39,20 @@ impl KvCache {
     /// A context of 0 or beyond [`MAX_CONTEXT`].
     pub fn new(config: &ModelConfig, context: usize, device: &Device) -> Result<Self, Error> {
         if !(1..=MAX_CONTEXT).contains(&context) {
-            return Err(Error::Context { context, max: MAX_CONTEXT });
+            return Err(Error::Context {
+                context,
+                max: MAX_CONTEXT,
+            });
         }
         let shape = [1, config.num_key_value_heads, context, config.head_dim];
         let zeros = || Some(Tensor::zeros(shape, (device, DType::F32)));
         Ok(Self {
-            layers: (0..config.num_hidden_layers).map(|_| Layer { keys: zeros(), values: zeros() }).collect(),
+            layers: (0..config.num_hidden_layers)
+                .map(|_| Layer {
+                    keys: zeros(),
+                    values: zeros(),
+                })
+                .collect(),
             key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             capacity: context,
@@ -54,7 +62,8 @@ impl KvCache {
 
     /// Bytes that a cache for `context` tokens holds.
     pub fn bytes(config: &ModelConfig, context: usize) -> u64 {
-        let per_token = 2 * config.num_hidden_layers as u64 * config.key_value_size() as u64 * VALUE_BYTES;
+        let per_token =
+            2 * config.num_hidden_layers as u64 * config.key_value_size() as u64 * VALUE_BYTES;
         per_token.saturating_mul(context as u64)
     }
 
@@ -74,18 +83,36 @@ impl KvCache {
     }
 
     /// Checks that the cache is of the model's shape and has room for `tokens` more.
-    pub(crate) fn check(&self, layers: usize, key_value_heads: usize, head_dim: usize, tokens: usize) -> Result<(), Error> {
-        if (self.layers.len(), self.key_value_heads, self.head_dim) != (layers, key_value_heads, head_dim) {
-            let describe = |layers, heads, dim| format!("{layers} layers of {heads} key-value heads of width {dim}");
+    pub(crate) fn check(
+        &self,
+        layers: usize,
+        key_value_heads: usize,
+        head_dim: usize,
+        tokens: usize,
+    ) -> Result<(), Error> {
+        if (self.layers.len(), self.key_value_heads, self.head_dim)
+            != (layers, key_value_heads, head_dim)
+        {
+            let describe = |layers, heads, dim| {
+                format!("{layers} layers of {heads} key-value heads of width {dim}")
+            };
             return Err(Error::CacheShape {
                 found: describe(self.layers.len(), self.key_value_heads, self.head_dim),
                 needed: describe(layers, key_value_heads, head_dim),
             });
         }
         if tokens > self.capacity - self.position {
-            return Err(Error::ContextFull { position: self.position, tokens, capacity: self.capacity });
+            return Err(Error::ContextFull {
+                position: self.position,
+                tokens,
+                capacity: self.capacity,
+            });
         }
-        match self.layers.iter().position(|layer| layer.keys.is_none() || layer.values.is_none()) {
+        match self
+            .layers
+            .iter()
+            .position(|layer| layer.keys.is_none() || layer.values.is_none())
+        {
             Some(layer) => Err(Error::CacheLost { layer }),
             None => Ok(()),
         }
@@ -95,7 +122,12 @@ impl KvCache {
     /// views of all of them, `[1, key_value_heads, position + tokens, head_dim]`.
     ///
     /// The tokens count only after [`advance`](Self::advance), so that a pass that fails midway leaves no trace.
-    pub(crate) fn append(&mut self, layer: usize, keys: Tensor<4>, values: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), Error> {
+    pub(crate) fn append(
+        &mut self,
+        layer: usize,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+    ) -> Result<(Tensor<4>, Tensor<4>), Error> {
         let position = self.position;
         let lost = || Error::CacheLost { layer };
         let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
@@ -113,7 +145,9 @@ impl KvCache {
 fn write(slot: &mut Option<Tensor<4>>, position: usize, new: Tensor<4>) -> Option<Tensor<4>> {
     let [batch, heads, tokens, width] = new.dims();
     let end = position + tokens;
-    let storage = slot.take()?.slice_assign([0..batch, 0..heads, position..end, 0..width], new);
+    let storage = slot
+        .take()?
+        .slice_assign([0..batch, 0..heads, position..end, 0..width], new);
     let view = storage.clone().narrow(2, 0, end);
     *slot = Some(storage);
     Some(view)
@@ -137,7 +171,10 @@ mod tests {
     /// `[1, 2, tokens, 2]` filled with `base`, `base + 1`, …
     fn tensor(base: usize, tokens: usize) -> Tensor<4> {
         let values: Vec<f32> = (base..base + 4 * tokens).map(|i| i as f32).collect();
-        Tensor::from_data(TensorData::new(values, [1, 2, tokens, 2]), (&Device::default(), DType::F32))
+        Tensor::from_data(
+            TensorData::new(values, [1, 2, tokens, 2]),
+            (&Device::default(), DType::F32),
+        )
     }
 
     fn values(tensor: Tensor<4>) -> Vec<f32> {
@@ -148,7 +185,9 @@ mod tests {
     fn tokens_are_appended_per_head_and_layer() {
         let mut cache = KvCache::new(&config(), 3, &Device::default()).unwrap();
         for layer in 0..2 {
-            let (keys, seen) = cache.append(layer, tensor(100 * layer, 2), tensor(50, 2)).unwrap();
+            let (keys, seen) = cache
+                .append(layer, tensor(100 * layer, 2), tensor(50, 2))
+                .unwrap();
             assert_eq!(values(keys), values(tensor(100 * layer, 2)));
             assert_eq!(values(seen), values(tensor(50, 2)));
         }
@@ -156,7 +195,12 @@ mod tests {
         assert_eq!((cache.position(), cache.capacity()), (2, 3));
         let (keys, _) = cache.append(1, tensor(200, 1), tensor(0, 1)).unwrap();
         assert_eq!(keys.dims(), [1, 2, 3, 2]);
-        assert_eq!(values(keys), [100., 101., 102., 103., 200., 201., 104., 105., 106., 107., 202., 203.]);
+        assert_eq!(
+            values(keys),
+            [
+                100., 101., 102., 103., 200., 201., 104., 105., 106., 107., 202., 203.
+            ]
+        );
     }
 
     #[test]

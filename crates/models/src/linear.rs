@@ -17,7 +17,9 @@ pub struct Linear {
 impl Linear {
     /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02.
     pub fn new(inputs: usize, outputs: usize, device: &Device) -> Self {
-        Self { weight: matrix([outputs, inputs], device) }
+        Self {
+            weight: matrix([outputs, inputs], device),
+        }
     }
 
     /// `[.., in]` f32 to `[.., out]` f32.
@@ -32,7 +34,10 @@ pub(crate) fn product<const D: usize>(x: Tensor<D>, weight: &Param<Tensor<2>>) -
     match Streamed::of(weight) {
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
             // One tile at a time: the next one may need its memory.
-            let parts = streamed.tiles().map(|(_, tile)| outsize_kernels::linear(x.clone(), tile)).collect();
+            let parts = streamed
+                .tiles()
+                .map(|(_, tile)| outsize_kernels::linear(x.clone(), tile))
+                .collect();
             Tensor::cat(parts, D - 1)
         }
         _ => outsize_kernels::linear(x, weight.val()),
@@ -44,7 +49,8 @@ pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     Param::uninitialized(
         ParamId::new(),
         move |device, require_grad| {
-            Tensor::random(shape, Distribution::Normal(0.0, INIT_STD), device).set_require_grad(require_grad)
+            Tensor::random(shape, Distribution::Normal(0.0, INIT_STD), device)
+                .set_require_grad(require_grad)
         },
         device.clone(),
         false,

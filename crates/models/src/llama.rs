@@ -3,7 +3,9 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use crate::{Attention, Embedding, Error, KvCache, Linear, Mlp, ModelConfig, RmsNorm, Rope, Rotation};
+use crate::{
+    Attention, Embedding, Error, KvCache, Linear, Mlp, ModelConfig, RmsNorm, Rope, Rotation,
+};
 
 /// Of which positions logits are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,7 +71,9 @@ impl LlamaForCausalLm {
         Self {
             model: LlamaModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, device),
-                layers: (0..config.num_hidden_layers).map(|_| LlamaDecoderLayer::new(config, device)).collect(),
+                layers: (0..config.num_hidden_layers)
+                    .map(|_| LlamaDecoderLayer::new(config, device))
+                    .collect(),
                 norm: RmsNorm::new(hidden, config.rms_norm_eps, device),
             },
             lm_head: (!config.tie_word_embeddings).then(|| Linear::new(hidden, vocabulary, device)),
@@ -88,7 +92,12 @@ impl LlamaForCausalLm {
     /// # Errors
     /// No ids, an id outside the vocabulary, a cache of another model, or one without room for the ids. All are found
     /// before anything is computed.
-    pub fn forward(&self, ids: &[u32], cache: &mut KvCache, logits: Logits) -> Result<Tensor<3>, Error> {
+    pub fn forward(
+        &self,
+        ids: &[u32],
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error> {
         self.check(ids, cache)?;
         let tokens = ids.len();
         let mut x = self.model.embed_tokens.forward(ids);
@@ -97,7 +106,10 @@ impl LlamaForCausalLm {
             x = layer.forward(x, &rotation, cache, index)?;
         }
         let positions = logits.positions(tokens);
-        let x = self.model.norm.forward(x.narrow(1, tokens - positions, positions));
+        let x = self
+            .model
+            .norm
+            .forward(x.narrow(1, tokens - positions, positions));
         let logits = match &self.lm_head {
             Some(head) => head.forward(x),
             None => self.model.embed_tokens.project(x),
@@ -110,10 +122,23 @@ impl LlamaForCausalLm {
         if ids.is_empty() {
             return Err(Error::NoTokens);
         }
-        if let Some((index, &id)) = ids.iter().enumerate().find(|(_, id)| **id as usize >= self.vocab_size) {
-            return Err(Error::TokenId { id, index, vocab_size: self.vocab_size });
+        if let Some((index, &id)) = ids
+            .iter()
+            .enumerate()
+            .find(|(_, id)| **id as usize >= self.vocab_size)
+        {
+            return Err(Error::TokenId {
+                id,
+                index,
+                vocab_size: self.vocab_size,
+            });
         }
-        cache.check(self.model.layers.len(), self.key_value_heads, self.head_dim, ids.len())
+        cache.check(
+            self.model.layers.len(),
+            self.key_value_heads,
+            self.head_dim,
+            ids.len(),
+        )
     }
 }
 
@@ -128,7 +153,13 @@ impl LlamaDecoderLayer {
         }
     }
 
-    fn forward(&self, x: Tensor<3>, rotation: &Rotation, cache: &mut KvCache, index: usize) -> Result<Tensor<3>, Error> {
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        cache: &mut KvCache,
+        index: usize,
+    ) -> Result<Tensor<3>, Error> {
         let normed = self.input_layernorm.forward(x.clone());
         let x = x + self.self_attn.forward(normed, rotation, cache, index)?;
         let normed = self.post_attention_layernorm.forward(x.clone());

@@ -25,10 +25,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// There is none of that name; the message lists those there are.
 pub fn config(name: &str) -> Result<&'static str, Error> {
-    PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text).ok_or_else(|| Error::Preset {
-        name: name.to_owned(),
-        known: names().collect::<Vec<_>>().join(", "),
-    })
+    PRESETS
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, text)| *text)
+        .ok_or_else(|| Error::Preset {
+            name: name.to_owned(),
+            known: names().collect::<Vec<_>>().join(", "),
+        })
 }
 
 #[cfg(test)]
@@ -38,9 +42,11 @@ mod tests {
 
     #[test]
     fn parameters_are_as_documented() {
-        for (name, parameters) in
-            [("llama-demo", 254_313_472), ("llama-1b", 1_100_048_384), ("llama-7b", 6_738_415_616)]
-        {
+        for (name, parameters) in [
+            ("llama-demo", 254_313_472),
+            ("llama-1b", 1_100_048_384),
+            ("llama-7b", 6_738_415_616),
+        ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameters(), parameters, "{name}");
         }
@@ -50,6 +56,9 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = config("llama-2b").unwrap_err().to_string();
-        assert!(message.contains("llama-2b") && message.contains("llama-demo, llama-1b, llama-7b"), "{message}");
+        assert!(
+            message.contains("llama-2b") && message.contains("llama-demo, llama-1b, llama-7b"),
+            "{message}"
+        );
     }
 }

@@ -18,7 +18,9 @@ impl RmsNorm {
     pub fn new(hidden: usize, epsilon: f64, device: &Device) -> Self {
         let weight = Param::uninitialized(
             ParamId::new(),
-            move |device, require_grad| Tensor::ones([hidden], device).set_require_grad(require_grad),
+            move |device, require_grad| {
+                Tensor::ones([hidden], device).set_require_grad(require_grad)
+            },
             device.clone(),
             false,
             [hidden].into(),
@@ -44,19 +46,29 @@ mod tests {
     fn matches_the_formula_in_f64() {
         let device = Device::default();
         let (hidden, epsilon) = (50, 1e-2);
-        let x: Vec<f32> = (0..2 * hidden).map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0).collect();
+        let x: Vec<f32> = (0..2 * hidden)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0)
+            .collect();
         let w: Vec<f32> = (0..hidden).map(|i| 1.0 + i as f32 / 8.0).collect();
         let mut norm = RmsNorm::new(hidden, epsilon, &device);
-        norm.weight =
-            Param::initialized(ParamId::new(), Tensor::from_data(TensorData::new(w.clone(), [hidden]), (&device, DType::BF16)));
-        let input = Tensor::<2>::from_data(TensorData::new(x.clone(), [2, hidden]), (&device, DType::F32));
+        norm.weight = Param::initialized(
+            ParamId::new(),
+            Tensor::from_data(TensorData::new(w.clone(), [hidden]), (&device, DType::BF16)),
+        );
+        let input = Tensor::<2>::from_data(
+            TensorData::new(x.clone(), [2, hidden]),
+            (&device, DType::F32),
+        );
         let found = norm.forward(input).into_data().try_to_vec::<f32>().unwrap();
         for (row, found) in x.chunks(hidden).zip(found.chunks(hidden)) {
             let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / hidden as f64;
             for ((&v, &w), &found) in row.iter().zip(&w).zip(found) {
                 // Steps of 1/8 up to 7 are exact in bf16.
                 let expected = f64::from(v) / (mean + epsilon).sqrt() * f64::from(w);
-                assert!((f64::from(found) - expected).abs() <= 1e-6 * expected.abs().max(0.1), "{found} {expected}");
+                assert!(
+                    (f64::from(found) - expected).abs() <= 1e-6 * expected.abs().max(0.1),
+                    "{found} {expected}"
+                );
             }
         }
     }

@@ -38,15 +38,27 @@ impl Rope {
                 sin.push(angle.sin() as f32);
             }
         }
-        let tensor = |values| Tensor::from_data(TensorData::new(values, [1, tokens, 1, half]), (device, DType::F32));
-        Rotation { cos: tensor(cos), sin: tensor(sin) }
+        let tensor = |values| {
+            Tensor::from_data(
+                TensorData::new(values, [1, tokens, 1, half]),
+                (device, DType::F32),
+            )
+        };
+        Rotation {
+            cos: tensor(cos),
+            sin: tensor(sin),
+        }
     }
 }
 
 /// A frequency after scaling for long contexts.
 fn scale(frequency: f64, config: &RopeConfig) -> f64 {
-    let RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } =
-        config.scaling
+    let RopeScaling::Llama3 {
+        factor,
+        low_freq_factor,
+        high_freq_factor,
+        original_max_position_embeddings,
+    } = config.scaling
     else {
         return frequency;
     };
@@ -101,17 +113,34 @@ mod tests {
         let device = Device::default();
         let rope = Rope::new(&config("null"));
         let x: Vec<f32> = (0..2 * 64).map(|i| (i as f32 * 0.7).sin()).collect();
-        let input = Tensor::from_data(TensorData::new(x.clone(), [1, 2, 1, 64]), (&device, DType::F32));
-        let found = rope.at(1000, 2, &device).apply(input).into_data().try_to_vec::<f32>().unwrap();
+        let input = Tensor::from_data(
+            TensorData::new(x.clone(), [1, 2, 1, 64]),
+            (&device, DType::F32),
+        );
+        let found = rope
+            .at(1000, 2, &device)
+            .apply(input)
+            .into_data()
+            .try_to_vec::<f32>()
+            .unwrap();
         for token in 0..2 {
             for i in 0..32 {
                 let angle = (1000 + token) as f64 * 500_000f64.powf(-(i as f64) / 32.0);
-                let (a, b) = (f64::from(x[token * 64 + i]), f64::from(x[token * 64 + i + 32]));
-                let expected = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()];
+                let (a, b) = (
+                    f64::from(x[token * 64 + i]),
+                    f64::from(x[token * 64 + i + 32]),
+                );
+                let expected = [
+                    a * angle.cos() - b * angle.sin(),
+                    b * angle.cos() + a * angle.sin(),
+                ];
                 let found = [found[token * 64 + i], found[token * 64 + i + 32]];
                 for (found, expected) in found.into_iter().zip(expected) {
                     // An f32 angle of 1000 radians is off by up to 2⁻¹⁵·2.
-                    assert!((f64::from(found) - expected).abs() < 1e-4, "{found} {expected}");
+                    assert!(
+                        (f64::from(found) - expected).abs() < 1e-4,
+                        "{found} {expected}"
+                    );
                 }
             }
         }
@@ -127,7 +156,11 @@ mod tests {
         .frequencies;
         assert_eq!(plain[0], scaled[0]);
         assert_eq!(plain[31] / 8.0, scaled[31]);
-        let blended = plain.iter().zip(&scaled).filter(|(p, s)| s < p && **s > *p / 8.0).count();
+        let blended = plain
+            .iter()
+            .zip(&scaled)
+            .filter(|(p, s)| s < p && **s > *p / 8.0)
+            .count();
         assert!((1..32).contains(&blended));
         assert!(scaled.windows(2).all(|pair| pair[1] < pair[0]));
     }

@@ -6,7 +6,14 @@ use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::{Error, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 
-const FIXTURES: [&str; 6] = ["mha-tied", "gqa", "head-dim", "llama3-rope", "gqa-bf16", "mha-tied-bf16"];
+const FIXTURES: [&str; 6] = [
+    "mha-tied",
+    "gqa",
+    "head-dim",
+    "llama3-rope",
+    "gqa-bf16",
+    "mha-tied-bf16",
+];
 
 /// Greatest difference over greatest logit.
 const TOLERANCE: f32 = 1e-4;
@@ -25,7 +32,12 @@ fn expected(name: &str) -> Expected {
     let mut expected: Expected = serde_json::from_str(&text).unwrap();
     let file = Checkpoint::open(folder.join("expected.safetensors")).unwrap();
     let bytes = file.read(file.get("logits").unwrap()).unwrap();
-    expected.logits = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+    expected.logits = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&bytes| f32::from_le_bytes(bytes))
+        .collect();
     expected
 }
 
@@ -41,16 +53,26 @@ fn values(logits: Tensor<3>) -> Vec<f32> {
 fn difference(found: &[f32], reference: &[f32]) -> f32 {
     assert_eq!(found.len(), reference.len());
     let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    let worst = found.iter().zip(reference).map(|(a, b)| (a - b).abs()).fold(0.0f32, |m, d| {
-        if d.is_nan() { f32::INFINITY } else { m.max(d) }
-    });
+    let worst = found
+        .iter()
+        .zip(reference)
+        .map(|(a, b)| (a - b).abs())
+        .fold(
+            0.0f32,
+            |m, d| {
+                if d.is_nan() { f32::INFINITY } else { m.max(d) }
+            },
+        );
     worst / largest
 }
 
 fn assert_close(found: &[f32], reference: &[f32], what: &str) {
     let difference = difference(found, reference);
     println!("{what}: {difference:.1e}");
-    assert!(difference <= TOLERANCE, "{what}: off by {difference:e} of the largest logit");
+    assert!(
+        difference <= TOLERANCE,
+        "{what}: off by {difference:e} of the largest logit"
+    );
 }
 
 fn first_maximum(logits: &[f32]) -> u32 {
@@ -70,7 +92,9 @@ fn one_pass_gives_the_reference_logits() {
         let (config, model) = common::load(name);
         let expected = expected(name);
         let mut cache = cache(&config, expected.ids.len());
-        let logits = model.forward(&expected.ids, &mut cache, Logits::All).unwrap();
+        let logits = model
+            .forward(&expected.ids, &mut cache, Logits::All)
+            .unwrap();
         assert_eq!(logits.dims(), [1, expected.ids.len(), config.vocab_size]);
         assert_close(&values(logits), &expected.logits, name);
         assert_eq!(cache.position(), expected.ids.len());
@@ -130,8 +154,16 @@ fn greedy_tokens_are_the_references() {
 fn the_last_positions_logits_are_those_of_all() {
     let (config, model) = common::load("head-dim");
     let ids = expected("head-dim").ids;
-    let all = values(model.forward(&ids, &mut cache(&config, 64), Logits::All).unwrap());
-    let last = values(model.forward(&ids, &mut cache(&config, 64), Logits::Last).unwrap());
+    let all = values(
+        model
+            .forward(&ids, &mut cache(&config, 64), Logits::All)
+            .unwrap(),
+    );
+    let last = values(
+        model
+            .forward(&ids, &mut cache(&config, 64), Logits::Last)
+            .unwrap(),
+    );
     assert_close(&last, &all[all.len() - config.vocab_size..], "last");
 }
 
@@ -140,15 +172,32 @@ fn the_cache_can_be_wound_back() {
     let (config, model) = common::load("mha-tied");
     let expected = expected("mha-tied");
     let (mut cache, mut fresh_cache) = (cache(&config, 30), cache(&config, 30));
-    model.forward(&expected.ids, &mut cache, Logits::Last).unwrap();
+    model
+        .forward(&expected.ids, &mut cache, Logits::Last)
+        .unwrap();
     cache.truncate(10);
-    let tail = values(model.forward(&expected.ids[10..], &mut cache, Logits::All).unwrap());
-    assert_close(&tail, &expected.logits[10 * config.vocab_size..], "after truncating to 10");
+    let tail = values(
+        model
+            .forward(&expected.ids[10..], &mut cache, Logits::All)
+            .unwrap(),
+    );
+    assert_close(
+        &tail,
+        &expected.logits[10 * config.vocab_size..],
+        "after truncating to 10",
+    );
     cache.truncate(0);
     let other = [7, 8, 9];
     let again = values(model.forward(&other, &mut cache, Logits::All).unwrap());
-    let fresh = values(model.forward(&other, &mut fresh_cache, Logits::All).unwrap());
-    assert_eq!(again, fresh, "a cache wound back to the start must be as good as new");
+    let fresh = values(
+        model
+            .forward(&other, &mut fresh_cache, Logits::All)
+            .unwrap(),
+    );
+    assert_eq!(
+        again, fresh,
+        "a cache wound back to the start must be as good as new"
+    );
 }
 
 #[test]
@@ -156,16 +205,52 @@ fn bad_calls_are_errors_that_leave_the_cache_as_it_was() {
     let (config, model) = common::load("gqa");
     let expected = expected("gqa");
     let mut cache = cache(&config, 26);
-    model.forward(&expected.ids[..20], &mut cache, Logits::Last).unwrap();
+    model
+        .forward(&expected.ids[..20], &mut cache, Logits::Last)
+        .unwrap();
 
-    let full = model.forward(&[1; 7], &mut cache, Logits::Last).unwrap_err();
-    assert!(matches!(full, Error::ContextFull { position: 20, tokens: 7, capacity: 26 }), "{full:?}");
-    assert!(full.to_string().contains("27") && full.to_string().contains("26"), "{full}");
+    let full = model
+        .forward(&[1; 7], &mut cache, Logits::Last)
+        .unwrap_err();
+    assert!(
+        matches!(
+            full,
+            Error::ContextFull {
+                position: 20,
+                tokens: 7,
+                capacity: 26
+            }
+        ),
+        "{full:?}"
+    );
+    assert!(
+        full.to_string().contains("27") && full.to_string().contains("26"),
+        "{full}"
+    );
 
-    let outside = model.forward(&[1, 255, 256], &mut cache, Logits::Last).unwrap_err();
-    assert!(matches!(outside, Error::TokenId { id: 256, index: 2, vocab_size: 256 }), "{outside:?}");
-    assert!(model.forward(&[u32::MAX], &mut cache, Logits::Last).is_err());
-    assert!(matches!(model.forward(&[], &mut cache, Logits::All), Err(Error::NoTokens)));
+    let outside = model
+        .forward(&[1, 255, 256], &mut cache, Logits::Last)
+        .unwrap_err();
+    assert!(
+        matches!(
+            outside,
+            Error::TokenId {
+                id: 256,
+                index: 2,
+                vocab_size: 256
+            }
+        ),
+        "{outside:?}"
+    );
+    assert!(
+        model
+            .forward(&[u32::MAX], &mut cache, Logits::Last)
+            .is_err()
+    );
+    assert!(matches!(
+        model.forward(&[], &mut cache, Logits::All),
+        Err(Error::NoTokens)
+    ));
 
     let (other, _) = common::load("mha-tied");
     let mut foreign = KvCache::new(&other, 26, &Device::default()).unwrap();
@@ -173,8 +258,16 @@ fn bad_calls_are_errors_that_leave_the_cache_as_it_was() {
     assert!(matches!(mismatch, Error::CacheShape { .. }), "{mismatch:?}");
 
     assert_eq!(cache.position(), 20);
-    let rest = values(model.forward(&expected.ids[20..], &mut cache, Logits::All).unwrap());
-    assert_close(&rest, &expected.logits[20 * config.vocab_size..], "after refused calls");
+    let rest = values(
+        model
+            .forward(&expected.ids[20..], &mut cache, Logits::All)
+            .unwrap(),
+    );
+    assert_close(
+        &rest,
+        &expected.logits[20 * config.vocab_size..],
+        "after refused calls",
+    );
 }
 
 #[test]

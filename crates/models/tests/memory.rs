@@ -14,7 +14,11 @@ fn allocated<T>(work: impl FnOnce() -> T) -> (T, u64, u64) {
     let before = ALLOCATOR.current_usage();
     let result = work();
     let peak = ALLOCATOR.peak_usage().saturating_sub(before);
-    (result, peak as u64, ALLOCATOR.current_usage().saturating_sub(before) as u64)
+    (
+        result,
+        peak as u64,
+        ALLOCATOR.current_usage().saturating_sub(before) as u64,
+    )
 }
 
 struct CountLazy {
@@ -24,7 +28,11 @@ struct CountLazy {
 
 impl ModuleVisitor for CountLazy {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_initialized() { self.initialized += 1 } else { self.lazy += 1 }
+        if param.is_initialized() {
+            self.initialized += 1
+        } else {
+            self.lazy += 1
+        }
     }
 }
 
@@ -46,9 +54,7 @@ fn memory_is_what_is_said() {
         (config(1024, 512, 32, 32, 512), 1024),
         (config(128, 128, 2, 1, 16_384), 260),
     ] {
-        for (tokens, logits) in [(1, Logits::Last), (7, Logits::Last), (256, Logits::Last), (256, Logits::All)] {
-            activations_stay_below_their_bound(&config, context, tokens, logits);
-        }
+        activations_stay_below_their_bound(&config, context);
     }
     a_token_costs_no_copy_of_the_cache();
 }
@@ -56,28 +62,53 @@ fn memory_is_what_is_said() {
 fn creating_a_model_allocates_no_weights() {
     let config = ModelConfig::from_json(presets::config("llama-7b").unwrap()).unwrap();
     let (model, peak, _) = allocated(|| config.init(&Device::default()));
-    assert!(peak < 1 << 20, "creating a model of 6.7 billion parameters allocated {peak} bytes");
-    let mut count = CountLazy { lazy: 0, initialized: 0 };
+    assert!(
+        peak < 1 << 20,
+        "creating a model of 6.7 billion parameters allocated {peak} bytes"
+    );
+    let mut count = CountLazy {
+        lazy: 0,
+        initialized: 0,
+    };
     model.visit(&mut count);
     assert_eq!((count.lazy, count.initialized), (32 * 9 + 3, 0));
 }
 
-/// A pass that ends at the end of the context; the weights are there, and its threads have run, before measuring.
-fn activations_stay_below_their_bound(config: &ModelConfig, context: usize, tokens: usize, logits: Logits) {
+/// Passes that end at the end of the context; the weights are there, and the threads have run, before measuring.
+fn activations_stay_below_their_bound(config: &ModelConfig, context: usize) {
     let device = Device::default();
     let model = config.init(&device);
-    let (cache, _, held) = allocated(|| KvCache::new(config, context, &device).unwrap());
-    let (mut cache, kv_bytes) = (cache, KvCache::bytes(config, context));
-    assert!((kv_bytes..kv_bytes + 4096).contains(&held), "the cache holds {held} bytes, but {kv_bytes} were foreseen");
+    let (mut cache, _, held) = allocated(|| KvCache::new(config, context, &device).unwrap());
+    let kv_bytes = KvCache::bytes(config, context);
+    assert!(
+        (kv_bytes..kv_bytes + 4096).contains(&held),
+        "the cache holds {held} bytes, but {kv_bytes} were foreseen"
+    );
     let ids: Vec<u32> = (0..context as u32).map(|i| i * 7 % 500).collect();
-    model.forward(&ids[..context - tokens], &mut cache, Logits::Last).unwrap();
+    model.forward(&ids[1..], &mut cache, Logits::Last).unwrap();
 
-    let (_logits, peak, _) = allocated(|| model.forward(&ids[context - tokens..], &mut cache, logits).unwrap());
-    let bound = config.activation_bytes(tokens, context, logits);
-    println!("{tokens} tokens of {context}, {logits:?}: {peak} of {bound} bytes");
-    assert!(peak <= bound, "{tokens} tokens of {context}: {peak} bytes allocated, {bound} foreseen");
-    if tokens == 256 {
-        assert!(peak >= bound / 4, "{tokens} tokens of {context}: {bound} foreseen, but only {peak} bytes allocated");
+    for (tokens, logits) in [
+        (1, Logits::Last),
+        (7, Logits::Last),
+        (256, Logits::Last),
+        (256, Logits::All),
+    ] {
+        let start = context - tokens;
+        cache.truncate(start);
+        let (_logits, peak, _) =
+            allocated(|| model.forward(&ids[start..], &mut cache, logits).unwrap());
+        let bound = config.activation_bytes(tokens, context, logits);
+        println!("{tokens} tokens of {context}, {logits:?}: {peak} of {bound} bytes");
+        assert!(
+            peak <= bound,
+            "{tokens} tokens of {context}: {peak} bytes allocated, {bound} foreseen"
+        );
+        // Honest also means not far above; what threads keep does not depend on the tokens.
+        let fixed = config.activation_bytes(1, context, Logits::Last);
+        assert!(
+            peak >= (bound - fixed) / 3,
+            "{tokens} tokens of {context}: {peak} bytes allocated, {bound} foreseen"
+        );
     }
 }
 
@@ -91,7 +122,10 @@ fn a_token_costs_no_copy_of_the_cache() {
         let ids = vec![5; tokens];
         model.forward(&ids, &mut cache, Logits::Last).unwrap();
         let (_, peak, left) = allocated(|| model.forward(&ids, &mut cache, Logits::Last).unwrap());
-        assert!(peak < layer / 16, "{peak} bytes allocated beside a cache of {layer} bytes a layer");
+        assert!(
+            peak < layer / 16,
+            "{peak} bytes allocated beside a cache of {layer} bytes a layer"
+        );
         assert!(left < 64 << 10, "{left} bytes left allocated");
     }
 }

@@ -48,5 +48,7 @@ pub use outsize_plan as plan;
 pub use outsize_stream as stream;
 
 pub use outsize_checkpoint::Checkpoint;
-pub use outsize_core::{Dispatched, Error, Options, Streamed, dispatch, load_checkpoint_and_dispatch};
+pub use outsize_core::{
+    Dispatched, Error, Options, Streamed, dispatch, load_checkpoint_and_dispatch,
+};
 pub use outsize_plan::{Budget, DeviceMap};

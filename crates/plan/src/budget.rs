@@ -74,7 +74,10 @@ impl Budget {
             let (tier, size) = part
                 .split_once('=')
                 .ok_or_else(|| error("there is no `=` between a device and a size".to_string()))?;
-            let tier: Tier = tier.trim().parse().map_err(|e: Error| error(e.to_string()))?;
+            let tier: Tier = tier
+                .trim()
+                .parse()
+                .map_err(|e: Error| error(e.to_string()))?;
             let size = parse_size(size).map_err(|e| error(e.to_string()))?;
             if budget.0.insert(tier, size).is_some() {
                 return Err(error(format!("{tier} has a size already")));

@@ -162,8 +162,8 @@ impl DeviceMap {
             .saturating_add(self.ring_bytes)
     }
 
-    /// The map as Accelerate writes `hf_device_map`: blocks by name, in the order of execution, each with
-    /// `cpu`, `disk` or the number of a GPU.
+    /// The map as Accelerate writes `hf_device_map`: blocks by name, each with `cpu`, `disk` or the number
+    /// of a GPU.
     pub fn accelerate_json(&self) -> serde_json::Value {
         self.blocks
             .iter()
@@ -189,4 +189,85 @@ fn shared_bytes(tree: &Tree) -> BTreeMap<&str, u64> {
         }
     }
     shared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Block, Tensor};
+
+    fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
+        Tensor {
+            name: name.to_string(),
+            bytes,
+            stored_bytes: bytes / 2,
+            access: Access::Whole,
+            tied: tied.map(String::from),
+        }
+    }
+
+    fn map() -> DeviceMap {
+        let block = |name: &str, tensors| Block {
+            name: name.to_string(),
+            class: "Linear".to_string(),
+            tensors,
+        };
+        let tree = Tree {
+            blocks: vec![
+                block(
+                    "a",
+                    vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)],
+                ),
+                block(
+                    "b",
+                    vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)],
+                ),
+                block("c", vec![tensor("c.w", 10_000, Some("x"))]),
+            ],
+        };
+        let mut budget = Budget::default();
+        budget.set(Tier::Cpu, 100_000);
+        let needs = Needs {
+            kv_cache: 7,
+            ..Needs::default()
+        };
+        DeviceMap::new(
+            &tree,
+            &[true, true, false, true, true],
+            40_960,
+            needs,
+            budget,
+        )
+    }
+
+    #[test]
+    fn sums_count_shared_memory_once() {
+        let map = map();
+        assert_eq!(map.resident_bytes(), 10_030);
+        assert_eq!(map.total_bytes(), 30_030);
+        assert_eq!(map.streamed_bytes(), 10_000);
+        assert_eq!(map.resident_footprint(), 3 * 4096 + 4096 + 2 * 8192);
+        assert_eq!(map.memory_bytes(), 7 + 8 * 4096 + 40_960);
+        assert_eq!(map.blocks()[1].resident_bytes, 20);
+        assert_eq!(map.blocks()[1].bytes, 20_020);
+    }
+
+    #[test]
+    fn is_written_as_accelerate_does() {
+        assert_eq!(
+            map().accelerate_json(),
+            serde_json::json!({ "a": "cpu", "b": "disk", "c": "cpu" })
+        );
+    }
+
+    #[test]
+    fn all_of_it_is_written_as_json() {
+        let json = serde_json::to_value(map()).unwrap();
+        assert_eq!(json["budget"]["cpu"], 100_000);
+        assert_eq!(json["needs"]["kv_cache"], 7);
+        assert_eq!(json["ring_bytes"], 40_960);
+        assert_eq!(json["blocks"][1]["tier"], "disk");
+        assert_eq!(json["tensors"]["b.w"], "streamed");
+        assert_eq!(json["tensors"]["b.n"], "cpu");
+    }
 }

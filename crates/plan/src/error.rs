@@ -48,7 +48,9 @@ pub enum Error {
         name: String,
     },
     /// Sizes whose sum has more than 64 bits, as a damaged checkpoint can claim.
-    #[error("the sizes up to tensor `{name}` come to more bytes than 64 bits hold: is the checkpoint damaged?")]
+    #[error(
+        "the sizes up to tensor `{name}` come to more bytes than 64 bits hold: is the checkpoint damaged?"
+    )]
     TooLarge {
         /// The tensor at which the sum overflows, or the last one.
         name: String,

@@ -19,14 +19,9 @@ pub struct Needs {
 impl Needs {
     /// All together, in bytes; no more than 64 bits hold.
     pub fn sum(&self) -> u64 {
-        [
-            self.kv_cache,
-            self.activations,
-            self.readers,
-            self.overflow,
-        ]
-        .into_iter()
-        .fold(self.process, u64::saturating_add)
+        [self.kv_cache, self.activations, self.readers, self.overflow]
+            .into_iter()
+            .fold(self.process, u64::saturating_add)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Step 0 are the tensors that are too small to be worth streaming. Each further step is a block, in the
 //! order of execution; blocks of which nothing is left but single rows come last, since streaming
-//! those costs nothing. Whoever is resident after step `k` is so after step `k + 1`: that is why a larger
+//! those costs nothing. What is resident after step `k` is so after step `k + 1`: that is why a larger
 //! budget never streams more.
 
 use crate::tree::round_up;
@@ -47,7 +47,11 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn bytes(&self) -> u64 {
-        self.members.iter().map(|tensor| tensor.bytes).max().unwrap_or(0)
+        self.members
+            .iter()
+            .map(|tensor| tensor.bytes)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -99,13 +103,16 @@ impl Steps {
         Ok(Self {
             costs,
             // Each group has a block, and each block was visited.
-            of_tensor: of_tensor.iter().map(|at| groups[*at].step.unwrap_or(0)).collect(),
+            of_tensor: of_tensor
+                .iter()
+                .map(|at| groups[*at].step.unwrap_or(0))
+                .collect(),
         })
     }
 
     /// What each number of steps takes: none but step 0 first, all of them last.
     pub(crate) fn demands(&self, options: &Options) -> Vec<Demand> {
-        let mut resident = self.costs.iter().map(|cost| cost.resident).sum();
+        let mut resident: u64 = self.costs.iter().map(|cost| cost.resident).sum();
         let (mut largest, mut units) = (0u64, 0u64);
         let mut demands: Vec<_> = self
             .costs

@@ -84,7 +84,7 @@ impl Tensor {
             // Whole rows can leave almost half of each tile unused.
             Access::Tiles if self.bytes > tile_bytes => {
                 let tiles = self.bytes.div_ceil(tile_bytes.max(1)).saturating_mul(2);
-                self.bytes.saturating_add(tiles.saturating_mul(2 * PAGE))
+                round_up(self.bytes).saturating_add(tiles.saturating_mul(2 * PAGE))
             }
             _ => self.unit(tile_bytes),
         }
@@ -130,9 +130,6 @@ mod tests {
         assert!(tensor(Access::Tiles).units(4 * PAGE) >= 10 * PAGE + 3 * PAGE);
         // Tiles of nothing are no division by nothing.
         assert!(tensor(Access::Tiles).units(0) > tensor(Access::Tiles).units(PAGE));
-        assert_eq!(
-            serde_json::to_string(&Access::Tiles).unwrap(),
-            r#""tiles""#
-        );
+        assert_eq!(serde_json::to_string(&Access::Tiles).unwrap(), r#""tiles""#);
     }
 }

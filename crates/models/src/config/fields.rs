@@ -20,7 +20,10 @@ pub struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// The fields of the whole file.
     pub fn new(map: &'a Map<String, Value>) -> Self {
-        Self { map, prefix: String::new() }
+        Self {
+            map,
+            prefix: String::new(),
+        }
     }
 
     /// The field's value, unless absent or `null`.
@@ -33,7 +36,10 @@ impl<'a> Fields<'a> {
         match self.get(field) {
             None => Ok(None),
             Some(Value::Object(map)) if map.is_empty() => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Fields { map, prefix: format!("{}{field}.", self.prefix) })),
+            Some(Value::Object(map)) => Ok(Some(Fields {
+                map,
+                prefix: format!("{}{field}.", self.prefix),
+            })),
             Some(_) => Err(self.refuse(field, "it must be an object".to_owned())),
         }
     }
@@ -50,7 +56,11 @@ impl<'a> Fields<'a> {
 
     /// A whole number from 1 to `max`, or `default` if absent.
     pub fn size_or(&self, field: &str, default: usize, max: usize) -> Result<usize, Error> {
-        if self.get(field).is_some() { self.size(field, max) } else { Ok(default) }
+        if self.get(field).is_some() {
+            self.size(field, max)
+        } else {
+            Ok(default)
+        }
     }
 
     /// A finite number.
@@ -64,7 +74,11 @@ impl<'a> Fields<'a> {
 
     /// A finite number, or `default` if absent.
     pub fn number_or(&self, field: &str, default: f64) -> Result<f64, Error> {
-        if self.get(field).is_some() { self.number(field) } else { Ok(default) }
+        if self.get(field).is_some() {
+            self.number(field)
+        } else {
+            Ok(default)
+        }
     }
 
     /// True or false, or `default` if absent.
@@ -98,7 +112,12 @@ impl<'a> Fields<'a> {
             match value.as_i64() {
                 Some(n) if n < 0 => {}
                 Some(n) if n <= i64::from(u32::MAX) => ids.push(n as u32),
-                _ => return Err(self.refuse(field, "it must be a token id or a list of token ids".to_owned())),
+                _ => {
+                    return Err(self.refuse(
+                        field,
+                        "it must be a token id or a list of token ids".to_owned(),
+                    ));
+                }
             }
         }
         Ok(ids)
@@ -106,13 +125,22 @@ impl<'a> Fields<'a> {
 
     /// The error for a value that cannot be used; `expected` continues "is …, but".
     pub fn refuse(&self, field: &str, expected: String) -> Error {
-        let value = self.map.get(field).map_or_else(|| "absent".to_owned(), Value::to_string);
-        Error::Field { field: format!("{}{field}", self.prefix), value: cut(&value), expected }
+        let value = self
+            .map
+            .get(field)
+            .map_or_else(|| "absent".to_owned(), Value::to_string);
+        Error::Field {
+            field: format!("{}{field}", self.prefix),
+            value: cut(&value),
+            expected,
+        }
     }
 
     /// The error for a field that must be there.
     pub fn missing(&self, field: &str) -> Error {
-        Error::MissingField { field: format!("{}{field}", self.prefix) }
+        Error::MissingField {
+            field: format!("{}{field}", self.prefix),
+        }
     }
 }
 

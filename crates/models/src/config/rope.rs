@@ -47,12 +47,19 @@ impl RopeConfig {
             None => fields.object("rope_parameters")?,
         };
         let Some(object) = scaling else {
-            return Ok(Self { theta, scaling: RopeScaling::Default });
+            return Ok(Self {
+                theta,
+                scaling: RopeScaling::Default,
+            });
         };
         whole_head(&object)?;
         let theta = object.number_or("rope_theta", theta)?;
         check_theta(&object, theta)?;
-        let field = if object.get("rope_type").is_some() { "rope_type" } else { "type" };
+        let field = if object.get("rope_type").is_some() {
+            "rope_type"
+        } else {
+            "type"
+        };
         let scaling = match object.text(field)?.unwrap_or("default") {
             "default" => RopeScaling::Default,
             "llama3" => llama3(&object, fields, max_position_embeddings)?,
@@ -65,26 +72,46 @@ impl RopeConfig {
     }
 }
 
-fn llama3(object: &Fields<'_>, fields: &Fields<'_>, max_position_embeddings: usize) -> Result<RopeScaling, Error> {
+fn llama3(
+    object: &Fields<'_>,
+    fields: &Fields<'_>,
+    max_position_embeddings: usize,
+) -> Result<RopeScaling, Error> {
     let factor = object.number("factor")?;
     if !(1.0..=1e6).contains(&factor) {
         return Err(object.refuse("factor", "it must be from 1 to 1000000".to_owned()));
     }
     let low_freq_factor = object.number("low_freq_factor")?;
     if !(1e-6..=1e6).contains(&low_freq_factor) {
-        return Err(object.refuse("low_freq_factor", "it must be from 0.000001 to 1000000".to_owned()));
+        return Err(object.refuse(
+            "low_freq_factor",
+            "it must be from 0.000001 to 1000000".to_owned(),
+        ));
     }
     let high_freq_factor = object.number("high_freq_factor")?;
     if !(high_freq_factor > low_freq_factor && high_freq_factor <= 1e6) {
-        let expected = format!("it must be above low_freq_factor, {low_freq_factor}, and at most 1000000");
+        let expected =
+            format!("it must be above low_freq_factor, {low_freq_factor}, and at most 1000000");
         return Err(object.refuse("high_freq_factor", expected));
     }
     // A field of that name outside the object wins, as in transformers.
     let field = "original_max_position_embeddings";
-    let owner = if fields.get(field).is_some() { fields } else { object };
-    let original_max_position_embeddings =
-        owner.size_or(field, max_position_embeddings.min(MAX_ORIGINAL), MAX_ORIGINAL)?;
-    Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings })
+    let owner = if fields.get(field).is_some() {
+        fields
+    } else {
+        object
+    };
+    let original_max_position_embeddings = owner.size_or(
+        field,
+        max_position_embeddings.min(MAX_ORIGINAL),
+        MAX_ORIGINAL,
+    )?;
+    Ok(RopeScaling::Llama3 {
+        factor,
+        low_freq_factor,
+        high_freq_factor,
+        original_max_position_embeddings,
+    })
 }
 
 fn check_theta(fields: &Fields<'_>, theta: f64) -> Result<(), Error> {
@@ -98,5 +125,8 @@ fn whole_head(fields: &Fields<'_>) -> Result<(), Error> {
     if fields.number_or("partial_rotary_factor", 1.0)? == 1.0 {
         return Ok(());
     }
-    Err(fields.refuse("partial_rotary_factor", "only models that rotate whole heads (1.0) are supported".to_owned()))
+    Err(fields.refuse(
+        "partial_rotary_factor",
+        "only models that rotate whole heads (1.0) are supported".to_owned(),
+    ))
 }

@@ -32,9 +32,22 @@ fn defaults_are_those_of_transformers() {
     let config = read(json!({})).unwrap();
     assert_eq!((config.num_key_value_heads, config.head_dim), (4, 16));
     assert_eq!((config.query_size(), config.key_value_size()), (64, 64));
-    assert_eq!(config.rope, RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default });
-    assert_eq!((config.rms_norm_eps, config.max_position_embeddings), (1e-6, 2048));
-    assert!(!config.tie_word_embeddings && config.bos_token_ids.is_empty() && config.eos_token_ids.is_empty());
+    assert_eq!(
+        config.rope,
+        RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Default
+        }
+    );
+    assert_eq!(
+        (config.rms_norm_eps, config.max_position_embeddings),
+        (1e-6, 2048)
+    );
+    assert!(
+        !config.tie_word_embeddings
+            && config.bos_token_ids.is_empty()
+            && config.eos_token_ids.is_empty()
+    );
     assert_eq!(config.dtype, None);
     // `null` is absent.
     let nulls = json!({"head_dim": null, "num_key_value_heads": null, "rope_scaling": null, "rope_parameters": null,
@@ -50,43 +63,91 @@ fn both_forms_of_rope_say_the_same() {
     new["rope_theta"] = json!(500_000.0);
     let old = read(json!({"rope_theta": 500_000, "rope_scaling": scaling})).unwrap();
     assert_eq!(old, read(json!({"rope_parameters": new})).unwrap());
-    let RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } = old.rope.scaling else {
+    let RopeScaling::Llama3 {
+        factor,
+        original_max_position_embeddings,
+        ..
+    } = old.rope.scaling
+    else {
         panic!("{:?}", old.rope);
     };
-    assert_eq!((old.rope.theta, factor, original_max_position_embeddings), (500_000.0, 8.0, 8192));
+    assert_eq!(
+        (old.rope.theta, factor, original_max_position_embeddings),
+        (500_000.0, 8.0, 8192)
+    );
     // The first writers called it `type`; the theta within wins.
-    let plain = read(json!({"rope_theta": 1e4, "rope_parameters": {"type": "default", "rope_theta": 2e4}})).unwrap();
-    assert_eq!(plain.rope, RopeConfig { theta: 2e4, scaling: RopeScaling::Default });
+    let plain =
+        read(json!({"rope_theta": 1e4, "rope_parameters": {"type": "default", "rope_theta": 2e4}}))
+            .unwrap();
+    assert_eq!(
+        plain.rope,
+        RopeConfig {
+            theta: 2e4,
+            scaling: RopeScaling::Default
+        }
+    );
 }
 
 #[test]
 fn llama3_scaling_defaults_to_the_trained_context() {
     let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
     let config = read(json!({"rope_scaling": scaling, "max_position_embeddings": 4096})).unwrap();
-    assert!(matches!(config.rope.scaling, RopeScaling::Llama3 { original_max_position_embeddings: 4096, .. }));
+    assert!(matches!(
+        config.rope.scaling,
+        RopeScaling::Llama3 {
+            original_max_position_embeddings: 4096,
+            ..
+        }
+    ));
 }
 
 #[test]
 fn ids_are_one_or_several() {
-    let config = read(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 128_009]})).unwrap();
-    assert_eq!((config.bos_token_ids, config.eos_token_ids), (vec![128_000], vec![128_001, 128_009]));
-    assert_eq!(read(json!({"eos_token_id": -1})).unwrap().eos_token_ids, Vec::<u32>::new());
-    for bad in [json!("2"), json!(1.5), json!([[2]]), json!(1u64 << 32), json!(vec![0; 2000])] {
+    let config =
+        read(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 128_009]})).unwrap();
+    assert_eq!(
+        (config.bos_token_ids, config.eos_token_ids),
+        (vec![128_000], vec![128_001, 128_009])
+    );
+    assert_eq!(
+        read(json!({"eos_token_id": -1})).unwrap().eos_token_ids,
+        Vec::<u32>::new()
+    );
+    for bad in [
+        json!("2"),
+        json!(1.5),
+        json!([[2]]),
+        json!(1u64 << 32),
+        json!(vec![0; 2000]),
+    ] {
         refusal(json!({"eos_token_id": bad}), "eos_token_id");
     }
 }
 
 #[test]
 fn dtypes_old_and_new() {
-    assert_eq!(read(json!({"dtype": "bfloat16", "torch_dtype": "float32"})).unwrap().dtype, Some(WeightDtype::Bf16));
-    assert_eq!(read(json!({"torch_dtype": "torch.float16"})).unwrap().dtype, Some(WeightDtype::F16));
+    assert_eq!(
+        read(json!({"dtype": "bfloat16", "torch_dtype": "float32"}))
+            .unwrap()
+            .dtype,
+        Some(WeightDtype::Bf16)
+    );
+    assert_eq!(
+        read(json!({"torch_dtype": "torch.float16"})).unwrap().dtype,
+        Some(WeightDtype::F16)
+    );
     refusal(json!({"torch_dtype": "float8_e4m3fn"}), "torch_dtype");
 }
 
 #[test]
 fn an_unknown_architecture_lists_the_known_ones() {
-    let message = read(json!({"model_type": "mamba"})).unwrap_err().to_string();
-    assert!(message.contains("`mamba`") && message.contains("supported: llama"), "{message}");
+    let message = read(json!({"model_type": "mamba"}))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("`mamba`") && message.contains("supported: llama"),
+        "{message}"
+    );
     refusal(json!({"model_type": null}), "model_type");
 }
 
@@ -95,26 +156,64 @@ fn what_is_not_built_in_is_refused_by_name() {
     refusal(json!({"attention_bias": true}), "attention_bias");
     refusal(json!({"mlp_bias": true}), "mlp_bias");
     refusal(json!({"hidden_act": "gelu"}), "hidden_act");
-    refusal(json!({"quantization_config": {"quant_method": "gptq"}}), "quantization_config");
-    refusal(json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor");
-    refusal(json!({"rope_parameters": {"partial_rotary_factor": 0.5}}), "rope_parameters.partial_rotary_factor");
-    let yarn = refusal(json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}), "rope_scaling.type");
-    assert!(yarn.contains("\"yarn\"") && yarn.contains("llama3"), "{yarn}");
-    refusal(json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}), "rope_parameters.rope_type");
+    refusal(
+        json!({"quantization_config": {"quant_method": "gptq"}}),
+        "quantization_config",
+    );
+    refusal(
+        json!({"partial_rotary_factor": 0.5}),
+        "partial_rotary_factor",
+    );
+    refusal(
+        json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
+        "rope_parameters.partial_rotary_factor",
+    );
+    let yarn = refusal(
+        json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+        "rope_scaling.type",
+    );
+    assert!(
+        yarn.contains("\"yarn\"") && yarn.contains("llama3"),
+        "{yarn}"
+    );
+    refusal(
+        json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
+        "rope_parameters.rope_type",
+    );
 }
 
 #[test]
 fn sizes_out_of_bounds_are_refused_by_name() {
-    for field in
-        ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "head_dim",
-            "num_key_value_heads", "max_position_embeddings"]
-    {
-        for bad in [json!(0), json!(-4), json!(1u64 << 40), json!(u64::MAX), json!(64.0), json!("64"), json!([64])] {
+    for field in [
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "head_dim",
+        "num_key_value_heads",
+        "max_position_embeddings",
+    ] {
+        for bad in [
+            json!(0),
+            json!(-4),
+            json!(1u64 << 40),
+            json!(u64::MAX),
+            json!(64.0),
+            json!("64"),
+            json!([64]),
+        ] {
             let message = refusal(json!({field: bad}), field);
             assert!(message.contains(&bad.to_string()), "{message}");
         }
     }
-    for field in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"] {
+    for field in [
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+    ] {
         let message = refusal(json!({field: null}), field);
         assert!(message.contains("missing"), "{message}");
     }
@@ -125,7 +224,12 @@ fn heads_must_fit_together() {
     refusal(json!({"num_key_value_heads": 3}), "num_key_value_heads");
     refusal(json!({"num_key_value_heads": 8}), "num_key_value_heads");
     refusal(json!({"num_attention_heads": 5}), "hidden_size");
-    assert_eq!(read(json!({"num_attention_heads": 5, "head_dim": 30})).unwrap().query_size(), 150);
+    assert_eq!(
+        read(json!({"num_attention_heads": 5, "head_dim": 30}))
+            .unwrap()
+            .query_size(),
+        150
+    );
     refusal(json!({"head_dim": 15}), "head_dim");
     refusal(json!({"num_attention_heads": 64}), "hidden_size");
     refusal(json!({"num_attention_heads": 128}), "hidden_size");
@@ -133,12 +237,21 @@ fn heads_must_fit_together() {
 
 #[test]
 fn numbers_out_of_bounds_are_refused_by_name() {
-    for bad in [json!(0.0), json!(-1e-5), json!(1e-300), json!(2.0), json!("1e-5")] {
+    for bad in [
+        json!(0.0),
+        json!(-1e-5),
+        json!(1e-300),
+        json!(2.0),
+        json!("1e-5"),
+    ] {
         refusal(json!({"rms_norm_eps": bad}), "rms_norm_eps");
     }
     for bad in [json!(0), json!(-1.0), json!(1e300), json!("10000")] {
         refusal(json!({"rope_theta": bad}), "rope_theta");
-        refusal(json!({"rope_parameters": {"rope_theta": bad}}), "rope_parameters.rope_theta");
+        refusal(
+            json!({"rope_parameters": {"rope_theta": bad}}),
+            "rope_parameters.rope_theta",
+        );
     }
     let good = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
     for (field, bad) in [
@@ -151,9 +264,15 @@ fn numbers_out_of_bounds_are_refused_by_name() {
         let mut scaling = good.clone();
         scaling[field] = bad.clone();
         if field.starts_with("original") || !bad.is_null() {
-            refusal(json!({"rope_scaling": scaling}), &format!("rope_scaling.{field}"));
+            refusal(
+                json!({"rope_scaling": scaling}),
+                &format!("rope_scaling.{field}"),
+            );
         } else {
-            assert!(matches!(read(json!({"rope_scaling": scaling})), Err(Error::MissingField { .. })));
+            assert!(matches!(
+                read(json!({"rope_scaling": scaling})),
+                Err(Error::MissingField { .. })
+            ));
         }
     }
     refusal(json!({"rope_scaling": [1]}), "rope_scaling");
@@ -167,8 +286,19 @@ fn long_values_are_cut_in_messages() {
 
 #[test]
 fn text_that_is_no_object_is_refused() {
-    for text in ["", "{", "[]", "7", "null", "\u{0}", "{\"model_type\": \"llama\"} x"] {
-        assert!(matches!(ModelConfig::from_json(text), Err(Error::Json { .. })), "{text}");
+    for text in [
+        "",
+        "{",
+        "[]",
+        "7",
+        "null",
+        "\u{0}",
+        "{\"model_type\": \"llama\"} x",
+    ] {
+        assert!(
+            matches!(ModelConfig::from_json(text), Err(Error::Json { .. })),
+            "{text}"
+        );
     }
 }
 
@@ -181,10 +311,18 @@ fn value() -> impl Strategy<Value = Value> {
         any::<f64>().prop_map(Value::from),
         (0u64..5000).prop_map(Value::from),
         (0u32..64).prop_map(|shift| Value::from(1u64 << shift)),
-        prop::sample::select(vec!["llama", "llama3", "default", "silu", "bfloat16", ""]).prop_map(Value::from),
+        prop::sample::select(vec!["llama", "llama3", "default", "silu", "bfloat16", ""])
+            .prop_map(Value::from),
     ];
     leaf.prop_recursive(2, 12, 6, |inner| {
-        let key = prop::sample::select(vec!["rope_type", "type", "factor", "rope_theta", "low_freq_factor", "x"]);
+        let key = prop::sample::select(vec![
+            "rope_type",
+            "type",
+            "factor",
+            "rope_theta",
+            "low_freq_factor",
+            "x",
+        ]);
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
             prop::collection::vec((key.prop_map(String::from), inner), 0..5)

@@ -1,0 +1,240 @@
+//! A model behind a budget computes what it computes without one, and what transformers computes.
+
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use outsize_generate::{
+    Decoder, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
+};
+use outsize_models::Logits;
+use outsize_plan::{Budget, Tier};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Reference fixtures of the models crate: tiny checkpoints with what transformers computed.
+const FIXTURES: [&str; 6] = [
+    "mha-tied",
+    "gqa",
+    "head-dim",
+    "llama3-rope",
+    "gqa-bf16",
+    "mha-tied-bf16",
+];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../models/tests/fixtures")
+        .join(name)
+}
+
+fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
+    let text = std::fs::read_to_string(fixture(name).join("expected.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ids = |key: &str| -> Vec<u32> {
+        let list = value[key].as_array().unwrap();
+        list.iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    let file = Checkpoint::open(fixture(name).join("expected.safetensors")).unwrap();
+    let raw = file.read(file.get("logits").unwrap()).unwrap();
+    let logits = raw.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+    (ids("ids"), ids("greedy"), logits.collect())
+}
+
+fn open(folder: &Path, budget: Option<u64>, logits: Logits) -> Result<Pipeline, PipelineError> {
+    let mut max_memory = Budget::default();
+    if let Some(bytes) = budget {
+        max_memory.set(Tier::Cpu, bytes);
+    }
+    let settings = Settings {
+        max_memory,
+        context: 64,
+        prompt: 32,
+        logits,
+    };
+    Pipeline::open(folder, read_config(folder)?, &settings, |_| {})
+}
+
+fn logits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<f32> {
+    let mut all = Vec::new();
+    pipeline
+        .logits(ids, |rows| all.extend_from_slice(rows))
+        .unwrap();
+    pipeline.clear();
+    all
+}
+
+fn greedy(pipeline: &mut Pipeline, ids: &[u32], count: usize) -> Vec<u32> {
+    let request = Request {
+        ids: ids.to_vec(),
+        max_new_tokens: count,
+        eos: Vec::new(),
+        sampling: Sampling::default(),
+    };
+    let outcome = generate(pipeline, &request, |_| ControlFlow::Continue(())).unwrap();
+    pipeline.clear();
+    outcome.tokens
+}
+
+/// The least budget that works, from the planner's own message.
+fn least_budget(folder: &Path) -> u64 {
+    match open(folder, Some(1), Logits::All).unwrap_err() {
+        PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
+            shortfall,
+        ))) => shortfall.least,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn logits_and_greedy_tokens_are_those_of_transformers() {
+    for name in FIXTURES {
+        let (ids, tokens, reference) = expected(name);
+        let mut pipeline = open(&fixture(name), None, Logits::All).unwrap();
+        let found = logits(&mut pipeline, &ids);
+        let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        let worst = found
+            .iter()
+            .zip(&reference)
+            .fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert_eq!(found.len(), reference.len());
+        assert!(worst <= 1e-4 * largest, "{name}: {worst} of {largest}");
+        assert_eq!(greedy(&mut pipeline, &ids, tokens.len()), tokens, "{name}");
+    }
+}
+
+/// A checkpoint of some 50 MB in bf16, so that a ring is smaller than the weights; its head has several
+/// tiles.
+fn wide(folder: &Path, tied: bool, dtype: Dtype) {
+    let config = format!(
+        r#"{{"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+            "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 6000, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 128, "tie_word_embeddings": {tied}}}"#
+    );
+    let parsed = outsize_models::ModelConfig::from_json(&config).unwrap();
+    let tensors: Vec<_> = parsed
+        .blocks()
+        .into_iter()
+        .flat_map(|block| block.tensors)
+        .collect();
+    let specs = tensors
+        .iter()
+        .map(|tensor| TensorSpec::new(&tensor.name, dtype, tensor.shape.clone()))
+        .collect();
+    let mut writer = ShardWriter::create(folder, specs, 20_000_000).unwrap();
+    writer.add_file("config.json", config.as_bytes()).unwrap();
+    let random = outsize_models::RandomWeights::new(3);
+    for tensor in &tensors {
+        let mut values = vec![0.0; tensor.elements() as usize];
+        random.fill(tensor, 0, &mut values);
+        let bytes: Vec<u8> = match dtype {
+            Dtype::F32 => values
+                .iter()
+                .flat_map(|v| (4.0 * v).to_le_bytes())
+                .collect(),
+            _ => values
+                .iter()
+                .flat_map(|v| half::bf16::from_f32(4.0 * v).to_le_bytes())
+                .collect(),
+        };
+        writer.write(&tensor.name, &bytes).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn placement_never_changes_a_bit() {
+    for (tied, dtype) in [
+        (false, Dtype::BF16),
+        (true, Dtype::BF16),
+        (false, Dtype::F32),
+    ] {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let folder = dir.path().join("model");
+        wide(&folder, tied, dtype);
+        let ids: Vec<u32> = (0..20).map(|i| (i * 131 + 7) % 6000).collect();
+        let mut resident = open(&folder, None, Logits::All).unwrap();
+        let (reference, tokens) = (logits(&mut resident, &ids), greedy(&mut resident, &ids, 12));
+        assert_eq!(resident.device_map().streamed_bytes(), 0);
+        let weights = resident.device_map().resident_bytes();
+        let least = least_budget(&folder);
+        // The process grows a little between two looks at it.
+        for extra in [2 << 20, weights / 5, weights / 3] {
+            let mut streamed = open(&folder, Some(least + extra), Logits::All).unwrap();
+            assert!(
+                streamed.device_map().streamed_bytes() > 0,
+                "{tied} {dtype} {extra}"
+            );
+            let found = logits(&mut streamed, &ids);
+            assert!(
+                found
+                    .iter()
+                    .zip(&reference)
+                    .all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{tied} {dtype} {extra}"
+            );
+            assert_eq!(greedy(&mut streamed, &ids, 12), tokens);
+        }
+    }
+}
+
+#[test]
+fn a_prompt_in_several_passes_gives_the_same_logits() {
+    let (ids, _, _) = expected("gqa");
+    let folder = fixture("gqa");
+    let mut at_once = open(&folder, None, Logits::All).unwrap();
+    let reference = logits(&mut at_once, &ids);
+    let settings = Settings {
+        max_memory: Budget::default(),
+        context: 64,
+        prompt: 3,
+        logits: Logits::All,
+    };
+    let config = read_config(&folder).unwrap();
+    let mut parts = Pipeline::open(&folder, config, &settings, |_| {}).unwrap();
+    let found = logits(&mut parts, &ids);
+    let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    for (a, b) in found.iter().zip(&reference) {
+        assert!((a - b).abs() <= 1e-5 * largest);
+    }
+    let mut rows = Vec::new();
+    parts
+        .logits(&ids[..2], |part| rows.push(part.len()))
+        .unwrap();
+    assert_eq!(parts.position(), 2);
+    assert_eq!(rows.iter().sum::<usize>(), 2 * parts.config().vocab_size);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let dir = TempDir::new().unwrap();
+    let error = read_config(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("config.json"), "{error}");
+    std::fs::write(dir.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
+    let error = read_config(dir.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("mamba") && error.contains("llama"),
+        "{error}"
+    );
+
+    let folder = fixture("gqa");
+    let settings = Settings {
+        max_memory: Budget::default(),
+        context: 1 << 20,
+        prompt: 1,
+        logits: Logits::Last,
+    };
+    let config = read_config(&folder).unwrap();
+    let error = Pipeline::open(&folder, config, &settings, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("--context"), "{error}");
+
+    let mut pipeline = open(&folder, None, Logits::Last).unwrap();
+    let vocabulary = pipeline.config().vocab_size as u32;
+    let error = pipeline.forward(&[vocabulary]).unwrap_err();
+    assert!(
+        error.to_string().contains(&vocabulary.to_string()),
+        "{error}"
+    );
+    // Refused before anything was computed: the pipeline goes on.
+    assert_eq!(pipeline.position(), 0);
+    pipeline.forward(&[1, 2]).unwrap();
+    assert_eq!(pipeline.position(), 2);
+}

@@ -1,0 +1,35 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why a measurement failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file to read cannot be opened.
+    #[error("cannot open {path} to measure the disk's speed: {source}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A read of the file failed.
+    #[error("cannot read {path} at byte {offset} to measure the disk's speed: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes.
+        offset: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is nothing to time.
+    #[error(
+        "{path} is too small to measure the disk's speed with: take a file of at least one megabyte, better a \
+         hundred"
+    )]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+    },
+}
