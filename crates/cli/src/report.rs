@@ -9,7 +9,10 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Bytes that are read to find the disk's speed after a run.
-const PROBE_BYTES: u64 = 256 << 20;
+const PROBE_BYTES: u64 = 512 << 20;
+
+/// The most memory that these are read into: as with the ring, more than the processor's cache.
+const PROBE_MEMORY: u64 = 64 << 20;
 
 /// The result of `outsize run --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
@@ -71,7 +74,8 @@ impl Report {
         let placement = pipeline.device_map().clone();
         let streamed = pipeline.streamed_range();
         drop(pipeline);
-        let disk = streamed.and_then(|(path, range)| disk_speed(&path, range));
+        let ring = placement.ring_bytes();
+        let disk = streamed.and_then(|(path, range)| disk_speed(&path, range, ring));
         Self {
             text,
             tokens: outcome.tokens.clone(),
@@ -130,9 +134,9 @@ fn finish(outcome: &Outcome) -> &'static str {
 }
 
 /// The speed of direct reads where the streamed weights lie, in bytes per second.
-fn disk_speed(path: &Path, range: Range<u64>) -> Option<f64> {
+fn disk_speed(path: &Path, range: Range<u64>, ring: u64) -> Option<f64> {
     let range = range.start..range.end.min(range.start + PROBE_BYTES);
-    let speed = outsize::machine::direct_read_speed(path, range).ok()?;
+    let speed = outsize::machine::direct_read_speed(path, range, ring.min(PROBE_MEMORY)).ok()?;
     // Through the page cache it would be the memory's speed, not the disk's.
     speed.direct.then_some(speed.bytes_per_second)
 }

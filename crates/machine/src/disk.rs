@@ -21,7 +21,7 @@ const LARGE_PAGE: usize = 2 << 20;
 /// Alignment of offset, length and memory that direct reads want, in bytes.
 const ALIGN: usize = 4096;
 
-/// The memory that [`direct_read_speed`] takes while it runs, in bytes.
+/// The least memory that [`direct_read_speed`] takes while it runs, in bytes.
 pub const BUFFER_BYTES: u64 = (THREADS * LARGE_PAGE) as u64;
 
 /// How fast a file was read.
@@ -43,11 +43,12 @@ pub struct DiskSpeed {
 
 /// Reads a range of the file's bytes, cut to whole pages and to its end, with several reads in flight, and
 /// says how fast that was. The reads go past the page cache where the file system allows it (Linux, `O_DIRECT`).
-/// Takes [`BUFFER_BYTES`] of memory.
+/// They go into `memory` bytes of memory, [`BUFFER_BYTES`] at least, one after the other: what is small enough to
+/// stay in the processor's cache is written faster than any that is of use to read into.
 ///
 /// # Errors
 /// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] if there is not one page to read.
-pub fn direct_read_speed(path: &Path, range: Range<u64>) -> Result<DiskSpeed, Error> {
+pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<DiskSpeed, Error> {
     let open = |source| Error::Open {
         path: path.to_path_buf(),
         source,
@@ -65,9 +66,10 @@ pub fn direct_read_speed(path: &Path, range: Range<u64>) -> Result<DiskSpeed, Er
     }
     // Some file systems refuse to open, others to read.
     let direct = open_direct(path).ok().filter(|file| {
-        Aligned::new().is_ok_and(|mut page| read_at(file, &mut page, ALIGN, start).is_ok())
+        Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, ALIGN, start).is_ok())
     });
-    let measured = measure(direct.as_ref().unwrap_or(&plain), start..end);
+    let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+    let measured = measure(direct.as_ref().unwrap_or(&plain), start..end, memory);
     let seconds = measured.map_err(|(offset, source)| Error::Read {
         path: path.to_path_buf(),
         offset,
@@ -84,13 +86,13 @@ pub fn direct_read_speed(path: &Path, range: Range<u64>) -> Result<DiskSpeed, Er
 }
 
 /// Reads the range, of whole pages, and says how many seconds that took, or where it failed.
-fn measure(file: &File, range: Range<u64>) -> Result<f64, (u64, io::Error)> {
+fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, io::Error)> {
     let next = AtomicU64::new(range.start);
     let failed = AtomicBool::new(false);
     let failure = Mutex::new(None);
     // Taken and touched before the clock starts.
     let mut buffers = (0..THREADS)
-        .map(|_| Aligned::new())
+        .map(|_| Aligned::new(memory / THREADS))
         .collect::<io::Result<Vec<_>>>()
         .map_err(|source| (range.start, source))?;
     let began = Instant::now();
@@ -119,27 +121,42 @@ fn measure(file: &File, range: Range<u64>) -> Result<f64, (u64, io::Error)> {
     }
 }
 
-/// Memory for one read: a large page where the system has them.
+/// Memory for the reads of one thread, one after the other: large pages where the system has them.
 struct Aligned {
     memory: MmapMut,
     start: usize,
+    /// Large pages in it, one read each.
+    pages: usize,
+    next: usize,
 }
 
 impl Aligned {
-    fn new() -> io::Result<Self> {
-        let memory = MmapMut::map_anon(2 * LARGE_PAGE)?;
+    /// About `bytes` of memory, one large page at least.
+    fn new(bytes: usize) -> io::Result<Self> {
+        let pages = (bytes / LARGE_PAGE).max(1);
+        let memory = MmapMut::map_anon((pages + 1) * LARGE_PAGE)?;
         // Only advice.
         #[cfg(target_os = "linux")]
         let _ = memory.advise(memmap2::Advice::HugePage);
         let start = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
-        let mut aligned = Self { memory, start };
+        let mut aligned = Self {
+            memory,
+            start,
+            pages,
+            next: 0,
+        };
         // So that every page is there before the clock starts.
-        aligned.slice(BLOCK).fill(1);
+        for _ in 0..pages {
+            aligned.slice(BLOCK).fill(1);
+        }
         Ok(aligned)
     }
 
+    /// The place of the next read.
     fn slice(&mut self, len: usize) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + len]
+        let at = self.start + self.next * LARGE_PAGE;
+        self.next = (self.next + 1) % self.pages;
+        &mut self.memory[at..at + len]
     }
 }
 
@@ -189,7 +206,7 @@ mod tests {
 
     #[test]
     fn memory_is_aligned() {
-        let mut aligned = Aligned::new().unwrap();
+        let mut aligned = Aligned::new(0).unwrap();
         let slice = aligned.slice(BLOCK);
         assert_eq!(slice.len(), BLOCK);
         assert_eq!(slice.as_ptr() as usize % LARGE_PAGE, 0);
@@ -201,7 +218,7 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * ALIGN).map(|at| (at / ALIGN) as u8).collect();
         std::fs::write(file.path(), bytes).unwrap();
         let plain = File::open(file.path()).unwrap();
-        let mut buffer = Aligned::new().unwrap();
+        let mut buffer = Aligned::new(0).unwrap();
         read_at(&plain, &mut buffer, 2 * ALIGN, ALIGN as u64).unwrap();
         assert_eq!(buffer.slice(2 * ALIGN)[..ALIGN], [1; ALIGN]);
         assert_eq!(buffer.slice(2 * ALIGN)[ALIGN..], [2; ALIGN]);
@@ -213,7 +230,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![0; BLOCK + 1]).unwrap();
         let plain = File::open(file.path()).unwrap();
-        let (offset, error) = measure(&plain, 0..2 * BLOCK as u64).unwrap_err();
+        let (offset, error) = measure(&plain, 0..2 * BLOCK as u64, 0).unwrap_err();
         assert_eq!(offset, BLOCK as u64);
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }

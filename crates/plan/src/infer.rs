@@ -30,9 +30,9 @@ impl Default for Options {
 /// Decides which tensors of `tree` stay in main memory and which are streamed, so that weights, ring
 /// and needs stay within the budget of [`Tier::Cpu`]. Without such a budget everything stays.
 ///
-/// Small tensors always stay. Then blocks stay in the order of execution, as many as fit beside the
+/// Small tensors always stay. Then tensors stay in the order of execution, as many as fit beside the
 /// ring that the others need: twice the largest unit that is streamed, so that one is read while the other
-/// is used. Tensors that share their memory stay together. What is left of the budget enlarges the
+/// is used. With one execution device a block need not be whole: what of it is streamed comes to it. Tensors that share their memory stay together. What is left of the budget enlarges the
 /// ring, which keeps what it can from one pass to the next. A larger budget never streams more.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! In which order tensors become resident, and what each step of it costs.
 //!
-//! Step 0 are the tensors that are too small to be worth streaming. Each further step is a block, in the
-//! order of execution; blocks of which nothing is left but single rows come last, since streaming
-//! those costs nothing. What is resident after step `k` is so after step `k + 1`: that is why a larger
+//! Step 0 are the tensors that are too small to be worth streaming. Each further step is a tensor (with those
+//! that share its memory), in the order of execution; tables that are read by single rows come last, since
+//! streaming those costs nothing. What is resident after step `k` is so after step `k + 1`: that is why a larger
 //! budget never streams more.
 
 use crate::tree::round_up;
@@ -68,41 +68,22 @@ impl Steps {
                 costs[0].add(group, options);
             }
         }
-        let mut next = 0;
-        let blocks: Vec<(&[usize], bool)> = tree
-            .blocks
-            .iter()
-            .map(|block| {
-                let range = next..next + block.tensors.len();
-                next = range.end;
-                let own = &of_tensor[range];
-                let streams = own.iter().zip(&block.tensors).any(|(at, tensor)| {
-                    groups[*at].step.is_none() && tensor.unit(options.tile_bytes) > 0
-                });
-                (own, streams)
-            })
-            .collect();
-        let first = blocks.iter().filter(|(_, streams)| *streams);
-        let last = blocks.iter().filter(|(_, streams)| !*streams);
-        for (own, _) in first.chain(last) {
-            let mut cost = Cost::default();
-            let step = costs.len();
-            let mut any = false;
-            for at in *own {
+        // First what streams, at its first use that does; then what is only read by rows.
+        for streaming in [true, false] {
+            for (tensor, at) in tree.tensors().zip(&of_tensor) {
                 let group = &mut groups[*at];
-                if group.step.is_none() {
-                    group.step = Some(step);
+                let streams = tensor.unit(options.tile_bytes) > 0;
+                if group.step.is_none() && (streams || !streaming) {
+                    let mut cost = Cost::default();
                     cost.add(group, options);
-                    any = true;
+                    group.step = Some(costs.len());
+                    costs.push(cost);
                 }
-            }
-            if any {
-                costs.push(cost);
             }
         }
         Ok(Self {
             costs,
-            // Each group has a block, and each block was visited.
+            // Every group got a step above.
             of_tensor: of_tensor
                 .iter()
                 .map(|at| groups[*at].step.unwrap_or(0))
