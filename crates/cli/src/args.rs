@@ -56,13 +56,18 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub max_new_tokens: usize,
     /// 0 takes the likeliest token each time; higher is more varied
-    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    #[arg(
+        long,
+        default_value_t = 0.0,
+        value_name = "T",
+        allow_negative_numbers = true
+    )]
     pub temperature: f32,
     /// Choose among the K likeliest tokens only
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// The same seed gives the same text
     #[arg(long, default_value_t = 0, value_name = "SEED")]

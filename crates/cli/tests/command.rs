@@ -1,0 +1,343 @@
+//! The command as a person or a script meets it: each test runs the binary.
+
+use outsize_checkpoint::{Checkpoint, Dtype};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn outsize(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outsize"))
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn done(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// The message of a command that failed with `status`. No panic ever reaches a user.
+#[track_caller]
+fn failed(output: &Output, status: i32) -> String {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
+    message
+}
+
+/// A folder on the disk that holds the build, not in memory.
+fn folder() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A model of some 65 MB in bf16, streamable in about two thirds of that.
+const CONFIG: &str = r#"{
+    "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 4,
+    "num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 3000, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512, "tie_word_embeddings": false, "eos_token_id": 2
+}"#;
+
+fn model(dir: &TempDir) -> PathBuf {
+    let config = dir.path().join("wide.json");
+    std::fs::write(&config, CONFIG).unwrap();
+    let out = dir.path().join("model");
+    done(&outsize(&[
+        "synth",
+        path(&config),
+        path(&out),
+        "--max-shard-size",
+        "20MB",
+        "--seed",
+        "5",
+    ]));
+    out
+}
+
+fn run(model: &Path, more: &[&str]) -> Output {
+    let mut args = vec!["run", path(model), "--ids", "5,6,7,8", "--json"];
+    args.extend(more);
+    outsize(&args)
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_str(&done(output)).unwrap()
+}
+
+#[test]
+fn a_budget_changes_memory_and_nothing_else() {
+    let dir = folder();
+    let model = model(&dir);
+    let more = ["--max-new-tokens", "8", "--ignore-eos"];
+    let resident = report(&run(&model, &more));
+    assert_eq!(resident["tokens"].as_array().unwrap().len(), 8);
+    assert_eq!(resident["placement"]["streamed_bytes"], 0);
+
+    let message = failed(&run(&model, &["--max-memory", "cpu=1MB"]), 1);
+    let least: u64 = {
+        let (_, rest) = message.split_once("at least cpu=").unwrap();
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("{message}"))
+    };
+    // What the message asks for does, give or take what the process itself takes a moment later.
+    for budget in [least + (1 << 20), least + (10 << 20)] {
+        let limit = format!("cpu={budget}");
+        let mut args = more.to_vec();
+        args.extend(["--max-memory", &limit]);
+        let streamed = report(&run(&model, &args));
+        assert_eq!(streamed["tokens"], resident["tokens"]);
+        assert_eq!(streamed["text"], resident["text"]);
+        assert!(streamed["placement"]["streamed_bytes"].as_u64().unwrap() > 10_000_000);
+        let peak = streamed["peak_rss_bytes"].as_u64().unwrap();
+        assert!(peak <= budget, "peak {peak} > budget {budget}");
+        for field in [
+            "load_seconds",
+            "prefill_seconds",
+            "first_token_seconds",
+            "seconds_per_token",
+            "link_bytes_per_second",
+        ] {
+            assert!(streamed[field].as_f64().unwrap() > 0.0, "{field}");
+        }
+        assert!(
+            streamed["bytes_read"].as_u64().unwrap()
+                > 6 * streamed["placement"]["streamed_bytes"].as_u64().unwrap() / 2
+        );
+    }
+}
+
+#[test]
+fn text_streams_and_the_seed_decides() {
+    let dir = folder();
+    let model = model(&dir);
+    let sampled = |seed: &str| {
+        let output = outsize(&[
+            "run",
+            path(&model),
+            "--prompt",
+            "Hello, wörld",
+            "--max-new-tokens",
+            "12",
+            "--temperature",
+            "1",
+            "--top-k",
+            "50",
+            "--top-p",
+            "0.95",
+            "--seed",
+            seed,
+            "--ignore-eos",
+        ]);
+        let shown = text(&output.stderr);
+        assert!(
+            shown.contains("resident") && shown.contains("tokens/s"),
+            "{shown}"
+        );
+        assert!(shown.contains("peak memory"), "{shown}");
+        done(&output)
+    };
+    let first = sampled("1");
+    assert!(first.trim().len() > 12, "{first:?}");
+    assert!(first.ends_with('\n'));
+    assert_eq!(sampled("1"), first);
+    assert_ne!(sampled("2"), first);
+}
+
+#[test]
+fn logits_are_the_same_streamed_or_not() {
+    let dir = folder();
+    let model = model(&dir);
+    let logits = |name: &str, more: &[&str]| {
+        let out = dir.path().join(name);
+        let mut args = vec![
+            "logits",
+            path(&model),
+            "--ids",
+            "1,2,3,4,5",
+            "--output",
+            path(&out),
+        ];
+        args.extend(more);
+        done(&outsize(&args));
+        let file = Checkpoint::open(&out).unwrap();
+        let tensor = file.get("logits").unwrap();
+        assert_eq!(
+            (tensor.dtype, &tensor.shape[..]),
+            (Dtype::F32, &[1, 5, 3000][..])
+        );
+        file.read(tensor).unwrap()
+    };
+    let resident = logits("a.safetensors", &[]);
+    let streamed = logits("b.safetensors", &["--max-memory", "cpu=75MB"]);
+    assert!(resident == streamed);
+    // Never over a file of the user's unless told so.
+    let again = outsize(&[
+        "logits",
+        path(&model),
+        "--ids",
+        "1",
+        "--output",
+        path(&dir.path().join("a.safetensors")),
+    ]);
+    assert!(failed(&again, 2).contains("--force"));
+    assert!(resident == logits("a.safetensors", &["--force"]));
+}
+
+#[test]
+fn synth_is_decided_by_the_seed_and_leaves_nothing_when_interrupted() {
+    let dir = folder();
+    let model = model(&dir);
+    let config = dir.path().join("wide.json");
+    let read = |folder: &Path, tensor: &str| {
+        let checkpoint = Checkpoint::open(folder).unwrap();
+        checkpoint.read(checkpoint.get(tensor).unwrap()).unwrap()
+    };
+    let name = "model.layers.1.mlp.up_proj.weight";
+    for (seed, same) in [("5", true), ("6", false)] {
+        let out = dir.path().join(format!("seed-{seed}"));
+        done(&outsize(&[
+            "synth",
+            path(&config),
+            path(&out),
+            "--seed",
+            seed,
+        ]));
+        assert_eq!(read(&model, name) == read(&out, name), same);
+    }
+    // Taken already.
+    let message = failed(&outsize(&["synth", "llama-demo", path(&model)]), 1);
+    assert!(message.contains("model"), "{message}");
+
+    #[cfg(unix)]
+    {
+        let before = dir.path().read_dir().unwrap().count();
+        let out = dir.path().join("large");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_outsize"))
+            .args(["synth", "llama-7b", path(&out)])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Long enough to have begun, far too short to be done with 13.5 GB.
+        while dir.path().read_dir().unwrap().count() == before {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(dir.path().read_dir().unwrap().count(), before);
+    }
+}
+
+#[test]
+fn bad_usage_is_said_in_one_line() {
+    let dir = folder();
+    let model = model(&dir);
+    let model = path(&model);
+    let cases: [(&[&str], i32, &[&str]); 10] = [
+        (
+            &["run", "/no/such/folder", "--ids", "1"],
+            2,
+            &["/no/such/folder"],
+        ),
+        (&["run", model, "--ids", "1,x"], 2, &["--ids", "\"x\""]),
+        (&["run", model, "--ids", "3000"], 2, &["3000"]),
+        (
+            &["run", model, "--ids", "1", "--max-memory", "600MB"],
+            2,
+            &["--max-memory", "cpu=600MB"],
+        ),
+        (
+            &["run", model, "--ids", "1", "--max-memory", "cpu=lots"],
+            2,
+            &["--max-memory", "lots"],
+        ),
+        (
+            &["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"],
+            1,
+            &["gpu0"],
+        ),
+        (
+            &["run", model, "--ids", "1", "--context", "100000"],
+            1,
+            &["--context", "512"],
+        ),
+        (
+            &["run", model, "--ids", "1", "--temperature", "-1"],
+            1,
+            &["--temperature"],
+        ),
+        (&["run", model, "--prompt", ""], 1, &["prompt"]),
+        (
+            &["synth", "llama-9b", "/tmp/never"],
+            2,
+            &["llama-9b", "llama-1b"],
+        ),
+    ];
+    for (args, status, parts) in cases {
+        let message = failed(&outsize(args), status);
+        for part in parts {
+            assert!(
+                message.contains(part),
+                "{args:?}: {part} is not in: {message}"
+            );
+        }
+    }
+    assert_eq!(outsize(&["run", model]).status.code(), Some(2));
+    assert_eq!(outsize(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_broken_checkpoint_is_named() {
+    let dir = folder();
+    let model = model(&dir);
+    let shard = model.join("model-00002-of-00004.safetensors");
+    let whole = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, &whole[..whole.len() / 2]).unwrap();
+    let message = failed(&run(&model, &[]), 1);
+    assert!(
+        message.contains("model-00002-of-00004.safetensors"),
+        "{message}"
+    );
+    std::fs::remove_file(&shard).unwrap();
+    let message = failed(&run(&model, &[]), 1);
+    assert!(
+        message.contains("model-00002-of-00004.safetensors"),
+        "{message}"
+    );
+    std::fs::write(model.join("config.json"), "{").unwrap();
+    let message = failed(&run(&model, &[]), 1);
+    assert!(message.contains("config.json"), "{message}");
+    std::fs::remove_file(model.join("config.json")).unwrap();
+    let message = failed(&run(&model, &[]), 1);
+    assert!(message.contains("config.json"), "{message}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let dir = folder();
+    let model = model(&dir);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outsize"))
+        .args(["run", path(&model), "--prompt", "a", "--ignore-eos"])
+        .args(["--max-new-tokens", "400"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(failed(&output, 0).matches("error").count(), 0);
+}
