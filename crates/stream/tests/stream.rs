@@ -43,7 +43,7 @@ fn check(stream: &Stream, units: &[Unit], id: UnitId) -> Result<(), Error> {
     assert_eq!(bytes.len() as u64, unit.len_in_memory());
     match &unit.convert {
         None => {
-            assert!(bytes.as_ptr() as usize % unit.align == 0);
+            assert!((bytes.as_ptr() as usize).is_multiple_of(unit.align));
             for (at, found) in bytes.iter().enumerate() {
                 assert_eq!(
                     *found,
