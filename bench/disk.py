@@ -21,7 +21,7 @@ def read(path: str, start: int, length: int, threads: int, block: int) -> float:
 
     def work():
         # Large pages: scattered small ones split a read into many requests, and would make the disk seem slow.
-        memory = mmap.mmap(-1, block + (4 << 20))
+        memory = mmap.mmap(-1, block + (4 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_HUGEPAGE)
         buffer = memoryview(memory)[-address(memory) % (2 << 20) :][:block]
         buffer[::4096] = bytes(block // 4096)

@@ -149,11 +149,8 @@ mod tests {
         assert_eq!(buffer.len(), 2 * BLOCK);
         assert_eq!(buffer.start.as_ptr() as usize % BLOCK, 0);
         // SAFETY: nobody else has access.
-        assert!(
-            unsafe { buffer.bytes(0..buffer.len()) }
-                .iter()
-                .all(|b| *b == 0)
-        );
+        let bytes = unsafe { buffer.bytes(0..buffer.len()) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
     }
 
     #[test]
