@@ -19,8 +19,8 @@ def available() -> bool:
         return False
 
 
-def run(command: list[str], limit: int | None, timeout: float = 1800, env=None):
-    """Runs `command` with at most `limit` bytes; returns (exit status, stdout, stderr, peak bytes of the cgroup, seconds)."""
+def run(command: list[str], limit: int | None, timeout: float = 240, env=None):
+    """Runs `command` with at most `limit` bytes; kills it after `timeout` seconds. Returns (exit status, stdout, stderr, peak bytes of the cgroup, seconds)."""
     group = ROOT / f"outsize-bench-{os.getpid()}"
     if limit is not None:
         group.mkdir()
@@ -36,6 +36,8 @@ def run(command: list[str], limit: int | None, timeout: float = 1800, env=None):
         seconds = time.perf_counter() - start
         peak = int((group / "memory.max_usage_in_bytes").read_text()) if limit is not None else None
         return done.returncode, done.stdout, done.stderr, peak, seconds
+    except subprocess.TimeoutExpired:
+        return 124, "", f"not done after {timeout} seconds", None, timeout
     finally:
         if limit is not None:
             for _ in range(50):

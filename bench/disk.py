@@ -43,13 +43,22 @@ def read(path: str, start: int, length: int, threads: int, block: int) -> float:
     return length / (time.perf_counter() - begun)
 
 
-def speed(path: str, length: int = 512 << 20) -> float:
-    """The best of the shapes, each over its own part of the file as far as it is long enough."""
+def best_shape(path: str) -> tuple[int, int]:
+    """The number of reads in flight and the block size that read fastest."""
     size = os.path.getsize(path) // (4 << 20) * (4 << 20)
-    length = min(length, size)
-    starts = [i * length % max(size - length + 1, 1) // (4 << 20) * (4 << 20) for i in range(len(SHAPES))]
-    return max(read(path, start, length, *shape) for start, shape in zip(starts, SHAPES))
+    return max(SHAPES, key=lambda shape: read(path, 0, size, *shape))
+
+
+def sustained(path: str, shape: tuple[int, int], seconds: float = 3.0) -> float:
+    """Bytes per second over some seconds of reading the file again and again: long enough to meet the disk's slow moments too."""
+    size = os.path.getsize(path) // (4 << 20) * (4 << 20)
+    begun, total = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        read(path, 0, size, *shape)
+        total += size
+    return total / (time.perf_counter() - begun)
 
 
 if __name__ == "__main__":
-    print(f"{speed(sys.argv[1]) / 1e9:.2f} GB/s")
+    shape = best_shape(sys.argv[1])
+    print(f"{sustained(sys.argv[1], shape) / 1e9:.2f} GB/s with {shape[0]} reads of {shape[1] >> 20} MiB in flight")

@@ -2,6 +2,9 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A bar over `total` bytes, invisible where nobody would see it move.
 pub fn bytes(total: u64, what: &str) -> ProgressBar {
@@ -16,5 +19,48 @@ pub fn bytes(total: u64, what: &str) -> ProgressBar {
     ) {
         Ok(style) => bar.with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")),
         Err(_) => bar,
+    }
+}
+
+/// How often a bar that follows a count looks at it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A bar that follows the bytes which a stream reads, until it is dropped.
+pub struct Following {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Following {
+    /// Follows `read` up to `total` bytes.
+    pub fn new(total: u64, what: &str, read: impl Fn() -> u64 + Send + 'static) -> Self {
+        let bar = bytes(total, what);
+        if bar.is_hidden() {
+            return Self {
+                stop: None,
+                thread: None,
+            };
+        }
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            while stopped.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                bar.set_position(read().min(total));
+            }
+            bar.finish_and_clear();
+        });
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It only draws; if that failed there is nothing to clear.
+            let _ = thread.join();
+        }
     }
 }

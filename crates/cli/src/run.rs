@@ -3,7 +3,7 @@
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::report::{Report, Timing};
-use crate::{interrupt, model};
+use crate::{interrupt, model, progress};
 use outsize::generate::{Request, Sampling, Step, Tokenizer, eos_ids, generate};
 use outsize::models::Logits;
 use std::io::{IsTerminal, Write};
@@ -63,16 +63,26 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         at_first_token: pipeline.stats(),
     };
     let mut printer = Printer::new(tokenizer.as_ref(), args);
-    printer.start()?;
     let mut failure = None;
     let mut first = true;
     let watched = pipeline.watch();
+    let mut reading = Some(progress::Following::new(
+        pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
+        "reading",
+        {
+            let watched = pipeline.watch();
+            move || watched().bytes_read
+        },
+    ));
     let outcome = generate(&mut pipeline, &request, |token| {
+        let mut begun = Ok(());
         if std::mem::take(&mut first) {
+            reading.take(); // clears the bar before the text begins
+            begun = printer.start();
             timing.first_token = began.elapsed();
             timing.at_first_token = watched();
         }
-        match printer.push(token) {
+        match begun.and_then(|()| printer.push(token)) {
             Ok(()) if interrupt::asked() => ControlFlow::Break(()),
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {

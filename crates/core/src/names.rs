@@ -82,3 +82,58 @@ impl Names {
             && !parameter.flips
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    fn parameter(path: &str, class: &str, shape: &[usize]) -> Parameter {
+        let mut containers = vec!["Vec".to_string(); path.matches('.').count()];
+        containers.push(format!("Struct:{class}"));
+        Parameter {
+            path: path.to_string(),
+            containers,
+            kind: Kind::Float,
+            shape: shape.to_vec(),
+            hooked: false,
+            autodiff: false,
+            flips: false,
+        }
+    }
+
+    #[test]
+    fn pytorch_says_weight_and_bias_and_turns_linear() {
+        let names = Names::new(Layout::PyTorch);
+        let gamma = parameter("layers.0.norm.gamma", "LayerNorm", &[4]);
+        assert_eq!(names.tensor(&gamma), "layers.0.norm.weight");
+        assert!(!names.is_transposed(&gamma));
+        let beta = parameter("beta", "GroupNorm", &[4]);
+        assert_eq!(names.tensor(&beta), "bias");
+        let linear = parameter("head.weight", "Linear", &[4, 2]);
+        assert_eq!(names.tensor(&linear), "head.weight");
+        assert!(names.is_transposed(&linear));
+        let column = Parameter {
+            flips: true,
+            ..linear.clone()
+        };
+        assert!(!names.is_transposed(&column));
+        // A field of that name elsewhere is left alone.
+        let other = parameter("gamma", "Mixer", &[4]);
+        assert_eq!(names.tensor(&other), "gamma");
+        assert_eq!(Names::new(Layout::Burn).tensor(&gamma), gamma.path);
+        assert!(!Names::new(Layout::Burn).is_transposed(&linear));
+    }
+
+    #[test]
+    fn rules_apply_one_after_the_other() {
+        let names = Names::default()
+            .rename(r"^layers\.(\d+)\.", "h.$1.")
+            .and_then(|names| names.rename("^h", "transformer.h"))
+            .unwrap();
+        let weight = parameter("layers.12.up.weight", "Linear", &[1, 1]);
+        assert_eq!(names.tensor(&weight), "transformer.h.12.up.weight");
+        let error = Names::default().rename("(", "").unwrap_err().to_string();
+        assert!(error.contains("`(`"), "{error}");
+    }
+}

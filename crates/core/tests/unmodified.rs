@@ -170,6 +170,48 @@ fn planning_allocates_no_weight() {
     }
 }
 
+#[derive(Module, Debug)]
+struct Tied {
+    encoder: Linear,
+    decoder: Linear,
+}
+
+/// Two parameters of one tensor: its memory is counted and taken once, resident or streamed.
+#[test]
+fn tied_parameters_share_storage() {
+    let device = Device::flex();
+    let model = || Tied {
+        encoder: LinearConfig::new(512, 512).with_bias(false).init(&device),
+        decoder: LinearConfig::new(512, 512).with_bias(false).init(&device),
+    };
+    let (_dir, path) = folder();
+    let specs = vec![TensorSpec::new("shared.weight", Dtype::F32, [512, 512])];
+    let mut writer = ShardWriter::create(&path, specs, 8 << 20).unwrap();
+    let values: Vec<u8> = (0..512 * 512)
+        .flat_map(|at| (at as f32).to_le_bytes())
+        .collect();
+    writer.write("shared.weight", &values).unwrap();
+    writer.finish().unwrap();
+    let names = Names::default()
+        .rename("^(encoder|decoder)", "shared")
+        .unwrap();
+    for budget in [None, Some(3 << 20)] {
+        let model = load_checkpoint_and_dispatch(model(), &path, &options(budget, &names)).unwrap();
+        let map = model.device_map();
+        assert_eq!(map.resident_bytes(), 1 << 20);
+        let places = model
+            .run(|tied| {
+                [tied.encoder.weight.val(), tied.decoder.weight.val()].map(|weight| {
+                    let data = weight.into_data();
+                    data.as_bytes().as_ptr() as usize
+                })
+            })
+            .unwrap();
+        assert_eq!(places[0], places[1]);
+        assert!(model.stats().bytes_read <= (1 << 20) + 2 * 4096);
+    }
+}
+
 #[test]
 fn what_goes_round_the_hook_is_nan() {
     let (_dir, path) = folder();

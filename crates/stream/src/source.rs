@@ -139,3 +139,68 @@ fn drop_behind(file: &File, offset: u64, len: usize) {
 
 #[cfg(not(target_os = "linux"))]
 fn drop_behind(_file: &File, _offset: u64, _len: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use std::io::Write;
+
+    /// A file of three blocks and a bit, every byte telling its block.
+    fn file() -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let bytes: Vec<u8> = (0..3 * BLOCK + 77)
+            .map(|at| (at / BLOCK) as u8 + 1)
+            .collect();
+        file.write_all(&bytes).unwrap();
+        file
+    }
+
+    fn check(source: &Source) {
+        let buffer = Buffer::new(4 * BLOCK, "a test").unwrap();
+        // SAFETY: nobody else has access.
+        let target = unsafe { buffer.bytes_mut(0..4 * BLOCK) };
+        let read = source
+            .read(BLOCK as u64, &mut target[..2 * BLOCK], 2 * BLOCK)
+            .unwrap();
+        assert_eq!(read, 2 * BLOCK);
+        assert!(target[..BLOCK].iter().all(|byte| *byte == 2));
+        assert!(target[BLOCK..2 * BLOCK].iter().all(|byte| *byte == 3));
+        // Over the end of the file: what there is.
+        let read = source
+            .read(2 * BLOCK as u64, &mut target[..3 * BLOCK], BLOCK + 77)
+            .unwrap();
+        assert_eq!(read, BLOCK + 77);
+        assert!(target[BLOCK..BLOCK + 77].iter().all(|byte| *byte == 4));
+        assert_eq!(
+            source
+                .read(8 * BLOCK as u64, &mut target[..BLOCK], 1)
+                .unwrap(),
+            0
+        );
+    }
+
+    #[test]
+    fn reads_directly_or_through_the_page_cache() {
+        let file = file();
+        let mut source = Source::open(file.path()).unwrap();
+        check(&source);
+        // As on a file system that takes the flag and refuses the reads.
+        source.refused = AtomicBool::new(true);
+        assert!(!source.is_direct());
+        check(&source);
+        // As on one that does not take the flag.
+        source.direct = None;
+        check(&source);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn another_file_under_the_same_name_is_not_read() {
+        let (old, new) = (file(), file());
+        let plain = Arc::new(File::open(old.path()).unwrap());
+        let source = Source::new(new.path(), plain);
+        assert!(!source.is_direct());
+        check(&source);
+    }
+}
