@@ -2,15 +2,11 @@
 
 use crate::args::{DemoArgs, SynthDtype};
 use crate::error::Failure;
-use crate::report::{Report, Timing};
+use crate::session::{self, Opened};
 use crate::{interrupt, run, synth};
-use outsize::generate::{
-    Pipeline, Request, Sampling, Settings, Step, Tokenizer, generate, read_config,
-};
+use outsize::generate::{Pipeline, Request, Sampling, Settings, Step, Tokenizer, read_config};
 use outsize::models::{Logits, presets};
 use outsize::plan::{Budget, Tier, format_size};
-use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -61,9 +57,11 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         logits: Logits::Last,
     };
     let loading = Instant::now();
-    let mut pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;
-    let load = loading.elapsed();
-
+    let pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;
+    let opened = Opened {
+        began,
+        load: loading.elapsed(),
+    };
     let request = Request {
         ids,
         max_new_tokens: NEW_TOKENS,
@@ -71,53 +69,19 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         eos: Vec::new(),
         sampling: Sampling::default(),
     };
-    let mut timing = Timing {
-        load,
-        first_token: load,
-        at_first_token: pipeline.stats(),
+    let show = |part: &str| match args.json {
+        true => Ok(()),
+        false => run::print(part),
     };
-    let watched = pipeline.watch();
-    let mut stream = tokenizer.stream();
-    let mut text = String::new();
-    let mut failure = None;
-    let mut first = true;
-    let print = |part: &str| -> Result<(), Failure> {
-        if args.json {
-            return Ok(());
-        }
-        let mut out = std::io::stdout().lock();
-        out.write_all(part.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::writing("the text", error))
-    };
-    print(&format!("5 run         {PROMPT}"))?;
-    let outcome = generate(&mut pipeline, &request, |token| {
-        if std::mem::take(&mut first) {
-            timing.first_token = began.elapsed();
-            timing.at_first_token = watched();
-        }
-        let shown = stream.push(token).map_err(Failure::from).and_then(|part| {
-            let part = part.unwrap_or_default();
-            text.push_str(&part);
-            print(&part)
-        });
-        match shown {
-            Ok(()) if interrupt::asked() => ControlFlow::Break(()),
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-        }
-    })?;
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let report = Report::new(pipeline, &outcome, text, timing);
+    show(&format!("5 run         {PROMPT}"))?;
+    let report = session::run(pipeline, &request, Some(&tokenizer), opened, show)?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        println!("\n{}", memory());
+        match report.peak_rss_bytes {
+            Some(peak) => println!("\n              memory: {} at its peak", format_size(peak)),
+            None => println!(),
+        }
         println!("(The weights are random, and so are the words.)\n");
         println!("{}", report.summary());
         if let Some(peak) = report.peak_rss_bytes {

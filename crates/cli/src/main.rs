@@ -10,6 +10,7 @@ mod model;
 mod progress;
 mod report;
 mod run;
+mod session;
 mod synth;
 
 use args::{Args, Command};

@@ -2,12 +2,11 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::report::{Report, Timing};
+use crate::session::{self, Opened};
 use crate::{interrupt, model, progress};
-use outsize::generate::{Request, Sampling, Step, Tokenizer, eos_ids, generate};
+use outsize::generate::{Request, Sampling, Step, Tokenizer, eos_ids};
 use outsize::models::Logits;
 use std::io::{IsTerminal, Write};
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
@@ -43,7 +42,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     };
     let context = (request.ids.len() + args.max_new_tokens).min(config.max_position_embeddings);
     let loading = Instant::now();
-    let mut pipeline = model::open(
+    let pipeline = model::open(
         &args.model,
         config,
         request.ids.len(),
@@ -55,17 +54,10 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             }
         },
     )?;
-    let load = loading.elapsed();
-
-    let mut timing = Timing {
-        load,
-        first_token: load,
-        at_first_token: pipeline.stats(),
+    let opened = Opened {
+        began,
+        load: loading.elapsed(),
     };
-    let mut printer = Printer::new(tokenizer.as_ref(), args);
-    let mut failure = None;
-    let mut first = true;
-    let watched = pipeline.watch();
     let mut reading = Some(progress::Following::new(
         pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
         "reading",
@@ -74,102 +66,35 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             move || watched().bytes_read
         },
     ));
-    let outcome = generate(&mut pipeline, &request, |token| {
-        let mut begun = Ok(());
-        if std::mem::take(&mut first) {
-            reading.take(); // clears the bar before the text begins
-            begun = printer.start();
-            timing.first_token = began.elapsed();
-            timing.at_first_token = watched();
-        }
-        match begun.and_then(|()| printer.push(token)) {
-            Ok(()) if interrupt::asked() => ControlFlow::Break(()),
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
+    let report = session::run(pipeline, &request, tokenizer.as_ref(), opened, |part| {
+        let first = reading.take().is_some(); // clears the bar before the text begins
+        match &args.prompt {
+            _ if args.json => Ok(()),
+            // On a terminal the prompt comes first, so that the text reads on from it.
+            Some(prompt) if first && std::io::stdout().is_terminal() => {
+                print(&format!("{prompt}{part}"))
             }
+            _ => print(part),
         }
     })?;
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let text = printer.finish()?;
-    let report = Report::new(pipeline, &outcome, text, timing);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
+        print("\n")?;
         eprintln!("{}", report.summary());
     }
     interrupt::check()
 }
 
+/// Writes to standard output at once.
+pub fn print(part: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(part.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::writing("the text", error))
+}
+
 /// One line that shows where the weights are, as wide as the terminal.
 pub fn picture(map: &outsize::plan::DeviceMap) -> String {
     map.picture(console::Term::stderr().size().1.into())
-}
-
-/// Streams the text to standard output as it comes.
-struct Printer<'a> {
-    stream: Option<outsize::generate::TextStream<'a>>,
-    prompt: Option<&'a str>,
-    text: String,
-    tokens: usize,
-    quiet: bool,
-}
-
-impl<'a> Printer<'a> {
-    fn new(tokenizer: Option<&'a Tokenizer>, args: &'a RunArgs) -> Self {
-        Self {
-            stream: tokenizer.map(Tokenizer::stream),
-            prompt: args.prompt.as_deref(),
-            text: String::new(),
-            tokens: 0,
-            quiet: args.json,
-        }
-    }
-
-    /// On a terminal the prompt comes first, so that the text reads on from it.
-    fn start(&mut self) -> Result<(), Failure> {
-        match self.prompt {
-            Some(prompt) if std::io::stdout().is_terminal() => self.print(prompt),
-            _ => Ok(()),
-        }
-    }
-
-    fn print(&self, part: &str) -> Result<(), Failure> {
-        if self.quiet {
-            return Ok(());
-        }
-        let mut out = std::io::stdout().lock();
-        out.write_all(part.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::writing("the text", error))
-    }
-
-    fn push(&mut self, token: u32) -> Result<(), Failure> {
-        let part = match &mut self.stream {
-            Some(stream) => stream.push(token)?,
-            // Without a tokenizer the tokens themselves are the text.
-            None if self.tokens == 0 => Some(token.to_string()),
-            None => Some(format!(",{token}")),
-        };
-        self.tokens += 1;
-        if let Some(part) = part {
-            self.print(&part)?;
-            self.text.push_str(&part);
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<String, Failure> {
-        if let Some(stream) = self.stream.take()
-            && let Some(part) = stream.finish()?
-        {
-            self.print(&part)?;
-            self.text.push_str(&part);
-        }
-        self.print("\n")?;
-        Ok(self.text)
-    }
 }
