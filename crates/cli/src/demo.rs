@@ -2,7 +2,7 @@
 
 use crate::args::{DemoArgs, SynthDtype};
 use crate::error::Failure;
-use crate::session::{self, Opened};
+use crate::generation::{self, Opened};
 use crate::{interrupt, run, synth};
 use outsize::generate::{Pipeline, Request, Sampling, Settings, Step, Tokenizer, read_config};
 use outsize::models::{Logits, presets};
@@ -74,7 +74,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         false => run::print(part),
     };
     show(&format!("5 run         {PROMPT}"))?;
-    let report = session::run(pipeline, &request, Some(&tokenizer), opened, show)?;
+    let report = generation::run(pipeline, &request, Some(&tokenizer), opened, show)?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

@@ -4,13 +4,13 @@
 mod args;
 mod demo;
 mod error;
+mod generation;
 mod interrupt;
 mod logits;
 mod model;
 mod progress;
 mod report;
 mod run;
-mod session;
 mod synth;
 
 use args::{Args, Command};

@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::session::{self, Opened};
+use crate::generation::{self, Opened};
 use crate::{interrupt, model, progress};
 use outsize::generate::{Request, Sampling, Step, Tokenizer, eos_ids};
 use outsize::models::Logits;
@@ -66,7 +66,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             move || watched().bytes_read
         },
     ));
-    let report = session::run(pipeline, &request, tokenizer.as_ref(), opened, |part| {
+    let report = generation::run(pipeline, &request, tokenizer.as_ref(), opened, |part| {
         let first = reading.take().is_some(); // clears the bar before the text begins
         match &args.prompt {
             _ if args.json => Ok(()),

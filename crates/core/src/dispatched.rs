@@ -31,7 +31,7 @@ impl<M> Dispatched<M> {
     ///
     /// The order in which the pass asks for weights is what the next one is expected to ask for, so
     /// let `pass` be one forward pass rather than a loop of them. Calls from several threads take
-    /// turns.
+    /// turns; a call from within `pass` would wait for itself for ever.
     ///
     /// # Errors
     /// What went wrong with a weight in the middle of the pass. The next call works again.
