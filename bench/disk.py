@@ -1,4 +1,7 @@
-"""The speed of direct sequential reads of a file: the best of several numbers of reads in flight and block sizes."""
+"""The speed of direct sequential reads of a file: the best of several numbers of reads in flight and block sizes.
+
+    python bench/disk.py FILE [--small-pages]
+"""
 
 import ctypes
 import mmap
@@ -6,6 +9,8 @@ import os
 import sys
 import threading
 import time
+
+LARGE_PAGES = "--small-pages" not in sys.argv
 
 SHAPES = [(2, 1 << 20), (4, 1 << 20), (4, 4 << 20), (8, 1 << 20)]
 
@@ -22,7 +27,7 @@ def read(path: str, start: int, length: int, threads: int, block: int) -> float:
     def work():
         # Large pages: scattered small ones split a read into many requests, and would make the disk seem slow.
         memory = mmap.mmap(-1, block + (4 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory.madvise(mmap.MADV_HUGEPAGE if LARGE_PAGES else mmap.MADV_NOHUGEPAGE)
         buffer = memoryview(memory)[-address(memory) % (2 << 20) :][:block]
         buffer[::4096] = bytes(block // 4096)
         while True:
