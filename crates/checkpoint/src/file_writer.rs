@@ -75,27 +75,9 @@ impl FileWriter {
             self.current += 1;
             self.filled = 0;
         }
-        let place = match self.layout.tensors.get(self.current) {
-            Some(place) if place.name == name => place,
-            other => {
-                return Err(Error::OutOfOrder {
-                    found: name.to_owned(),
-                    expected: other.map_or("no tensor".to_owned(), |place| {
-                        format!("tensor {:?}", place.name)
-                    }),
-                    missing: other.map_or(0, |place| place.len - self.filled),
-                });
-            }
-        };
-        let missing = place.len - self.filled;
-        if bytes.len() as u64 > missing {
-            return Err(Error::TooMuchData {
-                tensor: name.to_owned(),
-                len: place.len,
-                excess: bytes.len() as u64 - missing,
-            });
-        }
-        let target = place.offset + self.filled;
+        self.layout
+            .check_turn(self.current, self.filled, name, bytes.len() as u64)?;
+        let target = self.layout.tensors[self.current].offset + self.filled;
         let mut put = || {
             if self.filled == 0 {
                 self.file.seek(SeekFrom::Start(target))?;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::dtype::Dtype;
+use crate::error::Error;
 use crate::fault::SpecFault;
 use crate::folder::SINGLE_FILE;
 use crate::header::{LENGTH_BYTES, MAX_HEADER, METADATA};
@@ -115,6 +116,38 @@ impl Layout {
             tensors,
             total_bytes,
         })
+    }
+
+    /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor `current`, of
+    /// which `filled` bytes came.
+    pub fn check_turn(
+        &self,
+        current: usize,
+        filled: u64,
+        name: &str,
+        count: u64,
+    ) -> Result<(), Error> {
+        let place = match self.tensors.get(current) {
+            Some(place) if place.name == name => place,
+            other => {
+                return Err(Error::OutOfOrder {
+                    found: name.to_owned(),
+                    expected: other.map_or("no tensor".to_owned(), |place| {
+                        format!("tensor {:?}", place.name)
+                    }),
+                    missing: other.map_or(0, |place| place.len - filled),
+                });
+            }
+        };
+        let missing = place.len - filled;
+        if count > missing {
+            return Err(Error::TooMuchData {
+                tensor: name.to_owned(),
+                len: place.len,
+                excess: count - missing,
+            });
+        }
+        Ok(())
     }
 }
 

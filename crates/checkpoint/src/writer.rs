@@ -134,26 +134,8 @@ impl ShardWriter {
         {
             self.attempt(Self::complete_tensor)?;
         }
-        let place = match self.layout.tensors.get(self.current) {
-            Some(place) if place.name == name => place,
-            other => {
-                return Err(Error::OutOfOrder {
-                    found: name.to_owned(),
-                    expected: other.map_or("no tensor".to_owned(), |place| {
-                        format!("tensor {:?}", place.name)
-                    }),
-                    missing: other.map_or(0, |place| place.len - self.filled),
-                });
-            }
-        };
-        let (len, missing, count) = (place.len, place.len - self.filled, bytes.len() as u64);
-        if count > missing {
-            return Err(Error::TooMuchData {
-                tensor: name.to_owned(),
-                len,
-                excess: count - missing,
-            });
-        }
+        self.layout
+            .check_turn(self.current, self.filled, name, bytes.len() as u64)?;
         self.attempt(|writer| writer.put(bytes))
     }
 

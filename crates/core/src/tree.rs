@@ -3,6 +3,7 @@ use crate::{Access, Error, Kind, Options, parameters};
 use burn::module::Module;
 use outsize_checkpoint::Checkpoint;
 use outsize_plan::{Block, Tensor, Tree};
+use std::collections::HashMap;
 
 /// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
 /// weight and allocates none.
@@ -16,18 +17,18 @@ pub fn tree<M: Module>(
     options: &Options,
 ) -> Result<Tree, Error> {
     let matched = match_parameters(&parameters(module), checkpoint, options)?;
+    let mut users: HashMap<usize, usize> = HashMap::new();
+    for at in matched.iter().filter_map(|entry| entry.tensor) {
+        *users.entry(at).or_default() += 1;
+    }
     let mut blocks: Vec<Block> = Vec::new();
+    let mut known: HashMap<&str, usize> = HashMap::new();
     for entry in crate::dispatch::in_order(&matched, options) {
         let Some(at) = entry.tensor else {
             continue; // keeps its own initialisation, which is the module's affair
         };
         let stored = &checkpoint.tensors()[at];
         let name = entry.parameter.block(&options.no_split);
-        let shared = matched
-            .iter()
-            .filter(|other| other.tensor == Some(at))
-            .count()
-            > 1;
         let tensor = Tensor {
             name: entry.parameter.path.clone(),
             bytes: entry.bytes(stored),
@@ -39,16 +40,17 @@ pub fn tree<M: Module>(
                     .unwrap_or(&Access::Whole),
                 _ => Access::Whole,
             },
-            tied: shared.then(|| stored.name.clone()),
+            tied: (users[&at] > 1).then(|| stored.name.clone()),
         };
-        match blocks.iter_mut().find(|block| block.name == name) {
-            Some(block) => block.tensors.push(tensor),
-            None => blocks.push(Block {
+        let block = *known.entry(name).or_insert_with(|| {
+            blocks.push(Block {
                 name: name.to_string(),
                 class: entry.parameter.class().to_string(),
-                tensors: vec![tensor],
-            }),
-        }
+                tensors: Vec::new(),
+            });
+            blocks.len() - 1
+        });
+        blocks[block].tensors.push(tensor);
     }
     Ok(Tree { blocks })
 }
