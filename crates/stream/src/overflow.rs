@@ -26,31 +26,31 @@ impl Overflow {
         self.limit
     }
 
-    /// Bytes that are lent now.
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Lends `len` bytes for the unit of this name; none if the share is spent.
-    pub(crate) fn lend(&self, len: usize, unit: &str) -> Result<Option<Loan>, Error> {
-        let taken = self
-            .used
+    /// Lends `len` bytes for the unit of this name.
+    pub(crate) fn lend(&self, len: usize, unit: &str) -> Result<Loan, Refusal> {
+        self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(len as u64)
                     .filter(|used| *used <= self.limit)
-            });
-        if taken.is_err() {
-            return Ok(None);
-        }
+            })
+            .map_err(|used| Refusal::Spent { used })?;
         let share = Share {
             bytes: len as u64,
             used: self.used.clone(),
         };
-        Ok(Some(Loan {
-            buffer: Buffer::new(len, &format!("`{unit}`"))?,
+        Ok(Loan {
+            buffer: Buffer::new(len, &format!("`{unit}`")).map_err(Refusal::NoMemory)?,
             _share: share,
-        }))
+        })
     }
+}
+
+/// Why nothing was lent.
+pub(crate) enum Refusal {
+    /// So many bytes are lent already.
+    Spent { used: u64 },
+    /// The system has no memory.
+    NoMemory(Error),
 }
 
 /// Memory from the overflow share. On drop the memory goes first, then the count: what is counted is

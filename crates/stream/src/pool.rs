@@ -20,7 +20,7 @@
 //! of schedule.
 
 use crate::arena::{Arena, Block};
-use crate::overflow::Overflow;
+use crate::overflow::{Overflow, Refusal};
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
@@ -193,8 +193,10 @@ impl Pool {
                 // Reads under way will end and can then be evicted, or be claimed and given back.
                 return Ok(Started::NoRoom);
             }
-            let Some(loan) = self.overflow.lend(need, &unit.name)? else {
-                return Err(self.exhausted(state, unit));
+            let loan = match self.overflow.lend(need, &unit.name) {
+                Ok(loan) => loan,
+                Err(Refusal::NoMemory(error)) => return Err(error),
+                Err(Refusal::Spent { used }) => return Err(self.exhausted(state, unit, used)),
             };
             state.stats.overflows += 1;
             self.load_into(state, id, Block::Overflow(loan));
@@ -204,13 +206,13 @@ impl Pool {
         Ok(Started::Yes)
     }
 
-    fn exhausted(&self, state: &State, unit: &Unit) -> Error {
+    fn exhausted(&self, state: &State, unit: &Unit, overflow_used: u64) -> Error {
         let evictable: usize = state.evictable(0).iter().map(|(.., len)| len).sum();
         let in_ring = self.arena.size() - self.arena.free_bytes() - evictable;
         Error::Exhausted {
             unit: unit.name.clone(),
             need: unit.block_len() as u64,
-            held: in_ring as u64 + self.overflow.used(),
+            held: in_ring as u64 + overflow_used,
             ring: self.arena.size() as u64,
             overflow: self.overflow.limit(),
         }
@@ -222,9 +224,20 @@ impl Pool {
         self.lock().stats.waiting_for_data += waited;
     }
 
-    /// Memory came back: a reader may go on, and so may a caller that waits for room.
-    pub(crate) fn lease_dropped(&self) {
-        let starving = self.lock().starving > 0;
+    /// A lease ended: a reader may go on, and so may a caller that waits for room.
+    pub(crate) fn give_back(&self, block: Arc<Block>) {
+        // A part of the ring comes back under the lock, so that nobody who looks for memory under it
+        // finds it held one moment and free the next. Other memory may take the system a while.
+        let block = if block.is_in_ring() {
+            Some(block)
+        } else {
+            drop(block);
+            None
+        };
+        let state = self.lock();
+        drop(block);
+        let starving = state.starving > 0;
+        drop(state);
         self.work.notify_one();
         if starving {
             self.ready.notify_all();

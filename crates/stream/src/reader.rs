@@ -9,18 +9,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Reads one piece after the other until the stream is closed.
 pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
-    let pool = &*seat.0;
-    while let Some(job) = pool.next_job() {
-        // A conversion that panics must not take the reader with it.
-        let result = catch_unwind(AssertUnwindSafe(|| read_job(pool, &job, &mut scratch)))
-            .unwrap_or_else(|panic| {
-                Err(Error::Reader {
-                    unit: pool.units[job.unit].name.clone(),
-                    reason: reason(panic.as_ref()).into(),
-                })
-            });
-        job.finish(result);
-    }
+    while read_one(&seat.0, &mut scratch) {}
+}
+
+/// Waits for a piece and reads it. False when the stream is closed.
+pub(crate) fn read_one(pool: &Pool, scratch: &mut Scratch) -> bool {
+    let Some(job) = pool.next_job() else {
+        return false;
+    };
+    // A conversion that panics must not take the reader with it.
+    let result =
+        catch_unwind(AssertUnwindSafe(|| read_job(pool, &job, scratch))).unwrap_or_else(|panic| {
+            Err(Error::Reader {
+                unit: pool.units[job.unit].name.clone(),
+                reason: reason(panic.as_ref()).into(),
+            })
+        });
+    job.finish(result);
+    true
 }
 
 fn reason(panic: &(dyn std::any::Any + Send)) -> String {
