@@ -91,7 +91,11 @@ fn scenario(faulty: bool) {
     reader::let_die(0);
     PANICS.set(0);
     if faulty {
-        let percent = rng.gen_range(0..30);
+        let percent = if rng.gen_bool(0.1) {
+            100
+        } else {
+            rng.gen_range(0..30)
+        };
         faults.percent.store(percent, Ordering::Relaxed);
         PANICS.set(rng.gen_range(0..30));
         reader::let_die(rng.gen_range(0..4));
