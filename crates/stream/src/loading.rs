@@ -5,14 +5,57 @@ use crate::buffer::Buffer;
 use crate::pool::{Pool, Started};
 use crate::state::{Slot, State};
 use crate::{Error, UnitId};
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
+/// A reader's place among the readers, for as long as its thread lives.
+pub(crate) struct Seat {
+    pub(crate) pool: Arc<Pool>,
+    left: Cell<bool>,
+}
+
+impl Seat {
+    pub(crate) fn take(pool: &Arc<Pool>) -> Self {
+        let mut state = pool.lock();
+        state.readers += 1;
+        pool.deserted.store(false, Ordering::Relaxed);
+        drop(state);
+        Self {
+            pool: pool.clone(),
+            left: Cell::new(false),
+        }
+    }
+
+    /// The next piece to read; waits for one. None when the stream is closed.
+    pub(crate) fn next_job(&self) -> Option<Job<'_>> {
+        let (unit, piece, block) = self.pool.next_piece()?;
+        Some(Job {
+            seat: self,
+            unit,
+            piece,
+            block: Some(block),
+        })
+    }
+
+    fn leave(&self, state: &mut State) {
+        if !self.left.replace(true) {
+            self.pool.reader_left(state);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave(&mut self.pool.lock());
+    }
+}
+
 /// One piece for a reader. Dropped without [`Job::finish`], by a reader that dies, it fails: nobody
 /// waits for it in vain.
 pub(crate) struct Job<'a> {
-    pool: &'a Pool,
+    seat: &'a Seat,
     pub(crate) unit: UnitId,
     pub(crate) piece: usize,
     /// Until it is finished.
@@ -29,37 +72,22 @@ impl Job<'_> {
     pub(crate) fn finish(mut self, result: Result<usize, Error>) {
         // Before the unit is ready, or its block would seem to be held.
         self.block = None;
-        self.pool.finish(self.unit, result);
+        let pool = &self.seat.pool;
+        pool.finish(&mut pool.lock(), self.unit, result);
     }
 }
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         if self.block.take().is_some() {
-            let unit = self.pool.units[self.unit].name.clone();
+            let pool = &self.seat.pool;
+            let unit = pool.units[self.unit].name.clone();
             let reason = "its thread ended".into();
-            self.pool
-                .finish(self.unit, Err(Error::Reader { unit, reason }));
+            // At once: who is told of the failure and asks again must find the reader gone.
+            let mut state = pool.lock();
+            pool.finish(&mut state, self.unit, Err(Error::Reader { unit, reason }));
+            self.seat.leave(&mut state);
         }
-    }
-}
-
-/// A reader's place among the readers, for as long as its thread lives.
-pub(crate) struct Seat(pub(crate) Arc<Pool>);
-
-impl Seat {
-    pub(crate) fn take(pool: &Arc<Pool>) -> Self {
-        let mut state = pool.lock();
-        state.readers += 1;
-        pool.deserted.store(false, Ordering::Relaxed);
-        drop(state);
-        Self(pool.clone())
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.reader_left();
     }
 }
 
@@ -115,15 +143,15 @@ impl Pool {
         state.queue.push_back(id);
     }
 
-    /// The next piece for a reader; waits for one. None when the stream is closed.
-    pub(crate) fn next_job(&self) -> Option<Job<'_>> {
+    /// The next piece for a reader, and where it goes; waits for one. None when the stream is closed.
+    fn next_piece(&self) -> Option<(UnitId, usize, Arc<Block>)> {
         let mut state = self.lock();
         loop {
             if state.closed {
                 return None;
             }
-            if let Some(job) = self.issue(&mut state) {
-                return Some(job);
+            if let Some(issued) = self.issue(&mut state) {
+                return Some(issued);
             }
             let blocked = match self.read_ahead(&mut state) {
                 Some(Started::Yes) => {
@@ -144,22 +172,17 @@ impl Pool {
         }
     }
 
-    fn issue(&self, state: &mut State) -> Option<Job<'_>> {
+    fn issue(&self, state: &mut State) -> Option<(UnitId, usize, Arc<Block>)> {
         let id = *state.queue.front()?;
         let Slot::Loading { block, issued, .. } = &mut state.slots[id] else {
             unreachable!("only loading units are queued");
         };
-        let job = Job {
-            pool: self,
-            unit: id,
-            piece: *issued,
-            block: Some(block.clone()),
-        };
+        let (piece, block) = (*issued, block.clone());
         *issued += 1;
         if *issued == self.units[id].pieces(self.piece) {
             state.queue.pop_front();
         }
-        Some(job)
+        Some((id, piece, block))
     }
 
     /// Begins to load what comes next in the schedule, if anything is missing.
@@ -193,9 +216,8 @@ impl Pool {
     }
 
     /// A reader is done with a piece.
-    fn finish(&self, unit: UnitId, result: Result<usize, Error>) {
+    fn finish(&self, state: &mut State, unit: UnitId, result: Result<usize, Error>) {
         let pieces = self.units[unit].pieces(self.piece);
-        let mut state = self.lock();
         let Slot::Loading {
             block,
             issued,
@@ -231,8 +253,7 @@ impl Pool {
 
     /// A reader thread ended. When it was the last, nobody is left to read what is queued: whoever
     /// waits for it is told.
-    fn reader_left(&self) {
-        let mut state = self.lock();
+    fn reader_left(&self, state: &mut State) {
         state.readers -= 1;
         if state.readers > 0 {
             // The memory of its piece, for one who waits for some.

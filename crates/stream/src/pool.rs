@@ -201,8 +201,6 @@ impl Pool {
             state.stats.overflows += 1;
             self.load_into(state, id, Block::Overflow(loan));
         }
-        state.hurry(id);
-        self.work.notify_all();
         Ok(Started::Yes)
     }
 

@@ -9,14 +9,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Reads one piece after the other until the stream is closed.
 pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
-    while read_one(&seat.0, &mut scratch) {}
+    while read_one(&seat, &mut scratch) {}
 }
 
 /// Waits for a piece and reads it. False when the stream is closed.
-pub(crate) fn read_one(pool: &Pool, scratch: &mut Scratch) -> bool {
-    let Some(job) = pool.next_job() else {
+pub(crate) fn read_one(seat: &Seat, scratch: &mut Scratch) -> bool {
+    let Some(job) = seat.next_job() else {
         return false;
     };
+    let pool = &*seat.pool;
     // A conversion that panics must not take the reader with it.
     let result =
         catch_unwind(AssertUnwindSafe(|| read_job(pool, &job, scratch))).unwrap_or_else(|panic| {

@@ -22,9 +22,9 @@ pub struct Source {
 
 /// What tells whether a file was written to: its length and the time of its last change.
 ///
-/// A change of the same length within the tick of the clock that the file system keeps (some
-/// milliseconds; two seconds on FAT; on a network, what the client has cached), or one that puts the old
-/// time back, is not seen. Names do not matter: a file that was renamed or replaced under its name is
+/// A change that keeps the length is not seen within the tick of the file system's clock in which the
+/// file was opened (some milliseconds; two seconds on FAT; on a network, until the client asks again),
+/// through a mapping that was written to before, or if it puts the old time back. Names do not matter: a file that was renamed or replaced under its name is
 /// still the one that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -184,7 +184,8 @@ fn open_direct(path: &Path, plain: &File) -> Option<File> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     let direct = std::fs::OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_DIRECT)
+        // Should the path be a pipe by now, it is not waited for.
+        .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK)
         .open(path)
         .ok()?;
     // The path may name another file by now: the handle decides.

@@ -26,10 +26,10 @@ pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
     }
     DEATHS.set(deaths - 1);
     for _ in 0..thread_rng().gen_range(0..4) {
-        if !real::read_one(&seat.0, &mut scratch) {
+        if !real::read_one(&seat, &mut scratch) {
             return;
         }
     }
-    // As when a panic takes the thread: the piece is given up, then the seat.
-    drop(seat.0.next_job());
+    // As when a panic takes the thread: the piece is given up, and the seat with it.
+    drop(seat.next_job());
 }
