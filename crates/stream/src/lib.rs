@@ -25,12 +25,16 @@ mod buffer;
 mod error;
 mod heap;
 mod lease;
+mod loading;
+mod overflow;
 mod pool;
 mod reader;
 mod schedule;
 mod source;
+mod state;
 mod stats;
 mod stream;
+mod sync;
 mod unit;
 
 pub use error::Error;
