@@ -12,7 +12,9 @@ impl Module for Streamed {
         let inner = self.inner.clone();
         visitor.visit_float(&Param::<Tensor<1>>::uninitialized(
             ParamId::new(),
-            move |_, _| inner.refuse_use("reads its value other than by `Param::val()`, as saving it does"),
+            move |_, _| {
+                inner.refuse_use("reads its value other than by `Param::val()`, as saving it does")
+            },
             self.inner.device.clone(),
             false,
             [0].into(),

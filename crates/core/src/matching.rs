@@ -54,7 +54,13 @@ impl Stored {
 
     /// Bytes of one row as stored.
     pub(crate) fn row_bytes(&self) -> u64 {
-        self.info.len / self.info.shape.first().map_or(1, |rows| *rows as u64).max(1)
+        self.info.len
+            / self
+                .info
+                .shape
+                .first()
+                .map_or(1, |rows| *rows as u64)
+                .max(1)
     }
 }
 

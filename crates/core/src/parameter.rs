@@ -183,8 +183,7 @@ impl ModuleVisitor for List {
             return;
         }
         let device = param.lazy_device();
-        let quantized =
-            param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_));
+        let quantized = param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_));
         self.push(
             Kind::Float,
             param.lazy_shape().to_vec(),

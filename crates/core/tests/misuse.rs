@@ -3,8 +3,8 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamGroup, QLora, Quantizer};
 use burn::module::Lora;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamGroup, QLora, Quantizer};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{Device, Tensor};
@@ -91,7 +91,7 @@ impl ModuleMapper for Step {
 #[test]
 fn misuse_is_an_error() {
     type Use = fn(Model);
-    let uses: [(&str, Use); 12] = [
+    let uses: [(&str, Use); 11] = [
         ("reads its value", |m| drop(m.into_record())),
         ("reads its value", |m| {
             let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("never");
@@ -107,13 +107,13 @@ fn misuse_is_an_error() {
         }),
         ("maps it", |m| {
             let scheme = Device::flex().settings().quantization.scheme;
-            let mut quantizer = Quantizer::new(Calibration::MinMax, scheme.with_value(QuantValue::Q8S));
+            let mut quantizer =
+                Quantizer::new(Calibration::MinMax, scheme.with_value(QuantValue::Q8S));
             drop(m.quantize_weights(&mut quantizer));
         }),
         ("maps it", |m| drop(m.apply_lora(Lora::new(2, 1.0)))),
         // As an optimizer does.
         ("maps it", |m| drop(m.map(&mut Step))),
-        ("moves it", |m| drop(m.to_device(&Device::flex().autodiff()))),
         ("trains it", |m| drop(m.train())),
     ];
     let stored = stored();
@@ -123,12 +123,15 @@ fn misuse_is_an_error() {
             match model.run(|module| misuse(module.clone())) {
                 Err(error @ Error::Misuse { .. }) => {
                     let message = error.to_string();
-                    assert!(message.contains(what) && message.contains("`up.weight`"), "{message}");
+                    assert!(
+                        message.contains(what) && message.contains("`up.weight`"),
+                        "{message}"
+                    );
                 }
                 other => panic!("use {at} ({what}): {other:?}"),
             }
             let output = model.run(|module| bits(module.forward(1))).unwrap();
-            assert_eq!(output, stored.expected, "after use {at}");
+            assert!(output == stored.expected, "after use {at}");
         }
     }
 }
@@ -146,23 +149,27 @@ fn harmless_uses_are_harmless() {
                 assert_eq!(module.devices(), [device.clone()]);
                 assert!(format!("{module}").contains("params: "));
                 assert!(format!("{module:?}").contains("up"));
-                let module = module.clone().to_device(&device).fork(&device).valid();
+                // The same device: a module keeps the autodiff context that it was built with.
+                let autodiff = device.clone().autodiff();
+                let module = module.clone().to_device(&autodiff).fork(&device).valid();
                 bits(module.forward(1))
             })
             .unwrap();
-        assert_eq!(output, stored.expected);
+        assert!(output == stored.expected);
     }
     // With everything in memory, a module of its own can be made of it.
     let model = dispatched(&stored, true);
     let whole = model.run(|module| module.clone().materialize()).unwrap();
-    assert_eq!(bits(whole.forward(1)), stored.expected);
+    assert!(bits(whole.forward(1)) == stored.expected);
     let (names, _): (Vec<_>, Vec<_>) = values(&whole).into_iter().unzip();
     assert_eq!(names.len(), 8);
 }
 
 /// The text of the panic that `run` ends in.
 fn panic_of<R>(run: impl FnOnce() -> R) -> String {
-    let payload = catch_unwind(AssertUnwindSafe(run)).err().expect("it did not panic");
+    let payload = catch_unwind(AssertUnwindSafe(run))
+        .err()
+        .expect("it did not panic");
     payload
         .downcast_ref::<String>()
         .expect("no panic with a message")
@@ -185,10 +192,16 @@ fn a_clone_that_escapes_says_so() {
             assert!(message.contains("up.weight"), "{message}");
         }
         let message = panic_of(|| escaped.forward(1));
-        assert!(message.contains("outside of `Dispatched::run`"), "{message}");
+        assert!(
+            message.contains("outside of `Dispatched::run`"),
+            "{message}"
+        );
         drop(model);
         let message = panic_of(|| escaped.forward(1));
-        assert!(message.contains("outside of `Dispatched::run`"), "{message}");
+        assert!(
+            message.contains("outside of `Dispatched::run`"),
+            "{message}"
+        );
     }
 }
 
@@ -200,8 +213,11 @@ fn run_within_run_is_an_error() {
     assert!(matches!(inner, Err(Error::Nested)), "{inner:?}");
     // Two modules do not mind each other.
     let output = one.run(|_| other.run(|module| bits(module.forward(1))));
-    assert_eq!(output.unwrap().unwrap(), stored.expected);
-    assert_eq!(one.run(|module| bits(module.forward(1))).unwrap(), stored.expected);
+    assert!(output.unwrap().unwrap() == stored.expected);
+    assert_eq!(
+        one.run(|module| bits(module.forward(1))).unwrap(),
+        stored.expected
+    );
 }
 
 #[test]
@@ -210,7 +226,9 @@ fn threads_take_turns() {
     let model = Arc::new(dispatched(&stored, false));
     let expected: Vec<_> = {
         let whole = dispatched(&stored, true);
-        (0..4).map(|seed| whole.run(|module| bits(module.forward(seed))).unwrap()).collect()
+        (0..4)
+            .map(|seed| whole.run(|module| bits(module.forward(seed))).unwrap())
+            .collect()
     };
     thread::scope(|scope| {
         for seed in 0..4 {
@@ -218,7 +236,7 @@ fn threads_take_turns() {
             scope.spawn(move || {
                 for _ in 0..8 {
                     let output = model.run(|module| bits(module.forward(seed))).unwrap();
-                    assert_eq!(output, expected[seed as usize]);
+                    assert!(output == expected[seed as usize]);
                 }
             });
         }
@@ -232,14 +250,21 @@ fn other_panics_pass_through() {
     let model = dispatched(&stored, false);
     let message = panic_of(|| model.run(|_| panic!("{}", "a bug of the module's")));
     assert_eq!(message, "a bug of the module's");
-    assert_eq!(model.run(|module| bits(module.forward(1))).unwrap(), stored.expected);
+    assert_eq!(
+        model.run(|module| bits(module.forward(1))).unwrap(),
+        stored.expected
+    );
 }
 
 #[test]
 fn modules_that_cannot_be_dispatched_are_refused() {
     let stored = stored();
     let device = Device::flex();
-    let scheme = device.settings().quantization.scheme.with_value(QuantValue::Q8S);
+    let scheme = device
+        .settings()
+        .quantization
+        .scheme
+        .with_value(QuantValue::Q8S);
     let quantizer = || Quantizer::new(Calibration::MinMax, scheme);
     let up = || ParamGroup::from_predicate("up");
     let refused = |module: Model| {
@@ -248,16 +273,28 @@ fn modules_that_cannot_be_dispatched_are_refused() {
     };
     let lora = Model::new(&device).apply_lora(Lora::new(2, 1.0).set_param_group(up()));
     let error = refused(lora);
-    assert!(matches!(&error, Error::Reparameterized { path } if path == "up.weight"), "{error}");
+    assert!(
+        matches!(&error, Error::Reparameterized { path } if path == "up.weight"),
+        "{error}"
+    );
     let qlora = QLora::new(Lora::new(2, 1.0), quantizer());
     let error = refused(Model::new(&device).apply_qlora(qlora));
-    assert!(matches!(&error, Error::Reparameterized { path } if path == "up.weight"), "{error}");
+    assert!(
+        matches!(&error, Error::Reparameterized { path } if path == "up.weight"),
+        "{error}"
+    );
     let error = refused(Model::new(&device.clone().autodiff()));
-    assert!(matches!(&error, Error::Autodiff { path } if path == "up.weight"), "{error}");
+    assert!(
+        matches!(&error, Error::Autodiff { path } if path == "up.weight"),
+        "{error}"
+    );
     assert!(error.to_string().contains("device.inner()"), "{error}");
     let quantized = Model::new(&device).quantize_weights(&mut quantizer());
     let error = refused(quantized);
-    assert!(matches!(&error, Error::Quantized { path } if path == "up.weight"), "{error}");
+    assert!(
+        matches!(&error, Error::Quantized { path } if path == "up.weight"),
+        "{error}"
+    );
     // And what was dispatched is not dispatched again.
     let model = dispatched(&stored, false);
     let error = refused(model.run(Model::clone).unwrap());

@@ -302,7 +302,10 @@ mod tests {
         let stays = |tensor: &Tensor| tensor.name == "layers.2.w";
         let map = place(&model(), &Budget::default(), &Options::default(), stays).unwrap();
         assert_eq!(map.resident_bytes(), 10 * MIB);
-        assert_eq!(map.ring_bytes(), 2 * unit_footprint(10 * MIB) + unit_footprint(1024));
+        assert_eq!(
+            map.ring_bytes(),
+            2 * unit_footprint(10 * MIB) + unit_footprint(1024)
+        );
         let least = map.memory_bytes();
         assert!(place(&model(), &cpu(least), &Options::default(), stays).is_ok());
         assert!(matches!(

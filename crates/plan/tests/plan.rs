@@ -32,15 +32,17 @@ fn tree() -> impl Strategy<Value = Tree> {
                 tensors: tensors
                     .into_iter()
                     .enumerate()
-                    .map(|(t, (bytes, ratio, access, tied, row_bytes, always_resident))| Tensor {
-                        name: format!("layers.{b}.{t}"),
-                        bytes,
-                        stored_bytes: bytes / ratio,
-                        row_bytes: row_bytes.min(bytes),
-                        access,
-                        tied: tied.map(|key: i32| key.to_string()),
-                        always_resident,
-                    })
+                    .map(
+                        |(t, (bytes, ratio, access, tied, row_bytes, always_resident))| Tensor {
+                            name: format!("layers.{b}.{t}"),
+                            bytes,
+                            stored_bytes: bytes / ratio,
+                            row_bytes: row_bytes.min(bytes),
+                            access,
+                            tied: tied.map(|key: i32| key.to_string()),
+                            always_resident,
+                        },
+                    )
                     .collect(),
             })
             .collect(),

@@ -42,7 +42,8 @@ impl Numbers {
         self.0 >> 33
     }
 
-    /// Between -0.5 and 0.5; a multiple of 1/256, so that every type of storage holds it exactly.
+    /// Between -0.5 and 0.5; a multiple of 1/256, so that every type of storage holds it exactly, and 0.25 more
+    /// of it too.
     pub fn float(&mut self) -> f32 {
         ((self.next() >> 10) % 256) as f32 / 256.0 - 0.5
     }
@@ -87,7 +88,11 @@ impl ModuleMapper for Fill {
         let variance = self.path.last().is_some_and(|field| field == "running_var");
         param.map(|tensor| {
             let values = self.numbers.tensor(tensor.dims());
-            if variance { values.add_scalar(1.0) } else { values }
+            if variance {
+                values.abs().add_scalar(0.25)
+            } else {
+                values
+            }
         })
     }
 
@@ -147,8 +152,14 @@ pub fn write(out: &Path, values: &[(String, TensorData)], dtype: Dtype) {
         .iter()
         .map(|(name, data)| {
             let (dtype, bytes) = match (data.dtype(), dtype) {
-                (DType::F32, Dtype::BF16) => (dtype, narrow(data, |value| half::bf16::from_f32(value).to_le_bytes())),
-                (DType::F32, Dtype::F16) => (dtype, narrow(data, |value| half::f16::from_f32(value).to_le_bytes())),
+                (DType::F32, Dtype::BF16) => (
+                    dtype,
+                    narrow(data, |value| half::bf16::from_f32(value).to_le_bytes()),
+                ),
+                (DType::F32, Dtype::F16) => (
+                    dtype,
+                    narrow(data, |value| half::f16::from_f32(value).to_le_bytes()),
+                ),
                 (DType::F32, _) => (Dtype::F32, data.as_bytes().to_vec()),
                 (DType::I64, _) => (Dtype::I64, data.as_bytes().to_vec()),
                 (DType::Bool(_), _) => (Dtype::Bool, data.as_bytes().to_vec()),

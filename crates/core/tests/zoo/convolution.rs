@@ -50,8 +50,12 @@ pub struct Transposed {
 impl Specimen for Transposed {
     fn new(device: &Device) -> Self {
         Self {
-            one: ConvTranspose1dConfig::new([16, 32], 3).with_groups(2).init(device),
-            two: ConvTranspose2dConfig::new([8, 24], [3, 2]).with_stride([2, 1]).init(device),
+            one: ConvTranspose1dConfig::new([16, 32], 3)
+                .with_groups(2)
+                .init(device),
+            two: ConvTranspose2dConfig::new([8, 24], [3, 2])
+                .with_stride([2, 1])
+                .init(device),
             three: ConvTranspose3dConfig::new([4, 12], [2, 3, 2]).init(device),
         }
     }

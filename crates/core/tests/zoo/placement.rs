@@ -1,9 +1,9 @@
 //! One property over all kinds: where weights live, how they are stored and how they are read never changes a
 //! bit of what a module computes.
 
+use crate::common::{bits, options};
 use crate::specimen::{DTYPES, Specimen, Stored, dispatched, least};
 use crate::{convolution, norm, recurrent, structure, transformer};
-use crate::common::{bits, options};
 use burn::tensor::{DType, Device};
 use outsize_core::{FloatType, Options, tree};
 use outsize_plan::{Budget, Tier, infer, place};
@@ -34,15 +34,20 @@ fn case() -> impl Strategy<Value = Case> {
         (prop::collection::vec(any::<bool>(), 64), 0.0..1.0)
             .prop_map(|(stays, ring)| Placement::Chosen(stays, ring)),
     ];
-    (0..DTYPES.len(), placement, 1usize..20_000, 1usize..4, [1u64..5, 1..5, 1..5]).prop_map(
-        |(dtype, placement, piece_bytes, readers, seeds)| Case {
+    (
+        0..DTYPES.len(),
+        placement,
+        1usize..20_000,
+        1usize..4,
+        [1u64..5, 1..5, 1..5],
+    )
+        .prop_map(|(dtype, placement, piece_bytes, readers, seeds)| Case {
             dtype,
             placement,
             piece_bytes,
             readers,
             seeds,
-        },
-    )
+        })
 }
 
 /// Tries `cases` random cases, always the same.
@@ -68,7 +73,9 @@ fn property<M: Specimen>(cases: u32) {
             };
             let tree = tree(&M::new(&Device::flex()), &checkpoint, &options).unwrap();
             let plan = options.plan();
-            let all = infer(&tree, &Budget::default(), &plan).unwrap().memory_bytes();
+            let all = infer(&tree, &Budget::default(), &plan)
+                .unwrap()
+                .memory_bytes();
             let part = |least: u64, share: f64| least + ((all - least) as f64 * share) as u64;
             let map = match &case.placement {
                 Placement::Budget(share) => {
@@ -89,7 +96,10 @@ fn property<M: Specimen>(cases: u32) {
             for seed in case.seeds {
                 let output = model.run(|module| bits(module.pass(seed)));
                 let output = output.map_err(|error| TestCaseError::fail(error.to_string()))?;
-                prop_assert!(output == stored.expected(seed), "other bits for input {seed}");
+                prop_assert!(
+                    output == stored.expected(seed),
+                    "other bits for input {seed}"
+                );
             }
             prop_assert_eq!(model.stats().overflows, 0);
             Ok(())

@@ -5,7 +5,7 @@ use burn::nn::{BiGru, BiGruConfig, BiLstm, BiLstmConfig, Gru, GruConfig, Lstm, L
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Dtype;
 use outsize_core::tree;
-use outsize_plan::{Budget, place};
+use outsize_plan::{Budget, place, unit_footprint};
 
 const WIDTH: usize = 24;
 
@@ -67,22 +67,32 @@ fn gru() {
 fn a_weight_still_in_the_ring_costs_nothing() {
     let mut stored = Stored::<Lstms>::new();
     let checkpoint = stored.checkpoint(Dtype::F32);
-    // The ring holds one of three layers: 8 weights of 3 pages and 8 biases of 2.
-    let mut options = options(None);
+    let options = options(None);
     let tree = tree(&Lstms::new(&Device::flex()), &checkpoint, &options).unwrap();
-    options.min_ring_bytes = 8 * (3 + 2 + 1) * 4096;
-    let budget = Budget::default();
-    let map = place(&tree, &budget, &options.plan(), |_| false).unwrap();
-    assert!(map.ring_bytes() < map.streamed_bytes() * 3);
-    let model = dispatched::<Lstms>(&checkpoint, &map, &options);
-    for seed in [1, 2, 3] {
-        let before = model.stats();
-        let output = model.run(|lstms| bits(lstms.pass(seed))).unwrap();
-        assert_eq!(output, stored.expected(seed));
-        let stats = model.stats().since(&before);
-        assert!(stats.hits > 6 * 16, "{stats:?}");
-        // Whole pages are read: each of the 48 units has up to two that it fills in part.
-        let once = map.streamed_bytes() + 48 * 2 * 4096;
+    // A pass makes six steps through each of three layers of 16 parameters.
+    let (steps, layers, units) = (6, 3, 16);
+    let once = layers * units * unit_footprint(4 * (WIDTH * WIDTH) as u64);
+    let mut passes = |ring: u64| {
+        let plan = outsize_plan::Options {
+            min_ring: ring,
+            ..options.plan()
+        };
+        let map = place(&tree, &Budget::default(), &plan, |_| false).unwrap();
+        let model = dispatched::<Lstms>(&checkpoint, &map, &options);
+        [1, 2, 3].map(|seed| {
+            let before = model.stats();
+            let output = model.run(|lstms| bits(lstms.pass(seed))).unwrap();
+            assert!(output == stored.expected(seed));
+            model.stats().since(&before)
+        })
+    };
+    // The ring holds one layer and a half.
+    for stats in passes(once / 2) {
         assert!(stats.bytes_read <= once, "{stats:?} for {once}");
+        assert!(stats.hits > (steps - 1) * layers * units, "{stats:?}");
+    }
+    // One that does not hold the layer reads it again at each step.
+    for stats in passes(0) {
+        assert!(stats.bytes_read > once, "{stats:?} for {once}");
     }
 }

@@ -97,22 +97,30 @@ pub fn check<M: Specimen>() {
     assert_eq!(map.memory_bytes(), least);
     let keep = module.clone();
     let model = dispatch(module, &checkpoint, &map, &options).unwrap();
-    assert_eq!(self::lazy(&keep), expected, "dispatching initialised parameters");
+    assert_eq!(
+        self::lazy(&keep),
+        expected,
+        "dispatching initialised parameters"
+    );
     for seed in [1, 2, 3, 1] {
         let output = model.run(|module| bits(module.pass(seed))).unwrap();
-        assert_eq!(output, stored.expected(seed), "pass over input {seed}");
+        assert!(output == stored.expected(seed), "pass over input {seed}");
     }
     assert_eq!(model.stats().overflows, 0);
     assert!(map.streamed_bytes() > 0 && model.stats().bytes_read > 0);
     // The exact type of storage is no part of the value here: all hold these numbers exactly.
     for dtype in DTYPES {
         let checkpoint = stored.checkpoint(dtype);
-        let model = dispatched::<M>(&checkpoint, &map, &Options {
-            float_type: FloatType::Cast(burn::tensor::DType::F32),
-            ..options.clone()
-        });
+        let model = dispatched::<M>(
+            &checkpoint,
+            &map,
+            &Options {
+                float_type: FloatType::Cast(burn::tensor::DType::F32),
+                ..options.clone()
+            },
+        );
         let output = model.run(|module| bits(module.pass(1))).unwrap();
-        assert_eq!(output, stored.expected(1), "{dtype}");
+        assert!(output == stored.expected(1), "{dtype}");
     }
 }
 

@@ -31,7 +31,9 @@ impl Specimen for Encoders {
         let mut numbers = Numbers(seed);
         let x = numbers.tensor([2, 5, WIDTH]);
         let pad = numbers.ids([2, 5], 4).equal_elem(0);
-        let x = self.last.forward(TransformerEncoderInput::new(x).mask_pad(pad));
+        let x = self
+            .last
+            .forward(TransformerEncoderInput::new(x).mask_pad(pad));
         flat(self.first.forward(TransformerEncoderInput::new(x)))
     }
 }
@@ -55,14 +57,17 @@ impl Specimen for Decoders {
         let mut numbers = Numbers(seed);
         let x = numbers.tensor([2, 5, WIDTH]);
         let memory: Tensor<3> = numbers.tensor([2, 4, WIDTH]);
-        let x = self.last.forward(TransformerDecoderInput::new(x, memory.clone()));
+        let x = self
+            .last
+            .forward(TransformerDecoderInput::new(x, memory.clone()));
         // Step by step, with a cache.
         let mut cache = self.first.new_autoregressive_cache();
         let steps = (1..=5)
             .map(|length| {
                 let seen = x.clone().narrow(1, 0, length);
                 let input = TransformerDecoderInput::new(seen, memory.clone());
-                self.first.forward_autoregressive_inference(input, &mut cache)
+                self.first
+                    .forward_autoregressive_inference(input, &mut cache)
             })
             .collect::<Vec<_>>();
         flat(Tensor::cat(steps, 1))
@@ -89,7 +94,10 @@ impl Specimen for Attentions {
         let mut numbers = Numbers(seed);
         let x: Tensor<3> = numbers.tensor([2, 5, WIDTH]);
         let mask = numbers.ids([2, 5, 5], 3).equal_elem(0);
-        let x = self.own.forward(MhaInput::self_attn(x).mask_attn(mask)).context;
+        let x = self
+            .own
+            .forward(MhaInput::self_attn(x).mask_attn(mask))
+            .context;
         flat(self.cross.forward(x, numbers.tensor([2, 3, 24]), None))
     }
 }
