@@ -14,7 +14,8 @@
 //! The hook is Burn's own: a [`Streamed`] handle is a
 //! [`Reparameterization`](burn::module::Reparameterization), so that `Param::val()` fetches the
 //! value. What the module holds instead is one NaN expanded to the parameter's shape, so that code which
-//! goes round `val()` gives NaN and never a plausible wrong answer.
+//! goes round `val()` gives NaN and never a plausible wrong answer. Parameters that cannot carry a handle
+//! (integers, booleans, the running state of a `BatchNorm`) are always resident; the plan counts them.
 #![forbid(unsafe_code)]
 
 #[cfg(panic = "abort")]
@@ -27,17 +28,24 @@ mod convert;
 mod dispatch;
 mod dispatched;
 mod error;
+mod handle;
+mod load;
+mod location;
 mod matching;
 mod names;
 mod options;
 mod parameter;
+mod pass;
 mod placeholder;
+mod registry;
 mod streamed;
+mod torch;
 mod tree;
 
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
 pub use error::{Error, Misfit};
+pub use location::Location;
 pub use names::{Layout, Names};
 pub use options::{FloatType, Options};
 pub use outsize_plan::Access;

@@ -1,5 +1,6 @@
 use crate::matching::match_parameters;
-use crate::{Access, Error, Kind, Options, parameters};
+use crate::registry::in_order;
+use crate::{Error, Options, parameters};
 use burn::module::Module;
 use outsize_checkpoint::Checkpoint;
 use outsize_plan::{Block, Tensor, Tree};
@@ -17,30 +18,29 @@ pub fn tree<M: Module>(
     options: &Options,
 ) -> Result<Tree, Error> {
     let matched = match_parameters(&parameters(module), checkpoint, options)?;
-    let mut users: HashMap<usize, usize> = HashMap::new();
-    for at in matched.iter().filter_map(|entry| entry.tensor) {
-        *users.entry(at).or_default() += 1;
+    let mut users: HashMap<_, usize> = HashMap::new();
+    for entry in matched.iter().filter(|entry| entry.parameter.streams) {
+        if let Some(stored) = &entry.stored {
+            *users.entry(stored.key).or_default() += 1;
+        }
     }
     let mut blocks: Vec<Block> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
-    for entry in crate::dispatch::in_order(&matched, options) {
-        let Some(at) = entry.tensor else {
+    for entry in in_order(&matched, options) {
+        let Some(stored) = &entry.stored else {
             continue; // keeps its own initialisation, which is the module's affair
         };
-        let stored = &checkpoint.tensors()[at];
         let name = entry.parameter.block(&options.no_split);
+        let streams = entry.parameter.streams;
+        let shared = streams && users[&stored.key] > 1;
         let tensor = Tensor {
             name: entry.parameter.path.clone(),
             bytes: entry.bytes(stored),
-            stored_bytes: stored.len,
-            access: match entry.parameter.kind {
-                Kind::Float => *options
-                    .access
-                    .get(&entry.parameter.path)
-                    .unwrap_or(&Access::Whole),
-                _ => Access::Whole,
-            },
-            tied: (users[&at] > 1).then(|| stored.name.clone()),
+            stored_bytes: stored.info.len,
+            row_bytes: entry.held(stored, stored.row_bytes()),
+            access: entry.access(options),
+            tied: shared.then(|| format!("{:?}", stored.key)),
+            always_resident: !streams,
         };
         let block = *known.entry(name).or_insert_with(|| {
             blocks.push(Block {
