@@ -69,7 +69,7 @@ pub fn dispatch<M: Module>(
             piece_bytes: options.piece_bytes,
         },
     )?;
-    let pass = Arc::new(Pass::default());
+    let pass = Arc::new(Pass::new(options.stop.clone()));
     let module = module.apply_reparameterization(Attach {
         stream: &stream,
         pass: &pass,

@@ -48,6 +48,9 @@ pub enum Error {
          would wait for itself. Use the module that the outer call was given"
     )]
     Nested,
+    /// [`Options::stop`](crate::Options::stop) was set.
+    #[error("the pass was stopped")]
+    Stopped,
     /// A clone of the module was used after `run` had returned.
     #[error(
         "parameter `{path}` was asked for outside of `Dispatched::run`: a module that left `run`, as a clone \

@@ -18,12 +18,6 @@
 //! (integers, booleans, the running state of a `BatchNorm`) are always resident; the plan counts them.
 #![forbid(unsafe_code)]
 
-#[cfg(panic = "abort")]
-compile_error!(
-    "outsize needs `panic = \"unwind\"`: Burn's parameter hooks cannot return errors, so a failed read \
-     travels to `Dispatched::run` by unwinding. Remove `panic = \"abort\"` from the Cargo profile."
-);
-
 mod convert;
 mod dispatch;
 mod dispatched;
@@ -41,6 +35,7 @@ mod registry;
 mod streamed;
 mod torch;
 mod tree;
+mod unwinding;
 
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;

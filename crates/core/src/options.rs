@@ -2,6 +2,8 @@ use crate::Names;
 use burn::tensor::DType;
 use outsize_plan::{Access, Budget, Needs};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// In which type float parameters are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,11 @@ pub struct Options {
     /// which is made when they are first used and is no part of the budget. Parameters whose tensor has another
     /// shape or type are an error nevertheless.
     pub allow_missing: bool,
+    /// Once another thread or a signal sets it, the pass under way ends with [`Error::Stopped`] at the next weight
+    /// that it asks for, and so does every later one until it is cleared.
+    ///
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for Options {
@@ -76,6 +83,7 @@ impl Default for Options {
             allow_extra: false,
             ignore: Vec::new(),
             allow_missing: false,
+            stop: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 use crate::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// The pass that a dispatched module is making, if any: whose turn it is, and what went wrong.
@@ -13,6 +14,8 @@ pub(crate) struct Pass {
     /// Passes do not interleave: the schedule and the ring are made for one at a time.
     turn: Mutex<()>,
     state: Mutex<State>,
+    /// Set when a pass should end.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Default)]
@@ -26,6 +29,13 @@ struct State {
 struct Raised;
 
 impl Pass {
+    pub(crate) fn new(stop: Option<Arc<AtomicBool>>) -> Self {
+        Self {
+            stop,
+            ..Self::default()
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing under the lock can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,12 +64,16 @@ impl Pass {
         }
     }
 
-    /// Refuses use outside of a pass.
+    /// Refuses use outside of a pass, and in one that should end.
     pub(crate) fn check(&self, path: &str) {
         if self.state().owner.is_none() {
             outside(Error::OutsideRun {
                 path: path.to_string(),
             });
+        }
+        let stop = self.stop.as_ref();
+        if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            self.raise(Error::Stopped);
         }
     }
 
