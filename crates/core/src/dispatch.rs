@@ -56,7 +56,7 @@ pub fn dispatch<M: Module>(
     let sources = checkpoint
         .files()
         .iter()
-        .map(|file| Source::new(file.path(), file.file().clone()))
+        .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()))
         .collect();
     let stream = Stream::start(
         sources,

@@ -4,6 +4,8 @@
 //! `OUTSIZE_STRESS_SECONDS` sets how long it runs (two seconds by default), `OUTSIZE_STRESS_SEED` where it
 //! begins: each round is drawn from a seed of its own, counted from there, and a failure tells it.
 
+#![cfg(unix)]
+
 mod common;
 
 use common::{byte, file, unit, widen};

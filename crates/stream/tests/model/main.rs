@@ -60,6 +60,8 @@ fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static
     let mut config = shuttle::Config::new();
     config.silence_warnings = true;
     config.stack_size = 64 << 10;
+    // A schedule takes some hundred steps; one that goes on and on waits for what never comes.
+    config.max_steps = shuttle::MaxSteps::FailAfter(100_000);
     let seed = 0x6f75_7473_697a_6500;
     let scenario = move || {
         buffer::reset();

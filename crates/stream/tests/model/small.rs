@@ -235,11 +235,11 @@ fn the_last_reader_leaves_nobody_waiting() {
             }
         });
         sync::refuse_threads(0);
-        for id in 0..3 {
+        for (id, unit) in units.iter().enumerate() {
             let lease = (0..3)
                 .find_map(|_| stream.lease(id).ok())
                 .expect("the stream does not recover");
-            check(&units[id], &lease);
+            check(unit, &lease);
         }
     });
 }
