@@ -4,7 +4,7 @@ use crate::pass::Pass;
 use crate::placeholder::poison;
 use crate::registry::Registry;
 use crate::streamed::{Inner, Place, Streamed, Units};
-use crate::{Dispatched, Error, Options, parameters, tree};
+use crate::{Dispatched, Error, Options, parameters, plan};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use outsize_checkpoint::Checkpoint;
@@ -26,8 +26,7 @@ pub fn load_checkpoint_and_dispatch<M: Module>(
     options: &Options,
 ) -> Result<Dispatched<M>, Error> {
     let checkpoint = Checkpoint::open(path)?;
-    let tree = tree(&module, &checkpoint, options)?;
-    let map = outsize_plan::infer(&tree, &options.budget, &options.plan())?;
+    let map = plan(&module, &checkpoint, options)?;
     dispatch(module, &checkpoint, &map, options)
 }
 
@@ -36,7 +35,7 @@ pub fn load_checkpoint_and_dispatch<M: Module>(
 /// Parameters that cannot carry a handle are loaded before this returns.
 ///
 /// # Errors
-/// As [`tree`]; and what reading said for the parameters that are loaded at once.
+/// As [`tree`](crate::tree()); and what reading said for the parameters that are loaded at once.
 pub fn dispatch<M: Module>(
     module: M,
     checkpoint: &Checkpoint,

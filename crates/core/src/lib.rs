@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | 1 | an empty model: parameters have shapes and no storage | `Config::init(&device)` |
 //! | 2 | open the checkpoint: headers only | [`Checkpoint::open`](outsize_checkpoint::Checkpoint::open) |
-//! | 3 | decide where each block lives | [`tree`] and [`outsize_plan::infer`] |
+//! | 3 | decide where each block lives | [`plan`] |
 //! | 4 | attach a streamed handle to each parameter | [`dispatch()`] |
 //! | 5 | run it like any module | [`Dispatched::run`] |
 //!
@@ -46,4 +46,4 @@ pub use options::{FloatType, Options};
 pub use outsize_plan::Access;
 pub use parameter::{Kind, Parameter, parameters};
 pub use streamed::Streamed;
-pub use tree::tree;
+pub use tree::{plan, tree};

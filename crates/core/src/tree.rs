@@ -1,9 +1,9 @@
-use crate::matching::match_parameters;
+use crate::matching::{Matched, match_parameters};
 use crate::registry::in_order;
 use crate::{Error, Options, parameters};
 use burn::module::Module;
 use outsize_checkpoint::Checkpoint;
-use outsize_plan::{Block, Tensor, Tree};
+use outsize_plan::{Block, DeviceMap, Tensor, Tree, infer, unit_footprint};
 use std::collections::HashMap;
 
 /// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
@@ -18,6 +18,56 @@ pub fn tree<M: Module>(
     options: &Options,
 ) -> Result<Tree, Error> {
     let matched = match_parameters(&parameters(module), checkpoint, options)?;
+    Ok(build(&matched, options))
+}
+
+/// Where each weight of `module` lives: [`tree`] and [`infer`], with a ring that holds all of a recurrent
+/// layer if the budget allows it, since such a layer asks for its weights at every step.
+///
+/// # Errors
+/// As these two.
+pub fn plan<M: Module>(
+    module: &M,
+    checkpoint: &Checkpoint,
+    options: &Options,
+) -> Result<DeviceMap, Error> {
+    let matched = match_parameters(&parameters(module), checkpoint, options)?;
+    let tree = build(&matched, options);
+    let least = options.plan();
+    let roomy = outsize_plan::Options {
+        min_ring: least.min_ring.max(recurrent_bytes(&matched)),
+        ..least
+    };
+    Ok(infer(&tree, &options.budget, &roomy).or_else(|_| infer(&tree, &options.budget, &least))?)
+}
+
+/// Burn's layers that go through their weights once for each step of a sequence.
+const RECURRENT: [&str; 3] = ["Lstm", "Gru", "Rnn"];
+
+/// The ring in which all of the largest recurrent layer has room, in bytes; zero if there is none.
+fn recurrent_bytes(matched: &[Matched]) -> u64 {
+    let classes = RECURRENT.map(String::from);
+    let mut layers: HashMap<&str, u64> = HashMap::new();
+    for entry in matched {
+        let Some(stored) = &entry.stored else {
+            continue;
+        };
+        let inside = (0..entry.parameter.containers.len())
+            .any(|depth| RECURRENT.contains(&entry.parameter.class_at(depth)));
+        if inside {
+            let bytes = layers.entry(entry.parameter.block(&classes)).or_default();
+            *bytes = bytes.saturating_add(unit_footprint(entry.bytes(stored)));
+        }
+    }
+    // What lies in the ring from before leaves gaps: half as much again.
+    layers
+        .into_values()
+        .map(|bytes| bytes.saturating_add(bytes / 2))
+        .max()
+        .unwrap_or(0)
+}
+
+fn build(matched: &[Matched], options: &Options) -> Tree {
     let mut users: HashMap<_, usize> = HashMap::new();
     for entry in matched.iter().filter(|entry| entry.parameter.streams) {
         if let Some(stored) = &entry.stored {
@@ -26,7 +76,7 @@ pub fn tree<M: Module>(
     }
     let mut blocks: Vec<Block> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
-    for entry in in_order(&matched, options) {
+    for entry in in_order(matched, options) {
         let Some(stored) = &entry.stored else {
             continue; // keeps its own initialisation, which is the module's affair
         };
@@ -52,5 +102,5 @@ pub fn tree<M: Module>(
         });
         blocks[block].tensors.push(tensor);
     }
-    Ok(Tree { blocks })
+    Tree { blocks }
 }

@@ -86,14 +86,15 @@ impl ModuleMapper for Fill {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         // A variance is not negative.
         let variance = self.path.last().is_some_and(|field| field == "running_var");
-        param.map(|tensor| {
-            let values = self.numbers.tensor(tensor.dims());
-            if variance {
-                values.abs().add_scalar(0.25)
-            } else {
-                values
-            }
-        })
+        let (id, shape) = (param.id, param.transform_for_save().val().dims());
+        let values = self.numbers.tensor(shape);
+        let values = if variance {
+            values.abs().add_scalar(0.25)
+        } else {
+            values
+        };
+        // As loading does: the layout in memory decides in which order sums are taken.
+        param.transform_for_load(values, id)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {

@@ -1,10 +1,10 @@
 use crate::common::{Numbers, bits, flat, options};
-use crate::specimen::{Specimen, Stored, check, dispatched};
+use crate::specimen::{Specimen, Stored, check, dispatched, least};
 use burn::module::Module;
 use burn::nn::{BiGru, BiGruConfig, BiLstm, BiLstmConfig, Gru, GruConfig, Lstm, LstmConfig};
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Dtype;
-use outsize_core::tree;
+use outsize_core::{plan, tree};
 use outsize_plan::{Budget, place, unit_footprint};
 
 const WIDTH: usize = 24;
@@ -94,5 +94,28 @@ fn a_weight_still_in_the_ring_costs_nothing() {
     // One that does not hold the layer reads it again at each step.
     for stats in passes(0) {
         assert!(stats.bytes_read > once, "{stats:?} for {once}");
+    }
+}
+
+/// The planner rather makes room for a whole layer in the ring than for some of its weights outside of it; in
+/// less memory the layer runs nevertheless.
+#[test]
+fn the_ring_holds_a_recurrent_layer_if_it_can() {
+    let mut stored = Stored::<Lstms>::new();
+    let checkpoint = stored.checkpoint(Dtype::F32);
+    let none = options(None);
+    let module = Lstms::new(&Device::flex());
+    let tree = tree(&module, &checkpoint, &none).unwrap();
+    let (layer, least) = (
+        16 * unit_footprint(4 * (WIDTH * WIDTH) as u64),
+        least(&tree, &none),
+    );
+    for (budget, holds) in [(2 * layer, true), (least, false)] {
+        let options = options(Some(budget));
+        let map = plan(&module, &checkpoint, &options).unwrap();
+        assert_eq!(map.ring_bytes() >= layer, holds);
+        let model = dispatched::<Lstms>(&checkpoint, &map, &options);
+        let output = model.run(|lstms| bits(lstms.pass(1))).unwrap();
+        assert!(output == stored.expected(1));
     }
 }
