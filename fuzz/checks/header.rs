@@ -60,7 +60,10 @@ fn prove(header: &Header, data_len: u64) {
         let value = serde_json::json!({
             "dtype": dtype.name(), "shape": shape, "data_offsets": [start, end],
         });
-        assert!(json.insert(name.clone(), value).is_none(), "twice: {name:?}");
+        assert!(
+            json.insert(name.clone(), value).is_none(),
+            "twice: {name:?}"
+        );
     }
     assert_eq!(covered, data_len);
     let notes = serde_json::to_value(&header.metadata).unwrap();
