@@ -1,16 +1,18 @@
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
 use crate::error::Error;
 use crate::layout::{Layout, TensorSpec};
+use crate::partial;
 
 /// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
 ///
 /// Tensors are declared first; then their data comes in that order, in pieces of any size. The file is
-/// written under another name beside its own, and gets it in [`Self::finish`]: a file that was there
-/// before is replaced by a complete one or left alone.
+/// written beside its place, as `.NAME.partial-…`, and gets its name in [`Self::finish`]: a file that was
+/// there before is replaced by a complete one or left alone. What a killed process left there the next
+/// writer of the same file removes (on Unix, where the file system has locks).
 #[derive(Debug)]
 pub struct FileWriter {
     file: BufWriter<NamedTempFile>,
@@ -21,6 +23,8 @@ pub struct FileWriter {
     /// Bytes of it that came.
     filled: u64,
     written: u64,
+    /// It is not known what is on the disk.
+    failed: bool,
 }
 
 impl FileWriter {
@@ -28,9 +32,10 @@ impl FileWriter {
     ///
     /// # Errors
     ///
-    /// If a name comes twice or a size overflows; if no file can be made there.
+    /// If a name comes twice or a size overflows; if something else than a file is there, such as a
+    /// folder or a device; if no file can be made there.
     pub fn create(path: impl AsRef<Path>, specs: Vec<TensorSpec>) -> Result<Self, Error> {
-        let path = path.as_ref().to_owned();
+        let path = resolve(path.as_ref())?;
         let layout = Layout::new(specs, u64::MAX).map_err(|fault| Error::Specs { fault })?;
         let failed = |cause| Error::Create {
             path: path.clone(),
@@ -40,15 +45,8 @@ impl FileWriter {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        let mut builder = tempfile::Builder::new();
-        // A temporary file is private by default, and this one is to become the user's.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let temporary = builder
-            .prefix(".outsize-")
-            .suffix(".partial")
-            .tempfile_in(folder)
-            .map_err(failed)?;
+        let name = path.file_name().unwrap_or_default();
+        let temporary = partial::file(folder, name).map_err(failed)?;
         let mut file = BufWriter::new(temporary);
         file.write_all(&layout.shards[0].head).map_err(failed)?;
         Ok(Self {
@@ -58,6 +56,7 @@ impl FileWriter {
             current: 0,
             filled: 0,
             written: 0,
+            failed: false,
         })
     }
 
@@ -66,8 +65,10 @@ impl FileWriter {
     /// # Errors
     ///
     /// If it is another tensor's turn, if these are more bytes than the tensor lacks, or if writing
-    /// fails.
+    /// fails. After a failed write the writer takes nothing more; after the other errors it can go
+    /// on.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.check_not_failed()?;
         while let Some(place) = self.layout.tensors.get(self.current)
             && place.name != name
             && place.len == self.filled
@@ -84,7 +85,10 @@ impl FileWriter {
             }
             self.file.write_all(bytes)
         };
-        put().map_err(|cause| self.failed(cause))?;
+        if let Err(cause) = put() {
+            self.failed = true;
+            return Err(self.write_error(cause));
+        }
         self.filled += bytes.len() as u64;
         self.written += bytes.len() as u64;
         Ok(())
@@ -96,6 +100,7 @@ impl FileWriter {
     ///
     /// If a tensor is not complete or writing fails: then nothing is left behind.
     pub fn finish(mut self) -> Result<(), Error> {
+        self.check_not_failed()?;
         if let Some(place) = self.layout.tensors.get(self.current..).and_then(|left| {
             left.iter()
                 .enumerate()
@@ -108,13 +113,13 @@ impl FileWriter {
                 len: place.len,
             });
         }
-        self.file.flush().map_err(|cause| self.failed(cause))?;
+        self.file.flush().map_err(|cause| self.write_error(cause))?;
         let done = self
             .file
             .get_ref()
             .as_file()
             .sync_all()
-            .map_err(|cause| self.failed(cause));
+            .map_err(|cause| self.write_error(cause));
         done?;
         let Self {
             file,
@@ -138,13 +143,47 @@ impl FileWriter {
         Ok(())
     }
 
-    fn failed(&self, cause: std::io::Error) -> Error {
+    fn check_not_failed(&self) -> Result<(), Error> {
+        match self.failed {
+            true => Err(Error::WriterFailed {
+                path: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn write_error(&self, cause: io::Error) -> Error {
         Error::Write {
             path: self.path.clone(),
             written: self.written,
             total: self.layout.total_bytes,
             cause,
         }
+    }
+}
+
+/// Checks what is at `path`, and gives where the file will be: a link to a file stays a link.
+fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let wrong = |what| Error::OutputExists {
+        path: path.to_owned(),
+        what,
+    };
+    let failed = |cause| Error::Create {
+        path: path.to_owned(),
+        cause,
+    };
+    match path.metadata() {
+        Ok(kind) if kind.is_file() => path.canonicalize().map_err(failed),
+        Ok(kind) if kind.is_dir() => Err(wrong("is a folder")),
+        Ok(_) => Err(wrong("is not a regular file")),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(failed(cause)),
+        Err(_) if path.is_symlink() => Err(wrong("is a link that leads nowhere")),
+        Err(_) if path.file_name().is_none() => Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path does not end in a file's name",
+        ))),
+        // Absolute, so that the program may change its folder while the file is being written.
+        Err(_) => std::path::absolute(path).map_err(failed),
     }
 }
 
