@@ -1,7 +1,8 @@
+use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use crate::error::Error;
 use crate::layout::{Layout, TensorSpec};
@@ -15,7 +16,9 @@ use crate::partial;
 /// writer of the same file removes (on Unix, where the file system has locks).
 #[derive(Debug)]
 pub struct FileWriter {
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<File>,
+    /// Where it is written; removed when dropped.
+    partial: TempPath,
     path: PathBuf,
     layout: Layout,
     /// The tensor whose turn it is, as a position in the layout.
@@ -46,11 +49,12 @@ impl FileWriter {
             _ => Path::new("."),
         };
         let name = path.file_name().unwrap_or_default();
-        let temporary = partial::file(folder, name).map_err(failed)?;
-        let mut file = BufWriter::new(temporary);
+        let (file, partial) = partial::file(folder, name).map_err(failed)?;
+        let mut file = BufWriter::new(file);
         file.write_all(&layout.shards[0].head).map_err(failed)?;
         Ok(Self {
             file,
+            partial,
             path,
             layout,
             current: 0,
@@ -113,34 +117,25 @@ impl FileWriter {
                 len: place.len,
             });
         }
-        self.file.flush().map_err(|cause| self.write_error(cause))?;
-        let done = self
-            .file
-            .get_ref()
-            .as_file()
-            .sync_all()
-            .map_err(|cause| self.write_error(cause));
-        done?;
+        self.file
+            .flush()
+            .and_then(|()| self.file.get_ref().sync_all())
+            .map_err(|cause| self.write_error(cause))?;
         let Self {
-            file,
+            // Locked until it has its name.
+            file: _file,
+            partial,
             path,
             layout,
             written,
             ..
         } = self;
-        let failed = |cause| Error::Write {
-            path: path.clone(),
+        partial.persist(&path).map_err(|error| Error::Write {
+            path,
             written,
             total: layout.total_bytes,
-            cause,
-        };
-        let temporary = file
-            .into_inner()
-            .map_err(|error| failed(error.into_error()))?;
-        temporary
-            .persist(&path)
-            .map_err(|error| failed(error.error))?;
-        Ok(())
+            cause: error.error,
+        })
     }
 
     fn check_not_failed(&self) -> Result<(), Error> {
@@ -233,5 +228,37 @@ mod tests {
         assert!(matches!(writer.finish(), Err(Error::Incomplete { .. })));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "the user's");
         assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_a_file_is_replaced_and_links_stay() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        symlink("nowhere", at("broken")).unwrap();
+        symlink("/dev/null", at("null")).unwrap();
+        for (name, what) in [
+            ("folder", "is a folder"),
+            ("broken", "is a link that leads nowhere"),
+            ("null", "is not a regular file"),
+        ] {
+            let said = FileWriter::create(at(name), specs())
+                .unwrap_err()
+                .to_string();
+            let expected = format!("{name} {what}, and is never overwritten; choose another name");
+            assert!(said.contains(&expected), "{said}");
+        }
+        std::fs::write(at("folder/old"), "an older one").unwrap();
+        symlink("folder/old", at("link")).unwrap();
+        FileWriter::create(at("link"), vec![])
+            .unwrap()
+            .finish()
+            .unwrap();
+        assert!(at("link").is_symlink());
+        assert_ne!(std::fs::read(at("folder/old")).unwrap(), b"an older one");
+        let left: Vec<_> = at("folder").read_dir().unwrap().collect();
+        assert_eq!(left.len(), 1);
     }
 }

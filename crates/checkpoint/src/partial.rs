@@ -9,7 +9,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::{Builder, NamedTempFile, TempDir};
+use tempfile::{Builder, TempDir, TempPath};
 
 /// Attempts at a name that nobody else removes while it is being locked.
 const ATTEMPTS: usize = 10;
@@ -44,11 +44,11 @@ pub(crate) fn folder(parent: &Path, name: &OsStr) -> io::Result<PartialFolder> {
 }
 
 /// Makes a file in `parent` for work on `name`, with the permissions of any new file. It is its own lock.
-pub(crate) fn file(parent: &Path, name: &OsStr) -> io::Result<NamedTempFile> {
+pub(crate) fn file(parent: &Path, name: &OsStr) -> io::Result<(File, TempPath)> {
     make(parent, name, 0o666, |builder| {
         let place = builder.tempfile_in(parent)?;
         let lock = hold(place.path(), || place.as_file().try_clone())?;
-        Ok(lock.map(|_| place))
+        Ok(lock.map(|_| place.into_parts()))
     })
 }
 
@@ -70,13 +70,22 @@ fn make<T>(
     #[cfg(not(unix))]
     let _ = mode;
     for _ in 0..ATTEMPTS {
-        if let Some(made) = attempt(&builder)? {
+        if let Some(made) = attempt(&builder).map_err(plain)? {
             return Ok(made);
         }
     }
     Err(io::Error::other(
         "another program removes what is made there",
     ))
+}
+
+/// An error without the name of the unfinished file, which says nothing to a user.
+fn plain(cause: io::Error) -> io::Error {
+    match cause.kind() {
+        io::ErrorKind::Other => cause,
+        kind if cause.get_ref().is_some() => kind.into(),
+        _ => cause,
+    }
 }
 
 /// How the names of all work on `name` start.
@@ -224,8 +233,9 @@ mod tests {
         let _four = file(place.path(), name).unwrap();
         assert_eq!(list(place.path()).len(), 4);
         // As if their processes had been killed.
-        let (kept, _) = (one.place.keep(), three.keep().unwrap());
-        drop(two);
+        let kept = one.place.keep();
+        three.1.keep().unwrap();
+        drop((two, three.0));
         assert_eq!(list(place.path()).len(), 3);
         let five = folder(place.path(), name).unwrap();
         assert!(kept.exists(), "its lock is still held");

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::path::Path;
 
 use outsize_checkpoint::Checkpoint;
 
@@ -60,4 +61,15 @@ pub fn said_of_index(json: &[u8]) -> String {
     let said = said_of(&[(INDEX, json)]);
     assert!(said.contains(&format!("{INDEX}: ")), "{said}");
     said
+}
+
+/// The names in a folder, sorted.
+pub fn list(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = folder
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
 }
