@@ -468,7 +468,7 @@ fn misaligned_tensors_are_right() {
     {
         let shard = copy.join(name);
         let mut text = header(&shard).to_string();
-        if text.len() % 2 == 0 {
+        if text.len().is_multiple_of(2) {
             text.push(' ');
         }
         replace_header(&shard, &text);
