@@ -1,6 +1,6 @@
 //! What must hold of any bytes taken for a model's `config.json`.
 
-use models::{CacheOptions, KvCache, ModelConfig};
+use models::{CacheOptions, KvCache, Logits, ModelConfig};
 #[cfg(not(fuzzing))]
 use outsize::models;
 #[cfg(fuzzing)]
@@ -39,7 +39,8 @@ fn prove(config: &ModelConfig) {
     assert!(parameters.checked_mul(8).is_some(), "bytes of f64");
 
     for context in [1, config.max_position_embeddings] {
-        let bytes = KvCache::bytes(config, &CacheOptions::new(context));
+        let cache = CacheOptions::new(context);
+        let bytes = KvCache::bytes(config, &cache);
         let values = [
             2,
             config.num_hidden_layers,
@@ -48,7 +49,14 @@ fn prove(config: &ModelConfig) {
         ];
         let exact: u128 = values.iter().map(|&size| size as u128).product();
         // More than there is: no such cache is ever made.
-        assert_eq!(bytes, u64::try_from(4 * exact).unwrap_or(u64::MAX));
+        let most = u64::try_from(4 * exact).unwrap_or(u64::MAX);
+        match config.windows.iter().all(Option::is_none) {
+            true => assert_eq!(bytes, most),
+            false => assert!(bytes <= most && bytes > 0),
+        }
+        for logits in [Logits::Last, Logits::All] {
+            assert!(config.activation_bytes(context, &cache, logits) > 0);
+        }
     }
 }
 
