@@ -1,5 +1,3 @@
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,8 +6,12 @@ use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::file::{ShardFile, read_exact_at};
 use crate::folder::Source;
-use crate::header::{Entry, Header};
-use crate::index::Index;
+use crate::header::HeaderEntry;
+use crate::index::{self, Index};
+
+/// Bytes that the headers of all shards may have together: ten times those of the largest real
+/// checkpoints. What is kept of them in memory is in proportion.
+const MAX_HEADERS: u64 = 200_000_000;
 
 /// A tensor of a checkpoint and where its bytes lie.
 ///
@@ -141,19 +143,10 @@ impl Checkpoint {
     /// If the range is not inside the tensor, and as [`Self::read`].
     pub fn read_at(&self, tensor: &TensorInfo, start: u64, out: &mut [u8]) -> Result<(), Error> {
         let (file, offset) = self.check_range(tensor, start, out.len() as u64)?;
-        read_exact_at(file.file(), out, offset).map_err(|cause| {
-            let cause = match cause.kind() {
-                io::ErrorKind::UnexpectedEof => io::Error::new(
-                    cause.kind(),
-                    "the file ends early: it has changed since it was opened",
-                ),
-                _ => cause,
-            };
-            Error::ReadTensor {
-                tensor: tensor.name.clone(),
-                path: file.path().to_owned(),
-                cause,
-            }
+        read_exact_at(file.file(), out, offset).map_err(|cause| Error::ReadTensor {
+            tensor: tensor.name.clone(),
+            path: file.path().to_owned(),
+            cause,
         })
     }
 
@@ -202,39 +195,38 @@ impl Inner {
 
     fn from_index(path: &Path) -> Result<Self, Error> {
         let folder = folder_of(path);
-        let Index { weight_map } = Index::open(path)?;
         let wrong = |fault| Error::Index {
             path: path.to_owned(),
             fault,
         };
+        let json = index::read(path)?;
+        let index = Index::parse(&json).map_err(wrong)?;
 
-        let shards: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
-        let mut missing = shards.iter().filter(|shard| !folder.join(shard).exists());
-        if let Some(&first) = missing.next() {
+        // What cannot be looked at (a loop of links, no permission) is reported when it is opened.
+        let is_missing = |shard: &&String| matches!(folder.join(shard).try_exists(), Ok(false));
+        let mut missing = index.shards().iter().filter(is_missing);
+        if let Some(first) = missing.next() {
             return Err(wrong(IndexFault::MissingShards {
-                file: first.to_owned(),
+                file: first.clone(),
                 missing: 1 + missing.count(),
-                shards: shards.len(),
+                shards: index.shards().len(),
             }));
         }
 
-        let mut files = Vec::with_capacity(shards.len());
-        let mut tensors = Vec::with_capacity(weight_map.len());
+        let mut files = Vec::with_capacity(index.shards().len());
+        let mut tensors = Vec::with_capacity(index.len());
         let mut ignored = Vec::new();
-        for &shard in &shards {
-            let (
-                file,
-                Header {
-                    tensors: entries, ..
-                },
-                data_start,
-            ) = ShardFile::open(folder.join(shard))?;
-            for entry in entries {
-                let here = weight_map
-                    .get(&entry.name)
-                    .is_some_and(|place| place == shard);
+        let mut header_bytes = 0;
+        for (shard, name) in index.shards().iter().enumerate() {
+            let (file, header, data_start) = ShardFile::open(folder.join(name))?;
+            header_bytes += data_start;
+            if header_bytes > MAX_HEADERS {
+                return Err(wrong(IndexFault::HeadersTooLarge { max: MAX_HEADERS }));
+            }
+            for entry in header.tensors {
+                let here = index.shard_of(&entry.name) == Some(shard);
                 let list = if here { &mut tensors } else { &mut ignored };
-                list.push(entry.at(files.len(), data_start));
+                list.push(entry.at(shard, data_start));
             }
             files.push(file);
         }
@@ -242,9 +234,8 @@ impl Inner {
         let inner = Self::new(folder, files, tensors, ignored);
         // Names are unique in the index and in each shard, so only too few can be found, never too
         // many.
-        if inner.tensors.len() < weight_map.len() {
-            let fault = inner.first_not_found(&weight_map);
-            return Err(wrong(fault));
+        if inner.tensors.len() < index.len() {
+            return Err(wrong(inner.first_not_found(&index)));
         }
         Ok(inner)
     }
@@ -272,24 +263,25 @@ impl Inner {
     }
 
     /// Names the first tensor of the index that no shard holds where the index says.
-    fn first_not_found(&self, weight_map: &BTreeMap<String, String>) -> IndexFault {
+    fn first_not_found(&self, index: &Index<'_>) -> IndexFault {
         let names = self
             .by_name
             .iter()
-            .map(|&position| &self.tensors[position].name);
+            .map(|&position| self.tensors[position].name.as_str());
         // Both sides are sorted, and the left is a part of the right.
         let mut names = names.peekable();
-        let not_found = weight_map
-            .iter()
+        let not_found = index
+            .tensors()
             .find(|(tensor, _)| names.next_if_eq(tensor).is_none());
-        let (tensor, file) = not_found
-            .map(|(tensor, file)| (tensor.clone(), file.clone()))
-            .unwrap_or_default();
-        IndexFault::NotInShard { tensor, file }
+        let (tensor, file) = not_found.unwrap_or_default();
+        IndexFault::NotInShard {
+            tensor: tensor.to_owned(),
+            file: file.to_owned(),
+        }
     }
 }
 
-impl Entry {
+impl HeaderEntry {
     fn at(self, file: usize, data_start: u64) -> TensorInfo {
         let Self {
             name,

@@ -1,18 +1,16 @@
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
 use crate::error::Error;
+use crate::partial::{self, PartialFolder};
 
 /// A folder that is filled under another name, beside its own, and appears complete or not at all.
 #[derive(Debug)]
 pub(crate) struct Destination {
     out: PathBuf,
-    /// `.NAME.partial-PID-…` beside `out`; removed when dropped.
-    partial: TempDir,
+    /// Beside `out`.
+    partial: PartialFolder,
 }
 
 impl Destination {
@@ -32,16 +30,7 @@ impl Destination {
         };
         let parent = parent_of(&out);
         fs::create_dir_all(parent).map_err(failed)?;
-
-        let mut prefix = OsString::from(".");
-        prefix.push(name);
-        prefix.push(format!(".partial-{}-", std::process::id()));
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix);
-        // A temporary folder is private by default, and this one is to become the user's.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-        let partial = builder.tempdir_in(parent).map_err(failed)?;
+        let partial = partial::folder(parent, name).map_err(failed)?;
         Ok(Self { out, partial })
     }
 
@@ -52,25 +41,29 @@ impl Destination {
 
     /// The folder to write in.
     pub fn folder(&self) -> &Path {
-        self.partial.path()
+        self.partial.place.path()
     }
 
-    /// Gives the folder its name, once its files are on the disk. If that fails the folder stays,
-    /// for it is complete.
+    /// Gives the folder its name, once its files are on the disk. If only that fails the folder stays,
+    /// for it is complete: under a name that nobody takes for unfinished work.
     pub fn publish(self) -> Result<(), Error> {
         let Self { out, partial } = self;
-        let partial = partial.keep();
-        match sync_folder(&partial)
-            .and_then(|()| fs::rename(&partial, &out))
+        let complete = partial.complete_name(&out);
+        let PartialFolder { place, lock: _lock } = partial;
+        sync_folder(place.path())
+            .and_then(|()| fs::rename(place.path(), &complete))
+            .map_err(|cause| Error::Create {
+                path: out.clone(),
+                cause,
+            })?;
+        let _ = place.keep(); // of that name there is nothing to remove any more
+        fs::rename(&complete, &out)
             .and_then(|()| sync_folder(parent_of(&out)))
-        {
-            Ok(()) => Ok(()),
-            Err(cause) => Err(Error::Rename {
-                partial,
+            .map_err(|cause| Error::Rename {
+                partial: complete,
                 path: out,
                 cause,
-            }),
-        }
+            })
     }
 }
 

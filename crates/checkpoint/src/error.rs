@@ -122,8 +122,9 @@ pub enum Error {
         /// What is wrong with them.
         fault: SpecFault,
     },
-    /// The output exists already: a file, a link to nothing, or a folder with something in it.
-    #[error("{path} {what}, and is never overwritten; name a new folder or remove it first")]
+    /// Something is where the output should be that is not replaced: for a checkpoint a file or a folder
+    /// with something in it, for a file a folder or a device, for both a link to nothing.
+    #[error("{path} {what}, and is never overwritten; choose another name or remove it first")]
     OutputExists {
         /// The output.
         path: PathBuf,
@@ -190,7 +191,7 @@ pub enum Error {
         /// The output.
         path: PathBuf,
     },
-    /// The folder to write in could not be created.
+    /// The folder or file to write could not be created.
     #[error("cannot create {path}: {cause}{}", advice(cause))]
     Create {
         /// The output.

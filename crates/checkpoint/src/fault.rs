@@ -43,11 +43,18 @@ pub enum HeaderFault {
     /// The header does not start with `{`, as the format demands.
     #[error("the header does not start with '{{', so this is not a safetensors file")]
     NotAnObject,
-    /// The header is not JSON of the right form, or defines a name twice.
+    /// The header is not JSON of the right form, a name in it is no sane one, or a tensor has too
+    /// many dimensions.
     #[error("the header is not valid: {detail}")]
     Json {
         /// What is wrong and where in the header.
         detail: String,
+    },
+    /// Two tensors have the same name, which most readers of JSON hide.
+    #[error("tensor {tensor:?} is defined twice")]
+    Duplicate {
+        /// The tensor's name.
+        tensor: String,
     },
     /// A tensor's dtype is not one that is supported.
     #[error("tensor {tensor:?}: {cause}")]
@@ -142,11 +149,29 @@ pub enum IndexFault {
         /// What to do.
         advice: &'static str,
     },
-    /// The index is not JSON of the right form, or names a tensor twice.
+    /// The index is not JSON of the right form, or a name in it is no sane one.
     #[error("the index is not valid: {detail}")]
     Json {
         /// What is wrong and where in the index.
         detail: String,
+    },
+    /// A tensor has two places, which most readers of JSON hide.
+    #[error("tensor {tensor:?} is defined twice")]
+    Duplicate {
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// The index names more shards than any real one.
+    #[error("the index names more than {max} shards")]
+    TooManyShards {
+        /// Shards allowed.
+        max: usize,
+    },
+    /// The headers of all shards have more bytes than those of any real checkpoint.
+    #[error("the headers of its shards have more than {max} bytes together")]
+    HeadersTooLarge {
+        /// Bytes allowed.
+        max: u64,
     },
     /// The index names no tensor.
     #[error("the index names no tensors")]
@@ -193,6 +218,32 @@ pub enum SpecFault {
     Duplicate {
         /// The tensor's name.
         tensor: String,
+    },
+    /// A tensor's name is one that would not be read back.
+    #[error("{tensor:?} {what}")]
+    Name {
+        /// The name, its middle left out if it is very long.
+        tensor: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A tensor has more dimensions than are read back.
+    #[error("tensor {tensor:?} has {rank} dimensions, over the limit of {max}")]
+    Rank {
+        /// The tensor's name.
+        tensor: String,
+        /// Dimensions that it has.
+        rank: usize,
+        /// Dimensions allowed.
+        max: usize,
+    },
+    /// There would be more shards than are read back.
+    #[error("there would be {count} shards, over the limit of {max}: ask for larger shards")]
+    TooManyShards {
+        /// Shards that there would be.
+        count: usize,
+        /// Shards allowed.
+        max: usize,
     },
     /// A tensor is called as the format calls the header's notes.
     #[error("no tensor can be called \"__metadata__\": the name belongs to the format")]

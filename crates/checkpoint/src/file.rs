@@ -1,13 +1,11 @@
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::fault::HeaderFault;
-use crate::header::{Header, LENGTH_BYTES, MAX_HEADER};
-use crate::masquerade;
+use crate::header::{Header, LENGTH_BYTES};
 
 /// One `.safetensors` file of a checkpoint, kept open.
 #[derive(Debug)]
@@ -65,14 +63,10 @@ impl ShardFile {
             fault,
         };
 
-        let json_len = match header_len(&file, len).map_err(read)? {
-            Ok(json_len) => json_len,
-            Err(fault) => {
-                let format = identify(&file, len).map_err(read)?;
-                return Err(wrong(format.unwrap_or(fault)));
-            }
-        };
-        // At most MAX_HEADER bytes, and no more than the file has.
+        let mut start = vec![0; len.min(Header::START) as usize];
+        read_exact_at(&file, &mut start, 0).map_err(read)?;
+        let json_len = Header::json_len(&start, len).map_err(wrong)?;
+        // No more than the format allows, and than the file has.
         let mut json = vec![0; json_len as usize];
         read_exact_at(&file, &mut json, LENGTH_BYTES).map_err(read)?;
         let data_start = LENGTH_BYTES + json_len;
@@ -92,63 +86,47 @@ impl ShardFile {
     }
 }
 
-/// Reads the header's length and checks it, and the header's first byte, against the file.
-fn header_len(file: &File, len: u64) -> io::Result<Result<u64, HeaderFault>> {
-    if len <= LENGTH_BYTES {
-        return Ok(Err(HeaderFault::TooShort { len }));
-    }
-    let mut start = [0; LENGTH_BYTES as usize + 1];
-    read_exact_at(file, &mut start, 0)?;
-    let [length @ .., first] = start;
-    let json_len = u64::from_le_bytes(length);
-    Ok(if json_len > MAX_HEADER {
-        Err(HeaderFault::HeaderTooLarge {
-            len: json_len,
-            max: MAX_HEADER,
-        })
-    } else if json_len > len - LENGTH_BYTES {
-        Err(HeaderFault::HeaderBeyondEnd {
-            len: json_len,
-            file_len: len,
-        })
-    } else if json_len == 0 || first != b'{' {
-        Err(HeaderFault::NotAnObject)
-    } else {
-        Ok(json_len)
-    })
-}
-
-/// Says what a file is that is not safetensors, if that is known.
-fn identify(file: &File, len: u64) -> io::Result<Option<HeaderFault>> {
-    let mut start = vec![0; len.min(64) as usize];
-    read_exact_at(file, &mut start, 0)?;
-    Ok(
-        masquerade::identify(&start)
-            .map(|(what, advice)| HeaderFault::OtherFormat { what, advice }),
-    )
-}
-
-/// Opens a regular file, and nothing else: opening a pipe would wait for ever. Also gives its
-/// length.
+/// Opens a regular file, and nothing else: opening a pipe would wait for ever, and opening a device
+/// may do anything. Also gives its length.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), Error> {
     let read = |cause| Error::Read {
         path: path.to_owned(),
         cause,
     };
-    if !path.metadata().map_err(read)?.is_file() {
-        return Err(Error::NotAFile {
+    let check = |kind: &Metadata| match kind.is_file() {
+        true => Ok(()),
+        false => Err(Error::NotAFile {
             path: path.to_owned(),
-        });
-    }
-    let file = File::open(path).map_err(read)?;
-    let len = file.metadata().map_err(read)?.len();
-    Ok((file, len))
+        }),
+    };
+    check(&path.metadata().map_err(read)?)?;
+    let mut options = OpenOptions::new();
+    // What is there may be another thing by now, so it is looked at again, and not waited for.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.read(true).open(path).map_err(read)?;
+    let kind = file.metadata().map_err(read)?;
+    check(&kind)?;
+    Ok((file, kind.len()))
 }
 
 /// Fills `out` from byte `offset` of the file, without moving the file's cursor.
 #[cfg(unix)]
 pub(crate) fn read_exact_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
+    std::os::unix::fs::FileExt::read_exact_at(file, out, offset).map_err(|cause| {
+        match cause.kind() {
+            io::ErrorKind::UnexpectedEof => ends_early(),
+            _ => cause,
+        }
+    })
+}
+
+/// A file is shorter than the system said.
+fn ends_early() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the file ends early: it has changed since it was opened",
+    )
 }
 
 /// Fills `out` from byte `offset` of the file. The file's cursor moves, and nothing here depends on
@@ -158,7 +136,7 @@ pub(crate) fn read_exact_at(file: &File, mut out: &mut [u8], mut offset: u64) ->
     use std::os::windows::fs::FileExt;
     while !out.is_empty() {
         match file.seek_read(out, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Err(ends_early()),
             Ok(count) => {
                 out = &mut out[count..];
                 offset += count as u64;

@@ -1,19 +1,24 @@
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
 use crate::error::Error;
 use crate::layout::{Layout, TensorSpec};
+use crate::partial;
 
 /// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
 ///
 /// Tensors are declared first; then their data comes in that order, in pieces of any size. The file is
-/// written under another name beside its own, and gets it in [`Self::finish`]: a file that was there
-/// before is replaced by a complete one or left alone.
+/// written beside its place, as `.NAME.partial-…`, and gets its name in [`Self::finish`]: a file that was
+/// there before is replaced by a complete one or left alone. What a killed process left there the next
+/// writer of the same file removes (on Unix, where the file system has locks).
 #[derive(Debug)]
 pub struct FileWriter {
-    file: BufWriter<NamedTempFile>,
+    file: BufWriter<File>,
+    /// Where it is written; removed when dropped.
+    partial: TempPath,
     path: PathBuf,
     layout: Layout,
     /// The tensor whose turn it is, as a position in the layout.
@@ -21,6 +26,8 @@ pub struct FileWriter {
     /// Bytes of it that came.
     filled: u64,
     written: u64,
+    /// It is not known what is on the disk.
+    failed: bool,
 }
 
 impl FileWriter {
@@ -28,9 +35,10 @@ impl FileWriter {
     ///
     /// # Errors
     ///
-    /// If a name comes twice or a size overflows; if no file can be made there.
+    /// If a name comes twice or a size overflows; if something else than a file is there, such as a
+    /// folder or a device; if no file can be made there.
     pub fn create(path: impl AsRef<Path>, specs: Vec<TensorSpec>) -> Result<Self, Error> {
-        let path = path.as_ref().to_owned();
+        let path = resolve(path.as_ref())?;
         let layout = Layout::new(specs, u64::MAX).map_err(|fault| Error::Specs { fault })?;
         let failed = |cause| Error::Create {
             path: path.clone(),
@@ -40,24 +48,19 @@ impl FileWriter {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        let mut builder = tempfile::Builder::new();
-        // A temporary file is private by default, and this one is to become the user's.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let temporary = builder
-            .prefix(".outsize-")
-            .suffix(".partial")
-            .tempfile_in(folder)
-            .map_err(failed)?;
-        let mut file = BufWriter::new(temporary);
+        let name = path.file_name().unwrap_or_default();
+        let (file, partial) = partial::file(folder, name).map_err(failed)?;
+        let mut file = BufWriter::new(file);
         file.write_all(&layout.shards[0].head).map_err(failed)?;
         Ok(Self {
             file,
+            partial,
             path,
             layout,
             current: 0,
             filled: 0,
             written: 0,
+            failed: false,
         })
     }
 
@@ -66,8 +69,10 @@ impl FileWriter {
     /// # Errors
     ///
     /// If it is another tensor's turn, if these are more bytes than the tensor lacks, or if writing
-    /// fails.
+    /// fails. After a failed write the writer takes nothing more; after the other errors it can go
+    /// on.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.check_not_failed()?;
         while let Some(place) = self.layout.tensors.get(self.current)
             && place.name != name
             && place.len == self.filled
@@ -84,7 +89,10 @@ impl FileWriter {
             }
             self.file.write_all(bytes)
         };
-        put().map_err(|cause| self.failed(cause))?;
+        if let Err(cause) = put() {
+            self.failed = true;
+            return Err(self.write_error(cause));
+        }
         self.filled += bytes.len() as u64;
         self.written += bytes.len() as u64;
         Ok(())
@@ -96,6 +104,7 @@ impl FileWriter {
     ///
     /// If a tensor is not complete or writing fails: then nothing is left behind.
     pub fn finish(mut self) -> Result<(), Error> {
+        self.check_not_failed()?;
         if let Some(place) = self.layout.tensors.get(self.current..).and_then(|left| {
             left.iter()
                 .enumerate()
@@ -108,43 +117,68 @@ impl FileWriter {
                 len: place.len,
             });
         }
-        self.file.flush().map_err(|cause| self.failed(cause))?;
-        let done = self
-            .file
-            .get_ref()
-            .as_file()
-            .sync_all()
-            .map_err(|cause| self.failed(cause));
-        done?;
+        self.file
+            .flush()
+            .and_then(|()| self.file.get_ref().sync_all())
+            .map_err(|cause| self.write_error(cause))?;
         let Self {
-            file,
+            // Locked until it has its name.
+            file: _file,
+            partial,
             path,
             layout,
             written,
             ..
         } = self;
-        let failed = |cause| Error::Write {
-            path: path.clone(),
+        partial.persist(&path).map_err(|error| Error::Write {
+            path,
             written,
             total: layout.total_bytes,
-            cause,
-        };
-        let temporary = file
-            .into_inner()
-            .map_err(|error| failed(error.into_error()))?;
-        temporary
-            .persist(&path)
-            .map_err(|error| failed(error.error))?;
-        Ok(())
+            cause: error.error,
+        })
     }
 
-    fn failed(&self, cause: std::io::Error) -> Error {
+    fn check_not_failed(&self) -> Result<(), Error> {
+        match self.failed {
+            true => Err(Error::WriterFailed {
+                path: self.path.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn write_error(&self, cause: io::Error) -> Error {
         Error::Write {
             path: self.path.clone(),
             written: self.written,
             total: self.layout.total_bytes,
             cause,
         }
+    }
+}
+
+/// Checks what is at `path`, and gives where the file will be: a link to a file stays a link.
+fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let wrong = |what| Error::OutputExists {
+        path: path.to_owned(),
+        what,
+    };
+    let failed = |cause| Error::Create {
+        path: path.to_owned(),
+        cause,
+    };
+    match path.metadata() {
+        Ok(kind) if kind.is_file() => path.canonicalize().map_err(failed),
+        Ok(kind) if kind.is_dir() => Err(wrong("is a folder")),
+        Ok(_) => Err(wrong("is not a regular file")),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(failed(cause)),
+        Err(_) if path.is_symlink() => Err(wrong("is a link that leads nowhere")),
+        Err(_) if path.file_name().is_none() => Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path does not end in a file's name",
+        ))),
+        // Absolute, so that the program may change its folder while the file is being written.
+        Err(_) => std::path::absolute(path).map_err(failed),
     }
 }
 
@@ -194,5 +228,37 @@ mod tests {
         assert!(matches!(writer.finish(), Err(Error::Incomplete { .. })));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "the user's");
         assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_a_file_is_replaced_and_links_stay() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        symlink("nowhere", at("broken")).unwrap();
+        symlink("/dev/null", at("null")).unwrap();
+        for (name, what) in [
+            ("folder", "is a folder"),
+            ("broken", "is a link that leads nowhere"),
+            ("null", "is not a regular file"),
+        ] {
+            let said = FileWriter::create(at(name), specs())
+                .unwrap_err()
+                .to_string();
+            let expected = format!("{name} {what}, and is never overwritten; choose another name");
+            assert!(said.contains(&expected), "{said}");
+        }
+        std::fs::write(at("folder/old"), "an older one").unwrap();
+        symlink("folder/old", at("link")).unwrap();
+        FileWriter::create(at("link"), vec![])
+            .unwrap()
+            .finish()
+            .unwrap();
+        assert!(at("link").is_symlink());
+        assert_ne!(std::fs::read(at("folder/old")).unwrap(), b"an older one");
+        let left: Vec<_> = at("folder").read_dir().unwrap().collect();
+        assert_eq!(left.len(), 1);
     }
 }

@@ -1,87 +1,210 @@
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::path::{Component, Path};
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::file::{open_regular, read_exact_at};
-use crate::json::UniqueMap;
+use crate::json::{Text, within};
 use crate::masquerade;
+use crate::shown::{name_fault, quoted, shortened};
 
 /// Bytes that an index may have. One of a million tensors is about this large.
 const MAX_INDEX: u64 = 100_000_000;
+/// Shards that an index may name. Each is a file kept open.
+pub(crate) const MAX_SHARDS: usize = 10_000;
 
-/// Which shard each tensor is in.
-#[derive(Debug)]
-pub(crate) struct Index {
-    /// From a tensor's name to its shard's path, relative to the folder and staying inside it.
-    pub weight_map: BTreeMap<String, String>,
+/// An index of shards (`model.safetensors.index.json`): which shard each tensor is in.
+///
+/// Names are borrowed from the text where it has them without escapes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Index<'a> {
+    shards: Vec<String>,
+    /// Sorted by name; with positions in `shards`.
+    tensors: Vec<(Cow<'a, str>, usize)>,
 }
 
-/// The members of an index that are read. `metadata` is not: its sizes are often wrong in real
-/// checkpoints.
-#[derive(Deserialize)]
-struct Contents {
-    weight_map: UniqueMap<String>,
-}
-
-impl Index {
-    /// Reads and checks an index file; its shards are not looked for.
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let wrong = |fault| Error::Index {
-            path: path.to_owned(),
-            fault,
-        };
-        let (file, len) = open_regular(path)?;
-        if len > MAX_INDEX {
-            return Err(wrong(IndexFault::TooLarge {
-                len,
-                max: MAX_INDEX,
-            }));
-        }
-        let mut json = vec![0; len as usize];
-        read_exact_at(&file, &mut json, 0).map_err(|cause| Error::Read {
-            path: path.to_owned(),
-            cause,
-        })?;
-        Self::parse(&json).map_err(wrong)
-    }
-
-    /// Parses the JSON of an index and checks the shards' names.
-    pub fn parse(json: &[u8]) -> Result<Self, IndexFault> {
+impl<'a> Index<'a> {
+    /// Parses the JSON of an index and checks the shards' names; shards are not looked for.
+    ///
+    /// Takes memory in proportion to the JSON: about four times its bytes at worst.
+    ///
+    /// # Errors
+    ///
+    /// If it is not JSON of the right form, if a tensor comes twice or none comes, or if a shard's
+    /// name could lead out of the folder.
+    pub fn parse(json: &'a [u8]) -> Result<Self, IndexFault> {
         if !json.trim_ascii_start().starts_with(b"{")
             && let Some((what, advice)) = masquerade::identify(json)
         {
             return Err(IndexFault::OtherFormat { what, advice });
         }
-        let contents: Contents =
+        let Contents { weight_map, .. } =
             serde_json::from_slice(json).map_err(|error| IndexFault::Json {
-                detail: error.to_string(),
+                detail: shortened(&error.to_string()),
             })?;
-        let weight_map = contents.weight_map.0;
-        if weight_map.is_empty() {
+        let Places {
+            shards: positions,
+            mut tensors,
+        } = weight_map;
+        if tensors.is_empty() {
             return Err(IndexFault::Empty);
         }
-        if let Some((tensor, file)) = weight_map.iter().find(|(_, file)| !stays_inside(file)) {
-            return Err(IndexFault::UnsafePath {
-                tensor: tensor.clone(),
-                file: file.clone(),
+        if positions.len() > MAX_SHARDS {
+            return Err(IndexFault::TooManyShards { max: MAX_SHARDS });
+        }
+        tensors.sort_unstable();
+        if let Some([(name, _), _]) = tensors
+            .array_windows()
+            .find(|[one, other]| one.0 == other.0)
+        {
+            return Err(IndexFault::Duplicate {
+                tensor: name.clone().into_owned(),
             });
         }
-        Ok(Self { weight_map })
+
+        // Positions are by first appearance, and become those in the order of names.
+        let mut shards: Vec<_> = positions.into_iter().collect();
+        shards.sort_unstable();
+        let mut sorted = vec![0; shards.len()];
+        for (to, (_, from)) in shards.iter().enumerate() {
+            sorted[*from] = to;
+        }
+        for (_, shard) in &mut tensors {
+            *shard = sorted[*shard];
+        }
+        let index = Self {
+            shards: shards
+                .into_iter()
+                .map(|(name, _)| name.into_owned())
+                .collect(),
+            tensors,
+        };
+        if let Some(shard) = index.shards.iter().position(|file| !stays_inside(file)) {
+            let tensor = index.tensors.iter().find(|(_, place)| *place == shard);
+            return Err(IndexFault::UnsafePath {
+                tensor: tensor.map(|(name, _)| name.to_string()).unwrap_or_default(),
+                file: shortened(&index.shards[shard]),
+            });
+        }
+        Ok(index)
+    }
+
+    /// The shards' paths, relative to the folder and staying inside it, in the order of their names.
+    pub fn shards(&self) -> &[String] {
+        &self.shards
+    }
+
+    /// All tensors, in the order of their names, with the shards that they are in.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.tensors
+            .iter()
+            .map(|(name, shard)| (&**name, &*self.shards[*shard]))
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there are no tensors; never so.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// The shard that a tensor is in, as a position in [`Self::shards`].
+    pub fn shard_of(&self, tensor: &str) -> Option<usize> {
+        let found = self
+            .tensors
+            .binary_search_by(|(name, _)| (**name).cmp(tensor));
+        Some(self.tensors.get(found.ok()?)?.1)
+    }
+}
+
+/// Reads an index file, if it is not too large.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let (file, len) = open_regular(path)?;
+    if len > MAX_INDEX {
+        return Err(Error::Index {
+            path: path.to_owned(),
+            fault: IndexFault::TooLarge {
+                len,
+                max: MAX_INDEX,
+            },
+        });
+    }
+    let mut json = vec![0; len as usize];
+    read_exact_at(&file, &mut json, 0).map_err(|cause| Error::Read {
+        path: path.to_owned(),
+        cause,
+    })?;
+    Ok(json)
+}
+
+/// The members of an index. `metadata` is not read: its sizes are often wrong in real checkpoints.
+#[derive(Deserialize)]
+struct Contents<'a> {
+    #[serde(borrow)]
+    weight_map: Places<'a>,
+    #[serde(rename = "metadata")]
+    _metadata: Option<IgnoredAny>,
+}
+
+/// A weight map, nothing of it checked but the form of names.
+struct Places<'a> {
+    /// Names, with positions by first appearance.
+    shards: HashMap<Cow<'a, str>, usize>,
+    tensors: Vec<(Cow<'a, str>, usize)>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Places<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Places<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of shards' names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Places<'de>, A::Error> {
+                let (mut shards, mut tensors) = (HashMap::new(), Vec::new());
+                while let Some(Text(name)) = access.next_key::<Text<'de>>()? {
+                    let Text(file) = access.next_value().map_err(|error| within(&name, error))?;
+                    for name in [&name, &file] {
+                        if let Some(fault) = name_fault(name) {
+                            return Err(A::Error::custom(format!("{} {fault}", quoted(name))));
+                        }
+                    }
+                    let next = shards.len();
+                    let shard = *shards.entry(file).or_insert(next);
+                    if shard > MAX_SHARDS {
+                        // More would only take memory; this many is an error already.
+                        while access.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                        break;
+                    }
+                    tensors.push((name, shard));
+                }
+                Ok(Places { shards, tensors })
+            }
+        }
+        deserializer.deserialize_map(Entries)
     }
 }
 
 /// Whether a path is relative and made of plain names only, on every system: `C:\x` means different
-/// things on different ones.
+/// things on different ones. Each file has one such path: `a//b` and `a/./b` are not plain.
 fn stays_inside(file: &str) -> bool {
-    !file.is_empty()
-        && !file.contains(['\\', ':', '\0'])
-        && Path::new(file)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)))
+    !file.contains(['\\', ':'])
+        && file.split('/').all(|part| {
+            let mut parts = Path::new(part).components();
+            !part.is_empty() && matches!(parts.next(), Some(Component::Normal(_)))
+        })
 }
 
 /// The text of an index as transformers writes it: names sorted, two spaces of indentation, ASCII
@@ -126,99 +249,4 @@ fn ascii(json: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn fault(json: &str) -> String {
-        Index::parse(json.as_bytes()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn the_text_is_that_of_transformers() {
-        let map = [
-            ("z", "model-00002-of-00002.safetensors"),
-            ("a.é\u{7f}🦀\n", "model-00001-of-00002.safetensors"),
-        ];
-        let text = encode(12, Some(6), map.into_iter());
-        // Printed by Python: json.dumps(index, indent=2, sort_keys=True) + "\n".
-        let expected = r#"{
-  "metadata": {
-    "total_parameters": 6,
-    "total_size": 12
-  },
-  "weight_map": {
-    "a.\u00e9\u007f\ud83e\udd80\n": "model-00001-of-00002.safetensors",
-    "z": "model-00002-of-00002.safetensors"
-  }
-}
-"#;
-        assert_eq!(text, expected);
-        let back = Index::parse(text.as_bytes()).unwrap().weight_map;
-        assert_eq!(back["a.é\u{7f}🦀\n"], "model-00001-of-00002.safetensors");
-        assert!(!encode(12, None, map.into_iter()).contains("total_parameters"));
-    }
-
-    #[test]
-    fn shards_stay_inside_the_folder() {
-        for file in [
-            "",
-            "/etc/passwd",
-            "..",
-            "../x",
-            "a/../../x",
-            ".",
-            "a\\..\\x",
-            "C:x",
-            "\\\\host\\x",
-            "a\0b",
-        ] {
-            let json = serde_json::json!({"weight_map": {"w": file}}).to_string();
-            let message = fault(&json);
-            assert!(
-                message.contains("tensor \"w\" is said to be in"),
-                "{file:?}: {message}"
-            );
-            assert!(
-                message.contains("not the name of a file inside the folder"),
-                "{file:?}: {message}"
-            );
-        }
-        for file in ["a.safetensors", "sub/a.safetensors", "..a", "a b"] {
-            let json = serde_json::json!({"weight_map": {"w": file}}).to_string();
-            assert_eq!(Index::parse(json.as_bytes()).unwrap().weight_map["w"], file);
-        }
-    }
-
-    #[test]
-    fn each_fault_is_named() {
-        assert!(fault(r#"{"weight_map":{"a":"x","a":"y"}}"#).contains(r#""a" is defined twice"#));
-        assert!(
-            fault(r#"{"weight_map":{},"weight_map":{}}"#).contains("duplicate field `weight_map`")
-        );
-        assert!(fault(r#"{"weight_map":{"a":3}}"#).contains(r#""a": invalid type: integer `3`"#));
-        assert!(fault("{}").contains("missing field `weight_map`"));
-        assert!(fault("[]").contains("the index is not valid"));
-        assert!(fault("").contains("the index is not valid"));
-        assert_eq!(fault(r#"{"weight_map":{}}"#), "the index names no tensors");
-        assert!(fault("version https://git-lfs.github.com/spec/v1\n").contains("git lfs pull"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_parsed_or_refused(json in "\\PC*") {
-            let _ = Index::parse(json.as_bytes());
-        }
-
-        #[test]
-        fn accepted_paths_never_leave(file in "[./a\\\\:]{0,8}") {
-            let json = serde_json::json!({"weight_map": {"w": file}}).to_string();
-            if Index::parse(json.as_bytes()).is_ok() {
-                let joined = Path::new("/folder").join(&file);
-                prop_assert!(joined.starts_with("/folder"));
-                prop_assert!(!file.split('/').any(|part| part == ".."));
-            }
-        }
-    }
-}
+mod tests;

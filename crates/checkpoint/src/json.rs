@@ -1,75 +1,104 @@
+//! JSON objects in which no name may come twice.
+//!
+//! The usual maps keep the last of several entries of one name, so two programs can read two
+//! different things from the same file.
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-/// A JSON object in which no name may come twice.
-///
-/// The usual maps keep the last of several entries of one name, so two programs can read two
-/// different things from the same file.
+use crate::shown::{quoted, shortened};
+
+/// Entries that a header's notes may have. Real ones have a few dozen.
+const MAX_NOTES: usize = 100_000;
+
+/// A string, borrowed from the text that is parsed where it has no escapes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+
+/// A short object of strings.
 #[derive(Debug)]
-pub(crate) struct UniqueMap<V>(pub BTreeMap<String, V>);
+pub(crate) struct Notes(pub BTreeMap<String, String>);
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
+impl<'de> Deserialize<'de> for Notes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<V>(PhantomData<V>);
-        impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
-            type Value = UniqueMap<V>;
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Notes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
+                f.write_str("an object of strings")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-                let mut map = BTreeMap::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Notes, A::Error> {
+                let mut notes = BTreeMap::new();
                 while let Some(name) = access.next_key::<String>()? {
-                    let value = access
-                        .next_value()
-                        .map_err(|error| A::Error::custom(format!("{name:?}: {error}")))?;
-                    insert_new(&mut map, name, value)?;
+                    let value = access.next_value().map_err(|error| within(&name, error))?;
+                    match notes.entry(name) {
+                        Entry::Occupied(entry) => return Err(twice(entry.key())),
+                        Entry::Vacant(entry) => entry.insert(value),
+                    };
+                    if notes.len() > MAX_NOTES {
+                        return Err(A::Error::custom(format!("more than {MAX_NOTES} entries")));
+                    }
                 }
-                Ok(UniqueMap(map))
+                Ok(Notes(notes))
             }
         }
-        deserializer.deserialize_map(Entries(PhantomData))
+        deserializer.deserialize_map(Entries)
     }
 }
 
-/// Inserts `value`, or says that `name` is there already.
-pub(crate) fn insert_new<V, E: serde::de::Error>(
-    map: &mut BTreeMap<String, V>,
-    name: String,
-    value: V,
-) -> Result<(), E> {
-    use std::collections::btree_map::Entry;
-    match map.entry(name) {
-        Entry::Occupied(entry) => Err(E::custom(format!("{:?} is defined twice", entry.key()))),
-        Entry::Vacant(entry) => {
-            entry.insert(value);
-            Ok(())
-        }
-    }
+/// Says in which entry an error is.
+pub(crate) fn within<E: serde::de::Error>(name: &str, error: E) -> E {
+    E::custom(format!(
+        "{}: {}",
+        quoted(name),
+        shortened(&error.to_string())
+    ))
+}
+
+/// Says that a name came before.
+pub(crate) fn twice<E: serde::de::Error>(name: &str) -> E {
+    E::custom(format!("{} is defined twice", quoted(name)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn fault(json: &str) -> String {
+        serde_json::from_str::<Notes>(json).unwrap_err().to_string()
+    }
+
     #[test]
     fn a_name_comes_once() {
-        let map: UniqueMap<u8> = serde_json::from_str(r#"{"b": 2, "a": 1}"#).unwrap();
-        assert_eq!(map.0, BTreeMap::from([("a".into(), 1), ("b".into(), 2)]));
+        let notes: Notes = serde_json::from_str(r#"{"b": "2", "a": "1"}"#).unwrap();
+        assert_eq!(
+            notes.0,
+            BTreeMap::from([("a".into(), "1".into()), ("b".into(), "2".into())])
+        );
         // Equal after unescaping is equal.
-        let error = serde_json::from_str::<UniqueMap<u8>>(r#"{"a": 1, "\u0061": 1}"#).unwrap_err();
+        let said = fault(r#"{"a": "1", "\u0061": "1"}"#);
+        assert!(said.starts_with("\"a\" is defined twice"), "{said}");
+        let said = fault(r#"{"a": 3}"#);
         assert!(
-            error.to_string().starts_with("\"a\" is defined twice"),
-            "{error}"
+            said.starts_with("\"a\": invalid type: integer `3`"),
+            "{said}"
         );
-        let error = serde_json::from_str::<UniqueMap<u8>>(r#"{"a": "x"}"#).unwrap_err();
-        assert!(
-            error.to_string().starts_with("\"a\": invalid type"),
-            "{error}"
-        );
+    }
+
+    #[test]
+    fn notes_are_few() {
+        let of = |count: usize| {
+            let entries: Vec<_> = (0..count).map(|n| format!("\"{n}\":\"\"")).collect();
+            format!("{{{}}}", entries.join(","))
+        };
+        assert!(serde_json::from_str::<Notes>(&of(MAX_NOTES)).is_ok());
+        assert!(fault(&of(MAX_NOTES + 1)).starts_with("more than 100000 entries"));
     }
 }

@@ -7,7 +7,9 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::fault::SpecFault;
 use crate::folder::SINGLE_FILE;
-use crate::header::{LENGTH_BYTES, MAX_HEADER, METADATA};
+use crate::header::{LENGTH_BYTES, MAX_HEADER, MAX_RANK, METADATA};
+use crate::index::MAX_SHARDS;
+use crate::shown::{name_fault, shortened};
 
 /// The data section of a shard starts at a multiple of this: a page, so that reads past the page
 /// cache need no extra block for tensors whose sizes are round numbers.
@@ -76,6 +78,12 @@ impl Layout {
         let (lens, total_bytes) = check(&specs)?;
         let groups = divide(&lens, max_shard_size);
         let count = groups.len();
+        if count > MAX_SHARDS {
+            return Err(SpecFault::TooManyShards {
+                count,
+                max: MAX_SHARDS,
+            });
+        }
         let mut shards = Vec::with_capacity(count);
         let mut offsets = vec![(0, 0); specs.len()];
         for (shard, group) in groups.into_iter().enumerate() {
@@ -159,6 +167,19 @@ fn check(specs: &[TensorSpec]) -> Result<(Vec<u64>, u64), SpecFault> {
     for TensorSpec { name, dtype, shape } in specs {
         if name == METADATA {
             return Err(SpecFault::Reserved);
+        }
+        if let Some(what) = name_fault(name) {
+            return Err(SpecFault::Name {
+                tensor: shortened(name),
+                what,
+            });
+        }
+        if shape.len() > MAX_RANK {
+            return Err(SpecFault::Rank {
+                tensor: name.clone(),
+                rank: shape.len(),
+                max: MAX_RANK,
+            });
         }
         if !names.insert(name) {
             return Err(SpecFault::Duplicate {
@@ -298,7 +319,7 @@ mod tests {
     #[test]
     fn a_head_is_a_header_and_data_is_aligned() {
         let specs = vec![
-            TensorSpec::new("a\"\n\u{e9}", Dtype::BF16, [2, 3]),
+            TensorSpec::new("a\"\\\u{e9}", Dtype::BF16, [2, 3]),
             TensorSpec::new("scalar", Dtype::F32, []),
             TensorSpec::new("empty", Dtype::F64, [0]),
         ];
@@ -313,7 +334,7 @@ mod tests {
         );
         let header = Header::parse(&head[8..], 16).unwrap();
         assert_eq!(header.metadata["format"], "pt");
-        assert_eq!(header.tensors[0].name, "a\"\n\u{e9}");
+        assert_eq!(header.tensors[0].name, "a\"\\\u{e9}");
         assert_eq!(header.tensors[0].shape, [2, 3]);
         let starts: Vec<_> = layout
             .tensors
@@ -376,14 +397,29 @@ mod tests {
     }
 
     #[test]
+    fn what_would_not_be_read_back_is_refused() {
+        let said = |spec: TensorSpec| Layout::new(vec![spec], MB).unwrap_err().to_string();
+        let escape = said(TensorSpec::new("a\u{1b}[2J", Dtype::U8, [1]));
+        assert_eq!(escape, r#""a\u{1b}[2J" is a name with control characters"#);
+        let long = said(TensorSpec::new("x".repeat(4097), Dtype::U8, [1]));
+        assert!(long.ends_with("is a name of more than 4096 bytes") && long.len() < 500);
+        let deep = said(TensorSpec::new("a", Dtype::U8, [1; 65]));
+        assert_eq!(
+            deep,
+            r#"tensor "a" has 65 dimensions, over the limit of 64"#
+        );
+        let specs = (0..10_001).map(|n| TensorSpec::new(n.to_string(), Dtype::U8, [1]));
+        let many = Layout::new(specs.collect(), 1).unwrap_err().to_string();
+        assert_eq!(
+            many,
+            "there would be 10001 shards, over the limit of 10000: ask for larger shards"
+        );
+    }
+
+    #[test]
     fn a_header_over_the_limit_is_refused() {
-        let specs = (0..3).map(|n| {
-            TensorSpec::new(
-                format!("{n}{}", "x".repeat(40 * MB as usize)),
-                Dtype::U8,
-                [1],
-            )
-        });
+        let long = "x".repeat(4000);
+        let specs = (0..26_000).map(|n| TensorSpec::new(format!("{n}{long}"), Dtype::U8, [1]));
         let fault = Layout::new(specs.collect(), MB).unwrap_err();
         assert!(
             matches!(&fault, SpecFault::HeaderTooLarge { file, .. } if file == SINGLE_FILE),

@@ -45,6 +45,8 @@ mod index;
 mod json;
 mod layout;
 mod masquerade;
+mod partial;
+mod shown;
 mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
@@ -53,5 +55,7 @@ pub use error::Error;
 pub use fault::{HeaderFault, IndexFault, SpecFault};
 pub use file::ShardFile;
 pub use file_writer::FileWriter;
+pub use header::{Header, HeaderEntry};
+pub use index::Index;
 pub use layout::TensorSpec;
 pub use writer::ShardWriter;

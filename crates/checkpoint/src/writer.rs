@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use crate::destination::Destination;
 use crate::error::Error;
@@ -44,7 +44,7 @@ pub struct ShardWriter {
 #[derive(Debug)]
 struct OpenShard {
     file: BufWriter<File>,
-    path: PathBuf,
+    file_name: String,
     position: u64,
     /// Tensors that are not complete.
     left: usize,
@@ -107,7 +107,8 @@ impl ShardWriter {
             return Err(wrong("is not a plain file name"));
         }
         // A stray file of weights could be taken for the checkpoint, or for a part of it.
-        if name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") {
+        let lower = name.to_ascii_lowercase(); // some systems do not tell the cases apart
+        if lower.ends_with(".safetensors") || lower.ends_with(".safetensors.index.json") {
             return Err(wrong("is for weights, which only the writer itself adds"));
         }
         if !self.added.insert(name.to_owned()) {
@@ -198,7 +199,7 @@ impl ShardWriter {
             file.write_all(bytes)?;
             file.sync_all()
         };
-        create().map_err(|cause| self.write_error(path.clone(), cause))
+        create().map_err(|cause| self.write_error(name, cause))
     }
 
     /// Does something after whose failure it is not known what is on disk.
@@ -228,8 +229,8 @@ impl ShardWriter {
         let target = offset + self.filled;
         let open = self.open_shard(shard)?;
         let result = open.write_at(target, bytes);
-        let path = open.path.clone();
-        result.map_err(|cause| self.write_error(path, cause))?;
+        let file_name = open.file_name.clone();
+        result.map_err(|cause| self.write_error(&file_name, cause))?;
         self.filled += bytes.len() as u64;
         self.written += bytes.len() as u64;
         Ok(())
@@ -277,12 +278,12 @@ impl ShardWriter {
                 match create() {
                     Ok(file) => Ok(entry.insert(OpenShard {
                         file,
-                        path,
+                        file_name: file_name.clone(),
                         position: head.len() as u64,
                         left: *tensors,
                     })),
                     Err(cause) => Err(Error::Write {
-                        path,
+                        path: destination.out().join(file_name),
                         written: *written,
                         total: layout.total_bytes,
                         cause,
@@ -294,17 +295,23 @@ impl ShardWriter {
 
     /// Waits until a shard is on the disk.
     fn close_shard(&mut self, shard: usize) -> Result<(), Error> {
-        let Some(OpenShard { mut file, path, .. }) = self.open.remove(&shard) else {
+        let Some(OpenShard {
+            mut file,
+            file_name,
+            ..
+        }) = self.open.remove(&shard)
+        else {
             return Ok(());
         };
         file.flush()
             .and_then(|()| file.get_ref().sync_all())
-            .map_err(|cause| self.write_error(path, cause))
+            .map_err(|cause| self.write_error(&file_name, cause))
     }
 
-    fn write_error(&self, path: PathBuf, cause: io::Error) -> Error {
+    /// Names the file as it would have been called: the unfinished folder goes.
+    fn write_error(&self, file_name: &str, cause: io::Error) -> Error {
         Error::Write {
-            path,
+            path: self.destination.out().join(file_name),
             written: self.written,
             total: self.layout.total_bytes,
             cause,

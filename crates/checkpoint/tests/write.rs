@@ -4,18 +4,8 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::message;
+use common::{list, message};
 use outsize_checkpoint::{Checkpoint, Dtype, Error, ShardWriter, TensorSpec};
-
-fn list(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> = folder
-        .read_dir()
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
-}
 
 fn bytes(name: &str, len: usize) -> TensorSpec {
     TensorSpec::new(name, Dtype::U8, [len])
@@ -241,6 +231,10 @@ fn a_folder_filled_meanwhile_is_kept_and_so_is_the_work() {
     assert_eq!(list(&out), ["mine"]);
     let checkpoint = Checkpoint::open(&partial).unwrap();
     assert_eq!(checkpoint.read(&checkpoint.tensors()[0]).unwrap(), [1]);
+    // The next writer, which removes unfinished work, takes this for none.
+    fs::remove_dir_all(&out).unwrap();
+    drop(ShardWriter::create(&out, vec![bytes("a", 1)], 9).unwrap());
+    assert!(Checkpoint::open(&partial).is_ok());
 }
 
 #[test]

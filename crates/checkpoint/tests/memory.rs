@@ -1,0 +1,165 @@
+//! The memory that opening a checkpoint takes at most, measured in a process of its own.
+#![cfg(target_os = "linux")]
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use common::INDEX;
+use outsize_checkpoint::Checkpoint;
+
+const MB: u64 = 1_000_000;
+/// Bytes that a header or an index may have.
+const LIMIT: usize = 100_000_000;
+/// A part of that, where one case stands for the proportion.
+const SOME: usize = LIMIT / 5;
+/// Bytes of memory that a process takes that opens nothing.
+const NOTHING: u64 = 10 * MB;
+const FOLDER: &str = "OUTSIZE_TEST_FOLDER";
+
+/// Opens the folder in the environment, and says how that went and what it took.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        return;
+    };
+    let opened = Checkpoint::open(folder);
+    match &opened {
+        Ok(checkpoint) => println!("result: {} tensors", checkpoint.tensors().len()),
+        Err(error) => println!("result: {error}"),
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    println!("peak: {peak}");
+}
+
+/// What opening a folder says, and the peak of the process' memory.
+fn open(folder: &Path) -> (String, u64) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["child", "--exact", "--ignored", "--nocapture"])
+        .env(FOLDER, folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    let line = |start: &str| {
+        said.lines()
+            .find_map(|line| Some(line.split_once(start)?.1))
+    };
+    let peak = line("peak: VmHWM:")
+        .unwrap()
+        .trim()
+        .strip_suffix(" kB")
+        .unwrap();
+    let peak = peak.parse::<u64>().unwrap() * 1024;
+    let result = line("result: ").unwrap().to_owned();
+    println!("{} MB: {result}", peak / MB);
+    (result, peak)
+}
+
+/// Writes a file of a header of `len` bytes, of as many entries as fit, and no data. Gives their count.
+fn header(folder: &Path, len: usize, first: &str, entry: impl Fn(usize) -> String) -> usize {
+    let mut json = format!("{{{first}").into_bytes();
+    let mut count = 0;
+    loop {
+        let entry = entry(count);
+        if json.len() + entry.len() + 2 > len {
+            break;
+        }
+        if count > 0 {
+            json.push(b',');
+        }
+        json.extend_from_slice(entry.as_bytes());
+        count += 1;
+    }
+    json.push(b'}');
+    json.resize(len, b' ');
+    let mut file = fs::File::create(folder.join("model.safetensors")).unwrap();
+    file.write_all(&(len as u64).to_le_bytes()).unwrap();
+    file.write_all(&json).unwrap();
+    count
+}
+
+#[test]
+fn a_header_takes_six_times_its_bytes_at_most() {
+    let place = tempfile::tempdir().unwrap();
+    let entry = |shape: &'static str| {
+        move |n: usize| format!(r#""{n:x}":{{"dtype":"U8","shape":{shape},"data_offsets":[0,0]}}"#)
+    };
+    let count = header(place.path(), LIMIT, "", entry("[0]"));
+    assert!(count > 1_500_000, "{count}");
+    let (result, peak) = open(place.path());
+    assert_eq!(result, format!("{count} tensors"));
+    assert!(peak < 6 * LIMIT as u64, "{peak}");
+
+    // Many dimensions rather than many tensors.
+    let shape: &'static str = format!("{:?}", [0; 64]).replace(' ', "").leak();
+    let count = header(place.path(), SOME, "", entry(shape));
+    let (result, peak) = open(place.path());
+    assert_eq!(result, format!("{count} tensors"));
+    assert!(peak < 6 * SOME as u64 + NOTHING, "{peak}");
+}
+
+#[test]
+fn what_is_refused_takes_no_more() {
+    let place = tempfile::tempdir().unwrap();
+    let wrong = |first: &str, entry: &dyn Fn(usize) -> String, part: &str| {
+        header(place.path(), SOME, first, entry);
+        let (result, peak) = open(place.path());
+        assert!(result.contains(part), "{result}");
+        assert!(peak < 6 * SOME as u64 + NOTHING, "{peak}");
+    };
+    // One shape of 50 million dimensions; notes by the million; a value without end; all the same name.
+    wrong(
+        r#""w":{"dtype":"U8","data_offsets":[0,0],"shape":[0,"#,
+        &|_| "0".to_owned(),
+        "more than 64 dimensions",
+    );
+    wrong(
+        r#""__metadata__":{"#,
+        &|n| format!("\"{n:x}\":\"\""),
+        "more than 100000 entries",
+    );
+    wrong(
+        r#""w":{"x":["#,
+        &|_| "[".to_owned(),
+        "the header is not valid: \"w\": ",
+    );
+    wrong(
+        "",
+        &|_| r#""w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#.to_owned(),
+        "tensor \"w\" is defined twice",
+    );
+}
+
+#[test]
+fn an_index_takes_five_times_its_bytes_at_most() {
+    let place = tempfile::tempdir().unwrap();
+    let write = |shard: &dyn Fn(usize) -> String| {
+        let mut json = br#"{"weight_map":{"#.to_vec();
+        for n in 0.. {
+            let entry = format!("\"{n:x}\":\"{}\",", shard(n));
+            if json.len() + entry.len() + 2 > SOME {
+                break;
+            }
+            json.extend_from_slice(entry.as_bytes());
+        }
+        json.pop();
+        json.extend_from_slice(b"}}");
+        fs::write(place.path().join(INDEX), json).unwrap();
+    };
+    write(&|_| "x".to_owned());
+    let (result, peak) = open(place.path());
+    assert!(result.contains("1 of 1 shards are missing"), "{result}");
+    assert!(peak < 5 * SOME as u64 + NOTHING, "{peak}");
+    write(&|n| format!("{n:x}"));
+    let (result, peak) = open(place.path());
+    assert!(result.contains("more than 10000 shards"), "{result}");
+    assert!(peak < 5 * SOME as u64 + NOTHING, "{peak}");
+}
