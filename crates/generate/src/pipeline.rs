@@ -262,8 +262,8 @@ impl Decoder for Pipeline {
         Ok(last)
     }
 
-    fn context(&self) -> usize {
-        self.cache.capacity()
+    fn context(&self) -> Option<usize> {
+        Some(self.cache.capacity())
     }
 
     fn position(&self) -> usize {

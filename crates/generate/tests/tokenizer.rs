@@ -55,9 +55,12 @@ fn parts_that_make_the_library_panic_are_errors() {
     tokenizer["decoder"] = json!({"type": "Strip", "content": "t", "start": 0, "stop": 2});
     let tokenizer = common::open(&tokenizer.to_string());
     let t = tokenizer.token_id("t").unwrap();
-    assert!(matches!(tokenizer.decode(&[t]), Err(Error::Decode { .. })));
     assert!(matches!(
-        tokenizer.stream().push(t),
+        tokenizer.decode(&[t], true),
+        Err(Error::Decode { .. })
+    ));
+    assert!(matches!(
+        tokenizer.stream(true).push(t),
         Err(Error::Decode { .. })
     ));
 }
@@ -71,8 +74,8 @@ fn damaged_tokenizers_never_panic() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("tokenizer.json"), bytes).unwrap();
         if let Ok(tokenizer) = Tokenizer::open(folder.path()) {
-            let _ = tokenizer.encode("the cat é");
-            let _ = tokenizer.decode(&[1, 70, 262, 9, 5000]);
+            let _ = tokenizer.encode("the cat é", true);
+            let _ = tokenizer.decode(&[1, 70, 262, 9, 5000], true);
         }
     });
 }
@@ -81,7 +84,7 @@ fn damaged_tokenizers_never_panic() {
 fn text_survives_the_way_to_tokens_and_back() {
     let tokenizer = common::open(&byte_level_tokenizer(5_000).unwrap());
     proptest!(|(text in any::<String>())| {
-        prop_assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text);
+        prop_assert_eq!(tokenizer.decode(&tokenizer.encode(&text, true).unwrap(), true).unwrap(), text);
     });
 }
 
@@ -95,7 +98,7 @@ fn stored_truncation_and_padding_are_not_applied() {
     let tokenizer = common::open(&tokenizer.to_string());
     assert_eq!(
         tokenizer
-            .encode("Forty letters are ten times four letters")
+            .encode("Forty letters are ten times four letters", true)
             .unwrap()
             .len(),
         40
@@ -105,9 +108,9 @@ fn stored_truncation_and_padding_are_not_applied() {
 #[test]
 fn special_tokens_are_encoded_and_not_decoded() {
     let tokenizer = common::open(&sentencepiece_bpe().to_string());
-    let ids = tokenizer.encode("the</s> cat").unwrap();
+    let ids = tokenizer.encode("the</s> cat", true).unwrap();
     assert_eq!((ids[0], ids[2]), (1, 2));
-    assert_eq!(tokenizer.decode(&ids).unwrap(), "the  cat");
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "the  cat");
 }
 
 /// The first tokens of "a" with a tokenizer_config.json, and whether tokenizer.json puts `<s>` in front itself.
@@ -118,7 +121,7 @@ fn first_tokens(config: &str, template: bool) -> Result<Vec<u32>, Error> {
     }
     let folder = folder(&tokenizer.to_string());
     write(folder.path(), "tokenizer_config.json", config);
-    Tokenizer::open(folder.path())?.encode("a")
+    Tokenizer::open(folder.path())?.encode("a", true)
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn made_up_tokenizers_have_the_size_asked_for_and_a_text_for_every_id() {
         assert_eq!(tokenizer.vocab_size(), vocab_size);
         let special = if vocab_size < 259 { 0 } else { 3 };
         for id in 0..vocab_size as u32 {
-            let text = tokenizer.decode(&[id]).unwrap();
+            let text = tokenizer.decode(&[id], true).unwrap();
             assert_eq!(text.is_empty(), id < special, "{id} of {vocab_size}");
             if id >= special + 256 {
                 assert!(
@@ -181,10 +184,15 @@ fn made_up_tokenizers_have_the_size_asked_for_and_a_text_for_every_id() {
                         && text[1..].bytes().all(|byte| byte.is_ascii_lowercase()),
                     "{text:?}"
                 );
-                assert_eq!(tokenizer.encode(&text).unwrap(), [id], "{text:?}");
+                assert_eq!(tokenizer.encode(&text, true).unwrap(), [id], "{text:?}");
             }
         }
-        assert_eq!(tokenizer.decode(&[special + u32::from(b'q')]).unwrap(), "q");
+        assert_eq!(
+            tokenizer
+                .decode(&[special + u32::from(b'q')], true)
+                .unwrap(),
+            "q"
+        );
         assert_eq!(tokenizer.token_id("</s>"), (special > 0).then_some(2));
     }
 }
