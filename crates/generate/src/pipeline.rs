@@ -4,7 +4,9 @@ use crate::Decoder;
 use burn::tensor::{DType, Device, Tensor};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, Dispatched, FloatType, Options};
-use outsize_models::{Error as ModelError, KvCache, LlamaForCausalLm, Logits, ModelConfig};
+use outsize_models::{
+    CacheOptions, Error as ModelError, KvCache, LlamaForCausalLm, Logits, ModelConfig,
+};
 use outsize_plan::{Budget, DeviceMap, Needs, Residency};
 use outsize_stream::Stats;
 use std::io::Read;
@@ -179,7 +181,7 @@ impl Pipeline {
         observe(Step::Planned { map: &map });
         let streamed = streamed_range(&checkpoint, &map);
         let model = outsize_core::dispatch(model, &checkpoint, &map, &options)?;
-        let cache = KvCache::new(&config, settings.context, &device)?;
+        let cache = KvCache::new(&config, &CacheOptions::new(settings.context), &device)?;
         observe(Step::Dispatched);
         Ok(Self {
             config,
@@ -223,7 +225,7 @@ impl Pipeline {
 
     /// Forgets the text so far.
     pub fn clear(&mut self) {
-        self.cache.truncate(0);
+        self.cache.clear();
     }
 
     /// Appends `ids` and gives the logits of each position to `take`, in order: slices of whole rows
@@ -345,6 +347,7 @@ fn place(
 ) -> Result<(DeviceMap, usize), PipelineError> {
     let tree = outsize_core::tree(model, checkpoint, options)?;
     let process = outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK;
+    let cache = CacheOptions::new(settings.context);
     let mut chunk = settings
         .prompt
         .clamp(1, LARGEST_CHUNK)
@@ -352,8 +355,8 @@ fn place(
     loop {
         options.needs = Needs {
             process,
-            kv_cache: KvCache::bytes(config, settings.context),
-            activations: config.activation_bytes(chunk, settings.context, settings.logits),
+            kv_cache: KvCache::bytes(config, &cache),
+            activations: config.activation_bytes(chunk, &cache, settings.logits),
             ..Needs::default()
         };
         match outsize_plan::infer(&tree, &options.budget, &options.plan()) {

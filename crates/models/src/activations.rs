@@ -2,7 +2,7 @@
 
 use crate::attention::chunk_tokens;
 use crate::kv_cache::MAX_CONTEXT;
-use crate::{Logits, ModelConfig, SCORE_BYTES};
+use crate::{CacheOptions, Logits, ModelConfig, SCORE_BYTES};
 
 /// Bytes of one f32.
 const VALUE_BYTES: u64 = 4;
@@ -12,13 +12,13 @@ const PRODUCT_BYTES_PER_THREAD: u64 = 2 << 20;
 
 impl ModelConfig {
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens that
-    /// ends at most at position `context`. Counted with it are the logits asked for, the scratch space of matrix products,
+    /// ends at most at the end of such a cache. Counted with it are the logits asked for, the scratch space of matrix products,
     /// and the copy that is made when a product's weight comes in tiles.
     ///
     /// Grows with `tokens`: a long prompt run in several passes needs less.
-    pub fn activation_bytes(&self, tokens: usize, context: usize, logits: Logits) -> u64 {
+    pub fn activation_bytes(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> u64 {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        self.activation_bytes_on(tokens, context, logits, threads)
+        self.activation_bytes_on(tokens, cache.context, logits, threads)
     }
 
     fn activation_bytes_on(

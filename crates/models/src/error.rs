@@ -54,6 +54,14 @@ pub enum Error {
         /// The greatest context that is possible.
         max: usize,
     },
+    /// The batch asked for is zero or beyond what any machine could run.
+    #[error("a batch of {batch} texts is not possible; choose 1 to {max}")]
+    Batch {
+        /// Texts asked for.
+        batch: usize,
+        /// The greatest batch that is possible.
+        max: usize,
+    },
     /// A forward pass would go past the end of the KV cache.
     #[error(
         "the context is full: {tokens} new tokens at position {position} need room for {}, but the KV cache holds \

@@ -2,15 +2,15 @@
 
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::{Error, ModelConfig};
+use crate::{CacheOptions, Error, ModelConfig};
 
 /// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.
 pub const MAX_CONTEXT: usize = 1 << 24;
 
-/// Bytes of one f32.
-const VALUE_BYTES: u64 = 4;
+/// The most texts that run side by side.
+pub const MAX_BATCH: usize = 1 << 16;
 
-/// Keys and values of the tokens seen so far, in f32, for one sequence and a fixed number of tokens.
+/// Keys and values of the tokens seen so far, for a fixed number of texts and of tokens.
 ///
 /// Storage is allocated once; appending writes in place.
 #[derive(Debug)]
@@ -18,11 +18,11 @@ pub struct KvCache {
     layers: Vec<Layer>,
     key_value_heads: usize,
     head_dim: usize,
-    capacity: usize,
+    options: CacheOptions,
     position: usize,
 }
 
-/// One layer's keys and values, `[1, key_value_heads, capacity, head_dim]` each; `None` only while being written.
+/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each; `None` only while being written.
 ///
 /// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
 /// of it must be dropped before the next append.
@@ -33,19 +33,30 @@ struct Layer {
 }
 
 impl KvCache {
-    /// An empty cache for `context` tokens of a model.
+    /// An empty cache for a model.
     ///
     /// # Errors
-    /// A context of 0 or beyond [`MAX_CONTEXT`].
-    pub fn new(config: &ModelConfig, context: usize, device: &Device) -> Result<Self, Error> {
+    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`].
+    pub fn new(
+        config: &ModelConfig,
+        options: &CacheOptions,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let CacheOptions { context, batch, .. } = *options;
         if !(1..=MAX_CONTEXT).contains(&context) {
             return Err(Error::Context {
                 context,
                 max: MAX_CONTEXT,
             });
         }
-        let shape = [1, config.num_key_value_heads, context, config.head_dim];
-        let zeros = || Some(Tensor::zeros(shape, (device, DType::F32)));
+        if !(1..=MAX_BATCH).contains(&batch) {
+            return Err(Error::Batch {
+                batch,
+                max: MAX_BATCH,
+            });
+        }
+        let shape = [batch, config.num_key_value_heads, context, config.head_dim];
+        let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
         Ok(Self {
             layers: (0..config.num_hidden_layers)
                 .map(|_| Layer {
@@ -55,21 +66,30 @@ impl KvCache {
                 .collect(),
             key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
-            capacity: context,
+            options: *options,
             position: 0,
         })
     }
 
-    /// Bytes that a cache for `context` tokens holds.
-    pub fn bytes(config: &ModelConfig, context: usize) -> u64 {
-        let per_token =
-            2 * config.num_hidden_layers as u64 * config.key_value_size() as u64 * VALUE_BYTES;
-        per_token.saturating_mul(context as u64)
+    /// Bytes that such a cache holds.
+    pub fn bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
+        let per_token = 2
+            * config.num_hidden_layers as u64
+            * config.key_value_size() as u64
+            * options.dtype.bytes();
+        per_token
+            .saturating_mul(options.context as u64)
+            .saturating_mul(options.batch as u64)
+    }
+
+    /// What it was made for.
+    pub fn options(&self) -> &CacheOptions {
+        &self.options
     }
 
     /// Tokens that it was made for.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.options.context
     }
 
     /// Tokens that it holds, which is the position of the next one.
@@ -77,9 +97,19 @@ impl KvCache {
         self.position
     }
 
-    /// Forgets the tokens from `position` on; nothing happens if it holds fewer. `truncate(0)` begins a new text.
-    pub fn truncate(&mut self, position: usize) {
+    /// Forgets all tokens: a new text begins.
+    pub fn clear(&mut self) {
+        self.position = 0;
+    }
+
+    /// Forgets the tokens from `position` on; nothing happens if it holds fewer. `truncate(0)` is [`clear`](Self::clear),
+    /// and always works.
+    ///
+    /// # Errors
+    /// A sliding window has gone on so far that tokens which `position` would need are forgotten.
+    pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         self.position = self.position.min(position);
+        Ok(())
     }
 
     /// Checks that the cache is of the model's shape and has room for `tokens` more.
@@ -101,11 +131,11 @@ impl KvCache {
                 needed: describe(layers, key_value_heads, head_dim),
             });
         }
-        if tokens > self.capacity - self.position {
+        if tokens > self.options.context - self.position {
             return Err(Error::ContextFull {
                 position: self.position,
                 tokens,
-                capacity: self.capacity,
+                capacity: self.options.context,
             });
         }
         match self
@@ -145,10 +175,13 @@ impl KvCache {
 fn write(slot: &mut Option<Tensor<4>>, position: usize, new: Tensor<4>) -> Option<Tensor<4>> {
     let [batch, heads, tokens, width] = new.dims();
     let end = position + tokens;
-    let storage = slot
-        .take()?
-        .slice_assign([0..batch, 0..heads, position..end, 0..width], new);
-    let view = storage.clone().narrow(2, 0, end);
+    let storage = slot.take()?;
+    let dtype = storage.dtype();
+    let storage = storage.slice_assign(
+        [0..batch, 0..heads, position..end, 0..width],
+        new.cast(dtype),
+    );
+    let view = storage.clone().narrow(2, 0, end).cast(DType::F32);
     *slot = Some(storage);
     Some(view)
 }
@@ -183,7 +216,7 @@ mod tests {
 
     #[test]
     fn tokens_are_appended_per_head_and_layer() {
-        let mut cache = KvCache::new(&config(), 3, &Device::default()).unwrap();
+        let mut cache = KvCache::new(&config(), &CacheOptions::new(3), &Device::default()).unwrap();
         for layer in 0..2 {
             let (keys, seen) = cache
                 .append(layer, tensor(100 * layer, 2), tensor(50, 2))
@@ -206,25 +239,32 @@ mod tests {
     #[test]
     fn bytes_are_counted() {
         let config = ModelConfig::from_json(presets::config("llama-1b").unwrap()).unwrap();
-        assert_eq!(KvCache::bytes(&config, 2048), 2 * 22 * 4 * 64 * 2048 * 4);
-        assert_eq!(KvCache::bytes(&config, usize::MAX), u64::MAX);
+        assert_eq!(
+            KvCache::bytes(&config, &CacheOptions::new(2048)),
+            2 * 22 * 4 * 64 * 2048 * 4
+        );
+        assert_eq!(
+            KvCache::bytes(&config, &CacheOptions::new(usize::MAX)),
+            u64::MAX
+        );
     }
 
     #[test]
     fn impossible_contexts_are_refused() {
         for context in [0, MAX_CONTEXT + 1, usize::MAX] {
-            let error = KvCache::new(&config(), context, &Device::default()).unwrap_err();
+            let error = KvCache::new(&config(), &CacheOptions::new(context), &Device::default())
+                .unwrap_err();
             assert!(error.to_string().contains("--context"), "{error}");
         }
     }
 
     #[test]
     fn truncating_only_shortens() {
-        let mut cache = KvCache::new(&config(), 3, &Device::default()).unwrap();
+        let mut cache = KvCache::new(&config(), &CacheOptions::new(3), &Device::default()).unwrap();
         cache.advance(2);
-        cache.truncate(9);
+        cache.truncate(9).unwrap();
         assert_eq!(cache.position(), 2);
-        cache.truncate(1);
+        cache.truncate(1).unwrap();
         assert_eq!(cache.position(), 1);
     }
 }

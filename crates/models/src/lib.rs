@@ -1,13 +1,13 @@
 //! Well-known architectures as Burn modules, read from a Hugging Face `config.json`.
 //!
 //! ```
-//! use outsize_models::{KvCache, Logits, ModelConfig, presets};
+//! use outsize_models::{CacheOptions, KvCache, Logits, ModelConfig, presets};
 //!
 //! # fn main() -> Result<(), outsize_models::Error> {
 //! let config = ModelConfig::from_json(presets::config("llama-demo")?)?;
 //! let device = Default::default();
 //! let model = config.init(&device); // shapes only: no parameter has storage yet
-//! assert_eq!(KvCache::bytes(&config, 2048), 2 * 16 * 8 * 2048 * 64 * 4);
+//! assert_eq!(KvCache::bytes(&config, &CacheOptions::new(2048)), 2 * 16 * 8 * 2048 * 64 * 4);
 //! # let _ = (model, Logits::Last);
 //! # Ok(())
 //! # }
@@ -22,6 +22,7 @@ mod access;
 mod activations;
 mod attention;
 mod blocks;
+mod cache_options;
 mod config;
 mod embedding;
 mod error;
@@ -37,10 +38,11 @@ mod rope;
 pub use access::Access;
 pub use attention::{Attention, SCORE_BYTES};
 pub use blocks::{BlockSpec, TensorSpec, WeightKind};
+pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use config::{Architecture, ModelConfig, RopeConfig, RopeScaling, WeightDtype};
 pub use embedding::Embedding;
 pub use error::Error;
-pub use kv_cache::{KvCache, MAX_CONTEXT};
+pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use linear::Linear;
 pub use llama::{LlamaDecoderLayer, LlamaForCausalLm, LlamaModel, Logits};
 pub use mlp::Mlp;

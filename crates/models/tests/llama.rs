@@ -4,7 +4,7 @@ mod common;
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
-use outsize_models::{Error, KvCache, LlamaForCausalLm, Logits, ModelConfig};
+use outsize_models::{CacheOptions, Error, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 
 const FIXTURES: [&str; 6] = [
     "mha-tied",
@@ -42,7 +42,7 @@ fn expected(name: &str) -> Expected {
 }
 
 fn cache(config: &ModelConfig, context: usize) -> KvCache {
-    KvCache::new(config, context, &Device::default()).unwrap()
+    KvCache::new(config, &CacheOptions::new(context), &Device::default()).unwrap()
 }
 
 fn values(logits: Tensor<3>) -> Vec<f32> {
@@ -175,7 +175,7 @@ fn the_cache_can_be_wound_back() {
     model
         .forward(&expected.ids, &mut cache, Logits::Last)
         .unwrap();
-    cache.truncate(10);
+    cache.truncate(10).unwrap();
     let tail = values(
         model
             .forward(&expected.ids[10..], &mut cache, Logits::All)
@@ -186,7 +186,7 @@ fn the_cache_can_be_wound_back() {
         &expected.logits[10 * config.vocab_size..],
         "after truncating to 10",
     );
-    cache.truncate(0);
+    cache.truncate(0).unwrap();
     let other = [7, 8, 9];
     let again = values(model.forward(&other, &mut cache, Logits::All).unwrap());
     let fresh = values(
@@ -253,7 +253,7 @@ fn bad_calls_are_errors_that_leave_the_cache_as_it_was() {
     ));
 
     let (other, _) = common::load("mha-tied");
-    let mut foreign = KvCache::new(&other, 26, &Device::default()).unwrap();
+    let mut foreign = KvCache::new(&other, &CacheOptions::new(26), &Device::default()).unwrap();
     let mismatch = model.forward(&[1], &mut foreign, Logits::Last).unwrap_err();
     assert!(matches!(mismatch, Error::CacheShape { .. }), "{mismatch:?}");
 

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use outsize_models::{KvCache, Logits, ModelConfig, presets};
+use outsize_models::{CacheOptions, KvCache, Logits, ModelConfig, presets};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -78,8 +78,9 @@ fn creating_a_model_allocates_no_weights() {
 fn activations_stay_below_their_bound(config: &ModelConfig, context: usize) {
     let device = Device::default();
     let model = config.init(&device);
-    let (mut cache, _, held) = allocated(|| KvCache::new(config, context, &device).unwrap());
-    let kv_bytes = KvCache::bytes(config, context);
+    let options = CacheOptions::new(context);
+    let (mut cache, _, held) = allocated(|| KvCache::new(config, &options, &device).unwrap());
+    let kv_bytes = KvCache::bytes(config, &options);
     assert!(
         (kv_bytes..kv_bytes + 4096).contains(&held),
         "the cache holds {held} bytes, but {kv_bytes} were foreseen"
@@ -94,17 +95,17 @@ fn activations_stay_below_their_bound(config: &ModelConfig, context: usize) {
         (256, Logits::All),
     ] {
         let start = context - tokens;
-        cache.truncate(start);
+        cache.truncate(start).unwrap();
         let (_logits, peak, _) =
             allocated(|| model.forward(&ids[start..], &mut cache, logits).unwrap());
-        let bound = config.activation_bytes(tokens, context, logits);
+        let bound = config.activation_bytes(tokens, &options, logits);
         println!("{tokens} tokens of {context}, {logits:?}: {peak} of {bound} bytes");
         assert!(
             peak <= bound,
             "{tokens} tokens of {context}: {peak} bytes allocated, {bound} foreseen"
         );
         // Honest also means not far above; what threads keep does not depend on the tokens.
-        let fixed = config.activation_bytes(1, context, Logits::Last);
+        let fixed = config.activation_bytes(1, &options, Logits::Last);
         assert!(
             peak >= (bound - fixed) / 3,
             "{tokens} tokens of {context}: {peak} bytes allocated, {bound} foreseen"
@@ -116,8 +117,9 @@ fn a_token_costs_no_copy_of_the_cache() {
     let config = config(256, 256, 8, 8, 512);
     let device = Device::default();
     let model = config.init(&device);
-    let mut cache = KvCache::new(&config, 8192, &device).unwrap();
-    let layer = KvCache::bytes(&config, 8192) / 2;
+    let options = CacheOptions::new(8192);
+    let mut cache = KvCache::new(&config, &options, &device).unwrap();
+    let layer = KvCache::bytes(&config, &options) / 2;
     for tokens in [1, 3, 1] {
         let ids = vec![5; tokens];
         model.forward(&ids, &mut cache, Logits::Last).unwrap();

@@ -351,7 +351,7 @@ proptest! {
                 prop_assert_eq!(config.num_attention_heads % config.num_key_value_heads, 0);
                 prop_assert!(config.head_dim >= 2 && config.head_dim % 2 == 0);
                 prop_assert!(config.parameters() > 0 && config.parameters() < 1 << 60);
-                prop_assert!(crate::KvCache::bytes(&config, usize::MAX) > 0);
+                prop_assert!(crate::KvCache::bytes(&config, &crate::CacheOptions::new(usize::MAX)) > 0);
             }
         }
     }

@@ -1,0 +1,89 @@
+//! What a KV cache is made for.
+
+use std::fmt;
+
+use burn::tensor::DType;
+
+/// The type in which keys and values are kept. They are rounded to it when they are stored; all arithmetic is f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum KvDtype {
+    /// As they were computed.
+    #[default]
+    F32,
+    /// Half the memory; 8 significant bits.
+    Bf16,
+    /// Half the memory; 11 significant bits, magnitudes up to 65,504.
+    F16,
+}
+
+impl KvDtype {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::F32, Self::Bf16, Self::F16];
+
+    /// Bytes of one value.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// Its short name: `f32`, `bf16` or `f16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::F16 => DType::F16,
+        }
+    }
+}
+
+impl fmt::Display for KvDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What happens to a text that is longer than the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WhenFull {
+    /// It is an error.
+    #[default]
+    Refuse,
+    /// The oldest tokens are forgotten: every token sees itself and the `context - 1` tokens before it, which is what a
+    /// model with a sliding window of `context` tokens does.
+    Slide,
+}
+
+/// What a KV cache is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CacheOptions {
+    /// Tokens that each text may have; with [`WhenFull::Slide`] tokens that are remembered of it.
+    pub context: usize,
+    /// Texts that run side by side.
+    pub batch: usize,
+    /// How keys and values are kept.
+    pub dtype: KvDtype,
+    /// What happens to a text that is longer than the context.
+    pub when_full: WhenFull,
+}
+
+impl CacheOptions {
+    /// One text of up to `context` tokens, kept in f32; a longer one is refused.
+    pub fn new(context: usize) -> Self {
+        Self {
+            context,
+            batch: 1,
+            dtype: KvDtype::default(),
+            when_full: WhenFull::default(),
+        }
+    }
+}
