@@ -80,9 +80,9 @@ fn key_before(bytes: &[u8], line: usize, column: usize) -> Option<String> {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let before: usize = lines.take(line.checked_sub(1)?).map(<[u8]>::len).sum();
     let text = String::from_utf8_lossy(bytes.get(..(before + column).min(bytes.len()))?);
-    let (before, _) = text
-        .rsplit_once("\":")
-        .or_else(|| text.rsplit_once("\" :"))?;
+    let before = text
+        .rmatch_indices(':')
+        .find_map(|(colon, _)| text[..colon].trim_end().strip_suffix('"'))?;
     let (_, key) = before.rsplit_once('"')?;
     Some(key.to_owned())
 }

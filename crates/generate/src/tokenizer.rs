@@ -74,7 +74,11 @@ impl Tokenizer {
         let config_path = folder.join("tokenizer_config.json");
         let config = read_config(&config_path)?.unwrap_or_default();
         let alone = shielded(|| {
-            let count = |special| Ok(inner.encode_fast("", special)?.len());
+            let count = |special| {
+                inner
+                    .encode_fast("", special)
+                    .map(|encoding| encoding.len())
+            };
             Ok(count(true)? == count(false)?)
         });
         let around = match alone.map_err(refused)? {
