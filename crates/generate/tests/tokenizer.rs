@@ -125,7 +125,30 @@ fn first_tokens(config: &str, template: bool) -> Result<Vec<u32>, Error> {
 }
 
 #[test]
-fn the_configuration_may_ask_for_a_beginning_that_the_tokenizer_leaves_out() {
+fn ids_and_texts_are_those_of_transformers() {
+    for (name, tokenizer, expected) in common::fixtures() {
+        for case in &expected.texts {
+            let text = &case.text;
+            let plain = tokenizer.encode(text, false).unwrap();
+            assert_eq!(plain, case.plain, "{name}: {text:?}");
+            let mut ids = tokenizer.encode(text, true).unwrap();
+            if name == "byte-level-config-bos" {
+                // Heard here, although transformers 5 does not: tokenizer.json adds nothing.
+                assert_eq!(ids.remove(0), 1, "{name}: {text:?}");
+            }
+            assert_eq!(ids, case.ids, "{name}: {text:?}");
+        }
+        for case in &expected.ids {
+            let text = tokenizer.decode(&case.ids, true).unwrap();
+            assert_eq!(text, case.text, "{name}: {:?}", case.ids);
+            let shown = tokenizer.decode(&case.ids, false).unwrap();
+            assert_eq!(shown, case.shown, "{name}: {:?}", case.ids);
+        }
+    }
+}
+
+#[test]
+fn the_configuration_may_ask_for_tokens_that_the_tokenizer_leaves_out() {
     let a = 3 + u32::from(b'a');
     let object =
         r#"{"add_bos_token": true, "bos_token": {"__type": "AddedToken", "content": "<s>"}}"#;
@@ -133,14 +156,45 @@ fn the_configuration_may_ask_for_a_beginning_that_the_tokenizer_leaves_out() {
         assert_eq!(first_tokens(config, false).unwrap(), [1, a]);
         assert_eq!(first_tokens(config, true).unwrap(), [1, a], "not twice");
     }
+    let both = r#"{"add_bos_token": true, "add_eos_token": true, "bos_token": "<s>", "eos_token": "</s>"}"#;
+    assert_eq!(first_tokens(both, false).unwrap(), [1, a, 2]);
+    assert_eq!(first_tokens(both, true).unwrap(), [1, a]);
     for config in [
         "{}",
         r#"{"bos_token": "<s>"}"#,
         r#"{"add_bos_token": false, "bos_token": "<s>"}"#,
+        r#"{"add_bos_token": null, "bos_token": "<s>"}"#,
         r#"{"add_bos_token": true, "bos_token": null}"#,
     ] {
         assert_eq!(first_tokens(config, false).unwrap(), [a], "{config}");
         assert_eq!(first_tokens(config, true).unwrap(), [1, a], "{config}");
+    }
+}
+
+#[test]
+fn dropout_is_not_applied() {
+    let text = include_str!("fixtures/tokenizers/byte-level/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_str(text).unwrap();
+    let whole = common::open(text)
+        .encode("the theme of the thesis", true)
+        .unwrap();
+    tokenizer["model"]["dropout"] = json!(0.9);
+    let with_dropout = common::open(&tokenizer.to_string());
+    for _ in 0..3 {
+        let ids = with_dropout
+            .encode("the theme of the thesis", true)
+            .unwrap();
+        assert_eq!(ids, whole);
+    }
+}
+
+#[test]
+fn a_token_that_the_model_does_not_have_is_named() {
+    let tokenizer = common::open(&byte_level_tokenizer(300).unwrap());
+    tokenizer.check(&[1, 299], 300).unwrap();
+    let message = tokenizer.check(&[1, 2, 299, 7], 3).unwrap_err().to_string();
+    for part in ["299", "only 3", "tokenizer.json", "config.json"] {
+        assert!(message.contains(part), "{message}");
     }
 }
 
@@ -157,6 +211,10 @@ fn a_configuration_at_odds_with_itself_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(message.contains("bos_token is 7"), "{message}");
+    let message = first_tokens(r#"{"add_eos_token": "yes"}"#, false)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("add_eos_token is \"yes\""), "{message}");
     assert!(matches!(
         first_tokens("{", false),
         Err(Error::NotJson { .. })
