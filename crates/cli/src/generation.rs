@@ -73,5 +73,6 @@ pub fn run(
     if let Some(failure) = failure {
         return Err(failure);
     }
-    Ok(Report::new(pipeline, outcome, timing))
+    let prompt_tokens = asked.request.ids.len();
+    Ok(Report::new(pipeline, prompt_tokens, outcome, timing))
 }

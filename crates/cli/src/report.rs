@@ -19,6 +19,8 @@ const PROBE_MEMORY: u64 = 64 << 20;
 pub struct Report {
     /// The generated text, up to a stop string; the tokens' numbers if the prompt was given by ids and there is no tokenizer.
     pub text: String,
+    /// Tokens of the prompt, special ones included.
+    pub prompt_tokens: usize,
     /// The generated tokens: with the one that ended the text, or those that spell the stop string.
     pub tokens: Vec<u32>,
     /// Why generation ended: eos (a token that ends the text), stop_string, length (as many tokens as asked for), context (it is
@@ -69,7 +71,12 @@ pub struct Timing {
 
 impl Report {
     /// Collects what happened, and then measures the disk: in the memory that the model gives back.
-    pub fn new(pipeline: Pipeline, generated: TextOutcome, timing: Timing) -> Self {
+    pub fn new(
+        pipeline: Pipeline,
+        prompt_tokens: usize,
+        generated: TextOutcome,
+        timing: Timing,
+    ) -> Self {
         let outcome = generated.outcome;
         let cache = *pipeline.cache_options();
         let stats = pipeline.stats();
@@ -87,6 +94,7 @@ impl Report {
         let disk = streamed.and_then(|(path, range)| disk_speed(&path, range, ring));
         Self {
             text: generated.text,
+            prompt_tokens,
             finish: finish(&outcome),
             tokens: outcome.tokens,
             stop_string: generated.stop_string,
