@@ -84,15 +84,15 @@ pub struct RunArgs {
     /// File to take defaults from, or none [default: generation_config.json beside the model]
     #[arg(long, value_name = "FILE")]
     pub generation_config: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
     /// How tokens are chosen.
     #[command(flatten)]
     pub choice: ChoiceArgs,
     /// When the text ends.
     #[command(flatten)]
     pub end: EndArgs,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// How tokens are chosen. What is not given is as generation_config.json says.

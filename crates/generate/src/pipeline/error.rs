@@ -22,7 +22,7 @@ pub enum PipelineError {
     #[error(transparent)]
     File(#[from] Error),
     /// config.json says something that cannot be run.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {reason}", path = path.display(), reason = without_name(source))]
     BadConfig {
         /// The file.
         path: PathBuf,
@@ -49,4 +49,13 @@ pub enum PipelineError {
         /// What the model can do, in tokens.
         most: usize,
     },
+}
+
+/// What the models say of a configuration begins with the name of its file, which the path has already.
+fn without_name(error: &ModelError) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("config.json: ") {
+        Some(reason) => reason.to_owned(),
+        None => text,
+    }
 }
