@@ -162,8 +162,13 @@ fn configurations_that_make_no_sense_are_named_by_field() {
     let mut other = config.clone();
     other["intermediate_size"] = json!(128);
     fs::write(model.join("config.json"), other.to_string()).unwrap();
-    let message = refusal(&run(&model, &[]));
-    assert!(message.contains("mlp"), "{message}");
+    let output = run(&model, &[]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.starts_with("error: ") && message.contains("mlp"),
+        "{message}"
+    );
     fs::write(model.join("config.json"), config.to_string()).unwrap();
 
     let file = model.join("generation_config.json");
@@ -289,6 +294,12 @@ fn tokenizers_that_make_no_sense_are_named() {
         ("added_tokens", json!({"id": 1})),
         ("added_tokens", json!([{"id": 1}])),
         ("truncation", json!(true)),
+        // Four times as long with every step.
+        (
+            "normalizer",
+            json!({"type": "Sequence", "normalizers":
+            vec![json!({"type": "Replace", "pattern": {"String": "t"}, "content": "tttt"}); 40]}),
+        ),
     ];
     for (part, value) in at_opening {
         let mut broken = whole.clone();

@@ -13,6 +13,7 @@ mod eos;
 mod error;
 mod generate;
 mod generation_config;
+mod growth;
 mod json_file;
 mod pipeline;
 mod sampling;

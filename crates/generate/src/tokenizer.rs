@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::Path;
 
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::models::ModelWrapper;
 
 use crate::error::{Error, Result};
+use crate::growth::Rewriting;
 use crate::json_file::{read_bounded, read_config, shown};
 use crate::shield::shielded;
 use crate::text_stream::TextStream;
@@ -56,7 +56,9 @@ impl Tokenizer {
             reason,
         };
         // A download that was cut off is told here, with the place; the library's own message would be about one of its types.
-        serde_json::from_slice::<IgnoredAny>(&bytes).map_err(|error| refused(error.to_string()))?;
+        let rewriting: Rewriting =
+            serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
+        rewriting.check().map_err(refused)?;
         let inner = shielded(|| {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             inner.with_padding(None).with_truncation(None)?;
