@@ -1,15 +1,22 @@
 //! Causal self-attention with grouped queries.
 
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
 
+use crate::kv_cache::{Part, Seen};
 use crate::{Error, KvCache, Linear, ModelConfig, Rotation};
 
 /// Bound on a tensor of attention scores, in bytes: queries are processed in chunks that stay below it. A single query
-/// whose scores alone are larger (`heads · context · 4` bytes) makes a chunk of its own.
+/// whose scores alone are larger (`batch · heads · context · 4` bytes) makes a chunk of its own.
 pub const SCORE_BYTES: usize = 8 << 20;
 
-/// Causal self-attention with grouped queries ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)).
+/// Bound on the keys, and on the values, that are widened to f32 at once where the cache holds a narrower type, in bytes.
+pub(crate) const WIDEN_BYTES: usize = 1 << 20;
+
+/// Causal self-attention with grouped queries ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)), over all tokens
+/// before or over a sliding window of them.
 #[derive(Module, Debug)]
 pub struct Attention {
     /// `[heads · head_dim, hidden]`.
@@ -25,6 +32,15 @@ pub struct Attention {
     head_dim: usize,
 }
 
+/// Where the tokens of a pass stand, which decides what they see.
+#[derive(Debug)]
+pub(crate) struct Standing<'a> {
+    /// The column of the first.
+    pub start: usize,
+    /// Of each text, how many columns at the start have no token.
+    pub padding: &'a [usize],
+}
+
 impl Attention {
     /// A block without storage.
     pub fn new(config: &ModelConfig, device: &Device) -> Self {
@@ -33,22 +49,24 @@ impl Attention {
             config.query_size(),
             config.key_value_size(),
         );
+        let (inputs, output) = (config.attention_in_bias, config.attention_out_bias);
         Self {
-            q_proj: Linear::new(hidden, queries, device),
-            k_proj: Linear::new(hidden, keys, device),
-            v_proj: Linear::new(hidden, keys, device),
-            o_proj: Linear::new(queries, hidden, device),
+            q_proj: Linear::new(hidden, queries, inputs, device),
+            k_proj: Linear::new(hidden, keys, inputs, device),
+            v_proj: Linear::new(hidden, keys, inputs, device),
+            o_proj: Linear::new(queries, hidden, output, device),
             heads: config.num_attention_heads,
             key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
         }
     }
 
-    /// `[1, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
         rotation: &Rotation,
+        standing: &Standing<'_>,
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
@@ -57,55 +75,73 @@ impl Attention {
         let queries = rotation.apply(split(self.q_proj.forward(x.clone()), self.heads));
         let keys = rotation.apply(split(self.k_proj.forward(x.clone()), self.key_value_heads));
         let values = split(self.v_proj.forward(x), self.key_value_heads);
-        let (keys, values) = cache.append(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
-        let mixed = self.attend(queries, keys, values);
+        let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
+        let mixed = self.attend(queries, &seen, standing);
+        let held_back = seen.held_back.take();
+        drop(seen);
+        cache.keep(layer, held_back)?;
         Ok(self.o_proj.forward(mixed))
     }
 
-    /// Queries `[1, tokens, heads, head_dim]` over keys and values `[1, key_value_heads, length, head_dim]`, of which the
-    /// last `tokens` belong to the queries; gives `[1, tokens, heads · head_dim]`.
-    fn attend(&self, queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<3> {
+    /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
+    fn attend(&self, queries: Tensor<4>, seen: &Seen, standing: &Standing<'_>) -> Tensor<3> {
         let [batch, tokens, _, _] = queries.dims();
-        let past = keys.dims()[2] - tokens;
-        let chunk = chunk_tokens(self.heads, past + tokens);
+        let length = seen.parts.iter().map(|part| part.keys.dims()[2]).sum();
+        let chunk = chunk_tokens(batch * self.heads, length);
         if tokens <= chunk {
-            return self.attend_chunk(queries, keys, values);
+            return self.attend_chunk(queries, seen, standing);
         }
         let width = self.heads * self.head_dim;
         let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
-        for start in (0..tokens).step_by(chunk) {
-            let count = chunk.min(tokens - start);
-            let seen = past + start + count;
-            let part = self.attend_chunk(
-                queries.clone().narrow(1, start, count),
-                keys.clone().narrow(2, 0, seen),
-                values.clone().narrow(2, 0, seen),
-            );
-            mixed = mixed.slice_assign([0..batch, start..start + count, 0..width], part);
+        for first in (0..tokens).step_by(chunk) {
+            let count = chunk.min(tokens - first);
+            let standing = Standing {
+                start: standing.start + first,
+                ..*standing
+            };
+            let part = self.attend_chunk(queries.clone().narrow(1, first, count), seen, &standing);
+            mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
         }
         mixed
     }
 
     /// As [`attend`](Self::attend), with all scores at once.
-    fn attend_chunk(&self, queries: Tensor<4>, keys: Tensor<4>, values: Tensor<4>) -> Tensor<3> {
+    fn attend_chunk(&self, queries: Tensor<4>, seen: &Seen, standing: &Standing<'_>) -> Tensor<3> {
         let [batch, tokens, heads, width] = queries.dims();
-        let length = keys.dims()[2];
         // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
         let rows = heads / self.key_value_heads * tokens;
         let grouped = queries
             .swap_dims(1, 2)
-            .reshape([batch, self.key_value_heads, rows, width]);
-        let mut scores = (grouped * (width as f64).powf(-0.5)).matmul(keys.swap_dims(2, 3));
-        if tokens > 1 {
-            let bias = causal_bias(tokens, length, &scores.device());
-            scores = (scores.reshape([batch, heads, tokens, length]) + bias).reshape([
-                batch,
-                self.key_value_heads,
-                rows,
-                length,
-            ]);
+            .reshape([batch, self.key_value_heads, rows, width])
+            * (width as f64).powf(-0.5);
+        let pieces = pieces(seen, standing, tokens);
+        let mut scores: Vec<_> = pieces
+            .iter()
+            .map(|(part, places)| {
+                let keys = widened(&part.keys, places);
+                grouped.clone().matmul(keys.swap_dims(2, 3))
+            })
+            .collect();
+        drop(grouped);
+        let mut scores = match scores.len() {
+            1 => scores.remove(0),
+            _ => Tensor::cat(scores, 3),
+        };
+        if let Some(bias) = bias(&pieces, seen.window, standing, tokens, &scores.device()) {
+            let dims = scores.dims();
+            scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
         }
-        let mixed = softmax(scores, 3).matmul(values);
+        let weights = softmax(scores, 3);
+        let mut from = 0;
+        let mixed = pieces.iter().map(|(part, places)| {
+            let weights = weights.clone().narrow(3, from, places.len());
+            from += places.len();
+            weights.matmul(widened(&part.values, places))
+        });
+        // A token sees itself, so there is at least one piece.
+        let mixed = mixed
+            .reduce(|sum, mixed| sum + mixed)
+            .expect("a pass has tokens");
         mixed
             .reshape([batch, heads, tokens, width])
             .swap_dims(1, 2)
@@ -113,115 +149,82 @@ impl Attention {
     }
 }
 
-/// How many queries are scored at once against `length` keys.
+/// What `tokens` tokens may see, in pieces of which the f32 values are of a bounded size.
+fn pieces<'a>(
+    seen: &'a Seen,
+    standing: &Standing<'_>,
+    tokens: usize,
+) -> Vec<(&'a Part, Range<usize>)> {
+    let oldest = (standing.start + 1).saturating_sub(seen.window);
+    let newest = standing.start + tokens - 1;
+    let mut pieces = Vec::with_capacity(seen.parts.len());
+    for part in &seen.parts {
+        let Range { start, end } = part.places(oldest, newest);
+        let [batch, heads, _, width] = part.keys.dims();
+        let step = match part.keys.dtype() {
+            DType::F32 => usize::MAX,
+            _ => (WIDEN_BYTES / (batch * heads * width * size_of::<f32>())).max(1),
+        };
+        let mut at = start;
+        while at < end {
+            let next = end.min(at.saturating_add(step));
+            pieces.push((part, at..next));
+            at = next;
+        }
+    }
+    pieces
+}
+
+/// Keys or values at some places, in f32.
+fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
+    stored
+        .clone()
+        .narrow(2, places.start, places.len())
+        .cast(DType::F32)
+}
+
+/// How many queries are scored at once against `length` keys; `heads` counts those of all texts.
 pub(crate) fn chunk_tokens(heads: usize, length: usize) -> usize {
     (SCORE_BYTES / (heads * length * size_of::<f32>())).max(1)
 }
 
-/// `[1, 1, tokens, length]`: 0 where the last `tokens` of `length` positions may look, minus infinity ahead of them.
-fn causal_bias(tokens: usize, length: usize, device: &Device) -> Tensor<4> {
-    let mut bias = vec![0.0f32; tokens * length];
-    for (token, row) in bias.chunks_exact_mut(length).enumerate() {
-        row[length - tokens + token + 1..].fill(f32::NEG_INFINITY);
+/// `[1 or batch, 1, tokens, length]`: 0 where a token may look, minus infinity elsewhere; `None` if all may look anywhere.
+fn bias(
+    pieces: &[(&Part, Range<usize>)],
+    window: usize,
+    standing: &Standing<'_>,
+    tokens: usize,
+    device: &Device,
+) -> Option<Tensor<4>> {
+    let columns: Vec<usize> = pieces
+        .iter()
+        .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
+        .collect();
+    // Texts without padding see the same.
+    let rows = match standing.padding.iter().any(|&padding| padding > 0) {
+        true => standing.padding,
+        false => &standing.padding[..1],
+    };
+    let mut bias = Vec::with_capacity(rows.len() * tokens * columns.len());
+    for &padding in rows {
+        for query in standing.start..standing.start + tokens {
+            // Padding looks at padding: what it computes is not used, but must be finite.
+            let padding = if query < padding { 0 } else { padding };
+            bias.extend(columns.iter().map(|&key| {
+                let visible = key <= query && query - key < window && key >= padding;
+                if visible { 0.0f32 } else { f32::NEG_INFINITY }
+            }));
+        }
     }
-    Tensor::from_data(
-        TensorData::new(bias, [1, 1, tokens, length]),
+    if bias.iter().all(|&bias| bias == 0.0) {
+        return None;
+    }
+    let shape = [rows.len(), 1, tokens, columns.len()];
+    Some(Tensor::from_data(
+        TensorData::new(bias, shape),
         (device, DType::F32),
-    )
+    ))
 }
 
 #[cfg(test)]
-mod tests {
-    use burn::tensor::Distribution;
-
-    use super::*;
-
-    /// Attention as the formula has it, one query at a time, in f64.
-    fn reference(queries: &[f32], keys: &[f32], values: &[f32], shape: [usize; 5]) -> Vec<f32> {
-        let [tokens, heads, key_heads, length, width] = shape;
-        let dot = |a: &[f32], b: &[f32]| {
-            a.iter()
-                .zip(b)
-                .map(|(a, b)| f64::from(*a) * f64::from(*b))
-                .sum::<f64>()
-        };
-        let mut mixed = Vec::new();
-        for token in 0..tokens {
-            for head in 0..heads {
-                let query = &queries[(token * heads + head) * width..][..width];
-                let row = |data: &'_ [f32], at| {
-                    let start = (head / (heads / key_heads) * length + at) * width;
-                    data[start..start + width].to_vec()
-                };
-                let seen = length - tokens + token + 1;
-                let weights: Vec<f64> = (0..seen)
-                    .map(|at| (dot(query, &row(keys, at)) / (width as f64).sqrt()).exp())
-                    .collect();
-                let sum: f64 = weights.iter().sum();
-                for i in 0..width {
-                    let value: f64 = weights
-                        .iter()
-                        .enumerate()
-                        .map(|(at, w)| w * f64::from(row(values, at)[i]))
-                        .sum();
-                    mixed.push((value / sum) as f32);
-                }
-            }
-        }
-        mixed
-    }
-
-    #[test]
-    fn in_chunks_or_at_once_it_follows_the_formula() {
-        let device = Device::default();
-        let (heads, key_heads, width) = (32, 4, 6);
-        // The last has more scores than the bound: 32 · 300 · 500 · 4 bytes are 19 MB, three chunks.
-        for (tokens, length) in [(1, 1), (1, 9), (5, 5), (3, 11), (300, 500usize)] {
-            let chunks = usize::div_ceil(tokens, chunk_tokens(heads, length));
-            assert_eq!(chunks, if tokens == 300 { 3 } else { 1 });
-            let attention = Attention {
-                q_proj: Linear::new(1, 1, &device),
-                k_proj: Linear::new(1, 1, &device),
-                v_proj: Linear::new(1, 1, &device),
-                o_proj: Linear::new(1, 1, &device),
-                heads,
-                key_value_heads: key_heads,
-                head_dim: width,
-            };
-            let random = |shape: [usize; 4]| {
-                Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device)
-            };
-            let queries = random([1, tokens, heads, width]);
-            let keys = random([1, key_heads, length, width]);
-            let values = random([1, key_heads, length, width]);
-            let data = |tensor: &Tensor<4>| tensor.to_data().try_to_vec::<f32>().unwrap();
-            let expected = reference(
-                &data(&queries),
-                &data(&keys),
-                &data(&values),
-                [tokens, heads, key_heads, length, width],
-            );
-            let found = attention
-                .attend(queries, keys, values)
-                .into_data()
-                .try_to_vec::<f32>()
-                .unwrap();
-            for (found, expected) in found.iter().zip(&expected) {
-                assert!(
-                    (found - expected).abs() < 1e-5,
-                    "{tokens} of {length}: {found} {expected}"
-                );
-            }
-            assert_eq!(found.len(), expected.len());
-        }
-    }
-
-    #[test]
-    fn chunks_keep_their_bound() {
-        for (heads, length) in [(32, 2048), (32, 1 << 17), (1, 1), (4096, 1 << 24)] {
-            let tokens = chunk_tokens(heads, length);
-            assert!(tokens == 1 || tokens * heads * length * 4 <= SCORE_BYTES);
-            assert!((tokens + 1) * heads * length * 4 > SCORE_BYTES);
-        }
-    }
-}
+mod tests;

@@ -9,6 +9,8 @@ pub enum WeightKind {
     Embedding,
     /// The matrix of a linear layer, `[out, in]`: normal.
     Linear,
+    /// What a linear layer adds, `[out]`: normal.
+    Bias,
     /// The scale of a norm: ones.
     Norm,
 }
@@ -49,12 +51,6 @@ pub struct BlockSpec {
 impl ModelConfig {
     /// The model's blocks in order of execution.
     pub fn blocks(&self) -> Vec<BlockSpec> {
-        match self.architecture {
-            Architecture::Llama => self.llama_blocks(),
-        }
-    }
-
-    fn llama_blocks(&self) -> Vec<BlockSpec> {
         let table = || vec![self.vocab_size, self.hidden_size];
         let embedding = tensor("model.embed_tokens.weight", table(), WeightKind::Embedding);
         let (head, tied_to) = if self.tie_word_embeddings {
@@ -71,8 +67,8 @@ impl ModelConfig {
             WeightKind::Norm,
         );
         let mut blocks = vec![block("model.embed_tokens", "Embedding", vec![embedding])];
-        blocks.extend((0..self.num_hidden_layers).map(|layer| self.llama_layer(layer)));
-        blocks.push(block("model.norm", "LlamaRMSNorm", vec![norm]));
+        blocks.extend((0..self.num_hidden_layers).map(|layer| self.layer(layer)));
+        blocks.push(block("model.norm", &self.class("RMSNorm"), vec![norm]));
         blocks.push(BlockSpec {
             tied_to,
             ..block("lm_head", "Linear", head)
@@ -80,36 +76,49 @@ impl ModelConfig {
         blocks
     }
 
-    fn llama_layer(&self, layer: usize) -> BlockSpec {
+    fn layer(&self, layer: usize) -> BlockSpec {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let (queries, keys) = (self.query_size(), self.key_value_size());
+        let (inputs, output) = (self.attention_in_bias, self.attention_out_bias);
         let name = format!("model.layers.{layer}");
-        let linear = |part: &str, shape: [usize; 2]| {
-            tensor(
-                &format!("{name}.{part}.weight"),
+        let linear = |part: &str, shape: [usize; 2], bias: bool| {
+            let name = format!("{name}.{part}");
+            let weight = tensor(
+                &format!("{name}.weight"),
                 shape.to_vec(),
                 WeightKind::Linear,
-            )
+            );
+            let bias =
+                bias.then(|| tensor(&format!("{name}.bias"), vec![shape[0]], WeightKind::Bias));
+            std::iter::once(weight).chain(bias)
         };
         let norm = |part: &str| {
-            tensor(
+            std::iter::once(tensor(
                 &format!("{name}.{part}.weight"),
                 vec![hidden],
                 WeightKind::Norm,
-            )
+            ))
         };
-        let tensors = vec![
-            norm("input_layernorm"),
-            linear("self_attn.q_proj", [queries, hidden]),
-            linear("self_attn.k_proj", [keys, hidden]),
-            linear("self_attn.v_proj", [keys, hidden]),
-            linear("self_attn.o_proj", [hidden, queries]),
-            norm("post_attention_layernorm"),
-            linear("mlp.gate_proj", [inner, hidden]),
-            linear("mlp.up_proj", [inner, hidden]),
-            linear("mlp.down_proj", [hidden, inner]),
-        ];
-        block(&name, "LlamaDecoderLayer", tensors)
+        let tensors = norm("input_layernorm")
+            .chain(linear("self_attn.q_proj", [queries, hidden], inputs))
+            .chain(linear("self_attn.k_proj", [keys, hidden], inputs))
+            .chain(linear("self_attn.v_proj", [keys, hidden], inputs))
+            .chain(linear("self_attn.o_proj", [hidden, queries], output))
+            .chain(norm("post_attention_layernorm"))
+            .chain(linear("mlp.gate_proj", [inner, hidden], self.mlp_bias))
+            .chain(linear("mlp.up_proj", [inner, hidden], self.mlp_bias))
+            .chain(linear("mlp.down_proj", [hidden, inner], self.mlp_bias));
+        block(&name, &self.class("DecoderLayer"), tensors.collect())
+    }
+
+    /// A class's name in `transformers`.
+    fn class(&self, part: &str) -> String {
+        let family = match self.architecture {
+            Architecture::Llama => "Llama",
+            Architecture::Mistral => "Mistral",
+            Architecture::Qwen2 => "Qwen2",
+        };
+        format!("{family}{part}")
     }
 }
 
@@ -126,7 +135,7 @@ fn tensor(name: &str, shape: Vec<usize>, kind: WeightKind) -> TensorSpec {
     let access = match kind {
         WeightKind::Embedding => Access::Rows,
         WeightKind::Linear => Access::Tiles,
-        WeightKind::Norm => Access::Whole,
+        WeightKind::Bias | WeightKind::Norm => Access::Whole,
     };
     TensorSpec {
         name: name.to_owned(),

@@ -1,16 +1,18 @@
 //! A model's `config.json`, checked.
 
 mod fields;
+mod known;
 mod rope;
+mod window;
 
 use std::fmt;
 
 use burn::tensor::Device;
 use serde_json::Value;
 
-use self::fields::Fields;
+use self::fields::{Fields, printable};
 pub use self::rope::{RopeConfig, RopeScaling};
-use crate::{Error, LlamaForCausalLm};
+use crate::{Activation, Error, LlamaForCausalLm};
 
 /// Upper bounds on what a configuration may ask for. They are some ten times beyond the largest models known, and low
 /// enough that no product of them overflows 64 bits.
@@ -22,22 +24,31 @@ const MAX_HEAD_DIM: usize = 1 << 12;
 const MAX_VOCAB: usize = 1 << 24;
 const MAX_POSITIONS: usize = 1 << 30;
 
+/// More names of unknown fields than this are of no use to anyone.
+const MAX_UNKNOWN: usize = 32;
+
 /// The architectures that can be run, by `model_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Architecture {
     /// Llama 1, 2 and 3, and the many models that took their shape.
     Llama,
+    /// Mistral: Llama with a sliding window in every layer, or without.
+    Mistral,
+    /// Qwen 2 and 2.5: Llama with biases for queries, keys and values, and sliding windows in some layers.
+    Qwen2,
 }
 
 impl Architecture {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Llama];
+    pub const ALL: &[Self] = &[Self::Llama, Self::Mistral, Self::Qwen2];
 
     /// The name in `model_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
         }
     }
 }
@@ -94,8 +105,18 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Added to the mean square in RMSNorm.
     pub rms_norm_eps: f64,
+    /// The non-linear function of the MLP (`hidden_act`).
+    pub activation: Activation,
+    /// Whether the projections to queries, keys and values have a bias.
+    pub attention_in_bias: bool,
+    /// Whether the projection from attention has a bias.
+    pub attention_out_bias: bool,
+    /// Whether the MLP's projections have a bias.
+    pub mlp_bias: bool,
     /// Rotary position embedding.
     pub rope: RopeConfig,
+    /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
+    pub windows: Vec<Option<usize>>,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
     /// The longest context that the model was trained for, in tokens.
@@ -106,6 +127,8 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
     /// The type that the weights were saved in, where it is said.
     pub dtype: Option<WeightDtype>,
+    /// Fields that nobody here knows, and that were passed over; at most 32, in the order of their names.
+    pub unknown_fields: Vec<String>,
 }
 
 impl ModelConfig {
@@ -124,20 +147,26 @@ impl ModelConfig {
             });
         };
         let fields = Fields::new(map);
-        match architecture(&fields)? {
-            Architecture::Llama => Self::llama(&fields),
-        }
+        Self::read(architecture(&fields)?, &fields)
     }
 
-    fn llama(fields: &Fields<'_>) -> Result<Self, Error> {
-        refuse_unsupported(fields)?;
+    fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Self, Error> {
+        let mut unknown = known::check(fields, &[known::COMMON, known::own(architecture)])?;
+        check_head(fields)?;
         let hidden_size = fields.size("hidden_size", MAX_HIDDEN)?;
         let heads = fields.size("num_attention_heads", MAX_HEADS)?;
-        let kv_heads = fields.size_or("num_key_value_heads", heads, MAX_HEADS)?;
+        // Absent and null are not the same here.
+        let absent = match architecture {
+            _ if fields.has("num_key_value_heads") => heads,
+            Architecture::Llama => heads,
+            Architecture::Mistral => 8,
+            Architecture::Qwen2 => 32,
+        };
+        let kv_heads = fields.size_or("num_key_value_heads", absent, MAX_HEADS)?;
         if heads % kv_heads != 0 {
             return Err(fields.refuse(
                 "num_key_value_heads",
-                format!("it must divide num_attention_heads, {heads}"),
+                format!("{kv_heads} key-value heads must divide num_attention_heads, {heads}"),
             ));
         }
         if fields.get("head_dim").is_none() && hidden_size % heads != 0 {
@@ -168,32 +197,62 @@ impl ModelConfig {
                 "it must be above 0 and at most 1".to_owned(),
             ));
         }
+        let trained = match architecture {
+            Architecture::Llama => 2048,
+            Architecture::Mistral => 4096 * 32,
+            Architecture::Qwen2 => 32_768,
+        };
         let max_position_embeddings =
-            fields.size_or("max_position_embeddings", 2048, MAX_POSITIONS)?;
+            fields.size_or("max_position_embeddings", trained, MAX_POSITIONS)?;
+        let surroundings = rope::Surroundings {
+            fields,
+            head_dim,
+            max_position_embeddings,
+        };
+        let rope = RopeConfig::read(&surroundings, &mut unknown)?;
+        let num_hidden_layers = fields.size("num_hidden_layers", MAX_LAYERS)?;
+        let (attention_in_bias, attention_out_bias, mlp_bias) = match architecture {
+            Architecture::Llama => {
+                let attention = fields.flag_or("attention_bias", false)?;
+                (attention, attention, fields.flag_or("mlp_bias", false)?)
+            }
+            Architecture::Mistral => (false, false, false),
+            Architecture::Qwen2 => (true, false, false),
+        };
+        unknown.truncate(MAX_UNKNOWN);
         Ok(Self {
-            architecture: Architecture::Llama,
+            architecture,
             hidden_size,
             intermediate_size: fields.size("intermediate_size", MAX_INTERMEDIATE)?,
-            num_hidden_layers: fields.size("num_hidden_layers", MAX_LAYERS)?,
+            num_hidden_layers,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
             vocab_size: fields.size("vocab_size", MAX_VOCAB)?,
             rms_norm_eps,
-            rope: RopeConfig::read(fields, max_position_embeddings)?,
+            activation: activation(fields)?,
+            attention_in_bias,
+            attention_out_bias,
+            mlp_bias,
+            rope,
+            windows: window::read(architecture, fields, num_hidden_layers)?,
             tie_word_embeddings: fields.flag_or("tie_word_embeddings", false)?,
             max_position_embeddings,
             bos_token_ids: fields.ids("bos_token_id")?,
             eos_token_ids: fields.ids("eos_token_id")?,
             dtype: dtype(fields)?,
+            unknown_fields: unknown,
         })
     }
 
     /// An empty model: its parameters have names and shapes, and no storage until something asks for a value.
     pub fn init(&self, device: &Device) -> LlamaForCausalLm {
-        match self.architecture {
-            Architecture::Llama => LlamaForCausalLm::new(self, device),
-        }
+        LlamaForCausalLm::new(self, device)
+    }
+
+    /// How many tokens a token of a layer sees, itself included; `None` is all before it.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
     }
 
     /// Width of all query heads together.
@@ -225,7 +284,7 @@ fn architecture(fields: &Fields<'_>) -> Result<Architecture, Error> {
         .copied()
         .find(|a| a.name() == found)
         .ok_or_else(|| Error::ModelType {
-            found: fields::cut(found),
+            found: printable(found),
             supported: Architecture::ALL
                 .iter()
                 .map(|a| a.name())
@@ -234,27 +293,31 @@ fn architecture(fields: &Fields<'_>) -> Result<Architecture, Error> {
         })
 }
 
-/// Options that would change the result and are not built in.
-fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), Error> {
-    for bias in ["attention_bias", "mlp_bias"] {
-        if fields.flag_or(bias, false)? {
-            return Err(fields.refuse(
-                bias,
-                "only models without these biases are supported".to_owned(),
-            ));
-        }
+/// Refuses models that end in anything but logits of the next token.
+fn check_head(fields: &Fields<'_>) -> Result<(), Error> {
+    let Some(value) = fields.get("architectures") else {
+        return Ok(());
+    };
+    let names = value.as_array().map_or(&[][..], Vec::as_slice);
+    let causal = |name: &Value| name.as_str().is_some_and(|n| n.ends_with("ForCausalLM"));
+    if names.iter().any(causal) {
+        return Ok(());
     }
-    if fields.text("hidden_act")?.is_some_and(|act| act != "silu") {
-        return Err(fields.refuse("hidden_act", "only \"silu\" is supported".to_owned()));
-    }
-    if fields.get("quantization_config").is_some() {
-        return Err(fields.refuse(
-            "quantization_config",
-            "quantized checkpoints are not supported; use the model's bf16, f16 or f32 checkpoint"
-                .to_owned(),
-        ));
-    }
-    Ok(())
+    Err(fields.refuse(
+        "architectures",
+        "only models for causal language modelling (\"…ForCausalLM\") are supported".to_owned(),
+    ))
+}
+
+fn activation(fields: &Fields<'_>) -> Result<Activation, Error> {
+    let Some(name) = fields.text("hidden_act")? else {
+        return Ok(Activation::Silu);
+    };
+    Activation::named(name).ok_or_else(|| {
+        let names: Vec<_> = Activation::names().collect();
+        let expected = format!("only these are supported: {}", names.join(", "));
+        fields.refuse("hidden_act", expected)
+    })
 }
 
 fn dtype(fields: &Fields<'_>) -> Result<Option<WeightDtype>, Error> {

@@ -76,6 +76,44 @@ pub enum Error {
         /// Tokens the cache was made for.
         capacity: usize,
     },
+    /// A text without end was asked for, of a model that cannot do it.
+    #[error(
+        "a text that slides on beyond its context is not possible with this model: its rotary embedding is of the type \
+         \"dynamic\", which depends on the text's length; use a longer context (`--context`)"
+    )]
+    DynamicSlide,
+    /// Tokens that would be in sight have been overwritten by later ones.
+    #[error(
+        "the KV cache cannot go on from position {position}: its sliding window would see tokens from position {needed} on, \
+         but those before {oldest} have been overwritten; clear it (`truncate(0)`) and run the text again"
+    )]
+    Forgotten {
+        /// Where the text was to go on.
+        position: usize,
+        /// The first token that would be in sight.
+        needed: usize,
+        /// The first token that is still there.
+        oldest: usize,
+    },
+    /// A batch of another size than the cache is for.
+    #[error("{rows} texts cannot run in a KV cache that was made for {batch}; give as many")]
+    BatchRows {
+        /// Texts of the batch.
+        rows: usize,
+        /// Texts that the cache was made for.
+        batch: usize,
+    },
+    /// Padding came after a token.
+    #[error(
+        "text {row} of the batch has padding, but it already has tokens before position {position}; \
+         padding may only come before a text's first token"
+    )]
+    Padding {
+        /// Which text, counted from 0.
+        row: usize,
+        /// Tokens that the cache holds.
+        position: usize,
+    },
     /// A forward pass without tokens.
     #[error("there are no tokens to run; give at least one token id")]
     NoTokens,

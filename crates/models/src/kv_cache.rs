@@ -1,42 +1,115 @@
 //! Keys and values of the tokens seen so far.
 
-use burn::tensor::{DType, Device, Tensor};
+use std::ops::Range;
 
-use crate::{CacheOptions, Error, ModelConfig};
+use burn::tensor::{Device, Tensor};
+
+use crate::{Batch, CacheOptions, Error, ModelConfig, RopeScaling, WhenFull};
 
 /// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.
 pub const MAX_CONTEXT: usize = 1 << 24;
 
 /// The most texts that run side by side.
-pub const MAX_BATCH: usize = 1 << 16;
+pub const MAX_BATCH: usize = 1 << 12;
 
-/// Keys and values of the tokens seen so far, for a fixed number of texts and of tokens.
+/// Keys and values of the tokens seen so far, for a fixed number of texts.
 ///
-/// Storage is allocated once; appending writes in place.
+/// Storage is allocated once; tokens are written in place. A layer holds no more tokens than its attention can look back
+/// to: all of the context, or as many as its sliding window has. There the newest token takes the oldest one's place.
+///
+/// Texts that run side by side are columns of equal length. A text shorter than the others has padding before its first
+/// token, which nothing looks at; its positions count from its first token.
 #[derive(Debug)]
 pub struct KvCache {
     layers: Vec<Layer>,
     key_value_heads: usize,
     head_dim: usize,
     options: CacheOptions,
+    /// Columns held.
     position: usize,
+    /// One past the last column that was written since the text began, be it by a pass that failed, or be it truncated
+    /// since: what its place held before is gone.
+    written: usize,
+    /// Where the text is known to end, if it is run in several passes.
+    expected: usize,
+    /// Of each text, how many columns have no token.
+    padding: Vec<usize>,
 }
 
-/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each; `None` only while being written.
+/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
+/// `None` only while being written.
 ///
 /// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
-/// of it must be dropped before the next append.
+/// of it must be dropped before the next write.
 #[derive(Debug)]
 struct Layer {
+    /// Columns that a token sees, its own included.
+    window: usize,
+    capacity: usize,
     keys: Option<Tensor<4>>,
     values: Option<Tensor<4>>,
+}
+
+/// Keys and values of some columns, `[batch, key_value_heads, columns, head_dim]` each, as stored.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub keys: Tensor<4>,
+    pub values: Tensor<4>,
+    order: Order,
+}
+
+/// Which column is where.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// One after the other, from this one on.
+    From(usize),
+    /// The last `capacity` columns before `end`, column `c` at place `c % capacity`.
+    Around { end: usize, capacity: usize },
+}
+
+impl Part {
+    /// Where columns `oldest` to `newest`, inclusive, are; others may be among them.
+    pub fn places(&self, oldest: usize, newest: usize) -> Range<usize> {
+        let len = self.keys.dims()[2];
+        match self.order {
+            Order::From(start) => {
+                let end = len.min((newest + 1).saturating_sub(start));
+                oldest.saturating_sub(start).min(end)..end
+            }
+            Order::Around { end, .. } if end <= oldest => 0..0,
+            Order::Around { .. } => 0..len,
+        }
+    }
+
+    /// The column at a place.
+    pub fn column(&self, place: usize) -> usize {
+        match self.order {
+            Order::From(start) => start + place,
+            Order::Around { end, capacity } => {
+                let newest = end - 1;
+                newest - (newest + capacity - place) % capacity
+            }
+        }
+    }
+}
+
+/// What the tokens of a pass may look at in one layer.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Older columns first.
+    pub parts: Vec<Part>,
+    /// Columns that a token sees, its own included.
+    pub window: usize,
+    /// The pass's keys and values, if writing them now would overwrite what its first tokens look at.
+    pub held_back: Option<(Tensor<4>, Tensor<4>)>,
 }
 
 impl KvCache {
     /// An empty cache for a model.
     ///
     /// # Errors
-    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`].
+    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a text without end for a model
+    /// whose rotary embedding depends on the text's length.
     pub fn new(
         config: &ModelConfig,
         options: &CacheOptions,
@@ -55,31 +128,42 @@ impl KvCache {
                 max: MAX_BATCH,
             });
         }
-        let shape = [batch, config.num_key_value_heads, context, config.head_dim];
-        let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
+        if options.when_full == WhenFull::Slide
+            && matches!(config.rope.scaling, RopeScaling::Dynamic { .. })
+        {
+            return Err(Error::DynamicSlide);
+        }
+        let layers = (0..config.num_hidden_layers).map(|layer| {
+            let (window, capacity) = window_and_capacity(config.window(layer), options);
+            let shape = [batch, config.num_key_value_heads, capacity, config.head_dim];
+            let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
+            Layer {
+                window,
+                capacity,
+                keys: zeros(),
+                values: zeros(),
+            }
+        });
         Ok(Self {
-            layers: (0..config.num_hidden_layers)
-                .map(|_| Layer {
-                    keys: zeros(),
-                    values: zeros(),
-                })
-                .collect(),
+            layers: layers.collect(),
             key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             options: *options,
             position: 0,
+            written: 0,
+            expected: 0,
+            padding: vec![0; batch],
         })
     }
 
     /// Bytes that such a cache holds.
     pub fn bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
-        let per_token = 2
-            * config.num_hidden_layers as u64
-            * config.key_value_size() as u64
-            * options.dtype.bytes();
-        per_token
-            .saturating_mul(options.context as u64)
-            .saturating_mul(options.batch as u64)
+        let per_column = (2 * config.key_value_size() as u64 * options.dtype.bytes())
+            .saturating_mul(options.batch as u64);
+        (0..config.num_hidden_layers)
+            .map(|layer| window_and_capacity(config.window(layer), options).1 as u64)
+            .fold(0u64, u64::saturating_add)
+            .saturating_mul(per_column)
     }
 
     /// What it was made for.
@@ -92,179 +176,268 @@ impl KvCache {
         self.options.context
     }
 
-    /// Tokens that it holds, which is the position of the next one.
+    /// Tokens that it has seen of the longest text, which is the position of the next one.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Forgets all tokens: a new text begins.
-    pub fn clear(&mut self) {
-        self.position = 0;
+    /// How many more tokens can be run.
+    pub fn room(&self) -> usize {
+        let end = match self.options.when_full {
+            WhenFull::Refuse => self.options.context,
+            WhenFull::Slide => MAX_CONTEXT,
+        };
+        end - self.position
     }
 
-    /// Forgets the tokens from `position` on; nothing happens if it holds fewer. `truncate(0)` is [`clear`](Self::clear),
-    /// and always works.
+    /// Of each text, by how many columns of padding it begins later than the longest one.
+    pub fn padding(&self) -> &[usize] {
+        &self.padding
+    }
+
+    /// Forgets all tokens: new texts begin.
+    pub fn clear(&mut self) {
+        (self.position, self.written, self.expected) = (0, 0, 0);
+        self.padding.fill(0);
+    }
+
+    /// Forgets the tokens from `position` on; nothing happens if it holds fewer. What follows is then computed as if they
+    /// had never been run. `truncate(0)` is [`clear`](Self::clear), and always works.
     ///
     /// # Errors
-    /// A sliding window has gone on so far that tokens which `position` would need are forgotten.
+    /// A sliding window has moved on, and tokens that would be in sight at `position` again have been overwritten. The
+    /// cache stays as it was.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
-        self.position = self.position.min(position);
+        if position == 0 {
+            self.clear();
+            return Ok(());
+        }
+        if position < self.position {
+            self.check_memory(position)?;
+            self.position = position;
+        }
+        self.expected = 0;
+        for padding in &mut self.padding {
+            *padding = (*padding).min(self.position);
+        }
         Ok(())
     }
 
-    /// Checks that the cache is of the model's shape and has room for `tokens` more.
+    /// Says that the next `tokens` tokens are one text, run in several passes.
+    ///
+    /// It matters to models with dynamic rotary scaling alone: there the rotation depends on the length that the text has
+    /// at the end of a pass, so that a prompt run in passes would differ from the same prompt run at once. Holds until
+    /// these tokens are run, or the cache is cleared or truncated.
+    pub fn expect(&mut self, tokens: usize) {
+        self.expected = self.position.saturating_add(tokens);
+    }
+
+    /// The text's length at the end of a pass of `tokens` tokens, or of the passes that were announced.
+    pub(crate) fn length_after(&self, tokens: usize) -> usize {
+        (self.position + tokens).max(self.expected)
+    }
+
+    /// Checks that the cache is of the model's shape and can take the batch.
     pub(crate) fn check(
         &self,
-        layers: usize,
         key_value_heads: usize,
         head_dim: usize,
-        tokens: usize,
+        windows: &[Option<usize>],
+        batch: &Batch,
     ) -> Result<(), Error> {
-        if (self.layers.len(), self.key_value_heads, self.head_dim)
-            != (layers, key_value_heads, head_dim)
-        {
-            let describe = |layers, heads, dim| {
-                format!("{layers} layers of {heads} key-value heads of width {dim}")
+        let found = (self.layers.len(), self.key_value_heads, self.head_dim);
+        if found != (windows.len(), key_value_heads, head_dim) {
+            let describe = |(layers, heads, width)| {
+                format!("{layers} layers of {heads} key-value heads of width {width}")
             };
             return Err(Error::CacheShape {
-                found: describe(self.layers.len(), self.key_value_heads, self.head_dim),
-                needed: describe(layers, key_value_heads, head_dim),
+                found: describe(found),
+                needed: describe((windows.len(), key_value_heads, head_dim)),
             });
         }
-        if tokens > self.options.context - self.position {
+        for (index, (layer, &window)) in self.layers.iter().zip(windows).enumerate() {
+            if window_and_capacity(window, &self.options) != (layer.window, layer.capacity) {
+                let describe = |window: Option<usize>| match window {
+                    Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
+                    None => format!("no sliding window in layer {index}"),
+                };
+                return Err(Error::CacheShape {
+                    found: describe((layer.window < usize::MAX).then_some(layer.window)),
+                    needed: describe(window),
+                });
+            }
+        }
+        if batch.rows() != self.options.batch {
+            return Err(Error::BatchRows {
+                rows: batch.rows(),
+                batch: self.options.batch,
+            });
+        }
+        let late = |(row, &padding): (usize, &usize)| {
+            (padding > 0 && self.padding[row] < self.position).then_some(row)
+        };
+        if let Some(row) = batch.padding().iter().enumerate().find_map(late) {
+            return Err(Error::Padding {
+                row,
+                position: self.position,
+            });
+        }
+        if batch.tokens() > self.room() {
             return Err(Error::ContextFull {
                 position: self.position,
-                tokens,
-                capacity: self.options.context,
+                tokens: batch.tokens(),
+                capacity: self.position + self.room(),
             });
         }
-        match self
-            .layers
-            .iter()
-            .position(|layer| layer.keys.is_none() || layer.values.is_none())
-        {
-            Some(layer) => Err(Error::CacheLost { layer }),
+        let lost = |layer: &Layer| layer.keys.is_none() || layer.values.is_none();
+        if let Some(layer) = self.layers.iter().position(lost) {
+            return Err(Error::CacheLost { layer });
+        }
+        self.check_memory(self.position)
+    }
+
+    /// Checks that everything in sight of a token at `position` is still there.
+    fn check_memory(&self, position: usize) -> Result<(), Error> {
+        let gone = |layer: &&Layer| layer.oldest(self.written) > layer.oldest_seen(position);
+        match self.layers.iter().find(gone) {
             None => Ok(()),
+            Some(layer) => Err(Error::Forgotten {
+                position,
+                needed: layer.oldest_seen(position),
+                oldest: layer.oldest(self.written),
+            }),
         }
     }
 
-    /// Writes a layer's keys and values, `[1, key_value_heads, tokens, head_dim]`, behind the tokens held, and returns
-    /// views of all of them, `[1, key_value_heads, position + tokens, head_dim]`.
+    /// Begins a pass that has been [checked](Self::check).
+    pub(crate) fn begin(&mut self, tokens: usize) {
+        self.written = self.written.max(self.position + tokens);
+    }
+
+    /// Takes a layer's keys and values, `[batch, key_value_heads, tokens, head_dim]` f32, of the columns behind those held,
+    /// and gives all that the new tokens may look at. They are rounded to the cache's dtype there too, so that a text gives
+    /// the same however it is cut into passes.
     ///
-    /// The tokens count only after [`advance`](Self::advance), so that a pass that fails midway leaves no trace.
-    pub(crate) fn append(
+    /// The columns count only after [`advance`](Self::advance), so that a pass that fails midway leaves no trace in what can
+    /// still be seen.
+    pub(crate) fn see(
         &mut self,
         layer: usize,
         keys: Tensor<4>,
         values: Tensor<4>,
-    ) -> Result<(Tensor<4>, Tensor<4>), Error> {
-        let position = self.position;
+    ) -> Result<Seen, Error> {
+        let dtype = self.options.dtype.dtype();
+        let (keys, values) = (keys.cast(dtype), values.cast(dtype));
+        let (position, end) = (self.position, self.position + keys.dims()[2]);
         let lost = || Error::CacheLost { layer };
         let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
-        let keys = write(&mut slot.keys, position, keys).ok_or_else(lost)?;
-        let values = write(&mut slot.values, position, values).ok_or_else(lost)?;
-        Ok((keys, values))
+        let window = slot.window;
+        if slot.oldest(end) <= slot.oldest_seen(position) {
+            slot.write(position, keys, values).ok_or_else(lost)?;
+            return Ok(Seen {
+                parts: vec![slot.part(end).ok_or_else(lost)?],
+                window,
+                held_back: None,
+            });
+        }
+        let mut parts = Vec::with_capacity(2);
+        if position > 0 {
+            parts.push(slot.part(position).ok_or_else(lost)?);
+        }
+        parts.push(Part {
+            keys: keys.clone(),
+            values: values.clone(),
+            order: Order::From(position),
+        });
+        Ok(Seen {
+            parts,
+            window,
+            held_back: Some((keys, values)),
+        })
     }
 
-    /// Counts `tokens` more tokens as held, once all layers have appended them.
-    pub(crate) fn advance(&mut self, tokens: usize) {
-        self.position += tokens;
+    /// Writes what [`see`](Self::see) held back, once nothing looks at the layer any more.
+    pub(crate) fn keep(
+        &mut self,
+        layer: usize,
+        held_back: Option<(Tensor<4>, Tensor<4>)>,
+    ) -> Result<(), Error> {
+        let Some((keys, values)) = held_back else {
+            return Ok(());
+        };
+        self.layers
+            .get_mut(layer)
+            .and_then(|slot| slot.write(self.position, keys, values))
+            .ok_or(Error::CacheLost { layer })
+    }
+
+    /// Counts a batch's columns as held, once all layers have them.
+    pub(crate) fn advance(&mut self, batch: &Batch) {
+        for (padding, more) in self.padding.iter_mut().zip(batch.padding()) {
+            *padding += more;
+        }
+        self.position += batch.tokens();
     }
 }
 
-fn write(slot: &mut Option<Tensor<4>>, position: usize, new: Tensor<4>) -> Option<Tensor<4>> {
-    let [batch, heads, tokens, width] = new.dims();
-    let end = position + tokens;
-    let storage = slot.take()?;
-    let dtype = storage.dtype();
-    let storage = storage.slice_assign(
-        [0..batch, 0..heads, position..end, 0..width],
-        new.cast(dtype),
-    );
-    let view = storage.clone().narrow(2, 0, end).cast(DType::F32);
-    *slot = Some(storage);
-    Some(view)
+impl Layer {
+    /// The oldest column held, if columns up to `written`, exclusive, have been written.
+    fn oldest(&self, written: usize) -> usize {
+        written.saturating_sub(self.capacity)
+    }
+
+    /// The oldest column in sight of a token at `position`.
+    fn oldest_seen(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.window)
+    }
+
+    /// All places, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
+    fn part(&self, end: usize) -> Option<Part> {
+        let view =
+            |tensor: &Option<Tensor<4>>| Some(tensor.clone()?.narrow(2, 0, end.min(self.capacity)));
+        Some(Part {
+            keys: view(&self.keys)?,
+            values: view(&self.values)?,
+            order: if end <= self.capacity {
+                Order::From(0)
+            } else {
+                Order::Around {
+                    end,
+                    capacity: self.capacity,
+                }
+            },
+        })
+    }
+
+    /// Writes columns from `position` on, of which the last `capacity` stay.
+    fn write(&mut self, position: usize, keys: Tensor<4>, values: Tensor<4>) -> Option<()> {
+        self.keys = Some(write(self.keys.take()?, position, keys));
+        self.values = Some(write(self.values.take()?, position, values));
+        Some(())
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use burn::tensor::TensorData;
-
-    use super::*;
-    use crate::presets;
-
-    fn config() -> ModelConfig {
-        ModelConfig::from_json(
-            r#"{"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2,
-                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 8}"#,
-        )
-        .unwrap()
-    }
-
-    /// `[1, 2, tokens, 2]` filled with `base`, `base + 1`, …
-    fn tensor(base: usize, tokens: usize) -> Tensor<4> {
-        let values: Vec<f32> = (base..base + 4 * tokens).map(|i| i as f32).collect();
-        Tensor::from_data(
-            TensorData::new(values, [1, 2, tokens, 2]),
-            (&Device::default(), DType::F32),
-        )
-    }
-
-    fn values(tensor: Tensor<4>) -> Vec<f32> {
-        tensor.into_data().try_to_vec().unwrap()
-    }
-
-    #[test]
-    fn tokens_are_appended_per_head_and_layer() {
-        let mut cache = KvCache::new(&config(), &CacheOptions::new(3), &Device::default()).unwrap();
-        for layer in 0..2 {
-            let (keys, seen) = cache
-                .append(layer, tensor(100 * layer, 2), tensor(50, 2))
-                .unwrap();
-            assert_eq!(values(keys), values(tensor(100 * layer, 2)));
-            assert_eq!(values(seen), values(tensor(50, 2)));
-        }
-        cache.advance(2);
-        assert_eq!((cache.position(), cache.capacity()), (2, 3));
-        let (keys, _) = cache.append(1, tensor(200, 1), tensor(0, 1)).unwrap();
-        assert_eq!(keys.dims(), [1, 2, 3, 2]);
-        assert_eq!(
-            values(keys),
-            [
-                100., 101., 102., 103., 200., 201., 104., 105., 106., 107., 202., 203.
-            ]
+fn write(mut storage: Tensor<4>, position: usize, new: Tensor<4>) -> Tensor<4> {
+    let ([batch, heads, capacity, width], tokens) = (storage.dims(), new.dims()[2]);
+    let mut done = tokens.saturating_sub(capacity);
+    while done < tokens {
+        let place = (position + done) % capacity;
+        let count = (tokens - done).min(capacity - place);
+        storage = storage.slice_assign(
+            [0..batch, 0..heads, place..place + count, 0..width],
+            new.clone().narrow(2, done, count),
         );
+        done += count;
     }
+    storage
+}
 
-    #[test]
-    fn bytes_are_counted() {
-        let config = ModelConfig::from_json(presets::config("llama-1b").unwrap()).unwrap();
-        assert_eq!(
-            KvCache::bytes(&config, &CacheOptions::new(2048)),
-            2 * 22 * 4 * 64 * 2048 * 4
-        );
-        assert_eq!(
-            KvCache::bytes(&config, &CacheOptions::new(usize::MAX)),
-            u64::MAX
-        );
-    }
-
-    #[test]
-    fn impossible_contexts_are_refused() {
-        for context in [0, MAX_CONTEXT + 1, usize::MAX] {
-            let error = KvCache::new(&config(), &CacheOptions::new(context), &Device::default())
-                .unwrap_err();
-            assert!(error.to_string().contains("--context"), "{error}");
-        }
-    }
-
-    #[test]
-    fn truncating_only_shortens() {
-        let mut cache = KvCache::new(&config(), &CacheOptions::new(3), &Device::default()).unwrap();
-        cache.advance(2);
-        cache.truncate(9).unwrap();
-        assert_eq!(cache.position(), 2);
-        cache.truncate(1).unwrap();
-        assert_eq!(cache.position(), 1);
-    }
+/// How many columns a token of a layer sees, its own included, and how many the layer holds.
+fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
+    let context = match options.when_full {
+        WhenFull::Refuse => usize::MAX,
+        WhenFull::Slide => options.context,
+    };
+    let window = window.unwrap_or(usize::MAX).min(context);
+    (window, window.min(options.context))
 }

@@ -19,8 +19,10 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod activation;
 mod activations;
 mod attention;
+mod batch;
 mod blocks;
 mod cache_options;
 mod config;
@@ -36,7 +38,9 @@ mod rms_norm;
 mod rope;
 
 pub use access::Access;
+pub use activation::Activation;
 pub use attention::{Attention, SCORE_BYTES};
+pub use batch::Batch;
 pub use blocks::{BlockSpec, TensorSpec, WeightKind};
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use config::{Architecture, ModelConfig, RopeConfig, RopeScaling, WeightDtype};

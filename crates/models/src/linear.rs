@@ -1,30 +1,39 @@
-//! A linear layer without bias.
+//! A linear layer.
 
 use burn::module::{Module, Param, ParamId};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
 
-/// `y = x · Wᵀ`, the weight kept as stored: `[out, in]` in bf16, f16 or f32.
+/// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[out, in]`.
     pub weight: Param<Tensor<2>>,
+    /// `[out]`.
+    pub bias: Option<Param<Tensor<1>>>,
 }
 
 impl Linear {
-    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02.
-    pub fn new(inputs: usize, outputs: usize, device: &Device) -> Self {
+    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
+    /// bias is 0.
+    pub fn new(inputs: usize, outputs: usize, bias: bool, device: &Device) -> Self {
         Self {
             weight: matrix([outputs, inputs], device),
+            bias: bias.then(|| zeros(outputs, device)),
         }
     }
 
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        product(x, &self.weight)
+        let y = product(x, &self.weight);
+        match &self.bias {
+            // A bias is a thousandth of its weight: a cast on every use costs nothing.
+            Some(bias) => y + bias.val().cast(DType::F32).unsqueeze(),
+            None => y,
+        }
     }
 }
 
@@ -55,5 +64,16 @@ pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
         device.clone(),
         false,
         shape.into(),
+    )
+}
+
+/// A lazy bias; unless loaded, it is 0.
+fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
+    Param::uninitialized(
+        ParamId::new(),
+        move |device, require_grad| Tensor::zeros([outputs], device).set_require_grad(require_grad),
+        device.clone(),
+        false,
+        [outputs].into(),
     )
 }

@@ -1,10 +1,11 @@
-//! Llama, and the models that took its shape.
+//! Llama, and the models that took its shape: Mistral, Qwen2.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
+use crate::attention::Standing;
 use crate::{
-    Attention, Embedding, Error, KvCache, Linear, Mlp, ModelConfig, RmsNorm, Rope, Rotation,
+    Attention, Batch, Embedding, Error, KvCache, Linear, Mlp, ModelConfig, RmsNorm, Rope, Rotation,
 };
 
 /// Of which positions logits are wanted.
@@ -26,7 +27,7 @@ impl Logits {
     }
 }
 
-/// A Llama with its language-modelling head. Fields are named, and parameters shaped, as in the checkpoint.
+/// A Llama, or a model of its shape, with its language-modelling head. Fields are named, and parameters shaped, as in the checkpoint.
 #[derive(Module, Debug)]
 pub struct LlamaForCausalLm {
     /// The transformer.
@@ -38,6 +39,8 @@ pub struct LlamaForCausalLm {
     head_dim: usize,
     #[module(skip)]
     rope: Rope,
+    #[module(skip)]
+    windows: Vec<Option<usize>>,
 }
 
 /// Embedding, decoder layers and final norm.
@@ -76,34 +79,70 @@ impl LlamaForCausalLm {
                     .collect(),
                 norm: RmsNorm::new(hidden, config.rms_norm_eps, device),
             },
-            lm_head: (!config.tie_word_embeddings).then(|| Linear::new(hidden, vocabulary, device)),
+            lm_head: (!config.tie_word_embeddings)
+                .then(|| Linear::new(hidden, vocabulary, false, device)),
             vocab_size: vocabulary,
             key_value_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
             rope: Rope::new(config),
+            windows: (0..config.num_hidden_layers)
+                .map(|layer| config.window(layer))
+                .collect(),
         }
     }
 
     /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits `[1, positions, vocabulary]`
     /// f32, with as many positions as asked for.
     ///
-    /// A pass that fails leaves the cache as it was.
+    /// A pass that fails leaves the cache as it was, but for a sliding window: what it overwrote there is gone, and if the
+    /// next pass would see it, that is an error that says so.
     ///
     /// # Errors
-    /// No ids, an id outside the vocabulary, a cache of another model, or one without room for the ids. All are found
-    /// before anything is computed.
+    /// No ids, an id outside the vocabulary, a cache of another model or for several texts, or one without room for the
+    /// ids. All are found before anything is computed.
     pub fn forward(
         &self,
         ids: &[u32],
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Tensor<3>, Error> {
-        self.check(ids, cache)?;
-        let tokens = ids.len();
-        let mut x = self.model.embed_tokens.forward(ids);
-        let rotation = self.rope.at(cache.position(), tokens, &x.device());
+        self.forward_batch(&Batch::left_padded(&[ids])?, cache, logits)
+    }
+
+    /// Runs texts side by side behind those that the cache holds. Gives logits `[rows, positions, vocabulary]` f32, with
+    /// as many positions as asked for; those at padding mean nothing.
+    ///
+    /// Each text gives what it would give alone, up to rounding: its positions count from its first token, and it does not
+    /// see its padding. Padding may only come before a text's first token.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); and another number of texts than the cache is for, or padding behind tokens.
+    pub fn forward_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error> {
+        self.check(batch, cache)?;
+        let (tokens, start) = (batch.tokens(), cache.position());
+        let padding: Vec<usize> = cache
+            .padding()
+            .iter()
+            .zip(batch.padding())
+            .map(|(held, more)| held + more)
+            .collect();
+        cache.begin(tokens);
+        let x = self.model.embed_tokens.forward(batch.ids());
+        let hidden = x.dims()[2];
+        let mut x = x.reshape([batch.rows(), tokens, hidden]);
+        let length = cache.length_after(tokens);
+        let rotation = self.rope.at(start, tokens, length, &padding, &x.device());
+        let standing = Standing {
+            start,
+            padding: &padding,
+        };
         for (index, layer) in self.model.layers.iter().enumerate() {
-            x = layer.forward(x, &rotation, cache, index)?;
+            x = layer.forward(x, &rotation, &standing, cache, index)?;
         }
         let positions = logits.positions(tokens);
         let x = self
@@ -114,31 +153,23 @@ impl LlamaForCausalLm {
             Some(head) => head.forward(x),
             None => self.model.embed_tokens.project(x),
         };
-        cache.advance(tokens);
+        cache.advance(batch);
         Ok(logits)
     }
 
-    fn check(&self, ids: &[u32], cache: &KvCache) -> Result<(), Error> {
-        if ids.is_empty() {
-            return Err(Error::NoTokens);
+    fn check(&self, batch: &Batch, cache: &KvCache) -> Result<(), Error> {
+        for (row, ids) in batch.ids().chunks_exact(batch.tokens()).enumerate() {
+            let outside = |id: &u32| *id as usize >= self.vocab_size;
+            if let Some(column) = ids.iter().position(outside) {
+                return Err(Error::TokenId {
+                    id: ids[column],
+                    // Padding repeats the first token.
+                    index: column.saturating_sub(batch.padding()[row]),
+                    vocab_size: self.vocab_size,
+                });
+            }
         }
-        if let Some((index, &id)) = ids
-            .iter()
-            .enumerate()
-            .find(|(_, id)| **id as usize >= self.vocab_size)
-        {
-            return Err(Error::TokenId {
-                id,
-                index,
-                vocab_size: self.vocab_size,
-            });
-        }
-        cache.check(
-            self.model.layers.len(),
-            self.key_value_heads,
-            self.head_dim,
-            ids.len(),
-        )
+        cache.check(self.key_value_heads, self.head_dim, &self.windows, batch)
     }
 }
 
@@ -149,7 +180,7 @@ impl LlamaDecoderLayer {
             input_layernorm: norm(),
             self_attn: Attention::new(config, device),
             post_attention_layernorm: norm(),
-            mlp: Mlp::new(config.hidden_size, config.intermediate_size, device),
+            mlp: Mlp::new(config, device),
         }
     }
 
@@ -157,11 +188,14 @@ impl LlamaDecoderLayer {
         &self,
         x: Tensor<3>,
         rotation: &Rotation,
+        standing: &Standing<'_>,
         cache: &mut KvCache,
         index: usize,
     ) -> Result<Tensor<3>, Error> {
         let normed = self.input_layernorm.forward(x.clone());
-        let x = x + self.self_attn.forward(normed, rotation, cache, index)?;
+        let x = x + self
+            .self_attn
+            .forward(normed, rotation, standing, cache, index)?;
         let normed = self.post_attention_layernorm.forward(x.clone());
         Ok(x + self.mlp.forward(normed))
     }

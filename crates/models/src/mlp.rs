@@ -1,11 +1,11 @@
 //! The gated feed-forward block.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, activation::silu};
+use burn::tensor::{Device, Tensor};
 
-use crate::Linear;
+use crate::{Activation, Linear, ModelConfig};
 
-/// SwiGLU: `down(silu(gate(x)) · up(x))`, after [Shazeer, 2020](https://arxiv.org/abs/2002.05202).
+/// `down(act(gate(x)) · up(x))`, after [Shazeer, 2020](https://arxiv.org/abs/2002.05202).
 #[derive(Module, Debug)]
 pub struct Mlp {
     /// `[intermediate, hidden]`.
@@ -14,22 +14,27 @@ pub struct Mlp {
     pub up_proj: Linear,
     /// `[hidden, intermediate]`.
     pub down_proj: Linear,
+    #[module(skip)]
+    activation: Activation,
 }
 
 impl Mlp {
     /// A block without storage.
-    pub fn new(hidden: usize, intermediate: usize, device: &Device) -> Self {
+    pub fn new(config: &ModelConfig, device: &Device) -> Self {
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, config.mlp_bias, device);
         Self {
-            gate_proj: Linear::new(hidden, intermediate, device),
-            up_proj: Linear::new(hidden, intermediate, device),
-            down_proj: Linear::new(intermediate, hidden, device),
+            gate_proj: linear(hidden, inner),
+            up_proj: linear(hidden, inner),
+            down_proj: linear(inner, hidden),
+            activation: config.activation,
         }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         // Gated before the other product is made: at most two tensors of the inner width are alive at once.
-        let gate = silu(self.gate_proj.forward(x.clone()));
+        let gate = self.activation.apply(self.gate_proj.forward(x.clone()));
         self.down_proj.forward(gate * self.up_proj.forward(x))
     }
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 /// at the same time.
 const BLOCK: usize = 1 << 16;
 
-/// Deviation of the weights of linear layers and embeddings: the usual `initializer_range`.
+/// Deviation of the weights and biases of linear layers and of embeddings: the usual `initializer_range`.
 const DEVIATION: f32 = 0.02;
 
 /// A source of weights that depend on nothing but the seed, the tensor's name and the position in it.

@@ -1,5 +1,8 @@
 //! Rotary position embedding.
 
+use std::borrow::Cow;
+use std::f64::consts::PI;
+
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::{ModelConfig, RopeConfig, RopeScaling};
@@ -8,39 +11,67 @@ use crate::{ModelConfig, RopeConfig, RopeScaling};
 /// layout of `transformers`: dimension `i` is rotated together with dimension `i + head_dim / 2`.
 #[derive(Debug, Clone)]
 pub struct Rope {
-    /// Radians per position of each pair of dimensions, `[head_dim / 2]`.
+    config: RopeConfig,
+    head_dim: usize,
+    /// Radians per position of each pair of dimensions, `[head_dim / 2]`; with dynamic scaling those of short texts.
     frequencies: Vec<f32>,
+    /// What rotated vectors are multiplied with.
+    magnitude: f64,
 }
 
 impl Rope {
     /// The frequencies of a model.
     pub fn new(config: &ModelConfig) -> Self {
-        let width = config.head_dim;
-        let frequencies = (0..width / 2)
-            .map(|i| {
-                let frequency = config.rope.theta.powf(-(2.0 * i as f64) / width as f64);
-                scale(frequency, &config.rope) as f32
-            })
-            .collect();
-        Self { frequencies }
+        let magnitude = match config.rope.scaling {
+            RopeScaling::Yarn {
+                attention_factor, ..
+            } => attention_factor,
+            _ => 1.0,
+        };
+        Self {
+            config: config.rope,
+            head_dim: config.head_dim,
+            frequencies: frequencies(&config.rope, config.head_dim, 0),
+            magnitude,
+        }
     }
 
-    /// The rotations of `tokens` positions from `start` on. All layers share them.
-    pub fn at(&self, start: usize, tokens: usize, device: &Device) -> Rotation {
+    /// The rotations of `tokens` columns from `start` on, for texts that are `length` columns long and begin after
+    /// `padding` columns. All layers share them.
+    ///
+    /// With dynamic scaling the frequencies are those for a text's length, its padding not counted. As in `transformers`,
+    /// keys in a cache keep the rotation they got.
+    pub(crate) fn at(
+        &self,
+        start: usize,
+        tokens: usize,
+        length: usize,
+        padding: &[usize],
+        device: &Device,
+    ) -> Rotation {
         let half = self.frequencies.len();
-        let mut cos = Vec::with_capacity(tokens * half);
-        let mut sin = Vec::with_capacity(tokens * half);
-        for position in start..start + tokens {
-            for &frequency in &self.frequencies {
-                // The angle is an f32 as in the reference; its sine is not worth less than the full accuracy.
-                let angle = f64::from(position as f32 * frequency);
-                cos.push(angle.cos() as f32);
-                sin.push(angle.sin() as f32);
+        // Texts without padding have the same rotations.
+        let rows = match padding.iter().any(|&padding| padding > 0) {
+            true => padding,
+            false => &padding[..1],
+        };
+        let mut cos = Vec::with_capacity(rows.len() * tokens * half);
+        let mut sin = Vec::with_capacity(rows.len() * tokens * half);
+        for &padding in rows {
+            let scaled = self.for_length(length.saturating_sub(padding));
+            for column in start..start + tokens {
+                let position = column.saturating_sub(padding);
+                for &frequency in scaled.iter() {
+                    // The angle is an f32 as in the reference; its sine is not worth less than the full accuracy.
+                    let angle = f64::from(position as f32 * frequency);
+                    cos.push((angle.cos() * self.magnitude) as f32);
+                    sin.push((angle.sin() * self.magnitude) as f32);
+                }
             }
         }
         let tensor = |values| {
             Tensor::from_data(
-                TensorData::new(values, [1, tokens, 1, half]),
+                TensorData::new(values, [rows.len(), tokens, 1, half]),
                 (device, DType::F32),
             )
         };
@@ -49,37 +80,105 @@ impl Rope {
             sin: tensor(sin),
         }
     }
+
+    /// Whether all frequencies are numbers.
+    #[cfg(test)]
+    pub(crate) fn is_finite(&self) -> bool {
+        self.frequencies.iter().all(|f| f.is_finite()) && self.magnitude.is_finite()
+    }
+
+    fn for_length(&self, length: usize) -> Cow<'_, [f32]> {
+        match self.config.scaling {
+            RopeScaling::Dynamic {
+                max_position_embeddings,
+                ..
+            } if length > max_position_embeddings => {
+                Cow::Owned(frequencies(&self.config, self.head_dim, length))
+            }
+            _ => Cow::Borrowed(&self.frequencies),
+        }
+    }
 }
 
-/// A frequency after scaling for long contexts.
-fn scale(frequency: f64, config: &RopeConfig) -> f64 {
-    let RopeScaling::Llama3 {
-        factor,
-        low_freq_factor,
-        high_freq_factor,
+/// Radians per position of each pair of dimensions, in a text of `length` tokens.
+fn frequencies(config: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> {
+    let width = head_dim as f64;
+    let plain = |theta: f64, pair: usize| theta.powf(-(2.0 * pair as f64) / width);
+    let frequency = |pair: usize| {
+        let frequency = plain(config.theta, pair);
+        match config.scaling {
+            RopeScaling::Default => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Dynamic {
+                factor,
+                max_position_embeddings,
+            } => {
+                let trained = max_position_embeddings as f64;
+                let growth = factor * (length as f64).max(trained) / trained - (factor - 1.0);
+                plain(config.theta * growth.powf(width / (width - 2.0)), pair)
+            }
+            RopeScaling::Yarn { factor, .. } => {
+                let kept = 1.0 - yarn_ramp(config, width, pair);
+                frequency / factor * (1.0 - kept) + frequency * kept
+            }
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+            } => {
+                // How many times the wave fits into the context first trained for.
+                let waves = original_max_position_embeddings as f64 * frequency / (2.0 * PI);
+                if waves < low_freq_factor {
+                    frequency / factor
+                } else if waves > high_freq_factor {
+                    frequency
+                } else {
+                    let smooth = (waves - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                    (1.0 - smooth) * frequency / factor + smooth * frequency
+                }
+            }
+        }
+    };
+    (0..head_dim / 2)
+        .map(|pair| frequency(pair) as f32)
+        .collect()
+}
+
+/// How far YaRN stretches a pair of dimensions: from 0, kept, to 1, in full.
+fn yarn_ramp(config: &RopeConfig, width: f64, pair: usize) -> f64 {
+    let RopeScaling::Yarn {
+        beta_fast,
+        beta_slow,
         original_max_position_embeddings,
+        truncate,
+        ..
     } = config.scaling
     else {
-        return frequency;
+        return 0.0;
     };
-    // How many times the wave fits into the context first trained for.
-    let waves = original_max_position_embeddings as f64 * frequency / (2.0 * std::f64::consts::PI);
-    if waves < low_freq_factor {
-        frequency / factor
-    } else if waves > high_freq_factor {
-        frequency
-    } else {
-        let smooth = (waves - low_freq_factor) / (high_freq_factor - low_freq_factor);
-        (1.0 - smooth) * frequency / factor + smooth * frequency
+    // The dimension whose wave fits so often into the context first trained for.
+    let dimension = |waves: f64| {
+        let trained = original_max_position_embeddings as f64;
+        width * (trained / (waves * 2.0 * PI)).ln() / (2.0 * config.theta.ln())
+    };
+    let (mut low, mut high) = (dimension(beta_fast), dimension(beta_slow));
+    if truncate {
+        (low, high) = (low.floor(), high.ceil());
     }
+    (low, high) = (low.max(0.0), high.min(width - 1.0));
+    if low == high {
+        high += 0.001;
+    }
+    ((pair as f64 - low) / (high - low)).clamp(0.0, 1.0)
 }
 
 /// The rotations of some consecutive positions.
 #[derive(Debug, Clone)]
 pub struct Rotation {
-    /// `[1, tokens, 1, head_dim / 2]`.
+    /// `[1 or batch, tokens, 1, head_dim / 2]`.
     cos: Tensor<4>,
-    /// `[1, tokens, 1, head_dim / 2]`.
+    /// `[1 or batch, tokens, 1, head_dim / 2]`.
     sin: Tensor<4>,
 }
 
@@ -118,7 +217,7 @@ mod tests {
             (&device, DType::F32),
         );
         let found = rope
-            .at(1000, 2, &device)
+            .at(1000, 2, 1002, &[0], &device)
             .apply(input)
             .into_data()
             .try_to_vec::<f32>()

@@ -26,6 +26,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The names and values of all fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.map.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// The field's full name, fit for a message.
+    pub fn path(&self, field: &str) -> String {
+        format!("{}{}", self.prefix, printable(field))
+    }
+
+    /// Whether the field is there, be it `null`.
+    pub fn has(&self, field: &str) -> bool {
+        self.map.contains_key(field)
+    }
+
     /// The field's value, unless absent or `null`.
     pub fn get(&self, field: &str) -> Option<&'a Value> {
         self.map.get(field).filter(|value| !value.is_null())
@@ -61,6 +76,15 @@ impl<'a> Fields<'a> {
         } else {
             Ok(default)
         }
+    }
+
+    /// A finite number from `min` to `max`.
+    pub fn number_within(&self, field: &str, min: f64, max: f64) -> Result<f64, Error> {
+        let number = self.number(field)?;
+        if (min..=max).contains(&number) {
+            return Ok(number);
+        }
+        Err(self.refuse(field, format!("it must be from {min} to {max}")))
     }
 
     /// A finite number.
@@ -130,7 +154,7 @@ impl<'a> Fields<'a> {
             .get(field)
             .map_or_else(|| "absent".to_owned(), Value::to_string);
         Error::Field {
-            field: format!("{}{field}", self.prefix),
+            field: self.path(field),
             value: cut(&value),
             expected,
         }
@@ -139,13 +163,18 @@ impl<'a> Fields<'a> {
     /// The error for a field that must be there.
     pub fn missing(&self, field: &str) -> Error {
         Error::MissingField {
-            field: format!("{}{field}", self.prefix),
+            field: self.path(field),
         }
     }
 }
 
+/// The text without control characters, cut when long, fit for a message.
+pub fn printable(text: &str) -> String {
+    cut(&text.escape_debug().to_string())
+}
+
 /// The text, or its beginning and an ellipsis, fit for a message.
-pub fn cut(text: &str) -> String {
+fn cut(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -1,10 +1,14 @@
 //! The rotary embedding's part of a `config.json`, in its old and its new form.
 
 use super::fields::Fields;
+use super::known;
 use crate::Error;
 
 /// Positions beyond this are not exact in f32.
 const MAX_ORIGINAL: usize = 1 << 24;
+
+/// The greatest factor that anything is stretched by.
+const MAX_FACTOR: f64 = 1e6;
 
 /// Rotary position embedding: base and scaling.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,9 +21,38 @@ pub struct RopeConfig {
 
 /// How a rotary embedding's frequencies are changed for contexts longer than first trained for.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// Not at all.
     Default,
+    /// All wavelengths are stretched by `factor`.
+    Linear {
+        /// By how much.
+        factor: f64,
+    },
+    /// The base grows with the text's length, once that is beyond the trained context (NTK-aware scaling).
+    Dynamic {
+        /// By how much the context is stretched per trained context.
+        factor: f64,
+        /// The context first trained for, in tokens.
+        max_position_embeddings: usize,
+    },
+    /// As YaRN does ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)): wavelengths are stretched the more, the
+    /// fewer times they fit into the trained context.
+    Yarn {
+        /// By how much the longest wavelengths are stretched.
+        factor: f64,
+        /// What rotated queries and keys are multiplied with.
+        attention_factor: f64,
+        /// Waves that fit this often into the trained context are kept.
+        beta_fast: f64,
+        /// Waves that fit this often into the trained context are stretched in full.
+        beta_slow: f64,
+        /// The context first trained for, in tokens.
+        original_max_position_embeddings: usize,
+        /// Whether the ends of the range between are rounded to whole dimensions.
+        truncate: bool,
+    },
     /// As Llama 3.1 does: long wavelengths are stretched by `factor`, short ones kept, those between blended.
     Llama3 {
         /// By how much long wavelengths are stretched.
@@ -33,15 +66,26 @@ pub enum RopeScaling {
     },
 }
 
+/// What the scaling depends on beside its own fields.
+pub(super) struct Surroundings<'a> {
+    /// The whole file.
+    pub fields: &'a Fields<'a>,
+    pub head_dim: usize,
+    pub max_position_embeddings: usize,
+}
+
 impl RopeConfig {
-    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
+    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before). Names of fields that are not
+    /// known go to `unknown`.
     ///
     /// Where both forms are present `rope_scaling` wins, and a `rope_theta` within the object wins over one outside, as in
     /// `transformers`.
-    pub(super) fn read(fields: &Fields<'_>, max_position_embeddings: usize) -> Result<Self, Error> {
-        whole_head(fields)?;
-        let theta = fields.number_or("rope_theta", 10_000.0)?;
-        check_theta(fields, theta)?;
+    pub(super) fn read(
+        around: &Surroundings<'_>,
+        unknown: &mut Vec<String>,
+    ) -> Result<Self, Error> {
+        let fields = around.fields;
+        let theta = theta(fields, 10_000.0)?;
         let scaling = match fields.object("rope_scaling")? {
             Some(object) => Some(object),
             None => fields.object("rope_parameters")?,
@@ -52,9 +96,8 @@ impl RopeConfig {
                 scaling: RopeScaling::Default,
             });
         };
-        whole_head(&object)?;
-        let theta = object.number_or("rope_theta", theta)?;
-        check_theta(&object, theta)?;
+        unknown.extend(known::check(&object, &[known::ROPE])?);
+        let theta = self::theta(&object, theta)?;
         let field = if object.get("rope_type").is_some() {
             "rope_type"
         } else {
@@ -62,71 +105,129 @@ impl RopeConfig {
         };
         let scaling = match object.text(field)?.unwrap_or("default") {
             "default" => RopeScaling::Default,
-            "llama3" => llama3(&object, fields, max_position_embeddings)?,
+            "linear" => RopeScaling::Linear {
+                factor: factor(&object)?,
+            },
+            "dynamic" => dynamic(&object, around)?,
+            "yarn" => yarn(&object, around, theta)?,
+            "llama3" => llama3(&object, around)?,
             _ => {
-                let expected = "only the types \"default\" and \"llama3\" are supported".to_owned();
-                return Err(object.refuse(field, expected));
+                let expected = "only the types \"default\", \"linear\", \"dynamic\", \"yarn\" and \"llama3\" are supported";
+                return Err(object.refuse(field, expected.to_owned()));
             }
         };
         Ok(Self { theta, scaling })
     }
 }
 
-fn llama3(
-    object: &Fields<'_>,
-    fields: &Fields<'_>,
-    max_position_embeddings: usize,
-) -> Result<RopeScaling, Error> {
-    let factor = object.number("factor")?;
-    if !(1.0..=1e6).contains(&factor) {
-        return Err(object.refuse("factor", "it must be from 1 to 1000000".to_owned()));
+fn factor(object: &Fields<'_>) -> Result<f64, Error> {
+    object.number_within("factor", 1.0, MAX_FACTOR)
+}
+
+fn dynamic(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<RopeScaling, Error> {
+    let factor = factor(object)?;
+    // The exponent is head_dim / (head_dim - 2).
+    if around.head_dim <= 2 {
+        let expected = "the type \"dynamic\" needs heads wider than 2".to_owned();
+        return Err(around.fields.refuse("head_dim", expected));
     }
-    let low_freq_factor = object.number("low_freq_factor")?;
-    if !(1e-6..=1e6).contains(&low_freq_factor) {
-        return Err(object.refuse(
-            "low_freq_factor",
-            "it must be from 0.000001 to 1000000".to_owned(),
-        ));
+    Ok(RopeScaling::Dynamic {
+        factor,
+        max_position_embeddings: around.max_position_embeddings,
+    })
+}
+
+fn yarn(object: &Fields<'_>, around: &Surroundings<'_>, theta: f64) -> Result<RopeScaling, Error> {
+    let original_max_position_embeddings = original(object, around)?;
+    // Null says: what the context was stretched by.
+    let factor = if object.has("factor") && object.get("factor").is_none() {
+        let implied =
+            around.max_position_embeddings as f64 / original_max_position_embeddings as f64;
+        if !(1.0..=MAX_FACTOR).contains(&implied) {
+            let expected = format!(
+                "without one, max_position_embeddings over original_max_position_embeddings serves, which is {implied} and \
+                 must be from 1 to {MAX_FACTOR}"
+            );
+            return Err(object.refuse("factor", expected));
+        }
+        implied
+    } else {
+        factor(object)?
+    };
+    if theta <= 1.0 {
+        let expected = "the type \"yarn\" needs more than 1".to_owned();
+        return Err(object.refuse("rope_theta", expected));
     }
+    // As in transformers, 0 is as good as absent for all but the attention factor.
+    let optional = |field: &str| match object.get(field) {
+        None => Ok(None),
+        Some(_) => {
+            let number = object.number_within(field, 0.0, MAX_FACTOR)?;
+            Ok((number != 0.0).then_some(number))
+        }
+    };
+    let scale = |weight: f64| {
+        if factor <= 1.0 {
+            1.0
+        } else {
+            0.1 * weight * factor.ln() + 1.0
+        }
+    };
+    let (mscale, mscale_all_dim) = (optional("mscale")?, optional("mscale_all_dim")?);
+    let attention_factor = match (object.get("attention_factor"), mscale, mscale_all_dim) {
+        (Some(_), ..) => object.number_within("attention_factor", 1e-6, MAX_FACTOR)?,
+        (None, Some(one), Some(all)) => scale(one) / scale(all),
+        (None, ..) => scale(1.0),
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        attention_factor,
+        beta_fast: optional("beta_fast")?.unwrap_or(32.0),
+        beta_slow: optional("beta_slow")?.unwrap_or(1.0),
+        original_max_position_embeddings,
+        // In transformers, null is not the default but false.
+        truncate: object.flag_or("truncate", !object.has("truncate"))?,
+    })
+}
+
+fn llama3(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<RopeScaling, Error> {
+    let factor = factor(object)?;
+    let low_freq_factor = object.number_within("low_freq_factor", 1e-6, MAX_FACTOR)?;
     let high_freq_factor = object.number("high_freq_factor")?;
-    if !(high_freq_factor > low_freq_factor && high_freq_factor <= 1e6) {
-        let expected =
-            format!("it must be above low_freq_factor, {low_freq_factor}, and at most 1000000");
+    if !(high_freq_factor > low_freq_factor && high_freq_factor <= MAX_FACTOR) {
+        let expected = format!(
+            "it must be above low_freq_factor, {low_freq_factor}, and at most {MAX_FACTOR}"
+        );
         return Err(object.refuse("high_freq_factor", expected));
     }
-    // A field of that name outside the object wins, as in transformers.
-    let field = "original_max_position_embeddings";
-    let owner = if fields.get(field).is_some() {
-        fields
-    } else {
-        object
-    };
-    let original_max_position_embeddings = owner.size_or(
-        field,
-        max_position_embeddings.min(MAX_ORIGINAL),
-        MAX_ORIGINAL,
-    )?;
     Ok(RopeScaling::Llama3 {
         factor,
         low_freq_factor,
         high_freq_factor,
-        original_max_position_embeddings,
+        original_max_position_embeddings: original(object, around)?,
     })
 }
 
-fn check_theta(fields: &Fields<'_>, theta: f64) -> Result<(), Error> {
-    if (1.0..=1e30).contains(&theta) {
-        return Ok(());
-    }
-    Err(fields.refuse("rope_theta", "it must be from 1 to 1e30".to_owned()))
+/// The context first trained for.
+fn original(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<usize, Error> {
+    // A field of that name outside the object wins, as in transformers.
+    let field = "original_max_position_embeddings";
+    let owner = if around.fields.get(field).is_some() {
+        around.fields
+    } else {
+        object
+    };
+    owner.size_or(
+        field,
+        around.max_position_embeddings.min(MAX_ORIGINAL),
+        MAX_ORIGINAL,
+    )
 }
 
-fn whole_head(fields: &Fields<'_>) -> Result<(), Error> {
-    if fields.number_or("partial_rotary_factor", 1.0)? == 1.0 {
-        return Ok(());
+fn theta(fields: &Fields<'_>, default: f64) -> Result<f64, Error> {
+    let theta = fields.number_or("rope_theta", default)?;
+    if (1.0..=1e30).contains(&theta) {
+        return Ok(theta);
     }
-    Err(fields.refuse(
-        "partial_rotary_factor",
-        "only models that rotate whole heads (1.0) are supported".to_owned(),
-    ))
+    Err(fields.refuse("rope_theta", "it must be from 1 to 1e30".to_owned()))
 }

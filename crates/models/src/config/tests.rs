@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::known::Effect;
 use super::*;
 
 /// The least configuration that is accepted.
@@ -145,17 +146,131 @@ fn an_unknown_architecture_lists_the_known_ones() {
         .unwrap_err()
         .to_string();
     assert!(
-        message.contains("`mamba`") && message.contains("supported: llama"),
+        message.contains("`mamba`") && message.contains("supported: llama, mistral, qwen2"),
         "{message}"
     );
     refusal(json!({"model_type": null}), "model_type");
 }
 
+/// Every architecture, and the tables of fields it knows.
+fn tables() -> impl Iterator<Item = (Architecture, Vec<(&'static str, Effect)>)> {
+    Architecture::ALL.iter().map(|&architecture| {
+        let fields = known::COMMON.iter().chain(known::own(architecture));
+        (architecture, fields.copied().collect())
+    })
+}
+
+/// What no field means anything by.
+fn nonsense() -> [Value; 4] {
+    [
+        json!("an unknown value"),
+        json!(-7.25),
+        json!([[0.5]]),
+        json!({"an": "unknown value"}),
+    ]
+}
+
+#[test]
+fn every_field_that_changes_the_result_is_refused_at_an_unknown_value() {
+    let mut tried = 0;
+    for (architecture, fields) in tables() {
+        for (field, effect) in fields {
+            for value in nonsense() {
+                let changes = match field {
+                    "model_type" => json!({"model_type": value}),
+                    _ => {
+                        json!({"model_type": architecture.name(), "num_key_value_heads": 4, field: value})
+                    }
+                };
+                match effect {
+                    Effect::Harmless => {
+                        let config = read(changes).unwrap();
+                        assert!(config.unknown_fields.is_empty(), "{field}");
+                        continue;
+                    }
+                    // Read only where another field asks for it.
+                    Effect::Read if field == "original_max_position_embeddings" => {
+                        let mut changes = changes;
+                        changes["rope_scaling"] = json!({"rope_type": "yarn", "factor": 2.0});
+                        refusal(changes, field);
+                    }
+                    // An object of which no field is known says nothing, and is mentioned.
+                    Effect::Read
+                        if ["rope_parameters", "rope_scaling"].contains(&field)
+                            && value.is_object() =>
+                    {
+                        let unknown = read(changes).unwrap().unknown_fields;
+                        assert_eq!(unknown, [format!("{field}.an")]);
+                    }
+                    // An unknown name has an error of its own.
+                    Effect::Read if field == "model_type" && value.is_string() => {
+                        let error = read(changes).unwrap_err();
+                        assert!(matches!(error, Error::ModelType { .. }), "{error}");
+                    }
+                    Effect::Read | Effect::Only(_) => {
+                        refusal(changes, field);
+                    }
+                }
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 1000, "{tried}");
+}
+
+#[test]
+fn fields_of_relatives_are_fine_where_they_change_nothing() {
+    for (architecture, fields) in tables() {
+        for (field, effect) in fields {
+            let Effect::Only(values) = effect else {
+                continue;
+            };
+            let neutral = values
+                .iter()
+                .map(|text| serde_json::from_str(text).unwrap());
+            for value in neutral.chain([Value::Null]) {
+                let mut changes =
+                    json!({"model_type": architecture.name(), "num_key_value_heads": 4});
+                let plain = read(changes.clone()).unwrap();
+                changes[field] = value;
+                assert_eq!(read(changes).unwrap(), plain, "{field}");
+            }
+        }
+    }
+    refusal(json!({"logit_scale": 1.5}), "logit_scale");
+    read(json!({"logit_scale": 1.0})).unwrap();
+    refusal(json!({"num_experts": 8}), "num_experts");
+}
+
+#[test]
+fn no_field_is_in_two_tables() {
+    for (architecture, fields) in tables() {
+        let mut names: Vec<_> = fields.iter().map(|(name, _)| name).collect();
+        names.sort();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all, "{architecture}");
+    }
+}
+
+#[test]
+fn fields_that_nobody_knows_are_named() {
+    let config =
+        read(json!({"zeta": 1, "auto_map": {}, "rope_scaling": {"type": "default", "beta": 2}}));
+    assert_eq!(
+        config.unwrap().unknown_fields,
+        ["auto_map", "zeta", "rope_scaling.beta"]
+    );
+    let hostile = json!({"\u{1b}[2J": 1, "é".repeat(1000): 2});
+    for name in read(hostile).unwrap().unknown_fields {
+        assert!(name.len() < 400 && !name.contains('\u{1b}'), "{name}");
+    }
+    let many: serde_json::Map<_, _> = (0..1000).map(|i| (format!("x{i}"), json!(1))).collect();
+    assert_eq!(read(Value::Object(many)).unwrap().unknown_fields.len(), 32);
+}
+
 #[test]
 fn what_is_not_built_in_is_refused_by_name() {
-    refusal(json!({"attention_bias": true}), "attention_bias");
-    refusal(json!({"mlp_bias": true}), "mlp_bias");
-    refusal(json!({"hidden_act": "gelu"}), "hidden_act");
     refusal(
         json!({"quantization_config": {"quant_method": "gptq"}}),
         "quantization_config",
@@ -168,18 +283,153 @@ fn what_is_not_built_in_is_refused_by_name() {
         json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
         "rope_parameters.partial_rotary_factor",
     );
-    let yarn = refusal(
-        json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+    let message = refusal(
+        json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}),
         "rope_scaling.type",
     );
     assert!(
-        yarn.contains("\"yarn\"") && yarn.contains("llama3"),
-        "{yarn}"
+        message.contains("\"longrope\"") && message.contains("yarn"),
+        "{message}"
+    );
+    let message = refusal(json!({"hidden_act": "xielu"}), "hidden_act");
+    assert!(message.contains("gelu_pytorch_tanh"), "{message}");
+    let message = refusal(
+        json!({"architectures": ["LlamaForSequenceClassification"]}),
+        "architectures",
+    );
+    assert!(message.contains("ForCausalLM"), "{message}");
+    refusal(json!({"is_causal": false}), "is_causal");
+}
+
+#[test]
+fn biases_are_where_the_architecture_has_them() {
+    let biases = |changes| {
+        let config = read(changes).unwrap();
+        let (inputs, output) = (config.attention_in_bias, config.attention_out_bias);
+        (inputs, output, config.mlp_bias)
+    };
+    assert_eq!(biases(json!({})), (false, false, false));
+    let attention = json!({"attention_bias": true});
+    assert_eq!(biases(attention), (true, true, false));
+    assert_eq!(biases(json!({"mlp_bias": true})), (false, false, true));
+    assert_eq!(
+        biases(json!({"model_type": "mistral", "num_key_value_heads": 4})),
+        (false, false, false)
+    );
+    assert_eq!(
+        biases(json!({"model_type": "qwen2", "num_key_value_heads": 4})),
+        (true, false, false)
     );
     refusal(
-        json!({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}),
-        "rope_parameters.rope_type",
+        json!({"model_type": "mistral", "attention_bias": true}),
+        "attention_bias",
     );
+    refusal(
+        json!({"model_type": "qwen2", "attention_bias": false}),
+        "attention_bias",
+    );
+}
+
+#[test]
+fn what_is_absent_is_as_in_each_architecture() {
+    // `LlamaConfig()`, `MistralConfig()`, `Qwen2Config()` of transformers 5.23.
+    for (name, positions, kv_heads, window) in [
+        ("llama", 2048, 64, None),
+        ("mistral", 131_072, 8, Some(4096)),
+        ("qwen2", 32_768, 32, None),
+    ] {
+        let config =
+            read(json!({"model_type": name, "num_attention_heads": 64, "hidden_size": 256}));
+        let config = config.unwrap();
+        assert_eq!(config.architecture.name(), name);
+        assert_eq!(config.max_position_embeddings, positions);
+        assert_eq!(config.num_key_value_heads, kv_heads);
+        assert_eq!(config.windows, [window; 2]);
+        // Null is not absent here.
+        let nulls =
+            read(json!({"model_type": name, "num_key_value_heads": null, "sliding_window": null}))
+                .unwrap();
+        assert_eq!(
+            (nulls.num_key_value_heads, nulls.windows),
+            (4, vec![None; 2])
+        );
+    }
+}
+
+#[test]
+fn windows_are_where_transformers_has_them() {
+    let windows = |changes: Value| {
+        let mut all = json!({"num_key_value_heads": 4, "num_hidden_layers": 3});
+        for (field, value) in changes.as_object().unwrap() {
+            all[field] = value.clone();
+        }
+        read(all).map(|config| config.windows)
+    };
+    let used = |changes: Value| {
+        let mut all =
+            json!({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 7});
+        for (field, value) in changes.as_object().unwrap() {
+            all[field] = value.clone();
+        }
+        windows(all)
+    };
+    let (seven, none) = (Some(7), None);
+    assert_eq!(used(json!({})).unwrap(), [none; 3]);
+    assert_eq!(used(json!({"max_window_layers": 0})).unwrap(), [seven; 3]);
+    assert_eq!(
+        used(json!({"max_window_layers": 2})).unwrap(),
+        [none, none, seven]
+    );
+    assert_eq!(
+        used(json!({"max_window_layers": 2, "sliding_window": null})).unwrap(),
+        [none; 3]
+    );
+    assert_eq!(
+        used(json!({"max_window_layers": 0, "use_sliding_window": false})).unwrap(),
+        [none; 3]
+    );
+    let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+    assert_eq!(
+        used(json!({"layer_types": types})).unwrap(),
+        [seven, none, seven]
+    );
+    for bad in [
+        json!(["full_attention"]),
+        json!(["full_attention", "full_attention", "chunked_attention"]),
+        json!(["full_attention", "full_attention", 3]),
+        json!("full_attention"),
+    ] {
+        let message = used(json!({"layer_types": bad})).unwrap_err().to_string();
+        assert!(message.contains("`layer_types`"), "{message}");
+    }
+    let unused = used(json!({"layer_types": types, "use_sliding_window": false}));
+    assert!(unused.unwrap_err().to_string().contains("`layer_types`"));
+    for (bad, field) in [
+        (json!({"sliding_window": 0}), "sliding_window"),
+        (json!({"max_window_layers": -1}), "max_window_layers"),
+    ] {
+        assert!(used(bad).unwrap_err().to_string().contains(field));
+    }
+
+    let mistral = |changes: Value| {
+        let mut all = json!({"model_type": "mistral", "sliding_window": 7});
+        for (field, value) in changes.as_object().unwrap() {
+            all[field] = value.clone();
+        }
+        windows(all)
+    };
+    assert_eq!(mistral(json!({})).unwrap(), [seven; 3]);
+    assert_eq!(
+        mistral(json!({"layer_types": vec!["sliding_attention"; 3]})).unwrap(),
+        [seven; 3]
+    );
+    assert!(mistral(json!({"layer_types": types})).is_err());
+    assert!(mistral(json!({"sliding_window": 0})).is_err());
+    assert_eq!(
+        windows(json!({"layer_types": vec!["full_attention"; 3]})).unwrap(),
+        [none; 3]
+    );
+    refusal(json!({"sliding_window": 4096}), "sliding_window");
 }
 
 #[test]
@@ -253,28 +503,87 @@ fn numbers_out_of_bounds_are_refused_by_name() {
             "rope_parameters.rope_theta",
         );
     }
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, "beta_fast": 32, "beta_slow": 1,
+        "original_max_position_embeddings": 64, "truncate": false});
+    let mut scaled = yarn.clone();
+    scaled["attention_factor"] = json!(null);
+    for (scaling, fields) in [
+        (
+            json!({"rope_type": "linear", "factor": 8.0}),
+            vec!["factor"],
+        ),
+        (
+            json!({"rope_type": "dynamic", "factor": 8.0}),
+            vec!["factor"],
+        ),
+        (
+            yarn,
+            vec![
+                "factor",
+                "attention_factor",
+                "beta_fast",
+                "beta_slow",
+                "original_max_position_embeddings",
+                "truncate",
+            ],
+        ),
+        (scaled, vec!["mscale", "mscale_all_dim"]),
+        (
+            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+            vec![
+                "factor",
+                "low_freq_factor",
+                "high_freq_factor",
+                "original_max_position_embeddings",
+            ],
+        ),
+    ] {
+        read(json!({"rope_scaling": scaling})).unwrap();
+        for field in fields {
+            for bad in nonsense().into_iter().chain([json!(1e300)]) {
+                let mut scaling = scaling.clone();
+                scaling[field] = bad;
+                refusal(
+                    json!({"rope_scaling": scaling}),
+                    &format!("rope_scaling.{field}"),
+                );
+            }
+        }
+        let mut without = scaling.clone();
+        without.as_object_mut().unwrap().remove("factor");
+        assert!(matches!(
+            read(json!({"rope_scaling": without})),
+            Err(Error::MissingField { .. })
+        ));
+    }
     let good = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
     for (field, bad) in [
         ("factor", json!(0.5)),
-        ("factor", json!(null)),
         ("low_freq_factor", json!(0)),
         ("high_freq_factor", json!(1.0)),
         ("original_max_position_embeddings", json!(0)),
     ] {
         let mut scaling = good.clone();
         scaling[field] = bad.clone();
-        if field.starts_with("original") || !bad.is_null() {
-            refusal(
-                json!({"rope_scaling": scaling}),
-                &format!("rope_scaling.{field}"),
-            );
-        } else {
-            assert!(matches!(
-                read(json!({"rope_scaling": scaling})),
-                Err(Error::MissingField { .. })
-            ));
+        refusal(
+            json!({"rope_scaling": scaling}),
+            &format!("rope_scaling.{field}"),
+        );
+    }
+    for (field, effect) in known::ROPE {
+        if matches!(effect, Effect::Only(_)) {
+            for bad in nonsense() {
+                refusal(
+                    json!({"rope_parameters": {*field: bad}}),
+                    &format!("rope_parameters.{field}"),
+                );
+            }
         }
     }
+    let narrow = json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "head_dim": 2});
+    refusal(narrow, "head_dim");
+    let flat = json!({"rope_scaling": {"type": "yarn", "factor": 2.0, "rope_theta": 1.0}});
+    refusal(flat, "rope_scaling.rope_theta");
     refusal(json!({"rope_scaling": [1]}), "rope_scaling");
 }
 
@@ -311,8 +620,24 @@ fn value() -> impl Strategy<Value = Value> {
         any::<f64>().prop_map(Value::from),
         (0u64..5000).prop_map(Value::from),
         (0u32..64).prop_map(|shift| Value::from(1u64 << shift)),
-        prop::sample::select(vec!["llama", "llama3", "default", "silu", "bfloat16", ""])
-            .prop_map(Value::from),
+        prop::sample::select(vec![
+            "llama",
+            "mistral",
+            "qwen2",
+            "llama3",
+            "yarn",
+            "dynamic",
+            "linear",
+            "default",
+            "silu",
+            "gelu",
+            "bfloat16",
+            "full_attention",
+            "sliding_attention",
+            "LlamaForCausalLM",
+            "",
+        ])
+        .prop_map(Value::from),
     ];
     leaf.prop_recursive(2, 12, 6, |inner| {
         let key = prop::sample::select(vec![
@@ -321,6 +646,14 @@ fn value() -> impl Strategy<Value = Value> {
             "factor",
             "rope_theta",
             "low_freq_factor",
+            "high_freq_factor",
+            "attention_factor",
+            "mscale",
+            "mscale_all_dim",
+            "beta_fast",
+            "beta_slow",
+            "truncate",
+            "original_max_position_embeddings",
             "x",
         ]);
         prop_oneof![
@@ -339,10 +672,12 @@ proptest! {
             prop::sample::select(vec![
                 "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                 "head_dim", "vocab_size", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
-                "tie_word_embeddings", "max_position_embeddings", "bos_token_id", "eos_token_id", "dtype",
+                "tie_word_embeddings", "max_position_embeddings", "bos_token_id", "eos_token_id", "dtype", "model_type",
+                "hidden_act", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "max_window_layers",
+                "layer_types", "architectures", "original_max_position_embeddings", "logit_scale", "x",
             ]),
             value(),
-        ), 0..4),
+        ), 0..5),
     ) {
         let changes = Value::Object(changes.into_iter().map(|(field, value)| (field.to_owned(), value)).collect());
         match read(changes) {
@@ -351,6 +686,10 @@ proptest! {
                 prop_assert_eq!(config.num_attention_heads % config.num_key_value_heads, 0);
                 prop_assert!(config.head_dim >= 2 && config.head_dim % 2 == 0);
                 prop_assert!(config.parameters() > 0 && config.parameters() < 1 << 60);
+                prop_assert_eq!(config.windows.len(), config.num_hidden_layers);
+                prop_assert!(config.windows.iter().flatten().all(|&window| window > 0));
+                prop_assert!(config.unknown_fields.len() <= 32);
+                prop_assert!(crate::Rope::new(&config).is_finite());
                 prop_assert!(crate::KvCache::bytes(&config, &crate::CacheOptions::new(usize::MAX)) > 0);
             }
         }
