@@ -24,7 +24,7 @@ use crate::overflow::{Overflow, Refusal};
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
-use crate::{BLOCK, Error, Lease, Source, Stats, Unit, UnitId};
+use crate::{Error, Lease, Source, Stats, Unit, UnitId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,10 +68,10 @@ impl Pool {
     ) -> Result<Self, Error> {
         let schedule = Schedule::new(units.len(), order);
         Ok(Self {
-            piece: options.piece_bytes.div_ceil(BLOCK).max(1) * BLOCK,
+            piece: options.piece(),
             arena: Arena::new(options.ring_bytes)?,
             overflow: Overflow::new(options.overflow_bytes),
-            readers: options.readers.max(1),
+            readers: options.threads(),
             state: Mutex::new(State::new(units.len(), schedule)),
             work: Condvar::new(),
             ready: Condvar::new(),

@@ -16,7 +16,7 @@ pub struct Source {
     direct: Option<File>,
     /// Set when the file system takes the flag but refuses the reads.
     refused: AtomicBool,
-    /// None if the system did not tell: the first read will meet the same trouble, and say so.
+    /// None if the system did not tell: then nothing that is read can be trusted.
     stamp: Option<Stamp>,
 }
 

@@ -16,9 +16,9 @@ pub struct Options {
     pub ring_bytes: u64,
     /// Bytes beyond the ring for callers who hold more at once than it can give.
     pub overflow_bytes: u64,
-    /// Number of reader threads: reads in flight.
+    /// Number of reader threads, that is, reads in flight; from 1 to 1024.
     pub readers: usize,
-    /// Size of one read in bytes, rounded up to whole blocks.
+    /// Size of one read in bytes, rounded up to whole blocks; at most 1 GiB.
     pub piece_bytes: usize,
 }
 
@@ -37,8 +37,17 @@ impl Options {
     /// Memory that the reader threads take besides the ring, in bytes, if some unit is converted or
     /// moved to alignment on its way.
     pub fn staging_bytes(&self) -> u64 {
-        let piece = self.piece_bytes.div_ceil(BLOCK).max(1) * BLOCK;
-        (self.readers.max(1) * Scratch::bytes(piece)) as u64
+        self.threads() as u64 * Scratch::bytes(self.piece()) as u64
+    }
+
+    /// Size of one read in bytes, in whole blocks.
+    pub(crate) fn piece(&self) -> usize {
+        self.piece_bytes.clamp(1, 1 << 30).div_ceil(BLOCK) * BLOCK
+    }
+
+    /// Number of reader threads.
+    pub(crate) fn threads(&self) -> usize {
+        self.readers.clamp(1, 1024)
     }
 }
 

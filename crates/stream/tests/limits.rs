@@ -4,7 +4,7 @@
 mod common;
 
 use common::{check, file, in_time, unit, widen};
-use outsize_stream::{BLOCK, Convert, Error, Options, Source, Stream, Unit};
+use outsize_stream::{BLOCK, Convert, Error, Options, Source, Stream, Unit, footprint};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -211,6 +211,17 @@ fn impossible_units_are_refused() {
         matches!(error, Error::UnknownUnit { id: 1, count: 1 }),
         "{error:?}"
     );
+    let options = Options {
+        ring_bytes: BLOCK as u64,
+        overflow_bytes: u64::MAX,
+        readers: 0,
+        piece_bytes: usize::MAX,
+    };
+    assert!(options.staging_bytes() > 1 << 30);
+    assert_eq!(footprint(u64::MAX), u64::MAX);
+    let sources = vec![Source::open(&path).unwrap()];
+    let stream = Stream::start(sources, vec![good.clone()], vec![0], options).unwrap();
+    assert_eq!(stream.lease(0).unwrap().as_ref().len(), 64);
     let stream = start(vec![good], vec![0]).unwrap();
     for (source, offset) in [(1, 0), (0, u64::MAX), (0, i64::MAX as u64)] {
         let error = stream

@@ -6,6 +6,7 @@
 Works on a copy of the workspace below target/mutate; takes about half a minute for each.
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -14,6 +15,13 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 COPY = ROOT / "target" / "mutate"
+# Quick to compile, over and over.
+FAST = {
+    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
+    "CARGO_PROFILE_RELEASE_INCREMENTAL": "true",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "64",
+    "RUST_BACKTRACE": "0",
+}
 
 # (name, file, text, text instead, whether the model must see it). What it need not see costs time alone.
 MUTATIONS = [
@@ -101,7 +109,7 @@ def main():
         path.write_text(source.replace(text, instead))
         result = subprocess.run(
             ["cargo", "test", "--release", "-p", "outsize-stream", "--test", "model", "--", "small::", "free_for_all::"],
-            cwd=COPY, capture_output=True, text=True, timeout=1200,
+            cwd=COPY, env=os.environ | FAST, capture_output=True, text=True, timeout=1200,
         )
         output = result.stdout + result.stderr
         if "could not compile" in output:
