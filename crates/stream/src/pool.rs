@@ -174,7 +174,7 @@ impl Pool {
         state.schedule.asked(id);
         let mut waited = false; // for data: decides between hit, wait and miss
         let mut counted = false;
-        let mut attempted = false; // a failure before this is that of an earlier read-ahead: try again
+        let mut attempted = false; // a failure seen before this is an older read-ahead's: try again
         let block = loop {
             if state.closed {
                 return Err(Error::Closed {
@@ -193,6 +193,7 @@ impl Pool {
                         state.stats.waits += 1;
                         counted = true;
                     }
+                    attempted = true;
                     waited = true;
                     state.hurry(id);
                     self.work.notify_all();
