@@ -22,6 +22,21 @@ pub(crate) fn in_order<'a>(matched: &'a [Matched], options: &Options) -> Vec<&'a
     sorted
 }
 
+/// Burn's layers that go through their weights once for each step of a sequence.
+pub(crate) const RECURRENT: [&str; 3] = ["Lstm", "Gru", "Rnn"];
+
+/// How often the first schedule goes through a recurrent layer: as a guess at the number of steps it only has
+/// to be large enough for the layer's weights not to seem done with after each. Later passes know.
+const STEPS: usize = 32;
+
+/// The path of the recurrent layer that the parameter belongs to.
+pub(crate) fn recurrent_layer(entry: &Matched) -> Option<&str> {
+    let parameter = &entry.parameter;
+    (0..parameter.containers.len())
+        .any(|depth| RECURRENT.contains(&parameter.class_at(depth)))
+        .then(|| parameter.block(&RECURRENT.map(String::from)))
+}
+
 /// What a stream is started with. Parameters that cannot be streamed have no units.
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -36,7 +51,13 @@ impl Registry {
         let mut registry = Self::default();
         // Parameters that share a value share its units.
         let mut shared: HashMap<_, Units> = HashMap::new();
+        // The recurrent layer of the entry before, and where its units begin in the order.
+        let mut layer: (Option<&str>, usize) = (None, 0);
         for entry in in_order(matched, options) {
+            if recurrent_layer(entry) != layer.0 {
+                registry.repeat(layer);
+                layer = (recurrent_layer(entry), registry.order.len());
+            }
             let (true, Some(stored)) = (entry.parameter.streams, &entry.stored) else {
                 continue;
             };
@@ -58,7 +79,18 @@ impl Registry {
             }
             registry.handles.insert(path.clone(), (units, resident));
         }
+        registry.repeat(layer);
         registry
+    }
+
+    /// Expects a recurrent layer's units once for each step.
+    fn repeat(&mut self, (layer, from): (Option<&str>, usize)) {
+        if layer.is_some() {
+            let step = self.order[from..].to_vec();
+            for _ in 1..STEPS {
+                self.order.extend(&step);
+            }
+        }
     }
 
     /// Adds the units of one tensor.

@@ -1,5 +1,5 @@
 use crate::matching::{Matched, match_parameters};
-use crate::registry::in_order;
+use crate::registry::{in_order, recurrent_layer};
 use crate::{Error, Options, parameters};
 use burn::module::Module;
 use outsize_checkpoint::Checkpoint;
@@ -41,21 +41,12 @@ pub fn plan<M: Module>(
     Ok(infer(&tree, &options.budget, &roomy).or_else(|_| infer(&tree, &options.budget, &least))?)
 }
 
-/// Burn's layers that go through their weights once for each step of a sequence.
-const RECURRENT: [&str; 3] = ["Lstm", "Gru", "Rnn"];
-
 /// The ring in which all of the largest recurrent layer has room, in bytes; zero if there is none.
 fn recurrent_bytes(matched: &[Matched]) -> u64 {
-    let classes = RECURRENT.map(String::from);
     let mut layers: HashMap<&str, u64> = HashMap::new();
     for entry in matched {
-        let Some(stored) = &entry.stored else {
-            continue;
-        };
-        let inside = (0..entry.parameter.containers.len())
-            .any(|depth| RECURRENT.contains(&entry.parameter.class_at(depth)));
-        if inside {
-            let bytes = layers.entry(entry.parameter.block(&classes)).or_default();
+        if let (Some(stored), Some(layer)) = (&entry.stored, recurrent_layer(entry)) {
+            let bytes = layers.entry(layer).or_default();
             *bytes = bytes.saturating_add(unit_footprint(entry.bytes(stored)));
         }
     }
