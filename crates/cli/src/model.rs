@@ -9,7 +9,8 @@ use outsize::plan::{Budget, Tier};
 /// Share of the available memory that is taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.9;
 
-/// The configuration of the model in the folder.
+/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned: they may have meant
+/// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.is_dir() {
         return Err(Failure::usage(format!(
@@ -17,7 +18,14 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
             args.model.display()
         )));
     }
-    Ok(read_config(&args.model)?)
+    let config = read_config(&args.model)?;
+    if !config.unknown_fields.is_empty() {
+        eprintln!(
+            "note: config.json has fields that are not known here and change nothing: {}",
+            config.unknown_fields.join(", ")
+        );
+    }
+    Ok(config)
 }
 
 /// The budget: as given, or most of what this machine has left.

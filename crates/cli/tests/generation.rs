@@ -457,6 +457,26 @@ fn a_tokenizer_of_another_model_is_found_out() {
 }
 
 #[test]
+fn fields_that_nobody_knows_are_mentioned_in_one_line() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(model.join("config.json")).unwrap()).unwrap();
+    config["galaxy_norm"] = json!(true);
+    config["use_cache"] = json!(true);
+    write(&model, "config.json", &config);
+    let output = run(&model, &[]);
+    done(&output);
+    let note = text(&output.stderr);
+    assert_eq!(note.lines().count(), 1, "{note}");
+    assert!(
+        note.starts_with("note: config.json") && note.contains("galaxy_norm"),
+        "{note}"
+    );
+    assert!(!note.contains("use_cache"), "{note}");
+}
+
+#[test]
 fn help_is_in_sections() {
     let help = done(&outsize(&["run", "--help"]));
     for part in [

@@ -203,6 +203,7 @@ impl Pipeline {
         ids: &[u32],
         mut take: impl FnMut(&[f32]),
     ) -> Result<(), PipelineError> {
+        self.cache.expect(ids.len());
         for chunk in ids.chunks(self.chunk) {
             let logits = self.pass(chunk, Logits::All)?;
             take(&values(logits)?);
@@ -223,6 +224,7 @@ impl Decoder for Pipeline {
 
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
         let mut last = Vec::new();
+        self.cache.expect(ids.len());
         for chunk in ids.chunks(self.chunk) {
             last = values(self.pass(chunk, Logits::Last)?)?;
         }

@@ -2,7 +2,7 @@
 
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
-    Decoder, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
+    Decoder, Finish, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
 };
 use outsize_models::{KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
@@ -259,6 +259,43 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
         pipeline.truncate(position + 1).unwrap();
         assert_eq!(pipeline.position(), position);
     }
+}
+
+#[test]
+fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
+    let (ids, _, _) = expected("gqa");
+    let sliding = Settings {
+        context: 8,
+        when_full: WhenFull::Slide,
+        ..settings(None, Logits::Last)
+    };
+    let mut pipeline = open_with(&fixture("gqa"), &sliding).unwrap();
+    assert_eq!(pipeline.context(), None);
+    // A prompt three times as long as what is remembered.
+    assert_eq!(ids.len(), 24);
+    let first = bits(&mut pipeline, &ids);
+    let request = Request {
+        ids: vec![7],
+        max_new_tokens: 100,
+        eos: Vec::new(),
+        sampling: Sampling::default(),
+    };
+    let outcome = generate(&mut pipeline, &request, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(
+        (outcome.finish, outcome.tokens.len()),
+        (Finish::Length, 100)
+    );
+    assert_eq!(pipeline.position(), 24 + 100);
+    let error = pipeline.truncate(24).unwrap_err().to_string();
+    assert!(error.contains("24"), "{error}");
+    assert_eq!(pipeline.position(), 24 + 100);
+    pipeline.truncate(0).unwrap();
+    assert_eq!(bits(&mut pipeline, &ids), first);
+    // As long as nothing is forgotten it makes no difference.
+    pipeline.clear();
+    let mut whole = open(&fixture("gqa"), None, Logits::Last).unwrap();
+    assert_eq!(bits(&mut pipeline, &ids[..8]), bits(&mut whole, &ids[..8]));
+    assert_ne!(bits(&mut pipeline, &ids[8..]), bits(&mut whole, &ids[8..]));
 }
 
 #[test]
