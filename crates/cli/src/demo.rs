@@ -60,6 +60,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         logits: Logits::Last,
         kv_dtype: KvDtype::F32,
         when_full: WhenFull::Refuse,
+        stop: Some(interrupt::flag()),
     };
     let loading = Instant::now();
     let pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;

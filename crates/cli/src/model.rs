@@ -2,6 +2,7 @@
 
 use crate::args::{KvType, ModelArgs};
 use crate::error::Failure;
+use crate::interrupt;
 use outsize::generate::{Pipeline, Settings, Step, read_config};
 use outsize::models::{KvDtype, Logits, ModelConfig, WhenFull};
 use outsize::plan::{Budget, Tier};
@@ -74,6 +75,7 @@ pub fn open(
             KvType::F16 => KvDtype::F16,
         },
         when_full: purpose.when_full,
+        stop: Some(interrupt::flag()),
     };
     Ok(Pipeline::open(&args.model, config, &settings, observe)?)
 }

@@ -1,5 +1,6 @@
 //! What a run did: the object that `--json` prints, and the lines that a person reads.
 
+use crate::interrupt;
 use outsize::generate::{Outcome, Pipeline, TextOutcome};
 use outsize::plan::DeviceMap;
 use outsize::stream::Stats;
@@ -91,7 +92,9 @@ impl Report {
         let streamed = pipeline.streamed_range();
         drop(pipeline);
         let ring = placement.ring_bytes();
-        let disk = streamed.and_then(|(path, range)| disk_speed(&path, range, ring));
+        let disk = streamed
+            .filter(|_| !interrupt::asked())
+            .and_then(|(path, range)| disk_speed(&path, range, ring));
         Self {
             text: generated.text,
             prompt_tokens,
@@ -120,6 +123,7 @@ impl Report {
         let size = outsize::plan::format_size;
         let rate = match self.seconds_per_token {
             Some(seconds) => format!("{:.2} tokens/s ({seconds:.3} s each)", 1.0 / seconds),
+            None if self.tokens.is_empty() => "no token".to_string(),
             None => "one token".to_string(),
         };
         let link = match (self.link_utilisation, self.disk_bytes_per_second) {

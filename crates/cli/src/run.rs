@@ -59,7 +59,9 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print("\n")?;
+        if !report.tokens.is_empty() {
+            print("\n")?;
+        }
         eprintln!("{}", report.summary());
     }
     interrupt::check()

@@ -22,6 +22,12 @@ pub trait Decoder {
 
     /// How many tokens the sequence holds now, in tokens.
     fn position(&self) -> usize;
+
+    /// Whether a forward pass failed only because somebody wants it to end: generation then ends as if
+    /// the caller had asked.
+    fn is_stopped(_error: &Self::Error) -> bool {
+        false
+    }
 }
 
 /// What to generate.
@@ -48,7 +54,7 @@ pub enum Finish {
     Context,
     /// The text holds a string that ends it; see [`generate_text`](crate::generate_text).
     StopString,
-    /// The caller asked to stop.
+    /// The caller asked to stop, between tokens or in the middle of a pass.
     Stopped,
 }
 
@@ -117,7 +123,14 @@ pub fn generate<D: Decoder>(
             None => decoder.forward(&request.ids),
             Some(&last) => decoder.forward(&[last]),
         };
-        let token = sampler.sample(&logits.map_err(GenerateError::Model)?)?;
+        let logits = match logits {
+            Err(error) if D::is_stopped(&error) => {
+                outcome.finish = Finish::Stopped;
+                break;
+            }
+            logits => logits.map_err(GenerateError::Model)?,
+        };
+        let token = sampler.sample(&logits)?;
         let seconds = started.elapsed().as_secs_f64();
         if outcome.tokens.is_empty() {
             outcome.prefill_seconds = seconds;

@@ -5,6 +5,8 @@ mod placement;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
@@ -36,6 +38,8 @@ pub struct Settings {
     pub kv_dtype: KvDtype,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
+    /// Once another thread or a signal sets it, the pass under way ends in the middle.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Settings {
@@ -240,6 +244,10 @@ impl Decoder for Pipeline {
 
     fn position(&self) -> usize {
         self.cache.position()
+    }
+
+    fn is_stopped(error: &PipelineError) -> bool {
+        matches!(error, PipelineError::Core(outsize_core::Error::Stopped))
     }
 }
 

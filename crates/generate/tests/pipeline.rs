@@ -51,6 +51,7 @@ fn settings(budget: Option<u64>, logits: Logits) -> Settings {
         logits,
         kv_dtype: KvDtype::F32,
         when_full: WhenFull::Refuse,
+        stop: None,
     }
 }
 

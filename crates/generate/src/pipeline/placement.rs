@@ -15,6 +15,10 @@ use super::{PipelineError, Settings};
 /// not yet touched, stacks of worker threads, small allocations and what the allocator keeps of them.
 const PROCESS_SLACK: u64 = 20 << 20;
 
+/// What the resident set of the process differs by from one run to the next, in bytes: which pages of
+/// code the system maps around those that are touched.
+const RESIDENT_SET_VARIES: u64 = 1 << 20;
+
 /// Tokens that one pass takes at most: beyond, activations cost memory and save little time.
 const LARGEST_CHUNK: usize = 512;
 
@@ -83,6 +87,7 @@ pub(super) fn options(
         order: Some(order),
         min_ring_bytes: MIN_RING,
         ignore: BUFFERS.map(String::from).to_vec(),
+        stop: settings.stop.clone(),
         ..Options::default()
     }
 }
@@ -112,7 +117,20 @@ pub(super) fn place(
         };
         match outsize_plan::infer(&tree, &options.budget, &options.plan()) {
             Err(_) if chunk > 1 => chunk = chunk.div_ceil(2),
-            map => return Ok((map.map_err(outsize_core::Error::from)?, chunk)),
+            Err(error) => return Err(outsize_core::Error::from(steady(error)).into()),
+            Ok(map) => return Ok((map, chunk)),
         }
+    }
+}
+
+/// The refusal, asking for a budget that will still do in the next run.
+fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
+    match error {
+        outsize_plan::Error::TooSmall(mut shortfall) => {
+            shortfall.least = shortfall.least.saturating_add(RESIDENT_SET_VARIES);
+            shortfall.needs.process = shortfall.needs.process.saturating_add(RESIDENT_SET_VARIES);
+            outsize_plan::Error::TooSmall(shortfall)
+        }
+        other => other,
     }
 }
