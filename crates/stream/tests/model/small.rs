@@ -244,6 +244,27 @@ fn the_last_reader_leaves_nobody_waiting() {
     });
 }
 
+/// The only reader dies once, sooner or later: one call fails, and the very next one works.
+#[test]
+fn a_reader_that_died_is_gone_when_its_caller_hears_of_it() {
+    explore(2000, || {
+        let faults = healthy();
+        reader::let_die(1);
+        let units = row_of(2, 1);
+        let sources = vec![Source::new(&faults)];
+        let stream = Stream::start(sources, units.clone(), vec![], options(1, 0, 1)).unwrap();
+        let mut failures = 0;
+        for turn in 0..6 {
+            match stream.lease(turn % 2) {
+                Ok(lease) => check(&units[turn % 2], &lease),
+                Err(Error::Reader { .. }) => failures += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(failures, 1);
+    });
+}
+
 /// The stream ends under its callers.
 #[test]
 fn closing_wakes_everybody() {
