@@ -424,7 +424,7 @@ fn the_cache_can_be_wound_back() {
         let (config, model) = common::load(name);
         let expected = expected(name);
         let (mut cache, mut fresh_cache) = (cache(&config, 30), cache(&config, 30));
-        let mut run = |cache: &mut KvCache, ids: &[u32]| {
+        let run = |cache: &mut KvCache, ids: &[u32]| {
             values(model.forward(ids, cache, Logits::All).unwrap())
         };
         run(&mut cache, &expected.ids[..10]);
