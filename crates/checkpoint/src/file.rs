@@ -13,6 +13,7 @@ pub struct ShardFile {
     path: PathBuf,
     len: u64,
     file: Arc<File>,
+    opened: std::fs::Metadata,
     metadata: BTreeMap<String, String>,
 }
 
@@ -37,6 +38,12 @@ impl ShardFile {
         &self.file
     }
 
+    /// What the system told of the file before its header was read: whoever reads the tensors later can
+    /// tell by it whether the file was written to since.
+    pub fn opened(&self) -> &std::fs::Metadata {
+        &self.opened
+    }
+
     /// The notes in the header (`__metadata__`), such as `format`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
@@ -50,6 +57,7 @@ impl ShardFile {
             path: path.clone(),
             cause,
         };
+        let opened = file.metadata().map_err(read)?;
         let wrong = |fault| Error::Header {
             path: path.clone(),
             fault,
@@ -69,6 +77,7 @@ impl ShardFile {
                 path,
                 len,
                 file: Arc::new(file),
+                opened,
                 metadata,
             },
             header,

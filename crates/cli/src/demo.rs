@@ -3,9 +3,12 @@
 use crate::args::{DemoArgs, SynthDtype};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
+use crate::request::Asked;
 use crate::{interrupt, run, synth};
-use outsize::generate::{Pipeline, Request, Sampling, Settings, Step, Tokenizer, read_config};
-use outsize::models::{Logits, presets};
+use outsize::generate::{
+    Pipeline, Request, Sampling, Settings, Step, TextOptions, Tokenizer, read_config,
+};
+use outsize::models::{KvDtype, Logits, WhenFull, presets};
 use outsize::plan::{Budget, Tier, format_size};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -40,7 +43,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     }
     let config = read_config(&folder)?;
     let tokenizer = Tokenizer::open(&folder)?;
-    let ids = tokenizer.encode(PROMPT)?;
+    let ids = tokenizer.encode(PROMPT, true)?;
     let weights = config.parameters() * 2;
     let budget = weights / 4;
     say(&format!(
@@ -55,6 +58,9 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         context: ids.len() + NEW_TOKENS,
         prompt: ids.len(),
         logits: Logits::Last,
+        kv_dtype: KvDtype::F32,
+        when_full: WhenFull::Refuse,
+        stop: Some(interrupt::flag()),
     };
     let loading = Instant::now();
     let pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;
@@ -62,19 +68,23 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         began,
         load: loading.elapsed(),
     };
-    let request = Request {
-        ids,
-        max_new_tokens: NEW_TOKENS,
-        // Random weights mean nothing by it.
-        eos: Vec::new(),
-        sampling: Sampling::default(),
+    let asked = Asked {
+        request: Request {
+            ids,
+            max_new_tokens: NEW_TOKENS,
+            // Random weights mean nothing by it.
+            eos: Vec::new(),
+            sampling: Sampling::default(),
+        },
+        text: TextOptions::default(),
+        tokenizer: Some(tokenizer),
     };
     let show = |part: &str| match args.json {
         true => Ok(()),
         false => run::print(part),
     };
     show(&format!("5 run         {PROMPT}"))?;
-    let report = generation::run(pipeline, &request, Some(&tokenizer), opened, show)?;
+    let report = generation::run(pipeline, &asked, opened, show)?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

@@ -1,3 +1,5 @@
+use crate::interrupt;
+use outsize::generate::{Decoder, Pipeline};
 use std::fmt::Display;
 
 /// Why a command ended without what was asked for.
@@ -41,9 +43,18 @@ macro_rules! failed {
 failed!(
     outsize::checkpoint::Error,
     outsize::generate::Error,
-    outsize::generate::PipelineError,
     outsize::generate::GenerateError<outsize::generate::PipelineError>,
     outsize::models::Error,
     outsize::plan::Error,
     serde_json::Error,
 );
+
+impl From<outsize::generate::PipelineError> for Failure {
+    fn from(error: outsize::generate::PipelineError) -> Self {
+        match interrupt::check() {
+            // A pass that was told to end is no failure of its own.
+            Err(interrupted) if <Pipeline as Decoder>::is_stopped(&error) => interrupted,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}

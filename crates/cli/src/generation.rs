@@ -3,7 +3,8 @@
 use crate::error::Failure;
 use crate::interrupt;
 use crate::report::{Report, Timing};
-use outsize::generate::{Pipeline, Request, Tokenizer, generate};
+use crate::request::Asked;
+use outsize::generate::{Pipeline, TextOutcome, generate, generate_text};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -16,12 +17,11 @@ pub struct Opened {
     pub load: Duration,
 }
 
-/// Generates as `request` says. `show` is called with the new text at every token; the text may be
-/// empty while a character is not complete. Without a tokenizer the text is the tokens' numbers.
+/// Generates what is asked for. `show` is called with the new text at every token; the text may be
+/// empty while a character or a stop string is not complete.
 pub fn run(
     mut pipeline: Pipeline,
-    request: &Request,
-    tokenizer: Option<&Tokenizer>,
+    asked: &Asked,
     opened: Opened,
     mut show: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Report, Failure> {
@@ -31,38 +31,48 @@ pub fn run(
         at_first_token: pipeline.stats(),
     };
     let watched = pipeline.watch();
-    let mut stream = tokenizer.map(Tokenizer::stream);
-    let mut text = String::new();
-    let mut count = 0;
+    let mut first = true;
     let mut failure = None;
-    let mut on_token = |token| -> Result<(), Failure> {
-        if count == 0 {
+    let mut on_text = |part: &str| {
+        if std::mem::take(&mut first) {
             timing.first_token = opened.began.elapsed();
             timing.at_first_token = watched();
         }
-        let part = match &mut stream {
-            Some(stream) => stream.push(token)?.unwrap_or_default(),
-            None if count == 0 => token.to_string(),
-            None => format!(",{token}"),
-        };
-        count += 1;
-        text.push_str(&part);
-        show(&part)
-    };
-    let outcome = generate(&mut pipeline, request, |token| match on_token(token) {
-        Ok(()) if interrupt::asked() => ControlFlow::Break(()),
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
+        match show(part) {
+            Ok(()) if interrupt::asked() => ControlFlow::Break(()),
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
         }
-    })?;
+    };
+    let outcome = match &asked.tokenizer {
+        Some(tokenizer) => generate_text(
+            &mut pipeline,
+            tokenizer,
+            &asked.request,
+            &asked.text,
+            on_text,
+        )?,
+        None => {
+            let mut text = String::new();
+            let outcome = generate(&mut pipeline, &asked.request, |token| {
+                let comma = if text.is_empty() { "" } else { "," };
+                let part = format!("{comma}{token}");
+                text.push_str(&part);
+                on_text(&part)
+            })?;
+            TextOutcome {
+                text,
+                stop_string: None,
+                outcome,
+            }
+        }
+    };
     if let Some(failure) = failure {
         return Err(failure);
     }
-    if let Some(rest) = stream.map(|stream| stream.finish()).transpose()?.flatten() {
-        text.push_str(&rest);
-        show(&rest)?;
-    }
-    Ok(Report::new(pipeline, &outcome, text, timing))
+    let prompt_tokens = asked.request.ids.len();
+    Ok(Report::new(pipeline, prompt_tokens, outcome, timing))
 }

@@ -2,15 +2,16 @@
 
 use crate::args::LogitsArgs;
 use crate::error::Failure;
+use crate::model::Purpose;
 use crate::{interrupt, model, run};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize::generate::Step;
-use outsize::models::Logits;
+use outsize::models::{Logits, WhenFull};
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
-    let ids = model::ids(&args.ids, &config)?;
+    let ids = model::ids("--ids", &args.ids, &config)?;
     let vocabulary = config.vocab_size;
     if args.output.exists() && !args.force {
         return Err(Failure::usage(format!(
@@ -20,18 +21,17 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     }
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
-    let mut pipeline = model::open(
-        &args.model,
-        config,
-        ids.len(),
-        ids.len(),
-        Logits::All,
-        |step| {
-            if let Step::Planned { map } = step {
-                eprintln!("{}", run::picture(map));
-            }
-        },
-    )?;
+    let purpose = Purpose {
+        prompt: ids.len(),
+        context: ids.len(),
+        logits: Logits::All,
+        when_full: WhenFull::Refuse,
+    };
+    let mut pipeline = model::open(&args.model, config, purpose, |step| {
+        if let Step::Planned { map } = step {
+            eprintln!("{}", run::picture(map));
+        }
+    })?;
     let mut written = Ok(());
     pipeline.logits(&ids, |rows| {
         for row in rows.chunks(vocabulary) {

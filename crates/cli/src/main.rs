@@ -10,6 +10,7 @@ mod logits;
 mod model;
 mod progress;
 mod report;
+mod request;
 mod run;
 mod synth;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let began = std::time::Instant::now();
     // The budget counts the whole process: what the allocator would keep is not free.
     outsize::stream::return_freed_memory();
+    quiet_caught_panics();
     let args = Args::parse();
     let done = interrupt::watch().and_then(|()| match args.command {
         Command::Run(args) => run::run(&args, began),
@@ -41,4 +43,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Keeps panics of other people's code that become errors from being written beside the error.
+fn quiet_caught_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !outsize::generate::panic_is_caught() {
+            report(panic);
+        }
+    }));
 }

@@ -1,15 +1,17 @@
 //! Opening a model as the arguments say.
 
-use crate::args::ModelArgs;
+use crate::args::{KvType, ModelArgs};
 use crate::error::Failure;
-use outsize::generate::{Pipeline, Settings, Step, Tokenizer, read_config};
-use outsize::models::{Logits, ModelConfig};
+use crate::interrupt;
+use outsize::generate::{Pipeline, Settings, Step, read_config};
+use outsize::models::{KvDtype, Logits, ModelConfig, WhenFull};
 use outsize::plan::{Budget, Tier};
 
 /// Share of the available memory that is taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.9;
 
-/// The configuration of the model in the folder.
+/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned: they may have meant
+/// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.is_dir() {
         return Err(Failure::usage(format!(
@@ -17,7 +19,14 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
             args.model.display()
         )));
     }
-    Ok(read_config(&args.model)?)
+    let config = read_config(&args.model)?;
+    if !config.unknown_fields.is_empty() {
+        eprintln!(
+            "note: config.json has fields that are not known here and change nothing: {}",
+            config.unknown_fields.join(", ")
+        );
+    }
+    Ok(config)
 }
 
 /// The budget: as given, or most of what this machine has left.
@@ -35,45 +44,62 @@ pub fn budget(args: &ModelArgs) -> Result<Budget, Failure> {
     Ok(budget)
 }
 
-/// Opens the model for prompts of `prompt` tokens and `context` tokens in all.
+/// What a model is opened for.
+#[derive(Debug, Clone, Copy)]
+pub struct Purpose {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens in all, unless the arguments say otherwise.
+    pub context: usize,
+    /// Of which positions logits are wanted.
+    pub logits: Logits,
+    /// What happens to a text that is longer than the context.
+    pub when_full: WhenFull,
+}
+
+/// Opens the model.
 pub fn open(
     args: &ModelArgs,
     config: ModelConfig,
-    prompt: usize,
-    context: usize,
-    logits: Logits,
+    purpose: Purpose,
     observe: impl FnMut(Step<'_>),
 ) -> Result<Pipeline, Failure> {
     let settings = Settings {
         max_memory: budget(args)?,
-        context: args.context.unwrap_or(context),
-        prompt,
-        logits,
+        context: args.context.unwrap_or(purpose.context),
+        prompt: purpose.prompt,
+        logits: purpose.logits,
+        kv_dtype: match args.kv_dtype {
+            KvType::F32 => KvDtype::F32,
+            KvType::Bf16 => KvDtype::Bf16,
+            KvType::F16 => KvDtype::F16,
+        },
+        when_full: purpose.when_full,
+        stop: Some(interrupt::flag()),
     };
     Ok(Pipeline::open(&args.model, config, &settings, observe)?)
 }
 
-/// Token ids written as `1,2,3`.
-pub fn ids(text: &str, config: &ModelConfig) -> Result<Vec<u32>, Failure> {
-    text.split(',')
-        .map(|part| {
-            let id = part.trim().parse::<u32>().map_err(|_| {
-                Failure::usage(format!(
-                    "--ids: {part:?} is no token id; write numbers with commas between them, as 1,2,3"
-                ))
-            })?;
-            if id as usize >= config.vocab_size {
-                return Err(Failure::usage(format!(
-                    "--ids: {id} is no token of this model, which has {}",
-                    config.vocab_size
-                )));
-            }
-            Ok(id)
-        })
-        .collect()
+/// Token ids written as `1,2,3` after `flag`.
+pub fn ids(flag: &str, text: &str, config: &ModelConfig) -> Result<Vec<u32>, Failure> {
+    let token = |part: &str| {
+        let id = part.trim().parse().map_err(|_| {
+            Failure::usage(format!(
+                "{flag}: {part:?} is no token id; write numbers with commas between them, as 1,2,3"
+            ))
+        })?;
+        self::id(flag, id, config)
+    };
+    text.split(',').map(token).collect()
 }
 
-/// The tokenizer beside the model.
-pub fn tokenizer(args: &ModelArgs) -> Result<Tokenizer, Failure> {
-    Ok(Tokenizer::open(&args.model)?)
+/// The same id, if the model has it.
+pub fn id(flag: &str, id: u32, config: &ModelConfig) -> Result<u32, Failure> {
+    if id as usize >= config.vocab_size {
+        return Err(Failure::usage(format!(
+            "{flag}: {id} is no token of this model, which has {}",
+            config.vocab_size
+        )));
+    }
+    Ok(id)
 }

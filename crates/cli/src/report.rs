@@ -1,6 +1,7 @@
 //! What a run did: the object that `--json` prints, and the lines that a person reads.
 
-use outsize::generate::{Outcome, Pipeline};
+use crate::interrupt;
+use outsize::generate::{Outcome, Pipeline, TextOutcome};
 use outsize::plan::DeviceMap;
 use outsize::stream::Stats;
 use serde::Serialize;
@@ -17,10 +18,21 @@ const PROBE_MEMORY: u64 = 64 << 20;
 /// The result of `outsize run --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
 pub struct Report {
-    /// The generated text; empty if the prompt was given by ids and there is no tokenizer.
+    /// The generated text, up to a stop string; the tokens' numbers if the prompt was given by ids and there is no tokenizer.
     pub text: String,
-    /// The generated tokens.
+    /// Tokens of the prompt, special ones included.
+    pub prompt_tokens: usize,
+    /// The generated tokens: with the one that ended the text, or those that spell the stop string.
     pub tokens: Vec<u32>,
+    /// Why generation ended: eos (a token that ends the text), stop_string, length (as many tokens as asked for), context (it is
+    /// full) or stopped (an interrupt).
+    pub finish: &'static str,
+    /// The stop string that ended the text.
+    pub stop_string: Option<String>,
+    /// Tokens that the context holds.
+    pub context: usize,
+    /// The type of the KV cache: f32, bf16 or f16. Its bytes are in the placement's needs.
+    pub kv_dtype: &'static str,
     /// From opening the checkpoint until the first pass could begin.
     pub load_seconds: f64,
     /// The pass over the prompt.
@@ -43,8 +55,6 @@ pub struct Report {
     pub waiting_for_buffers_seconds: f64,
     /// The largest resident set of the process.
     pub peak_rss_bytes: Option<u64>,
-    /// Why generation ended.
-    pub finish: &'static str,
     /// Where everything lived.
     pub placement: DeviceMap,
 }
@@ -62,7 +72,14 @@ pub struct Timing {
 
 impl Report {
     /// Collects what happened, and then measures the disk: in the memory that the model gives back.
-    pub fn new(pipeline: Pipeline, outcome: &Outcome, text: String, timing: Timing) -> Self {
+    pub fn new(
+        pipeline: Pipeline,
+        prompt_tokens: usize,
+        generated: TextOutcome,
+        timing: Timing,
+    ) -> Self {
+        let outcome = generated.outcome;
+        let cache = *pipeline.cache_options();
         let stats = pipeline.stats();
         let decode: f64 = outcome.token_seconds.iter().sum();
         let after = stats.since(&timing.at_first_token);
@@ -75,10 +92,17 @@ impl Report {
         let streamed = pipeline.streamed_range();
         drop(pipeline);
         let ring = placement.ring_bytes();
-        let disk = streamed.and_then(|(path, range)| disk_speed(&path, range, ring));
+        let disk = streamed
+            .filter(|_| !interrupt::asked())
+            .and_then(|(path, range)| disk_speed(&path, range, ring));
         Self {
-            text,
-            tokens: outcome.tokens.clone(),
+            text: generated.text,
+            prompt_tokens,
+            finish: finish(&outcome),
+            tokens: outcome.tokens,
+            stop_string: generated.stop_string,
+            context: cache.context,
+            kv_dtype: cache.dtype.name(),
             load_seconds: timing.load.as_secs_f64(),
             prefill_seconds: outcome.prefill_seconds,
             first_token_seconds: timing.first_token.as_secs_f64(),
@@ -90,7 +114,6 @@ impl Report {
             waiting_for_data_seconds: after.waiting_for_data.as_secs_f64(),
             waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
             peak_rss_bytes: outsize::machine::peak_rss(),
-            finish: finish(outcome),
             placement,
         }
     }
@@ -100,6 +123,7 @@ impl Report {
         let size = outsize::plan::format_size;
         let rate = match self.seconds_per_token {
             Some(seconds) => format!("{:.2} tokens/s ({seconds:.3} s each)", 1.0 / seconds),
+            None if self.tokens.is_empty() => "no token".to_string(),
             None => "one token".to_string(),
         };
         let link = match (self.link_utilisation, self.disk_bytes_per_second) {
@@ -129,6 +153,7 @@ fn finish(outcome: &Outcome) -> &'static str {
         Finish::Eos => "eos",
         Finish::Length => "length",
         Finish::Context => "context",
+        Finish::StopString => "stop_string",
         Finish::Stopped => "stopped",
     }
 }

@@ -1,59 +1,38 @@
 //! `outsize run`: a prompt in, text out, under a budget.
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, WhenFullArg};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
+use crate::model::Purpose;
+use crate::request::Asked;
 use crate::{interrupt, model, progress};
-use outsize::generate::{Request, Sampling, Step, Tokenizer, eos_ids};
-use outsize::models::Logits;
+use outsize::generate::Step;
+use outsize::models::{Logits, WhenFull};
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
-    let (tokenizer, ids) = match (&args.prompt, &args.ids) {
-        (Some(prompt), _) => {
-            let tokenizer = model::tokenizer(&args.model)?;
-            let ids = tokenizer.encode(prompt)?;
-            (Some(tokenizer), ids)
-        }
-        // With ids, text is a bonus: it needs no tokenizer.
-        (None, Some(ids)) => (
-            Tokenizer::open(&args.model.model).ok(),
-            model::ids(ids, &config)?,
-        ),
-        (None, None) => return Err(Failure::usage("give --prompt or --ids")),
-    };
-    let request = Request {
-        max_new_tokens: args.max_new_tokens,
-        eos: if args.ignore_eos {
-            Vec::new()
-        } else {
-            eos_ids(&args.model.model)?
+    let asked = Asked::new(args, &config)?;
+    let prompt = asked.request.ids.len();
+    let purpose = Purpose {
+        prompt,
+        context: prompt
+            .saturating_add(asked.request.max_new_tokens)
+            .min(config.max_position_embeddings),
+        logits: Logits::Last,
+        when_full: match args.end.when_full {
+            WhenFullArg::Refuse => WhenFull::Refuse,
+            WhenFullArg::Slide => WhenFull::Slide,
         },
-        sampling: Sampling {
-            temperature: args.temperature,
-            top_k: args.top_k,
-            top_p: args.top_p,
-            seed: args.seed,
-        },
-        ids,
     };
-    let context = (request.ids.len() + args.max_new_tokens).min(config.max_position_embeddings);
     let loading = Instant::now();
-    let pipeline = model::open(
-        &args.model,
-        config,
-        request.ids.len(),
-        context,
-        Logits::Last,
-        |step| {
-            if let (Step::Planned { map }, false) = (step, args.json) {
-                eprintln!("{}", picture(map));
-            }
-        },
-    )?;
+    let pipeline = model::open(&args.model, config, purpose, |step| {
+        if let (Step::Planned { map }, false) = (step, args.json) {
+            eprintln!("{}", picture(map));
+        }
+    })?;
     let opened = Opened {
         began,
         load: loading.elapsed(),
@@ -66,7 +45,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             move || watched().bytes_read
         },
     ));
-    let report = generation::run(pipeline, &request, tokenizer.as_ref(), opened, |part| {
+    let report = generation::run(pipeline, &asked, opened, |part| {
         let first = reading.take().is_some(); // clears the bar before the text begins
         match &args.prompt {
             _ if args.json => Ok(()),
@@ -80,7 +59,9 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
-        print("\n")?;
+        if !report.tokens.is_empty() {
+            print("\n")?;
+        }
         eprintln!("{}", report.summary());
     }
     interrupt::check()

@@ -91,6 +91,34 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
     }))
 }
 
+/// One integer of a checkpoint; nothing if it is of another type.
+pub(crate) fn integer(dtype: Dtype, raw: &[u8]) -> Option<i64> {
+    Some(match (dtype, raw) {
+        (Dtype::I64, raw) => i64::from_le_bytes(raw.try_into().ok()?),
+        (Dtype::I32, raw) => i32::from_le_bytes(raw.try_into().ok()?).into(),
+        (Dtype::I16, raw) => i16::from_le_bytes(raw.try_into().ok()?).into(),
+        (Dtype::I8, raw) => i8::from_le_bytes(raw.try_into().ok()?).into(),
+        (Dtype::U8, [byte]) => (*byte).into(),
+        _ => return None,
+    })
+}
+
+/// Writes an integer as the device holds it; nothing if it does not fit.
+pub(crate) fn push_integer(value: i64, to: DType, out: &mut Vec<u8>) -> Option<()> {
+    match to {
+        DType::I64 => out.extend(value.to_le_bytes()),
+        DType::I32 => out.extend(i32::try_from(value).ok()?.to_le_bytes()),
+        DType::I16 => out.extend(i16::try_from(value).ok()?.to_le_bytes()),
+        DType::I8 => out.extend(i8::try_from(value).ok()?.to_le_bytes()),
+        DType::U64 => out.extend(u64::try_from(value).ok()?.to_le_bytes()),
+        DType::U32 => out.extend(u32::try_from(value).ok()?.to_le_bytes()),
+        DType::U16 => out.extend(u16::try_from(value).ok()?.to_le_bytes()),
+        DType::U8 => out.extend(u8::try_from(value).ok()?.to_le_bytes()),
+        _ => return None,
+    }
+    Some(())
+}
+
 /// There is no conversion between these types.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoConversion;

@@ -1,59 +1,69 @@
 use crate::Error;
-use crate::streamed::Raised;
+use crate::pass::Pass;
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A module whose weights are where the device map says, reached only through [`Dispatched::run`].
 ///
-/// It cannot be saved, moved or trained: that would save placeholders or load everything.
+/// What it holds are placeholders, so it cannot be saved, moved or trained. Within `run`:
+///
+/// | call on the module | what happens |
+/// |---|---|
+/// | `forward`, `clone`, `devices`, `num_params`, `valid`, `{}` and `{:?}` | as ever |
+/// | `to_device`, `fork` to the device it is on | nothing, as ever; [`Error::Misuse`] for another one |
+/// | `into_record`, `save_file`, visitors that read values | [`Error::Misuse`] |
+/// | `map` and all that is made of it: `load_record`, `quantize_weights`, `no_grad`, `freeze`, `apply_lora`, steps of an optimizer | [`Error::Misuse`] |
+/// | `train` | [`Error::Misuse`] |
+/// | `materialize` | a module with all its weights; [`Error::Stream`] if the ring has no room for them |
+///
+/// A clone that leaves `run` panics at the first weight that it asks for, with a message that says why.
 pub struct Dispatched<M> {
     module: M,
     map: DeviceMap,
     stream: Stream,
-    /// Passes do not interleave: the schedule and the ring are made for one at a time.
-    pass: Mutex<()>,
+    pass: Arc<Pass>,
 }
 
 impl<M> Dispatched<M> {
-    pub(crate) fn new(module: M, map: DeviceMap, stream: Stream) -> Self {
+    pub(crate) fn new(module: M, map: DeviceMap, stream: Stream, pass: Arc<Pass>) -> Self {
         Self {
             module,
             map,
             stream,
-            pass: Mutex::new(()),
+            pass,
         }
     }
 
     /// Runs one pass: `pass` gets the module and calls it like any other.
     ///
     /// The order in which the pass asks for weights is what the next one is expected to ask for, so
-    /// let `pass` be one forward pass rather than a loop of them. Calls from several threads take
-    /// turns; a call from within `pass` would wait for itself for ever.
+    /// let `pass` be one forward pass rather than a loop of them.
+    ///
+    /// Calls from several threads take turns. A module may divide its own work among threads; each of them
+    /// holds weights, and the ring is made for one that holds no more than two at once: see
+    /// [`Needs::overflow`](outsize_plan::Needs::overflow). A thread that the pass waits for must
+    /// not call `run` itself, or they wait for each other.
     ///
     /// # Errors
-    /// What went wrong with a weight in the middle of the pass. The next call works again.
+    /// What went wrong with a weight in the middle of the pass, on whichever thread and whatever the
+    /// module made of it; [`Error::Nested`] for a call from within `pass`. The next call works again. Nothing
+    /// is printed, unless the module waits for its own threads with
+    /// [`std::thread::scope`] or `join().unwrap()`, which print a message of theirs.
     ///
     /// # Panics
     /// With whatever else `pass` panics.
     pub fn run<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
-        // A pass that panicked left nothing behind that the next would see.
-        let _turn = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
-        match catch_unwind(AssertUnwindSafe(|| pass(&self.module))) {
-            Ok(result) => {
-                self.stream.end_pass();
-                Ok(result)
-            }
-            Err(payload) => {
-                self.stream.abandon_pass();
-                match payload.downcast::<Raised>() {
-                    Ok(raised) => Err(raised.0),
-                    Err(payload) => resume_unwind(payload),
-                }
-            }
-        }
+        self.pass.run(|| {
+            let mut end = End {
+                stream: &self.stream,
+                completed: false,
+            };
+            let result = pass(&self.module);
+            end.completed = true;
+            result
+        })
     }
 
     /// Where everything lives.
@@ -75,6 +85,22 @@ impl<M> Dispatched<M> {
     /// Whether the files are read past the page cache.
     pub fn reads_directly(&self) -> bool {
         self.stream.is_direct()
+    }
+}
+
+/// Ends the pass for the stream, however it ends.
+struct End<'a> {
+    stream: &'a Stream,
+    completed: bool,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if self.completed {
+            self.stream.end_pass();
+        } else {
+            self.stream.abandon_pass();
+        }
     }
 }
 

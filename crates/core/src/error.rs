@@ -17,8 +17,8 @@ pub enum Error {
     Mismatch(Box<Misfit>),
     /// The module already carries a hook on this parameter.
     #[error(
-        "parameter `{path}` already carries a reparameterization (LoRA, QLoRA …) and Burn allows one: \
-         merge it first with `module.materialize()`"
+        "parameter `{path}` already carries a reparameterization (LoRA, QLoRA, an earlier dispatch …) and Burn \
+         allows one. For an adapter, save what `module.materialize()` gives as a checkpoint of its own"
     )]
     Reparameterized {
         /// The parameter's path in the module.
@@ -33,8 +33,56 @@ pub enum Error {
         /// The parameter's path in the module.
         path: String,
     },
-    /// A rule for names is no regular expression.
-    #[error("the name rule `{pattern}` is not a regular expression: {reason}")]
+    /// The module's own weights are quantised.
+    #[error(
+        "parameter `{path}` is quantised: its value comes from the checkpoint and is held as it is stored or \
+         cast. Create the module without quantising it"
+    )]
+    Quantized {
+        /// The parameter's path in the module.
+        path: String,
+    },
+    /// `run` was called by a pass that `run` is making.
+    #[error(
+        "`Dispatched::run` was called from within a pass of the same module: passes take turns, and this one \
+         would wait for itself. Use the module that the outer call was given"
+    )]
+    Nested,
+    /// [`Options::stop`](crate::Options::stop) was set.
+    #[error("the pass was stopped")]
+    Stopped,
+    /// A clone of the module was used after `run` had returned.
+    #[error(
+        "parameter `{path}` was asked for outside of `Dispatched::run`: a module that left `run`, as a clone \
+         does, has no weights of its own. Call it within `run`"
+    )]
+    OutsideRun {
+        /// The parameter's path in the module.
+        path: String,
+    },
+    /// A dispatched module was used for something else than a pass.
+    #[error(
+        "a dispatched module holds placeholders, and something {what} (met at parameter `{path}`). Do that \
+         with a module that was loaded rather than dispatched"
+    )]
+    Misuse {
+        /// The path of the first parameter that was met.
+        path: String,
+        /// What was done, as in "moves it to another device".
+        what: &'static str,
+    },
+    /// The checkpoint has a transformer whose norms can be told apart in two ways.
+    #[error(
+        "parameter `{path}`: PyTorch numbers a transformer layer's norms in the order of its sublayers, Burn in \
+         another one if `norm_first` is set, which cannot be seen from outside. Say which with \
+         `Names::norm_first`"
+    )]
+    NormOrder {
+        /// The parameter's path in the module.
+        path: String,
+    },
+    /// A rule for names cannot be used.
+    #[error("the name rule `{pattern}` is refused: {reason}")]
     Rule {
         /// The pattern.
         pattern: String,
@@ -79,10 +127,12 @@ pub enum Error {
 pub struct Misfit {
     /// Where the checkpoint is.
     pub checkpoint: String,
-    /// Parameters without a tensor: `(parameter, name looked for)`.
+    /// Parameters without a tensor: `(parameter, names looked for)`.
     pub missing: Vec<(String, String)>,
-    /// Tensors without a parameter.
+    /// Tensors, or parts of tensors, without a parameter.
     pub unexpected: Vec<String>,
+    /// Rules for names that matched no parameter. By themselves no fault, but a likely cause of one.
+    pub unused_rules: Vec<String>,
     /// Tensors whose shape is not the parameter's: `(tensor, its shape, the parameter's)`.
     pub misshaped: Vec<(String, Vec<usize>, Vec<usize>)>,
     /// Tensors whose type cannot become the parameter's: `(tensor, its type, what is wanted)`.
@@ -90,7 +140,7 @@ pub struct Misfit {
 }
 
 impl Misfit {
-    /// Whether there is nothing to complain about.
+    /// Whether there is nothing to complain about, unused rules aside.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty()
             && self.unexpected.is_empty()
@@ -153,6 +203,13 @@ impl fmt::Display for Misfit {
             self.mistyped
                 .iter()
                 .map(|(name, found, wanted)| format!("{name}: {found}, the module wants {wanted}"))
+                .collect(),
+        )?;
+        part(
+            "name rules matched no parameter",
+            self.unused_rules
+                .iter()
+                .map(|pattern| format!("`{pattern}`"))
                 .collect(),
         )
     }

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | 1 | an empty model: parameters have shapes and no storage | `Config::init(&device)` |
 //! | 2 | open the checkpoint: headers only | [`Checkpoint::open`](outsize_checkpoint::Checkpoint::open) |
-//! | 3 | decide where each block lives | [`tree`] and [`outsize_plan::infer`] |
+//! | 3 | decide where each block lives | [`plan`] |
 //! | 4 | attach a streamed handle to each parameter | [`dispatch()`] |
 //! | 5 | run it like any module | [`Dispatched::run`] |
 //!
@@ -14,33 +14,36 @@
 //! The hook is Burn's own: a [`Streamed`] handle is a
 //! [`Reparameterization`](burn::module::Reparameterization), so that `Param::val()` fetches the
 //! value. What the module holds instead is one NaN expanded to the parameter's shape, so that code which
-//! goes round `val()` gives NaN and never a plausible wrong answer.
+//! goes round `val()` gives NaN and never a plausible wrong answer. Parameters that cannot carry a handle
+//! (integers, booleans, the running state of a `BatchNorm`) are always resident; the plan counts them.
 #![forbid(unsafe_code)]
-
-#[cfg(panic = "abort")]
-compile_error!(
-    "outsize needs `panic = \"unwind\"`: Burn's parameter hooks cannot return errors, so a failed read \
-     travels to `Dispatched::run` by unwinding. Remove `panic = \"abort\"` from the Cargo profile."
-);
 
 mod convert;
 mod dispatch;
 mod dispatched;
 mod error;
+mod handle;
+mod load;
+mod location;
 mod matching;
 mod names;
 mod options;
 mod parameter;
+mod pass;
 mod placeholder;
+mod registry;
 mod streamed;
+mod torch;
 mod tree;
+mod unwinding;
 
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
 pub use error::{Error, Misfit};
+pub use location::Location;
 pub use names::{Layout, Names};
 pub use options::{FloatType, Options};
 pub use outsize_plan::Access;
 pub use parameter::{Kind, Parameter, parameters};
 pub use streamed::Streamed;
-pub use tree::tree;
+pub use tree::{plan, tree};

@@ -1,16 +1,36 @@
 //! What a parameter is called in the checkpoint, and how it is stored there.
 
-use crate::{Error, Parameter};
+use crate::torch::{self, NormOrder};
+use crate::{Error, Location, Parameter};
 use regex::Regex;
 
 /// Whose conventions a checkpoint follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// As the module declares it: same names, same shapes.
+    /// As the module declares it: same names, same shapes. So do Burn's own records.
     #[default]
     Burn,
-    /// PyTorch's: a `Linear`'s weight is stored `[out, in]`, and the norms say `weight` and `bias` for
-    /// `gamma` and `beta`.
+    /// PyTorch's.
+    ///
+    /// | Burn | PyTorch |
+    /// |---|---|
+    /// | weight of `Linear` `[in, out]` | stored `[out, in]` |
+    /// | `gamma`, `beta` of a norm; `alpha` of `PRelu` | `weight`, `bias`; `weight` |
+    /// | `BatchNorm` | its `num_batches_tracked` is left alone |
+    /// | `Embedding`, convolutions and transposed ones | the same |
+    /// | `MultiHeadAttention`: `query`, `key`, `value`; `output` | parts of `in_proj_weight` and `in_proj_bias`; `out_proj` |
+    /// | `Lstm`, `BiLstm`: gates input, forget, cell, output | parts of `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0` (`_reverse`) |
+    /// | `Gru`, `BiGru`: gates reset, update, new | likewise; with `reset_after`, as PyTorch computes it |
+    /// | `Rnn`, `BiRnn` | likewise, one part |
+    /// | `TransformerEncoderLayer`: `mha`, `pwff` | `self_attn`, `linear1` and `linear2` |
+    /// | `TransformerDecoderLayer`: `self_attn`, `cross_attn` | `self_attn`, `multihead_attn` |
+    /// | their `norm_1` … | `norm1` …, once [`Names::norm_first`] said in which order |
+    ///
+    /// A tensor under the plain name (`attention.query.weight`) is preferred if there is one. What PyTorch has
+    /// and Burn has not is reported as a tensor without a parameter: attention with `bias_k` or of several
+    /// widths, an LSTM with projections, layers of a recurrent module beyond the first (make a `Vec` of
+    /// modules of them and [rename](Names::rename) `_l0`). How modules compute is not in a
+    /// checkpoint: activations, `norm_first`, `reset_after` and epsilons are for their configuration.
     PyTorch,
 }
 
@@ -18,57 +38,164 @@ pub enum Layout {
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     layout: Layout,
-    rules: Vec<(Regex, String)>,
+    rules: Vec<Rule>,
+    norm_first: Option<bool>,
 }
 
-/// Burn's classes whose scale and shift are called `gamma` and `beta`.
-const NORMS: [&str; 5] = [
-    "BatchNorm",
-    "GroupNorm",
-    "InstanceNorm",
-    "LayerNorm",
-    "RmsNorm",
-];
+#[derive(Debug, Clone)]
+struct Rule {
+    pattern: Regex,
+    with: String,
+    /// The part of the tensor, if the rule names one.
+    part: Option<(usize, usize)>,
+}
 
 impl Names {
     /// The conventions of `layout` and no rule.
     pub fn new(layout: Layout) -> Self {
         Self {
             layout,
-            rules: Vec::new(),
+            ..Self::default()
         }
     }
 
-    /// Adds a rule, applied to the path after the earlier ones: every match of the regular expression
-    /// `pattern` is replaced by `with` (`$1` is the first group).
+    /// Adds a rule, applied to the path after the layout's conventions and the earlier rules: every match of
+    /// the regular expression `pattern` is replaced by `with` (`$1` is the first group).
+    ///
+    /// A rule that matches nothing does no harm by itself; if the module and the checkpoint do not match, the
+    /// error points it out.
     ///
     /// # Errors
     /// [`Error::Rule`] if `pattern` is no regular expression.
-    pub fn rename(mut self, pattern: &str, with: &str) -> Result<Self, Error> {
+    pub fn rename(self, pattern: &str, with: &str) -> Result<Self, Error> {
+        self.rule(pattern, with, None)
+    }
+
+    /// Adds a rule as [`Self::rename`] does, for parameters that share a tensor of which each is one of
+    /// `parts` equal parts along the first axis as it is stored; `part` counts from 0. Nothing is copied or
+    /// read twice for it.
+    ///
+    /// ```
+    /// # use outsize_core::{Layout, Names};
+    /// // One tensor `qkv.weight` of shape [3 * width, width]:
+    /// let names = Names::new(Layout::PyTorch)
+    ///     .part(r"\bq_proj\.", "qkv.", 0, 3)?
+    ///     .part(r"\bk_proj\.", "qkv.", 1, 3)?
+    ///     .part(r"\bv_proj\.", "qkv.", 2, 3)?;
+    /// # Ok::<(), outsize_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Rule`] if `pattern` is no regular expression, or there is no such part.
+    pub fn part(self, pattern: &str, with: &str, part: usize, parts: usize) -> Result<Self, Error> {
+        if part >= parts {
+            return Err(Error::Rule {
+                pattern: pattern.to_string(),
+                reason: format!("there is no part {part} of {parts}: they count from 0"),
+            });
+        }
+        self.rule(pattern, with, Some((part, parts)))
+    }
+
+    fn rule(
+        mut self,
+        pattern: &str,
+        with: &str,
+        part: Option<(usize, usize)>,
+    ) -> Result<Self, Error> {
         let regex = Regex::new(pattern).map_err(|error| Error::Rule {
             pattern: pattern.to_string(),
-            reason: error.to_string(),
+            reason: format!("it is not a regular expression: {error}"),
         })?;
-        self.rules.push((regex, with.to_string()));
+        self.rules.push(Rule {
+            pattern: regex,
+            with: with.to_string(),
+            part,
+        });
         Ok(self)
     }
 
-    /// The name of the tensor that holds `parameter`.
+    /// Says whether the transformers of the module have `norm_first` set, which decides which norm of Burn's
+    /// is which of PyTorch's. Without it such a checkpoint is refused rather than loaded wrong.
+    pub fn norm_first(mut self, norm_first: bool) -> Self {
+        self.norm_first = Some(norm_first);
+        self
+    }
+
+    /// The name of the tensor that holds `parameter`, PyTorch's packed modules aside.
     pub fn tensor(&self, parameter: &Parameter) -> String {
+        self.plain(parameter).tensor
+    }
+
+    fn plain(&self, parameter: &Parameter) -> Location {
         let mut name = parameter.path.clone();
-        if self.layout == Layout::PyTorch && NORMS.contains(&parameter.class()) {
-            let field = match parameter.field() {
-                "gamma" => "weight",
-                "beta" => "bias",
-                other => other,
-            };
+        if self.layout == Layout::PyTorch {
             name.truncate(name.len() - parameter.field().len());
-            name.push_str(field);
+            name.push_str(torch::field(parameter));
         }
-        for (pattern, with) in &self.rules {
-            name = pattern.replace_all(&name, with.as_str()).into_owned();
+        self.apply(Location::whole(name))
+    }
+
+    /// Where the value may be, the preferred place first.
+    ///
+    /// # Errors
+    /// The other places cannot be told: [`Self::norm_first`] is needed.
+    pub(crate) fn locations(
+        &self,
+        parameter: &Parameter,
+    ) -> (Location, Result<Option<Location>, NormOrder>) {
+        let plain = self.plain(parameter);
+        let packed = match self.layout {
+            Layout::Burn => Ok(None),
+            Layout::PyTorch => torch::location(parameter, self.norm_first).map(|location| {
+                let location = self.apply(location);
+                (location != plain).then_some(location)
+            }),
+        };
+        (plain, packed)
+    }
+
+    fn apply(&self, mut location: Location) -> Location {
+        for rule in &self.rules {
+            if !rule.pattern.is_match(&location.tensor) {
+                continue;
+            }
+            location.tensor = rule
+                .pattern
+                .replace_all(&location.tensor, rule.with.as_str())
+                .into_owned();
+            if let Some((part, parts)) = rule.part {
+                (location.part, location.parts) = (part, parts);
+            }
         }
-        name
+        location
+    }
+
+    /// The patterns of the rules that match no parameter.
+    pub(crate) fn unused(&self, parameters: &[Parameter]) -> Vec<String> {
+        (0..self.rules.len())
+            .filter(|at| {
+                let before = Self {
+                    rules: self.rules[..*at].to_vec(),
+                    ..self.clone()
+                };
+                let rule = &self.rules[*at];
+                !parameters.iter().any(|parameter| {
+                    let (plain, packed) = before.locations(parameter);
+                    rule.pattern.is_match(&plain.tensor)
+                        || matches!(packed, Ok(Some(other)) if rule.pattern.is_match(&other.tensor))
+                })
+            })
+            .map(|at| self.rules[at].pattern.as_str().to_string())
+            .collect()
+    }
+
+    /// Whether a tensor that belongs to no parameter can be left alone, `has` telling which others are used.
+    pub(crate) fn is_bookkeeping(&self, tensor: &str, has: impl Fn(&str) -> bool) -> bool {
+        self.layout == Layout::PyTorch
+            && tensor
+                .strip_suffix("num_batches_tracked")
+                .is_some_and(|prefix| has(&format!("{prefix}running_mean")))
     }
 
     /// Whether the tensor is stored with its two axes the other way round than
@@ -87,6 +214,7 @@ impl Names {
 mod tests {
     use super::*;
     use crate::Kind;
+    use burn::tensor::DType;
 
     fn parameter(path: &str, class: &str, shape: &[usize]) -> Parameter {
         let mut containers = vec!["Vec".to_string(); path.matches('.').count()];
@@ -96,9 +224,12 @@ mod tests {
             containers,
             kind: Kind::Float,
             shape: shape.to_vec(),
+            dtype: DType::F32,
             hooked: false,
+            streams: true,
             autodiff: false,
             flips: false,
+            quantized: false,
         }
     }
 

@@ -2,6 +2,8 @@ use crate::Names;
 use burn::tensor::DType;
 use outsize_plan::{Access, Budget, Needs};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// In which type float parameters are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,11 +16,15 @@ pub enum FloatType {
 }
 
 /// How a module is planned, loaded and run.
+///
+/// By default strictly: every parameter must have a tensor and every tensor a parameter. See
+/// [`Self::strict`], [`Self::allow_extra`], [`Self::allow_missing`] and [`Self::ignore`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Bytes that outsize may hold on each device.
     pub budget: Budget,
-    /// What of the budget is needed besides weights.
+    /// What of the budget is needed besides weights. [`Needs::overflow`] is for modules that hold more
+    /// weights at once than the two largest of one layer.
     pub needs: Needs,
     /// In which type float parameters are held; 32-bit floats unless said.
     pub float_type: FloatType,
@@ -33,6 +39,9 @@ pub struct Options {
     pub order: Option<Vec<String>>,
     /// The largest tile of a parameter that is read by tiles, in bytes.
     pub tile_bytes: u64,
+    /// Parameters of fewer bytes than this always stay in memory: reading them for each pass costs more time
+    /// than they take memory.
+    pub small_tensor_bytes: u64,
     /// The least size of the ring in bytes, if anything is streamed.
     pub min_ring_bytes: u64,
     /// Reads in flight.
@@ -45,8 +54,14 @@ pub struct Options {
     /// saved and nobody needs.
     pub ignore: Vec<String>,
     /// Do not complain about parameters that the checkpoint lacks: they keep their own initialisation,
-    /// which is made when they are first used and is no part of the budget.
+    /// which is made when they are first used and is no part of the budget. Parameters whose tensor has another
+    /// shape or type are an error nevertheless.
     pub allow_missing: bool,
+    /// Once another thread or a signal sets it, the pass under way ends with [`Error::Stopped`] at the next weight
+    /// that it asks for, and so does every later one until it is cleared.
+    ///
+    /// [`Error::Stopped`]: crate::Error::Stopped
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for Options {
@@ -61,24 +76,34 @@ impl Default for Options {
             access: HashMap::new(),
             order: None,
             tile_bytes: 4 << 20,
+            small_tensor_bytes: 64 << 10,
             min_ring_bytes: 0,
             readers: stream.readers,
             piece_bytes: stream.piece_bytes,
             allow_extra: false,
             ignore: Vec::new(),
             allow_missing: false,
+            stop: None,
         }
     }
 }
 
 impl Options {
+    /// Sets [`Self::allow_extra`] and [`Self::allow_missing`] together, as PyTorch's `strict` does: neither
+    /// if `strict`, which is the default; both if not.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.allow_extra = !strict;
+        self.allow_missing = !strict;
+        self
+    }
+
     /// What the planner needs to know of these.
     pub fn plan(&self) -> outsize_plan::Options {
         outsize_plan::Options {
             needs: self.needs,
             tile_bytes: self.tile_bytes,
+            small_tensor: self.small_tensor_bytes,
             min_ring: self.min_ring_bytes,
-            ..outsize_plan::Options::default()
         }
     }
 }

@@ -1,5 +1,6 @@
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Bool, Int, Tensor};
+use burn::module::{Module, ModuleVisitor, Param, Reparameterization, Reparameterizer};
+use burn::tensor::{Bool, BoolStore, DType, Int, Tensor};
+use std::collections::HashSet;
 
 /// What kind of numbers a parameter holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,18 +24,30 @@ pub struct Parameter {
     pub kind: Kind,
     /// Its shape as saved in a record: what a checkpoint of Burn's own layout holds.
     pub shape: Vec<usize>,
+    /// The type that its device gives to numbers of this kind.
+    pub dtype: DType,
     /// Whether a reparameterization is attached to it.
     pub hooked: bool,
+    /// Whether one can be. Integers, booleans and running state, such as a `BatchNorm`'s, cannot be streamed:
+    /// they are always resident.
+    pub streams: bool,
     /// Whether it is on an autodiff device.
     pub autodiff: bool,
     /// Whether loading a value transposes it (`LinearLayout::Col`).
     pub flips: bool,
+    /// Whether its value is quantised.
+    pub quantized: bool,
 }
 
 impl Parameter {
     /// The name of the class that holds the parameter, without `Struct:`.
     pub fn class(&self) -> &str {
-        let class = self.containers.last().map_or("", String::as_str);
+        self.class_at(self.containers.len().wrapping_sub(1))
+    }
+
+    /// The name of the class that holds component `depth` of the path.
+    pub(crate) fn class_at(&self, depth: usize) -> &str {
+        let class = self.containers.get(depth).map_or("", String::as_str);
         class.split_once(':').map_or(class, |(_, name)| name)
     }
 
@@ -48,9 +61,7 @@ impl Parameter {
     pub fn block(&self, no_split: &[String]) -> &str {
         let mut end = 0;
         for (depth, part) in self.path.split('.').enumerate() {
-            let class = self.containers.get(depth).map_or("", String::as_str);
-            let class = class.split_once(':').map_or(class, |(_, name)| name);
-            if no_split.iter().any(|wanted| wanted == class) {
+            if no_split.iter().any(|wanted| wanted == self.class_at(depth)) {
                 return self.path[..end].trim_end_matches('.');
             }
             end += part.len() + 1;
@@ -61,9 +72,57 @@ impl Parameter {
 
 /// The parameters of `module` in the order in which it declares them. Allocates no weight.
 pub fn parameters<M: Module>(module: &M) -> Vec<Parameter> {
+    let mut found = visit(module);
+    if found.iter().any(|parameter| parameter.hooked) {
+        for parameter in &mut found {
+            parameter.streams = parameter.hooked;
+        }
+        return found;
+    }
+    // Some parameters go through the mapper but lose the hook: tried on a clone, which shares the
+    // parameters' storage and initialises none of it.
+    let tried = visit(&module.clone().apply_reparameterization(Try));
+    let sticks: HashSet<&str> = tried
+        .iter()
+        .filter(|parameter| parameter.hooked)
+        .map(|parameter| parameter.path.as_str())
+        .collect();
+    for parameter in &mut found {
+        parameter.streams = sticks.contains(parameter.path.as_str());
+    }
+    found
+}
+
+fn visit<M: Module>(module: &M) -> Vec<Parameter> {
     let mut list = List::default();
     module.visit(&mut list);
     list.found
+}
+
+/// A hook that does nothing, to see where hooks hold.
+#[derive(Module, Debug)]
+struct Hook {}
+
+impl Reparameterization for Hook {
+    const NAME: &'static str = "hook";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        base
+    }
+}
+
+struct Try;
+
+impl Reparameterizer for Try {
+    type Reparam = Hook;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        _path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Hook>) {
+        (param, Some(Hook {}))
+    }
 }
 
 /// Container type of Burn's own traversal below a parameter that carries a hook.
@@ -79,16 +138,19 @@ struct List {
 }
 
 impl List {
-    fn push(&mut self, kind: Kind, shape: Vec<usize>, autodiff: bool, flips: bool) {
+    fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType, autodiff: bool) {
         if self.inside_hook == 0 {
             self.found.push(Parameter {
                 path: self.path.join("."),
                 containers: self.containers.clone(),
                 kind,
                 shape,
+                dtype,
                 hooked: false,
+                streams: false,
                 autodiff,
-                flips,
+                flips: false,
+                quantized: false,
             });
         }
     }
@@ -117,22 +179,38 @@ impl ModuleVisitor for List {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.inside_hook > 0 {
+            return;
+        }
         let device = param.lazy_device();
-        let flips = D == 2 && !device.is_autodiff() && flips(param);
+        let quantized = param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_));
         self.push(
             Kind::Float,
             param.lazy_shape().to_vec(),
+            device.settings().float_dtype.into(),
             device.is_autodiff(),
-            flips,
         );
+        if let Some(parameter) = self.found.last_mut() {
+            parameter.quantized = quantized;
+            parameter.flips = D == 2 && !device.is_autodiff() && !quantized && flips(param);
+        }
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.push(Kind::Int, param.lazy_shape().to_vec(), false, false);
+        let device = param.lazy_device();
+        let dtype = device.settings().int_dtype.into();
+        self.push(
+            Kind::Int,
+            param.lazy_shape().to_vec(),
+            dtype,
+            device.is_autodiff(),
+        );
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.push(Kind::Bool, param.lazy_shape().to_vec(), false, false);
+        let dtype = DType::Bool(BoolStore::Native);
+        let autodiff = param.lazy_device().is_autodiff();
+        self.push(Kind::Bool, param.lazy_shape().to_vec(), dtype, autodiff);
     }
 }
 

@@ -1,11 +1,11 @@
+use crate::pass::Pass;
 use crate::{Access, Error};
-use burn::module::{Module, Param, ParamMapper, Reparameterization};
+use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_stream::{Convert, Lease, Stream, UnitId};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
 
 /// The handle of a parameter whose value comes from the checkpoint.
@@ -16,10 +16,9 @@ use std::sync::{Arc, OnceLock};
 ///
 /// Its methods cannot return errors where Burn calls them. A failed read unwinds to
 /// [`Dispatched::run`](crate::Dispatched::run), which returns it.
-#[derive(Module, Debug)]
+#[derive(Debug, Clone)]
 pub struct Streamed {
-    #[module(skip)]
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// What a handle knows of its parameter.
@@ -27,6 +26,7 @@ pub(crate) struct Inner {
     /// Path in the module.
     pub(crate) path: Arc<str>,
     pub(crate) stream: Stream,
+    pub(crate) pass: Arc<Pass>,
     pub(crate) units: Units,
     /// As stored in the checkpoint: before any transposition.
     pub(crate) shape: Vec<usize>,
@@ -65,19 +65,11 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// The panic payload that carries an error to [`Dispatched::run`](crate::Dispatched::run).
-pub(crate) struct Raised(pub(crate) Error);
-
-fn raise(error: Error) -> ! {
-    // Not `panic!`: this is no bug, and no panic message belongs on the user's screen.
-    resume_unwind(Box::new(Raised(error)))
-}
-
 impl Reparameterization for Streamed {
     const NAME: &'static str = "streamed";
 
     fn apply<const D: usize>(&self, _placeholder: Tensor<D>) -> Tensor<D> {
-        self.inner.value().unwrap_or_else(|error| raise(error))
+        self.inner.or_raise(self.inner.value())
     }
 }
 
@@ -120,7 +112,7 @@ impl Streamed {
     /// [`Error::Access`] if the parameter is not streamed by tiles.
     pub fn tiles(&self) -> impl Iterator<Item = (Range<usize>, Tensor<2>)> + '_ {
         let Units::Tiles { rows, ids } = &self.inner.units else {
-            raise(self.inner.refuse("its tiles"))
+            self.inner.pass.raise(self.inner.refuse("its tiles"))
         };
         let (height, width) = (self.inner.shape[0], self.inner.shape[1]);
         ids.iter().enumerate().map(move |(tile, unit)| {
@@ -129,7 +121,7 @@ impl Streamed {
                 .inner
                 .lease(*unit)
                 .and_then(|lease| self.inner.tensor::<2>(lease, &[range.len(), width]));
-            (range, tensor.unwrap_or_else(|error| raise(error)))
+            (range, self.inner.or_raise(tensor))
         })
     }
 
@@ -138,11 +130,23 @@ impl Streamed {
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with [`Error::Row`].
     pub fn rows(&self, ids: &[usize]) -> Tensor<2> {
-        self.inner.rows(ids).unwrap_or_else(|error| raise(error))
+        self.inner.or_raise(self.inner.rows(ids))
     }
 }
 
 impl Inner {
+    fn or_raise<T>(&self, result: Result<T, Error>) -> T {
+        result.unwrap_or_else(|error| self.pass.raise(error))
+    }
+
+    /// Ends the pass because the module is used for something that it cannot do.
+    pub(crate) fn refuse_use(&self, what: &'static str) -> ! {
+        self.pass.raise(Error::Misuse {
+            path: self.path.to_string(),
+            what,
+        })
+    }
+
     fn refuse(&self, asked: &'static str) -> Error {
         Error::Access {
             path: self.path.to_string(),
@@ -156,11 +160,18 @@ impl Inner {
     }
 
     fn lease(&self, unit: UnitId) -> Result<Lease, Error> {
-        Ok(self.stream.lease(unit)?)
+        use outsize_stream::Error::{Read, Reader, Truncated};
+        self.pass.check(&self.path);
+        match self.stream.lease(unit) {
+            // It may have been read ahead before this pass began, and what was wrong been put right since.
+            Err(Read { .. } | Reader { .. } | Truncated { .. }) => Ok(self.stream.lease(unit)?),
+            other => Ok(other?),
+        }
     }
 
     /// The parameter's value, as `Param::val()` should give it.
     fn value<const D: usize>(&self) -> Result<Tensor<D>, Error> {
+        self.pass.check(&self.path);
         if let Some(resident) = &self.resident
             && let Some(tensor) = resident
                 .get()
@@ -201,6 +212,7 @@ impl Inner {
     }
 
     fn rows(&self, ids: &[usize]) -> Result<Tensor<2>, Error> {
+        self.pass.check(&self.path);
         let (height, width) = match self.shape[..] {
             [height, width] => (height, width),
             _ => return Err(self.refuse("single rows")),

@@ -1,8 +1,9 @@
-use crate::matching::match_parameters;
-use crate::{Access, Error, Kind, Options, parameters};
+use crate::matching::{Matched, match_parameters};
+use crate::registry::{in_order, recurrent_layer};
+use crate::{Error, Options, parameters};
 use burn::module::Module;
 use outsize_checkpoint::Checkpoint;
-use outsize_plan::{Block, Tensor, Tree};
+use outsize_plan::{Block, DeviceMap, Tensor, Tree, infer, unit_footprint};
 use std::collections::HashMap;
 
 /// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
@@ -17,30 +18,70 @@ pub fn tree<M: Module>(
     options: &Options,
 ) -> Result<Tree, Error> {
     let matched = match_parameters(&parameters(module), checkpoint, options)?;
-    let mut users: HashMap<usize, usize> = HashMap::new();
-    for at in matched.iter().filter_map(|entry| entry.tensor) {
-        *users.entry(at).or_default() += 1;
+    Ok(build(&matched, options))
+}
+
+/// Where each weight of `module` lives: [`tree`] and [`infer`], with a ring that holds all of a recurrent
+/// layer if the budget allows it, since such a layer asks for its weights at every step.
+///
+/// # Errors
+/// As these two.
+pub fn plan<M: Module>(
+    module: &M,
+    checkpoint: &Checkpoint,
+    options: &Options,
+) -> Result<DeviceMap, Error> {
+    let matched = match_parameters(&parameters(module), checkpoint, options)?;
+    let tree = build(&matched, options);
+    let least = options.plan();
+    let roomy = outsize_plan::Options {
+        min_ring: least.min_ring.max(recurrent_bytes(&matched)),
+        ..least
+    };
+    Ok(infer(&tree, &options.budget, &roomy).or_else(|_| infer(&tree, &options.budget, &least))?)
+}
+
+/// The ring in which all of the largest recurrent layer has room, in bytes; zero if there is none.
+fn recurrent_bytes(matched: &[Matched]) -> u64 {
+    let mut layers: HashMap<&str, u64> = HashMap::new();
+    for entry in matched {
+        if let (Some(stored), Some(layer)) = (&entry.stored, recurrent_layer(entry)) {
+            let bytes = layers.entry(layer).or_default();
+            *bytes = bytes.saturating_add(unit_footprint(entry.bytes(stored)));
+        }
+    }
+    // What lies in the ring from before leaves gaps: half as much again.
+    layers
+        .into_values()
+        .map(|bytes| bytes.saturating_add(bytes / 2))
+        .max()
+        .unwrap_or(0)
+}
+
+fn build(matched: &[Matched], options: &Options) -> Tree {
+    let mut users: HashMap<_, usize> = HashMap::new();
+    for entry in matched.iter().filter(|entry| entry.parameter.streams) {
+        if let Some(stored) = &entry.stored {
+            *users.entry(stored.key).or_default() += 1;
+        }
     }
     let mut blocks: Vec<Block> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
-    for entry in crate::dispatch::in_order(&matched, options) {
-        let Some(at) = entry.tensor else {
+    for entry in in_order(matched, options) {
+        let Some(stored) = &entry.stored else {
             continue; // keeps its own initialisation, which is the module's affair
         };
-        let stored = &checkpoint.tensors()[at];
         let name = entry.parameter.block(&options.no_split);
+        let streams = entry.parameter.streams;
+        let shared = streams && users[&stored.key] > 1;
         let tensor = Tensor {
             name: entry.parameter.path.clone(),
             bytes: entry.bytes(stored),
-            stored_bytes: stored.len,
-            access: match entry.parameter.kind {
-                Kind::Float => *options
-                    .access
-                    .get(&entry.parameter.path)
-                    .unwrap_or(&Access::Whole),
-                _ => Access::Whole,
-            },
-            tied: (users[&at] > 1).then(|| stored.name.clone()),
+            stored_bytes: stored.info.len,
+            row_bytes: entry.held(stored, stored.row_bytes()),
+            access: entry.access(options),
+            tied: shared.then(|| format!("{:?}", stored.key)),
+            always_resident: !streams,
         };
         let block = *known.entry(name).or_insert_with(|| {
             blocks.push(Block {
@@ -52,5 +93,5 @@ pub fn tree<M: Module>(
         });
         blocks[block].tensors.push(tensor);
     }
-    Ok(Tree { blocks })
+    Tree { blocks }
 }

@@ -287,14 +287,42 @@ fn a_file_cut_short_is_an_error_and_the_next_run_works() {
         .unwrap();
     let whole = std::fs::read(&shard).unwrap();
     let file = std::fs::File::options().write(true).open(&shard).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
     file.set_len(4096).unwrap();
     let error = (0..3)
         .find_map(|_| model.run(|stack| stack.forward(ids(&Device::flex()))).err())
         .expect("a pass over a missing shard succeeded three times");
     assert!(matches!(error, Error::Stream(_)), "{error}");
     assert!(error.to_string().contains(".safetensors"), "{error}");
+    // Put back as it was, its time included: otherwise it might be another file.
     std::os::unix::fs::FileExt::write_all_at(&file, &whole, 0).unwrap();
+    file.set_modified(modified).unwrap();
     assert_eq!(bits(&model), expected);
+}
+
+#[test]
+fn a_file_written_over_since_it_was_opened_is_an_error() {
+    let (_dir, path) = folder();
+    write_checkpoint(&path, &Names::default(), Dtype::F32);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = options(Some(12 << 20), &Names::default());
+    let module = Stack::new(&Device::flex());
+    let tree = outsize_core::tree(&module, &checkpoint, &options).unwrap();
+    let map = outsize_plan::infer(&tree, &options.budget, &options.plan()).unwrap();
+    // Between opening and dispatching: the header may no longer be true of the file.
+    let shard = checkpoint.files()[0].path();
+    let file = std::fs::File::options().write(true).open(shard).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
+    file.set_modified(later).unwrap();
+    let model = outsize_core::dispatch(module, &checkpoint, &map, &options).unwrap();
+    let error = model
+        .run(|stack| stack.forward(ids(&Device::flex())))
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::Stream(outsize_stream::Error::Changed { .. })),
+        "{error}"
+    );
+    assert!(error.to_string().contains(".safetensors"), "{error}");
 }
 
 /// What the child process of [`peak_memory_is_within_the_budget`] does: run passes under a budget, or

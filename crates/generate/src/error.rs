@@ -60,13 +60,65 @@ pub enum Error {
         /// What it should have been.
         expected: &'static str,
     },
-    /// tokenizer_config.json asks for a beginning-of-text token that tokenizer.json does not have.
-    #[error("{}: add_bos_token is true, but bos_token {token:?} is not in tokenizer.json: correct one of the two files", path.display())]
-    UnknownBos {
+    /// tokenizer_config.json asks for a special token that tokenizer.json does not have.
+    #[error("{}: {flag} is true, but {key} {token:?} is not in tokenizer.json: correct one of the two files", path.display())]
+    UnknownSpecial {
         /// The tokenizer_config.json.
         path: PathBuf,
+        /// What asks for the token.
+        flag: &'static str,
+        /// What names it.
+        key: &'static str,
         /// The missing token.
         token: String,
+    },
+    /// generation_config.json asks for something that would change the text and is not built in.
+    #[error(
+        "{}: {key} is {found}, which changes the text and is not supported: set other values with flags and pass \
+         --generation-config none, or give it a copy of the file without {key}",
+        path.display()
+    )]
+    UnsupportedKey {
+        /// The generation_config.json.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// Its value, as JSON.
+        found: String,
+    },
+    /// The prompt is already as long as generation_config.json allows a text to be.
+    #[error(
+        "the prompt takes {prompt} tokens and {} allows a text of {max_length} (max_length): give --max-new-tokens",
+        path.display()
+    )]
+    MaxLength {
+        /// The generation_config.json.
+        path: PathBuf,
+        /// The prompt's length, in tokens.
+        prompt: usize,
+        /// What is allowed, in tokens.
+        max_length: usize,
+    },
+    /// A stop string cannot serve as one.
+    #[error(
+        "the stop strings cannot be used ({reason}): correct --stop or stop_strings in generation_config.json"
+    )]
+    StopString {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The tokenizer gives a token that the model does not have.
+    #[error(
+        "the tokenizer gives token {id} ({token:?}), but the model has only {vocab_size} (vocab_size in config.json): \
+         tokenizer.json and the model do not belong together"
+    )]
+    OutOfVocabulary {
+        /// The token's id.
+        id: u32,
+        /// Its spelling.
+        token: String,
+        /// How many tokens the model has.
+        vocab_size: usize,
     },
     /// The tokenizer refused a text.
     #[error("the tokenizer cannot encode this text: {reason}")]
@@ -100,14 +152,24 @@ pub enum Error {
         /// The value given.
         value: f32,
     },
+    /// `--repetition-penalty` is not a positive number.
+    #[error(
+        "--repetition-penalty is {value}, expected a finite number above 0 (1 changes nothing, above 1 discourages repetition)"
+    )]
+    RepetitionPenalty {
+        /// The value given.
+        value: f32,
+    },
     /// `--top-k` is zero, which would leave no token to choose.
     #[error(
         "--top-k is 0, which leaves no token to choose from: give at least 1, or leave it out to choose among all"
     )]
     TopK,
-    /// `--top-p` is not a share of the probability.
-    #[error("--top-p is {value}, expected a number above 0 and at most 1")]
-    TopP {
+    /// `--top-p` or `--min-p` is not a share of the probability.
+    #[error("{flag} is {value}, expected a number from 0 to 1")]
+    Share {
+        /// The flag that sets the value.
+        flag: &'static str,
         /// The value given.
         value: f32,
     },
@@ -139,7 +201,7 @@ pub enum Error {
     /// The prompt leaves no room for a new token.
     #[error(
         "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise --context \
-         above {needed} or shorten the prompt"
+         above {needed}, shorten the prompt, or pass --when-full slide"
     )]
     PromptTooLong {
         /// The prompt's length plus what the model already holds, in tokens.

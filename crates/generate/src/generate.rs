@@ -17,11 +17,17 @@ pub trait Decoder {
     /// The model's own.
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, Self::Error>;
 
-    /// How many tokens the sequence can hold, in tokens.
-    fn context(&self) -> usize;
+    /// How many tokens the sequence can hold, in tokens; `None` if the oldest make room for new ones.
+    fn context(&self) -> Option<usize>;
 
     /// How many tokens the sequence holds now, in tokens.
     fn position(&self) -> usize;
+
+    /// Whether a forward pass failed only because somebody wants it to end: generation then ends as if
+    /// the caller had asked.
+    fn is_stopped(_error: &Self::Error) -> bool {
+        false
+    }
 }
 
 /// What to generate.
@@ -31,9 +37,9 @@ pub struct Request {
     pub ids: Vec<u32>,
     /// The most tokens to generate.
     pub max_new_tokens: usize,
-    /// Tokens that end the text; see [`eos_ids`](crate::eos_ids).
+    /// Tokens that end the text; see [`GenerationConfig::eos_token_id`](crate::GenerationConfig::eos_token_id).
     pub eos: Vec<u32>,
-    /// How tokens are chosen.
+    /// How tokens are chosen. A repetition penalty counts the tokens of this request: prompt and new ones.
     pub sampling: Sampling,
 }
 
@@ -46,7 +52,9 @@ pub enum Finish {
     Length,
     /// The context is full, before `max_new_tokens` were generated.
     Context,
-    /// The caller asked to stop.
+    /// The text holds a string that ends it; see [`generate_text`](crate::generate_text).
+    StopString,
+    /// The caller asked to stop, between tokens or in the middle of a pass.
     Stopped,
 }
 
@@ -88,7 +96,7 @@ pub enum GenerateError<E> {
 /// Generates tokens until the text ends, the request's or the context's limit is reached, or `on_token` breaks.
 ///
 /// `on_token` gets each new token as soon as it is chosen, except a token that ends the text. The prompt and the new tokens
-/// together never exceed [`Decoder::context`]. The last new token is not given to the model, so the decoder's position ends one
+/// together never exceed [`Decoder::context`], if there is one. The last new token is not given to the model, so the decoder's position ends one
 /// short of the text. Nothing is computed if `max_new_tokens` is 0.
 ///
 /// # Errors
@@ -100,6 +108,7 @@ pub fn generate<D: Decoder>(
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Outcome, GenerateError<D::Error>> {
     let mut sampler = Sampler::new(request.sampling)?;
+    sampler.see(&request.ids);
     let (limit, at_limit) = limit(decoder, request)?;
     let mut outcome = Outcome {
         tokens: Vec::new(),
@@ -114,7 +123,14 @@ pub fn generate<D: Decoder>(
             None => decoder.forward(&request.ids),
             Some(&last) => decoder.forward(&[last]),
         };
-        let token = sampler.sample(&logits.map_err(GenerateError::Model)?)?;
+        let logits = match logits {
+            Err(error) if D::is_stopped(&error) => {
+                outcome.finish = Finish::Stopped;
+                break;
+            }
+            logits => logits.map_err(GenerateError::Model)?,
+        };
+        let token = sampler.sample(&logits)?;
         let seconds = started.elapsed().as_secs_f64();
         if outcome.tokens.is_empty() {
             outcome.prefill_seconds = seconds;
@@ -139,7 +155,9 @@ fn limit<D: Decoder>(decoder: &D, request: &Request) -> Result<(usize, Finish), 
     if request.ids.is_empty() {
         return Err(Error::EmptyPrompt);
     }
-    let context = decoder.context();
+    let Some(context) = decoder.context() else {
+        return Ok((request.max_new_tokens, Finish::Length));
+    };
     let needed = decoder.position().saturating_add(request.ids.len());
     let room = match context.checked_sub(needed) {
         Some(room) if room > 0 || request.max_new_tokens == 0 => room,

@@ -1,6 +1,6 @@
 //! Small JSON files of a checkpoint, read with a limit: they come from strangers.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
@@ -9,31 +9,43 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 
 /// The most bytes read from a configuration file. Real ones stay under 2 MiB.
-const CONFIG_LIMIT: u64 = 16 << 20;
+pub(crate) const CONFIG_LIMIT: u64 = 16 << 20;
+
+/// The most characters of a file's content that an error message repeats.
+const MOST_SHOWN: usize = 60;
 
 /// All bytes of the file at `path`, or `None` if there is no such file.
 ///
 /// # Errors
-/// [`Error::Read`], or [`Error::TooLarge`] above `limit` bytes, of which no more than the limit were read.
+/// [`Error::Read`], or [`Error::TooLarge`] above `limit` bytes, of which no more than the limit was read.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
     let failed = |source| Error::Read {
         path: path.to_owned(),
         source,
     };
-    let file = match File::open(path) {
-        Ok(file) => file,
+    let too_large = || Error::TooLarge {
+        path: path.to_owned(),
+        limit,
+    };
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
+    // To open a pipe would wait for somebody to write.
+    if !metadata.is_file() {
+        return Err(failed(std::io::Error::other("it is not a regular file")));
+    }
+    if metadata.len() > limit {
+        return Err(too_large());
+    }
+    let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(failed)?;
     if bytes.len() as u64 > limit {
-        return Err(Error::TooLarge {
-            path: path.to_owned(),
-            limit,
-        });
+        return Err(too_large());
     }
     Ok(Some(bytes))
 }
@@ -50,8 +62,46 @@ pub(crate) fn read_config(path: &Path) -> Result<Option<Map<String, Value>>> {
         Ok(object) => Ok(Some(object)),
         Err(error) => Err(Error::NotJson {
             path: path.to_owned(),
-            reason: error.to_string(),
+            reason: reason(&bytes, &error),
         }),
+    }
+}
+
+/// What the parser said, and the key it was at: Python writes `NaN` and `Infinity`, which are not JSON.
+fn reason(bytes: &[u8], error: &serde_json::Error) -> String {
+    match key_before(bytes, error.line(), error.column()) {
+        Some(key) => format!("{error}, near {}", shorten(&format!("{key:?}"))),
+        None => error.to_string(),
+    }
+}
+
+/// The last key that begins before a place in the text.
+fn key_before(bytes: &[u8], line: usize, column: usize) -> Option<String> {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let before: usize = lines.take(line.checked_sub(1)?).map(<[u8]>::len).sum();
+    let text = String::from_utf8_lossy(bytes.get(..(before + column).min(bytes.len()))?);
+    let before = text
+        .rmatch_indices(':')
+        .find_map(|(colon, _)| text[..colon].trim_end().strip_suffix('"'))?;
+    let (_, key) = before.rsplit_once('"')?;
+    Some(key.to_owned())
+}
+
+/// A value as JSON, short enough for a message.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        // Not worth the memory to write it out.
+        Value::Array(values) if values.len() > MOST_SHOWN => "a long list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+        value => shorten(&value.to_string()),
+    }
+}
+
+/// The beginning of a text.
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(MOST_SHOWN) {
+        Some((index, _)) => format!("{}…", &text[..index]),
+        None => text.to_owned(),
     }
 }
 
@@ -83,6 +133,40 @@ mod tests {
             read_bounded(folder.path(), 10),
             Err(Error::Read { .. })
         ));
+    }
+
+    #[test]
+    fn a_sparse_giant_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let message = read_config(&path).unwrap_err().to_string();
+        assert!(message.contains("larger than 16777216"), "{message}");
+    }
+
+    #[test]
+    fn the_key_at_fault_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        for text in [
+            "{\"a\": 1,\n \"top_p\": NaN, \"b\": 2}",
+            "{\"a\": 1, \"top_p\" : Infinity}",
+            "{\n\"top_p\":-Infinity\n}",
+            "{\"top_p\": 1e999}",
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let message = read_config(&path).unwrap_err().to_string();
+            assert!(message.contains("near \"top_p\""), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_short() {
+        let long = "é".repeat(1000);
+        assert_eq!(shown(&Value::from(long)).chars().count(), MOST_SHOWN + 1);
+        assert_eq!(shown(&Value::from(vec![1, 2])), "[1,2]");
+        assert_eq!(shown(&Value::from(vec!["x"; 100])), "a long list");
     }
 
     #[test]

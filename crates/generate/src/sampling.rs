@@ -1,5 +1,7 @@
 //! Choosing a token from logits.
 
+use std::collections::HashSet;
+
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -7,15 +9,22 @@ use crate::error::{Error, Result};
 
 /// How a token is chosen. The default is greedy: always the likeliest token.
 ///
-/// The filters apply in the order temperature, top-k, top-p, as in transformers.
+/// What is set applies in the order repetition penalty, temperature, top-k, top-p, min-p, as in transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sampling {
-    /// Logits are divided by this before they become probabilities; 0 takes the likeliest token and nothing else matters.
+    /// The logits of tokens that were seen are divided by this where they are positive and multiplied where they are negative,
+    /// as in [CTRL](https://arxiv.org/abs/1909.05858): above 1 discourages repetition, below 1 encourages it. Applies at any
+    /// temperature.
+    pub repetition_penalty: Option<f32>,
+    /// Logits are divided by this before they become probabilities; 0 takes the likeliest token and only the repetition
+    /// penalty matters beside it.
     pub temperature: f32,
     /// Choose among this many of the likeliest tokens, and those exactly as likely as the last of them.
     pub top_k: Option<usize>,
-    /// Choose among the likeliest tokens whose probabilities first add up to this share, in (0, 1].
+    /// Choose among the likeliest tokens whose probabilities first add up to this share, in [0, 1]. There is always one.
     pub top_p: Option<f32>,
+    /// Choose among the tokens that are at least this share as likely as the likeliest, in [0, 1].
+    pub min_p: Option<f32>,
     /// Start of the random numbers: the same seed and logits give the same tokens.
     pub seed: u64,
 }
@@ -29,6 +38,10 @@ pub struct Sampling {
 pub struct Sampler {
     sampling: Sampling,
     rng: Xoshiro256PlusPlus,
+    /// Tokens that the repetition penalty applies to; stays empty without one.
+    seen: HashSet<u32>,
+    /// Scratch: logits after the repetition penalty.
+    penalized: Vec<f32>,
     /// Scratch: logits to find the k-th largest in.
     ranked: Vec<f32>,
     /// Tokens to choose from and their weights, by ascending token.
@@ -58,32 +71,52 @@ impl Sampler {
     /// A sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// A temperature that is negative or not finite, a top-k of 0, a top-p outside (0, 1].
+    /// A temperature that is negative or not finite, a repetition penalty that is not finite and above 0, a top-k of 0, a top-p
+    /// or min-p outside [0, 1].
     pub fn new(sampling: Sampling) -> Result<Self> {
         let Sampling {
+            repetition_penalty,
             temperature,
             top_k,
             top_p,
+            min_p,
             seed,
         } = sampling;
         if !temperature.is_finite() || temperature < 0.0 {
             return Err(Error::Temperature { value: temperature });
         }
+        if let Some(value) = repetition_penalty
+            && !(value.is_finite() && value > 0.0)
+        {
+            return Err(Error::RepetitionPenalty { value });
+        }
         if top_k == Some(0) {
             return Err(Error::TopK);
         }
-        if let Some(value) = top_p
-            && !(value > 0.0 && value <= 1.0)
-        {
-            return Err(Error::TopP { value });
+        for (flag, share) in [("--top-p", top_p), ("--min-p", min_p)] {
+            if let Some(value) = share
+                && !(0.0..=1.0).contains(&value)
+            {
+                return Err(Error::Share { flag, value });
+            }
         }
         Ok(Self {
             sampling,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            seen: HashSet::new(),
+            penalized: Vec::new(),
             ranked: Vec::new(),
             candidates: Vec::new(),
             likeliest: Vec::new(),
         })
+    }
+
+    /// Counts `ids` among the tokens that the repetition penalty applies to. Each token that [`sample`](Self::sample) chooses is
+    /// counted by itself; a prompt has to be told.
+    pub fn see(&mut self, ids: &[u32]) {
+        if self.sampling.repetition_penalty.is_some() {
+            self.seen.extend(ids);
+        }
     }
 
     /// The next token, given `logits` of shape `[vocab]`. A logit of -inf excludes its token.
@@ -91,17 +124,81 @@ impl Sampler {
     /// # Errors
     /// No logits, a logit that is NaN or +inf, or only logits of -inf.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
-        let (likeliest, max) = first_maximum(logits)?;
+        let likeliest = self.weigh(logits)?;
+        let token = match self.sampling.temperature {
+            0.0 => likeliest,
+            _ => self.draw(likeliest),
+        };
+        self.see(&[token]);
+        Ok(token)
+    }
+
+    /// The tokens that [`sample`](Self::sample) would choose from and their probabilities, by ascending token. No random number
+    /// is taken, and nothing counts as seen.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    pub fn distribution(&mut self, logits: &[f32]) -> Result<Vec<(u32, f64)>> {
+        let likeliest = self.weigh(logits)?;
         if self.sampling.temperature == 0.0 {
-            return Ok(likeliest);
+            return Ok(vec![(likeliest, 1.0)]);
         }
-        self.collect_candidates(logits, max);
-        if let Some(top_p) = self.sampling.top_p
-            && top_p < 1.0
-        {
-            self.keep_top_p(f64::from(top_p));
+        let total = self.total();
+        Ok(self
+            .candidates
+            .iter()
+            .map(|candidate| (candidate.token, candidate.weight / total))
+            .collect())
+    }
+
+    /// Fills the candidates, at a temperature above 0, with what all filters leave; returns the likeliest token.
+    fn weigh(&mut self, logits: &[f32]) -> Result<u32> {
+        let (mut likeliest, mut max) = first_maximum(logits)?;
+        let penalized = self.penalize(logits);
+        let logits = match &penalized {
+            Some(penalized) => {
+                (likeliest, max) = first_maximum(penalized)?;
+                penalized
+            }
+            None => logits,
+        };
+        if self.sampling.temperature > 0.0 {
+            self.collect_candidates(logits, max);
+            if let Some(top_p) = self.sampling.top_p
+                && top_p < 1.0
+            {
+                self.keep_top_p(f64::from(top_p));
+            }
+            if let Some(min_p) = self.sampling.min_p {
+                // The likeliest token's weight is 1.
+                self.candidates
+                    .retain(|candidate| candidate.weight >= f64::from(min_p));
+            }
         }
-        Ok(self.draw(likeliest))
+        self.penalized = penalized.unwrap_or_default();
+        Ok(likeliest)
+    }
+
+    /// The logits after the repetition penalty, in the scratch memory, if there is one. What is finite stays so.
+    fn penalize(&mut self, logits: &[f32]) -> Option<Vec<f32>> {
+        let penalty = self.sampling.repetition_penalty?;
+        let mut penalized = std::mem::take(&mut self.penalized);
+        penalized.clear();
+        penalized.extend_from_slice(logits);
+        for &token in &self.seen {
+            // The embedding may have more rows than the head.
+            if let Some(logit) = penalized.get_mut(token as usize)
+                && logit.is_finite()
+            {
+                let scaled = if *logit < 0.0 {
+                    *logit * penalty
+                } else {
+                    *logit / penalty
+                };
+                *logit = scaled.clamp(f32::MIN, f32::MAX);
+            }
+        }
+        Some(penalized)
     }
 
     /// Fills the candidates with the tokens that top-k leaves.
@@ -130,7 +227,7 @@ impl Sampler {
         );
     }
 
-    /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`.
+    /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`; one always stays.
     fn keep_top_p(&mut self, top_p: f64) {
         let wanted = top_p * self.total();
         self.likeliest.clear();

@@ -15,6 +15,7 @@ use crate::tokenizer::{Role, Tokenizer};
 #[derive(Debug)]
 pub struct TextStream<'t> {
     tokenizer: &'t Tokenizer,
+    skip_special_tokens: bool,
     /// The tokens of the first text handed out. Behind them no token is treated as the first of a text.
     head: Vec<u32>,
     /// The last token whose text is out, if that is not in the head.
@@ -25,9 +26,10 @@ pub struct TextStream<'t> {
 
 impl<'t> TextStream<'t> {
     /// A stream that has seen no token.
-    pub(crate) fn new(tokenizer: &'t Tokenizer) -> Self {
+    pub(crate) fn new(tokenizer: &'t Tokenizer, skip_special_tokens: bool) -> Self {
         Self {
             tokenizer,
+            skip_special_tokens,
             head: Vec::new(),
             last: None,
             pending: Vec::new(),
@@ -39,7 +41,7 @@ impl<'t> TextStream<'t> {
     /// # Errors
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].
     pub fn push(&mut self, id: u32) -> Result<Option<String>> {
-        let role = self.tokenizer.role(id);
+        let role = self.tokenizer.role(id, self.skip_special_tokens);
         if role == Role::Nothing {
             return Ok(None);
         }
@@ -76,9 +78,10 @@ impl<'t> TextStream<'t> {
     /// The text of the surroundings alone, and with the waiting tokens after them.
     fn texts(&self) -> Result<(String, String)> {
         let mut ids: Vec<u32> = self.head.iter().copied().chain(self.last).collect();
-        let before = self.tokenizer.decode(&ids)?;
+        let before = self.tokenizer.decode(&ids, self.skip_special_tokens)?;
         ids.extend_from_slice(&self.pending);
-        Ok((before, self.tokenizer.decode(&ids)?))
+        let after = self.tokenizer.decode(&ids, self.skip_special_tokens)?;
+        Ok((before, after))
     }
 
     /// Counts the waiting tokens among those whose text is out.

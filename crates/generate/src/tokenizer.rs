@@ -1,15 +1,16 @@
 //! Text to token ids and back.
 
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tokenizers::decoders::DecoderWrapper;
+use tokenizers::models::ModelWrapper;
 
 use crate::error::{Error, Result};
-use crate::json_file::{read_bounded, read_config};
+use crate::growth::Rewriting;
+use crate::json_file::{read_bounded, read_config, shown};
+use crate::shield::shielded;
 use crate::text_stream::TextStream;
 
 /// The most bytes read from a tokenizer.json. Those with 256k tokens have about 35 MB.
@@ -18,22 +19,30 @@ const TOKENIZER_LIMIT: u64 = 256 << 20;
 /// The tokenizer of a checkpoint: tokenizer.json, and from tokenizer_config.json what that leaves open.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Put in front of every text that does not begin with it.
-    bos: Option<u32>,
+    /// What stands around a text where tokenizer.json puts nothing there.
+    around: Option<Around>,
     /// Tokens spelled `<0x41>` are bytes, and a run of them is decoded together.
     byte_fallback: bool,
+}
+
+/// The special tokens before and after a text.
+#[derive(Debug, Clone, Copy)]
+struct Around {
+    bos: Option<u32>,
+    eos: Option<u32>,
 }
 
 impl Tokenizer {
     /// Reads the tokenizer of the checkpoint in `folder`.
     ///
-    /// tokenizer.json decides which special tokens surround a text. tokenizer_config.json is asked only for `add_bos_token`:
-    /// where that is true, a text that does not begin with `bos_token` gets it. Truncation and padding stored in tokenizer.json
-    /// belong to its training and are not applied.
+    /// tokenizer.json decides which special tokens surround a text. Only if it adds none, `add_bos_token` and `add_eos_token` of
+    /// tokenizer_config.json are heard where they are true. (transformers 4 heard them for some kinds of tokenizer; 5 never
+    /// does if there is a tokenizer.json.)
+    /// Truncation, padding and dropout stored in tokenizer.json belong to its training and are not applied.
     ///
     /// # Errors
     /// [`Error::NoTokenizer`] without a tokenizer.json; files that cannot be read, are too large (256 MiB for tokenizer.json,
-    /// 16 MiB for its configuration) or broken; a `bos_token` that is wanted and unknown.
+    /// 16 MiB for its configuration) or broken; a `bos_token` or `eos_token` that is wanted and unknown.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         let path = folder.join("tokenizer.json");
@@ -47,50 +56,90 @@ impl Tokenizer {
             reason,
         };
         // A download that was cut off is told here, with the place; the library's own message would be about one of its types.
-        serde_json::from_slice::<IgnoredAny>(&bytes).map_err(|error| refused(error.to_string()))?;
+        let rewriting: Rewriting =
+            serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
+        rewriting.check().map_err(refused)?;
         let inner = shielded(|| {
             let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
             inner.with_padding(None).with_truncation(None)?;
+            if let ModelWrapper::BPE(bpe) = inner.get_model()
+                && bpe.dropout.is_some()
+            {
+                let mut bpe = bpe.clone();
+                bpe.dropout = None;
+                inner.with_model(bpe);
+            }
             Ok(inner)
         });
         let inner = inner.map_err(refused)?;
 
         let config_path = folder.join("tokenizer_config.json");
         let config = read_config(&config_path)?.unwrap_or_default();
-        let bos = wanted_bos(&config, &config_path, &inner)?;
+        let alone = shielded(|| {
+            let count = |special| {
+                inner
+                    .encode_fast("", special)
+                    .map(|encoding| encoding.len())
+            };
+            Ok(count(true)? == count(false)?)
+        });
+        let around = match alone.map_err(refused)? {
+            true => Some(around(&config, &config_path, &inner)?),
+            false => None,
+        };
         let byte_fallback = inner.get_decoder().is_some_and(has_byte_fallback);
         Ok(Self {
             inner,
-            bos,
+            around,
             byte_fallback,
         })
     }
 
-    /// The tokens of `text`, with the special tokens that the model expects around it. Special tokens spelled out in the text
-    /// are recognised.
+    /// The tokens of `text`, and around them the special tokens that the model expects if `add_special_tokens`. Special tokens
+    /// spelled out in the text are recognised either way; so a text that begins with one gets a second one in front, as in
+    /// transformers.
     ///
     /// # Errors
     /// [`Error::Encode`], for a text with characters that the vocabulary lacks and has no unknown token for.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = shielded(|| self.inner.encode_fast(text, true))
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        let encoding = shielded(|| self.inner.encode_fast(text, add_special_tokens))
             .map_err(|reason| Error::Encode { reason })?;
-        let ids = encoding.get_ids();
-        let bos = self.bos.filter(|bos| ids.first() != Some(bos));
-        Ok(bos.into_iter().chain(ids.iter().copied()).collect())
+        let ids = encoding.get_ids().iter().copied();
+        let around = self.around.filter(|_| add_special_tokens);
+        let bos = around.and_then(|around| around.bos);
+        let eos = around.and_then(|around| around.eos);
+        Ok(bos.into_iter().chain(ids).chain(eos).collect())
     }
 
-    /// The text of `ids`. Special tokens are left out, and so are ids beyond the vocabulary: models often have more rows in
-    /// their embedding than their tokenizer has tokens. Bytes that are not UTF-8 become U+FFFD.
+    /// The text of `ids`, without special tokens if `skip_special_tokens`. Added tokens that are not special are text. Ids
+    /// beyond the vocabulary are left out: models often have more rows in their embedding than their tokenizer has tokens.
+    /// Bytes that are not UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// [`Error::Decode`], if the tokenizer's decoder refuses the tokens.
-    pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        shielded(|| self.inner.decode(ids, true)).map_err(|reason| Error::Decode { reason })
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
+        shielded(|| self.inner.decode(ids, skip_special_tokens))
+            .map_err(|reason| Error::Decode { reason })
     }
 
-    /// Starts to turn tokens into text one at a time.
-    pub fn stream(&self) -> TextStream<'_> {
-        TextStream::new(self)
+    /// Starts to turn tokens into text one at a time; see [`decode`](Self::decode).
+    pub fn stream(&self, skip_special_tokens: bool) -> TextStream<'_> {
+        TextStream::new(self, skip_special_tokens)
+    }
+
+    /// Checks that a model of `vocab_size` tokens has all of `ids`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfVocabulary`] for the first that it does not have.
+    pub fn check(&self, ids: &[u32], vocab_size: usize) -> Result<()> {
+        match ids.iter().find(|id| **id as usize >= vocab_size) {
+            Some(&id) => Err(Error::OutOfVocabulary {
+                id,
+                token: self.inner.id_to_token(id).unwrap_or_default(),
+                vocab_size,
+            }),
+            None => Ok(()),
+        }
     }
 
     /// How many tokens there are, special ones included. A model's own vocabulary may be larger.
@@ -104,11 +153,11 @@ impl Tokenizer {
     }
 
     /// What a token adds to the text.
-    pub(crate) fn role(&self, id: u32) -> Role {
+    pub(crate) fn role(&self, id: u32, skip_special_tokens: bool) -> Role {
         let Some(token) = self.inner.id_to_token(id) else {
             return Role::Nothing;
         };
-        if self.inner.get_added_vocabulary().is_special_token(&token) {
+        if self.inner.get_added_vocabulary().is_special_token(&token) && skip_special_tokens {
             Role::Nothing
         } else if self.byte_fallback && is_byte(&token) {
             Role::Byte
@@ -123,7 +172,7 @@ impl fmt::Debug for Tokenizer {
         // The vocabulary would fill screens.
         f.debug_struct("Tokenizer")
             .field("vocab_size", &self.vocab_size())
-            .field("bos", &self.bos)
+            .field("around", &self.around)
             .finish_non_exhaustive()
     }
 }
@@ -131,7 +180,7 @@ impl fmt::Debug for Tokenizer {
 /// What a token adds to the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A special or unknown token: decoding passes over it.
+    /// An unknown token, or a special one that is not shown: decoding passes over it.
     Nothing,
     /// One byte, decoded together with the bytes next to it.
     Byte,
@@ -139,57 +188,62 @@ pub(crate) enum Role {
     Text,
 }
 
-/// Calls the `tokenizers` library, which panics on some files that are valid JSON and no valid tokenizer; that becomes an error
-/// with the panic's message.
-fn shielded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    // Nothing half-changed is seen afterwards: the calls here only build a value of their own or read.
-    match panic::catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(payload) => Err(
-            match (
-                payload.downcast_ref::<String>(),
-                payload.downcast_ref::<&str>(),
-            ) {
-                (Some(message), _) => message.clone(),
-                (_, Some(message)) => (*message).to_owned(),
-                _ => "the tokenizers library panicked".to_owned(),
-            },
-        ),
-    }
-}
-
-/// The token that `add_bos_token` asks for, if it does.
-fn wanted_bos(
+/// The special tokens that the configuration puts around a text.
+fn around(
     config: &Map<String, Value>,
     path: &Path,
     inner: &tokenizers::Tokenizer,
+) -> Result<Around> {
+    let wanted = |flag: &'static str, key: &'static str| -> Result<Option<u32>> {
+        match config.get(flag) {
+            Some(Value::Bool(true)) => special_token(config, path, inner, flag, key),
+            None | Some(Value::Null | Value::Bool(false)) => Ok(None),
+            Some(value) => Err(bad_key(path, flag, value, "true, false or null")),
+        }
+    };
+    Ok(Around {
+        bos: wanted("add_bos_token", "bos_token")?,
+        eos: wanted("add_eos_token", "eos_token")?,
+    })
+}
+
+/// The id of the token under `key`, which `flag` asks for. Nothing is put where the key has no token.
+fn special_token(
+    config: &Map<String, Value>,
+    path: &Path,
+    inner: &tokenizers::Tokenizer,
+    flag: &'static str,
+    key: &'static str,
 ) -> Result<Option<u32>> {
-    if config.get("add_bos_token") != Some(&Value::Bool(true)) {
-        return Ok(None);
-    }
-    // A token is written as a string, or as an object with its content and how it is matched.
-    let token = match config.get("bos_token") {
+    let value = match config.get(key) {
         None | Some(Value::Null) => return Ok(None),
-        Some(Value::Object(object)) => object.get("content").and_then(Value::as_str),
-        Some(value) => value.as_str(),
+        Some(value) => value,
+    };
+    // A token is written as a string, or as an object with its content and how it is matched.
+    let token = match value {
+        Value::Object(object) => object.get("content").and_then(Value::as_str),
+        value => value.as_str(),
     };
     let Some(token) = token else {
-        return Err(Error::BadKey {
-            path: path.to_owned(),
-            key: "bos_token",
-            found: config
-                .get("bos_token")
-                .map(Value::to_string)
-                .unwrap_or_default(),
-            expected: "a token or null",
-        });
+        return Err(bad_key(path, key, value, "a token or null"));
     };
     match inner.token_to_id(token) {
         Some(id) => Ok(Some(id)),
-        None => Err(Error::UnknownBos {
+        None => Err(Error::UnknownSpecial {
             path: path.to_owned(),
+            flag,
+            key,
             token: token.to_owned(),
         }),
+    }
+}
+
+fn bad_key(path: &Path, key: &'static str, value: &Value, expected: &'static str) -> Error {
+    Error::BadKey {
+        path: path.to_owned(),
+        key,
+        found: shown(value),
+        expected,
     }
 }
 

@@ -47,8 +47,8 @@ impl Decoder for Counter {
         Ok(logits)
     }
 
-    fn context(&self) -> usize {
-        self.context
+    fn context(&self) -> Option<usize> {
+        Some(self.context)
     }
 
     fn position(&self) -> usize {
@@ -229,8 +229,8 @@ impl Decoder for Failing {
         }
     }
 
-    fn context(&self) -> usize {
-        10
+    fn context(&self) -> Option<usize> {
+        Some(10)
     }
 
     fn position(&self) -> usize {
@@ -288,7 +288,7 @@ proptest! {
             Finish::Eos => prop_assert!(request.eos.contains(&outcome.tokens[count - 1])),
             Finish::Length => prop_assert_eq!(count, max_new_tokens),
             Finish::Context => prop_assert!(request.ids.len() + count == context && count < max_new_tokens),
-            Finish::Stopped => prop_assert!(false, "nobody stopped it"),
+            Finish::StopString | Finish::Stopped => prop_assert!(false, "nobody stopped it"),
         }
         // All but the last token were given to the model, each once.
         let given: Vec<u32> = model.calls.concat();

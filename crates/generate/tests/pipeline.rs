@@ -2,9 +2,9 @@
 
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
-    Decoder, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
+    Decoder, Finish, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
 };
-use outsize_models::Logits;
+use outsize_models::{KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -39,18 +39,28 @@ fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
     (ids("ids"), ids("greedy"), logits.collect())
 }
 
-fn open(folder: &Path, budget: Option<u64>, logits: Logits) -> Result<Pipeline, PipelineError> {
+fn settings(budget: Option<u64>, logits: Logits) -> Settings {
     let mut max_memory = Budget::default();
     if let Some(bytes) = budget {
         max_memory.set(Tier::Cpu, bytes);
     }
-    let settings = Settings {
+    Settings {
         max_memory,
         context: 64,
         prompt: 32,
         logits,
-    };
-    Pipeline::open(folder, read_config(folder)?, &settings, |_| {})
+        kv_dtype: KvDtype::F32,
+        when_full: WhenFull::Refuse,
+        stop: None,
+    }
+}
+
+fn open_with(folder: &Path, settings: &Settings) -> Result<Pipeline, PipelineError> {
+    Pipeline::open(folder, read_config(folder)?, settings, |_| {})
+}
+
+fn open(folder: &Path, budget: Option<u64>, logits: Logits) -> Result<Pipeline, PipelineError> {
+    open_with(folder, &settings(budget, logits))
 }
 
 fn logits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<f32> {
@@ -177,19 +187,167 @@ fn placement_never_changes_a_bit() {
 }
 
 #[test]
+fn a_repetition_penalty_gives_the_tokens_of_transformers() {
+    let expected: serde_json::Value =
+        serde_json::from_str(include_str!("fixtures/penalty.json")).unwrap();
+    let ids = |key: &str| -> Vec<u32> { serde_json::from_value(expected[key].clone()).unwrap() };
+    for (key, penalty) in [("1.2", 1.2), ("0.8", 0.8)] {
+        let request = Request {
+            ids: ids("ids"),
+            max_new_tokens: 24,
+            eos: Vec::new(),
+            sampling: Sampling {
+                repetition_penalty: Some(penalty),
+                ..Sampling::default()
+            },
+        };
+        let mut pipeline = open(&fixture("gqa"), None, Logits::Last).unwrap();
+        let outcome = generate(&mut pipeline, &request, |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(outcome.tokens, ids(key), "{key}");
+    }
+}
+
+/// The bits of the logits after the last of `ids`.
+fn bits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<u32> {
+    let logits = pipeline.forward(ids).unwrap();
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+#[test]
+fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
+    for kv_dtype in KvDtype::ALL {
+        let (ids, _, _) = expected("gqa");
+        let settings = Settings {
+            kv_dtype: *kv_dtype,
+            ..settings(None, Logits::Last)
+        };
+        let mut pipeline = open_with(&fixture("gqa"), &settings).unwrap();
+        let request = Request {
+            ids: ids.clone(),
+            max_new_tokens: 20,
+            eos: Vec::new(),
+            sampling: Sampling {
+                temperature: 1.0,
+                seed: 3,
+                ..Sampling::default()
+            },
+        };
+        let run = |pipeline: &mut Pipeline| {
+            generate(pipeline, &request, |_| ControlFlow::Continue(()))
+                .unwrap()
+                .tokens
+        };
+        let first = run(&mut pipeline);
+        assert_eq!(pipeline.position(), ids.len() + 19);
+        pipeline.truncate(0).unwrap();
+        assert_eq!(run(&mut pipeline), first, "{kv_dtype}");
+
+        // From the middle: the logits after another token, with and without the tokens forgotten.
+        pipeline.truncate(ids.len() + 5).unwrap();
+        assert_eq!(pipeline.position(), ids.len() + 5);
+        let again = bits(&mut pipeline, &first[5..6]);
+        let other = [bits(&mut pipeline, &[9]), bits(&mut pipeline, &[17])];
+        pipeline.clear();
+        bits(&mut pipeline, &ids);
+        for token in &first[..5] {
+            bits(&mut pipeline, &[*token]);
+        }
+        assert_eq!(bits(&mut pipeline, &first[5..6]), again, "{kv_dtype}");
+        assert_eq!(bits(&mut pipeline, &[9]), other[0], "{kv_dtype}");
+        assert_eq!(bits(&mut pipeline, &[17]), other[1], "{kv_dtype}");
+        // Further than the text there is nothing to forget.
+        let position = pipeline.position();
+        pipeline.truncate(position + 1).unwrap();
+        assert_eq!(pipeline.position(), position);
+    }
+}
+
+#[test]
+fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
+    let (ids, _, _) = expected("gqa");
+    let sliding = Settings {
+        context: 8,
+        when_full: WhenFull::Slide,
+        ..settings(None, Logits::Last)
+    };
+    let mut pipeline = open_with(&fixture("gqa"), &sliding).unwrap();
+    assert_eq!(pipeline.context(), None);
+    // A prompt three times as long as what is remembered.
+    assert_eq!(ids.len(), 24);
+    let first = bits(&mut pipeline, &ids);
+    let request = Request {
+        ids: vec![7],
+        max_new_tokens: 100,
+        eos: Vec::new(),
+        sampling: Sampling::default(),
+    };
+    let outcome = generate(&mut pipeline, &request, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(
+        (outcome.finish, outcome.tokens.len()),
+        (Finish::Length, 100)
+    );
+    assert_eq!(pipeline.position(), 24 + 100);
+    let error = pipeline.truncate(24).unwrap_err().to_string();
+    assert!(error.contains("24"), "{error}");
+    assert_eq!(pipeline.position(), 24 + 100);
+    pipeline.truncate(0).unwrap();
+    assert_eq!(bits(&mut pipeline, &ids), first);
+    // As long as nothing is forgotten it makes no difference.
+    pipeline.clear();
+    let mut whole = open(&fixture("gqa"), None, Logits::Last).unwrap();
+    assert_eq!(bits(&mut pipeline, &ids[..8]), bits(&mut whole, &ids[..8]));
+    assert_ne!(bits(&mut pipeline, &ids[8..]), bits(&mut whole, &ids[8..]));
+}
+
+#[test]
+fn the_type_of_the_cache_is_counted_and_costs_little_precision() {
+    let (ids, _, reference) = expected("gqa");
+    let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let mut bytes = Vec::new();
+    // Rounding to 11 and to 8 significant bits.
+    for (kv_dtype, tolerance) in [
+        (KvDtype::F32, 1e-4),
+        (KvDtype::F16, 2e-3),
+        (KvDtype::Bf16, 2e-2),
+    ] {
+        let settings = Settings {
+            kv_dtype,
+            ..settings(None, Logits::All)
+        };
+        let mut pipeline = open_with(&fixture("gqa"), &settings).unwrap();
+        assert_eq!(pipeline.cache_options().dtype, kv_dtype);
+        bytes.push(pipeline.device_map().needs().kv_cache);
+        let found = logits(&mut pipeline, &ids);
+        let worst = found
+            .iter()
+            .zip(&reference)
+            .fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(
+            worst <= tolerance * largest,
+            "{kv_dtype}: {worst} of {largest}"
+        );
+        // And it is really kept so.
+        assert_eq!(
+            worst > 1e-4 * largest,
+            kv_dtype != KvDtype::F32,
+            "{kv_dtype}: {worst}"
+        );
+    }
+    // Keys and values of 3 layers, 2 heads of 8, 64 tokens, 4 bytes.
+    assert_eq!(bytes, [24_576, 12_288, 12_288]);
+}
+
+#[test]
 fn a_prompt_in_several_passes_gives_the_same_logits() {
     let (ids, _, _) = expected("gqa");
     let folder = fixture("gqa");
     let mut at_once = open(&folder, None, Logits::All).unwrap();
     let reference = logits(&mut at_once, &ids);
-    let settings = Settings {
-        max_memory: Budget::default(),
-        context: 64,
+    let short = Settings {
         prompt: 3,
-        logits: Logits::All,
+        ..settings(None, Logits::All)
     };
-    let config = read_config(&folder).unwrap();
-    let mut parts = Pipeline::open(&folder, config, &settings, |_| {}).unwrap();
+    let mut parts = open_with(&folder, &short).unwrap();
     let found = logits(&mut parts, &ids);
     let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     for (a, b) in found.iter().zip(&reference) {
@@ -216,14 +374,11 @@ fn what_is_wrong_is_said() {
     );
 
     let folder = fixture("gqa");
-    let settings = Settings {
-        max_memory: Budget::default(),
+    let long = Settings {
         context: 1 << 20,
-        prompt: 1,
-        logits: Logits::Last,
+        ..settings(None, Logits::Last)
     };
-    let config = read_config(&folder).unwrap();
-    let error = Pipeline::open(&folder, config, &settings, |_| {}).unwrap_err();
+    let error = open_with(&folder, &long).unwrap_err();
     assert!(error.to_string().contains("--context"), "{error}");
 
     let mut pipeline = open(&folder, None, Logits::Last).unwrap();

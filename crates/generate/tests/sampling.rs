@@ -12,6 +12,7 @@ fn sampling(temperature: f32, top_k: Option<usize>, top_p: Option<f32>) -> Sampl
         top_k,
         top_p,
         seed: 42,
+        ..Sampling::default()
     }
 }
 
@@ -145,6 +146,104 @@ fn draws_follow_the_probabilities_of_transformers() {
     }
 }
 
+/// One case of sampling.json; scripts/fixtures/sampling.py made it with transformers' own processors.
+#[derive(Debug, serde::Deserialize)]
+struct Case {
+    /// null is -inf.
+    logits: Vec<Option<f32>>,
+    seen: Vec<u32>,
+    temperature: f32,
+    repetition_penalty: Option<f32>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+    /// What is left, with its probability.
+    left: Vec<(u32, f64)>,
+}
+
+impl Case {
+    fn sampling(&self) -> Sampling {
+        Sampling {
+            repetition_penalty: self.repetition_penalty,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: 0,
+        }
+    }
+
+    fn logits(&self) -> Vec<f32> {
+        let logits = self.logits.iter();
+        logits
+            .map(|logit| logit.unwrap_or(f32::NEG_INFINITY))
+            .collect()
+    }
+}
+
+#[test]
+fn distributions_are_those_of_transformers() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("fixtures/sampling.json")).unwrap();
+    assert_eq!(cases.len(), 91);
+    for (index, case) in cases.iter().enumerate() {
+        let mut sampler = Sampler::new(case.sampling()).unwrap();
+        sampler.see(&case.seen);
+        let found = sampler.distribution(&case.logits()).unwrap();
+        let tokens = |left: &[(u32, f64)]| -> Vec<u32> { left.iter().map(|(t, _)| *t).collect() };
+        // What softmax in 32 bits rounds to 0 is as good as left out.
+        let found: Vec<_> = found.into_iter().filter(|(_, p)| *p > 1e-43).collect();
+        assert_eq!(tokens(&found), tokens(&case.left), "case {index}");
+        for ((token, ours), (_, theirs)) in found.iter().zip(&case.left) {
+            // transformers computes in 32 bits.
+            assert!(
+                (ours - theirs).abs() <= 2e-5 * theirs,
+                "case {index}, token {token}: {ours} and {theirs}"
+            );
+        }
+        // Greedy takes the likeliest of what the penalty leaves.
+        let greedy = Sampling {
+            temperature: 0.0,
+            ..case.sampling()
+        };
+        let mut sampler = Sampler::new(greedy).unwrap();
+        sampler.see(&case.seen);
+        let token = sampler.sample(&case.logits()).unwrap();
+        let most = case.left.iter().map(|(_, p)| *p).fold(0.0, f64::max);
+        assert!(case.left.contains(&(token, most)), "case {index}");
+    }
+}
+
+#[test]
+fn tokens_chosen_are_penalized_as_the_prompt_is() {
+    let sampling = Sampling {
+        repetition_penalty: Some(2.0),
+        ..Sampling::default()
+    };
+    let mut sampler = Sampler::new(sampling).unwrap();
+    // 0 halves to 2.0 once it was chosen, 1 to 1.5, and each only once.
+    let logits = [4.0, 3.0, 1.75];
+    let chosen: Vec<u32> = (0..4).map(|_| sampler.sample(&logits).unwrap()).collect();
+    assert_eq!(chosen, [0, 1, 0, 0]);
+    let mut sampler = Sampler::new(sampling).unwrap();
+    sampler.see(&[0, 0, 9]);
+    assert_eq!(sampler.sample(&logits).unwrap(), 1);
+}
+
+#[test]
+fn a_penalty_never_makes_an_infinity() {
+    for penalty in [f32::MIN_POSITIVE, f32::MAX] {
+        let sampling = Sampling {
+            repetition_penalty: Some(penalty),
+            temperature: 1.0,
+            ..Sampling::default()
+        };
+        let mut sampler = Sampler::new(sampling).unwrap();
+        sampler.see(&[0, 1, 2]);
+        let left = sampler.distribution(&[3e38, -3e38, f32::NEG_INFINITY]);
+        assert_eq!(left.unwrap()[0], (0, 1.0));
+    }
+}
+
 #[test]
 fn the_statistic_sees_a_temperature_two_percent_off() {
     let softmax = |temperature: f64| {
@@ -236,9 +335,26 @@ fn values_out_of_range_are_refused_by_flag() {
         let error = Sampler::new(sampling(value, None, None)).unwrap_err();
         assert!(error.to_string().contains("--temperature"), "{error}");
     }
-    for value in [0.0, -0.5, 1.01, f32::NAN, f32::INFINITY] {
+    for value in [-0.5, 1.01, f32::NAN, f32::INFINITY] {
         let error = Sampler::new(sampling(1.0, None, Some(value))).unwrap_err();
         assert!(error.to_string().contains("--top-p"), "{error}");
+        let min_p = Sampling {
+            min_p: Some(value),
+            ..Sampling::default()
+        };
+        let error = Sampler::new(min_p).unwrap_err();
+        assert!(error.to_string().contains("--min-p"), "{error}");
+    }
+    for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let penalty = Sampling {
+            repetition_penalty: Some(value),
+            ..Sampling::default()
+        };
+        let error = Sampler::new(penalty).unwrap_err();
+        assert!(
+            error.to_string().contains("--repetition-penalty"),
+            "{error}"
+        );
     }
     let error = Sampler::new(sampling(1.0, Some(0), None)).unwrap_err();
     assert!(error.to_string().contains("--top-k"), "{error}");
@@ -276,7 +392,7 @@ proptest! {
 
     #[test]
     fn a_token_is_among_the_top_k(logits in logits(), k in 1usize..2000, seed: u64) {
-        let sampling = Sampling { temperature: 1.5, top_k: Some(k), top_p: None, seed };
+        let sampling = Sampling { temperature: 1.5, top_k: Some(k), top_p: None, seed, ..Sampling::default() };
         let token = choose(sampling, &logits).unwrap() as usize;
         let likelier = logits.iter().filter(|&&logit| logit > logits[token]).count();
         prop_assert!(likelier < k && logits[token] > f32::NEG_INFINITY);
@@ -284,7 +400,7 @@ proptest! {
 
     #[test]
     fn a_token_is_within_the_top_p(logits in logits(), top_p in 0.01f32..=1.0, seed: u64) {
-        let sampling = Sampling { temperature: 1.0, top_k: None, top_p: Some(top_p), seed };
+        let sampling = Sampling { temperature: 1.0, top_k: None, top_p: Some(top_p), seed, ..Sampling::default() };
         let token = choose(sampling, &logits).unwrap() as usize;
         let weights: Vec<f64> = logits.iter().map(|&logit| f64::from(logit).exp()).collect();
         let likelier: f64 = weights.iter().filter(|&&weight| weight > weights[token]).sum();
@@ -296,15 +412,15 @@ proptest! {
     #[test]
     fn a_tiny_share_and_a_single_candidate_are_greedy(logits in logits(), seed: u64) {
         let greedy = choose(Sampling::default(), &logits).unwrap();
-        let nucleus = choose(Sampling { temperature: 1.0, top_k: None, top_p: Some(1e-6), seed }, &logits).unwrap();
+        let nucleus = choose(Sampling { temperature: 1.0, top_k: None, top_p: Some(1e-6), seed, ..Sampling::default() }, &logits).unwrap();
         prop_assert_eq!(nucleus, greedy);
-        let single = choose(Sampling { temperature: 1.0, top_k: Some(1), top_p: None, seed }, &logits).unwrap();
+        let single = choose(Sampling { temperature: 1.0, top_k: Some(1), top_p: None, seed, ..Sampling::default() }, &logits).unwrap();
         prop_assert_eq!(logits[single as usize], logits[greedy as usize]);
     }
 
     #[test]
     fn a_filter_that_leaves_all_changes_nothing(logits in logits(), seed: u64) {
-        let plain = Sampling { temperature: 0.8, top_k: None, top_p: None, seed };
+        let plain = Sampling { temperature: 0.8, top_k: None, top_p: None, seed, ..Sampling::default() };
         let wide = Sampling { top_k: Some(logits.len()), top_p: Some(1.0), ..plain };
         prop_assert_eq!(choose(plain, &logits).unwrap(), choose(wide, &logits).unwrap());
     }

@@ -8,7 +8,11 @@ use proptest::prelude::*;
 
 /// The pieces in order, the last one from the end of the stream.
 fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<Option<String>> {
-    let mut stream = tokenizer.stream();
+    pieces_of(tokenizer, ids, true)
+}
+
+fn pieces_of(tokenizer: &Tokenizer, ids: &[u32], skip_special_tokens: bool) -> Vec<Option<String>> {
+    let mut stream = tokenizer.stream(skip_special_tokens);
     let mut pieces: Vec<_> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
     pieces.push(stream.finish().unwrap());
     pieces
@@ -28,11 +32,30 @@ fn random_ids_of_every_kind_of_tokenizer() {
     for (name, tokenizer) in common::every_kind() {
         // Some ids lie beyond the vocabulary, as a model's may.
         let ids = 0..tokenizer.vocab_size() as u32 + 3;
-        proptest!(ProptestConfig::with_cases(500), |(ids in vec(ids, 0..40))| {
-            let pieces = pieces(&tokenizer, &ids);
-            prop_assert_eq!(joined(&pieces), tokenizer.decode(&ids).unwrap(), "{}: {:?}", name, ids);
+        proptest!(ProptestConfig::with_cases(500), |(ids in vec(ids, 0..40), skip: bool)| {
+            let pieces = pieces_of(&tokenizer, &ids, skip);
+            prop_assert_eq!(joined(&pieces), tokenizer.decode(&ids, skip).unwrap(), "{}: {:?}", name, ids);
             prop_assert!(pieces.iter().flatten().all(|piece| !piece.is_empty()));
         });
+    }
+}
+
+#[test]
+fn random_ids_of_the_tokenizers_that_transformers_reads_too() {
+    for (name, tokenizer, expected) in common::fixtures() {
+        let ids = 0..tokenizer.vocab_size() as u32;
+        // Special tokens, the first bytes or pieces, and spaces, more often than the others.
+        let ids = prop_oneof![ids, 0..8u32, 255..265u32, 280..300u32];
+        proptest!(ProptestConfig::with_cases(500), |(ids in vec(ids, 0..40), skip: bool)| {
+            let pieces = pieces_of(&tokenizer, &ids, skip);
+            prop_assert_eq!(joined(&pieces), tokenizer.decode(&ids, skip).unwrap(), "{}: {:?}", name, ids);
+        });
+        for case in expected.ids {
+            for (skip, text) in [(true, &case.text), (false, &case.shown)] {
+                let found = joined(&pieces_of(&tokenizer, &case.ids, skip));
+                assert_eq!(&found, text, "{name}: {:?}", case.ids);
+            }
+        }
     }
 }
 
@@ -53,11 +76,13 @@ fn every_short_sequence_of_the_delicate_tokens() {
                 id
             })
             .collect();
-        assert_eq!(
-            joined(&pieces(&tokenizer, &ids)),
-            tokenizer.decode(&ids).unwrap(),
-            "{ids:?}"
-        );
+        for skip in [true, false] {
+            assert_eq!(
+                joined(&pieces_of(&tokenizer, &ids, skip)),
+                tokenizer.decode(&ids, skip).unwrap(),
+                "{ids:?}"
+            );
+        }
     }
 }
 
@@ -68,9 +93,9 @@ fn random_bytes_through_byte_level_and_byte_fallback_tokens() {
     proptest!(ProptestConfig::with_cases(1000), |(text in vec(any::<u8>(), 0..60))| {
         let ids = bytes_as_ids(&text);
         let streamed = joined(&pieces(&byte_level, &ids));
-        prop_assert_eq!(&streamed, &byte_level.decode(&ids).unwrap());
+        prop_assert_eq!(&streamed, &byte_level.decode(&ids, true).unwrap());
         prop_assert_eq!(&streamed, &String::from_utf8_lossy(&text));
-        prop_assert_eq!(joined(&pieces(&byte_fallback, &ids)), byte_fallback.decode(&ids).unwrap());
+        prop_assert_eq!(joined(&pieces(&byte_fallback, &ids)), byte_fallback.decode(&ids, true).unwrap());
     });
 }
 
@@ -78,7 +103,7 @@ fn random_bytes_through_byte_level_and_byte_fallback_tokens() {
 fn any_text_comes_back_in_whole_characters() {
     let tokenizer = common::open(&byte_level_tokenizer(1000).unwrap());
     proptest!(ProptestConfig::with_cases(1000), |(text in any::<String>())| {
-        let ids = tokenizer.encode(&text).unwrap();
+        let ids = tokenizer.encode(&text, true).unwrap();
         let pieces = pieces(&tokenizer, &ids);
         prop_assert_eq!(joined(&pieces), text.as_str());
         if !text.contains(char::REPLACEMENT_CHARACTER) {
@@ -120,7 +145,7 @@ fn a_broken_end_is_replaced() {
 #[test]
 fn sentencepiece_words_keep_their_spaces_and_the_first_loses_its_own() {
     let tokenizer = common::open(&common::sentencepiece_bpe().to_string());
-    let ids = tokenizer.encode("the cat  the").unwrap();
+    let ids = tokenizer.encode("the cat  the", true).unwrap();
     assert_eq!(ids[0], 1, "<s> comes first");
     let pieces = pieces(&tokenizer, &ids);
     assert_eq!(joined(&pieces), "the cat  the");

@@ -176,18 +176,33 @@ mod tests {
     }
 
     fn config(tied: bool) -> ModelConfig {
+        config_of("llama", tied, "")
+    }
+
+    /// With more fields, each behind a comma.
+    fn config_of(model_type: &str, tied: bool, more: &str) -> ModelConfig {
         ModelConfig::from_json(&format!(
-            r#"{{"model_type": "llama", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+            r#"{{"model_type": "{model_type}", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
                 "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 100,
-                "tie_word_embeddings": {tied}}}"#
+                "tie_word_embeddings": {tied}{more}}}"#
         ))
         .unwrap()
     }
 
     #[test]
     fn the_description_is_the_module() {
-        for tied in [false, true] {
-            let config = config(tied);
+        for config in [
+            config(false),
+            config(true),
+            config_of("llama", false, r#", "attention_bias": true"#),
+            config_of(
+                "llama",
+                true,
+                r#", "mlp_bias": true, "attention_bias": true"#,
+            ),
+            config_of("mistral", false, ""),
+            config_of("qwen2", true, ""),
+        ] {
             let mut parameters = Parameters::default();
             config.init(&Device::default()).visit(&mut parameters);
             let blocks = config.blocks();
@@ -197,6 +212,11 @@ mod tests {
                 .map(|t| (t.name.clone(), t.shape.clone()))
                 .collect();
             assert_eq!(described, parameters.found, "names, shapes and order");
+            let values: usize = described
+                .iter()
+                .map(|(_, s)| s.iter().product::<usize>())
+                .sum();
+            assert_eq!(config.parameters(), values as u64);
             for block in &blocks {
                 assert!(
                     block
@@ -206,6 +226,38 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn biases_are_where_the_architecture_has_them() {
+        let biases = |config: ModelConfig| -> Vec<_> {
+            let layer = config.blocks().swap_remove(1);
+            let biases = layer
+                .tensors
+                .into_iter()
+                .filter(|t| t.kind == WeightKind::Bias);
+            biases
+                .map(|t| (t.name.replace("model.layers.0.", ""), t.shape, t.access))
+                .collect()
+        };
+        let bias = |part: &str, len| (format!("{part}.bias"), vec![len], Access::Whole);
+        assert_eq!(biases(config(false)), []);
+        assert_eq!(biases(config_of("mistral", false, "")), []);
+        let qkv = ["q", "k", "v"].map(|part| format!("self_attn.{part}_proj"));
+        let qkv = [bias(&qkv[0], 60), bias(&qkv[1], 20), bias(&qkv[2], 20)];
+        assert_eq!(biases(config_of("qwen2", false, "")), qkv);
+        let all = config_of(
+            "llama",
+            false,
+            r#", "mlp_bias": true, "attention_bias": true"#,
+        );
+        let more = [
+            bias("self_attn.o_proj", 48),
+            bias("mlp.gate_proj", 80),
+            bias("mlp.up_proj", 80),
+            bias("mlp.down_proj", 48),
+        ];
+        assert_eq!(biases(all), [&qkv[..], &more].concat());
     }
 
     #[test]
@@ -232,6 +284,11 @@ mod tests {
             .concat()
         );
         assert_eq!(blocks[1].class, "LlamaDecoderLayer");
+        let qwen2 = config_of("qwen2", false, "").blocks();
+        assert_eq!(
+            (qwen2[1].class.as_str(), qwen2[4].class.as_str()),
+            ("Qwen2DecoderLayer", "Qwen2RMSNorm")
+        );
         assert_eq!(blocks[0].tensors[0].access, Access::Rows);
         assert_eq!(blocks[5].tensors[0].access, Access::Tiles);
         for tensor in &blocks[1].tensors {

@@ -5,8 +5,10 @@ use crate::Error;
 /// Name, and the text of its `config.json`.
 const PRESETS: &[(&str, &str)] = &[
     ("llama-demo", include_str!("presets/llama-demo.json")),
+    ("qwen2-0.5b", include_str!("presets/qwen2-0.5b.json")),
     ("llama-1b", include_str!("presets/llama-1b.json")),
     ("llama-7b", include_str!("presets/llama-7b.json")),
+    ("mistral-7b", include_str!("presets/mistral-7b.json")),
 ];
 
 /// The names of the built-in configurations, smallest first.
@@ -14,8 +16,10 @@ const PRESETS: &[(&str, &str)] = &[
 /// | name | parameters | bf16 | shape of |
 /// |---|---|---|---|
 /// | `llama-demo` | 254 M | 509 MB | a small Llama 3 with grouped queries |
+/// | `qwen2-0.5b` | 494 M | 988 MB | Qwen 2 0.5B |
 /// | `llama-1b` | 1.10 B | 2.20 GB | TinyLlama 1.1B |
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
+/// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -46,18 +50,22 @@ mod tests {
             ("llama-demo", 254_313_472),
             ("llama-1b", 1_100_048_384),
             ("llama-7b", 6_738_415_616),
+            ("qwen2-0.5b", 494_032_768),
+            ("mistral-7b", 7_241_732_096),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameters(), parameters, "{name}");
+            assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 3);
+        assert_eq!(names().count(), 5);
     }
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = config("llama-2b").unwrap_err().to_string();
         assert!(
-            message.contains("llama-2b") && message.contains("llama-demo, llama-1b, llama-7b"),
+            message.contains("llama-2b")
+                && message.contains("llama-demo, qwen2-0.5b, llama-1b, llama-7b, mistral-7b"),
             "{message}"
         );
     }

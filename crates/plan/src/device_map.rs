@@ -201,8 +201,10 @@ mod tests {
             name: name.to_string(),
             bytes,
             stored_bytes: bytes / 2,
+            row_bytes: 0,
             access: Access::Whole,
             tied: tied.map(String::from),
+            always_resident: false,
         }
     }
 

@@ -1,6 +1,6 @@
 use crate::steps::{Demand, Steps};
 use crate::tree::PAGE;
-use crate::{Budget, DeviceMap, Error, Needs, Shortfall, Tier, Tree};
+use crate::{Budget, DeviceMap, Error, Needs, Shortfall, Tensor, Tier, Tree};
 
 /// What the plan depends on besides sizes and budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +30,12 @@ impl Default for Options {
 /// Decides which tensors of `tree` stay in main memory and which are streamed, so that weights, ring
 /// and needs stay within the budget of [`Tier::Cpu`]. Without such a budget everything stays.
 ///
-/// Small tensors always stay. Then tensors stay in the order of execution, as many as fit beside the
-/// ring that the others need: twice the largest unit that is streamed, so that one is read while the other
-/// is used. With one execution device a block need not be whole: what of it is streamed comes to it. Tensors that share their memory stay together. What is left of the budget enlarges the
-/// ring, which keeps what it can from one pass to the next. A larger budget never streams more.
+/// Small tensors always stay, and so do those that [can only stay](crate::Tensor::always_resident). Then tensors
+/// stay in the order of execution, as many as fit beside the ring that the others need: twice the largest
+/// unit that is streamed, so that one is read while the other is used, and room for any two that one module
+/// holds, such as a weight and its bias. With one execution device a block need not be whole: what of it is
+/// streamed comes to it. Tensors that share their memory stay together. What is left of the budget enlarges
+/// the ring, which keeps what it can from one pass to the next. A larger budget never streams more.
 ///
 /// # Errors
 /// [`Error::TooSmall`] with the least budget that would do; [`Error::TierNotPlaced`] if the budget bounds
@@ -49,6 +51,37 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
         Some(bytes) => choose(&demands, bytes, options.needs)?,
     };
     let resident: Vec<bool> = steps.resident_after(step).collect();
+    Ok(DeviceMap::new(
+        tree,
+        &resident,
+        ring,
+        options.needs,
+        budget.clone(),
+    ))
+}
+
+/// As [`infer`], but `stays` says which tensors stay in main memory. Tensors that share their memory stay if
+/// one of them does; those that can only stay do so whatever it says. Without a budget the ring has the size
+/// that the streamed ones need.
+///
+/// # Errors
+/// As [`infer`].
+pub fn place(
+    tree: &Tree,
+    budget: &Budget,
+    options: &Options,
+    stays: impl FnMut(&Tensor) -> bool,
+) -> Result<DeviceMap, Error> {
+    if let Some((tier, _)) = budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
+        return Err(Error::TierNotPlaced { tier });
+    }
+    let steps = Steps::chosen(tree, options, stays)?;
+    let chosen = &steps.demands(options)[..1];
+    let ring = match budget.get(Tier::Cpu) {
+        None => chosen[0].ring,
+        Some(bytes) => choose(chosen, bytes, options.needs)?.1,
+    };
+    let resident: Vec<bool> = steps.resident_after(0).collect();
     Ok(DeviceMap::new(
         tree,
         &resident,
@@ -89,7 +122,7 @@ fn choose(demands: &[Demand], budget: u64, needs: Needs) -> Result<(usize, u64),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Block, Residency, Tensor, unit_footprint};
+    use crate::{Access, Block, Residency, unit_footprint};
 
     const MIB: u64 = 1 << 20;
 
@@ -98,8 +131,10 @@ mod tests {
             name: name.to_string(),
             bytes,
             stored_bytes: bytes,
+            row_bytes: 0,
             access,
             tied: None,
+            always_resident: false,
         }
     }
 
@@ -221,6 +256,62 @@ mod tests {
         assert_eq!(map.residency("head.w"), Some(Residency::Streamed));
         // The layers fit beside two tiles; the embedding's use by rows does not count.
         assert_eq!(map.streamed_bytes(), 40 * MIB);
+    }
+
+    #[test]
+    fn what_can_only_stay_does() {
+        let mut tree = model();
+        tree.blocks[4].tensors[1].always_resident = true;
+        let error = infer(&tree, &cpu(0), &Options::default()).unwrap_err();
+        let Error::TooSmall(shortfall) = error else {
+            panic!("{error}");
+        };
+        assert!(shortfall.resident >= 10 * MIB);
+        let map = infer(&tree, &cpu(shortfall.least), &Options::default()).unwrap();
+        assert_eq!(resident(&map), ["layers.3"]);
+        let map = place(&tree, &Budget::default(), &Options::default(), |_| false).unwrap();
+        assert_eq!(map.resident_bytes(), 10 * MIB);
+        assert_eq!(
+            map.residency("layers.3.w"),
+            Some(Residency::Resident(Tier::Cpu))
+        );
+    }
+
+    #[test]
+    fn a_module_can_hold_its_two_largest() {
+        let mut tree = model();
+        let options = Options {
+            small_tensor: 0,
+            ..Options::default()
+        };
+        let (layer, norm) = (unit_footprint(10 * MIB), unit_footprint(1024));
+        let least = |tree: &Tree| match infer(tree, &cpu(0), &options) {
+            Err(Error::TooSmall(shortfall)) => shortfall.least,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(least(&tree), 2 * layer + norm);
+        tree.blocks[2].tensors[0].bytes = 10 * MIB;
+        assert_eq!(least(&tree), 3 * layer);
+        // Of another module: these are not held together.
+        tree.blocks[2].tensors[0].name = "other.norm".to_string();
+        assert_eq!(least(&tree), 2 * layer + norm);
+    }
+
+    #[test]
+    fn somebody_else_can_choose() {
+        let stays = |tensor: &Tensor| tensor.name == "layers.2.w";
+        let map = place(&model(), &Budget::default(), &Options::default(), stays).unwrap();
+        assert_eq!(map.resident_bytes(), 10 * MIB);
+        assert_eq!(
+            map.ring_bytes(),
+            2 * unit_footprint(10 * MIB) + unit_footprint(1024)
+        );
+        let least = map.memory_bytes();
+        assert!(place(&model(), &cpu(least), &Options::default(), stays).is_ok());
+        assert!(matches!(
+            place(&model(), &cpu(least - 1), &Options::default(), stays),
+            Err(Error::TooSmall(shortfall)) if shortfall.least == least
+        ));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | [`Needs`] | what must fit besides weights |
 //!
 //! [`infer`] turns them into a [`DeviceMap`]: which tensors stay in memory, which are streamed, and
-//! how large the ring is that they are streamed through.
+//! how large the ring is that they are streamed through. [`place`] does the same for somebody else's choice.
 //!
 //! ```
 //! use outsize_plan::{Access, Block, Budget, Options, Residency, Tensor, Tree, infer};
@@ -19,8 +19,10 @@
 //!         name: format!("layers.{number}.weight"),
 //!         bytes: 64_000_000,
 //!         stored_bytes: 64_000_000,
+//!         row_bytes: 16_384,
 //!         access: Access::Tiles,
 //!         tied: None,
+//!         always_resident: false,
 //!     }],
 //! };
 //! let tree = Tree { blocks: (0..10).map(layer).collect() };
@@ -45,7 +47,7 @@ mod tree;
 pub use budget::{Budget, Tier};
 pub use device_map::{DeviceMap, PlacedBlock, Residency};
 pub use error::{Error, Shortfall};
-pub use infer::{Options, infer};
+pub use infer::{Options, infer, place};
 pub use needs::Needs;
 pub use size::{format_size, parse_size};
 pub use tree::{Access, Block, Tensor, Tree, unit_footprint};

@@ -210,7 +210,9 @@ mod tests {
                 bytes,
                 stored_bytes: bytes,
                 access,
+                row_bytes: 0,
                 tied: None,
+                always_resident: false,
             }],
         };
         let mut blocks = vec![block("embed", 200_000_000, Access::Rows)];

@@ -1,6 +1,6 @@
 //! In which order tensors become resident, and what each step of it costs.
 //!
-//! Step 0 are the tensors that are too small to be worth streaming. Each further step is a tensor (with those
+//! Step 0 are the tensors that can only stay, and those too small to be worth streaming. Each further step is a tensor (with those
 //! that share its memory), in the order of execution; tables that are read by single rows come last, since
 //! streaming those costs nothing. What is resident after step `k` is so after step `k + 1`: that is why a larger
 //! budget never streams more.
@@ -13,19 +13,44 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct Steps {
     /// What is added at each step.
     costs: Vec<Cost>,
+    /// How many modules hold parameters.
+    holders: usize,
     /// For each tensor, in the tree's order, the step at which it becomes resident.
     of_tensor: Vec<usize>,
 }
 
 /// Bytes of memory that the tensors of one step take.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Cost {
     /// If they are resident.
     resident: u64,
+    /// Their units that are held whole, if they are streamed: the number of the module that holds each
+    /// in [`Steps::holders`], and its bytes.
+    held: Vec<(usize, u64)>,
     /// The largest unit, if they are streamed.
     largest: u64,
     /// All units, if they are streamed.
     units: u64,
+}
+
+/// The two largest units that one module holds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Holder {
+    first: u64,
+    second: u64,
+}
+
+impl Holder {
+    fn add(&mut self, unit: u64) {
+        self.second = self.second.max(unit.min(self.first));
+        self.first = self.first.max(unit);
+    }
+
+    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the larger
+    /// one must do for the other.
+    fn ring(self) -> u64 {
+        self.first.saturating_mul(2).saturating_add(self.second)
+    }
 }
 
 /// What a choice of steps takes, in bytes.
@@ -46,6 +71,10 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
+    fn always_resident(&self) -> bool {
+        self.members.iter().any(|tensor| tensor.always_resident)
+    }
+
     fn bytes(&self) -> u64 {
         self.members
             .iter()
@@ -61,11 +90,10 @@ impl Steps {
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
         check(tree, options)?;
         let (mut groups, of_tensor) = group(tree);
-        let mut costs = vec![Cost::default()];
+        let mut last = 0;
         for group in &mut groups {
-            if group.bytes() < options.small_tensor {
+            if group.always_resident() || group.bytes() < options.small_tensor {
                 group.step = Some(0);
-                costs[0].add(group, options);
             }
         }
         // First what streams, at its first use that does; then what is only read by rows.
@@ -74,27 +102,54 @@ impl Steps {
                 let group = &mut groups[*at];
                 let streams = tensor.unit(options.tile_bytes) > 0;
                 if group.step.is_none() && (streams || !streaming) {
-                    let mut cost = Cost::default();
-                    cost.add(group, options);
-                    group.step = Some(costs.len());
-                    costs.push(cost);
+                    last += 1;
+                    group.step = Some(last);
                 }
             }
         }
-        Ok(Self {
+        Ok(Self::add_up(&groups, &of_tensor, last, options))
+    }
+
+    /// Two steps: what stays, by somebody's choice or because it can only stay; and the rest.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn chosen(
+        tree: &Tree,
+        options: &Options,
+        mut stays: impl FnMut(&Tensor) -> bool,
+    ) -> Result<Self, Error> {
+        check(tree, options)?;
+        let (mut groups, of_tensor) = group(tree);
+        for group in &mut groups {
+            let chosen = group.members.iter().filter(|tensor| stays(tensor)).count() > 0;
+            group.step = Some(usize::from(!(chosen || group.always_resident())));
+        }
+        Ok(Self::add_up(&groups, &of_tensor, 1, options))
+    }
+
+    /// What steps up to `last` cost, every group having been given one.
+    fn add_up(groups: &[Group<'_>], of_tensor: &[usize], last: usize, options: &Options) -> Self {
+        let mut costs = vec![Cost::default(); last + 1];
+        let mut holders = HashMap::new();
+        for group in groups {
+            costs[group.step.unwrap_or(0)].add(group, &mut holders, options);
+        }
+        Self {
             costs,
-            // Every group got a step above.
+            holders: holders.len(),
             of_tensor: of_tensor
                 .iter()
                 .map(|at| groups[*at].step.unwrap_or(0))
                 .collect(),
-        })
+        }
     }
 
     /// What each number of steps takes: none but step 0 first, all of them last.
     pub(crate) fn demands(&self, options: &Options) -> Vec<Demand> {
         let mut resident: u64 = self.costs.iter().map(|cost| cost.resident).sum();
-        let (mut largest, mut units) = (0u64, 0u64);
+        let (mut largest, mut units, mut held) = (0u64, 0u64, 0u64);
+        let mut holders = vec![Holder::default(); self.holders];
         let mut demands: Vec<_> = self
             .costs
             .iter()
@@ -102,12 +157,21 @@ impl Steps {
             .map(|cost| {
                 let demand = Demand {
                     resident,
-                    ring: (2 * largest).max(round_up(options.min_ring)).min(units),
+                    ring: (2 * largest)
+                        .max(held)
+                        .max(round_up(options.min_ring))
+                        .min(units),
                     useful_ring: units,
                 };
                 resident -= cost.resident;
                 largest = largest.max(cost.largest);
                 units = units.saturating_add(cost.units);
+                for (holder, unit) in &cost.held {
+                    holders[*holder].add(*unit);
+                    if holders[*holder].second > 0 {
+                        held = held.max(holders[*holder].ring());
+                    }
+                }
                 demand
             })
             .collect();
@@ -122,11 +186,22 @@ impl Steps {
 }
 
 impl Cost {
-    fn add(&mut self, group: &Group<'_>, options: &Options) {
+    fn add<'a>(
+        &mut self,
+        group: &Group<'a>,
+        holders: &mut HashMap<&'a str, usize>,
+        options: &Options,
+    ) {
         self.resident += unit_footprint(group.bytes());
         for tensor in &group.members {
-            self.largest = self.largest.max(tensor.unit(options.tile_bytes));
+            let unit = tensor.unit(options.tile_bytes);
+            self.largest = self.largest.max(unit);
             self.units = self.units.saturating_add(tensor.units(options.tile_bytes));
+            if unit > 0 {
+                let new = holders.len();
+                let holder = *holders.entry(tensor.holder()).or_insert(new);
+                self.held.push((holder, unit));
+            }
         }
     }
 }
@@ -169,7 +244,7 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
         }
     }
     names.clear();
-    // The budget that would do is at most: everything, twice the largest unit, and the needs.
+    // The budget that would do is at most: everything, three times the largest unit, and the needs.
     let too_large = |name: &str| Error::TooLarge {
         name: name.to_string(),
     };
@@ -180,7 +255,7 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
         if !names.insert(tensor.name.as_str()) {
             return Err(duplicate("tensor", &tensor.name));
         }
-        largest = largest.max(unit_footprint(tensor.bytes));
+        largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
         let sums = (
             sum.checked_add(unit_footprint(tensor.bytes)),
             held.checked_add(tensor.bytes),
@@ -191,8 +266,8 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
         };
         (sum, held, stored) = (next, next_held, next_stored);
         let with_ring = largest
-            .checked_mul(2)
-            .map(|twice| twice.max(round_up(options.min_ring)))
+            .checked_mul(3)
+            .map(|ring| ring.max(round_up(options.min_ring)))
             .and_then(|ring| ring.checked_add(sum));
         if with_ring.is_none() {
             return Err(too_large(&tensor.name));

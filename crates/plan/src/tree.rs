@@ -10,7 +10,7 @@ pub enum Access {
     /// In one piece.
     Whole,
     /// By tiles of whole rows, one after the other, each of at most [`Options::tile_bytes`](crate::Options)
-    /// (a row is never split).
+    /// or of one row, if that is larger: a row is never split.
     Tiles,
     /// Single rows on demand, such as an embedding: streaming it costs next to nothing.
     Rows,
@@ -43,10 +43,14 @@ pub struct Tensor {
     pub bytes: u64,
     /// Bytes as read from disk.
     pub stored_bytes: u64,
+    /// Bytes of one row as held on the device: what a tile cannot be smaller than. Zero if it has no rows.
+    pub row_bytes: u64,
     /// How it is fetched if it is streamed.
     pub access: Access,
     /// Tensors with the same key share their memory.
     pub tied: Option<String>,
+    /// Whether it can only stay in memory, because it cannot be fetched when it is needed.
+    pub always_resident: bool,
 }
 
 impl Tree {
@@ -73,21 +77,32 @@ impl Tensor {
     pub(crate) fn unit(&self, tile_bytes: u64) -> u64 {
         match self.access {
             Access::Whole => unit_footprint(self.bytes),
-            Access::Tiles => unit_footprint(self.bytes.min(tile_bytes)),
+            Access::Tiles => unit_footprint(self.bytes.min(self.tile(tile_bytes))),
             Access::Rows => 0,
         }
     }
 
+    /// The most bytes that a tile has.
+    fn tile(&self, tile_bytes: u64) -> u64 {
+        tile_bytes.max(self.row_bytes).max(1)
+    }
+
     /// The most memory that all its units take together, in bytes: a ring need never be larger.
     pub(crate) fn units(&self, tile_bytes: u64) -> u64 {
+        let tile = self.tile(tile_bytes);
         match self.access {
             // Whole rows can leave almost half of each tile unused.
-            Access::Tiles if self.bytes > tile_bytes => {
-                let tiles = self.bytes.div_ceil(tile_bytes.max(1)).saturating_mul(2);
+            Access::Tiles if self.bytes > tile => {
+                let tiles = self.bytes.div_ceil(tile).saturating_mul(2);
                 round_up(self.bytes).saturating_add(tiles.saturating_mul(2 * PAGE))
             }
             _ => self.unit(tile_bytes),
         }
+    }
+
+    /// The path of the module that holds it.
+    pub(crate) fn holder(&self) -> &str {
+        self.name.rsplit_once('.').map_or("", |(holder, _)| holder)
     }
 
     /// Bytes that each pass reads if it is streamed.
@@ -117,8 +132,10 @@ mod tests {
             name: String::new(),
             bytes: 10 * PAGE,
             stored_bytes: 5 * PAGE,
+            row_bytes: PAGE,
             access,
             tied: None,
+            always_resident: false,
         };
         assert_eq!(tensor(Access::Whole).unit(4 * PAGE), 11 * PAGE);
         assert_eq!(tensor(Access::Tiles).unit(4 * PAGE), 5 * PAGE);
@@ -128,8 +145,19 @@ mod tests {
         assert_eq!(tensor(Access::Tiles).bytes_per_pass(), 5 * PAGE);
         // Ten rows of a page in tiles of four: three tiles, of which none is more than 5 pages.
         assert!(tensor(Access::Tiles).units(4 * PAGE) >= 10 * PAGE + 3 * PAGE);
+        // A tile is never less than a row.
+        let wide = Tensor {
+            row_bytes: 5 * PAGE,
+            ..tensor(Access::Tiles)
+        };
+        assert_eq!(wide.unit(4 * PAGE), 6 * PAGE);
+        assert!(wide.units(4 * PAGE) >= 2 * wide.unit(4 * PAGE));
         // Tiles of nothing are no division by nothing.
-        assert!(tensor(Access::Tiles).units(0) > tensor(Access::Tiles).units(PAGE));
+        let narrow = Tensor {
+            row_bytes: 0,
+            ..tensor(Access::Tiles)
+        };
+        assert!(narrow.units(0) > narrow.units(PAGE));
         assert_eq!(serde_json::to_string(&Access::Tiles).unwrap(), r#""tiles""#);
     }
 }

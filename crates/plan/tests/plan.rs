@@ -19,6 +19,8 @@ fn tree() -> impl Strategy<Value = Tree> {
         1u64..4,
         access(),
         prop_oneof![4 => Just(None), 1 => (0..3).prop_map(Some)],
+        prop_oneof![2 => Just(0u64), 1 => 1u64..10_000_000],
+        prop::bool::weighted(0.1),
     );
     prop::collection::vec(prop::collection::vec(tensor, 0..4), 0..10).prop_map(|blocks| Tree {
         blocks: blocks
@@ -30,13 +32,17 @@ fn tree() -> impl Strategy<Value = Tree> {
                 tensors: tensors
                     .into_iter()
                     .enumerate()
-                    .map(|(t, (bytes, ratio, access, tied))| Tensor {
-                        name: format!("layers.{b}.{t}"),
-                        bytes,
-                        stored_bytes: bytes / ratio,
-                        access,
-                        tied: tied.map(|key: i32| key.to_string()),
-                    })
+                    .map(
+                        |(t, (bytes, ratio, access, tied, row_bytes, always_resident))| Tensor {
+                            name: format!("layers.{b}.{t}"),
+                            bytes,
+                            stored_bytes: bytes / ratio,
+                            row_bytes: row_bytes.min(bytes),
+                            access,
+                            tied: tied.map(|key: i32| key.to_string()),
+                            always_resident,
+                        },
+                    )
                     .collect(),
             })
             .collect(),
@@ -144,6 +150,10 @@ proptest! {
         let map = infer(&tree, &cpu(least(&tree, &options) + more), &options).unwrap();
         let mut sizes: HashMap<String, u64> = HashMap::new();
         let mut streams: HashSet<String> = HashSet::new();
+        let only_stay: HashSet<String> = tensors(&tree)
+            .filter(|tensor| tensor.always_resident)
+            .map(key)
+            .collect();
         for tensor in tensors(&tree) {
             let bytes = sizes.entry(key(tensor)).or_default();
             *bytes = tensor.bytes.max(*bytes);
@@ -155,8 +165,8 @@ proptest! {
         let (mut stopped, mut rows_stay, mut any_streams) = (false, false, false);
         for tensor in tensors(&tree) {
             let stays = resident(&map, tensor);
-            if sizes[&key(tensor)] < options.small_tensor {
-                prop_assert!(stays, "{} is small", tensor.name);
+            if sizes[&key(tensor)] < options.small_tensor || only_stay.contains(&key(tensor)) {
+                prop_assert!(stays, "{} is small or can only stay", tensor.name);
             } else if streams.contains(&key(tensor)) {
                 // Its turn comes with its first use that streams.
                 if tensor.access == Access::Rows || !seen.insert(key(tensor)) {
@@ -183,13 +193,18 @@ proptest! {
         let budget = least(&tree, &options) + more;
         let map = infer(&tree, &cpu(budget), &options).unwrap();
         let (mut largest, mut fewest, mut most) = (0, 0u64, 0u64);
+        let mut held: HashMap<&str, Vec<u64>> = HashMap::new();
         for tensor in tensors(&tree).filter(|tensor| !resident(&map, tensor)) {
             let unit = match tensor.access {
                 Access::Whole => tensor.bytes,
-                Access::Tiles => tensor.bytes.min(options.tile_bytes),
+                Access::Tiles => tensor.bytes.min(options.tile_bytes.max(tensor.row_bytes)),
                 Access::Rows => continue,
             };
             largest = pages(unit).max(largest);
+            let holder: &mut Vec<u64> = held
+                .entry(tensor.name.rsplit_once('.').unwrap().0)
+                .or_default();
+            holder.push(pages(unit));
             fewest = fewest.saturating_add(pages(tensor.bytes));
             // Rows of more than half a tile leave each tile with one.
             let tiles = 1 + 2 * tensor.bytes.div_ceil(options.tile_bytes.max(1));
@@ -197,6 +212,11 @@ proptest! {
         }
         let ring = map.ring_bytes();
         prop_assert!(ring >= (2 * largest).min(fewest), "{ring} for units of {largest}");
+        for mut units in held.into_values().filter(|units| units.len() > 1) {
+            units.sort_unstable();
+            units.reverse();
+            prop_assert!(ring >= (2 * units[0] + units[1]).min(fewest), "{ring} for {units:?}");
+        }
         prop_assert!(ring >= options.min_ring.min(fewest));
         prop_assert!(ring <= most);
         prop_assert!(ring == 0 || largest > 0);
@@ -287,8 +307,10 @@ proptest! {
                         // Of all magnitudes.
                         bytes: bytes >> (stored_bytes % 64),
                         stored_bytes: stored_bytes >> (bytes % 64),
+                        row_bytes: stored_bytes.rotate_left(17) >> (bytes % 64),
                         access,
                         tied: None,
+                        always_resident: false,
                     })
                     .collect(),
             }],

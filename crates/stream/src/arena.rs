@@ -1,16 +1,17 @@
 //! The ring's memory: one region, from which contiguous blocks are cut and to which they return.
 
 use crate::buffer::Buffer;
+use crate::overflow::Loan;
 use crate::{BLOCK, Error};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A region of fixed size, handed out in contiguous [`Block`]s of whole pages.
 pub(crate) struct Arena {
     memory: Buffer,
     size: usize,
+    /// A lock that nothing is waited for under.
     free: Mutex<Free>,
 }
 
@@ -64,11 +65,8 @@ pub(crate) enum Block {
     },
     /// Memory of its own: a unit that is kept.
     Own(Buffer),
-    /// Memory from the overflow share, whose count of used bytes goes down again on drop.
-    Overflow {
-        buffer: Buffer,
-        used: Arc<AtomicU64>,
-    },
+    /// Memory from the overflow share.
+    Overflow(Loan),
 }
 
 impl Block {
@@ -76,8 +74,13 @@ impl Block {
     pub(crate) fn len(&self) -> usize {
         match self {
             Block::Ring { range, .. } => range.len(),
-            Block::Own(buffer) | Block::Overflow { buffer, .. } => buffer.len(),
+            Block::Own(buffer) | Block::Overflow(Loan { buffer, .. }) => buffer.len(),
         }
+    }
+
+    /// Whether its memory is a part of the ring.
+    pub(crate) fn is_in_ring(&self) -> bool {
+        matches!(self, Block::Ring { .. })
     }
 
     fn place(&self, part: Range<usize>) -> (&Buffer, Range<usize>) {
@@ -87,7 +90,7 @@ impl Block {
                 &arena.memory,
                 range.start + part.start..range.start + part.end,
             ),
-            Block::Own(buffer) | Block::Overflow { buffer, .. } => (buffer, part),
+            Block::Own(buffer) | Block::Overflow(Loan { buffer, .. }) => (buffer, part),
         }
     }
 
@@ -115,12 +118,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        match self {
-            Block::Ring { arena, range } => arena.free().give(range.clone()),
-            Block::Overflow { buffer, used } => {
-                used.fetch_sub(buffer.len() as u64, Ordering::Relaxed);
-            }
-            Block::Own(_) => {}
+        if let Block::Ring { arena, range } = self {
+            arena.free().give(range.clone());
         }
     }
 }

@@ -25,8 +25,8 @@ pub enum Error {
     },
     /// The file ended before the unit did: it was cut after the checkpoint was opened.
     #[error(
-        "{path} ends before `{unit}` does (wanted bytes up to {end}): the file changed after it \
-         was opened; open the checkpoint again",
+        "{path} ends before `{unit}` does (wanted bytes up to {end}): the file was cut after it \
+         was opened; put it back, or open the checkpoint again",
         path = path.display()
     )]
     Truncated {
@@ -37,10 +37,22 @@ pub enum Error {
         /// Offset in the file where the unit should end, in bytes.
         end: u64,
     },
+    /// The file is not what it was when the checkpoint was opened: another length or time of change.
+    #[error(
+        "{path} changed after it was opened, so the bytes of `{unit}` may not be its own: open the \
+         checkpoint again",
+        path = path.display()
+    )]
+    Changed {
+        /// Name of the unit.
+        unit: Arc<str>,
+        /// The file.
+        path: PathBuf,
+    },
     /// More is held at once than the ring and the overflow share can give.
     #[error(
-        "no memory left in the ring for `{unit}`: it takes {need} bytes, {held} are held by the \
-         caller, the ring has {ring} and the overflow share {overflow}; raise the memory budget \
+        "no memory left in the ring for `{unit}`: it takes {need} bytes, {held} are held by \
+         leases, the ring has {ring} and the overflow share {overflow}; raise the memory budget \
          or hold fewer weights at once"
     )]
     Exhausted {
@@ -48,7 +60,7 @@ pub enum Error {
         unit: Arc<str>,
         /// Bytes that it takes.
         need: u64,
-        /// Bytes of the ring that leases hold now.
+        /// Bytes that leases and reads for them hold now.
         held: u64,
         /// Size of the ring in bytes.
         ring: u64,
@@ -56,7 +68,7 @@ pub enum Error {
         overflow: u64,
     },
     /// The system gave no memory.
-    #[error("the system gave no {bytes} bytes of memory for {purpose}; lower the memory budget")]
+    #[error("the system gave no {bytes} bytes of memory for {purpose}: lower the memory budget")]
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
@@ -76,6 +88,14 @@ pub enum Error {
     Closed {
         /// Name of the unit.
         unit: Arc<str>,
+    },
+    /// The unit cannot be streamed: it was registered with impossible figures.
+    #[error("`{unit}` cannot be streamed: {reason}")]
+    Unit {
+        /// Name of the unit.
+        unit: Arc<str>,
+        /// What is impossible about it.
+        reason: &'static str,
     },
     /// The unit does not exist.
     #[error("there is no unit {id}; the stream has {count}")]

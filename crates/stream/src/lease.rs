@@ -38,8 +38,7 @@ impl AsRef<[u8]> for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            drop(block);
-            self.pool.lease_dropped();
+            self.pool.give_back(block);
         }
     }
 }

@@ -17,6 +17,9 @@
 //!   last seen. A wrong guess costs one read on demand, never a wrong byte.
 //! * What leaves the ring is what will be needed last (Belady's rule). On a cyclic scan this keeps
 //!   a fixed part in memory and streams the rest through what remains, which is the best possible.
+//! * Nothing waits for ever, and nothing that is wrong is handed out: a read that fails, a file that is
+//!   cut or written over, a reader that dies, or more leases than memory is a typed error ([`Error`])
+//!   that names the unit, and the next call works once the cause is gone.
 //! * Reads bypass the page cache where the file system allows it ([`Source`]), so that a memory
 //!   limit which counts the page cache holds as well.
 
@@ -25,12 +28,16 @@ mod buffer;
 mod error;
 mod heap;
 mod lease;
+mod loading;
+mod overflow;
 mod pool;
 mod reader;
 mod schedule;
 mod source;
+mod state;
 mod stats;
 mod stream;
+mod sync;
 mod unit;
 
 pub use error::Error;
@@ -47,5 +54,7 @@ pub const BLOCK: usize = 4096;
 /// The bytes of memory that a unit of `len` bytes takes when read directly from an arbitrary
 /// offset: whole blocks, and one more because the range need not begin on a block.
 pub fn footprint(len: u64) -> u64 {
-    len.div_ceil(BLOCK as u64) * BLOCK as u64 + BLOCK as u64
+    len.div_ceil(BLOCK as u64)
+        .saturating_add(1)
+        .saturating_mul(BLOCK as u64)
 }

@@ -1,29 +1,33 @@
 //! The threads that read.
 
+use crate::arena::Block;
 use crate::buffer::Buffer;
-use crate::pool::{Job, Pool};
+use crate::loading::{Job, Seat};
+use crate::pool::Pool;
 use crate::{BLOCK, Error, Unit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 /// Reads one piece after the other until the stream is closed.
-pub(crate) fn run(pool: &Pool, mut scratch: Scratch) {
-    while let Some(job) = pool.next_job() {
-        let Job { unit, piece, block } = job;
-        // A conversion that panics must not take the reader with it.
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            read_piece(pool, &pool.units[unit], piece, &block, &mut scratch)
-        }))
-        .unwrap_or_else(|panic| {
+pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
+    while read_one(&seat, &mut scratch) {}
+}
+
+/// Waits for a piece and reads it. False when the stream is closed.
+pub(crate) fn read_one(seat: &Seat, scratch: &mut Scratch) -> bool {
+    let Some(job) = seat.next_job() else {
+        return false;
+    };
+    let pool = &*seat.pool;
+    // A conversion that panics must not take the reader with it.
+    let result =
+        catch_unwind(AssertUnwindSafe(|| read_job(pool, &job, scratch))).unwrap_or_else(|panic| {
             Err(Error::Reader {
-                unit: pool.units[unit].name.clone(),
+                unit: pool.units[job.unit].name.clone(),
                 reason: reason(panic.as_ref()).into(),
             })
         });
-        // Before the unit is ready, or the block would seem to be held.
-        drop(block);
-        pool.finish(unit, result);
-    }
+    job.finish(result);
+    true
 }
 
 fn reason(panic: &(dyn std::any::Any + Send)) -> String {
@@ -53,44 +57,35 @@ impl Scratch {
     }
 }
 
-fn read_piece(
+fn read_job(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, Error> {
+    let unit = &pool.units[job.unit];
+    match (job.block(), &scratch.0) {
+        (Some(block), _) if !unit.is_staged() => read_in_place(pool, unit, job.piece, block),
+        (Some(block), Some(scratch)) => read_staged(pool, unit, job.piece, block, scratch),
+        _ => unreachable!("a job has a block until it ends, and staged units come with scratch"),
+    }
+}
+
+/// Whole blocks of the file, straight to their place.
+fn read_in_place(pool: &Pool, unit: &Unit, piece: usize, block: &Block) -> Result<usize, Error> {
+    let first = unit.offset / BLOCK as u64 * BLOCK as u64;
+    let from = piece * pool.piece;
+    let to = (from + pool.piece).min(block.len());
+    let need = (unit.offset + unit.len - first) as usize;
+    // SAFETY: each piece is given to one reader, pieces are disjoint parts of the block, and the
+    // unit is not ready (so nobody reads it) before its last piece is done.
+    let target = unsafe { block.bytes_mut(from..to) };
+    pool.sources[unit.source].read(&unit.name, first + from as u64, target, need.min(to) - from)
+}
+
+/// Whole blocks of the file to scratch memory, and from there converted or moved to alignment.
+fn read_staged(
     pool: &Pool,
     unit: &Unit,
     piece: usize,
-    block: &Arc<crate::arena::Block>,
-    scratch: &mut Scratch,
+    block: &Block,
+    scratch: &Buffer,
 ) -> Result<usize, Error> {
-    let source = &pool.sources[unit.source];
-    let read = |offset: u64, target: &mut [u8], need: usize| {
-        let count = source
-            .read(offset, target, need)
-            .map_err(|error| Error::Read {
-                unit: unit.name.clone(),
-                path: source.path().to_path_buf(),
-                source: Arc::new(error),
-            })?;
-        if count < need {
-            return Err(Error::Truncated {
-                unit: unit.name.clone(),
-                path: source.path().to_path_buf(),
-                end: unit.offset + unit.len,
-            });
-        }
-        Ok(count)
-    };
-    if !unit.is_staged() {
-        let first = unit.offset / BLOCK as u64 * BLOCK as u64;
-        let from = piece * pool.piece;
-        let to = (from + pool.piece).min(block.len());
-        let need = (unit.offset + unit.len - first) as usize;
-        // SAFETY: each piece is given to one reader, pieces are disjoint parts of the block, and the
-        // unit is not ready (so nobody reads it) before its last piece is done.
-        let target = unsafe { block.bytes_mut(from..to) };
-        return read(first + from as u64, target, need.min(to) - from);
-    }
-    let Some(scratch) = &scratch.0 else {
-        unreachable!("staged units come with scratch memory");
-    };
     let from = (piece * pool.piece) as u64;
     let to = (from + pool.piece as u64).min(unit.len);
     let (start, end) = (unit.offset + from, unit.offset + to);
@@ -98,12 +93,13 @@ fn read_piece(
     let cover = (end - first).div_ceil(BLOCK as u64) as usize * BLOCK;
     // SAFETY: scratch memory belongs to this reader alone.
     let staging = unsafe { scratch.bytes_mut(0..cover) };
-    let count = read(first, staging, (end - first) as usize)?;
-    let raw = &staging[(start - first) as usize..(end - first) as usize];
+    let need = (end - first) as usize;
+    let count = pool.sources[unit.source].read(&unit.name, first, staging, need)?;
+    let raw = &staging[(start - first) as usize..need];
     match &unit.convert {
         Some(convert) => {
             let scale = |bytes: u64| bytes as usize / convert.from * convert.to;
-            // SAFETY: as for the direct piece: disjoint, and not yet readable by others.
+            // SAFETY: as for a piece read in place: disjoint, and not yet readable by others.
             let target = unsafe { block.bytes_mut(scale(from)..scale(to)) };
             (convert.run)(raw, target);
         }

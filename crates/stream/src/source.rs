@@ -1,13 +1,14 @@
 //! A file to read from, past the page cache where that is possible.
 
 use crate::{BLOCK, Error};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
-/// A file opened for positioned reads by several threads at once.
+/// A file opened for positioned reads by several threads at once, which is to stay as it is.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -15,19 +16,46 @@ pub struct Source {
     direct: Option<File>,
     /// Set when the file system takes the flag but refuses the reads.
     refused: AtomicBool,
+    /// None if the system did not tell: then nothing that is read can be trusted.
+    stamp: Option<Stamp>,
+}
+
+/// What tells whether a file was written to: its length and the time of its last change.
+///
+/// A change that keeps the length is not seen within the tick of the file system's clock in which the
+/// file was opened (some milliseconds; two seconds on FAT; on a network, until the client asks again),
+/// through a mapping that was written to before, or if it puts the old time back. Names do not matter: a file that was renamed or replaced under its name is
+/// still the one that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    len: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        }
+    }
 }
 
 impl Source {
     /// Opens `path` for direct reads beside the handle `plain` on the same file. Where the file system
     /// does not allow it, reads go through the page cache and what was read is dropped from it.
+    ///
+    /// The file is taken as it is now; see [`Source::since`] for one that was looked at before.
     pub fn new(path: impl Into<PathBuf>, plain: Arc<File>) -> Self {
         let path = path.into();
         let direct = open_direct(&path, &plain);
+        let stamp = plain.metadata().ok().as_ref().map(Stamp::of);
         Self {
             path,
             plain,
             direct,
             refused: AtomicBool::new(false),
+            stamp,
         }
     }
 
@@ -41,6 +69,13 @@ impl Source {
         Ok(Self::new(path, Arc::new(plain)))
     }
 
+    /// Refuses ([`Error::Changed`]) what is read of the file if it is no longer what `then` tells of it:
+    /// the system's word from before the file was first looked into.
+    pub fn since(mut self, then: &Metadata) -> Self {
+        self.stamp = Some(Stamp::of(then));
+        self
+    }
+
     /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
@@ -51,10 +86,41 @@ impl Source {
         self.direct.is_some() && !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Reads at `offset` into `target`, of which at least the first `need` bytes must exist in the
-    /// file. `offset`, `target.len()` and the memory of `target` are multiples of
-    /// [`BLOCK`]. Returns the number of bytes read.
-    pub(crate) fn read(&self, offset: u64, target: &mut [u8], need: usize) -> io::Result<usize> {
+    /// Reads for the unit of this name at `offset` into `target`, of which at least the first `need`
+    /// bytes must exist in the file. `offset`, `target.len()` and the memory of `target` are multiples
+    /// of [`BLOCK`]. Returns the number of bytes read.
+    pub(crate) fn read(
+        &self,
+        unit: &str,
+        offset: u64,
+        target: &mut [u8],
+        need: usize,
+    ) -> Result<usize, Error> {
+        let failed = |error| Error::Read {
+            unit: unit.into(),
+            path: self.path.clone(),
+            source: Arc::new(error),
+        };
+        let read = self.fill(offset, target, need).map_err(failed)?;
+        if read < need {
+            return Err(Error::Truncated {
+                unit: unit.into(),
+                path: self.path.clone(),
+                end: offset + need as u64,
+            });
+        }
+        // After the read: a file's time changes before its bytes do.
+        let now = Stamp::of(&self.plain.metadata().map_err(failed)?);
+        if self.stamp != Some(now) {
+            return Err(Error::Changed {
+                unit: unit.into(),
+                path: self.path.clone(),
+            });
+        }
+        Ok(read)
+    }
+
+    fn fill(&self, offset: u64, target: &mut [u8], need: usize) -> io::Result<usize> {
         debug_assert!(offset.is_multiple_of(BLOCK as u64) && target.len().is_multiple_of(BLOCK));
         if let Some(direct) = &self.direct
             && !self.refused.load(Ordering::Relaxed)
@@ -108,7 +174,8 @@ fn open_direct(path: &Path, plain: &File) -> Option<File> {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     let direct = std::fs::OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_DIRECT)
+        // Should the path be a pipe by now, it is not waited for.
+        .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK)
         .open(path)
         .ok()?;
     // The path may name another file by now: the handle decides.
@@ -161,20 +228,22 @@ mod tests {
         // SAFETY: nobody else has access.
         let target = unsafe { buffer.bytes_mut(0..4 * BLOCK) };
         let read = source
-            .read(BLOCK as u64, &mut target[..2 * BLOCK], 2 * BLOCK)
+            .fill(BLOCK as u64, &mut target[..2 * BLOCK], 2 * BLOCK)
             .unwrap();
         assert_eq!(read, 2 * BLOCK);
         assert!(target[..BLOCK].iter().all(|byte| *byte == 2));
         assert!(target[BLOCK..2 * BLOCK].iter().all(|byte| *byte == 3));
-        // Over the end of the file: what there is.
-        let read = source
-            .read(2 * BLOCK as u64, &mut target[..3 * BLOCK], BLOCK + 77)
-            .unwrap();
-        assert_eq!(read, BLOCK + 77);
-        assert!(target[BLOCK..BLOCK + 77].iter().all(|byte| *byte == 4));
+        // Over the end of the file: what there is, whether it is enough or not.
+        for need in [BLOCK + 77, 2 * BLOCK] {
+            let read = source
+                .fill(2 * BLOCK as u64, &mut target[..3 * BLOCK], need)
+                .unwrap();
+            assert_eq!(read, BLOCK + 77);
+            assert!(target[BLOCK..BLOCK + 77].iter().all(|byte| *byte == 4));
+        }
         assert_eq!(
             source
-                .read(8 * BLOCK as u64, &mut target[..BLOCK], 1)
+                .fill(8 * BLOCK as u64, &mut target[..BLOCK], 1)
                 .unwrap(),
             0
         );

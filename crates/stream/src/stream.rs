@@ -1,10 +1,12 @@
 use crate::buffer::Buffer;
+use crate::loading::Seat;
 use crate::pool::Pool;
 use crate::reader::{self, Scratch};
+use crate::sync::{self, JoinHandle, Mutex};
 use crate::{BLOCK, Error, Lease, Source, Stats, Unit, UnitId};
 use std::fmt;
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// How a stream works.
@@ -14,9 +16,9 @@ pub struct Options {
     pub ring_bytes: u64,
     /// Bytes beyond the ring for callers who hold more at once than it can give.
     pub overflow_bytes: u64,
-    /// Number of reader threads: reads in flight.
+    /// Number of reader threads, that is, reads in flight; from 1 to 1024.
     pub readers: usize,
-    /// Size of one read in bytes, rounded up to whole blocks.
+    /// Size of one read in bytes, rounded up to whole blocks; at most 1 GiB.
     pub piece_bytes: usize,
 }
 
@@ -35,8 +37,17 @@ impl Options {
     /// Memory that the reader threads take besides the ring, in bytes, if some unit is converted or
     /// moved to alignment on its way.
     pub fn staging_bytes(&self) -> u64 {
-        let piece = self.piece_bytes.div_ceil(BLOCK).max(1) * BLOCK;
-        (self.readers.max(1) * Scratch::bytes(piece)) as u64
+        self.threads() as u64 * Scratch::bytes(self.piece()) as u64
+    }
+
+    /// Size of one read in bytes, in whole blocks.
+    pub(crate) fn piece(&self) -> usize {
+        self.piece_bytes.clamp(1, 1 << 30).div_ceil(BLOCK) * BLOCK
+    }
+
+    /// Number of reader threads.
+    pub(crate) fn threads(&self) -> usize {
+        self.readers.clamp(1, 1024)
     }
 }
 
@@ -44,7 +55,7 @@ impl Options {
 #[derive(Clone)]
 pub struct Stream {
     pool: Arc<Pool>,
-    _readers: Arc<Readers>,
+    readers: Arc<Readers>,
 }
 
 impl Stream {
@@ -52,51 +63,55 @@ impl Stream {
     /// units; units that it leaves out are only read on demand).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the ring or a thread's memory cannot be had.
-    ///
-    /// # Panics
-    /// If a unit names a source, or the order a unit, that does not exist.
+    /// [`Error::OutOfMemory`] if the ring or the threads' memory cannot be had; [`Error::Unit`] and
+    /// [`Error::UnknownUnit`] for units and an order that make no sense.
     pub fn start(
         sources: Vec<Source>,
         units: Vec<Unit>,
         order: Vec<UnitId>,
         options: Options,
     ) -> Result<Self, Error> {
-        assert!(units.iter().all(|unit| unit.source < sources.len()));
-        assert!(order.iter().all(|unit| *unit < units.len()));
-        let staged = units.iter().any(Unit::is_staged);
-        let pool = Arc::new(Pool::new(sources, units, order, &options)?);
-        let mut readers = Readers {
-            pool: pool.clone(),
-            threads: Vec::new(),
-        };
-        for number in 0..options.readers.max(1) {
-            let scratch = Scratch::new(pool.piece, staged)?;
-            let pool = pool.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("outsize-reader-{number}"))
-                .stack_size(256 << 10)
-                .spawn(move || reader::run(&pool, scratch))
-                .map_err(|_| Error::OutOfMemory {
-                    bytes: 256 << 10,
-                    purpose: "a reader thread".into(),
-                })?;
-            readers.threads.push(thread);
+        for unit in &units {
+            unit.check(sources.len())?;
         }
+        let count = units.len();
+        if let Some(id) = order.iter().copied().find(|id| *id >= count) {
+            return Err(Error::UnknownUnit { id, count });
+        }
+        let pool = Arc::new(Pool::new(sources, units, order, &options)?);
+        let readers = Readers {
+            pool: pool.clone(),
+            threads: Mutex::new(Vec::new()),
+        };
+        readers.fill().map_err(|reason| Error::OutOfMemory {
+            bytes: Scratch::bytes(pool.piece) as u64,
+            purpose: format!("a reader thread ({reason})").into(),
+        })?;
         Ok(Self {
             pool,
-            _readers: Arc::new(readers),
+            readers: Arc::new(readers),
         })
     }
 
     /// The bytes of a unit, waited for if they are not in memory.
+    ///
+    /// What leases hold counts whoever holds them: with several callers, ring and overflow share must
+    /// have room for what all of them hold at once.
     ///
     /// # Errors
     /// What the read said, naming the unit and its file; [`Error::Exhausted`] if leases hold so much of
     /// the ring that neither it nor the overflow share has room. After an error the next call tries
     /// again.
     pub fn lease(&self, unit: UnitId) -> Result<Lease, Error> {
-        self.pool.lease(unit)
+        let readers = if self.pool.deserted.load(Ordering::Relaxed) {
+            self.readers.fill()
+        } else {
+            Ok(())
+        };
+        match (self.pool.lease(unit), readers) {
+            (Err(Error::Reader { unit, .. }), Err(reason)) => Err(Error::Reader { unit, reason }),
+            (result, _) => result,
+        }
     }
 
     /// Reads a few bytes that are no unit, such as one row of a table, on the calling thread.
@@ -111,27 +126,26 @@ impl Stream {
         target: &mut [u8],
     ) -> Result<(), Error> {
         let began = Instant::now();
-        let source = &self.pool.sources[source];
+        let wrong = |reason| Error::Unit {
+            unit: name.into(),
+            reason,
+        };
+        let source = self
+            .pool
+            .sources
+            .get(source)
+            .ok_or_else(|| wrong("its file is not among the sources"))?;
+        let end = offset.checked_add(target.len() as u64);
+        if end.is_none_or(|end| end > i64::MAX as u64) {
+            return Err(wrong("it ends beyond the end of any file"));
+        }
         let first = offset / BLOCK as u64 * BLOCK as u64;
         let skip = (offset - first) as usize;
         let need = skip + target.len();
-        let buffer = Buffer::new(need, name)?;
+        let buffer = Buffer::new(need, &format!("`{name}`"))?;
         // SAFETY: the buffer is local to this call.
         let staging = unsafe { buffer.bytes_mut(0..buffer.len()) };
-        let count = source
-            .read(first, staging, need)
-            .map_err(|error| Error::Read {
-                unit: name.into(),
-                path: source.path().to_path_buf(),
-                source: Arc::new(error),
-            })?;
-        if count < need {
-            return Err(Error::Truncated {
-                unit: name.into(),
-                path: source.path().to_path_buf(),
-                end: offset + target.len() as u64,
-            });
-        }
+        let count = source.read(name, first, staging, need)?;
         target.copy_from_slice(&staging[skip..need]);
         self.pool.count_direct_read(count, began.elapsed());
         Ok(())
@@ -140,11 +154,20 @@ impl Stream {
     /// Ends a pass: the order in which units were asked for since the last one becomes the schedule.
     pub fn end_pass(&self) {
         self.pool.end_pass();
+        self.replace_readers();
     }
 
     /// Gives up a pass that failed half-way; the schedule stays as it was.
     pub fn abandon_pass(&self) {
         self.pool.abandon_pass();
+        self.replace_readers();
+    }
+
+    /// Makes up for readers that died, if some did. Without success the next lease will tell.
+    fn replace_readers(&self) {
+        if self.pool.living() < self.pool.readers {
+            let _ = self.readers.fill();
+        }
     }
 
     /// What happened so far.
@@ -167,15 +190,50 @@ impl fmt::Debug for Stream {
 /// The threads; ends them when the last handle is dropped. Leases outlive it.
 struct Readers {
     pool: Arc<Pool>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle>>,
+}
+
+impl Readers {
+    /// Starts the threads that are missing: all of them at first, later those that died. One is
+    /// enough to go on; without any, the reason is the error.
+    fn fill(&self) -> Result<(), Arc<str>> {
+        let staged = self.pool.units.iter().any(Unit::is_staged);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = self.pool.readers.saturating_sub(self.pool.living());
+        for _ in 0..missing {
+            let seat = Seat::take(&self.pool);
+            let started = Scratch::new(self.pool.piece, staged)
+                .map_err(|error| error.to_string())
+                .and_then(|scratch| {
+                    let name = format!("outsize-reader-{}", threads.len());
+                    sync::spawn(name, move || reader::run(seat, scratch))
+                        .map_err(|error| error.to_string())
+                });
+            match started {
+                Ok(thread) => threads.push(thread),
+                Err(reason) if self.pool.living() == 0 => return Err(reason.into()),
+                Err(reason) => {
+                    tracing::warn!(reason, "fewer reader threads than asked for");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Readers {
     fn drop(&mut self) {
         self.pool.close();
-        for thread in self.threads.drain(..) {
-            // A reader catches its panics; there is nothing to learn from the result.
-            let _ = thread.join();
+        let threads = self
+            .threads
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            // A reader that died has told whoever waited for it; its panic is of no more use.
+            if let Err(panic) = thread.join() {
+                std::mem::forget(panic);
+            }
         }
     }
 }

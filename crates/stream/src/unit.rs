@@ -1,5 +1,10 @@
+use crate::{BLOCK, Error};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+
+/// The longest unit, in bytes: a sum of a few of them and some blocks does not overflow.
+const LONGEST: u64 = (isize::MAX / 4) as u64;
 
 /// Number of a unit in the list given to [`crate::Stream::start`].
 pub type UnitId = usize;
@@ -28,25 +33,82 @@ impl Unit {
     /// Length in memory, in bytes: after the conversion.
     pub fn len_in_memory(&self) -> u64 {
         match &self.convert {
-            Some(convert) => self.len / convert.from as u64 * convert.to as u64,
+            Some(convert) => {
+                (self.len / convert.from.max(1) as u64).saturating_mul(convert.to as u64)
+            }
             None => self.len,
+        }
+    }
+
+    /// Refuses what could not be read piece by piece, or would overflow on the way.
+    pub(crate) fn check(&self, sources: usize) -> Result<(), Error> {
+        let end = self.offset.checked_add(self.len);
+        let reason = if self.source >= sources {
+            "its file is not among the sources"
+        } else if self.len > LONGEST || self.len_in_memory() > LONGEST {
+            "it is longer than any memory"
+        } else if end.is_none_or(|end| end > i64::MAX as u64) {
+            "it ends beyond the end of any file"
+        } else if !self.align.is_power_of_two() || self.align > BLOCK {
+            "its alignment is no power of two up to a block"
+        } else if let Some(convert) = &self.convert
+            && (convert.from == 0 || convert.to == 0 || !BLOCK.is_multiple_of(convert.from))
+        {
+            "a block does not hold a whole number of the elements to convert"
+        } else if let Some(convert) = &self.convert
+            && !self.len.is_multiple_of(convert.from as u64)
+        {
+            "it does not hold a whole number of the elements to convert"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unit {
+            unit: self.name.clone(),
+            reason,
+        })
+    }
+
+    /// Where the unit's bytes lie inside of its block.
+    pub(crate) fn payload(&self) -> Range<usize> {
+        let start = if self.is_staged() {
+            0
+        } else {
+            (self.offset % BLOCK as u64) as usize
+        };
+        start..start + self.len_in_memory() as usize
+    }
+
+    /// Memory that the unit's block takes, in bytes.
+    pub(crate) fn block_len(&self) -> usize {
+        self.payload().end.div_ceil(BLOCK) * BLOCK
+    }
+
+    /// In how many pieces of `piece` bytes the unit is read.
+    pub(crate) fn pieces(&self, piece: usize) -> usize {
+        if self.len == 0 {
+            0
+        } else if self.is_staged() {
+            (self.len as usize).div_ceil(piece)
+        } else {
+            self.block_len().div_ceil(piece)
         }
     }
 
     /// Whether bytes go through a reader's scratch memory rather than straight to their place.
     pub(crate) fn is_staged(&self) -> bool {
-        self.convert.is_some() || !self.offset.is_multiple_of(self.align.max(1) as u64)
+        self.convert.is_some() || !self.offset.is_multiple_of(self.align as u64)
     }
 }
 
 /// An element-wise conversion of bytes on their way from the file to memory.
 #[derive(Clone)]
 pub struct Convert {
-    /// Bytes of one element in the file.
+    /// Bytes of one element in the file, a divisor of [`BLOCK`](crate::BLOCK).
     pub from: usize,
     /// Bytes of one element in memory.
     pub to: usize,
-    /// Converts whole elements: the output holds as many of them as the input.
+    /// Converts whole elements: the output holds as many of them as the input. It should not panic; if
+    /// it does, the unit fails with [`Error::Reader`], and the message of the panic hook is its own.
     pub run: fn(&[u8], &mut [u8]),
 }
 

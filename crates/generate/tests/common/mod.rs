@@ -9,6 +9,51 @@ use outsize_generate::{Tokenizer, byte_level_tokenizer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// What transformers' AutoTokenizer makes of texts and ids; scripts/fixtures/tiny_tokenizers.py made it.
+#[derive(Debug, serde::Deserialize)]
+pub struct Expected {
+    pub texts: Vec<ExpectedIds>,
+    pub ids: Vec<ExpectedText>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+pub struct ExpectedIds {
+    pub text: String,
+    /// With special tokens around them.
+    pub ids: Vec<u32>,
+    /// Without.
+    pub plain: Vec<u32>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+pub struct ExpectedText {
+    pub ids: Vec<u32>,
+    /// Without special tokens.
+    pub text: String,
+    /// With them.
+    pub shown: String,
+}
+
+/// The tokenizers that transformers was asked about, by name.
+pub fn fixtures() -> Vec<(String, Tokenizer, Expected)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers");
+    let mut fixtures: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let expected = std::fs::read(path.join("expected.json")).unwrap();
+            (
+                path.file_name().unwrap().to_str().unwrap().to_owned(),
+                Tokenizer::open(&path).unwrap(),
+                serde_json::from_slice(&expected).unwrap(),
+            )
+        })
+        .collect();
+    fixtures.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(fixtures.len(), 10);
+    fixtures
+}
+
 /// A folder with the given tokenizer.json.
 pub fn folder(tokenizer: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();

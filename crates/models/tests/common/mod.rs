@@ -71,6 +71,7 @@ impl ModuleMapper for Loader {
         let dtype = match info.dtype {
             Dtype::F32 => DType::F32,
             Dtype::BF16 => DType::BF16,
+            Dtype::F16 => DType::F16,
             other => panic!("{name}: {other}"),
         };
         let bytes = Bytes::from_bytes_vec(self.checkpoint.read(info).unwrap());

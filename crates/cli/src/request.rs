@@ -1,0 +1,124 @@
+//! What `outsize run` is asked to generate: flags first, then what the checkpoint says.
+
+use crate::args::{EndArgs, RunArgs};
+use crate::error::Failure;
+use crate::model;
+use outsize::generate::{GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer};
+use outsize::models::ModelConfig;
+
+/// The most tokens to generate where nobody says.
+const NEW_TOKENS: usize = 64;
+
+/// What to generate, and how to show it.
+#[derive(Debug)]
+pub struct Asked {
+    /// The tokens and how they are chosen.
+    pub request: Request,
+    /// How tokens become text.
+    pub text: TextOptions,
+    /// Without one the text is the tokens' numbers.
+    pub tokenizer: Option<Tokenizer>,
+}
+
+impl Asked {
+    /// Reads the checkpoint's small files; the weights are not touched.
+    pub fn new(args: &RunArgs, config: &ModelConfig) -> Result<Self, Failure> {
+        let generation = generation_config(args)?;
+        let stop = if args.end.stop.is_empty() {
+            generation.stop_strings.clone()
+        } else {
+            StopStrings::new(args.end.stop.iter().cloned())?
+        };
+        let tokenizer = match (Tokenizer::open(&args.model.model), &args.prompt) {
+            (Ok(tokenizer), _) => Some(tokenizer),
+            // With ids, text is a bonus: it needs no tokenizer.
+            (Err(_), None) if stop.strings().is_empty() => None,
+            (Err(error), _) => return Err(error.into()),
+        };
+        let ids = match (&args.prompt, &args.ids, &tokenizer) {
+            (Some(prompt), _, Some(tokenizer)) => {
+                let ids = tokenizer.encode(prompt, !args.no_special_tokens)?;
+                tokenizer.check(&ids, config.vocab_size)?;
+                ids
+            }
+            (_, Some(ids), _) => model::ids("--ids", ids, config)?,
+            _ => return Err(Failure::usage("give --prompt or --ids")),
+        };
+        let max_new_tokens = match args.end.max_new_tokens {
+            Some(most) => most,
+            None => generation.new_tokens(ids.len())?.unwrap_or(NEW_TOKENS),
+        };
+        Ok(Self {
+            request: Request {
+                max_new_tokens,
+                eos: eos(&args.end, &generation, tokenizer.as_ref(), config)?,
+                sampling: sampling(args, &generation),
+                ids,
+            },
+            text: TextOptions {
+                stop,
+                show_special_tokens: args.show_special_tokens,
+            },
+            tokenizer,
+        })
+    }
+}
+
+fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
+    let folder = &args.model.model;
+    Ok(match &args.generation_config {
+        None => GenerationConfig::open(folder)?,
+        Some(none) if none.as_os_str() == "none" => GenerationConfig::without_file(folder)?,
+        Some(path) => GenerationConfig::open_file(folder, path)?,
+    })
+}
+
+fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {
+    let flags = &args.choice;
+    let default = generation.sampling(flags.seed);
+    Sampling {
+        repetition_penalty: flags.repetition_penalty.or(default.repetition_penalty),
+        temperature: flags.temperature.unwrap_or(default.temperature),
+        top_k: match flags.top_k {
+            None => default.top_k,
+            Some(0) => None,
+            given => given,
+        },
+        top_p: flags.top_p.or(default.top_p),
+        min_p: flags.min_p.or(default.min_p),
+        seed: flags.seed,
+    }
+}
+
+/// The tokens that end the text.
+fn eos(
+    args: &EndArgs,
+    generation: &GenerationConfig,
+    tokenizer: Option<&Tokenizer>,
+    config: &ModelConfig,
+) -> Result<Vec<u32>, Failure> {
+    let Some(given) = &args.eos else {
+        return Ok(match args.ignore_eos {
+            true => Vec::new(),
+            false => generation.eos_token_id.clone(),
+        });
+    };
+    if given == "none" {
+        return Ok(Vec::new());
+    }
+    let token = |part: &str| {
+        let part = part.trim();
+        let id = match part.parse() {
+            Ok(id) => Some(id),
+            Err(_) => tokenizer.and_then(|tokenizer| tokenizer.token_id(part)),
+        };
+        id.ok_or_else(|| {
+            Failure::usage(format!(
+                "--eos: {part:?} is neither a token id nor a token of this model's tokenizer.json; write ids or tokens \
+                 with commas between them, as 2,32000 or </s>, or none"
+            ))
+        })
+        .and_then(|id| model::id("--eos", id, config))
+    };
+    given.split(',').map(token).collect()
+}

@@ -1,0 +1,153 @@
+//! What Burn has no hook for, or what drops it, loaded at once.
+
+use crate::matching::{Matched, Stored};
+use crate::{Error, Kind, convert};
+use burn::module::{ModuleMapper, Param};
+use burn::tensor::{Bool, Int, Tensor, TensorData};
+use outsize_checkpoint::Checkpoint;
+use std::collections::HashMap;
+
+/// Bytes that are read at once: the memory that loading takes besides the values.
+const PIECE: usize = 1 << 20;
+
+/// Gives their values to the parameters that cannot be streamed.
+pub(crate) struct Load<'a> {
+    checkpoint: &'a Checkpoint,
+    matched: HashMap<&'a str, (&'a Matched, &'a Stored)>,
+    path: Vec<String>,
+    error: Option<Error>,
+}
+
+impl<'a> Load<'a> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, matched: &'a [Matched]) -> Self {
+        Self {
+            checkpoint,
+            matched: matched
+                .iter()
+                .filter(|entry| !entry.parameter.streams)
+                .filter_map(|entry| {
+                    let stored = entry.stored.as_ref()?;
+                    Some((entry.parameter.path.as_str(), (entry, stored)))
+                })
+                .collect(),
+            path: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// Whether there is nothing to load.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.matched.is_empty()
+    }
+
+    /// What went wrong, if anything did.
+    pub(crate) fn finish(self) -> Result<(), Error> {
+        self.error.map_or(Ok(()), Err)
+    }
+
+    /// The value of the parameter that is being visited, if it is to be loaded.
+    fn data(&mut self) -> Option<TensorData> {
+        if self.error.is_some() {
+            return None;
+        }
+        let (entry, stored) = self.matched.get(self.path.join(".").as_str())?;
+        match read(self.checkpoint, stored, entry) {
+            Ok(data) => Some(data),
+            Err(error) => {
+                self.error = Some(error);
+                None
+            }
+        }
+    }
+}
+
+/// Reads a value piece by piece, each piece being cast on its way, so that no second copy is made.
+fn read(checkpoint: &Checkpoint, stored: &Stored, entry: &Matched) -> Result<TensorData, Error> {
+    let info = &stored.info;
+    let wrong = |reason: &str| Error::Value {
+        name: info.name.clone(),
+        reason: reason.to_string(),
+    };
+    let no_memory = || outsize_checkpoint::Error::OutOfMemory {
+        tensor: info.name.clone(),
+        len: entry.bytes(stored),
+    };
+    let len = usize::try_from(entry.bytes(stored)).map_err(|_| no_memory())?;
+    let mut held = Vec::new();
+    held.try_reserve_exact(len).map_err(|_| no_memory())?;
+    let mut piece = vec![0; PIECE.min(info.len as usize)];
+    let mut start = 0;
+    while start < info.len {
+        let count = (info.len - start).min(PIECE as u64) as usize;
+        let raw = &mut piece[..count];
+        checkpoint.read_at(info, start, raw)?;
+        start += count as u64;
+        match (entry.parameter.kind, &entry.convert) {
+            (Kind::Float, Some(convert)) => {
+                let from = held.len();
+                held.resize(from + count / convert.from * convert.to, 0);
+                (convert.run)(raw, &mut held[from..]);
+            }
+            (Kind::Float, None) => held.extend_from_slice(raw),
+            (Kind::Int, _) => {
+                for number in raw.chunks_exact(info.dtype.size()) {
+                    convert::integer(info.dtype, number)
+                        .and_then(|value| convert::push_integer(value, entry.dtype, &mut held))
+                        .ok_or_else(|| wrong("an integer is too large for the device's type"))?;
+                }
+            }
+            (Kind::Bool, _) => {
+                // Burn would take any byte for a boolean; only 0 and 1 are.
+                if raw.iter().any(|byte| *byte > 1) {
+                    return Err(wrong("a boolean is neither 0 nor 1"));
+                }
+                held.extend_from_slice(raw);
+            }
+        }
+    }
+    TensorData::try_from_bytes_vec(held, info.shape.clone(), entry.dtype)
+        .map_err(|error| wrong(&error.to_string()))
+}
+
+impl ModuleMapper for Load<'_> {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.data() {
+            Some(data) => {
+                let (id, device, dtype) = (param.id, param.lazy_device(), data.dtype());
+                param.transform_for_load(Tensor::from_data(data, (&device, dtype)), id)
+            }
+            None => param,
+        }
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        match self.data() {
+            Some(data) => {
+                let (id, device) = (param.id, param.lazy_device());
+                param.transform_for_load(Tensor::from_data(data, &device), id)
+            }
+            None => param,
+        }
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        match self.data() {
+            Some(data) => {
+                let (id, device) = (param.id, param.lazy_device());
+                param.transform_for_load(Tensor::from_data(data, &device), id)
+            }
+            None => param,
+        }
+    }
+}

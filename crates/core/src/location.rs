@@ -1,0 +1,33 @@
+use std::fmt;
+
+/// Where a parameter's value lies in a checkpoint: a tensor, or one of several equal parts of it along its
+/// first axis, as PyTorch packs the gates of an LSTM or the three projections of an attention.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Which of the parts, from 0 on.
+    pub part: usize,
+    /// How many parts there are: 1 for the whole tensor.
+    pub parts: usize,
+}
+
+impl Location {
+    /// The whole tensor of this name.
+    pub fn whole(tensor: impl Into<String>) -> Self {
+        Self {
+            tensor: tensor.into(),
+            part: 0,
+            parts: 1,
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts {
+            1 => f.write_str(&self.tensor),
+            parts => write!(f, "{} (part {} of {parts})", self.tensor, self.part + 1),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! A checkpoint's generation_config.json: how its makers want text to be generated.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::eos::{eos_of, model_eos};
+use crate::error::{Error, Result};
+use crate::json_file::{read_config, shown};
+use crate::sampling::Sampling;
+use crate::stop::StopStrings;
+
+/// What transformers samples from where nobody says how many of the likeliest tokens.
+const DEFAULT_TOP_K: usize = 50;
+
+/// What a checkpoint asks for where the caller does not. Fields carry the names of transformers; what the file leaves out is
+/// `None` or empty.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct GenerationConfig {
+    /// The file that this was read from, if there is one.
+    pub path: Option<PathBuf>,
+    /// Tokens that end a text.
+    pub eos_token_id: Vec<u32>,
+    /// The token that begins a text. The tokenizer decides whether one does.
+    pub bos_token_id: Option<u32>,
+    /// The token that fills up shorter sequences of a batch.
+    pub pad_token_id: Option<u32>,
+    /// Whether tokens are drawn; otherwise the likeliest is taken.
+    pub do_sample: Option<bool>,
+    /// As [`Sampling::temperature`].
+    pub temperature: Option<f32>,
+    /// As [`Sampling::top_k`]; 0 for no limit.
+    pub top_k: Option<usize>,
+    /// As [`Sampling::top_p`].
+    pub top_p: Option<f32>,
+    /// As [`Sampling::min_p`].
+    pub min_p: Option<f32>,
+    /// As [`Sampling::repetition_penalty`].
+    pub repetition_penalty: Option<f32>,
+    /// The most tokens to generate.
+    pub max_new_tokens: Option<usize>,
+    /// The most tokens of prompt and answer together; `max_new_tokens` comes first.
+    pub max_length: Option<usize>,
+    /// Strings that end a text.
+    pub stop_strings: StopStrings,
+}
+
+/// Fields that would change the text, and the values with which they do not. Of the other fields of transformers, some only
+/// change how the same text is computed (caches, assistants) and some belong to beam search, which `num_beams` stands for.
+const NEUTRAL: [(&str, &[f64]); 25] = [
+    ("bad_words_ids", &[]),
+    ("begin_suppress_tokens", &[]),
+    ("constraints", &[]),
+    ("diversity_penalty", &[0.0]),
+    ("dola_layers", &[]),
+    ("encoder_no_repeat_ngram_size", &[0.0]),
+    ("encoder_repetition_penalty", &[1.0]),
+    ("epsilon_cutoff", &[0.0, 1.0]),
+    ("eta_cutoff", &[0.0, 1.0]),
+    ("exponential_decay_length_penalty", &[]),
+    ("force_words_ids", &[]),
+    ("forced_bos_token_id", &[]),
+    ("forced_eos_token_id", &[]),
+    ("guidance_scale", &[1.0]),
+    ("max_time", &[]),
+    ("min_length", &[0.0]),
+    ("min_new_tokens", &[0.0]),
+    ("no_repeat_ngram_size", &[0.0]),
+    ("num_beams", &[1.0]),
+    ("penalty_alpha", &[0.0]),
+    ("sequence_bias", &[]),
+    ("suppress_tokens", &[]),
+    ("top_h", &[]),
+    ("typical_p", &[1.0]),
+    ("watermarking_config", &[]),
+];
+
+impl GenerationConfig {
+    /// Reads generation_config.json in the checkpoint's `folder`; where it is missing or names no token that ends a text,
+    /// config.json is asked for one, its top level before `text_config`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is larger than 16 MiB or is not a JSON object; a field of the wrong type or out of range;
+    /// [`Error::UnsupportedKey`] for a field that would change the text and is not built in.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let path = folder.join("generation_config.json");
+        match read_config(&path)? {
+            Some(config) => Self::from_map(&config, path)?.or_eos_of(folder),
+            None => Self::without_file(folder),
+        }
+    }
+
+    /// As [`open`](Self::open), with the file at `path` in place of the folder's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::Read`] if there is no such file.
+    pub fn open_file(folder: impl AsRef<Path>, path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        match read_config(&path)? {
+            Some(config) => Self::from_map(&config, path)?.or_eos_of(folder.as_ref()),
+            None => Err(Error::Read {
+                path,
+                source: std::io::ErrorKind::NotFound.into(),
+            }),
+        }
+    }
+
+    /// Only the tokens that end a text, as config.json in `folder` names them.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), for config.json.
+    pub fn without_file(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::default().or_eos_of(folder.as_ref())
+    }
+
+    /// How tokens are chosen: as transformers chooses them with this file and no other options. Greedy unless `do_sample` is
+    /// true; then at temperature 1 and among the 50 likeliest tokens where the file does not say.
+    pub fn sampling(&self, seed: u64) -> Sampling {
+        let sampled = self.do_sample == Some(true);
+        let top_k = self.top_k.or(sampled.then_some(DEFAULT_TOP_K));
+        Sampling {
+            repetition_penalty: self.repetition_penalty.filter(|penalty| *penalty != 1.0),
+            temperature: if sampled {
+                self.temperature.unwrap_or(1.0)
+            } else {
+                0.0
+            },
+            top_k: top_k.filter(|k| *k > 0),
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed,
+        }
+    }
+
+    /// The most tokens to generate after a prompt of `prompt` tokens, if the file says.
+    ///
+    /// # Errors
+    /// [`Error::MaxLength`] if `max_length` is no more than the prompt's.
+    pub fn new_tokens(&self, prompt: usize) -> Result<Option<usize>> {
+        match (self.max_new_tokens, self.max_length) {
+            (Some(most), _) => Ok(Some(most)),
+            (None, Some(max_length)) if max_length <= prompt => Err(Error::MaxLength {
+                path: self.path.clone().unwrap_or_default(),
+                prompt,
+                max_length,
+            }),
+            (None, Some(max_length)) => Ok(Some(max_length - prompt)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn or_eos_of(mut self, folder: &Path) -> Result<Self> {
+        if self.eos_token_id.is_empty() {
+            self.eos_token_id = model_eos(folder)?;
+        }
+        Ok(self)
+    }
+
+    fn from_map(config: &Map<String, Value>, path: PathBuf) -> Result<Self> {
+        let fields = Fields {
+            config,
+            path: &path,
+        };
+        fields.refuse_unsupported()?;
+        Ok(Self {
+            eos_token_id: eos_of(config, &path)?,
+            bos_token_id: fields.token("bos_token_id")?,
+            pad_token_id: fields.token("pad_token_id")?,
+            do_sample: fields.flag("do_sample")?,
+            temperature: fields.number(
+                "temperature",
+                |t| t >= 0.0,
+                "a finite number, 0 or above",
+            )?,
+            top_k: fields.count("top_k", 0, "a number of tokens, 0 for all")?,
+            top_p: fields.number("top_p", share, "a number from 0 to 1")?,
+            min_p: fields.number("min_p", share, "a number from 0 to 1")?,
+            repetition_penalty: fields.number(
+                "repetition_penalty",
+                |penalty| penalty > 0.0,
+                "a finite number above 0",
+            )?,
+            max_new_tokens: fields.count("max_new_tokens", 1, "a positive number of tokens")?,
+            max_length: fields.count("max_length", 1, "a positive number of tokens")?,
+            stop_strings: fields.stop_strings()?,
+            path: Some(path),
+        })
+    }
+}
+
+fn share(value: f32) -> bool {
+    (0.0..=1.0).contains(&value)
+}
+
+/// The fields of one file.
+struct Fields<'c> {
+    config: &'c Map<String, Value>,
+    path: &'c Path,
+}
+
+impl Fields<'_> {
+    /// A field's value; null is as good as none.
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.config.get(key).filter(|value| !value.is_null())
+    }
+
+    fn bad(&self, key: &'static str, value: &Value, expected: &'static str) -> Error {
+        Error::BadKey {
+            path: self.path.to_owned(),
+            key,
+            found: shown(value),
+            expected,
+        }
+    }
+
+    fn read<T>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        convert: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        self.get(key)
+            .map(|value| convert(value).ok_or_else(|| self.bad(key, value, expected)))
+            .transpose()
+    }
+
+    fn flag(&self, key: &'static str) -> Result<Option<bool>> {
+        self.read(key, "true, false or null", Value::as_bool)
+    }
+
+    fn number(
+        &self,
+        key: &'static str,
+        valid: impl Fn(f32) -> bool,
+        expected: &'static str,
+    ) -> Result<Option<f32>> {
+        self.read(key, expected, |value| {
+            let number = value.as_f64()? as f32;
+            (number.is_finite() && valid(number)).then_some(number)
+        })
+    }
+
+    fn count(
+        &self,
+        key: &'static str,
+        least: usize,
+        expected: &'static str,
+    ) -> Result<Option<usize>> {
+        self.read(key, expected, |value| {
+            let count = usize::try_from(value.as_u64()?).ok()?;
+            (count >= least).then_some(count)
+        })
+    }
+
+    /// One token's id. Some files have a list; then the first counts. A negative id is an old spelling of "none".
+    fn token(&self, key: &'static str) -> Result<Option<u32>> {
+        let id = self.read(key, "a token id", |value| {
+            let value = match value {
+                Value::Array(ids) => ids.first()?,
+                single => single,
+            };
+            match value.as_i64()? {
+                id if id < 0 => Some(None),
+                id => u32::try_from(id).ok().map(Some),
+            }
+        })?;
+        Ok(id.flatten())
+    }
+
+    fn stop_strings(&self) -> Result<StopStrings> {
+        let strings = self.read("stop_strings", "a string or a list of strings", |value| {
+            let entries = match value {
+                Value::Array(entries) => entries.as_slice(),
+                single => std::slice::from_ref(single),
+            };
+            entries
+                .iter()
+                .map(|entry| entry.as_str().map(str::to_owned))
+                .collect::<Option<Vec<String>>>()
+        })?;
+        StopStrings::new(strings.unwrap_or_default())
+    }
+
+    fn refuse_unsupported(&self) -> Result<()> {
+        for (key, neutral) in NEUTRAL {
+            let Some(value) = self.get(key) else {
+                continue;
+            };
+            let harmless = match value {
+                Value::Array(values) => values.is_empty(),
+                Value::Object(map) => map.is_empty(),
+                Value::Bool(value) => !value,
+                value => value.as_f64().is_some_and(|value| neutral.contains(&value)),
+            };
+            if !harmless {
+                return Err(Error::UnsupportedKey {
+                    path: self.path.to_owned(),
+                    key,
+                    found: shown(value),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

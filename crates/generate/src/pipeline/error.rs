@@ -1,0 +1,61 @@
+//! What can go wrong with a pipeline.
+
+use std::path::PathBuf;
+
+use outsize_models::Error as ModelError;
+
+use crate::error::Error;
+
+/// Why a pipeline could not be opened or run.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    /// There is no config.json.
+    #[error(
+        "{} has no config.json: a model's folder holds config.json beside its weights",
+        folder.display()
+    )]
+    NoConfig {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// config.json cannot be read.
+    #[error(transparent)]
+    File(#[from] Error),
+    /// config.json says something that cannot be run.
+    #[error("{path}: {reason}", path = path.display(), reason = without_name(source))]
+    BadConfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ModelError,
+    },
+    /// The model refused the tokens.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The checkpoint, the plan or a read failed.
+    #[error(transparent)]
+    Core(#[from] outsize_core::Error),
+    /// The logits could not be read back from the device.
+    #[error("the logits could not be read back: {reason}")]
+    Logits {
+        /// Why.
+        reason: String,
+    },
+    /// The context asked for is not the model's.
+    #[error("--context {context} is more than the {most} tokens that this model was made for")]
+    Context {
+        /// What was asked for, in tokens.
+        context: usize,
+        /// What the model can do, in tokens.
+        most: usize,
+    },
+}
+
+/// What the models say of a configuration begins with the name of its file, which the path has already.
+fn without_name(error: &ModelError) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("config.json: ") {
+        Some(reason) => reason.to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,136 @@
+//! Where the parts of a pipeline live.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use burn::tensor::DType;
+use outsize_checkpoint::{Checkpoint, Dtype};
+use outsize_core::{Access, FloatType, Options};
+use outsize_models::{KvCache, LlamaForCausalLm, ModelConfig};
+use outsize_plan::{DeviceMap, Needs, Residency};
+
+use super::{PipelineError, Settings};
+
+/// Memory that the process itself will take beyond what it has when a model is opened: code that is
+/// not yet touched, stacks of worker threads, small allocations and what the allocator keeps of them.
+const PROCESS_SLACK: u64 = 20 << 20;
+
+/// What the resident set of the process differs by from one run to the next, in bytes: which pages of
+/// code the system maps around those that are touched.
+const RESIDENT_SET_VARIES: u64 = 1 << 20;
+
+/// Tokens that one pass takes at most: beyond, activations cost memory and save little time.
+const LARGEST_CHUNK: usize = 512;
+
+/// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
+const MIN_RING: u64 = 16 << 20;
+
+/// Tensors of checkpoints that carry no weight: buffers which older versions saved.
+const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
+
+/// The file of which most is streamed, and where in it.
+pub(super) fn streamed_range(
+    checkpoint: &Checkpoint,
+    map: &DeviceMap,
+) -> Option<(PathBuf, Range<u64>)> {
+    let file_ranges = (0..checkpoint.files().len()).filter_map(|file| {
+        let streamed = || {
+            checkpoint.tensors().iter().filter(move |tensor| {
+                tensor.file == file && map.residency(&tensor.name) == Some(Residency::Streamed)
+            })
+        };
+        let start = streamed().map(|tensor| tensor.offset).min()?;
+        let end = streamed().map(|tensor| tensor.offset + tensor.len).max()?;
+        let bytes: u64 = streamed().map(|tensor| tensor.len).sum();
+        Some((bytes, file, start..end))
+    });
+    let (_, file, range) = file_ranges.max_by_key(|(bytes, ..)| *bytes)?;
+    Some((checkpoint.files()[file].path().to_path_buf(), range))
+}
+
+/// How the checkpoint is dispatched.
+pub(super) fn options(
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+    settings: &Settings,
+) -> Options {
+    let blocks = config.blocks();
+    let mut access = std::collections::HashMap::new();
+    let mut order = Vec::new();
+    for block in &blocks {
+        for tensor in &block.tensors {
+            access.insert(tensor.name.clone(), tensor.access);
+            order.push(tensor.name.clone());
+        }
+        if let Some(name) = &block.tied_to {
+            // Read by rows at the beginning of a pass and by tiles at its end: what streams is the
+            // latter.
+            access.insert(name.clone(), Access::Tiles);
+            order.retain(|earlier| earlier != name);
+            order.push(name.clone());
+        }
+    }
+    let wide = checkpoint
+        .tensors()
+        .iter()
+        .any(|tensor| tensor.dtype == Dtype::F64);
+    Options {
+        budget: settings.max_memory.clone(),
+        // The products take weights as stored, but not in 64 bits.
+        float_type: if wide {
+            FloatType::Cast(DType::F32)
+        } else {
+            FloatType::AsStored
+        },
+        no_split: vec!["LlamaDecoderLayer".to_string()],
+        access,
+        order: Some(order),
+        min_ring_bytes: MIN_RING,
+        ignore: BUFFERS.map(String::from).to_vec(),
+        stop: settings.stop.clone(),
+        ..Options::default()
+    }
+}
+
+/// Places the model, with passes as long as the budget allows: each further pass over a long prompt
+/// reads all that is streamed again.
+pub(super) fn place(
+    model: &LlamaForCausalLm,
+    checkpoint: &Checkpoint,
+    config: &ModelConfig,
+    settings: &Settings,
+    options: &mut Options,
+) -> Result<(DeviceMap, usize), PipelineError> {
+    let tree = outsize_core::tree(model, checkpoint, options)?;
+    let process = outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK;
+    let cache = settings.cache();
+    let mut chunk = settings
+        .prompt
+        .clamp(1, LARGEST_CHUNK)
+        .min(settings.context);
+    loop {
+        options.needs = Needs {
+            process,
+            kv_cache: KvCache::bytes(config, &cache),
+            activations: config.activation_bytes(chunk, &cache, settings.logits),
+            ..Needs::default()
+        };
+        match outsize_plan::infer(&tree, &options.budget, &options.plan()) {
+            Err(_) if chunk > 1 => chunk = chunk.div_ceil(2),
+            Err(error) => return Err(outsize_core::Error::from(steady(error)).into()),
+            Ok(map) => return Ok((map, chunk)),
+        }
+    }
+}
+
+/// The refusal, asking for a budget that will still do in the next run.
+fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
+    match error {
+        outsize_plan::Error::TooSmall(mut shortfall) => {
+            shortfall.least = shortfall.least.saturating_add(RESIDENT_SET_VARIES);
+            shortfall.needs.process = shortfall.needs.process.saturating_add(RESIDENT_SET_VARIES);
+            outsize_plan::Error::TooSmall(shortfall)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,273 @@
+//! The readers' side of the pool: what is loaded into which memory, piece by piece.
+
+use crate::arena::Block;
+use crate::buffer::Buffer;
+use crate::pool::{Pool, Started};
+use crate::state::{Slot, State};
+use crate::{Error, UnitId};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+/// A reader's place among the readers, for as long as its thread lives.
+pub(crate) struct Seat {
+    pub(crate) pool: Arc<Pool>,
+    left: Cell<bool>,
+}
+
+impl Seat {
+    pub(crate) fn take(pool: &Arc<Pool>) -> Self {
+        let mut state = pool.lock();
+        state.readers += 1;
+        pool.deserted.store(false, Ordering::Relaxed);
+        drop(state);
+        Self {
+            pool: pool.clone(),
+            left: Cell::new(false),
+        }
+    }
+
+    /// The next piece to read; waits for one. None when the stream is closed.
+    pub(crate) fn next_job(&self) -> Option<Job<'_>> {
+        let (unit, piece, block) = self.pool.next_piece()?;
+        Some(Job {
+            seat: self,
+            unit,
+            piece,
+            block: Some(block),
+        })
+    }
+
+    fn leave(&self, state: &mut State) {
+        if !self.left.replace(true) {
+            self.pool.reader_left(state);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave(&mut self.pool.lock());
+    }
+}
+
+/// One piece for a reader. Dropped without [`Job::finish`], by a reader that dies, it fails: nobody
+/// waits for it in vain.
+pub(crate) struct Job<'a> {
+    seat: &'a Seat,
+    pub(crate) unit: UnitId,
+    pub(crate) piece: usize,
+    /// Until it is finished.
+    block: Option<Arc<Block>>,
+}
+
+impl Job<'_> {
+    /// Where the piece goes.
+    pub(crate) fn block(&self) -> Option<&Block> {
+        self.block.as_deref()
+    }
+
+    /// Ends the piece; a success is the number of bytes taken from the file.
+    pub(crate) fn finish(mut self, result: Result<usize, Error>) {
+        // Before the unit is ready, or its block would seem to be held.
+        self.block = None;
+        let pool = &self.seat.pool;
+        pool.finish(&mut pool.lock(), self.unit, result);
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if self.block.take().is_some() {
+            let pool = &self.seat.pool;
+            let unit = pool.units[self.unit].name.clone();
+            let reason = "its thread ended".into();
+            // At once: who is told of the failure and asks again must find the reader gone.
+            let mut state = pool.lock();
+            pool.finish(&mut state, self.unit, Err(Error::Reader { unit, reason }));
+            self.seat.leave(&mut state);
+        }
+    }
+}
+
+impl Pool {
+    /// Finds memory for a unit that is needed after `distance` other requests, evicting what is needed
+    /// later than that, and queues its pieces.
+    pub(crate) fn start(
+        &self,
+        state: &mut State,
+        id: UnitId,
+        distance: usize,
+    ) -> Result<Started, Error> {
+        let unit = &self.units[id];
+        let len = unit.block_len();
+        if unit.keep {
+            let buffer = Buffer::new(len, &format!("`{}`", unit.name))?;
+            self.load_into(state, id, Block::Own(buffer));
+            return Ok(Started::Yes);
+        }
+        if let Some(block) = self.arena.cut(len) {
+            self.load_into(state, id, block);
+            return Ok(Started::Yes);
+        }
+        let mut evictable = state.evictable(distance);
+        let room: usize = evictable.iter().map(|(_, _, len)| len).sum();
+        if self.arena.free_bytes() + room < len {
+            return Ok(Started::NoRoom);
+        }
+        // Needed last, evicted first.
+        evictable.sort_by_key(|(distance, ..)| *distance);
+        while let Some((_, victim, _)) = evictable.pop() {
+            state.slots[victim] = Slot::Absent;
+            if let Some(block) = self.arena.cut(len) {
+                self.load_into(state, id, block);
+                return Ok(Started::Yes);
+            }
+        }
+        Ok(Started::NoRoom)
+    }
+
+    pub(crate) fn load_into(&self, state: &mut State, id: UnitId, block: Block) {
+        let block = Arc::new(block);
+        if self.units[id].pieces(self.piece) == 0 {
+            state.slots[id] = Slot::Ready(block);
+            return;
+        }
+        state.slots[id] = Slot::Loading {
+            block,
+            issued: 0,
+            done: 0,
+            error: None,
+        };
+        state.queue.push_back(id);
+    }
+
+    /// The next piece for a reader, and where it goes; waits for one. None when the stream is closed.
+    fn next_piece(&self) -> Option<(UnitId, usize, Arc<Block>)> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(issued) = self.issue(&mut state) {
+                return Some(issued);
+            }
+            let blocked = match self.read_ahead(&mut state) {
+                Some(Started::Yes) => {
+                    self.work.notify_all();
+                    continue;
+                }
+                Some(Started::NoRoom) => true,
+                None => false,
+            };
+            let began = Instant::now();
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            if blocked {
+                state.waiting_for_buffers += began.elapsed();
+            }
+        }
+    }
+
+    fn issue(&self, state: &mut State) -> Option<(UnitId, usize, Arc<Block>)> {
+        let id = *state.queue.front()?;
+        let Slot::Loading { block, issued, .. } = &mut state.slots[id] else {
+            unreachable!("only loading units are queued");
+        };
+        let (piece, block) = (*issued, block.clone());
+        *issued += 1;
+        if *issued == self.units[id].pieces(self.piece) {
+            state.queue.pop_front();
+        }
+        Some((id, piece, block))
+    }
+
+    /// Begins to load what comes next in the schedule, if anything is missing.
+    fn read_ahead(&self, state: &mut State) -> Option<Started> {
+        if state.starving > 0 {
+            return None;
+        }
+        // A long schedule repeats itself; one look at each unit is enough.
+        let horizon = self.units.len() * 2 + 16;
+        let missing: Vec<_> = state
+            .schedule
+            .coming()
+            .take(horizon)
+            .filter(|(_, id)| state.slots[*id].is_absent())
+            .collect();
+        let mut full = false;
+        for (distance, id) in missing {
+            let unit = &self.units[id];
+            // What is kept has memory of its own, the ring being full or not; what is larger than the
+            // ring is only ever served from the overflow share.
+            if !unit.keep && (full || unit.block_len() > self.arena.size()) {
+                continue;
+            }
+            match self.start(state, id, distance) {
+                Ok(Started::Yes) => return Some(Started::Yes),
+                Ok(Started::NoRoom) => full = true,
+                Err(error) => state.slots[id] = Slot::Failed(error),
+            }
+        }
+        full.then_some(Started::NoRoom)
+    }
+
+    /// A reader is done with a piece.
+    fn finish(&self, state: &mut State, unit: UnitId, result: Result<usize, Error>) {
+        let pieces = self.units[unit].pieces(self.piece);
+        let Slot::Loading {
+            block,
+            issued,
+            done,
+            error,
+        } = &mut state.slots[unit]
+        else {
+            unreachable!("a piece is only read of a loading unit");
+        };
+        *done += 1;
+        match result {
+            Ok(read) => {
+                self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);
+            }
+            Err(failure) => {
+                error.get_or_insert(failure);
+            }
+        }
+        if let Some(failure) = error {
+            // Pieces that nobody began are not read; those under way are waited for.
+            let ended = (done == issued).then(|| failure.clone());
+            state.queue.retain(|queued| *queued != unit);
+            if let Some(failure) = ended {
+                state.slots[unit] = Slot::Failed(failure);
+                self.ready.notify_all();
+            }
+        } else if *done == pieces {
+            let block = block.clone();
+            state.slots[unit] = Slot::Ready(block);
+            self.ready.notify_all();
+        }
+    }
+
+    /// A reader thread ended. When it was the last, nobody is left to read what is queued: whoever
+    /// waits for it is told.
+    fn reader_left(&self, state: &mut State) {
+        state.readers -= 1;
+        if state.readers > 0 {
+            // The memory of its piece, for one who waits for some.
+            self.work.notify_one();
+            return;
+        }
+        self.deserted.store(true, Ordering::Relaxed);
+        while let Some(id) = state.queue.pop_front() {
+            // Readers give up their pieces before they leave: none is under way.
+            state.slots[id] = Slot::Failed(Error::Reader {
+                unit: self.units[id].name.clone(),
+                reason: "no reader thread is left".into(),
+            });
+        }
+        self.ready.notify_all();
+    }
+}

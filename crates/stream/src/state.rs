@@ -1,0 +1,102 @@
+//! What the pool's lock guards.
+
+use crate::arena::Block;
+use crate::schedule::Schedule;
+use crate::{Error, Stats, UnitId};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Where every unit is, and who waits.
+pub(crate) struct State {
+    pub(crate) slots: Vec<Slot>,
+    /// For each unit, the callers that are asking for it now: what is ready is not evicted under them.
+    pub(crate) callers: Vec<u32>,
+    /// Units being loaded of which some pieces are not yet given to a reader.
+    pub(crate) queue: VecDeque<UnitId>,
+    pub(crate) schedule: Schedule,
+    /// Callers that wait for memory: no read ahead is begun meanwhile.
+    pub(crate) starving: usize,
+    /// Reader threads that live.
+    pub(crate) readers: usize,
+    pub(crate) stats: Stats,
+    pub(crate) waiting_for_buffers: Duration,
+    pub(crate) closed: bool,
+}
+
+/// Where a unit is.
+pub(crate) enum Slot {
+    Absent,
+    Loading {
+        block: Arc<Block>,
+        /// Pieces given to readers so far.
+        issued: usize,
+        /// Pieces that readers are done with.
+        done: usize,
+        /// What went wrong first.
+        error: Option<Error>,
+    },
+    Ready(Arc<Block>),
+    /// Served from the overflow share: remembered for as long as somebody holds it.
+    Lent(Weak<Block>),
+    /// The last read failed. Everyone who waited for it is told; who asks afterwards tries again.
+    Failed(Error),
+}
+
+impl State {
+    pub(crate) fn new(units: usize, schedule: Schedule) -> Self {
+        Self {
+            slots: (0..units).map(|_| Slot::Absent).collect(),
+            callers: vec![0; units],
+            queue: VecDeque::new(),
+            schedule,
+            starving: 0,
+            readers: 0,
+            stats: Stats::default(),
+            waiting_for_buffers: Duration::ZERO,
+            closed: false,
+        }
+    }
+
+    /// Moves a unit that a caller waits for to the front of the queue.
+    pub(crate) fn hurry(&mut self, id: UnitId) {
+        if let Some(at) = self.queue.iter().position(|queued| *queued == id) {
+            self.queue.remove(at);
+            self.queue.push_front(id);
+        }
+    }
+
+    /// What may leave the ring for a unit needed after `distance` requests: no lease holds it, no
+    /// caller asks for it, and it is needed later. With each: when it is needed, and its bytes.
+    pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, UnitId, usize)> {
+        let mut found = Vec::new();
+        for (id, slot) in self.slots.iter().enumerate() {
+            if let Slot::Ready(block) = slot
+                && self.callers[id] == 0
+                && block.is_in_ring()
+                && Arc::strong_count(block) == 1
+            {
+                let needed = self.schedule.distance(id).unwrap_or(usize::MAX);
+                if needed > distance || distance == 0 {
+                    found.push((needed, id, block.len()));
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Slot {
+    /// Whether nothing holds it and nothing is known against reading it.
+    pub(crate) fn is_absent(&self) -> bool {
+        match self {
+            Slot::Absent => true,
+            Slot::Lent(block) => block.strong_count() == 0,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_loading_in_ring(&self) -> bool {
+        matches!(self, Slot::Loading { block, .. } if block.is_in_ring())
+    }
+}

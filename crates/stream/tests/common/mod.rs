@@ -1,0 +1,85 @@
+//! Files whose bytes tell their place, and what is checked of them.
+
+// Each of the test programs uses a part of it.
+#![allow(dead_code)]
+
+use outsize_stream::{Error, Stream, Unit, UnitId};
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A file of `len` bytes in which every byte is a function of its offset.
+pub fn file(len: usize) -> (TempDir, PathBuf) {
+    // Beside the sources rather than in the system's temporary folder, which may be a file system
+    // without direct reads.
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("data.bin");
+    let bytes: Vec<u8> = (0..len).map(byte).collect();
+    File::create(&path).unwrap().write_all(&bytes).unwrap();
+    (dir, path)
+}
+
+pub fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(2_654_435_761) >> 7) as u8
+}
+
+pub fn unit(offset: usize, len: usize) -> Unit {
+    Unit {
+        name: format!("unit at {offset}").into(),
+        source: 0,
+        offset: offset as u64,
+        len: len as u64,
+        align: 1,
+        convert: None,
+        keep: false,
+    }
+}
+
+pub fn check(stream: &Stream, units: &[Unit], id: UnitId) -> Result<(), Error> {
+    let lease = stream.lease(id)?;
+    let bytes: &[u8] = lease.as_ref();
+    let unit = &units[id];
+    assert_eq!(bytes.len() as u64, unit.len_in_memory());
+    match &unit.convert {
+        None => {
+            assert!((bytes.as_ptr() as usize).is_multiple_of(unit.align));
+            for (at, found) in bytes.iter().enumerate() {
+                assert_eq!(
+                    *found,
+                    byte(unit.offset as usize + at),
+                    "{} + {at}",
+                    unit.name
+                );
+            }
+        }
+        Some(_) => {
+            for (at, found) in bytes.chunks_exact(2).enumerate() {
+                let raw = byte(unit.offset as usize + at);
+                assert_eq!(found, [raw, !raw]);
+            }
+        }
+    }
+    Ok(())
+}
+
+pub fn widen(from: &[u8], to: &mut [u8]) {
+    for (from, to) in from.iter().zip(to.chunks_exact_mut(2)) {
+        to.copy_from_slice(&[*from, !*from]);
+    }
+}
+
+/// Runs `body` on a thread of its own and fails if it has not ended in two minutes.
+pub fn in_time(body: impl FnOnce() + Send + 'static) {
+    let (done, wait) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    match wait.recv_timeout(Duration::from_secs(120)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("deadlock: nothing ended in two minutes"),
+        _ => thread.join().unwrap(),
+    }
+}
