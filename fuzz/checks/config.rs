@@ -1,10 +1,7 @@
 //! What must hold of any bytes taken for a model's `config.json`.
 
-use models::{CacheOptions, KvCache, Logits, ModelConfig};
-#[cfg(not(fuzzing))]
-use outsize::models;
-#[cfg(fuzzing)]
-use outsize_models as models;
+// By which path the crate comes is for the program to say that these checks are a part of.
+use super::models::{CacheOptions, KvCache, Logits, ModelConfig};
 
 /// Checks that a configuration is refused in plain words, or that no size that follows from it overflows.
 pub fn check(bytes: &[u8]) {

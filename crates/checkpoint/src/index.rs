@@ -203,7 +203,7 @@ fn stays_inside(file: &str) -> bool {
     !file.contains(['\\', ':'])
         && file.split('/').all(|part| {
             let mut parts = Path::new(part).components();
-            !part.is_empty() && matches!(parts.next(), Some(Component::Normal(_)))
+            matches!(parts.next(), Some(Component::Normal(_)))
         })
 }
 

@@ -6,6 +6,8 @@ mod config;
 use std::fs;
 use std::path::Path;
 
+use outsize::models;
+
 #[test]
 fn configs() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/config");
