@@ -50,11 +50,13 @@ struct Layer {
     values: Option<Tensor<4>>,
 }
 
-/// Keys and values of some columns, `[batch, key_value_heads, columns, head_dim]` each, as stored.
+/// Keys and values of some columns, `[batch, key_value_heads, capacity, head_dim]` each, as stored.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub keys: Tensor<4>,
     pub values: Tensor<4>,
+    /// Places that hold a column: the first ones.
+    pub len: usize,
     order: Order,
 }
 
@@ -70,7 +72,7 @@ enum Order {
 impl Part {
     /// Where columns `oldest` to `newest`, inclusive, are; others may be among them.
     pub fn places(&self, oldest: usize, newest: usize) -> Range<usize> {
-        let len = self.keys.dims()[2];
+        let len = self.len;
         match self.order {
             Order::From(start) => {
                 let end = len.min((newest + 1).saturating_sub(start));
@@ -347,6 +349,7 @@ impl KvCache {
         parts.push(Part {
             keys: keys.clone(),
             values: values.clone(),
+            len: end - position,
             order: Order::From(position),
         });
         Ok(Seen {
@@ -393,11 +396,10 @@ impl Layer {
 
     /// All places, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
     fn part(&self, end: usize) -> Option<Part> {
-        let view =
-            |tensor: &Option<Tensor<4>>| Some(tensor.clone()?.narrow(2, 0, end.min(self.capacity)));
         Some(Part {
-            keys: view(&self.keys)?,
-            values: view(&self.values)?,
+            keys: self.keys.clone()?,
+            values: self.values.clone()?,
+            len: end.min(self.capacity),
             order: if end <= self.capacity {
                 Order::From(0)
             } else {
