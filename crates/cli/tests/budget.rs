@@ -190,7 +190,7 @@ impl Case {
         let head_dim = random.pick(&[16, 32, 64, 128]);
         let hidden = heads * head_dim;
         let key_value_heads = (1..=heads)
-            .filter(|heads_of_keys| heads % heads_of_keys == 0)
+            .filter(|heads_of_keys| heads.is_multiple_of(*heads_of_keys))
             .nth(random.within(0, 5) as usize)
             .unwrap_or(heads);
         let layers = random.within(1, 8);
