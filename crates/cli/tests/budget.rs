@@ -186,7 +186,7 @@ impl Case {
     }
 
     fn any(random: &mut Random) -> Self {
-        let heads = random.pick(&[1, 2, 3, 4, 6, 8, 12, 16]);
+        let heads: u64 = random.pick(&[1, 2, 3, 4, 6, 8, 12, 16]);
         let head_dim = random.pick(&[16, 32, 64, 128]);
         let hidden = heads * head_dim;
         let key_value_heads = (1..=heads)
