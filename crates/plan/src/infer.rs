@@ -342,8 +342,10 @@ mod tests {
 
     #[test]
     fn what_readers_need_counts_once() {
-        let mut tree = Tree::default();
-        tree.staging_bytes = 1000;
+        let tree = Tree {
+            staging_bytes: 1000,
+            ..Tree::default()
+        };
         let needs = |readers, tree: &Tree| {
             let options = Options {
                 needs: Needs {
