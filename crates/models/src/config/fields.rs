@@ -155,7 +155,7 @@ impl<'a> Fields<'a> {
             .map_or_else(|| "absent".to_owned(), Value::to_string);
         Error::Field {
             field: self.path(field),
-            value: cut(&value),
+            value: plain(&cut(&value)),
             expected,
         }
     }
@@ -171,6 +171,18 @@ impl<'a> Fields<'a> {
 /// The text without control characters, cut when long, fit for a message.
 pub fn printable(text: &str) -> String {
     cut(&text.escape_debug().to_string())
+}
+
+/// A JSON text whose strings have no control characters: JSON itself escapes only some of them.
+fn plain(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for char in json.chars() {
+        match char {
+            '"' | '\'' | '\\' => text.push(char),
+            _ => text.extend(char.escape_debug()),
+        }
+    }
+    text
 }
 
 /// The text, or its beginning and an ellipsis, fit for a message.

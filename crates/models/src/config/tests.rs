@@ -594,6 +594,18 @@ fn long_values_are_cut_in_messages() {
 }
 
 #[test]
+fn control_characters_are_escaped_in_messages() {
+    let message = refusal(
+        json!({"hidden_act": "a\u{7f}\u{9b}2J\u{1b}[2J\"'é"}),
+        "hidden_act",
+    );
+    assert!(
+        message.contains(r#""a\u{7f}\u{9b}2J\u001b[2J\"'é""#),
+        "{message}"
+    );
+}
+
+#[test]
 fn text_that_is_no_object_is_refused() {
     for text in [
         "",
