@@ -163,6 +163,7 @@ impl Random {
 struct Case {
     config: Value,
     dtype: &'static str,
+    kv_dtype: &'static str,
     context: u64,
     prompt: u64,
     new_tokens: u64,
@@ -185,17 +186,19 @@ impl Case {
     }
 
     fn any(random: &mut Random) -> Self {
-        let heads = random.pick(&[1, 2, 3, 4, 6, 8, 12, 16]);
+        let heads: u64 = random.pick(&[1, 2, 3, 4, 6, 8, 12, 16]);
         let head_dim = random.pick(&[16, 32, 64, 128]);
         let hidden = heads * head_dim;
         let key_value_heads = (1..=heads)
-            .filter(|heads_of_keys| heads % heads_of_keys == 0)
+            .filter(|heads_of_keys| heads.is_multiple_of(*heads_of_keys))
             .nth(random.within(0, 5) as usize)
             .unwrap_or(heads);
         let layers = random.within(1, 8);
         let intermediate = hidden * random.within(2, 8) / 2 + random.within(0, 3);
         let vocabulary = random.within(300, 20_000);
         let dtype = random.pick(&["f32", "bf16", "f16"]);
+        let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
+        let architecture = random.pick(&["llama", "mistral", "qwen2"]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
         let new_tokens = random.within(1, 6.min(context - 1));
@@ -205,14 +208,19 @@ impl Case {
             + 3 * hidden * intermediate;
         let tables = vocabulary * hidden * if tied { 1 } else { 2 };
         let width = if dtype == "f32" { 4 } else { 2 };
-        Self {
-            config: json!({
-                "model_type": "llama", "hidden_size": hidden, "intermediate_size": intermediate,
+        let mut config = json!({
+                "model_type": architecture, "hidden_size": hidden, "intermediate_size": intermediate,
                 "num_hidden_layers": layers, "num_attention_heads": heads,
                 "num_key_value_heads": key_value_heads, "vocab_size": vocabulary,
                 "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": tied,
-            }),
+        });
+        if architecture == "mistral" {
+            config["sliding_window"] = random.within(1, 1500).into();
+        }
+        Self {
+            config,
             dtype,
+            kv_dtype,
             context,
             prompt,
             new_tokens,
@@ -274,6 +282,8 @@ fn check(seed: u64) -> Margin {
             &context,
             "--max-new-tokens",
             &new_tokens,
+            "--kv-dtype",
+            case.kv_dtype,
             "--max-memory",
             limit,
         ]
@@ -296,8 +306,8 @@ fn check(seed: u64) -> Margin {
     let cgroup = Cgroup::new(budget);
     let done = run(budget, cgroup.as_ref());
     let told = format!(
-        "seed {seed}: {} of {} bytes of weights, context {}, prompt {}, budget {budget} (least {least})",
-        case.config, case.weights, case.context, case.prompt
+        "seed {seed}: {} of {} bytes of weights, cache in {}, context {}, prompt {}, budget {budget} (least {least})",
+        case.config, case.weights, case.kv_dtype, case.context, case.prompt
     );
     assert_eq!(done.status, Some(0), "{told}: {}", done.stderr);
     let report: Value = serde_json::from_str(&done.stdout).unwrap();

@@ -63,9 +63,7 @@ pub fn dispatch<M: Module>(
         registry.order,
         outsize_stream::Options {
             ring_bytes: map.ring_bytes(),
-            overflow_bytes: options.needs.overflow,
-            readers: options.readers,
-            piece_bytes: options.piece_bytes,
+            ..options.stream()
         },
     )?;
     let pass = Arc::new(Pass::new(options.stop.clone()));

@@ -5,7 +5,7 @@ use crate::names::Names;
 use crate::{Access, Error, FloatType, Kind, Location, Misfit, Options, Parameter};
 use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
-use outsize_stream::Convert;
+use outsize_stream::{Convert, Unit};
 use std::collections::{HashMap, HashSet};
 
 /// A parameter and the tensor that holds its value.
@@ -68,6 +68,19 @@ impl Matched {
     /// Bytes of the value as held on the device.
     pub(crate) fn bytes(&self, stored: &Stored) -> u64 {
         self.held(stored, stored.info.len)
+    }
+
+    /// The whole value as one unit of streaming.
+    pub(crate) fn unit(&self, stored: &Stored) -> Unit {
+        Unit {
+            name: stored.info.name.as_str().into(),
+            source: stored.info.file,
+            offset: stored.info.offset,
+            len: stored.info.len,
+            align: self.dtype.size(),
+            convert: self.convert.clone(),
+            keep: false,
+        }
     }
 
     /// What `bytes` of the file become in memory.

@@ -97,6 +97,16 @@ impl Options {
         self
     }
 
+    /// What the stream needs to know of these, but for the ring, which the plan decides.
+    pub(crate) fn stream(&self) -> outsize_stream::Options {
+        outsize_stream::Options {
+            ring_bytes: 0,
+            overflow_bytes: self.needs.overflow,
+            readers: self.readers,
+            piece_bytes: self.piece_bytes,
+        }
+    }
+
     /// What the planner needs to know of these.
     pub fn plan(&self) -> outsize_plan::Options {
         outsize_plan::Options {

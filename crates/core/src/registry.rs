@@ -104,13 +104,8 @@ impl Registry {
     ) -> Units {
         let info = &stored.info;
         let whole = Unit {
-            name: info.name.as_str().into(),
-            source: info.file,
-            offset: info.offset,
-            len: info.len,
-            align: entry.dtype.size(),
-            convert: entry.convert.clone(),
             keep: resident,
+            ..entry.unit(stored)
         };
         let first = self.units.len();
         match access {

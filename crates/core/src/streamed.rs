@@ -160,13 +160,8 @@ impl Inner {
     }
 
     fn lease(&self, unit: UnitId) -> Result<Lease, Error> {
-        use outsize_stream::Error::{Read, Reader, Truncated};
         self.pass.check(&self.path);
-        match self.stream.lease(unit) {
-            // It may have been read ahead before this pass began, and what was wrong been put right since.
-            Err(Read { .. } | Reader { .. } | Truncated { .. }) => Ok(self.stream.lease(unit)?),
-            other => Ok(other?),
-        }
+        Ok(self.stream.lease(unit)?)
     }
 
     /// The parameter's value, as `Param::val()` should give it.

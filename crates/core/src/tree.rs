@@ -93,5 +93,15 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
         });
         blocks[block].tensors.push(tensor);
     }
-    Tree { blocks }
+    let staged = matched.iter().any(|entry| {
+        let stored = entry.stored.as_ref().filter(|_| entry.parameter.streams);
+        stored.is_some_and(|stored| entry.unit(stored).is_staged())
+    });
+    Tree {
+        blocks,
+        staging_bytes: match staged {
+            true => options.stream().staging_bytes(),
+            false => 0,
+        },
+    }
 }

@@ -116,10 +116,11 @@ impl Pipeline {
         settings: &Settings,
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Self, PipelineError> {
-        if settings.context > config.max_position_embeddings {
+        let most = config.longest_context();
+        if settings.context > most {
             return Err(PipelineError::Context {
                 context: settings.context,
-                most: config.max_position_embeddings,
+                most,
             });
         }
         let device = Device::flex();

@@ -393,3 +393,16 @@ fn what_is_wrong_is_said() {
     pipeline.forward(&[1, 2]).unwrap();
     assert_eq!(pipeline.position(), 2);
 }
+
+#[test]
+fn a_context_beyond_the_models_own_is_for_rotations_that_follow_the_length() {
+    let settings = Settings {
+        context: 200,
+        ..settings(None, Logits::Last)
+    };
+    assert!(open_with(&fixture("dynamic-rope"), &settings).is_ok());
+    for name in ["linear-rope", "llama3-rope"] {
+        let error = open_with(&fixture(name), &settings).unwrap_err();
+        assert!(matches!(error, PipelineError::Context { .. }), "{error}");
+    }
+}

@@ -107,7 +107,7 @@ impl ModelConfig {
             2 * scores + scores / heads + 2 * rows * self.query_size() as u64 + 2 * sight as u64;
         // Products pack one head's keys or values for each thread at work, and their queries.
         let packed = threads.min(self.num_key_value_heads as u64 * batch) * sight as u64 * width;
-        // Keys or values, once as they are stored and once in f32; one column at least.
+        // Keys or values in f32, and where they are; one column at least.
         let widened = match cache.dtype {
             KvDtype::F32 => 0,
             KvDtype::Bf16 | KvDtype::F16 => {

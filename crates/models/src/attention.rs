@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::module::Module;
-use burn::tensor::{DType, Device, Tensor, TensorData, activation::softmax};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{Error, KvCache, Linear, ModelConfig, Rotation};
@@ -86,7 +86,7 @@ impl Attention {
     /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
     fn attend(&self, queries: Tensor<4>, seen: &Seen, standing: &Standing<'_>) -> Tensor<3> {
         let [batch, tokens, _, _] = queries.dims();
-        let length = seen.parts.iter().map(|part| part.keys.dims()[2]).sum();
+        let length = seen.parts.iter().map(|part| part.len).sum();
         let chunk = chunk_tokens(batch * self.heads, length);
         if tokens <= chunk {
             return self.attend_chunk(queries, seen, standing);
@@ -175,12 +175,22 @@ fn pieces<'a>(
     pieces
 }
 
-/// Keys or values at some places, in f32.
+/// Keys or values at some places, in f32: `[batch, heads, capacity, width]` to `[batch, heads, places, width]`.
 fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
-    stored
-        .clone()
-        .narrow(2, places.start, places.len())
-        .cast(DType::F32)
+    if stored.dtype() == DType::F32 {
+        return stored.clone().narrow(2, places.start, places.len());
+    }
+    // Rows of a table are widened in one step by vector instructions; a cast of a view would copy it first.
+    let [batch, heads, capacity, width] = stored.dims();
+    let rows = (0..batch * heads).flat_map(|head| {
+        places
+            .clone()
+            .map(move |place| (head * capacity + place) as i64)
+    });
+    let ids = TensorData::new(rows.collect(), [batch * heads * places.len()]);
+    let ids = Tensor::<1, Int>::from_data(ids, (&stored.device(), DType::I64));
+    let table = stored.clone().reshape([batch * heads * capacity, width]);
+    outsize_kernels::embedding(table, ids).reshape([batch, heads, places.len(), width])
 }
 
 /// How many queries are scored at once against `length` keys; `heads` counts those of all texts.

@@ -265,6 +265,15 @@ impl ModelConfig {
         self.num_key_value_heads * self.head_dim
     }
 
+    /// The longest context that makes sense, in tokens: what the model was trained for, unless its rotary
+    /// scaling follows the length of the text.
+    pub fn longest_context(&self) -> usize {
+        match self.rope.scaling {
+            RopeScaling::Dynamic { .. } => crate::kv_cache::MAX_CONTEXT,
+            _ => self.max_position_embeddings,
+        }
+    }
+
     /// Values in all parameters; a tied head counts once.
     pub fn parameters(&self) -> u64 {
         self.blocks()

@@ -1,8 +1,11 @@
 //! Keys and values of the tokens seen so far.
 
-use std::ops::Range;
+mod layer;
 
 use burn::tensor::{Device, Tensor};
+
+use self::layer::{Layer, Order};
+pub(crate) use self::layer::{Part, Seen};
 
 use crate::{Batch, CacheOptions, Error, ModelConfig, RopeScaling, WhenFull};
 
@@ -34,74 +37,6 @@ pub struct KvCache {
     expected: usize,
     /// Of each text, how many columns have no token.
     padding: Vec<usize>,
-}
-
-/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
-/// `None` only while being written.
-///
-/// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
-/// of it must be dropped before the next write.
-#[derive(Debug)]
-struct Layer {
-    /// Columns that a token sees, its own included.
-    window: usize,
-    capacity: usize,
-    keys: Option<Tensor<4>>,
-    values: Option<Tensor<4>>,
-}
-
-/// Keys and values of some columns, `[batch, key_value_heads, columns, head_dim]` each, as stored.
-#[derive(Debug)]
-pub(crate) struct Part {
-    pub keys: Tensor<4>,
-    pub values: Tensor<4>,
-    order: Order,
-}
-
-/// Which column is where.
-#[derive(Debug, Clone, Copy)]
-enum Order {
-    /// One after the other, from this one on.
-    From(usize),
-    /// The last `capacity` columns before `end`, column `c` at place `c % capacity`.
-    Around { end: usize, capacity: usize },
-}
-
-impl Part {
-    /// Where columns `oldest` to `newest`, inclusive, are; others may be among them.
-    pub fn places(&self, oldest: usize, newest: usize) -> Range<usize> {
-        let len = self.keys.dims()[2];
-        match self.order {
-            Order::From(start) => {
-                let end = len.min((newest + 1).saturating_sub(start));
-                oldest.saturating_sub(start).min(end)..end
-            }
-            Order::Around { end, .. } if end <= oldest => 0..0,
-            Order::Around { .. } => 0..len,
-        }
-    }
-
-    /// The column at a place.
-    pub fn column(&self, place: usize) -> usize {
-        match self.order {
-            Order::From(start) => start + place,
-            Order::Around { end, capacity } => {
-                let newest = end - 1;
-                newest - (newest + capacity - place) % capacity
-            }
-        }
-    }
-}
-
-/// What the tokens of a pass may look at in one layer.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    /// Older columns first.
-    pub parts: Vec<Part>,
-    /// Columns that a token sees, its own included.
-    pub window: usize,
-    /// The pass's keys and values, if writing them now would overwrite what its first tokens look at.
-    pub held_back: Option<(Tensor<4>, Tensor<4>)>,
 }
 
 impl KvCache {
@@ -347,6 +282,7 @@ impl KvCache {
         parts.push(Part {
             keys: keys.clone(),
             values: values.clone(),
+            len: end - position,
             order: Order::From(position),
         });
         Ok(Seen {
@@ -380,58 +316,6 @@ impl KvCache {
     }
 }
 
-impl Layer {
-    /// The oldest column held, if columns up to `written`, exclusive, have been written.
-    fn oldest(&self, written: usize) -> usize {
-        written.saturating_sub(self.capacity)
-    }
-
-    /// The oldest column in sight of a token at `position`.
-    fn oldest_seen(&self, position: usize) -> usize {
-        (position + 1).saturating_sub(self.window)
-    }
-
-    /// All places, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
-    fn part(&self, end: usize) -> Option<Part> {
-        let view =
-            |tensor: &Option<Tensor<4>>| Some(tensor.clone()?.narrow(2, 0, end.min(self.capacity)));
-        Some(Part {
-            keys: view(&self.keys)?,
-            values: view(&self.values)?,
-            order: if end <= self.capacity {
-                Order::From(0)
-            } else {
-                Order::Around {
-                    end,
-                    capacity: self.capacity,
-                }
-            },
-        })
-    }
-
-    /// Writes columns from `position` on, of which the last `capacity` stay.
-    fn write(&mut self, position: usize, keys: Tensor<4>, values: Tensor<4>) -> Option<()> {
-        self.keys = Some(write(self.keys.take()?, position, keys));
-        self.values = Some(write(self.values.take()?, position, values));
-        Some(())
-    }
-}
-
-fn write(mut storage: Tensor<4>, position: usize, new: Tensor<4>) -> Tensor<4> {
-    let ([batch, heads, capacity, width], tokens) = (storage.dims(), new.dims()[2]);
-    let mut done = tokens.saturating_sub(capacity);
-    while done < tokens {
-        let place = (position + done) % capacity;
-        let count = (tokens - done).min(capacity - place);
-        storage = storage.slice_assign(
-            [0..batch, 0..heads, place..place + count, 0..width],
-            new.clone().narrow(2, done, count),
-        );
-        done += count;
-    }
-    storage
-}
-
 /// How many columns a token of a layer sees, its own included, and how many the layer holds.
 fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
     let context = match options.when_full {
@@ -440,4 +324,77 @@ fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize,
     };
     let window = window.unwrap_or(usize::MAX).min(context);
     (window, window.min(options.context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KvDtype, presets};
+
+    fn preset(name: &str) -> ModelConfig {
+        ModelConfig::from_json(presets::config(name).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn bytes_are_counted() {
+        let config = preset("llama-1b");
+        let options = CacheOptions::new(2048);
+        let bytes = 2 * 22 * 4 * 64 * 2048 * 4;
+        assert_eq!(KvCache::bytes(&config, &options), bytes);
+        let batch = CacheOptions {
+            batch: 3,
+            dtype: KvDtype::Bf16,
+            ..options
+        };
+        assert_eq!(KvCache::bytes(&config, &batch), bytes * 3 / 2);
+        let most = CacheOptions {
+            batch: usize::MAX,
+            ..CacheOptions::new(usize::MAX)
+        };
+        assert_eq!(KvCache::bytes(&config, &most), u64::MAX);
+    }
+
+    #[test]
+    fn a_window_holds_no_more_than_it_sees() {
+        let mut config = preset("mistral-7b");
+        let per_token = 2 * 8 * 128 * 4;
+        let bytes =
+            |config: &ModelConfig, context| KvCache::bytes(config, &CacheOptions::new(context));
+        assert_eq!(bytes(&config, 32_768), 32 * 4096 * per_token);
+        assert_eq!(bytes(&config, 1000), 32 * 1000 * per_token);
+        config.windows[7] = None;
+        assert_eq!(bytes(&config, 32_768), (31 * 4096 + 32_768) * per_token);
+        let slide = CacheOptions {
+            when_full: WhenFull::Slide,
+            ..CacheOptions::new(500)
+        };
+        assert_eq!(KvCache::bytes(&config, &slide), 32 * 500 * per_token);
+    }
+
+    #[test]
+    fn impossible_contexts_are_refused() {
+        for context in [0, MAX_CONTEXT + 1, usize::MAX] {
+            let options = CacheOptions::new(context);
+            let config = preset("llama-demo");
+            let error = KvCache::new(&config, &options, &Device::default()).unwrap_err();
+            assert!(error.to_string().contains("--context"), "{error}");
+        }
+    }
+
+    #[test]
+    fn windows_of_another_model_are_refused() {
+        let mut config = preset("llama-demo");
+        let options = CacheOptions::new(9);
+        let cache = KvCache::new(&config, &options, &Device::default()).unwrap();
+        let batch = Batch::left_padded(&[[1]]).unwrap();
+        let check = |config: &ModelConfig| {
+            let (heads, width) = (config.num_key_value_heads, config.head_dim);
+            cache.check(heads, width, &config.windows, &batch)
+        };
+        check(&config).unwrap();
+        config.windows[2] = Some(4);
+        let error = check(&config).unwrap_err().to_string();
+        let expected = "for no sliding window in layer 2, but the model needs a sliding window of 4 tokens in layer 2";
+        assert!(error.contains(expected), "{error}");
+    }
 }

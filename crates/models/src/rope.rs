@@ -263,4 +263,136 @@ mod tests {
         assert!((1..32).contains(&blended));
         assert!(scaled.windows(2).all(|pair| pair[1] < pair[0]));
     }
+
+    #[test]
+    fn frequencies_are_those_of_transformers() {
+        // `ROPE_INIT_FUNCTIONS[type](LlamaConfig(..), "cpu", seq_len=length)` of transformers 5.23: what is multiplied, and the
+        // frequencies, with heads of 16.
+        let cases = [
+            (
+                r#"{"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}"#,
+                8192,
+                1,
+                1.0,
+                [
+                    0.25,
+                    0.04848068952560425,
+                    0.009401507675647736,
+                    0.001823166268877685,
+                    0.0003535533614922315,
+                    6.856204709038138e-05,
+                    1.3295739336172119e-05,
+                    2.578346311565838e-06,
+                ],
+            ),
+            (
+                r#"{"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}"#,
+                2048,
+                6000,
+                1.0,
+                [
+                    1.0,
+                    0.2522999048233032,
+                    0.06365524232387543,
+                    0.01606021076440811,
+                    0.004051989410072565,
+                    0.001022316631861031,
+                    0.0002579303691163659,
+                    6.507580837933347e-05,
+                ],
+            ),
+            (
+                r#"{"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 32768}"#,
+                131072,
+                1,
+                1.138629436111989,
+                [
+                    1.0,
+                    0.17782793939113617,
+                    0.03162277862429619,
+                    0.004217559937387705,
+                    0.0005000000237487257,
+                    4.4456985051510856e-05,
+                    7.905693564680405e-06,
+                    1.405853367941745e-06,
+                ],
+            ),
+            (
+                r#"{"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 32768, "truncate": false, "beta_fast": 16.0, "beta_slow": 2.0}"#,
+                131072,
+                1,
+                1.138629436111989,
+                [
+                    1.0,
+                    0.17782793939113617,
+                    0.03162277862429619,
+                    0.005623413249850273,
+                    0.0005956799723207951,
+                    4.4456985051510856e-05,
+                    7.905693564680405e-06,
+                    1.405853367941745e-06,
+                ],
+            ),
+            (
+                r#"{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}"#,
+                131072,
+                1,
+                1.0,
+                [
+                    1.0,
+                    0.193922758102417,
+                    0.03760603070259094,
+                    0.00729266507551074,
+                    0.0005248460220173001,
+                    3.428102354519069e-05,
+                    6.647869668086059e-06,
+                    1.289173155782919e-06,
+                ],
+            ),
+        ];
+        for (parameters, trained, length, magnitude, expected) in cases {
+            let config = ModelConfig::from_json(&format!(
+                r#"{{"model_type": "llama", "hidden_size": 128, "intermediate_size": 8, "num_hidden_layers": 1,
+                    "num_attention_heads": 8, "vocab_size": 8, "max_position_embeddings": {trained},
+                    "rope_parameters": {parameters}}}"#
+            ))
+            .unwrap();
+            let rope = Rope::new(&config);
+            assert!((rope.magnitude - magnitude).abs() < 1e-12, "{parameters}");
+            let found = rope.for_length(length);
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(expected) {
+                let off = (f64::from(*found) - expected).abs() / expected;
+                // Theirs are computed in f32.
+                assert!(off < 2e-6, "{parameters}: {found} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn positions_count_from_the_end_of_the_padding() {
+        let device = Device::default();
+        let values = |x: &Tensor<4>| x.to_data().try_to_vec::<f32>().unwrap();
+        for (scaling, trained) in [
+            ("null", 2048),
+            (r#"{"rope_type": "dynamic", "factor": 2.0}"#, 8),
+        ] {
+            let mut config = config("null");
+            config.rope = ModelConfig::from_json(&format!(
+                r#"{{"model_type": "llama", "hidden_size": 128, "intermediate_size": 8, "num_hidden_layers": 1,
+                    "num_attention_heads": 2, "vocab_size": 8, "max_position_embeddings": {trained}, "rope_scaling": {scaling}}}"#
+            ))
+            .unwrap()
+            .rope;
+            let rope = Rope::new(&config);
+            let padded = rope.at(10, 3, 13, &[0, 4], &device);
+            assert_eq!(padded.cos.dims(), [2, 3, 1, 32]);
+            for (row, padding) in [(0, 0), (1, 4)] {
+                let alone = rope.at(10 - padding, 3, 13 - padding, &[0], &device);
+                for (padded, alone) in [(&padded.cos, &alone.cos), (&padded.sin, &alone.sin)] {
+                    assert_eq!(values(&padded.clone().narrow(0, row, 1)), values(alone));
+                }
+            }
+        }
+    }
 }

@@ -215,6 +215,7 @@ mod tests {
             tensors,
         };
         let tree = Tree {
+            staging_bytes: 0,
             blocks: vec![
                 block(
                     "a",

@@ -44,6 +44,7 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
     if let Some((tier, _)) = budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
         return Err(Error::TierNotPlaced { tier });
     }
+    let options = &tree.adjust(options);
     let steps = Steps::new(tree, options)?;
     let demands = steps.demands(options);
     let (step, ring) = match budget.get(Tier::Cpu) {
@@ -75,6 +76,7 @@ pub fn place(
     if let Some((tier, _)) = budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
         return Err(Error::TierNotPlaced { tier });
     }
+    let options = &tree.adjust(options);
     let steps = Steps::chosen(tree, options, stays)?;
     let chosen = &steps.demands(options)[..1];
     let ring = match budget.get(Tier::Cpu) {
@@ -165,7 +167,10 @@ mod tests {
             "head",
             vec![tensor("head.w", 40 * MIB, Access::Tiles)],
         ));
-        Tree { blocks }
+        Tree {
+            blocks,
+            ..Tree::default()
+        }
     }
 
     fn cpu(bytes: u64) -> Budget {
@@ -333,6 +338,27 @@ mod tests {
             "{error}"
         );
         assert!(error.to_string().contains("--context"), "{error}");
+    }
+
+    #[test]
+    fn what_readers_need_counts_once() {
+        let tree = Tree {
+            staging_bytes: 1000,
+            ..Tree::default()
+        };
+        let needs = |readers, tree: &Tree| {
+            let options = Options {
+                needs: Needs {
+                    readers,
+                    ..Needs::default()
+                },
+                ..Options::default()
+            };
+            let map = infer(tree, &Budget::default(), &options).unwrap();
+            map.needs().readers
+        };
+        assert_eq!(needs(0, &tree), 1000);
+        assert_eq!(needs(3000, &tree), 3000);
     }
 
     #[test]

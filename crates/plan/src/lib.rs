@@ -25,7 +25,7 @@
 //!         always_resident: false,
 //!     }],
 //! };
-//! let tree = Tree { blocks: (0..10).map(layer).collect() };
+//! let tree = Tree { blocks: (0..10).map(layer).collect(), ..Tree::default() };
 //! let map = infer(&tree, &Budget::parse("cpu=210MB")?, &Options::default())?;
 //! assert_eq!(map.residency("layers.9.weight"), Some(Residency::Streamed));
 //! assert_eq!(map.streamed_bytes(), 7 * 64_000_000);

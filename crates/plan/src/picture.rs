@@ -230,7 +230,15 @@ mod tests {
             ..Options::default()
         };
         let budget = budget.map_or_else(Budget::default, |text| Budget::parse(text).unwrap());
-        infer(&Tree { blocks }, &budget, &options).unwrap()
+        infer(
+            &Tree {
+                blocks,
+                ..Tree::default()
+            },
+            &budget,
+            &options,
+        )
+        .unwrap()
     }
 
     const LAYERS: [&str; 8] = [

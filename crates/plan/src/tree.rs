@@ -1,3 +1,4 @@
+use crate::Options;
 use serde::{Deserialize, Serialize};
 
 /// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
@@ -21,6 +22,8 @@ pub enum Access {
 pub struct Tree {
     /// In order of execution. No two have the same name.
     pub blocks: Vec<Block>,
+    /// Memory that reader threads need for tensors which are converted or aligned on their way, in bytes.
+    pub staging_bytes: u64,
 }
 
 /// A module that is kept or streamed as one.
@@ -54,6 +57,13 @@ pub struct Tensor {
 }
 
 impl Tree {
+    /// `options` with what this tree needs of itself.
+    pub(crate) fn adjust(&self, options: &Options) -> Options {
+        let mut options = *options;
+        options.needs.readers = options.needs.readers.max(self.staging_bytes);
+        options
+    }
+
     /// All tensors, block by block.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.blocks.iter().flat_map(|block| &block.tensors)

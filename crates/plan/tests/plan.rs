@@ -23,6 +23,7 @@ fn tree() -> impl Strategy<Value = Tree> {
         prop::bool::weighted(0.1),
     );
     prop::collection::vec(prop::collection::vec(tensor, 0..4), 0..10).prop_map(|blocks| Tree {
+        staging_bytes: 0,
         blocks: blocks
             .into_iter()
             .enumerate()
@@ -293,9 +294,10 @@ proptest! {
     #[test]
     fn hostile_numbers_are_errors(
         sizes in prop::collection::vec((any::<u64>(), any::<u64>(), access()), 0..6),
-        [process, kv_cache, tile_bytes, small_tensor, min_ring, budget] in any::<[u64; 6]>(),
+        [process, kv_cache, staging_bytes, tile_bytes, small_tensor, min_ring, budget] in any::<[u64; 7]>(),
     ) {
         let tree = Tree {
+            staging_bytes,
             blocks: vec![Block {
                 name: String::new(),
                 class: String::new(),

@@ -95,7 +95,7 @@ impl Unit {
     }
 
     /// Whether bytes go through a reader's scratch memory rather than straight to their place.
-    pub(crate) fn is_staged(&self) -> bool {
+    pub fn is_staged(&self) -> bool {
         self.convert.is_some() || !self.offset.is_multiple_of(self.align as u64)
     }
 }

@@ -244,7 +244,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// Passes of any length, with a window or a sliding context, padded, wound back or failed in between: what comes out is
     /// the formula over what is in sight, or an error that says why not.

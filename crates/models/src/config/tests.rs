@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 use super::known::Effect;
 use super::*;
 
+mod every_field;
+mod rope_and_windows;
+
 /// The least configuration that is accepted.
 fn least() -> Value {
     json!({
@@ -26,6 +29,16 @@ fn refusal(changes: Value, field: &str) -> String {
     let message = read(changes).unwrap_err().to_string();
     assert!(message.contains(&format!("`{field}`")), "{message}");
     message
+}
+
+/// What no field means anything by.
+fn nonsense() -> [Value; 4] {
+    [
+        json!("an unknown value"),
+        json!(-7.25),
+        json!([[0.5]]),
+        json!({"an": "unknown value"}),
+    ]
 }
 
 #[test]
@@ -152,123 +165,6 @@ fn an_unknown_architecture_lists_the_known_ones() {
     refusal(json!({"model_type": null}), "model_type");
 }
 
-/// Every architecture, and the tables of fields it knows.
-fn tables() -> impl Iterator<Item = (Architecture, Vec<(&'static str, Effect)>)> {
-    Architecture::ALL.iter().map(|&architecture| {
-        let fields = known::COMMON.iter().chain(known::own(architecture));
-        (architecture, fields.copied().collect())
-    })
-}
-
-/// What no field means anything by.
-fn nonsense() -> [Value; 4] {
-    [
-        json!("an unknown value"),
-        json!(-7.25),
-        json!([[0.5]]),
-        json!({"an": "unknown value"}),
-    ]
-}
-
-#[test]
-fn every_field_that_changes_the_result_is_refused_at_an_unknown_value() {
-    let mut tried = 0;
-    for (architecture, fields) in tables() {
-        for (field, effect) in fields {
-            for value in nonsense() {
-                let changes = match field {
-                    "model_type" => json!({"model_type": value}),
-                    _ => {
-                        json!({"model_type": architecture.name(), "num_key_value_heads": 4, field: value})
-                    }
-                };
-                match effect {
-                    Effect::Harmless => {
-                        let config = read(changes).unwrap();
-                        assert!(config.unknown_fields.is_empty(), "{field}");
-                        continue;
-                    }
-                    // Read only where another field asks for it.
-                    Effect::Read if field == "original_max_position_embeddings" => {
-                        let mut changes = changes;
-                        changes["rope_scaling"] = json!({"rope_type": "yarn", "factor": 2.0});
-                        refusal(changes, field);
-                    }
-                    // An object of which no field is known says nothing, and is mentioned.
-                    Effect::Read
-                        if ["rope_parameters", "rope_scaling"].contains(&field)
-                            && value.is_object() =>
-                    {
-                        let unknown = read(changes).unwrap().unknown_fields;
-                        assert_eq!(unknown, [format!("{field}.an")]);
-                    }
-                    // An unknown name has an error of its own.
-                    Effect::Read if field == "model_type" && value.is_string() => {
-                        let error = read(changes).unwrap_err();
-                        assert!(matches!(error, Error::ModelType { .. }), "{error}");
-                    }
-                    Effect::Read | Effect::Only(_) => {
-                        refusal(changes, field);
-                    }
-                }
-                tried += 1;
-            }
-        }
-    }
-    assert!(tried > 1000, "{tried}");
-}
-
-#[test]
-fn fields_of_relatives_are_fine_where_they_change_nothing() {
-    for (architecture, fields) in tables() {
-        for (field, effect) in fields {
-            let Effect::Only(values) = effect else {
-                continue;
-            };
-            let neutral = values
-                .iter()
-                .map(|text| serde_json::from_str(text).unwrap());
-            for value in neutral.chain([Value::Null]) {
-                let mut changes =
-                    json!({"model_type": architecture.name(), "num_key_value_heads": 4});
-                let plain = read(changes.clone()).unwrap();
-                changes[field] = value;
-                assert_eq!(read(changes).unwrap(), plain, "{field}");
-            }
-        }
-    }
-    refusal(json!({"logit_scale": 1.5}), "logit_scale");
-    read(json!({"logit_scale": 1.0})).unwrap();
-    refusal(json!({"num_experts": 8}), "num_experts");
-}
-
-#[test]
-fn no_field_is_in_two_tables() {
-    for (architecture, fields) in tables() {
-        let mut names: Vec<_> = fields.iter().map(|(name, _)| name).collect();
-        names.sort();
-        let all = names.len();
-        names.dedup();
-        assert_eq!(names.len(), all, "{architecture}");
-    }
-}
-
-#[test]
-fn fields_that_nobody_knows_are_named() {
-    let config =
-        read(json!({"zeta": 1, "auto_map": {}, "rope_scaling": {"type": "default", "beta": 2}}));
-    assert_eq!(
-        config.unwrap().unknown_fields,
-        ["auto_map", "zeta", "rope_scaling.beta"]
-    );
-    let hostile = json!({"\u{1b}[2J": 1, "é".repeat(1000): 2});
-    for name in read(hostile).unwrap().unknown_fields {
-        assert!(name.len() < 400 && !name.contains('\u{1b}'), "{name}");
-    }
-    let many: serde_json::Map<_, _> = (0..1000).map(|i| (format!("x{i}"), json!(1))).collect();
-    assert_eq!(read(Value::Object(many)).unwrap().unknown_fields.len(), 32);
-}
-
 #[test]
 fn what_is_not_built_in_is_refused_by_name() {
     refusal(
@@ -357,82 +253,6 @@ fn what_is_absent_is_as_in_each_architecture() {
 }
 
 #[test]
-fn windows_are_where_transformers_has_them() {
-    let windows = |changes: Value| {
-        let mut all = json!({"num_key_value_heads": 4, "num_hidden_layers": 3});
-        for (field, value) in changes.as_object().unwrap() {
-            all[field] = value.clone();
-        }
-        read(all).map(|config| config.windows)
-    };
-    let used = |changes: Value| {
-        let mut all =
-            json!({"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 7});
-        for (field, value) in changes.as_object().unwrap() {
-            all[field] = value.clone();
-        }
-        windows(all)
-    };
-    let (seven, none) = (Some(7), None);
-    assert_eq!(used(json!({})).unwrap(), [none; 3]);
-    assert_eq!(used(json!({"max_window_layers": 0})).unwrap(), [seven; 3]);
-    assert_eq!(
-        used(json!({"max_window_layers": 2})).unwrap(),
-        [none, none, seven]
-    );
-    assert_eq!(
-        used(json!({"max_window_layers": 2, "sliding_window": null})).unwrap(),
-        [none; 3]
-    );
-    assert_eq!(
-        used(json!({"max_window_layers": 0, "use_sliding_window": false})).unwrap(),
-        [none; 3]
-    );
-    let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
-    assert_eq!(
-        used(json!({"layer_types": types})).unwrap(),
-        [seven, none, seven]
-    );
-    for bad in [
-        json!(["full_attention"]),
-        json!(["full_attention", "full_attention", "chunked_attention"]),
-        json!(["full_attention", "full_attention", 3]),
-        json!("full_attention"),
-    ] {
-        let message = used(json!({"layer_types": bad})).unwrap_err().to_string();
-        assert!(message.contains("`layer_types`"), "{message}");
-    }
-    let unused = used(json!({"layer_types": types, "use_sliding_window": false}));
-    assert!(unused.unwrap_err().to_string().contains("`layer_types`"));
-    for (bad, field) in [
-        (json!({"sliding_window": 0}), "sliding_window"),
-        (json!({"max_window_layers": -1}), "max_window_layers"),
-    ] {
-        assert!(used(bad).unwrap_err().to_string().contains(field));
-    }
-
-    let mistral = |changes: Value| {
-        let mut all = json!({"model_type": "mistral", "sliding_window": 7});
-        for (field, value) in changes.as_object().unwrap() {
-            all[field] = value.clone();
-        }
-        windows(all)
-    };
-    assert_eq!(mistral(json!({})).unwrap(), [seven; 3]);
-    assert_eq!(
-        mistral(json!({"layer_types": vec!["sliding_attention"; 3]})).unwrap(),
-        [seven; 3]
-    );
-    assert!(mistral(json!({"layer_types": types})).is_err());
-    assert!(mistral(json!({"sliding_window": 0})).is_err());
-    assert_eq!(
-        windows(json!({"layer_types": vec!["full_attention"; 3]})).unwrap(),
-        [none; 3]
-    );
-    refusal(json!({"sliding_window": 4096}), "sliding_window");
-}
-
-#[test]
 fn sizes_out_of_bounds_are_refused_by_name() {
     for field in [
         "hidden_size",
@@ -483,108 +303,6 @@ fn heads_must_fit_together() {
     refusal(json!({"head_dim": 15}), "head_dim");
     refusal(json!({"num_attention_heads": 64}), "hidden_size");
     refusal(json!({"num_attention_heads": 128}), "hidden_size");
-}
-
-#[test]
-fn numbers_out_of_bounds_are_refused_by_name() {
-    for bad in [
-        json!(0.0),
-        json!(-1e-5),
-        json!(1e-300),
-        json!(2.0),
-        json!("1e-5"),
-    ] {
-        refusal(json!({"rms_norm_eps": bad}), "rms_norm_eps");
-    }
-    for bad in [json!(0), json!(-1.0), json!(1e300), json!("10000")] {
-        refusal(json!({"rope_theta": bad}), "rope_theta");
-        refusal(
-            json!({"rope_parameters": {"rope_theta": bad}}),
-            "rope_parameters.rope_theta",
-        );
-    }
-    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, "beta_fast": 32, "beta_slow": 1,
-        "original_max_position_embeddings": 64, "truncate": false});
-    let mut scaled = yarn.clone();
-    scaled["attention_factor"] = json!(null);
-    for (scaling, fields) in [
-        (
-            json!({"rope_type": "linear", "factor": 8.0}),
-            vec!["factor"],
-        ),
-        (
-            json!({"rope_type": "dynamic", "factor": 8.0}),
-            vec!["factor"],
-        ),
-        (
-            yarn,
-            vec![
-                "factor",
-                "attention_factor",
-                "beta_fast",
-                "beta_slow",
-                "original_max_position_embeddings",
-                "truncate",
-            ],
-        ),
-        (scaled, vec!["mscale", "mscale_all_dim"]),
-        (
-            json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-            vec![
-                "factor",
-                "low_freq_factor",
-                "high_freq_factor",
-                "original_max_position_embeddings",
-            ],
-        ),
-    ] {
-        read(json!({"rope_scaling": scaling})).unwrap();
-        for field in fields {
-            for bad in nonsense().into_iter().chain([json!(1e300)]) {
-                let mut scaling = scaling.clone();
-                scaling[field] = bad;
-                refusal(
-                    json!({"rope_scaling": scaling}),
-                    &format!("rope_scaling.{field}"),
-                );
-            }
-        }
-        let mut without = scaling.clone();
-        without.as_object_mut().unwrap().remove("factor");
-        assert!(matches!(
-            read(json!({"rope_scaling": without})),
-            Err(Error::MissingField { .. })
-        ));
-    }
-    let good = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
-    for (field, bad) in [
-        ("factor", json!(0.5)),
-        ("low_freq_factor", json!(0)),
-        ("high_freq_factor", json!(1.0)),
-        ("original_max_position_embeddings", json!(0)),
-    ] {
-        let mut scaling = good.clone();
-        scaling[field] = bad.clone();
-        refusal(
-            json!({"rope_scaling": scaling}),
-            &format!("rope_scaling.{field}"),
-        );
-    }
-    for (field, effect) in known::ROPE {
-        if matches!(effect, Effect::Only(_)) {
-            for bad in nonsense() {
-                refusal(
-                    json!({"rope_parameters": {*field: bad}}),
-                    &format!("rope_parameters.{field}"),
-                );
-            }
-        }
-    }
-    let narrow = json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "head_dim": 2});
-    refusal(narrow, "head_dim");
-    let flat = json!({"rope_scaling": {"type": "yarn", "factor": 2.0, "rope_theta": 1.0}});
-    refusal(flat, "rope_scaling.rope_theta");
-    refusal(json!({"rope_scaling": [1]}), "rope_scaling");
 }
 
 #[test]

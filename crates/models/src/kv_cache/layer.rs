@@ -1,0 +1,126 @@
+//! One layer's storage, and what can be seen of it.
+
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+
+/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
+/// `None` only while being written.
+///
+/// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
+/// of it must be dropped before the next write.
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// Columns that a token sees, its own included.
+    pub window: usize,
+    pub capacity: usize,
+    pub keys: Option<Tensor<4>>,
+    pub values: Option<Tensor<4>>,
+}
+
+impl Layer {
+    /// The oldest column held, if columns up to `written`, exclusive, have been written.
+    pub fn oldest(&self, written: usize) -> usize {
+        written.saturating_sub(self.capacity)
+    }
+
+    /// The oldest column in sight of a token at `position`.
+    pub fn oldest_seen(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.window)
+    }
+
+    /// All places, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
+    pub fn part(&self, end: usize) -> Option<Part> {
+        Some(Part {
+            keys: self.keys.clone()?,
+            values: self.values.clone()?,
+            len: end.min(self.capacity),
+            order: if end <= self.capacity {
+                Order::From(0)
+            } else {
+                Order::Around {
+                    end,
+                    capacity: self.capacity,
+                }
+            },
+        })
+    }
+
+    /// Writes columns from `position` on, of which the last `capacity` stay.
+    pub fn write(&mut self, position: usize, keys: Tensor<4>, values: Tensor<4>) -> Option<()> {
+        self.keys = Some(write(self.keys.take()?, position, keys));
+        self.values = Some(write(self.values.take()?, position, values));
+        Some(())
+    }
+}
+
+fn write(mut storage: Tensor<4>, position: usize, new: Tensor<4>) -> Tensor<4> {
+    let ([batch, heads, capacity, width], tokens) = (storage.dims(), new.dims()[2]);
+    let mut done = tokens.saturating_sub(capacity);
+    while done < tokens {
+        let place = (position + done) % capacity;
+        let count = (tokens - done).min(capacity - place);
+        storage = storage.slice_assign(
+            [0..batch, 0..heads, place..place + count, 0..width],
+            new.clone().narrow(2, done, count),
+        );
+        done += count;
+    }
+    storage
+}
+
+/// Keys and values of some columns, `[batch, key_value_heads, capacity, head_dim]` each, as stored.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub keys: Tensor<4>,
+    pub values: Tensor<4>,
+    /// Places that hold a column: the first ones.
+    pub len: usize,
+    pub(super) order: Order,
+}
+
+/// Which column is where.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Order {
+    /// One after the other, from this one on.
+    From(usize),
+    /// The last `capacity` columns before `end`, column `c` at place `c % capacity`.
+    Around { end: usize, capacity: usize },
+}
+
+impl Part {
+    /// Where columns `oldest` to `newest`, inclusive, are; others may be among them.
+    pub fn places(&self, oldest: usize, newest: usize) -> Range<usize> {
+        let len = self.len;
+        match self.order {
+            Order::From(start) => {
+                let end = len.min((newest + 1).saturating_sub(start));
+                oldest.saturating_sub(start).min(end)..end
+            }
+            Order::Around { end, .. } if end <= oldest => 0..0,
+            Order::Around { .. } => 0..len,
+        }
+    }
+
+    /// The column at a place.
+    pub fn column(&self, place: usize) -> usize {
+        match self.order {
+            Order::From(start) => start + place,
+            Order::Around { end, capacity } => {
+                let newest = end - 1;
+                newest - (newest + capacity - place) % capacity
+            }
+        }
+    }
+}
+
+/// What the tokens of a pass may look at in one layer.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Older columns first.
+    pub parts: Vec<Part>,
+    /// Columns that a token sees, its own included.
+    pub window: usize,
+    /// The pass's keys and values, if writing them now would overwrite what its first tokens look at.
+    pub held_back: Option<(Tensor<4>, Tensor<4>)>,
+}
