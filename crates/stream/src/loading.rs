@@ -139,6 +139,7 @@ impl Pool {
             issued: 0,
             done: 0,
             error: None,
+            demanded: false,
         };
         state.queue.push_back(id);
     }
@@ -223,6 +224,7 @@ impl Pool {
             issued,
             done,
             error,
+            ..
         } = &mut state.slots[unit]
         else {
             unreachable!("a piece is only read of a loading unit");

@@ -114,12 +114,13 @@ impl Pool {
                     Some(block) => break Ok(block),
                     None => state.slots[id] = Slot::Absent,
                 },
-                Slot::Loading { .. } => {
+                Slot::Loading { demanded, .. } => {
+                    // What was read ahead may be of an earlier pass, and what was wrong been put right since.
+                    attempted |= *demanded;
                     if !counted {
                         state.stats.waits += 1;
                         counted = true;
                     }
-                    attempted = true;
                     waited = true;
                     state.hurry(id);
                     self.work.notify_all();
@@ -200,6 +201,9 @@ impl Pool {
             };
             state.stats.overflows += 1;
             self.load_into(state, id, Block::Overflow(loan));
+        }
+        if let Slot::Loading { demanded, .. } = &mut state.slots[id] {
+            *demanded = true;
         }
         Ok(Started::Yes)
     }

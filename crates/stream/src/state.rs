@@ -35,6 +35,8 @@ pub(crate) enum Slot {
         done: usize,
         /// What went wrong first.
         error: Option<Error>,
+        /// Whether a caller asked for it rather than a read ahead began it.
+        demanded: bool,
     },
     Ready(Arc<Block>),
     /// Served from the overflow share: remembered for as long as somebody holds it.
