@@ -41,9 +41,7 @@ impl Default for Options {
 /// [`Error::TooSmall`] with the least budget that would do; [`Error::TierNotPlaced`] if the budget bounds
 /// anything but main memory; [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
 pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
-    if let Some((tier, _)) = budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
-        return Err(Error::TierNotPlaced { tier });
-    }
+    only_main_memory(budget)?;
     let options = &tree.adjust(options);
     let steps = Steps::new(tree, options)?;
     let demands = steps.demands(options);
@@ -73,9 +71,7 @@ pub fn place(
     options: &Options,
     stays: impl FnMut(&Tensor) -> bool,
 ) -> Result<DeviceMap, Error> {
-    if let Some((tier, _)) = budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
-        return Err(Error::TierNotPlaced { tier });
-    }
+    only_main_memory(budget)?;
     let options = &tree.adjust(options);
     let steps = Steps::chosen(tree, options, stays)?;
     let chosen = &steps.demands(options)[..1];
@@ -91,6 +87,14 @@ pub fn place(
         options.needs,
         budget.clone(),
     ))
+}
+
+/// Refuses a budget for a tier on which nothing is placed.
+fn only_main_memory(budget: &Budget) -> Result<(), Error> {
+    match budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
+        Some((tier, _)) => Err(Error::TierNotPlaced { tier }),
+        None => Ok(()),
+    }
 }
 
 /// The most steps that fit into `budget` bytes, and the size of the ring beside them.
