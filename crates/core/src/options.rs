@@ -114,6 +114,7 @@ impl Options {
             tile_bytes: self.tile_bytes,
             small_tensor: self.small_tensor_bytes,
             min_ring: self.min_ring_bytes,
+            ..outsize_plan::Options::default()
         }
     }
 }

@@ -2,9 +2,9 @@ use crate::matching::{Matched, match_parameters};
 use crate::registry::{in_order, recurrent_layer};
 use crate::{Error, Options, parameters};
 use burn::module::Module;
-use outsize_checkpoint::Checkpoint;
-use outsize_plan::{Block, DeviceMap, Tensor, Tree, infer, unit_footprint};
-use std::collections::HashMap;
+use outsize_checkpoint::{Checkpoint, Dtype};
+use outsize_plan::{Block, DeviceMap, Tensor, TensorKind, Tree, infer, unit_footprint};
+use std::collections::{BTreeMap, HashMap};
 
 /// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
 /// weight and allocates none.
@@ -36,7 +36,7 @@ pub fn plan<M: Module>(
     let least = options.plan();
     let roomy = outsize_plan::Options {
         min_ring: least.min_ring.max(recurrent_bytes(&matched)),
-        ..least
+        ..least.clone()
     };
     Ok(infer(&tree, &options.budget, &roomy).or_else(|_| infer(&tree, &options.budget, &least))?)
 }
@@ -76,6 +76,12 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
         let shared = streams && users[&stored.key] > 1;
         let tensor = Tensor {
             name: entry.parameter.path.clone(),
+            kind: match streams {
+                true => TensorKind::Parameter,
+                false => TensorKind::Buffer,
+            },
+            shape: stored.info.shape.iter().map(|n| *n as u64).collect(),
+            dtype: dtype(stored.info.dtype),
             bytes: entry.bytes(stored),
             stored_bytes: stored.info.len,
             row_bytes: entry.held(stored, stored.row_bytes()),
@@ -87,7 +93,7 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             blocks.push(Block {
                 name: name.to_string(),
                 class: entry.parameter.class().to_string(),
-                tensors: Vec::new(),
+                ..Block::default()
             });
             blocks.len() - 1
         });
@@ -99,9 +105,42 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
     });
     Tree {
         blocks,
+        classes: classes(matched),
         staging_bytes: match staged {
             true => options.stream().staging_bytes(),
             false => 0,
         },
+    }
+}
+
+/// The class of each module on the way to a parameter.
+fn classes(matched: &[Matched]) -> BTreeMap<String, String> {
+    let mut classes = BTreeMap::new();
+    for entry in matched {
+        let path = &entry.parameter.path;
+        let ends = path.match_indices('.').map(|(end, _)| end);
+        for (depth, end) in std::iter::once(0).chain(ends).enumerate() {
+            let module = &path[..end];
+            if !classes.contains_key(module) {
+                let class = entry.parameter.class_at(depth).to_string();
+                classes.insert(module.to_string(), class);
+            }
+        }
+    }
+    classes
+}
+
+/// The planner's word for a stored type.
+fn dtype(stored: Dtype) -> outsize_plan::Dtype {
+    match stored {
+        Dtype::F64 => outsize_plan::Dtype::F64,
+        Dtype::F32 => outsize_plan::Dtype::F32,
+        Dtype::F16 => outsize_plan::Dtype::F16,
+        Dtype::BF16 => outsize_plan::Dtype::Bf16,
+        Dtype::I64 => outsize_plan::Dtype::Int64,
+        Dtype::I32 => outsize_plan::Dtype::Int32,
+        Dtype::I16 => outsize_plan::Dtype::Int16,
+        Dtype::I8 | Dtype::U8 => outsize_plan::Dtype::Int8,
+        Dtype::Bool => outsize_plan::Dtype::Bool,
     }
 }

@@ -1,10 +1,12 @@
-use crate::{Budget, Needs, Tier, Tree, unit_footprint};
+use crate::{Budget, Needs, Strategy, Tier, Tree, unit_footprint};
 use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, HashSet};
 
 /// Where each tensor lives, and what that takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceMap {
+    strategy: Strategy,
+    tiers: Vec<TierUse>,
     budget: Budget,
     needs: Needs,
     ring_bytes: u64,
@@ -34,6 +36,39 @@ impl Serialize for Residency {
     }
 }
 
+/// What is held on a device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TierUse {
+    /// The device; the disk comes last.
+    pub tier: Tier,
+    /// What may be held on it; nothing if that is not bounded.
+    pub budget: Option<u64>,
+    /// Weights that stay, whole pages included; on disk, those that are streamed.
+    pub weights: u64,
+    /// The ring through which others are streamed to it.
+    pub ring: u64,
+    /// Keys and values of the blocks that compute on it.
+    pub kv_cache: u64,
+    /// Intermediate results.
+    pub activations: u64,
+    /// The process itself, its readers' memory and the overflow share.
+    pub other: u64,
+}
+
+impl TierUse {
+    /// Everything that is held on it, in bytes.
+    pub fn sum(&self) -> u64 {
+        [self.ring, self.kv_cache, self.activations, self.other]
+            .into_iter()
+            .fold(self.weights, u64::saturating_add)
+    }
+
+    /// What is left of its budget; nothing if it is not bounded.
+    pub fn free(&self) -> Option<u64> {
+        Some(self.budget?.saturating_sub(self.sum()))
+    }
+}
+
 /// Where a block lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlacedBlock {
@@ -47,6 +82,12 @@ pub struct PlacedBlock {
     pub bytes: u64,
     /// How many of these bytes stay in memory.
     pub resident_bytes: u64,
+    /// Keys and values that it keeps where it computes, in bytes.
+    pub kv_bytes: u64,
+    /// Where it computes in a pass over a prompt.
+    pub prefill_on: Tier,
+    /// Where it computes when a token is made.
+    pub decode_on: Tier,
 }
 
 impl DeviceMap {
@@ -60,6 +101,8 @@ impl DeviceMap {
         budget: Budget,
     ) -> Self {
         let mut map = Self {
+            strategy: Strategy::Auto,
+            tiers: Vec::new(),
             budget,
             needs,
             ring_bytes,
@@ -80,6 +123,9 @@ impl DeviceMap {
                 tier: Tier::Cpu,
                 bytes: 0,
                 resident_bytes: 0,
+                kv_bytes: block.work.kv_bytes,
+                prefill_on: Tier::Cpu,
+                decode_on: Tier::Cpu,
             };
             for (tensor, stays) in block.tensors.iter().zip(&mut resident) {
                 // The memory of a tied group is counted at its first tensor.
@@ -105,7 +151,42 @@ impl DeviceMap {
             }
             map.blocks.push(placed);
         }
+        map.tiers = map.uses();
         map
+    }
+
+    /// What is held on each device.
+    fn uses(&self) -> Vec<TierUse> {
+        let needs = &self.needs;
+        let memory = TierUse {
+            tier: Tier::Cpu,
+            budget: self.budget.get(Tier::Cpu),
+            weights: self.resident_footprint,
+            ring: self.ring_bytes,
+            kv_cache: needs.kv_cache,
+            activations: needs.activations,
+            other: needs.process + needs.readers + needs.overflow,
+        };
+        let disk = TierUse {
+            tier: Tier::Disk,
+            budget: None,
+            weights: self.total_bytes - self.resident_bytes,
+            ring: 0,
+            kv_cache: 0,
+            activations: 0,
+            other: 0,
+        };
+        vec![memory, disk]
+    }
+
+    /// How places were chosen.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// What is held on each device that has a budget or holds anything, the fastest first and the disk last.
+    pub fn tiers(&self) -> &[TierUse] {
+        &self.tiers
     }
 
     /// Where the tensor of this path lives; nothing if there is none.
@@ -194,17 +275,15 @@ fn shared_bytes(tree: &Tree) -> BTreeMap<&str, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Block, Tensor};
+    use crate::{Block, Tensor};
 
     fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
         Tensor {
             name: name.to_string(),
             bytes,
             stored_bytes: bytes / 2,
-            row_bytes: 0,
-            access: Access::Whole,
             tied: tied.map(String::from),
-            always_resident: false,
+            ..Tensor::default()
         }
     }
 
@@ -213,9 +292,9 @@ mod tests {
             name: name.to_string(),
             class: "Linear".to_string(),
             tensors,
+            ..Block::default()
         };
         let tree = Tree {
-            staging_bytes: 0,
             blocks: vec![
                 block(
                     "a",
@@ -227,6 +306,7 @@ mod tests {
                 ),
                 block("c", vec![tensor("c.w", 10_000, Some("x"))]),
             ],
+            ..Tree::default()
         };
         let mut budget = Budget::default();
         budget.set(Tier::Cpu, 100_000);

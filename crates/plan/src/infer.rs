@@ -1,31 +1,6 @@
 use crate::steps::{Demand, Steps};
 use crate::tree::PAGE;
-use crate::{Budget, DeviceMap, Error, Needs, Shortfall, Tensor, Tier, Tree};
-
-/// What the plan depends on besides sizes and budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// What must fit besides weights.
-    pub needs: Needs,
-    /// The largest tile of a tensor that is streamed by tiles, in bytes as held on the device.
-    pub tile_bytes: u64,
-    /// Tensors of fewer bytes than this are always resident: reading a norm's weight at each pass costs
-    /// more than the memory it takes.
-    pub small_tensor: u64,
-    /// The least size of the ring in bytes, if as much is streamed.
-    pub min_ring: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            needs: Needs::default(),
-            tile_bytes: 4 << 20,
-            small_tensor: 64 << 10,
-            min_ring: 0,
-        }
-    }
-}
+use crate::{Budget, DeviceMap, Error, Needs, Options, Shortfall, Tensor, Tier, Tree};
 
 /// Decides which tensors of `tree` stay in main memory and which are streamed, so that weights, ring
 /// and needs stay within the budget of [`Tier::Cpu`]. Without such a budget everything stays.
@@ -137,18 +112,16 @@ mod tests {
             name: name.to_string(),
             bytes,
             stored_bytes: bytes,
-            row_bytes: 0,
             access,
-            tied: None,
-            always_resident: false,
+            ..Tensor::default()
         }
     }
 
     fn block(name: &str, tensors: Vec<Tensor>) -> Block {
         Block {
             name: name.to_string(),
-            class: String::new(),
             tensors,
+            ..Block::default()
         }
     }
 

@@ -21,9 +21,9 @@
 //!         stored_bytes: 64_000_000,
 //!         row_bytes: 16_384,
 //!         access: Access::Tiles,
-//!         tied: None,
-//!         always_resident: false,
+//!         ..Tensor::default()
 //!     }],
+//!     ..Block::default()
 //! };
 //! let tree = Tree { blocks: (0..10).map(layer).collect(), ..Tree::default() };
 //! let map = infer(&tree, &Budget::parse("cpu=210MB")?, &Options::default())?;
@@ -36,18 +36,30 @@
 
 mod budget;
 mod device_map;
+mod dtype;
 mod error;
+mod figures;
 mod infer;
 mod needs;
+mod options;
 mod picture;
+mod prediction;
 mod size;
 mod steps;
+mod strategy;
 mod tree;
+mod workload;
 
 pub use budget::{Budget, Tier};
-pub use device_map::{DeviceMap, PlacedBlock, Residency};
+pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
+pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
-pub use infer::{Options, infer, place};
+pub use figures::{Figures, Gpu, Link, Processor};
+pub use infer::{infer, place};
 pub use needs::Needs;
+pub use options::Options;
+pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
 pub use size::{format_size, parse_size};
-pub use tree::{Access, Block, Tensor, Tree, unit_footprint};
+pub use strategy::{Assignment, Strategy};
+pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
+pub use workload::{Work, Workload};

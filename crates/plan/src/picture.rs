@@ -204,16 +204,14 @@ mod tests {
     fn map(names: &[&str], budget: Option<&str>) -> DeviceMap {
         let block = |name: &str, bytes, access| Block {
             name: name.to_string(),
-            class: String::new(),
             tensors: vec![Tensor {
                 name: format!("{name}.weight"),
                 bytes,
                 stored_bytes: bytes,
                 access,
-                row_bytes: 0,
-                tied: None,
-                always_resident: false,
+                ..Tensor::default()
             }],
+            ..Block::default()
         };
         let mut blocks = vec![block("embed", 200_000_000, Access::Rows)];
         blocks.extend(

@@ -1,14 +1,16 @@
-use crate::Options;
+use crate::{Dtype, Options, Work};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
 pub(crate) const PAGE: u64 = 4096;
 
 /// How a tensor is fetched if it is streamed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
     /// In one piece.
+    #[default]
     Whole,
     /// By tiles of whole rows, one after the other, each of at most [`Options::tile_bytes`](crate::Options)
     /// or of one row, if that is larger: a row is never split.
@@ -22,26 +24,48 @@ pub enum Access {
 pub struct Tree {
     /// In order of execution. No two have the same name.
     pub blocks: Vec<Block>,
+    /// The class of each module by its path, as far as known: `model.layers.0` is a `LlamaDecoderLayer`. What
+    /// strategies of Accelerate's must not split is told by it.
+    pub classes: BTreeMap<String, String>,
     /// Memory that reader threads need for tensors which are converted or aligned on their way, in bytes.
     pub staging_bytes: u64,
 }
 
-/// A module that is kept or streamed as one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A module that computes in one place.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Block {
     /// Its path in the module: `model.layers.0`.
     pub name: String,
     /// The class of the module: `LlamaDecoderLayer`.
     pub class: String,
-    /// Its parameters.
+    /// Its parameters and buffers.
     pub tensors: Vec<Tensor>,
+    /// What it does besides holding these.
+    pub work: Work,
 }
 
-/// One parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Whether a tensor is learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TensorKind {
+    /// A weight.
+    #[default]
+    Parameter,
+    /// Something that a module keeps beside its weights, such as a running mean.
+    Buffer,
+}
+
+/// One parameter or buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tensor {
     /// Its path in the module, unlike that of any other: `model.layers.0.mlp.up_proj.weight`.
     pub name: String,
+    /// Whether it is learned.
+    pub kind: TensorKind,
+    /// Its shape; empty for a single number, and where nobody knows: then its sizes in bytes alone count.
+    pub shape: Vec<u64>,
+    /// The type that it is stored in.
+    pub dtype: Dtype,
     /// Bytes as held on the device, after any cast.
     pub bytes: u64,
     /// Bytes as read from disk.
@@ -59,7 +83,7 @@ pub struct Tensor {
 impl Tree {
     /// `options` with what this tree needs of itself.
     pub(crate) fn adjust(&self, options: &Options) -> Options {
-        let mut options = *options;
+        let mut options = options.clone();
         options.needs.readers = options.needs.readers.max(self.staging_bytes);
         options
     }
@@ -144,8 +168,7 @@ mod tests {
             stored_bytes: 5 * PAGE,
             row_bytes: PAGE,
             access,
-            tied: None,
-            always_resident: false,
+            ..Tensor::default()
         };
         assert_eq!(tensor(Access::Whole).unit(4 * PAGE), 11 * PAGE);
         assert_eq!(tensor(Access::Tiles).unit(4 * PAGE), 5 * PAGE);

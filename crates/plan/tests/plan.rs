@@ -23,13 +23,11 @@ fn tree() -> impl Strategy<Value = Tree> {
         prop::bool::weighted(0.1),
     );
     prop::collection::vec(prop::collection::vec(tensor, 0..4), 0..10).prop_map(|blocks| Tree {
-        staging_bytes: 0,
         blocks: blocks
             .into_iter()
             .enumerate()
             .map(|(b, tensors)| Block {
                 name: format!("layers.{b}"),
-                class: String::new(),
                 tensors: tensors
                     .into_iter()
                     .enumerate()
@@ -42,11 +40,14 @@ fn tree() -> impl Strategy<Value = Tree> {
                             access,
                             tied: tied.map(|key: i32| key.to_string()),
                             always_resident,
+                            ..Tensor::default()
                         },
                     )
                     .collect(),
+                ..Block::default()
             })
             .collect(),
+        ..Tree::default()
     })
 }
 
@@ -68,6 +69,7 @@ fn options() -> impl Strategy<Value = Options> {
             tile_bytes,
             small_tensor,
             min_ring,
+            ..Options::default()
         })
 }
 
@@ -300,7 +302,6 @@ proptest! {
             staging_bytes,
             blocks: vec![Block {
                 name: String::new(),
-                class: String::new(),
                 tensors: sizes
                     .into_iter()
                     .enumerate()
@@ -311,17 +312,19 @@ proptest! {
                         stored_bytes: stored_bytes >> (bytes % 64),
                         row_bytes: stored_bytes.rotate_left(17) >> (bytes % 64),
                         access,
-                        tied: None,
-                        always_resident: false,
+                        ..Tensor::default()
                     })
                     .collect(),
+                ..Block::default()
             }],
+            ..Tree::default()
         };
         let options = Options {
             needs: Needs { process: process >> 2, kv_cache: kv_cache >> 2, ..Needs::default() },
             tile_bytes: tile_bytes >> (budget % 64),
             small_tensor,
             min_ring: min_ring >> (process % 64),
+            ..Options::default()
         };
         if let Ok(map) = infer(&tree, &cpu(budget), &options) {
             prop_assert!(map.memory_bytes() <= budget);

@@ -1,0 +1,129 @@
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The type of a tensor's values, as far as its size goes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 64-bit floating point.
+    F64,
+    /// 32-bit floating point.
+    #[default]
+    F32,
+    /// 16-bit IEEE floating point.
+    F16,
+    /// The upper half of a 32-bit floating point number.
+    Bf16,
+    /// 8-bit floating point, of either kind.
+    F8,
+    /// 4-bit floating point.
+    F4,
+    /// 64-bit integers, signed or not.
+    Int64,
+    /// 32-bit integers, signed or not.
+    Int32,
+    /// 16-bit integers, signed or not.
+    Int16,
+    /// 8-bit integers, signed or not.
+    Int8,
+    /// 4-bit integers, two in a byte.
+    Int4,
+    /// 2-bit integers, four in a byte.
+    Int2,
+    /// Truth values, a byte each.
+    Bool,
+}
+
+impl Dtype {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::F64,
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::F8,
+        Self::F4,
+        Self::Int64,
+        Self::Int32,
+        Self::Int16,
+        Self::Int8,
+        Self::Int4,
+        Self::Int2,
+        Self::Bool,
+    ];
+
+    /// Bits of one value.
+    pub fn bits(self) -> u64 {
+        match self {
+            Self::F64 | Self::Int64 => 64,
+            Self::F32 | Self::Int32 => 32,
+            Self::F16 | Self::Bf16 | Self::Int16 => 16,
+            Self::F8 | Self::Int8 | Self::Bool => 8,
+            Self::F4 | Self::Int4 => 4,
+            Self::Int2 => 2,
+        }
+    }
+
+    /// Bytes of `elements` values: whole ones. No more than 64 bits hold.
+    pub fn bytes(self, elements: u64) -> u64 {
+        let bits = u128::from(elements) * u128::from(self.bits());
+        u64::try_from(bits.div_ceil(8)).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it is a floating point type: others are not cast.
+    pub fn is_float(self) -> bool {
+        matches!(
+            self,
+            Self::F64 | Self::F32 | Self::F16 | Self::Bf16 | Self::F8 | Self::F4
+        )
+    }
+
+    /// As it is written: `bf16`, `int4`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F64 => "f64",
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F8 => "f8",
+            Self::F4 => "f4",
+            Self::Int64 => "int64",
+            Self::Int32 => "int32",
+            Self::Int16 => "int16",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+            Self::Int2 => "int2",
+            Self::Bool => "bool",
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_than_a_byte_counts_right() {
+        assert_eq!(Dtype::Int4.bytes(7), 4);
+        assert_eq!(Dtype::Int2.bytes(8), 2);
+        assert_eq!(Dtype::Bool.bytes(3), 3);
+        assert_eq!(Dtype::Bf16.bytes(3), 6);
+        assert_eq!(Dtype::F64.bytes(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn names_are_those_of_serde() {
+        for dtype in Dtype::ALL {
+            let json = serde_json::to_string(&dtype).unwrap();
+            assert_eq!(json, format!("\"{dtype}\""));
+        }
+    }
+}
