@@ -55,6 +55,14 @@ pub enum Error {
         /// The tensor at which the sum overflows, or the last one.
         name: String,
     },
+    /// A name that the model does not have.
+    #[error("there is no module or tensor `{name}` in the model{}", meant(nearest.as_deref()))]
+    UnknownName {
+        /// The name.
+        name: String,
+        /// One of the model's that is much like it.
+        nearest: Option<String>,
+    },
     /// A strategy that [`assign`](crate::assign) does not know.
     #[error(
         "the strategy {strategy} is not one of Accelerate's: these are sequential, balanced and balanced_low_0"
@@ -79,6 +87,11 @@ pub enum Error {
     /// The model does not run in the budget, whatever is streamed.
     #[error("{0}")]
     TooSmall(Shortfall),
+}
+
+/// A question after what may have been meant.
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(": is `{name}` meant?"))
 }
 
 /// The rest of a list, and its verb.

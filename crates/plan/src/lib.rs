@@ -35,11 +35,13 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod casts;
 mod device_map;
 mod dtype;
 mod error;
 mod figures;
 mod infer;
+mod nearest;
 mod needs;
 mod options;
 mod picture;
@@ -51,6 +53,7 @@ mod tree;
 mod workload;
 
 pub use budget::{Budget, Tier};
+pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
