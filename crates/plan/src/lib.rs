@@ -34,17 +34,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod auto;
 mod budget;
 mod casts;
+mod cost;
 mod device_map;
 mod dtype;
 mod error;
 mod figures;
+mod groups;
 mod infer;
 mod nearest;
 mod needs;
 mod options;
 mod picture;
+mod placement;
 mod prediction;
 mod size;
 mod steps;
@@ -58,7 +62,7 @@ pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
 pub use figures::{Figures, Gpu, Link, Processor};
-pub use infer::{infer, place};
+pub use infer::{from_assignment, infer, place};
 pub use needs::Needs;
 pub use options::Options;
 pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
