@@ -96,9 +96,9 @@ impl ManualMap {
             .iter()
             .map(|id| places[*id].unwrap_or(Tier::Disk))
             .collect();
-        for id in 0..modules.len() {
+        for (id, place) in places.iter_mut().enumerate() {
             if modules.node(id).kind == Kind::Module {
-                places[id] = None;
+                *place = None;
             }
         }
         check_ties(&modules, &places)?;
