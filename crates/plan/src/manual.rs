@@ -78,11 +78,11 @@ impl ManualMap {
         let modules = Modules::new(tree, &[])?;
         self.check_names(tree, &modules)?;
         let mut places = vec![None; modules.len()];
-        for id in modules.outside_in() {
+        for id in modules.outside_in().iter().copied() {
             let node = modules.node(id);
             // A cache is where its module is.
             let own = (node.kind != Kind::Cache).then(|| self.0.get(node.path).copied());
-            places[id] = own.flatten().or(places[node.parent]);
+            places[id] = own.flatten().or(places[node.parent()]);
         }
         let mut lost = modules.tensors().iter().filter(|id| places[**id].is_none());
         if let Some(first) = lost.next() {

@@ -59,8 +59,8 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
         check_fit(&modules, &places, &map)?;
     }
     let mut tiers = places;
-    for id in modules.outside_in() {
-        tiers[id] = tiers[id].or(tiers[modules.node(id).parent]);
+    for id in modules.outside_in().iter().copied() {
+        tiers[id] = tiers[id].or(tiers[modules.node(id).parent()]);
     }
     Ok(Assignment {
         tiers: modules

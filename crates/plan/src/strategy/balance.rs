@@ -47,9 +47,9 @@ fn largest_layer(modules: &Modules<'_>) -> u64 {
 /// The mean size of the modules that hold no modules with tensors of their own.
 fn mean_leaf(modules: &Modules<'_>) -> u64 {
     let is_leaf = |id: &usize| {
-        let node = modules.node(*id);
         let holds = |kind| {
-            node.children
+            modules
+                .children(*id)
                 .iter()
                 .map(|child| modules.node(*child))
                 .any(|child| child.counted && (child.kind == Kind::Module) == kind)

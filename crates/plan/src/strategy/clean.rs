@@ -4,18 +4,26 @@ use crate::Tier;
 /// A map of as few modules as say the same as `places`: modules of which all parts are in one place are not divided. As in
 /// Accelerate, what is alone in a module keeps its own name.
 pub(crate) fn clean(modules: &Modules<'_>, places: &[Option<Tier>]) -> Vec<(String, Tier)> {
-    let order = modules.outside_in();
+    // What is in something that was placed as a whole need not be looked at.
+    let mut order = vec![ROOT];
+    let mut at = 0;
+    while let Some(id) = order.get(at).copied() {
+        if places[id].is_none() {
+            order.extend(modules.children(id));
+        }
+        at += 1;
+    }
     let mut parts = vec![Parts::None; modules.len()];
-    for id in order.iter().rev() {
-        if modules.node(*id).kind == Kind::Cache {
+    for id in order.into_iter().rev() {
+        if modules.node(id).kind == Kind::Cache {
             continue;
         }
-        if let Some(tier) = places[*id] {
-            parts[*id] = Parts::One(tier);
+        if let Some(tier) = places[id] {
+            parts[id] = Parts::One(tier);
         }
-        let parent = modules.node(*id).parent;
-        if *id != ROOT {
-            parts[parent] = parts[parent].and(parts[*id]);
+        let parent = modules.node(id).parent();
+        if id != ROOT {
+            parts[parent] = parts[parent].and(parts[id]);
         }
     }
     let mut map = Vec::new();
@@ -27,7 +35,7 @@ pub(crate) fn clean(modules: &Modules<'_>, places: &[Option<Tier>]) -> Vec<(Stri
             (Some(tier), _) | (None, Parts::Several(tier)) => {
                 map.push((node.path.to_string(), tier));
             }
-            _ => stack.extend(node.children.iter().rev()),
+            _ => stack.extend(modules.children(id).iter().rev()),
         }
     }
     map

@@ -38,7 +38,7 @@ impl Largest {
     pub(super) fn new(modules: &Modules<'_>) -> Self {
         let layers = &modules.layers;
         let mut by_size: Vec<usize> = (0..layers.len()).collect();
-        by_size.sort_by_key(|layer| std::cmp::Reverse(modules.node(layers[*layer]).size));
+        by_size.sort_unstable_by_key(|layer| std::cmp::Reverse(modules.node(layers[*layer]).size));
         let mut sizes: Vec<Size> = Vec::new();
         let mut of_layer = vec![0; layers.len()];
         for layer in by_size {

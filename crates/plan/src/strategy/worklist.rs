@@ -25,7 +25,7 @@ impl Worklist {
             before: vec![ROOT; modules.len()],
             listed: vec![false; modules.len()],
         };
-        list.insert(ROOT, &modules.node(ROOT).children);
+        list.insert(ROOT, modules.children(ROOT));
         list
     }
 
@@ -53,7 +53,7 @@ impl Worklist {
     pub(super) fn split(&mut self, modules: &Modules<'_>, id: NodeId) {
         let before = self.before[id];
         self.remove(id);
-        self.insert(before, &modules.node(id).children);
+        self.insert(before, modules.children(id));
     }
 
     /// Moves something that is listed, or in a module that is, to the front: what contains it is split.
@@ -61,7 +61,7 @@ impl Worklist {
         let mut around = Vec::new();
         let mut listed = id;
         while !self.listed[listed] && listed != ROOT {
-            listed = modules.node(listed).parent;
+            listed = modules.node(listed).parent();
             around.push(listed);
         }
         for module in around.into_iter().rev() {
@@ -78,7 +78,7 @@ impl Worklist {
             others: Vec::new(),
             bytes: modules.node(id).size,
         };
-        if modules.groups_in(id).next().is_none() {
+        if modules.groups_in(id).is_empty() {
             return tied;
         }
         let mut seen_groups = std::collections::HashSet::new();
@@ -87,10 +87,10 @@ impl Worklist {
         let mut at = 0;
         while let Some(member) = next {
             for group in modules.groups_in(member) {
-                if !seen_groups.insert(group) {
+                if !seen_groups.insert(*group) {
                     continue;
                 }
-                for tensor in modules.group(group) {
+                for tensor in &modules.groups()[*group] {
                     let owner = self.owner(modules, *tensor, id);
                     if seen.insert(owner) {
                         tied.bytes += modules.node(owner).size;
@@ -108,7 +108,7 @@ impl Worklist {
     fn owner(&self, modules: &Modules<'_>, tensor: NodeId, focus: NodeId) -> NodeId {
         let mut owner = tensor;
         while owner != focus && owner != ROOT && !self.listed[owner] {
-            let parent = modules.node(owner).parent;
+            let parent = modules.node(owner).parent();
             if modules.contains(parent, focus) {
                 break;
             }
@@ -129,7 +129,7 @@ impl Worklist {
                 }
                 if modules.splits(id) {
                     // Buffers and caches go where the rest of their module goes.
-                    let inner = modules.node(id).children.iter().rev();
+                    let inner = modules.children(id).iter().rev();
                     stack.extend(inner.filter(|child| {
                         matches!(modules.node(**child).kind, Kind::Parameter | Kind::Module)
                     }));
