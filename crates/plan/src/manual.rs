@@ -78,7 +78,8 @@ impl ManualMap {
         let modules = Modules::new(tree, &[])?;
         self.check_names(tree, &modules)?;
         let mut places = vec![None; modules.len()];
-        for id in modules.outside_in().iter().copied() {
+        // What holds something comes before it.
+        for id in 0..modules.len() {
             let node = modules.node(id);
             // A cache is where its module is.
             let own = (node.kind != Kind::Cache).then(|| self.0.get(node.path).copied());

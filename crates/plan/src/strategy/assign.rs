@@ -1,7 +1,7 @@
 use super::balance::balance;
 use super::clean::clean;
 use super::fill::{Device, Fill};
-use super::modules::{Modules, ROOT};
+use super::modules::{Kind, Modules, ROOT};
 use crate::{Assignment, Budget, Error, Options, Strategy, Tier, Tree, format_size};
 
 /// Places modules as Accelerate's `infer_auto_device_map` does, for the strategies that are named after its own.
@@ -59,9 +59,15 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
         check_fit(&modules, &places, &map)?;
     }
     let mut tiers = places;
-    for id in modules.outside_in().iter().copied() {
+    // What holds something comes before it.
+    for id in 0..modules.len() {
         tiers[id] = tiers[id].or(tiers[modules.node(id).parent()]);
     }
+    let offloaded_buffers = (0..modules.len())
+        .filter(|id| modules.node(*id).kind == Kind::Buffer)
+        .filter(|id| !matches!(tiers[*id], Some(Tier::Gpu(_))))
+        .map(|id| modules.node(id).size)
+        .sum();
     Ok(Assignment {
         tiers: modules
             .tensors()
@@ -69,7 +75,7 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
             .map(|id| tiers[*id].unwrap_or(Tier::Disk))
             .collect(),
         modules: map,
-        warnings: warnings(&devices, options),
+        warnings: warnings(&devices, offloaded_buffers, options),
     })
 }
 
@@ -108,14 +114,9 @@ fn check_fit(
 }
 
 /// What Accelerate would say of the map.
-fn warnings(devices: &[Device], options: &Options) -> Vec<String> {
+fn warnings(devices: &[Device], offloaded: u64, options: &Options) -> Vec<String> {
     let mut warnings = Vec::new();
     let is_gpu = |device: &&Device| matches!(device.tier, Tier::Gpu(_));
-    let offloaded: u64 = devices
-        .iter()
-        .filter(|device| !is_gpu(device))
-        .map(|device| device.buffers)
-        .sum();
     let mut gpus = devices.iter().filter(is_gpu).peekable();
     if offloaded > 0
         && !options.offload_buffers

@@ -50,8 +50,7 @@ fn mean_leaf(modules: &Modules<'_>) -> u64 {
         let holds = |kind| {
             modules
                 .children(*id)
-                .iter()
-                .map(|child| modules.node(*child))
+                .map(|child| modules.node(child))
                 .any(|child| child.counted && (child.kind == Kind::Module) == kind)
         };
         *id != super::modules::ROOT && holds(false) && !holds(true)

@@ -35,7 +35,11 @@ pub(crate) fn clean(modules: &Modules<'_>, places: &[Option<Tier>]) -> Vec<(Stri
             (Some(tier), _) | (None, Parts::Several(tier)) => {
                 map.push((node.path.to_string(), tier));
             }
-            _ => stack.extend(modules.children(id).iter().rev()),
+            _ => {
+                let begin = stack.len();
+                stack.extend(modules.children(id));
+                stack[begin..].reverse();
+            }
         }
     }
     map

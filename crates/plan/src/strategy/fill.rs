@@ -23,8 +23,6 @@ pub(super) struct Device {
     pub(super) used: u64,
     /// Whether the largest layer must have room on it beside what is placed there.
     main: bool,
-    /// Bytes of the buffers that were placed on it.
-    pub(super) buffers: u64,
     /// The bytes that the first thing would have taken, if nothing was placed on it.
     pub(super) least: Option<u64>,
 }
@@ -144,9 +142,7 @@ impl<'m, 'a> Fill<'m, 'a> {
     }
 
     fn place(&mut self, id: NodeId, current: usize) {
-        let device = &mut self.devices[current];
-        device.buffers += self.modules.node(id).buffers;
-        self.places[id] = Some(device.tier);
+        self.places[id] = Some(self.devices[current].tier);
         self.list.remove(id);
         self.largest.place(self.modules, id);
     }
@@ -159,7 +155,6 @@ impl Device {
             budget,
             used: 0,
             main,
-            buffers: 0,
             least: None,
         }
     }

@@ -12,16 +12,12 @@ pub(crate) const ROOT: NodeId = 0;
 /// The modules of a model as the paths of its tensors tell them: a module is a prefix that ends at a dot. Modules are
 /// in the order in which they appear first.
 pub(crate) struct Modules<'a> {
+    /// Each before what it holds: tensors first, then modules, then buffers, as Accelerate goes through a module.
     nodes: Vec<Node<'a>>,
-    /// What each module holds, one after the other: tensors first, then modules, then buffers, as Accelerate goes
-    /// through a module.
-    children: Vec<NodeId>,
-    /// All nodes, each before what it holds.
-    order: Vec<NodeId>,
     /// What is never split, outermost first, in the order of the model: what a reserve must have room for.
     pub(crate) layers: Vec<NodeId>,
-    /// The groups of the tensors that share their memory, in the order of the model.
-    tied: Vec<usize>,
+    /// The tensors that share their memory and their groups, in the order of the model.
+    tied: Vec<(NodeId, usize)>,
     /// The tensors of each tied group, ordered by path.
     groups: Vec<Vec<NodeId>>,
     /// The node of each tensor, in the tree's order.
@@ -33,18 +29,9 @@ pub(crate) struct Node<'a> {
     pub(crate) path: &'a str,
     /// Bytes of all that is in it. Shared memory counts with its first tensor.
     pub(crate) size: u64,
-    /// Bytes of the buffers in it.
-    pub(crate) buffers: u64,
     parent: u32,
-    /// Its place in [`Modules::order`].
-    place: u32,
-    /// The first place behind all that is in it.
+    /// The number of the first node behind all that is in it.
     end: u32,
-    children: Span,
-    /// Its part of [`Modules::layers`].
-    layers: Span,
-    /// Its part of [`Modules::tied`].
-    tied: Span,
     pub(crate) kind: Kind,
     /// Whether a tensor in it is the first of its memory.
     pub(crate) counted: bool,
@@ -52,19 +39,6 @@ pub(crate) struct Node<'a> {
     no_split: bool,
     /// Whether it has modules in it, with tensors or without.
     has_modules: bool,
-}
-
-/// A part of a list.
-#[derive(Debug, Clone, Copy, Default)]
-struct Span {
-    begin: u32,
-    end: u32,
-}
-
-impl Span {
-    fn range(self) -> Range<usize> {
-        self.begin as usize..self.end as usize
-    }
 }
 
 /// What a node is, in the order in which a module's are gone through.
@@ -87,37 +61,41 @@ impl<'a> Modules<'a> {
     /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
     pub(crate) fn new(tree: &'a Tree, no_split: &[String]) -> Result<Self, Error> {
         let count = check_sizes(tree)?;
-        let mut modules = Self {
-            nodes: Vec::with_capacity(3 * count + 1),
-            children: Vec::new(),
-            order: Vec::new(),
-            layers: Vec::new(),
-            tied: Vec::new(),
-            groups: Vec::new(),
-            tensors: Vec::with_capacity(count),
-        };
-        modules.nodes.push(Node::new("", ROOT, Kind::Module));
         let mut paths = Paths::new(count);
+        let mut tensors = Vec::with_capacity(count);
         for tensor in tree.tensors() {
-            let holder = paths.holder(&mut modules.nodes, &tensor.name);
+            let holder = paths.holder(&tensor.name);
             let kind = match tensor.kind {
                 TensorKind::Parameter => Kind::Parameter,
                 TensorKind::Buffer => Kind::Buffer,
             };
-            modules.tensors.push(modules.nodes.len());
-            modules.nodes.push(Node::new(&tensor.name, holder, kind));
+            tensors.push(paths.push(&tensor.name, holder, kind));
         }
-        modules.hold_namesakes(&paths);
+        hold_namesakes(&mut paths, &tensors);
+        let mut caches = Vec::new();
         for block in &tree.blocks {
             if block.work.kv_bytes > 0 {
-                let mut cache = Node::new(&block.name, paths.find(&block.name).0, Kind::Cache);
-                cache.size = block.work.kv_bytes;
-                modules.nodes.push(cache);
+                let (module, _) = paths.find(&block.name);
+                let cache = paths.push(&block.name, module, Kind::Cache);
+                caches.push((cache, block.work.kv_bytes));
             }
         }
-        modules.link();
+        let (nodes, of_part) = link(&paths);
+        let mut modules = Self {
+            nodes,
+            layers: Vec::new(),
+            tied: Vec::new(),
+            groups: Vec::new(),
+            tensors: tensors
+                .iter()
+                .map(|tensor| of_part[*tensor as usize] as NodeId)
+                .collect(),
+        };
+        for (cache, bytes) in caches {
+            modules.nodes[of_part[cache as usize] as NodeId].size = bytes;
+        }
         modules.check_names()?;
-        modules.read_classes(tree, &mut paths, no_split);
+        modules.read_classes(tree, &mut paths, &of_part, no_split);
         modules.add_up(tree);
         Ok(modules)
     }
@@ -131,24 +109,25 @@ impl<'a> Modules<'a> {
     }
 
     /// What a module holds.
-    pub(crate) fn children(&self, id: NodeId) -> &[NodeId] {
-        &self.children[self.nodes[id].children.range()]
+    pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let end = self.nodes[id].end as NodeId;
+        let mut next = id + 1;
+        std::iter::from_fn(move || {
+            let child = Some(next).filter(|next| *next < end)?;
+            next = self.nodes[child].end as NodeId;
+            Some(child)
+        })
     }
 
     /// The tensors that a module holds itself.
     fn tensors_of(&self, id: NodeId) -> impl Iterator<Item = &Node<'a>> {
-        let children = self.children(id).iter().map(|child| &self.nodes[*child]);
+        let children = self.children(id).map(|child| &self.nodes[child]);
         children.filter(|child| matches!(child.kind, Kind::Parameter | Kind::Buffer))
     }
 
     /// The nodes of the tensors, in the tree's order.
     pub(crate) fn tensors(&self) -> &[NodeId] {
         &self.tensors
-    }
-
-    /// All nodes, each before what it holds.
-    pub(crate) fn outside_in(&self) -> &[NodeId] {
-        &self.order
     }
 
     /// Whether it can be replaced by what it holds.
@@ -159,83 +138,28 @@ impl<'a> Modules<'a> {
 
     /// Whether `outer` contains `inner` and is not it.
     pub(crate) fn contains(&self, outer: NodeId, inner: NodeId) -> bool {
-        let (outer, inner) = (&self.nodes[outer], &self.nodes[inner]);
-        outer.place < inner.place && inner.place < outer.end
+        outer < inner && inner < self.nodes[outer].end as NodeId
     }
 
     /// The places in [`Self::layers`] of the layers in `id`.
     pub(crate) fn layers_in(&self, id: NodeId) -> Range<usize> {
-        self.nodes[id].layers.range()
+        let end = self.nodes[id].end as NodeId;
+        let before = |behind: NodeId| self.layers.partition_point(|layer| *layer < behind);
+        before(id)..before(end)
     }
 
     /// The tied groups that have tensors in `id`, a group once for each of these.
-    pub(crate) fn groups_in(&self, id: NodeId) -> &[usize] {
-        &self.tied[self.nodes[id].tied.range()]
+    pub(crate) fn groups_in(&self, id: NodeId) -> impl Iterator<Item = usize> + '_ {
+        let end = self.nodes[id].end as NodeId;
+        let before = |behind: NodeId| self.tied.partition_point(|(tensor, _)| *tensor < behind);
+        self.tied[before(id)..before(end)]
+            .iter()
+            .map(|(_, group)| *group)
     }
 
     /// The tensors of each tied group, ordered by path.
     pub(crate) fn groups(&self) -> &[Vec<NodeId>] {
         &self.groups
-    }
-
-    /// A tensor whose path is also that of a module counts as held by it: a map by prefixes knows no other way.
-    fn hold_namesakes(&mut self, paths: &Paths<'a>) {
-        let mut has_modules = vec![false; self.nodes.len()];
-        for node in &self.nodes[1..] {
-            has_modules[node.parent()] |= node.kind == Kind::Module;
-        }
-        for id in &self.tensors {
-            let node = &self.nodes[*id];
-            let around = self.nodes[node.parent()].path.len();
-            let namesake = match node.path {
-                "" => Some(ROOT),
-                // Most tensors are held by modules that hold no modules.
-                path if has_modules[node.parent()] => paths.inner(node.parent(), around, path),
-                _ => None,
-            };
-            if let Some(module) = namesake {
-                self.nodes[*id].parent = module as u32;
-            }
-        }
-    }
-
-    /// Gives each node its children and its place.
-    fn link(&mut self) {
-        let mut next = vec![0u32; self.nodes.len() + 1];
-        for node in &self.nodes[1..] {
-            next[node.parent() + 1] += 1;
-        }
-        for id in 1..next.len() {
-            next[id] += next[id - 1];
-        }
-        for (id, node) in self.nodes.iter_mut().enumerate() {
-            (node.children.begin, node.children.end) = (next[id], next[id + 1]);
-        }
-        self.children = vec![ROOT; self.nodes.len() - 1];
-        for kind in [Kind::Parameter, Kind::Module, Kind::Buffer, Kind::Cache] {
-            for id in 1..self.nodes.len() {
-                let (parent, own) = (self.nodes[id].parent(), self.nodes[id].kind);
-                if own == kind {
-                    self.children[next[parent] as usize] = id;
-                    next[parent] += 1;
-                    self.nodes[parent].has_modules |= kind == Kind::Module;
-                }
-            }
-        }
-        // A stack instead of a recursion: a path may have any number of parts.
-        self.order.reserve(self.nodes.len());
-        let mut stack = vec![ROOT];
-        while let Some(id) = stack.pop() {
-            self.nodes[id].place = self.order.len() as u32;
-            self.order.push(id);
-            stack.extend(self.children(id).iter().rev());
-        }
-        for id in self.order.iter().rev() {
-            let node = &mut self.nodes[*id];
-            node.end = node.end.max(node.place + 1);
-            let (end, parent) = (node.end, node.parent());
-            self.nodes[parent].end = self.nodes[parent].end.max(end);
-        }
     }
 
     /// No two tensors have the same name.
@@ -244,6 +168,9 @@ impl<'a> Modules<'a> {
         for module in 0..self.nodes.len() {
             names.clear();
             names.extend(self.tensors_of(module).map(|tensor| tensor.path));
+            if names.len() < 2 {
+                continue;
+            }
             names.sort_unstable();
             if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
                 return Err(Error::Duplicate {
@@ -256,26 +183,36 @@ impl<'a> Modules<'a> {
     }
 
     /// Which modules are not split, and which hold modules without tensors.
-    fn read_classes(&mut self, tree: &'a Tree, paths: &mut Paths<'a>, no_split: &[String]) {
+    fn read_classes(
+        &mut self,
+        tree: &'a Tree,
+        paths: &mut Paths<'a>,
+        of_part: &[u32],
+        no_split: &[String],
+    ) {
         let no_split: BTreeSet<&str> = no_split.iter().map(String::as_str).collect();
+        let node = |part: u32| of_part[part as usize] as NodeId;
         for block in &tree.blocks {
             let class = tree.classes.get(&block.name).unwrap_or(&block.class);
             if no_split.contains(class.as_str())
                 && let (module, true) = paths.find(&block.name)
             {
-                self.nodes[module].no_split = true;
+                self.nodes[node(module)].no_split = true;
             }
         }
-        for (path, class) in tree.classes.iter().filter(|(path, _)| !path.is_empty()) {
+        let classes = tree.classes.iter();
+        for (path, class) in classes.filter(|(path, _)| !path.is_empty()) {
             let whole = no_split.contains(class.as_str());
             let around = path.rfind('.').unwrap_or(0);
-            let (holder, found) = paths.find_next(&path[..around]);
-            if found && self.nodes[holder].has_modules && !whole {
+            let (holder, found) = paths.find(&path[..around]);
+            // Modules beside others that are known need not be looked for.
+            if found && self.nodes[node(holder)].has_modules && !whole {
                 continue;
             }
             let module = found.then(|| paths.inner(holder, around, path)).flatten();
+            let holder = node(holder);
             if let Some(module) = module {
-                self.nodes[module].no_split |= whole;
+                self.nodes[node(module)].no_split |= whole;
             } else if self.tensors_of(holder).all(|tensor| tensor.path != path) {
                 self.nodes[holder].has_modules = true;
             }
@@ -287,56 +224,44 @@ impl<'a> Modules<'a> {
     /// Sizes, ties and layers.
     fn add_up(&mut self, tree: &Tree) {
         let shared = self.share(tree);
-        let mut seen = vec![false; self.groups.len()];
-        let mut tensors = vec![None; self.nodes.len()];
+        let mut tied = vec![None; self.groups.len()];
         for (tensor, id) in tree.tensors().zip(&self.tensors) {
-            tensors[*id] = Some(tensor);
+            let node = &mut self.nodes[*id];
+            (node.size, node.counted) = (tensor.bytes, true);
+            if let Some((group, bytes)) = tensor
+                .tied
+                .as_ref()
+                .and_then(|key| shared.get(key.as_str()))
+            {
+                self.tied.push((*id, *group));
+                (node.size, node.counted) = (0, false);
+                let (first, _) = tied[*group].get_or_insert((*id, *bytes));
+                *first = (*first).min(*id);
+            }
         }
-        let mut layer_end = 0;
-        for (place, id) in self.order.iter().enumerate() {
-            let whole = match self.nodes[*id].kind {
-                Kind::Module => !self.splits(*id),
-                Kind::Parameter | Kind::Buffer => self.nodes[*id].parent() == ROOT,
+        for (first, bytes) in tied.into_iter().flatten() {
+            let first = &mut self.nodes[first];
+            (first.size, first.counted) = (bytes, true);
+        }
+        self.tied.sort_unstable();
+        let mut id = ROOT + 1;
+        while let Some(node) = self.nodes.get(id) {
+            let layer = match node.kind {
+                Kind::Module => !self.splits(id),
+                Kind::Parameter | Kind::Buffer => node.parent() == ROOT,
                 Kind::Cache => false,
             };
-            let node = &mut self.nodes[*id];
-            node.tied.begin = self.tied.len() as u32;
-            node.layers.begin = self.layers.len() as u32;
-            if let Some(tensor) = tensors[*id] {
-                let group = tensor
-                    .tied
-                    .as_ref()
-                    .and_then(|key| shared.get(key.as_str()));
-                let (first, bytes) = match group {
-                    None => (true, tensor.bytes),
-                    Some((group, bytes)) => {
-                        self.tied.push(*group);
-                        let first = !std::mem::replace(&mut seen[*group], true);
-                        (first, if first { *bytes } else { 0 })
-                    }
-                };
-                node.size = bytes;
-                node.counted = first;
-                node.buffers = if node.kind == Kind::Buffer { bytes } else { 0 };
+            if layer {
+                self.layers.push(id);
             }
-            if *id != ROOT && whole && place >= layer_end {
-                self.layers.push(*id);
-                layer_end = node.end as usize;
-            }
-            node.tied.end = self.tied.len() as u32;
-            node.layers.end = self.layers.len() as u32;
+            id = if layer { node.end as NodeId } else { id + 1 };
         }
-        for id in self.order.iter().skip(1).rev() {
-            let node = &self.nodes[*id];
-            let (size, buffers, counted) = (node.size, node.buffers, node.counted);
-            let (tied, layers) = (node.tied.end, node.layers.end);
-            let parent = node.parent();
+        for id in (ROOT + 1..self.nodes.len()).rev() {
+            let node = &self.nodes[id];
+            let (size, counted, parent) = (node.size, node.counted, node.parent());
             let parent = &mut self.nodes[parent];
             parent.size += size;
-            parent.buffers += buffers;
             parent.counted |= counted;
-            parent.tied.end = parent.tied.end.max(tied);
-            parent.layers.end = parent.layers.end.max(layers);
         }
     }
 
@@ -360,29 +285,81 @@ impl<'a> Modules<'a> {
     }
 }
 
-impl<'a> Node<'a> {
-    pub(super) fn new(path: &'a str, parent: NodeId, kind: Kind) -> Self {
-        Self {
-            path,
-            size: 0,
-            buffers: 0,
-            parent: parent as u32,
-            place: 0,
-            end: 0,
-            children: Span::default(),
-            layers: Span::default(),
-            tied: Span::default(),
-            kind,
-            counted: false,
-            no_split: false,
-            has_modules: false,
-        }
-    }
-
+impl Node<'_> {
     /// The module that holds it.
     pub(crate) fn parent(&self) -> NodeId {
-        self.parent as usize
+        self.parent as NodeId
     }
+}
+
+/// A tensor whose path is also that of a module counts as held by it: a map by prefixes knows no other way.
+fn hold_namesakes(paths: &mut Paths<'_>, tensors: &[u32]) {
+    for tensor in tensors {
+        let part = &paths.parts[*tensor as usize];
+        let around = paths.parts[part.parent as usize].path.len();
+        let namesake = match part.path {
+            "" => Some(0),
+            // Most tensors are held by modules that hold no modules.
+            path if paths.has_modules(part.parent) => paths.inner(part.parent, around, path),
+            _ => None,
+        };
+        if let Some(module) = namesake {
+            paths.parts[*tensor as usize].parent = module;
+        }
+    }
+}
+
+/// The nodes in order, and the number of the node of each part.
+fn link<'a>(paths: &Paths<'a>) -> (Vec<Node<'a>>, Vec<u32>) {
+    let parts = &paths.parts;
+    // What each part holds: the places in one list where it begins and ends.
+    let mut ends = vec![0u32; parts.len() + 1];
+    for part in &parts[1..] {
+        ends[part.parent as usize + 1] += 1;
+    }
+    for at in 1..ends.len() {
+        ends[at] += ends[at - 1];
+    }
+    let mut children = vec![0u32; parts.len() - 1];
+    for (number, part) in parts.iter().enumerate().skip(1) {
+        let at = &mut ends[part.parent as usize];
+        children[*at as usize] = number as u32;
+        *at += 1;
+    }
+    // By now each has moved to where the next one's begin was.
+    let kind = |child: &u32| parts[*child as usize].kind;
+    let mut nodes = Vec::with_capacity(parts.len());
+    let mut of_part = vec![0u32; parts.len()];
+    // A stack instead of a recursion: a path may have any number of parts.
+    let mut stack = vec![0u32];
+    while let Some(number) = stack.pop() {
+        let at = number as usize;
+        let part = &parts[at];
+        of_part[at] = nodes.len() as u32;
+        nodes.push(Node {
+            path: part.path,
+            size: 0,
+            parent: of_part[part.parent as usize],
+            end: 0,
+            kind: part.kind,
+            counted: false,
+            no_split: false,
+            has_modules: paths.has_modules(number),
+        });
+        let begin = if at == 0 { 0 } else { ends[at - 1] };
+        let held = &mut children[begin as usize..ends[at] as usize];
+        if !held.is_sorted_by_key(kind) {
+            held.sort_by_key(kind);
+        }
+        stack.extend(held.iter().rev());
+    }
+    for id in (0..nodes.len()).rev() {
+        let node: &mut Node<'_> = &mut nodes[id];
+        node.end = node.end.max(id as u32 + 1);
+        let (end, parent) = (node.end, node.parent());
+        nodes[parent].end = nodes[parent].end.max(end);
+    }
+    (nodes, of_part)
 }
 
 /// The number of tensors: no sum of sizes overflows.

@@ -1,16 +1,34 @@
-use super::modules::{Kind, Node, NodeId, ROOT};
+use super::modules::Kind;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// Modules by their path.
+/// Modules of a module that are looked through one by one before a table is used.
+const FEW: usize = 8;
+/// No part.
+const NONE: u32 = u32::MAX;
+
+/// The parts of a model in the order in which they come up, the model itself being the first.
 pub(super) struct Paths<'a> {
-    /// The modules that one module holds, by the last part of their path. There can be more modules than tensors: the hash is
-    /// a fast one, and seeded, so that nobody can choose names that meet.
-    inner: HashMap<(u32, &'a str), u32, RandomState>,
-    /// The modules around the tensor that was seen last, with the length of their paths.
-    last: Vec<(usize, NodeId)>,
-    /// The path of that tensor.
-    name: &'a str,
+    pub(super) parts: Vec<Part<'a>>,
+    /// The modules of a module but for its first few, by the last part of their path. The hash is a fast one, and seeded, so
+    /// that nobody can choose names that meet.
+    many: HashMap<(u32, &'a str), u32, RandomState>,
+    /// The modules around the path that was seen last, with the length of their paths.
+    last: Vec<(usize, u32)>,
+    /// The path that was seen last.
+    path: &'a str,
+}
+
+/// A module, a tensor or a KV cache.
+pub(super) struct Part<'a> {
+    pub(super) path: &'a str,
+    /// The number of what holds it.
+    pub(super) parent: u32,
+    /// The number of the first module that it holds.
+    first: u32,
+    /// The number of the next of the first few modules that its parent holds.
+    next: u32,
+    pub(super) kind: Kind,
 }
 
 /// Where the paths of modules end in the path of something in them.
@@ -31,43 +49,97 @@ fn part(path: &str, around: usize) -> &str {
 }
 
 impl<'a> Paths<'a> {
-    /// Of a model with about so many tensors.
+    /// Of a model with so many tensors.
     pub(super) fn new(tensors: usize) -> Self {
-        Self {
-            inner: HashMap::with_capacity_and_hasher(tensors, RandomState::default()),
+        let mut paths = Self {
+            parts: Vec::with_capacity(2 * tensors + tensors / 2),
+            many: HashMap::default(),
             last: Vec::new(),
-            name: "",
+            path: "",
+        };
+        paths.push("", 0, Kind::Module);
+        paths
+    }
+
+    /// Adds a part, and returns its number.
+    pub(super) fn push(&mut self, path: &'a str, parent: u32, kind: Kind) -> u32 {
+        self.parts.push(Part {
+            path,
+            parent,
+            first: NONE,
+            next: NONE,
+            kind,
+        });
+        self.parts.len() as u32 - 1
+    }
+
+    /// Whether it holds modules.
+    pub(super) fn has_modules(&self, part: u32) -> bool {
+        self.parts[part as usize].first != NONE
+    }
+
+    /// The module of this path that a module holds, or the last of the first few that it holds, and how many these are.
+    fn among_few(&self, module: u32, path: &str) -> Result<u32, (u32, usize)> {
+        let (mut last, mut count) = (NONE, 0);
+        let mut next = self.parts[module as usize].first;
+        while let Some(inner) = self.parts.get(next as usize) {
+            // They begin alike: whole paths are compared.
+            if inner.path == path {
+                return Ok(next);
+            }
+            (last, count, next) = (next, count + 1, inner.next);
+        }
+        Err((last, count))
+    }
+
+    /// The module of this path that a module with a path of `around` bytes holds, if there is one.
+    pub(super) fn inner(&self, module: u32, around: usize, path: &str) -> Option<u32> {
+        match self.among_few(module, path) {
+            Ok(inner) => Some(inner),
+            Err((_, FEW)) => self.many.get(&(module, part(path, around))).copied(),
+            Err(_) => None,
         }
     }
 
-    /// The module that holds a tensor of this path; those that are not there yet are added to `nodes`.
-    pub(super) fn holder(&mut self, nodes: &mut Vec<Node<'a>>, name: &'a str) -> NodeId {
-        // Tensors of one module mostly follow each other.
-        let (mut around, mut module) = self.follow(name);
-        let known = around;
-        for end in ends(&name[known..]).map(|end| known + end) {
-            let key = (module as u32, part(&name[..end], around));
-            let new = nodes.len();
-            let inner = *self.inner.entry(key).or_insert(new as u32) as NodeId;
-            if inner == new {
-                nodes.push(Node::new(&name[..end], module, Kind::Module));
+    /// The module of this path that a module with a path of `around` bytes holds. If it is not there yet it is added.
+    fn inner_or_new(&mut self, module: u32, around: usize, path: &'a str) -> u32 {
+        let new = self.parts.len() as u32;
+        let inner = match self.among_few(module, path) {
+            Ok(inner) => inner,
+            Err((_, FEW)) => *self.many.entry((module, part(path, around))).or_insert(new),
+            Err((NONE, _)) => {
+                self.parts[module as usize].first = new;
+                new
             }
-            (around, module) = (end, inner);
-            self.last.push((end, inner));
+            Err((last, _)) => {
+                self.parts[last as usize].next = new;
+                new
+            }
+        };
+        if inner == new {
+            self.push(path, module, Kind::Module);
+        }
+        inner
+    }
+
+    /// The module that holds a tensor of this path; those around it that are not there yet are added.
+    pub(super) fn holder(&mut self, path: &'a str) -> u32 {
+        // Tensors of one module mostly follow each other.
+        let (mut around, mut module) = self.follow(path);
+        let known = around;
+        for end in ends(&path[known..]).map(|end| known + end) {
+            module = self.inner_or_new(module, around, &path[..end]);
+            around = end;
+            self.last.push((end, module));
         }
         module
     }
 
-    /// The module of this path that a module of a path of `around` bytes holds, if there is one.
-    pub(super) fn inner(&self, module: NodeId, around: usize, path: &str) -> Option<NodeId> {
-        let key = (module as u32, part(path, around));
-        self.inner.get(&key).map(|inner| *inner as NodeId)
-    }
-
-    /// As [`Self::find`], for paths that come in order, so that the path before tells most of this one.
-    pub(super) fn find_next(&mut self, path: &'a str) -> (NodeId, bool) {
+    /// The innermost module whose path is `path` or leads to it; and whether it is the former. It is found soonest if paths
+    /// come in order.
+    pub(super) fn find(&mut self, path: &'a str) -> (u32, bool) {
         if path.is_empty() {
-            return (ROOT, true);
+            return (0, true);
         }
         let (mut around, mut module) = self.follow(path);
         let known = around;
@@ -83,33 +155,18 @@ impl<'a> Paths<'a> {
     }
 
     /// The innermost module that is around this path and was around the one before, with the length of its path.
-    fn follow(&mut self, name: &'a str) -> (usize, NodeId) {
-        let common = name
+    fn follow(&mut self, path: &'a str) -> (usize, u32) {
+        let common = path
             .bytes()
-            .zip(self.name.bytes())
+            .zip(self.path.bytes())
             .take_while(|(own, other)| own == other)
             .count();
-        self.name = name;
+        self.path = path;
         while let Some((end, _)) = self.last.last()
-            && (*end > common || name.as_bytes().get(*end) != Some(&b'.'))
+            && (*end > common || path.as_bytes().get(*end) != Some(&b'.'))
         {
             self.last.pop();
         }
-        self.last.last().copied().unwrap_or((0, ROOT))
-    }
-
-    /// The innermost module whose path is `path` or leads to it; and whether it is the former.
-    pub(super) fn find(&self, path: &str) -> (NodeId, bool) {
-        if path.is_empty() {
-            return (ROOT, true);
-        }
-        let (mut around, mut module) = (0, ROOT);
-        for end in ends(path).chain([path.len()]) {
-            match self.inner(module, around, &path[..end]) {
-                Some(inner) => (around, module) = (end, inner),
-                None => return (module, false),
-            }
-        }
-        (module, true)
+        self.last.last().copied().unwrap_or((0, 0))
     }
 }

@@ -33,13 +33,13 @@ impl Worklist {
         Some(self.next[ROOT]).filter(|first| *first != ROOT)
     }
 
-    fn insert(&mut self, mut at: NodeId, nodes: &[NodeId]) {
+    fn insert(&mut self, mut at: NodeId, nodes: impl IntoIterator<Item = NodeId>) {
         for id in nodes {
             let next = self.next[at];
-            (self.next[at], self.before[*id]) = (*id, at);
-            (self.next[*id], self.before[next]) = (next, *id);
-            self.listed[*id] = true;
-            at = *id;
+            (self.next[at], self.before[id]) = (id, at);
+            (self.next[id], self.before[next]) = (next, id);
+            self.listed[id] = true;
+            at = id;
         }
     }
 
@@ -68,7 +68,7 @@ impl Worklist {
             self.split(modules, module);
         }
         self.remove(id);
-        self.insert(ROOT, &[id]);
+        self.insert(ROOT, [id]);
     }
 
     /// What must be placed together with `id`, which is listed or in a module that is, and in this case as if the
@@ -78,7 +78,7 @@ impl Worklist {
             others: Vec::new(),
             bytes: modules.node(id).size,
         };
-        if modules.groups_in(id).is_empty() {
+        if modules.groups_in(id).next().is_none() {
             return tied;
         }
         let mut seen_groups = std::collections::HashSet::new();
@@ -87,10 +87,10 @@ impl Worklist {
         let mut at = 0;
         while let Some(member) = next {
             for group in modules.groups_in(member) {
-                if !seen_groups.insert(*group) {
+                if !seen_groups.insert(group) {
                     continue;
                 }
-                for tensor in &modules.groups()[*group] {
+                for tensor in &modules.groups()[group] {
                     let owner = self.owner(modules, *tensor, id);
                     if seen.insert(owner) {
                         tied.bytes += modules.node(owner).size;
@@ -129,10 +129,11 @@ impl Worklist {
                 }
                 if modules.splits(id) {
                     // Buffers and caches go where the rest of their module goes.
-                    let inner = modules.children(id).iter().rev();
-                    stack.extend(inner.filter(|child| {
-                        matches!(modules.node(**child).kind, Kind::Parameter | Kind::Module)
+                    let begin = stack.len();
+                    stack.extend(modules.children(id).filter(|child| {
+                        matches!(modules.node(*child).kind, Kind::Parameter | Kind::Module)
                     }));
+                    stack[begin..].reverse();
                 }
             }
             listed = self.next[listed];
