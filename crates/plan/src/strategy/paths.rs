@@ -48,12 +48,21 @@ fn part(path: &str, around: usize) -> &str {
     }
 }
 
+/// How many bytes both begin with.
+fn common(one: &[u8], other: &[u8]) -> usize {
+    const AT_ONCE: usize = 8;
+    let pairs = one.chunks_exact(AT_ONCE).zip(other.chunks_exact(AT_ONCE));
+    let begin = AT_ONCE * pairs.take_while(|(one, other)| one == other).count();
+    let rest = one[begin..].iter().zip(&other[begin..]);
+    begin + rest.take_while(|(one, other)| one == other).count()
+}
+
 impl<'a> Paths<'a> {
     /// Of a model with so many tensors.
     pub(super) fn new(tensors: usize) -> Self {
         let mut paths = Self {
             parts: Vec::with_capacity(2 * tensors + tensors / 2),
-            many: HashMap::default(),
+            many: HashMap::with_capacity_and_hasher(tensors / 2, RandomState::default()),
             last: Vec::new(),
             path: "",
         };
@@ -156,11 +165,7 @@ impl<'a> Paths<'a> {
 
     /// The innermost module that is around this path and was around the one before, with the length of its path.
     fn follow(&mut self, path: &'a str) -> (usize, u32) {
-        let common = path
-            .bytes()
-            .zip(self.path.bytes())
-            .take_while(|(own, other)| own == other)
-            .count();
+        let common = common(path.as_bytes(), self.path.as_bytes());
         self.path = path;
         while let Some((end, _)) = self.last.last()
             && (*end > common || path.as_bytes().get(*end) != Some(&b'.'))
@@ -168,5 +173,38 @@ impl<'a> Paths<'a> {
             self.last.pop();
         }
         self.last.last().copied().unwrap_or((0, 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_begins_are_counted() {
+        let text = "model.layers.10.mlp.experts.7";
+        for end in 0..text.len() {
+            let other = format!("{}?{}", &text[..end], &text[end..]);
+            assert_eq!(common(text.as_bytes(), other.as_bytes()), end);
+            assert_eq!(common(&text.as_bytes()[..end], text.as_bytes()), end);
+        }
+    }
+
+    #[test]
+    fn modules_are_found_in_any_order_and_number() {
+        let names: Vec<String> = (0..40)
+            .flat_map(|outer| (0..3).map(move |inner| format!("m.{}.{inner}.w", outer * 7 % 40)))
+            .collect();
+        let mut paths = Paths::new(1);
+        let first: Vec<u32> = names.iter().map(|name| paths.holder(name)).collect();
+        let again: Vec<u32> = names.iter().rev().map(|name| paths.holder(name)).collect();
+        assert!(first.iter().eq(again.iter().rev()));
+        // The model, `m`, 40 modules, and three in each.
+        assert_eq!(paths.parts.len(), 2 + 40 + 3 * 40);
+        for (name, module) in names.iter().zip(first) {
+            let holder = &name[..name.len() - 2];
+            assert_eq!(paths.find(holder), (module, true));
+            assert_eq!(paths.find(name), (module, false));
+        }
     }
 }
