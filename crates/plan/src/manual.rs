@@ -103,7 +103,7 @@ impl ManualMap {
             }
         }
         check_ties(&modules, &places)?;
-        let map = clean(&modules, &places);
+        let map = clean(&modules, |id| places[id]);
         check_budgets(&modules, &places, &map, budget, options)?;
         Ok(Assignment {
             tiers,

@@ -1,6 +1,6 @@
 use super::balance::balance;
 use super::clean::clean;
-use super::fill::{Device, Fill};
+use super::fill::{Device, Fill, Filled};
 use super::modules::{Kind, Modules, ROOT};
 use crate::{Assignment, Budget, Error, Options, Strategy, Tier, Tree, format_size};
 
@@ -53,29 +53,25 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
             low_zero,
         );
     }
-    let (places, devices) = Fill::new(&modules, &budgets, options).run();
-    let map = clean(&modules, &places);
+    let filled = Fill::new(&modules, &budgets, options).run();
+    let map = clean(&modules, |id| filled.place(id));
     if options.must_fit || budget.get(Tier::Disk) == Some(0) {
-        check_fit(&modules, &places, &map)?;
+        check_fit(&modules, &filled, &map)?;
     }
-    let mut tiers = places;
-    // What holds something comes before it.
-    for id in 0..modules.len() {
-        tiers[id] = tiers[id].or(tiers[modules.node(id).parent()]);
-    }
-    let offloaded_buffers = (0..modules.len())
-        .filter(|id| modules.node(*id).kind == Kind::Buffer)
-        .filter(|id| !matches!(tiers[*id], Some(Tier::Gpu(_))))
-        .map(|id| modules.node(id).size)
+    let tiers = filled.tiers(&modules);
+    let offloaded_buffers = modules
+        .tensors()
+        .iter()
+        .zip(&tiers)
+        .filter(|(_, tier)| !matches!(tier, Tier::Gpu(_)))
+        .map(|(id, _)| modules.node(*id))
+        .filter(|node| node.kind == Kind::Buffer)
+        .map(|node| node.size)
         .sum();
     Ok(Assignment {
-        tiers: modules
-            .tensors()
-            .iter()
-            .map(|id| tiers[*id].unwrap_or(Tier::Disk))
-            .collect(),
+        tiers,
         modules: map,
-        warnings: warnings(&devices, offloaded_buffers, options),
+        warnings: warnings(&filled.devices, offloaded_buffers, options),
     })
 }
 
@@ -96,16 +92,12 @@ fn usable(budget: &Budget, options: &Options) -> Vec<(Tier, u64)> {
 }
 
 /// Nothing is on disk.
-fn check_fit(
-    modules: &Modules<'_>,
-    places: &[Option<Tier>],
-    map: &[(String, Tier)],
-) -> Result<(), Error> {
+fn check_fit(modules: &Modules<'_>, filled: &Filled, map: &[(String, Tier)]) -> Result<(), Error> {
     let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
     let Some((name, _)) = on_disk.next() else {
         return Ok(());
     };
-    let nodes = (ROOT..modules.len()).filter(|id| places[*id] == Some(Tier::Disk));
+    let nodes = (ROOT..modules.len()).filter(|id| filled.place(*id) == Some(Tier::Disk));
     Err(Error::DoesNotFit {
         name: name.clone(),
         others: on_disk.count(),

@@ -1,38 +1,45 @@
 use super::modules::{Kind, Modules, NodeId, ROOT};
 use crate::Tier;
+use std::collections::HashMap;
 
-/// A map of as few modules as say the same as `places`: modules of which all parts are in one place are not divided. As in
+/// A map of as few modules as say the same as `place`, which tells where a node is that was placed as a whole: modules of which all parts are in one place are not divided. As in
 /// Accelerate, what is alone in a module keeps its own name.
-pub(crate) fn clean(modules: &Modules<'_>, places: &[Option<Tier>]) -> Vec<(String, Tier)> {
+pub(crate) fn clean(
+    modules: &Modules<'_>,
+    place: impl Fn(NodeId) -> Option<Tier>,
+) -> Vec<(String, Tier)> {
     // What is in something that was placed as a whole need not be looked at.
     let mut order = vec![ROOT];
     let mut at = 0;
     while let Some(id) = order.get(at).copied() {
-        if places[id].is_none() {
+        if place(id).is_none() {
             order.extend(modules.children(id));
         }
         at += 1;
     }
-    let mut parts = vec![Parts::None; modules.len()];
+    let mut parts: HashMap<NodeId, Parts> = HashMap::with_capacity(order.len());
     for id in order.into_iter().rev() {
         if modules.node(id).kind == Kind::Cache {
             continue;
         }
-        if let Some(tier) = places[id] {
-            parts[id] = Parts::One(tier);
-        }
-        let parent = modules.node(id).parent();
+        let own = match place(id) {
+            Some(tier) => Parts::One(tier),
+            None => parts.get(&id).copied().unwrap_or(Parts::None),
+        };
         if id != ROOT {
-            parts[parent] = parts[parent].and(parts[id]);
+            let around = parts
+                .entry(modules.node(id).parent())
+                .or_insert(Parts::None);
+            *around = around.and(own);
         }
     }
     let mut map = Vec::new();
     let mut stack: Vec<NodeId> = vec![ROOT];
     while let Some(id) = stack.pop() {
         let node = modules.node(id);
-        match (places[id], parts[id]) {
+        match (place(id), parts.get(&id)) {
             _ if node.kind == Kind::Cache => {}
-            (Some(tier), _) | (None, Parts::Several(tier)) => {
+            (Some(tier), _) | (None, Some(&Parts::Several(tier))) => {
                 map.push((node.path.to_string(), tier));
             }
             _ => {

@@ -10,8 +10,38 @@ pub(super) struct Fill<'m, 'a> {
     devices: Vec<Device>,
     list: Worklist,
     largest: Largest,
-    /// Where each node was placed as a whole.
-    pub(super) places: Vec<Option<Tier>>,
+    /// The number of the device on which each node was placed as a whole, the first being 1; 0 for the others.
+    places: Vec<u32>,
+}
+
+/// Devices that were filled.
+pub(super) struct Filled {
+    places: Vec<u32>,
+    pub(super) devices: Vec<Device>,
+}
+
+impl Filled {
+    /// Where a node was placed as a whole, if it was.
+    pub(super) fn place(&self, id: NodeId) -> Option<Tier> {
+        let device = (self.places[id] as usize).checked_sub(1)?;
+        Some(self.devices[device].tier)
+    }
+
+    /// Where each tensor is, in the tree's order.
+    pub(super) fn tiers(&self, modules: &Modules<'_>) -> Vec<Tier> {
+        let mut places = self.places.clone();
+        // What holds something comes before it.
+        for id in 0..modules.len() {
+            if places[id] == 0 {
+                places[id] = places[modules.node(id).parent()];
+            }
+        }
+        let tier = |id: &NodeId| {
+            let device = (places[*id] as usize).checked_sub(1);
+            device.map_or(Tier::Disk, |device| self.devices[device].tier)
+        };
+        modules.tensors().iter().map(tier).collect()
+    }
 }
 
 /// Where something can be placed.
@@ -79,19 +109,22 @@ impl<'m, 'a> Fill<'m, 'a> {
             devices,
             list: Worklist::new(modules),
             largest: Largest::new(modules),
-            places: vec![None; modules.len()],
+            places: vec![0; modules.len()],
         }
     }
 
-    /// Places everything. Returns the devices as they are then.
-    pub(super) fn run(mut self) -> (Vec<Option<Tier>>, Vec<Device>) {
+    /// Places everything.
+    pub(super) fn run(mut self) -> Filled {
         let mut current = 0;
         while let Some(id) = self.list.first() {
             if !self.step(id, current) {
                 current += 1;
             }
         }
-        (self.places, self.devices)
+        Filled {
+            places: self.places,
+            devices: self.devices,
+        }
     }
 
     /// Places `id` on the device, or splits something so that less is to be placed. False if the device is to be left.
@@ -142,7 +175,7 @@ impl<'m, 'a> Fill<'m, 'a> {
     }
 
     fn place(&mut self, id: NodeId, current: usize) {
-        self.places[id] = Some(self.devices[current].tier);
+        self.places[id] = current as u32 + 1;
         self.list.remove(id);
         self.largest.place(self.modules, id);
     }
