@@ -1,5 +1,5 @@
 use super::paths::Paths;
-use crate::{Error, Tensor, TensorKind, Tree};
+use crate::{Error, TensorKind, Tree};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -60,43 +60,55 @@ impl<'a> Modules<'a> {
     /// # Errors
     /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
     pub(crate) fn new(tree: &'a Tree, no_split: &[String]) -> Result<Self, Error> {
-        let count = check_sizes(tree)?;
+        let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
         let mut paths = Paths::new(count);
         let mut tensors = Vec::with_capacity(count);
-        for tensor in tree.tensors() {
-            let holder = paths.holder(&tensor.name);
-            let kind = match tensor.kind {
-                TensorKind::Parameter => Kind::Parameter,
-                TensorKind::Buffer => Kind::Buffer,
-            };
-            tensors.push(paths.push(&tensor.name, holder, kind));
+        let mut shared = Vec::new();
+        // All is read in one go: a model of many tensors is larger than a processor's caches.
+        let mut sum = 0u64;
+        let mut add = |name: &String, bytes| {
+            sum = sum
+                .checked_add(bytes)
+                .ok_or_else(|| Error::TooLarge { name: name.clone() })?;
+            Ok(())
+        };
+        for block in &tree.blocks {
+            for tensor in &block.tensors {
+                add(&tensor.name, tensor.bytes)?;
+                let holder = paths.holder(&tensor.name);
+                let kind = match tensor.kind {
+                    TensorKind::Parameter => Kind::Parameter,
+                    TensorKind::Buffer => Kind::Buffer,
+                };
+                let part = paths.push(&tensor.name, holder, kind, tensor.bytes);
+                if let Some(key) = &tensor.tied {
+                    shared.push((key.as_str(), part));
+                }
+                tensors.push(part);
+            }
+            add(&block.name, block.work.kv_bytes)?;
         }
         hold_namesakes(&mut paths, &tensors);
-        let mut caches = Vec::new();
         for block in &tree.blocks {
             if block.work.kv_bytes > 0 {
                 let (module, _) = paths.find(&block.name);
-                let cache = paths.push(&block.name, module, Kind::Cache);
-                caches.push((cache, block.work.kv_bytes));
+                paths.push(&block.name, module, Kind::Cache, block.work.kv_bytes);
             }
         }
         let (nodes, of_part) = link(&paths);
+        let node = |part: u32| of_part[part as usize] as NodeId;
         let mut modules = Self {
             nodes,
             layers: Vec::new(),
             tied: Vec::new(),
             groups: Vec::new(),
-            tensors: tensors
-                .iter()
-                .map(|tensor| of_part[*tensor as usize] as NodeId)
-                .collect(),
+            tensors: tensors.iter().map(|tensor| node(*tensor)).collect(),
         };
-        for (cache, bytes) in caches {
-            modules.nodes[of_part[cache as usize] as NodeId].size = bytes;
-        }
         modules.check_names()?;
         modules.read_classes(tree, &mut paths, &of_part, no_split);
-        modules.add_up(tree);
+        modules.share(shared.into_iter().map(|(key, part)| (key, node(part))));
+        modules.find_layers();
+        modules.add_up();
         Ok(modules)
     }
 
@@ -221,29 +233,33 @@ impl<'a> Modules<'a> {
         self.nodes[ROOT].no_split = false;
     }
 
-    /// Sizes, ties and layers.
-    fn add_up(&mut self, tree: &Tree) {
-        let shared = self.share(tree);
-        let mut tied = vec![None; self.groups.len()];
-        for (tensor, id) in tree.tensors().zip(&self.tensors) {
-            let node = &mut self.nodes[*id];
-            (node.size, node.counted) = (tensor.bytes, true);
-            if let Some((group, bytes)) = tensor
-                .tied
-                .as_ref()
-                .and_then(|key| shared.get(key.as_str()))
-            {
-                self.tied.push((*id, *group));
-                (node.size, node.counted) = (0, false);
-                let (first, _) = tied[*group].get_or_insert((*id, *bytes));
-                *first = (*first).min(*id);
+    /// Collects the tied groups. Memory counts with the first of its tensors in the order of the model, and as much as
+    /// the largest takes.
+    fn share<'t>(&mut self, tied: impl Iterator<Item = (&'t str, NodeId)>) {
+        let mut by_key: HashMap<&str, usize> = HashMap::new();
+        for (key, id) in tied {
+            let group = *by_key.entry(key).or_insert(self.groups.len());
+            if group == self.groups.len() {
+                self.groups.push(Vec::new());
             }
-        }
-        for (first, bytes) in tied.into_iter().flatten() {
-            let first = &mut self.nodes[first];
-            (first.size, first.counted) = (bytes, true);
+            self.groups[group].push(id);
+            self.tied.push((id, group));
         }
         self.tied.sort_unstable();
+        for group in &mut self.groups {
+            let bytes = group.iter().map(|id| self.nodes[*id].size).max();
+            let first = group.iter().min().copied();
+            for id in &*group {
+                let node = &mut self.nodes[*id];
+                node.counted = Some(*id) == first;
+                node.size = bytes.filter(|_| node.counted).unwrap_or(0);
+            }
+            group.sort_by_key(|id| self.nodes[*id].path);
+        }
+    }
+
+    /// What is never split.
+    fn find_layers(&mut self) {
         let mut id = ROOT + 1;
         while let Some(node) = self.nodes.get(id) {
             let layer = match node.kind {
@@ -256,6 +272,10 @@ impl<'a> Modules<'a> {
             }
             id = if layer { node.end as NodeId } else { id + 1 };
         }
+    }
+
+    /// What modules hold.
+    fn add_up(&mut self) {
         for id in (ROOT + 1..self.nodes.len()).rev() {
             let node = &self.nodes[id];
             let (size, counted, parent) = (node.size, node.counted, node.parent());
@@ -263,25 +283,6 @@ impl<'a> Modules<'a> {
             parent.size += size;
             parent.counted |= counted;
         }
-    }
-
-    /// Collects the tied groups. The number and the bytes of each, which are those of its largest tensor, by their key.
-    fn share<'t>(&mut self, tree: &'t Tree) -> HashMap<&'t str, (usize, u64)> {
-        let mut shared: HashMap<&str, (usize, u64)> = HashMap::new();
-        let tied = |(tensor, id): (&'t Tensor, &NodeId)| Some((tensor.tied.as_ref()?, tensor, *id));
-        for (key, tensor, id) in tree.tensors().zip(&self.tensors).filter_map(tied) {
-            let new = shared.len();
-            let (group, bytes) = shared.entry(key).or_insert((new, 0));
-            *bytes = tensor.bytes.max(*bytes);
-            if *group == self.groups.len() {
-                self.groups.push(Vec::new());
-            }
-            self.groups[*group].push(id);
-        }
-        for group in &mut self.groups {
-            group.sort_by_key(|id| self.nodes[*id].path);
-        }
-        shared
     }
 }
 
@@ -338,11 +339,11 @@ fn link<'a>(paths: &Paths<'a>) -> (Vec<Node<'a>>, Vec<u32>) {
         of_part[at] = nodes.len() as u32;
         nodes.push(Node {
             path: part.path,
-            size: 0,
+            size: part.size,
             parent: of_part[part.parent as usize],
             end: 0,
             kind: part.kind,
-            counted: false,
+            counted: matches!(part.kind, Kind::Parameter | Kind::Buffer),
             no_split: false,
             has_modules: paths.has_modules(number),
         });
@@ -360,20 +361,4 @@ fn link<'a>(paths: &Paths<'a>) -> (Vec<Node<'a>>, Vec<u32>) {
         nodes[parent].end = nodes[parent].end.max(end);
     }
     (nodes, of_part)
-}
-
-/// The number of tensors: no sum of sizes overflows.
-fn check_sizes(tree: &Tree) -> Result<usize, Error> {
-    let (mut count, mut sum) = (0usize, 0u64);
-    for block in &tree.blocks {
-        let tensors = block.tensors.iter();
-        let sizes = tensors.map(|tensor| (&tensor.name, tensor.bytes));
-        for (name, bytes) in sizes.chain([(&block.name, block.work.kv_bytes)]) {
-            sum = sum
-                .checked_add(bytes)
-                .ok_or_else(|| Error::TooLarge { name: name.clone() })?;
-        }
-        count += block.tensors.len();
-    }
-    Ok(count)
 }

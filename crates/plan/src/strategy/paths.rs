@@ -22,6 +22,8 @@ pub(super) struct Paths<'a> {
 /// A module, a tensor or a KV cache.
 pub(super) struct Part<'a> {
     pub(super) path: &'a str,
+    /// Its bytes, if it is no module.
+    pub(super) size: u64,
     /// The number of what holds it.
     pub(super) parent: u32,
     /// The number of the first module that it holds.
@@ -66,14 +68,15 @@ impl<'a> Paths<'a> {
             last: Vec::new(),
             path: "",
         };
-        paths.push("", 0, Kind::Module);
+        paths.push("", 0, Kind::Module, 0);
         paths
     }
 
     /// Adds a part, and returns its number.
-    pub(super) fn push(&mut self, path: &'a str, parent: u32, kind: Kind) -> u32 {
+    pub(super) fn push(&mut self, path: &'a str, parent: u32, kind: Kind, size: u64) -> u32 {
         self.parts.push(Part {
             path,
+            size,
             parent,
             first: NONE,
             next: NONE,
@@ -126,7 +129,7 @@ impl<'a> Paths<'a> {
             }
         };
         if inner == new {
-            self.push(path, module, Kind::Module);
+            self.push(path, module, Kind::Module, 0);
         }
         inner
     }
