@@ -64,6 +64,6 @@ pub use needs::Needs;
 pub use options::Options;
 pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
 pub use size::{format_size, parse_size};
-pub use strategy::{Assignment, Strategy};
+pub use strategy::{Assignment, Strategy, assign};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
 pub use workload::{Work, Workload};

@@ -41,8 +41,8 @@ fn weights(tree: &Tree, map: &DeviceMap) -> BTreeMap<Tier, u64> {
     let mut held = BTreeMap::new();
     for (tier, bytes) in groups.into_values() {
         *held.entry(tier).or_default() += match tier {
-            Tier::Disk => bytes,
-            _ => unit_footprint(bytes),
+            Tier::Cpu => unit_footprint(bytes),
+            Tier::Gpu(_) | Tier::Disk => bytes,
         };
     }
     held
@@ -152,5 +152,24 @@ proptest! {
         let other = infer(&tree, &larger, &options).unwrap();
         let after = decode(&tree, &other, &options);
         prop_assert!(after <= before * (1.0 + 1e-9), "{before} became {after}: {} and {}", shown(&map), shown(&other));
+    }
+
+    /// Never predicted slower than the other strategies, whenever their maps fit with what else is needed.
+    #[test]
+    fn no_strategy_is_predicted_faster(tree in tree(), options in options(), budget in budget()) {
+        let auto = infer(&tree, &budget, &options);
+        for strategy in [outsize_plan::Strategy::Balanced, outsize_plan::Strategy::Sequential] {
+            let other = Options { strategy, ..options.clone() };
+            let Ok(map) = infer(&tree, &budget, &other) else { continue };
+            check(&tree, &budget, &options, &map);
+            prop_assert_eq!(map.strategy(), strategy);
+            let Ok(auto) = &auto else {
+                // Tied blocks that are held whole can take less than the ring for their tensors.
+                prop_assert!(tensors(&tree).any(|tensor| tensor.tied.is_some()), "only this fits: {}", shown(&map));
+                continue;
+            };
+            let (ours, theirs) = (decode(&tree, auto, &options), decode(&tree, &map, &options));
+            prop_assert!(ours <= theirs * (1.0 + 1e-9), "{ours} is more than {theirs} of {strategy}: {} and {}", shown(auto), shown(&map));
+        }
     }
 }
