@@ -36,6 +36,7 @@
 
 mod auto;
 mod budget;
+mod casts;
 mod cost;
 mod device_map;
 mod dtype;
@@ -43,6 +44,8 @@ mod error;
 mod figures;
 mod groups;
 mod infer;
+mod manual;
+mod nearest;
 mod needs;
 mod options;
 mod picture;
@@ -55,11 +58,13 @@ mod tree;
 mod workload;
 
 pub use budget::{Budget, Tier};
+pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
 pub use figures::{Figures, Gpu, Link, Processor};
 pub use infer::{from_assignment, infer, place};
+pub use manual::ManualMap;
 pub use needs::Needs;
 pub use options::Options;
 pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
