@@ -53,6 +53,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     let mut max_memory = Budget::default();
     max_memory.set(Tier::Cpu, budget);
     let settings = Settings {
+        planning: Default::default(),
         max_memory,
         context: ids.len() + NEW_TOKENS,
         prompt: ids.len(),
@@ -116,7 +117,7 @@ fn line(step: &Step<'_>) -> String {
             checkpoint.tensors().len(),
             checkpoint.files().len()
         ),
-        Step::Planned { map } => format!("3 plan        {}", run::picture(map)),
+        Step::Planned { map, .. } => format!("3 plan        {}", run::picture(map)),
         Step::Dispatched => {
             "4 dispatch    a handle on every parameter; reading has begun".to_string()
         }

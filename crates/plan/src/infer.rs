@@ -108,7 +108,7 @@ pub fn place(
 /// A block of which anything is on a GPU computes there: on the one that holds most of it, to which the rest is copied in
 /// each pass. What is on no GPU computes on the CPU, or is streamed to the last of the GPUs if that is predicted to be
 /// faster and there is room. Small tensors and those that can only stay are kept in main memory rather than on disk.
-/// What is left of main memory is the ring's.
+/// What is left of main memory is the ring's. A GPU without a budget is not bounded.
 ///
 /// # Errors
 /// [`Error::Assignment`] if it is none of this tree, [`Error::Tied`] if tensors that share their memory are not together,
@@ -121,7 +121,13 @@ pub fn from_assignment(
 ) -> Result<DeviceMap, Error> {
     let strategy = options.strategy;
     let options = &tree.adjust(options);
-    let scene = Scene::new(tree, budget, options)?;
+    let mut scene = Scene::new(tree, budget, options)?;
+    for tier in &assignment.tiers {
+        if let (Tier::Gpu(number), None) = (*tier, budget.get(*tier)) {
+            scene.rooms.add_unbounded(number, &options.figures);
+        }
+    }
+    let scene = scene;
     let tiers = tiers_of_groups(tree, &scene.groups, assignment)?;
     // Whether it fits is decided without streaming to a GPU; that is tried for speed.
     let mut best = fixed(&scene, budget, tiers.clone(), Streaming::None);
@@ -228,7 +234,10 @@ fn fixed(
             (Tier::Disk, _) => continue,
             (Tier::Cpu, CpuRoom::Unbounded) => continue,
             (Tier::Cpu, CpuRoom::Unused) => 0,
-            (tier, _) => budget.get(tier).unwrap_or(0),
+            (tier, _) => match budget.get(tier) {
+                Some(bytes) => bytes,
+                None => continue,
+            },
         };
         let taken = match (held.tier, scene.rooms.cpu) {
             (Tier::Cpu, CpuRoom::Unused) => held

@@ -284,4 +284,16 @@ impl Rooms {
             gpu_ring,
         }
     }
+
+    /// Adds a GPU of which nobody says how much it may hold.
+    pub(crate) fn add_unbounded(&mut self, number: usize, figures: &Figures) {
+        if self.gpus.iter().all(|gpu| gpu.number != number) {
+            self.gpus.push(GpuRoom {
+                number,
+                room: u64::MAX,
+                figures: figures.gpu(number),
+            });
+            self.gpus.sort_by_key(|gpu| gpu.number);
+        }
+    }
 }
