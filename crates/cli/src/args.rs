@@ -23,6 +23,10 @@ pub enum Command {
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
     Demo(DemoArgs),
+    /// Show what this machine has, and what said so
+    Env(EnvArgs),
+    /// Measure how fast this machine is, for predictions
+    Bench(BenchArgs),
 }
 
 /// The model and what it may take.
@@ -40,6 +44,41 @@ pub struct ModelArgs {
     /// Type in which the keys and values of past tokens are kept; the 16-bit ones take half the memory
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
+    /// How places are chosen.
+    #[command(flatten)]
+    pub places: PlaceArgs,
+}
+
+/// How places are chosen.
+#[derive(ClapArgs, Debug)]
+#[command(next_help_heading = "Choosing places for weights")]
+pub struct PlaceArgs {
+    /// auto: the fastest placement as predicted; the others are Accelerate's
+    #[arg(long, value_enum, default_value = "auto", value_name = "RULE")]
+    pub strategy: StrategyArg,
+    /// File with a place for each module, JSON or YAML, as Accelerate's hf_device_map: {"lm_head": "disk", "": "cpu"}
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub device_map: Option<PathBuf>,
+    /// Fail rather than stream weights from disk
+    #[arg(long)]
+    pub must_fit: bool,
+    /// Memory to leave free of the budget of each device: 100MB
+    #[arg(long, value_name = "SIZE")]
+    pub reserve: Option<String>,
+}
+
+/// How places are chosen.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrategyArg {
+    /// The placement with the least predicted time per token
+    Auto,
+    /// Devices are filled one after the other
+    Sequential,
+    /// Each GPU gets about the same
+    Balanced,
+    /// The same, with as little as possible on the first GPU
+    #[value(name = "balanced_low_0")]
+    BalancedLow0,
 }
 
 /// Types of the KV cache.
@@ -193,6 +232,32 @@ pub struct SynthArgs {
 /// `outsize demo`.
 #[derive(ClapArgs, Debug)]
 pub struct DemoArgs {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize env`.
+#[derive(ClapArgs, Debug)]
+pub struct EnvArgs {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize bench`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchArgs {
+    /// The disk to measure: a model, whose own files are read, or a folder, where a file is made and removed [default: the
+    /// cache folder]
+    #[arg(value_name = "MODEL_OR_FOLDER")]
+    pub place: Option<PathBuf>,
+    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for predictions
+    #[arg(long)]
+    pub calibrate: bool,
+    /// The most memory to take, and to read from disk at once; less is less exact
+    #[arg(long, default_value = "384MB", value_name = "SIZE")]
+    pub size: String,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

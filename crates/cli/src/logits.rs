@@ -27,8 +27,9 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
         logits: Logits::All,
         when_full: WhenFull::Refuse,
     };
-    let mut pipeline = model::open(&args.model, config, purpose, |step| {
-        if let Step::Planned { map } = step {
+    let (planning, _) = model::planning(&args.model, ids.len())?;
+    let mut pipeline = model::open(&args.model, config, purpose, planning, |step| {
+        if let Step::Planned { map, .. } = step {
             eprintln!("{}", run::picture(map));
         }
     })?;

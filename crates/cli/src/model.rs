@@ -1,11 +1,16 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{KvType, ModelArgs};
+use crate::args::{KvType, ModelArgs, PlaceArgs, StrategyArg};
+use crate::cache;
 use crate::error::Failure;
 use crate::interrupt;
+use outsize::core::Planning;
 use outsize::generate::{Pipeline, Settings, Step, read_config};
+use outsize::machine::Provenance;
 use outsize::models::{KvDtype, Logits, ModelConfig, WhenFull};
-use outsize::plan::{Budget, Tier};
+use outsize::plan::{Budget, ManualMap, Strategy, Tier, Workload, parse_size};
+use std::io::Read;
+use std::path::Path;
 
 /// Share of the available memory that is taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.9;
@@ -44,6 +49,53 @@ pub fn budget(args: &ModelArgs) -> Result<Budget, Failure> {
     Ok(budget)
 }
 
+/// The most of a device map that is read: no model has so many modules.
+const MAP_LIMIT: u64 = 64 << 20;
+
+/// How places are chosen, and where the figures of the prediction came from. `position` is that of a token in the middle of the
+/// answer.
+pub fn planning(args: &ModelArgs, position: usize) -> Result<(Planning, Provenance), Failure> {
+    let PlaceArgs {
+        strategy,
+        device_map,
+        must_fit,
+        reserve,
+    } = &args.places;
+    let (figures, provenance) = cache::figures(&args.model);
+    let reserve = reserve.as_deref().map(parse_size).transpose();
+    let planning = Planning {
+        strategy: match strategy {
+            StrategyArg::Auto => Strategy::Auto,
+            StrategyArg::Sequential => Strategy::Sequential,
+            StrategyArg::Balanced => Strategy::Balanced,
+            StrategyArg::BalancedLow0 => Strategy::BalancedLow0,
+        },
+        device_map: device_map.as_deref().map(manual).transpose()?,
+        reserve_bytes: reserve
+            .map_err(|error| Failure::usage(format!("--reserve: {error}")))?
+            .unwrap_or(0),
+        must_fit: *must_fit,
+        figures,
+        workload: Workload {
+            position: position as u64,
+            ..Workload::default()
+        },
+    };
+    Ok((planning, provenance))
+}
+
+/// A device map in a file.
+fn manual(path: &Path) -> Result<ManualMap, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        Failure::usage(format!("--device-map {}: {error}", path.display()))
+    };
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAP_LIMIT).read_to_string(&mut text))
+        .map_err(|error| wrong(&error))?;
+    ManualMap::parse(&text).map_err(|error| wrong(&error))
+}
+
 /// What a model is opened for.
 #[derive(Debug, Clone, Copy)]
 pub struct Purpose {
@@ -62,9 +114,11 @@ pub fn open(
     args: &ModelArgs,
     config: ModelConfig,
     purpose: Purpose,
+    planning: Planning,
     observe: impl FnMut(Step<'_>),
 ) -> Result<Pipeline, Failure> {
     let settings = Settings {
+        planning,
         max_memory: budget(args)?,
         context: args.context.unwrap_or(purpose.context),
         prompt: purpose.prompt,

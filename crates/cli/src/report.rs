@@ -2,7 +2,8 @@
 
 use crate::interrupt;
 use outsize::generate::{Outcome, Pipeline, TextOutcome};
-use outsize::plan::DeviceMap;
+use outsize::machine::Provenance;
+use outsize::plan::{DeviceMap, Prediction};
 use outsize::stream::Stats;
 use serde::Serialize;
 use std::ops::Range;
@@ -57,6 +58,13 @@ pub struct Report {
     pub peak_rss_bytes: Option<u64>,
     /// Where everything lived.
     pub placement: DeviceMap,
+    /// How fast it was predicted to be.
+    pub prediction: Prediction,
+    /// By how much the predicted seconds per token are more than the measured ones, as a share of these; negative if they are
+    /// less. None if there was one token only.
+    pub prediction_error: Option<f64>,
+    /// Where the figures of the prediction came from; none if nobody looked for any, and defaults were taken.
+    pub figures: Option<Provenance>,
 }
 
 /// What is measured around a generation.
@@ -89,6 +97,9 @@ impl Report {
             stats.bytes_read as f64 / outcome.prefill_seconds.max(1e-9)
         };
         let placement = pipeline.device_map().clone();
+        let prediction = pipeline.prediction().clone();
+        let measured = median(&outcome.token_seconds).filter(|seconds| *seconds > 0.0);
+        let predicted = prediction.decode.seconds;
         let streamed = pipeline.streamed_range();
         drop(pipeline);
         let ring = placement.ring_bytes();
@@ -115,10 +126,13 @@ impl Report {
             waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
             peak_rss_bytes: outsize::machine::peak_rss(),
             placement,
+            prediction,
+            prediction_error: measured.map(|measured| predicted / measured - 1.0),
+            figures: None,
         }
     }
 
-    /// Two lines for a person.
+    /// What a person wants to know, in a few lines.
     pub fn summary(&self) -> String {
         let size = outsize::plan::format_size;
         let rate = match self.seconds_per_token {
@@ -138,8 +152,17 @@ impl Report {
         let peak = self
             .peak_rss_bytes
             .map_or_else(String::new, |peak| format!(" · peak memory {}", size(peak)));
+        let outcome = match (self.seconds_per_token, self.prediction_error) {
+            (Some(measured), Some(error)) => format!(
+                "\n{} s per token, predicted {}: {:.0} % off",
+                seconds(measured),
+                seconds(self.prediction.decode.seconds),
+                error.abs() * 100.0
+            ),
+            _ => String::new(),
+        };
         format!(
-            "{rate} · prompt {:.2} s · loaded in {:.2} s\nread {}{link}{peak}",
+            "{rate} · prompt {:.2} s · loaded in {:.2} s\nread {}{link}{peak}{outcome}",
             self.prefill_seconds,
             self.load_seconds,
             size(self.bytes_read),
@@ -166,6 +189,16 @@ fn disk_speed(path: &Path, range: Range<u64>, ring: u64) -> Option<f64> {
     speed.direct.then_some(speed.bytes_per_second)
 }
 
+/// Seconds with two digits that matter: `1.3`, `0.41`, `0.0052`.
+pub fn seconds(seconds: f64) -> String {
+    let before = if seconds > 0.0 {
+        seconds.log10().floor() as i32
+    } else {
+        0
+    };
+    format!("{seconds:.*}", (1 - before).clamp(0, 9) as usize)
+}
+
 /// The middle value; the mean of the two in the middle of an even number.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -181,6 +214,20 @@ pub fn median(values: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_are_short() {
+        for (value, shown) in [
+            (0.0, "0.0"),
+            (123.4, "123"),
+            (12.34, "12"),
+            (1.34, "1.3"),
+            (0.4123, "0.41"),
+            (0.005_23, "0.0052"),
+        ] {
+            assert_eq!(seconds(value), shown);
+        }
+    }
 
     #[test]
     fn the_median_is_in_the_middle() {

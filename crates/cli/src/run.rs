@@ -5,9 +5,11 @@ use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::model::Purpose;
 use crate::request::Asked;
-use crate::{interrupt, model, progress};
+use crate::{interrupt, model, progress, report};
 use outsize::generate::Step;
+use outsize::machine::Provenance;
 use outsize::models::{Logits, WhenFull};
+use outsize::plan::Prediction;
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
@@ -27,10 +29,13 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             WhenFullArg::Slide => WhenFull::Slide,
         },
     };
+    let middle = prompt.saturating_add(asked.request.max_new_tokens / 2);
+    let (planning, figures) = model::planning(&args.model, middle)?;
     let loading = Instant::now();
-    let pipeline = model::open(&args.model, config, purpose, |step| {
-        if let (Step::Planned { map }, false) = (step, args.json) {
+    let pipeline = model::open(&args.model, config, purpose, planning, |step| {
+        if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             eprintln!("{}", picture(map));
+            eprintln!("{}", predicted(prediction, &figures));
         }
     })?;
     let opened = Opened {
@@ -45,7 +50,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             move || watched().bytes_read
         },
     ));
-    let report = generation::run(pipeline, &asked, opened, |part| {
+    let mut report = generation::run(pipeline, &asked, opened, |part| {
         let first = reading.take().is_some(); // clears the bar before the text begins
         match &args.prompt {
             _ if args.json => Ok(()),
@@ -56,6 +61,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             _ => print(part),
         }
     })?;
+    report.figures = Some(figures);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -65,6 +71,15 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         eprintln!("{}", report.summary());
     }
     interrupt::check()
+}
+
+/// One line on how fast it should be.
+fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
+    format!(
+        "predicted {} s per token, prompt {} s with loading (figures: {figures})",
+        report::seconds(prediction.decode.seconds),
+        report::seconds(prediction.first_pass_seconds),
+    )
 }
 
 /// Writes to standard output at once.

@@ -8,7 +8,7 @@ use crate::{Dispatched, Error, Options, parameters, plan};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
 use outsize_checkpoint::Checkpoint;
-use outsize_plan::DeviceMap;
+use outsize_plan::{DeviceMap, Tier};
 use outsize_stream::{Source, Stream};
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,13 +35,15 @@ pub fn load_checkpoint_and_dispatch<M: Module>(
 /// Parameters that cannot carry a handle are loaded before this returns.
 ///
 /// # Errors
-/// As [`tree`](crate::tree()); and what reading said for the parameters that are loaded at once.
+/// [`Error::NotBuilt`] for a map that uses a GPU; the rest as [`tree`](crate::tree()); and what reading said for the
+/// parameters that are loaded at once.
 pub fn dispatch<M: Module>(
     module: M,
     checkpoint: &Checkpoint,
     map: &DeviceMap,
     options: &Options,
 ) -> Result<Dispatched<M>, Error> {
+    runs_here(map)?;
     let matched = match_parameters(&parameters(&module), checkpoint, options)?;
     let mut load = Load::new(checkpoint, &matched);
     let module = if load.is_empty() {
@@ -77,6 +79,21 @@ pub fn dispatch<M: Module>(
         handles: registry.handles,
     });
     Ok(Dispatched::new(module, map.clone(), stream, pass))
+}
+
+/// Whether all that the map uses is there.
+fn runs_here(map: &DeviceMap) -> Result<(), Error> {
+    for held in map.tiers() {
+        let tier = held.tier;
+        let computes = || {
+            let mut blocks = map.blocks().iter();
+            blocks.any(|block| block.decode_on == tier || block.prefill_on == tier)
+        };
+        if matches!(tier, Tier::Gpu(_)) && (held.weights > 0 || computes()) {
+            return Err(Error::NotBuilt { tier });
+        }
+    }
+    Ok(())
 }
 
 /// Puts a handle on each float parameter that has one, and a placeholder under it.

@@ -9,6 +9,15 @@ pub enum Error {
     /// The module does not fit the budget.
     #[error(transparent)]
     Plan(#[from] outsize_plan::Error),
+    /// The map places something where this build cannot compute.
+    #[error(
+        "the device map uses {tier}, and this build computes and keeps weights on cpu only: leave {tier} out of \
+         --max-memory, and out of --device-map if one is given"
+    )]
+    NotBuilt {
+        /// The device.
+        tier: outsize_plan::Tier,
+    },
     /// Reading a weight failed.
     #[error(transparent)]
     Stream(#[from] outsize_stream::Error),

@@ -1,4 +1,4 @@
-use crate::Names;
+use crate::{Names, Planning};
 use burn::tensor::DType;
 use outsize_plan::{Access, Budget, Needs};
 use std::collections::HashMap;
@@ -26,6 +26,8 @@ pub struct Options {
     /// What of the budget is needed besides weights. [`Needs::overflow`] is for modules that hold more
     /// weights at once than the two largest of one layer.
     pub needs: Needs,
+    /// How places are chosen, and what the predicted speed is made of.
+    pub planning: Planning,
     /// In which type float parameters are held; 32-bit floats unless said.
     pub float_type: FloatType,
     /// What parameters are called in the checkpoint.
@@ -70,6 +72,7 @@ impl Default for Options {
         Self {
             budget: Budget::default(),
             needs: Needs::default(),
+            planning: Planning::default(),
             float_type: FloatType::Cast(DType::F32),
             names: Names::default(),
             no_split: Vec::new(),
@@ -109,7 +112,14 @@ impl Options {
 
     /// What the planner needs to know of these.
     pub fn plan(&self) -> outsize_plan::Options {
+        let planning = &self.planning;
         outsize_plan::Options {
+            strategy: planning.strategy,
+            reserve: planning.reserve_bytes,
+            must_fit: planning.must_fit,
+            figures: planning.figures.clone(),
+            workload: planning.workload,
+            no_split: self.no_split.clone(),
             needs: self.needs,
             tile_bytes: self.tile_bytes,
             small_tensor: self.small_tensor_bytes,

@@ -1,9 +1,10 @@
 use crate::matching::{Matched, match_parameters};
+use crate::planning::decide_with;
 use crate::registry::{in_order, recurrent_layer};
 use crate::{Error, Options, parameters};
 use burn::module::Module;
 use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_plan::{Block, DeviceMap, Tensor, TensorKind, Tree, infer, unit_footprint};
+use outsize_plan::{Block, DeviceMap, Tensor, TensorKind, Tree, unit_footprint};
 use std::collections::{BTreeMap, HashMap};
 
 /// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
@@ -21,7 +22,7 @@ pub fn tree<M: Module>(
     Ok(build(&matched, options))
 }
 
-/// Where each weight of `module` lives: [`tree`] and [`infer`], with a ring that holds all of a recurrent
+/// Where each weight of `module` lives: [`tree`] and [`decide`](crate::decide), with a ring that holds all of a recurrent
 /// layer if the budget allows it, since such a layer asks for its weights at every step.
 ///
 /// # Errors
@@ -38,7 +39,7 @@ pub fn plan<M: Module>(
         min_ring: least.min_ring.max(recurrent_bytes(&matched)),
         ..least.clone()
     };
-    Ok(infer(&tree, &options.budget, &roomy).or_else(|_| infer(&tree, &options.budget, &least))?)
+    decide_with(&tree, options, &roomy).or_else(|_| decide_with(&tree, options, &least))
 }
 
 /// The ring in which all of the largest recurrent layer has room, in bytes; zero if there is none.

@@ -10,15 +10,15 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::Dispatched;
+use outsize_core::{Dispatched, Planning};
 use outsize_models::{
     CacheOptions, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig, WhenFull,
 };
-use outsize_plan::{Budget, DeviceMap};
+use outsize_plan::{Budget, DeviceMap, Prediction};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
-use self::placement::{options, place, streamed_range};
+use self::placement::{Placed, options, place, streamed_range};
 use crate::error::Error;
 use crate::generate::Decoder;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};
@@ -34,6 +34,9 @@ pub struct Settings {
     pub prompt: usize,
     /// Of which positions logits are wanted.
     pub logits: Logits,
+    /// How places are chosen, and what the predicted speed is made of. Of the workload only the position counts, that of a
+    /// token in the middle of the answer; the rest is known.
+    pub planning: Planning,
     /// The type of the KV cache.
     pub kv_dtype: KvDtype,
     /// What happens to a text that is longer than the context.
@@ -70,6 +73,8 @@ pub enum Step<'a> {
     Planned {
         /// The decision.
         map: &'a DeviceMap,
+        /// How fast that will be.
+        prediction: &'a Prediction,
     },
     /// Every parameter has its handle, and reading has begun.
     Dispatched,
@@ -83,6 +88,7 @@ pub struct Pipeline {
     cache: KvCache,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
+    prediction: Prediction,
     streamed: Option<(PathBuf, Range<u64>)>,
 }
 
@@ -133,8 +139,15 @@ impl Pipeline {
             checkpoint: &checkpoint,
         });
         let mut options = options(&config, &checkpoint, settings);
-        let (map, chunk) = place(&model, &checkpoint, &config, settings, &mut options)?;
-        observe(Step::Planned { map: &map });
+        let Placed {
+            map,
+            prediction,
+            chunk,
+        } = place(&model, &checkpoint, &config, settings, &mut options)?;
+        observe(Step::Planned {
+            map: &map,
+            prediction: &prediction,
+        });
         let streamed = streamed_range(&checkpoint, &map);
         let model = outsize_core::dispatch(model, &checkpoint, &map, &options)?;
         let cache = KvCache::new(&config, &settings.cache(), &device)?;
@@ -144,6 +157,7 @@ impl Pipeline {
             model,
             cache,
             chunk,
+            prediction,
             streamed,
         })
     }
@@ -156,6 +170,11 @@ impl Pipeline {
     /// Where everything lives.
     pub fn device_map(&self) -> &DeviceMap {
         self.model.device_map()
+    }
+
+    /// How fast it was predicted to be.
+    pub fn prediction(&self) -> &Prediction {
+        &self.prediction
     }
 
     /// What was read and waited for so far.

@@ -45,6 +45,7 @@ fn settings(budget: Option<u64>, logits: Logits) -> Settings {
         max_memory.set(Tier::Cpu, bytes);
     }
     Settings {
+        planning: Default::default(),
         max_memory,
         context: 64,
         prompt: 32,

@@ -93,12 +93,27 @@ impl KvCache {
 
     /// Bytes that such a cache holds.
     pub fn bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
-        let per_column = (2 * config.key_value_size() as u64 * options.dtype.bytes())
-            .saturating_mul(options.batch as u64);
         (0..config.num_hidden_layers)
-            .map(|layer| window_and_capacity(config.window(layer), options).1 as u64)
+            .map(|layer| Self::layer_bytes(config, options, layer))
             .fold(0u64, u64::saturating_add)
-            .saturating_mul(per_column)
+    }
+
+    /// What of them a layer's keys and values take.
+    pub fn layer_bytes(config: &ModelConfig, options: &CacheOptions, layer: usize) -> u64 {
+        let columns = window_and_capacity(config.window(layer), options).1;
+        Self::position_bytes(config, options).saturating_mul(columns as u64)
+    }
+
+    /// Bytes that one position of all texts takes in a layer.
+    pub fn position_bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
+        (2 * config.key_value_size() as u64 * options.dtype.bytes())
+            .saturating_mul(options.batch as u64)
+    }
+
+    /// How many positions a token of the layer sees, its own included; nothing if all.
+    pub fn window(config: &ModelConfig, options: &CacheOptions, layer: usize) -> Option<usize> {
+        let seen = window_and_capacity(config.window(layer), options).0;
+        (seen < usize::MAX).then_some(seen)
     }
 
     /// What it was made for.

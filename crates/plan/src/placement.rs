@@ -112,7 +112,7 @@ impl<'a> Scene<'a> {
 
     /// Where a block computes that is on no GPU: when tokens are made, and over a prompt.
     pub(crate) fn executors(&self, block: usize, streaming: Streaming) -> (Tier, Tier) {
-        let Some(at) = streaming.gpu() else {
+        let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
         let GpuRoom {
@@ -282,6 +282,18 @@ impl Rooms {
             cpu,
             disk,
             gpu_ring,
+        }
+    }
+
+    /// Adds a GPU of which nobody says how much it may hold.
+    pub(crate) fn add_unbounded(&mut self, number: usize, figures: &Figures) {
+        if self.gpus.iter().all(|gpu| gpu.number != number) {
+            self.gpus.push(GpuRoom {
+                number,
+                room: u64::MAX,
+                figures: figures.gpu(number),
+            });
+            self.gpus.sort_by_key(|gpu| gpu.number);
         }
     }
 }

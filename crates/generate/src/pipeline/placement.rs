@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, FloatType, Options};
-use outsize_models::{KvCache, LlamaForCausalLm, ModelConfig};
-use outsize_plan::{DeviceMap, Needs, Residency};
+use outsize_models::{CacheOptions, KvCache, LlamaForCausalLm, ModelConfig};
+use outsize_plan::{DeviceMap, Needs, Prediction, Residency, Tree, Work, Workload, predict};
 
 use super::{PipelineError, Settings};
 
@@ -76,6 +76,7 @@ pub(super) fn options(
         .any(|tensor| tensor.dtype == Dtype::F64);
     Options {
         budget: settings.max_memory.clone(),
+        planning: settings.planning.clone(),
         // The products take weights as stored, but not in 64 bits.
         float_type: if wide {
             FloatType::Cast(DType::F32)
@@ -92,6 +93,14 @@ pub(super) fn options(
     }
 }
 
+/// Where a model is placed, and what follows from it.
+pub(super) struct Placed {
+    pub(super) map: DeviceMap,
+    pub(super) prediction: Prediction,
+    /// Tokens that one pass takes at most.
+    pub(super) chunk: usize,
+}
+
 /// Places the model, with passes as long as the budget allows: each further pass over a long prompt
 /// reads all that is streamed again.
 pub(super) fn place(
@@ -100,10 +109,11 @@ pub(super) fn place(
     config: &ModelConfig,
     settings: &Settings,
     options: &mut Options,
-) -> Result<(DeviceMap, usize), PipelineError> {
-    let tree = outsize_core::tree(model, checkpoint, options)?;
+) -> Result<Placed, PipelineError> {
+    let mut tree = outsize_core::tree(model, checkpoint, options)?;
     let process = outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK;
     let cache = settings.cache();
+    let in_layers = add_caches(&mut tree, config, &cache);
     let mut chunk = settings
         .prompt
         .clamp(1, LARGEST_CHUNK)
@@ -111,16 +121,54 @@ pub(super) fn place(
     loop {
         options.needs = Needs {
             process,
-            kv_cache: KvCache::bytes(config, &cache),
+            // That of layers counts with their blocks.
+            kv_cache: KvCache::bytes(config, &cache).saturating_sub(in_layers),
             activations: config.activation_bytes(chunk, &cache, settings.logits),
             ..Needs::default()
         };
-        match outsize_plan::infer(&tree, &options.budget, &options.plan()) {
+        options.planning.workload = Workload {
+            batch: cache.batch as u64,
+            prompt: settings.prompt as u64,
+            position: settings.planning.workload.position,
+            chunk: chunk as u64,
+        };
+        match outsize_core::decide(&tree, options) {
             Err(_) if chunk > 1 => chunk = chunk.div_ceil(2),
-            Err(error) => return Err(outsize_core::Error::from(steady(error)).into()),
-            Ok(map) => return Ok((map, chunk)),
+            Err(outsize_core::Error::Plan(error)) => {
+                return Err(outsize_core::Error::from(steady(error)).into());
+            }
+            Err(error) => return Err(error.into()),
+            Ok(map) => {
+                let planning = &options.planning;
+                let prediction = predict(&tree, &map, &planning.figures, &planning.workload);
+                return Ok(Placed {
+                    map,
+                    prediction,
+                    chunk,
+                });
+            }
         }
     }
+}
+
+/// Says of each layer's block what it keeps of its text; gives the bytes that all of them keep.
+fn add_caches(tree: &mut Tree, config: &ModelConfig, cache: &CacheOptions) -> u64 {
+    let mut all = 0u64;
+    for block in &mut tree.blocks {
+        let layer = block.name.strip_prefix("model.layers.");
+        let layer = layer.and_then(|number| number.parse().ok());
+        if let Some(layer) = layer.filter(|layer| *layer < config.num_hidden_layers) {
+            let window = KvCache::window(config, cache, layer);
+            block.work = Work {
+                kv_bytes: KvCache::layer_bytes(config, cache, layer),
+                kv_bytes_per_position: KvCache::position_bytes(config, cache),
+                window: window.map(|window| window as u64),
+                flops_per_token: None,
+            };
+            all = all.saturating_add(block.work.kv_bytes);
+        }
+    }
+    all
 }
 
 /// The refusal, asking for a budget that will still do in the next run.
@@ -131,6 +179,10 @@ fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
             shortfall.needs.process = shortfall.needs.process.saturating_add(RESIDENT_SET_VARIES);
             outsize_plan::Error::TooSmall(shortfall)
         }
+        outsize_plan::Error::MustFit { lacking, least } => outsize_plan::Error::MustFit {
+            lacking: lacking.saturating_add(RESIDENT_SET_VARIES),
+            least: least.saturating_add(RESIDENT_SET_VARIES),
+        },
         other => other,
     }
 }
