@@ -28,6 +28,12 @@ const WIDTH: usize = 2048;
 /// The most bytes of a tile, as models stream their matrices.
 const TILE: u64 = 4 << 20;
 
+/// Tiles that there are at least: a ring holds some of them, and what it holds is not read.
+const TILES: u64 = 32;
+
+/// The most to write or read in one go, in bytes.
+const MOST: u64 = 384 << 20;
+
 /// Bytes written at once.
 const PIECE: usize = 8 << 20;
 
@@ -36,6 +42,9 @@ const WRITING: f64 = 3.0;
 
 /// How long reading everything once should take at most, in seconds.
 const PASS: f64 = 0.5;
+
+/// How long it is streamed, in seconds, if that takes more than a few passes.
+const STREAMING: f64 = 5.0;
 
 /// Memory that plain reads go into, in bytes: more than stays in a cache.
 const PLAIN_MEMORY: u64 = 64 << 20;
@@ -58,30 +67,69 @@ struct Tile {
 pub(super) struct Probe {
     /// Whose disk it is.
     folder: PathBuf,
-    scratch: Option<Scratch>,
-    checkpoint: Option<Checkpoint>,
+    files: Files,
     tiles: Vec<Tile>,
-    name: String,
+}
+
+/// The files to read.
+enum Files {
+    /// One that was made, and its bytes.
+    Made(Scratch, u64),
+    /// Those of a model.
+    Model(Checkpoint),
+}
+
+impl Files {
+    fn path(&self, file: usize) -> PathBuf {
+        match self {
+            Self::Made(scratch, _) => scratch.path().to_path_buf(),
+            Self::Model(checkpoint) => checkpoint.files()[file].path().to_path_buf(),
+        }
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        match self {
+            Self::Made(scratch, _) => vec![Source::new(scratch.path(), scratch.file().clone())],
+            Self::Model(checkpoint) => checkpoint
+                .files()
+                .iter()
+                .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()))
+                .collect(),
+        }
+    }
+
+    /// Up to about `most` bytes of them in tiles.
+    fn tiles(&self, most: u64) -> Vec<Tile> {
+        match self {
+            Self::Made(_, bytes) => tiles_of_file(most.min(*bytes)),
+            Self::Model(checkpoint) => tiles_of(checkpoint, most),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Made(..) => "a file made for it",
+            Self::Model(_) => "the model's own tensors",
+        }
+    }
 }
 
 impl Probe {
     /// Writes a file, or picks what to read of a checkpoint.
     pub fn new(options: &CalibrateOptions, stop: &Stop) -> Result<Self, CalibrateError> {
-        let most = options.bytes.max(LEAST_CALIBRATION_BYTES);
+        let most = options.bytes.clamp(LEAST_CALIBRATION_BYTES, MOST);
         match &options.disk {
             DiskToMeasure::Folder(folder) => {
                 let (scratch, bytes) = write(folder, most, stop)?;
                 Ok(Self {
                     folder: folder.clone(),
-                    scratch: Some(scratch),
-                    checkpoint: None,
+                    files: Files::Made(scratch, bytes),
                     tiles: tiles_of_file(bytes),
-                    name: "a file made for it".to_string(),
                 })
             }
             DiskToMeasure::Checkpoint(checkpoint) => {
                 let tiles = tiles_of(checkpoint, most);
-                let bytes = tiles.iter().map(|tile| tile.len).sum();
+                let bytes = bytes_of(&tiles);
                 if bytes < LEAST_CALIBRATION_BYTES {
                     return Err(CalibrateError::Small {
                         folder: checkpoint.folder().to_path_buf(),
@@ -91,10 +139,8 @@ impl Probe {
                 }
                 Ok(Self {
                     folder: checkpoint.folder().to_path_buf(),
-                    scratch: None,
-                    checkpoint: Some(checkpoint.clone()),
+                    files: Files::Model(checkpoint.clone()),
                     tiles,
-                    name: "the model's own tensors".to_string(),
                 })
             }
         }
@@ -112,7 +158,9 @@ impl Probe {
         let rough = direct_read_speed(&path, first, PLAIN_MEMORY)?;
         let span = (rough.bytes_per_second * PASS) as u64;
         let span = span.max(LEAST_CALIBRATION_BYTES);
-        self.cut(span);
+        if span < bytes_of(&self.tiles) {
+            self.tiles = self.files.tiles(span);
+        }
         let range = range.start..range.end.min(range.start + span);
         stop.check()?;
 
@@ -131,15 +179,17 @@ impl Probe {
             true => text,
             false => text + ", through the page cache",
         };
-        let size = format_size(self.tiles.iter().map(|tile| tile.len).sum());
+        let size = format_size(bytes_of(&self.tiles));
         let readers = Options::default().readers;
-        measured.add(
+        // A disk may have better and worse seconds, and a long pass has both.
+        measured.add_value(
             STREAMED,
             "B/s",
+            streamed.overall(),
             &streamed,
             how(format!(
                 "{size} of {} with {readers} readers, {beside}",
-                self.name
+                self.files.name()
             )),
         );
         measured.add(
@@ -190,37 +240,7 @@ impl Probe {
             .into_iter()
             .max_by_key(|(file, (bytes, _))| (*bytes, std::cmp::Reverse(*file)));
         let (file, range) = longest.map_or((0, 0..0), |(file, (_, range))| (file, range));
-        (self.path(file), range)
-    }
-
-    fn path(&self, file: usize) -> PathBuf {
-        match (&self.scratch, &self.checkpoint) {
-            (Some(scratch), _) => scratch.path().to_path_buf(),
-            (None, Some(checkpoint)) => checkpoint.files()[file].path().to_path_buf(),
-            (None, None) => PathBuf::new(),
-        }
-    }
-
-    fn sources(&self) -> Vec<Source> {
-        match (&self.scratch, &self.checkpoint) {
-            (Some(scratch), _) => vec![Source::new(scratch.path(), scratch.file().clone())],
-            (None, Some(checkpoint)) => checkpoint
-                .files()
-                .iter()
-                .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()))
-                .collect(),
-            (None, None) => Vec::new(),
-        }
-    }
-
-    /// Leaves tiles of about `bytes` bytes.
-    fn cut(&mut self, bytes: u64) {
-        let mut sum = 0;
-        self.tiles.retain(|tile| {
-            let stays = sum < bytes;
-            sum += tile.len;
-            stays
-        });
+        (self.files.path(file), range)
     }
 
     /// Streams all tiles several times, as a pass over a model does, and multiplies one row by each. Gives the bytes per
@@ -235,25 +255,24 @@ impl Probe {
             convert: None,
             keep: false,
         });
-        let all: u64 = self.tiles.iter().map(|tile| tile.len).sum();
         let largest = self.tiles.iter().map(|tile| tile.len).max().unwrap_or(0);
         let ring = Options::default()
             .ring_bytes
             // What the ring holds is not read.
-            .min(all / 4)
+            .min(bytes_of(&self.tiles) / 4)
             .max(outsize_stream::footprint(largest) * 4);
         let options = Options {
             ring_bytes: ring,
             ..Options::default()
         };
         let order = (0..self.tiles.len()).collect();
-        let stream = Stream::start(self.sources(), units.collect(), order, options)?;
+        let stream = Stream::start(self.files.sources(), units.collect(), order, options)?;
         let inputs = self.inputs();
         let mut multiply = true;
         // The first pass begins with an empty ring, and ends with a full one.
         self.pass(&stream, Some(&inputs))?;
         let mut rate = Samples::default();
-        for _ in Pace::new(3, 6, 4.0 * PASS) {
+        for _ in Pace::new(3, 60, STREAMING) {
             stop.check()?;
             let (mut bytes_per_second, waited) = self.pass(&stream, multiply.then_some(&inputs))?;
             if multiply && waited < WAITING {
@@ -351,14 +370,26 @@ fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), Calibr
     Ok((scratch, bytes))
 }
 
+fn bytes_of(tiles: &[Tile]) -> u64 {
+    tiles.iter().map(|tile| tile.len).sum()
+}
+
+/// The largest tile where there are `bytes` in all.
+fn tile_bytes(bytes: u64) -> u64 {
+    (bytes / TILES).clamp(1, TILE)
+}
+
 /// A file of bf16 weights in tiles.
 fn tiles_of_file(bytes: u64) -> Vec<Tile> {
-    (0..bytes / TILE)
+    let row = 2 * WIDTH as u64;
+    let rows = (tile_bytes(bytes) / row).max(1);
+    let len = rows * row;
+    (0..bytes / len)
         .map(|at| Tile {
             file: 0,
-            offset: at * TILE,
-            len: TILE,
-            dims: [TILE as usize / 2 / WIDTH, WIDTH],
+            offset: at * len,
+            len,
+            dims: [rows as usize, WIDTH],
             dtype: DType::BF16,
         })
         .collect()
@@ -366,6 +397,7 @@ fn tiles_of_file(bytes: u64) -> Vec<Tile> {
 
 /// The matrices of a checkpoint in tiles of whole rows, up to about `most` bytes.
 fn tiles_of(checkpoint: &Checkpoint, most: u64) -> Vec<Tile> {
+    let tile = tile_bytes(most.min(checkpoint.total_bytes()));
     let mut tiles = Vec::new();
     let mut bytes = 0;
     for tensor in checkpoint.tensors() {
@@ -382,7 +414,7 @@ fn tiles_of(checkpoint: &Checkpoint, most: u64) -> Vec<Tile> {
         if out == 0 || row == 0 || row > TILE {
             continue;
         }
-        let rows = (TILE / row) as usize;
+        let rows = (tile / row).max(1) as usize;
         for first in (0..out).step_by(rows) {
             if bytes >= most {
                 return tiles;
@@ -400,4 +432,39 @@ fn tiles_of(checkpoint: &Checkpoint, most: u64) -> Vec<Tile> {
         }
     }
     tiles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_always_many_tiles() {
+        for bytes in [LEAST_CALIBRATION_BYTES, 17_000_000, 50 << 20, MOST] {
+            let tiles = tiles_of_file(bytes);
+            assert!(tiles.len() as u64 >= TILES, "{bytes}");
+            assert!(bytes_of(&tiles) <= bytes && bytes_of(&tiles) > bytes - TILE);
+            for (at, tile) in tiles.iter().enumerate() {
+                assert_eq!(tile.len, 2 * (tile.dims[0] * tile.dims[1]) as u64);
+                assert_eq!(tile.offset, at as u64 * tile.len);
+                assert!(tile.len <= TILE);
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_the_ring_is_not_all_that_is_read() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let options = CalibrateOptions {
+            disk: DiskToMeasure::Folder(folder.path().to_path_buf()),
+            bytes: LEAST_CALIBRATION_BYTES,
+            stop: None,
+        };
+        let probe = Probe::new(&options, &Stop(None)).unwrap();
+        let (rates, beside) = probe.stream(&Stop(None)).unwrap();
+        assert!(rates.overall() > 0.0 && beside.contains("beside"));
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        drop(probe);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
 }

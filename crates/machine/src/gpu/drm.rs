@@ -238,6 +238,9 @@ mod tests {
     }
 
     proptest! {
+        // Each makes a tree of files.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn no_text_panics(text in "(\\PC|[0x0-9\n]){0,30}", vendor in prop::sample::select(vec![AMD, INTEL, NVIDIA])) {
             let (_folder, system) = tree(&[
