@@ -80,12 +80,7 @@ pub fn calibrate(
     observe(CalibrateStep::Memory);
     memory(&mut measured, machine, bytes, &stop)?;
     observe(CalibrateStep::Compute);
-    compute::measure(
-        &mut measured,
-        machine,
-        bytes.min(beyond_caches(machine)),
-        &stop,
-    )?;
+    compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
 

@@ -5,7 +5,6 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_machine::Machine;
 use outsize_models::{CacheOptions, KvCache, Logits};
 use outsize_plan::format_size;
 
@@ -68,11 +67,10 @@ const LIMIT: f64 = 1.5;
 /// Measures all of it, with about `bytes` of weights.
 pub(super) fn measure(
     measured: &mut Measured,
-    machine: &Machine,
     bytes: u64,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
-    let threads = machine.processors.threads.value;
+    let threads = outsize_kernels::threads();
     let shape = if bytes < LAYER.layer_bytes() {
         SMALL_LAYER
     } else {
@@ -136,7 +134,7 @@ fn blocks(
     measured: &mut Measured,
     layers: &Layers,
     products: &Products<'_>,
-    threads: u64,
+    threads: usize,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let mut text = Text::new(layers, SHORT)?;
@@ -175,7 +173,7 @@ fn blocks(
 fn many_rows(
     measured: &mut Measured,
     layers: &Layers,
-    threads: u64,
+    threads: usize,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let inputs = inputs(layers, ROWS);
@@ -204,7 +202,7 @@ fn many_rows(
 fn attention(
     measured: &mut Measured,
     evict: &Products<'_>,
-    threads: u64,
+    threads: usize,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let layers = THIN.make()?;

@@ -24,7 +24,7 @@ pub(super) fn search(system: &System, with_nvidia: bool) -> Search {
         .filter_map(|name| Some((name.strip_prefix("card")?.parse().ok()?, name)))
         .collect();
     cards.sort();
-    if cards.is_empty() && !cfg!(target_os = "macos") {
+    if cards.is_empty() && with_nvidia && !cfg!(target_os = "macos") {
         search.notes.push(format!("no graphics card in {CARDS}"));
     }
     for (_, card) in cards {
