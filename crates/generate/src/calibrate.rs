@@ -3,6 +3,7 @@
 mod compute;
 mod disk;
 mod error;
+mod files;
 mod layers;
 mod samples;
 
