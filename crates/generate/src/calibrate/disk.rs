@@ -181,20 +181,26 @@ impl Probe {
         let order = (0..self.tiles.len()).collect();
         let stream = Stream::start(self.files.sources(), units.collect(), order, options)?;
         let inputs = self.inputs();
-        let mut multiply = true;
         // The first pass begins with an empty ring, and ends with a full one.
         self.pass(&stream, Some(&inputs))?;
+        let (mut multiply, mut unhindered) = (true, 0);
         let mut rate = Samples::default();
         for _ in Pace::new(3, 60, STREAMING) {
             stop.check()?;
-            let (mut bytes_per_second, waited) = self.pass(&stream, multiply.then_some(&inputs))?;
-            if multiply && waited < WAITING {
-                // Computing was the limit, so this says nothing of the disk.
+            let (bytes_per_second, waited) = self.pass(&stream, multiply.then_some(&inputs))?;
+            rate.push(bytes_per_second);
+            unhindered = match waited < WAITING {
+                true => unhindered + 1,
+                false => 0,
+            };
+            if multiply && unhindered == 2 {
+                // Computing was the limit, twice running, so this says nothing of the disk.
                 multiply = false;
                 rate = Samples::default();
-                (bytes_per_second, _) = self.pass(&stream, None)?;
             }
-            rate.push(bytes_per_second);
+        }
+        if rate.count() == 0 {
+            rate.push(self.pass(&stream, None)?.0);
         }
         let beside = match multiply {
             true => "products beside it",
