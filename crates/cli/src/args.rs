@@ -255,8 +255,8 @@ pub struct BenchArgs {
     /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for predictions
     #[arg(long)]
     pub calibrate: bool,
-    /// The most memory to take, and to read from disk at once; less is less exact
-    #[arg(long, default_value = "384MB", value_name = "SIZE")]
+    /// The most memory to take at once, and the most to write to disk; less is less exact
+    #[arg(long, default_value = "1GB", value_name = "SIZE")]
     pub size: String,
     /// Print one JSON object instead of text
     #[arg(long)]

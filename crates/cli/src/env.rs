@@ -8,7 +8,7 @@ use outsize::machine::{
     CALIBRATION_FILE, Calibration, DiskFigures, GpuMemory, Known, Machine, Provenance, Volume,
     current_rss, detected_budget, figures_for, volume,
 };
-use outsize::plan::{Figures, Processor, format_size};
+use outsize::plan::{Figures, Processor, Tier, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ struct Env {
     /// What this machine has.
     machine: Machine,
     /// What may be held on each device if no budget is named.
-    budget: BTreeMap<String, Known<u64>>,
+    budget: BTreeMap<Tier, Known<u64>>,
     /// Where things are kept from one run to the next; null if no folder is known.
     cache: Option<Volume>,
     /// Where the command was called.
@@ -68,7 +68,6 @@ impl Env {
         let folder = cache::folder().ok();
         let budget = detected_budget(&machine, current_rss().unwrap_or(0))
             .into_iter()
-            .map(|(tier, share)| (tier.to_string(), share))
             .collect();
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -104,9 +103,9 @@ impl Env {
         self.disks(&mut rows);
         rows.push(heading("Budget where none is named"));
         for (tier, share) in &self.budget {
-            rows.push(size(tier, share));
+            rows.push(size(&tier.to_string(), share));
         }
-        if !self.budget.contains_key("cpu") {
+        if !self.budget.contains_key(&Tier::Cpu) {
             rows.push(row("cpu", "not known", "name one: --max-memory cpu=SIZE"));
         }
         rows.push(Vec::new());
@@ -205,13 +204,13 @@ impl Env {
         let mut notes = gpus.notes.iter();
         if gpus.found.is_empty() {
             let first = notes.next().map_or("", String::as_str);
-            rows.push(row("none", "", first));
+            rows.push(row("none", first, ""));
         }
         for note in notes {
-            rows.push(row("", "", note));
+            rows.push(row("", note, ""));
         }
         if !gpus.found.is_empty() && self.backends == ["cpu"] {
-            rows.push(row("", "", "this build computes on the processors only"));
+            rows.push(row("", "this build computes on the processors only", ""));
         }
         rows.push(Vec::new());
     }
@@ -264,7 +263,7 @@ impl Measured {
 
     fn rows(&self, rows: &mut Vec<Vec<String>>) {
         rows.push(heading("Speed, for predictions"));
-        rows.push(vec!["  ".to_string() + &self.provenance.note]);
+        rows.push(row("from", &self.provenance.note, ""));
         let figures = &self.figures;
         let Processor {
             memory_bytes_per_second,

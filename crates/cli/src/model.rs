@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// Share of the available memory that is taken when no budget is given.
-const DEFAULT_SHARE: f64 = 0.9;
+const DEFAULT_SHARE: f64 = outsize::machine::DETECTED_SHARE;
 
 /// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned: they may have meant
 /// something.

@@ -3,6 +3,7 @@
 mod compute;
 mod disk;
 mod error;
+mod files;
 mod layers;
 mod samples;
 
@@ -13,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use outsize_checkpoint::Checkpoint;
 use outsize_machine::{
-    Bandwidth, CALIBRATION_VERSION, Calibration, Identity, Machine, Measurement, first_touch, now,
+    Bandwidth, CALIBRATION_VERSION, Calibration, FreshMemory, Identity, Machine, Measurement, now,
 };
-use outsize_plan::{Figures, Processor};
+use outsize_plan::{Figures, Processor, format_size};
 
 pub use error::CalibrateError;
 use samples::{Pace, Samples};
@@ -28,8 +29,8 @@ pub const LEAST_CALIBRATION_BYTES: u64 = 16 << 20;
 pub struct CalibrateOptions {
     /// The disk to measure.
     pub disk: DiskToMeasure,
-    /// The most memory to take, and the most to read from disk at once, in bytes. Less is taken where memory or disk have
-    /// no room for it.
+    /// The most memory to take at once, in bytes, and the most to write to disk. Less is taken where memory or disk have no
+    /// room for it, or where more says no more.
     pub bytes: u64,
     /// Once another thread or a signal sets it, measuring ends.
     pub stop: Option<Arc<AtomicBool>>,
@@ -80,7 +81,7 @@ pub fn calibrate(
     observe(CalibrateStep::Memory);
     memory(&mut measured, machine, bytes, &stop)?;
     observe(CalibrateStep::Compute);
-    compute::measure(&mut measured, machine, bytes, &stop)?;
+    compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
 
@@ -112,17 +113,24 @@ const MEMORY_READ: &str = "memory read";
 const MEMORY_COPY: &str = "memory copied";
 const FIRST_TOUCH: &str = "fresh memory";
 
-/// Several times the largest cache, unless that is more than is asked for or than a quarter of what is free.
-fn memory_bytes(machine: &Machine, most: u64) -> u64 {
+/// How many times memory is touched for the first time.
+const FRESH: usize = 5;
+
+/// Bytes that no cache keeps.
+fn beyond_caches(machine: &Machine) -> u64 {
     let cache = machine.processors.cache.as_ref();
-    let wanted = cache
+    cache
         .map_or(0, |cache| cache.value.saturating_mul(8))
-        .max(256 << 20);
+        .max(256 << 20)
+}
+
+/// What may be taken: what is asked for, unless that is more than a quarter of what is free.
+fn memory_bytes(machine: &Machine, most: u64) -> u64 {
     let free = machine
         .ram
         .as_ref()
         .map_or(u64::MAX, |ram| ram.available.value / 4);
-    wanted.min(most).min(free).max(LEAST_CALIBRATION_BYTES)
+    most.min(free).max(LEAST_CALIBRATION_BYTES)
 }
 
 /// Main memory by itself.
@@ -134,6 +142,25 @@ fn memory(
 ) -> Result<(), CalibrateError> {
     let threads = machine.processors.threads.value as usize;
     let no_memory = |source| outsize_machine::Error::NoMemory { bytes, source };
+    // First of all, while this program has given nothing back that it would get again for less.
+    let readers = outsize_stream::Options::default().readers;
+    let (mut fresh, mut touched) = (FreshMemory::default(), Samples::default());
+    for _ in Pace::new(2, FRESH as u32, 2.0) {
+        stop.check()?;
+        let rate = fresh.touch(bytes as usize / FRESH, readers);
+        touched.push(rate.map_err(no_memory)?);
+    }
+    drop(fresh);
+    measured.add(
+        FIRST_TOUCH,
+        "B/s",
+        &touched,
+        format!(
+            "{} touched for the first time by {readers} threads",
+            format_size(bytes / FRESH as u64)
+        ),
+    );
+    let bytes = bytes.min(beyond_caches(machine));
     let mut buffers = Bandwidth::new(bytes as usize, threads).map_err(no_memory)?;
     let (mut read, mut copy) = (Samples::default(), Samples::default());
     for _ in Pace::new(5, 9, 0.6) {
@@ -141,8 +168,7 @@ fn memory(
         read.push(buffers.read());
         copy.push(buffers.copy());
     }
-    drop(buffers);
-    let size = outsize_plan::format_size(bytes);
+    let size = format_size(bytes);
     measured.add(
         MEMORY_READ,
         "B/s",
@@ -155,18 +181,6 @@ fn memory(
         &copy,
         format!("half of {size} copied by {threads} threads"),
     );
-    let readers = outsize_stream::Options::default().readers;
-    let mut touched = Samples::default();
-    for _ in Pace::new(3, 5, 0.8) {
-        stop.check()?;
-        touched.push(first_touch(bytes as usize, readers).map_err(no_memory)?);
-    }
-    measured.add(
-        FIRST_TOUCH,
-        "B/s",
-        &touched,
-        format!("{size} touched for the first time by {readers} threads"),
-    );
     Ok(())
 }
 
@@ -177,10 +191,15 @@ struct Measured {
 }
 
 impl Measured {
+    /// The median of what something came to.
     fn add(&mut self, name: &str, unit: &str, samples: &Samples, how: String) {
+        self.add_value(name, unit, samples.median(), samples, how);
+    }
+
+    fn add_value(&mut self, name: &str, unit: &str, value: f64, samples: &Samples, how: String) {
         self.list.push(Measurement {
             name: name.to_string(),
-            value: samples.median(),
+            value,
             unit: unit.to_string(),
             spread: samples.spread(),
             repetitions: samples.count(),
@@ -188,7 +207,7 @@ impl Measured {
         });
     }
 
-    /// The median of what was measured under a name.
+    /// What was measured under a name.
     fn of(&self, name: &'static str) -> Result<f64, CalibrateError> {
         self.list
             .iter()

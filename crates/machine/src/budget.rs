@@ -4,14 +4,14 @@ use crate::{GpuMemory, Known, Machine};
 use outsize_plan::{Budget, Tier};
 
 /// Share of what is free that is taken when nobody says how much: other programs grow too.
-const SHARE: f64 = 0.9;
+pub const DETECTED_SHARE: f64 = 0.9;
 
 /// What may be held on each device of a machine when no budget is named, with what that was taken from: nine tenths of
 /// what is free. `held` bytes of main memory are taken already, by this process; as a budget counts the whole process,
 /// they come on top. GPUs that work in the host's memory, or of which nobody says how much they have, have no share of
 /// their own.
 pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Known<u64>)> {
-    let share = |bytes: u64| (bytes as f64 * SHARE) as u64;
+    let share = |bytes: u64| (bytes as f64 * DETECTED_SHARE) as u64;
     let mut shares = Vec::new();
     for gpu in &machine.gpus.found {
         if let GpuMemory::Own { total, free } = &gpu.memory {

@@ -56,11 +56,11 @@ pub struct DiskFigures {
 pub struct Measurement {
     /// Its name: `memory read`.
     pub name: String,
-    /// The median.
+    /// The median of the repetitions; for streaming, all bytes over all of the time.
     pub value: f64,
     /// Of what: `B/s`, `s`, `FLOP/s`.
     pub unit: String,
-    /// From the least to the largest, as a share of the median.
+    /// How far apart the values are that a quarter lies below and a quarter above, as a share of the median.
     pub spread: f64,
     /// How often it was measured.
     pub repetitions: u32,

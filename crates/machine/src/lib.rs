@@ -26,8 +26,8 @@ mod scratch;
 mod system;
 mod volume;
 
-pub use bandwidth::{Bandwidth, first_touch};
-pub use budget::{complete_budget, detected_budget};
+pub use bandwidth::{Bandwidth, FreshMemory};
+pub use budget::{DETECTED_SHARE, complete_budget, detected_budget};
 pub use calibration::{
     CALIBRATION_FILE, CALIBRATION_VERSION, Calibration, DiskFigures, Identity, Measurement,
     Provenance, figures_for, now,

@@ -324,6 +324,9 @@ core id\t\t: 0
     }
 
     proptest! {
+        // Each makes a tree of files.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn no_text_panics(text in "(\\PC|[ :\\-,\n0-9a-z\\[\\]]){0,80}", list in "[0-9,-]{0,40}") {
             cores(&text);

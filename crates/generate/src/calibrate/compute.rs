@@ -5,7 +5,6 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_machine::Machine;
 use outsize_models::{CacheOptions, KvCache, Logits};
 use outsize_plan::format_size;
 
@@ -59,17 +58,19 @@ const THIN: Shape = Shape {
 const NEAR: usize = 64;
 const FAR: usize = 1024;
 
+/// What the rest of a block is taken for if it cannot be told from noise, in seconds.
+const LEAST_BLOCK: f64 = 1e-6;
+
 /// The longest that each part goes on beyond the least number of repetitions, in seconds.
 const LIMIT: f64 = 1.5;
 
 /// Measures all of it, with about `bytes` of weights.
 pub(super) fn measure(
     measured: &mut Measured,
-    machine: &Machine,
     bytes: u64,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
-    let threads = machine.processors.threads.value;
+    let threads = outsize_kernels::threads();
     let shape = if bytes < LAYER.layer_bytes() {
         SMALL_LAYER
     } else {
@@ -133,37 +134,37 @@ fn blocks(
     measured: &mut Measured,
     layers: &Layers,
     products: &Products<'_>,
-    threads: u64,
+    threads: usize,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let mut text = Text::new(layers, SHORT)?;
-    let (mut one_row, mut rest) = (Samples::default(), Samples::default());
+    let (mut product, mut pass) = (Samples::default(), Samples::default());
     products.run();
-    for _ in Pace::new(5, 41, LIMIT) {
+    for _ in Pace::new(7, 41, LIMIT) {
         stop.check()?;
-        let product = products.run();
-        let pass = text.next()?;
-        one_row.push(layers.bytes as f64 / product);
-        let count = layers.config.num_hidden_layers as f64;
-        rest.push((pass - product) / count);
+        product.push(products.run());
+        pass.push(text.next()?);
     }
     measured.add(
         ONE_ROW,
         "B/s",
-        &one_row,
+        &product.under(layers.bytes as f64),
         format!(
             "one row of activations with {} of bf16 weights, on {threads} threads",
             format_size(layers.bytes)
         ),
     );
+    let rest = pass.beyond(&product);
     // On a noisy machine the difference of two times may be nothing.
-    let floor = Samples::from_iter([rest.median().max(1e-7)]);
-    let samples = if rest.median() < 1e-7 { &floor } else { &rest };
+    let samples = match rest.median() {
+        median if median > 0.0 => rest.over(layers.config.num_hidden_layers as f64),
+        _ => Samples::from_iter([LEAST_BLOCK]),
+    };
     let (hidden, inner) = (layers.config.hidden_size, layers.config.intermediate_size);
     measured.add(
         BLOCK,
         "s",
-        samples,
+        &samples,
         format!("a decoder layer of width {hidden} and {inner} for one token, less its products"),
     );
     Ok(())
@@ -172,7 +173,7 @@ fn blocks(
 fn many_rows(
     measured: &mut Measured,
     layers: &Layers,
-    threads: u64,
+    threads: usize,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let inputs = inputs(layers, ROWS);
@@ -201,7 +202,7 @@ fn many_rows(
 fn attention(
     measured: &mut Measured,
     evict: &Products<'_>,
-    threads: u64,
+    threads: usize,
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let layers = THIN.make()?;
@@ -210,29 +211,25 @@ fn attention(
     let mut far = Text::new(&layers, FAR)?;
     let position = 2 * (THIN.key_value_heads * THIN.head_dim * size_of::<f32>() * THIN.layers);
     let bytes = (position * (FAR - NEAR)) as f64;
-    let (mut rate, mut least) = (Samples::default(), Samples::default());
-    for _ in Pace::new(5, 41, LIMIT) {
+    let (mut short, mut long) = (Samples::default(), Samples::default());
+    for _ in Pace::new(7, 41, LIMIT) {
         stop.check()?;
         // Between two tokens of a real model all of its weights go through the caches.
         evict.run();
-        let short = near.next()?;
+        short.push(near.next()?);
         evict.run();
-        let long = far.next()?;
-        least.push(bytes / long);
-        if long > short {
-            rate.push(bytes / (long - short));
-        }
+        long.push(far.next()?);
     }
+    let difference = long.beyond(&short);
     // Should noise hide the difference, all of the time is taken for attention's.
-    let samples = if rate.count() * 2 > least.count() {
-        &rate
-    } else {
-        &least
+    let samples = match difference.median() {
+        median if median > 0.0 => difference.under(bytes),
+        _ => long.under(bytes),
     };
     measured.add(
         ATTENTION,
         "B/s",
-        samples,
+        &samples,
         format!(
             "keys and values in f32 of {NEAR} to {FAR} tokens, {} heads to {}, on {threads} threads",
             THIN.heads, THIN.key_value_heads

@@ -3,39 +3,27 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
-use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_machine::{DiskFigures, Scratch, direct_read_speed, now, read_latency, volume};
+use outsize_machine::{DiskFigures, direct_read_speed, now, read_latency, volume};
 use outsize_plan::{Link, format_size};
-use outsize_stream::{Lease, Options, Source, Stream, Unit};
+use outsize_stream::{Lease, Options, Stream, Unit};
 
-use super::layers::Random;
+use super::files::{Files, Tile, bytes_of};
 use super::samples::{Pace, Samples};
-use super::{
-    CalibrateError, CalibrateOptions, DiskToMeasure, LEAST_CALIBRATION_BYTES, Measured, Stop,
-};
+use super::{CalibrateError, CalibrateOptions, LEAST_CALIBRATION_BYTES, Measured, Stop};
 
 const STREAMED: &str = "disk, streaming";
 const PLAIN: &str = "disk, plain reads";
 const LATENCY: &str = "disk, one page";
 
-/// Columns of the matrices in a file that was made to be read.
-const WIDTH: usize = 2048;
-
-/// The most bytes of a tile, as models stream their matrices.
-const TILE: u64 = 4 << 20;
-
-/// Bytes written at once.
-const PIECE: usize = 8 << 20;
-
-/// The longest that writing the file takes, in seconds; what is written by then must do.
-const WRITING: f64 = 3.0;
-
 /// How long reading everything once should take at most, in seconds.
 const PASS: f64 = 0.5;
+
+/// How long it is streamed, in seconds, if that takes more than a few passes.
+const STREAMING: f64 = 5.0;
 
 /// Memory that plain reads go into, in bytes: more than stays in a cache.
 const PLAIN_MEMORY: u64 = 64 << 20;
@@ -43,61 +31,32 @@ const PLAIN_MEMORY: u64 = 64 << 20;
 /// If computing waits for data for less than this share of a pass, it is not the disk that bounds it.
 const WAITING: f64 = 0.1;
 
-/// A part of a matrix that streams as one.
-#[derive(Debug, Clone)]
-struct Tile {
-    file: usize,
-    offset: u64,
-    len: u64,
-    /// `[out, in]`.
-    dims: [usize; 2],
-    dtype: DType,
-}
-
 /// What is read to measure a disk.
 pub(super) struct Probe {
     /// Whose disk it is.
     folder: PathBuf,
-    scratch: Option<Scratch>,
-    checkpoint: Option<Checkpoint>,
+    files: Files,
     tiles: Vec<Tile>,
-    name: String,
 }
 
 impl Probe {
     /// Writes a file, or picks what to read of a checkpoint.
     pub fn new(options: &CalibrateOptions, stop: &Stop) -> Result<Self, CalibrateError> {
-        let most = options.bytes.max(LEAST_CALIBRATION_BYTES);
-        match &options.disk {
-            DiskToMeasure::Folder(folder) => {
-                let (scratch, bytes) = write(folder, most, stop)?;
-                Ok(Self {
-                    folder: folder.clone(),
-                    scratch: Some(scratch),
-                    checkpoint: None,
-                    tiles: tiles_of_file(bytes),
-                    name: "a file made for it".to_string(),
-                })
-            }
-            DiskToMeasure::Checkpoint(checkpoint) => {
-                let tiles = tiles_of(checkpoint, most);
-                let bytes = tiles.iter().map(|tile| tile.len).sum();
-                if bytes < LEAST_CALIBRATION_BYTES {
-                    return Err(CalibrateError::Small {
-                        folder: checkpoint.folder().to_path_buf(),
-                        bytes,
-                        needed: LEAST_CALIBRATION_BYTES,
-                    });
-                }
-                Ok(Self {
-                    folder: checkpoint.folder().to_path_buf(),
-                    scratch: None,
-                    checkpoint: Some(checkpoint.clone()),
-                    tiles,
-                    name: "the model's own tensors".to_string(),
-                })
-            }
+        let (folder, files) = Files::new(options, stop)?;
+        let tiles = files.tiles(options.bytes);
+        let bytes = bytes_of(&tiles);
+        if bytes < LEAST_CALIBRATION_BYTES {
+            return Err(CalibrateError::Small {
+                folder,
+                bytes,
+                needed: LEAST_CALIBRATION_BYTES,
+            });
         }
+        Ok(Self {
+            folder,
+            files,
+            tiles,
+        })
     }
 
     /// Reads it in both ways.
@@ -112,7 +71,9 @@ impl Probe {
         let rough = direct_read_speed(&path, first, PLAIN_MEMORY)?;
         let span = (rough.bytes_per_second * PASS) as u64;
         let span = span.max(LEAST_CALIBRATION_BYTES);
-        self.cut(span);
+        if span < bytes_of(&self.tiles) {
+            self.tiles = self.files.tiles(span);
+        }
         let range = range.start..range.end.min(range.start + span);
         stop.check()?;
 
@@ -131,15 +92,17 @@ impl Probe {
             true => text,
             false => text + ", through the page cache",
         };
-        let size = format_size(self.tiles.iter().map(|tile| tile.len).sum());
+        let size = format_size(bytes_of(&self.tiles));
         let readers = Options::default().readers;
-        measured.add(
+        // A disk may have better and worse seconds, and a long pass has both.
+        measured.add_value(
             STREAMED,
             "B/s",
+            streamed.overall(),
             &streamed,
             how(format!(
                 "{size} of {} with {readers} readers, {beside}",
-                self.name
+                self.files.name()
             )),
         );
         measured.add(
@@ -190,37 +153,7 @@ impl Probe {
             .into_iter()
             .max_by_key(|(file, (bytes, _))| (*bytes, std::cmp::Reverse(*file)));
         let (file, range) = longest.map_or((0, 0..0), |(file, (_, range))| (file, range));
-        (self.path(file), range)
-    }
-
-    fn path(&self, file: usize) -> PathBuf {
-        match (&self.scratch, &self.checkpoint) {
-            (Some(scratch), _) => scratch.path().to_path_buf(),
-            (None, Some(checkpoint)) => checkpoint.files()[file].path().to_path_buf(),
-            (None, None) => PathBuf::new(),
-        }
-    }
-
-    fn sources(&self) -> Vec<Source> {
-        match (&self.scratch, &self.checkpoint) {
-            (Some(scratch), _) => vec![Source::new(scratch.path(), scratch.file().clone())],
-            (None, Some(checkpoint)) => checkpoint
-                .files()
-                .iter()
-                .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()))
-                .collect(),
-            (None, None) => Vec::new(),
-        }
-    }
-
-    /// Leaves tiles of about `bytes` bytes.
-    fn cut(&mut self, bytes: u64) {
-        let mut sum = 0;
-        self.tiles.retain(|tile| {
-            let stays = sum < bytes;
-            sum += tile.len;
-            stays
-        });
+        (self.files.path(file), range)
     }
 
     /// Streams all tiles several times, as a pass over a model does, and multiplies one row by each. Gives the bytes per
@@ -235,34 +168,39 @@ impl Probe {
             convert: None,
             keep: false,
         });
-        let all: u64 = self.tiles.iter().map(|tile| tile.len).sum();
         let largest = self.tiles.iter().map(|tile| tile.len).max().unwrap_or(0);
         let ring = Options::default()
             .ring_bytes
             // What the ring holds is not read.
-            .min(all / 4)
+            .min(bytes_of(&self.tiles) / 4)
             .max(outsize_stream::footprint(largest) * 4);
         let options = Options {
             ring_bytes: ring,
             ..Options::default()
         };
         let order = (0..self.tiles.len()).collect();
-        let stream = Stream::start(self.sources(), units.collect(), order, options)?;
+        let stream = Stream::start(self.files.sources(), units.collect(), order, options)?;
         let inputs = self.inputs();
-        let mut multiply = true;
         // The first pass begins with an empty ring, and ends with a full one.
         self.pass(&stream, Some(&inputs))?;
+        let (mut multiply, mut unhindered) = (true, 0);
         let mut rate = Samples::default();
-        for _ in Pace::new(3, 6, 4.0 * PASS) {
+        for _ in Pace::new(3, 60, STREAMING) {
             stop.check()?;
-            let (mut bytes_per_second, waited) = self.pass(&stream, multiply.then_some(&inputs))?;
-            if multiply && waited < WAITING {
-                // Computing was the limit, so this says nothing of the disk.
+            let (bytes_per_second, waited) = self.pass(&stream, multiply.then_some(&inputs))?;
+            rate.push(bytes_per_second);
+            unhindered = match waited < WAITING {
+                true => unhindered + 1,
+                false => 0,
+            };
+            if multiply && unhindered == 2 {
+                // Computing was the limit, twice running, so this says nothing of the disk.
                 multiply = false;
                 rate = Samples::default();
-                (bytes_per_second, _) = self.pass(&stream, None)?;
             }
-            rate.push(bytes_per_second);
+        }
+        if rate.count() == 0 {
+            rate.push(self.pass(&stream, None)?.0);
         }
         let beside = match multiply {
             true => "products beside it",
@@ -316,88 +254,24 @@ fn multiply(x: &Tensor<2>, lease: Lease, tile: &Tile) {
     }
 }
 
-/// Writes up to `most` bytes of weights on the file system of a folder: less if it is slow or nearly full.
-fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), CalibrateError> {
-    let free = volume(folder).free.map_or(u64::MAX, |free| free.value);
-    // Half of the room stays for others.
-    let most = most.min(free / 2) / PIECE as u64 * PIECE as u64;
-    if most < LEAST_CALIBRATION_BYTES {
-        return Err(CalibrateError::NoRoom {
-            folder: folder.to_path_buf(),
-            free,
-            needed: 2 * LEAST_CALIBRATION_BYTES,
-        });
-    }
-    let mut scratch = Scratch::new(folder)?;
-    let failed = |source| CalibrateError::Write {
-        folder: folder.to_path_buf(),
-        source,
-    };
-    let mut random = Random::new(7);
-    let mut piece = vec![0; PIECE];
-    let least = (LEAST_CALIBRATION_BYTES / PIECE as u64) as u32;
-    let mut bytes = 0;
-    for _ in Pace::new(least, (most / PIECE as u64) as u32, WRITING) {
-        stop.check()?;
-        random.fill(&mut piece);
-        scratch.write(&piece).map_err(failed)?;
-        bytes += PIECE as u64;
-        // So that the time is that of the disk.
-        if bytes.is_multiple_of(8 * PIECE as u64) {
-            scratch.settle().map_err(failed)?;
-        }
-    }
-    scratch.settle().map_err(failed)?;
-    Ok((scratch, bytes))
-}
+#[cfg(test)]
+mod tests {
+    use super::super::DiskToMeasure;
+    use super::*;
 
-/// A file of bf16 weights in tiles.
-fn tiles_of_file(bytes: u64) -> Vec<Tile> {
-    (0..bytes / TILE)
-        .map(|at| Tile {
-            file: 0,
-            offset: at * TILE,
-            len: TILE,
-            dims: [TILE as usize / 2 / WIDTH, WIDTH],
-            dtype: DType::BF16,
-        })
-        .collect()
-}
-
-/// The matrices of a checkpoint in tiles of whole rows, up to about `most` bytes.
-fn tiles_of(checkpoint: &Checkpoint, most: u64) -> Vec<Tile> {
-    let mut tiles = Vec::new();
-    let mut bytes = 0;
-    for tensor in checkpoint.tensors() {
-        let dtype = match tensor.dtype {
-            Dtype::BF16 => DType::BF16,
-            Dtype::F16 => DType::F16,
-            Dtype::F32 => DType::F32,
-            _ => continue,
+    #[test]
+    fn what_fits_the_ring_is_not_all_that_is_read() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let options = CalibrateOptions {
+            disk: DiskToMeasure::Folder(folder.path().to_path_buf()),
+            bytes: LEAST_CALIBRATION_BYTES,
+            stop: None,
         };
-        let [out, width] = tensor.shape[..] else {
-            continue;
-        };
-        let row = (width * dtype.size()) as u64;
-        if out == 0 || row == 0 || row > TILE {
-            continue;
-        }
-        let rows = (TILE / row) as usize;
-        for first in (0..out).step_by(rows) {
-            if bytes >= most {
-                return tiles;
-            }
-            let count = rows.min(out - first);
-            let len = count as u64 * row;
-            tiles.push(Tile {
-                file: tensor.file,
-                offset: tensor.offset + first as u64 * row,
-                len,
-                dims: [count, width],
-                dtype,
-            });
-            bytes += len;
-        }
+        let probe = Probe::new(&options, &Stop(None)).unwrap();
+        let (rates, beside) = probe.stream(&Stop(None)).unwrap();
+        assert!(rates.overall() > 0.0 && beside.contains("beside"));
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        drop(probe);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
-    tiles
 }

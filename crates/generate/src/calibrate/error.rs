@@ -55,7 +55,9 @@ pub enum CalibrateError {
         needed: u64,
     },
     /// A measurement gave nothing.
-    #[error("measuring gave no figure for {what}: the machine's clock may be too coarse")]
+    #[error(
+        "measuring gave no figure for {what}: measure again, with more memory and disk if they were few"
+    )]
     Nothing {
         /// The measurement.
         what: &'static str,

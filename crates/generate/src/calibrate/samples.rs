@@ -22,6 +22,29 @@ impl Samples {
         self.0.len() as u32
     }
 
+    /// How much longer each took than `other`, the shortest beside the shortest. Only the faster half is compared: what slows
+    /// the other half is the rest of the machine.
+    pub fn beyond(&self, other: &Self) -> Self {
+        let sorted = |samples: &Self| {
+            let mut sorted = samples.0.clone();
+            sorted.sort_by(f64::total_cmp);
+            sorted.truncate(sorted.len().div_ceil(2));
+            sorted
+        };
+        let pairs = sorted(self).into_iter().zip(sorted(other));
+        pairs.map(|(own, other)| own - other).collect()
+    }
+
+    /// Each divided by a number.
+    pub fn over(&self, number: f64) -> Self {
+        self.0.iter().map(|value| value / number).collect()
+    }
+
+    /// A number divided by each.
+    pub fn under(&self, number: f64) -> Self {
+        self.0.iter().map(|value| number / value).collect()
+    }
+
     /// The middle value, the mean of two if there are two; nought of none.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
@@ -34,11 +57,23 @@ impl Samples {
         }
     }
 
-    /// From the least to the largest, as a share of the median.
+    /// Of rates over equal work: that of all of it together.
+    pub fn overall(&self) -> f64 {
+        let times: f64 = self.0.iter().map(|rate| 1.0 / rate).sum();
+        match self.0.len() {
+            0 => 0.0,
+            count => count as f64 / times,
+        }
+    }
+
+    /// How far apart the values are that a quarter lies below and a quarter above, as a share of the median.
     pub fn spread(&self) -> f64 {
-        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
-        let largest = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let spread = (largest - least) / self.median().abs();
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let Some(last) = sorted.len().checked_sub(1) else {
+            return 0.0;
+        };
+        let spread = (sorted[last - last / 4] - sorted[last / 4]) / self.median().abs();
         if spread.is_finite() {
             spread.clamp(0.0, 1e6)
         } else {
@@ -96,8 +131,24 @@ mod tests {
         assert_eq!(samples(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);
         let none = samples(&[]);
         assert_eq!((none.median(), none.spread(), none.count()), (0.0, 0.0, 0));
+        assert_eq!(samples(&[1.0, 3.0]).overall(), 1.5);
+        assert_eq!(samples(&[]).overall(), 0.0);
+        let many = samples(&[900.0, 10.0, 12.0, 8.0, 9.0, 11.0, 10.0, 9.0, 0.1]);
+        assert_eq!((many.median(), many.spread()), (10.0, 0.2));
         assert_eq!(samples(&[0.0]).spread(), 0.0);
         assert_eq!(samples(&[-1.0, 0.0, 1.0]).spread(), 0.0);
+    }
+
+    #[test]
+    fn the_faster_half_is_compared() {
+        let (long, short) = (
+            samples(&[5.0, 99.0, 4.0, 7.0]),
+            samples(&[1.0, 2.0, 8.0, 50.0]),
+        );
+        assert_eq!(long.beyond(&short).0, [3.0, 3.0]);
+        assert_eq!(long.beyond(&short).over(2.0).0, [1.5, 1.5]);
+        assert_eq!(long.beyond(&short).under(6.0).0, [2.0, 2.0]);
+        assert_eq!(long.beyond(&samples(&[])).count(), 0);
     }
 
     #[test]

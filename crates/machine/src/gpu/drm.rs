@@ -24,7 +24,7 @@ pub(super) fn search(system: &System, with_nvidia: bool) -> Search {
         .filter_map(|name| Some((name.strip_prefix("card")?.parse().ok()?, name)))
         .collect();
     cards.sort();
-    if cards.is_empty() && !cfg!(target_os = "macos") {
+    if cards.is_empty() && with_nvidia && !cfg!(target_os = "macos") {
         search.notes.push(format!("no graphics card in {CARDS}"));
     }
     for (_, card) in cards {
@@ -238,6 +238,9 @@ mod tests {
     }
 
     proptest! {
+        // Each makes a tree of files.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn no_text_panics(text in "(\\PC|[0x0-9\n]){0,30}", vendor in prop::sample::select(vec![AMD, INTEL, NVIDIA])) {
             let (_folder, system) = tree(&[
