@@ -36,14 +36,17 @@
 
 mod budget;
 mod device_map;
+mod drawing;
 mod dtype;
 mod error;
 mod figures;
 mod infer;
+mod modules;
 mod needs;
 mod options;
 mod picture;
 mod prediction;
+mod report;
 mod size;
 mod steps;
 mod strategy;
@@ -52,13 +55,19 @@ mod workload;
 
 pub use budget::{Budget, Tier};
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
+pub use drawing::Style;
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
 pub use figures::{Figures, Gpu, Link, Processor};
 pub use infer::{infer, place};
+pub use modules::ModuleMap;
 pub use needs::Needs;
 pub use options::Options;
 pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
+pub use report::{
+    BlockReport, Bound, Least, ModelReport, PhaseReport, Planned, PredictionReport, REPORT_VERSION,
+    Report, TierReport, WhatIf,
+};
 pub use size::{format_size, parse_size};
 pub use strategy::{Assignment, Strategy};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
