@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod byte_tokenizer;
+mod describe;
 mod eos;
 mod error;
 mod generate;
@@ -24,6 +25,7 @@ mod text_stream;
 mod tokenizer;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
+pub use describe::{ConfigText, DescribeError, Described, Source, describe};
 pub use error::Error;
 pub use generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};
 pub use generation_config::GenerationConfig;

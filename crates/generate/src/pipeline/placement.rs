@@ -26,7 +26,7 @@ const LARGEST_CHUNK: usize = 512;
 const MIN_RING: u64 = 16 << 20;
 
 /// Tensors of checkpoints that carry no weight: buffers which older versions saved.
-const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
+pub(crate) const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
 
 /// The file of which most is streamed, and where in it.
 pub(super) fn streamed_range(
@@ -49,7 +49,7 @@ pub(super) fn streamed_range(
 }
 
 /// How the checkpoint is dispatched.
-pub(super) fn options(
+pub(crate) fn options(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
     settings: &Settings,
