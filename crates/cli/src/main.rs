@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cache;
 mod demo;
 mod error;
 mod generation;

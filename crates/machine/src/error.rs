@@ -32,4 +32,22 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file with the machine's figures is of no use.
+    #[error(
+        "{path} is not used: {reason}; `outsize bench --calibrate` makes it anew", path = .path.display()
+    )]
+    Calibration {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file with the machine's figures cannot be written.
+    #[error("cannot write {path}: {source}", path = .path.display())]
+    SaveCalibration {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
 }
