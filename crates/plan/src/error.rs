@@ -1,4 +1,4 @@
-use crate::{Needs, Tier, format_size};
+use crate::{Needs, Strategy, Tier, format_size};
 use std::fmt;
 
 /// Why there is no plan.
@@ -55,9 +55,39 @@ pub enum Error {
         /// The tensor at which the sum overflows, or the last one.
         name: String,
     },
+    /// A strategy that [`assign`](crate::assign) does not know.
+    #[error(
+        "the strategy {strategy} is not one of Accelerate's: these are sequential, balanced and balanced_low_0"
+    )]
+    NotAssigned {
+        /// The strategy.
+        strategy: Strategy,
+    },
+    /// Something would be on disk, which was ruled out.
+    #[error(
+        "`{name}`{} not fit: {} ({bytes} bytes) would have to stay on disk, which the options rule out; raise the \
+         budgets, or let weights stay on disk", and_others(*others), format_size(*bytes)
+    )]
+    DoesNotFit {
+        /// The first module or tensor that has no place.
+        name: String,
+        /// How many others have none.
+        others: usize,
+        /// What all of them take, in bytes.
+        bytes: u64,
+    },
     /// The model does not run in the budget, whatever is streamed.
     #[error("{0}")]
     TooSmall(Shortfall),
+}
+
+/// The rest of a list, and its verb.
+fn and_others(others: usize) -> String {
+    match others {
+        0 => " does".to_string(),
+        1 => " and 1 other do".to_string(),
+        _ => format!(" and {others} others do"),
+    }
 }
 
 /// A budget that is too small, and what would do. All in bytes.

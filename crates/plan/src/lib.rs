@@ -69,6 +69,6 @@ pub use report::{
     Report, TierReport, WhatIf,
 };
 pub use size::{format_size, parse_size};
-pub use strategy::{Assignment, Strategy};
+pub use strategy::{Assignment, Strategy, assign};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
 pub use workload::{Work, Workload};

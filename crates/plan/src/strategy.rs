@@ -1,5 +1,15 @@
 //! How places are chosen.
 
+mod assign;
+mod balance;
+mod clean;
+mod fill;
+mod largest;
+mod modules;
+mod worklist;
+
+pub use assign::assign;
+
 use crate::Tier;
 use serde::{Deserialize, Serialize};
 use std::fmt;
