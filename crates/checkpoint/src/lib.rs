@@ -47,6 +47,7 @@ mod layout;
 mod masquerade;
 mod partial;
 mod shown;
+mod small_file;
 mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
@@ -58,4 +59,5 @@ pub use file_writer::FileWriter;
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
+pub use small_file::write_file;
 pub use writer::ShardWriter;

@@ -17,6 +17,8 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
+    /// Draw where everything would live under a memory budget, and predict how fast that would be
+    Plan(crate::plan::PlanArgs),
     /// Write the raw logits of some tokens as safetensors, to compare with other software
     Logits(LogitsArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks

@@ -42,6 +42,7 @@ macro_rules! failed {
 
 failed!(
     outsize::checkpoint::Error,
+    outsize::generate::DescribeError,
     outsize::generate::Error,
     outsize::generate::GenerateError<outsize::generate::PipelineError>,
     outsize::models::Error,

@@ -9,6 +9,7 @@ mod generation;
 mod interrupt;
 mod logits;
 mod model;
+mod plan;
 mod progress;
 mod report;
 mod request;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = interrupt::watch().and_then(|()| match args.command {
         Command::Run(args) => run::run(&args, began),
+        Command::Plan(args) => plan::plan(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Synth(args) => synth::synth(&args),
         Command::Demo(args) => demo::demo(&args, began),

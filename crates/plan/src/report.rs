@@ -281,6 +281,15 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Bytes of the weights that stay in memory.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let stay = self.blocks.iter().flat_map(|block| &block.shares);
+        stay.filter(|(tier, _)| **tier != Tier::Disk)
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
 impl WhatIf {
     fn new(memory: f64, budget: Budget, outcome: Result<crate::Prediction, Error>) -> Self {
         let mut what_if = Self {

@@ -109,7 +109,7 @@ fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> Report {
         ],
         figures: Figures::default(),
         figures_source:
-            "defaults, not of this machine; measure them with `outsize bench --calibrate`"
+            "figures of a middling machine: this one was not measured, which `outsize bench --calibrate` does"
                 .to_string(),
         device_map: ModuleMap::default(),
         notes: vec!["config.json has fields that are not known here: foo".to_string()],

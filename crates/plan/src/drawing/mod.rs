@@ -8,4 +8,6 @@ mod terminal;
 mod text;
 mod words;
 
+pub(crate) use rows::numbered;
 pub use terminal::Style;
+pub(crate) use text::plain;

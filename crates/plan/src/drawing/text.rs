@@ -4,7 +4,7 @@ use unicode_width::UnicodeWidthStr;
 
 /// `name` without anything that a terminal or a page would obey: control characters, marks that turn the
 /// direction of text, and what is not printable are escaped.
-pub(super) fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut buffer = String::new();
     for c in name.chars() {

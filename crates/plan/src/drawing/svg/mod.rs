@@ -5,7 +5,7 @@ mod canvas;
 use super::bar::{Part, apportion, on, parts};
 use super::palette::{class, part_class, style_sheet};
 use super::rows::{Row, rows};
-use super::terminal::{bounded, outcome};
+use super::terminal::{bounded, figures, is_drawn, outcome};
 use super::text::{fit, plain};
 use super::words;
 use crate::{BlockReport, PhaseReport, Report, Tier, TierReport, format_size};
@@ -43,7 +43,7 @@ impl Report {
             y: 0.0,
         };
         drawing.heading();
-        for tier in &self.tiers {
+        for tier in self.tiers.iter().filter(|tier| is_drawn(tier)) {
             drawing.tier(tier);
         }
         drawing.strip();
@@ -67,7 +67,7 @@ impl Report {
     /// The plan in a few sentences.
     fn summary(&self) -> String {
         let mut text = String::new();
-        for tier in &self.tiers {
+        for tier in self.tiers.iter().filter(|tier| is_drawn(tier)) {
             let what: Vec<String> = parts(tier)
                 .into_iter()
                 .map(|(part, bytes)| format!("{} {}", part.name(), format_size(bytes)))
@@ -315,7 +315,13 @@ impl Drawing<'_> {
             (
                 "load",
                 prediction.load_seconds,
-                [String::new(), String::new()],
+                [
+                    format!(
+                        "{} that stay in memory",
+                        format_size(self.report.resident_bytes())
+                    ),
+                    String::new(),
+                ],
             ),
             (
                 "prompt",
@@ -366,7 +372,7 @@ impl Drawing<'_> {
         self.small(
             MARGIN,
             self.y,
-            &plain(&format!("Figures: {}", self.report.figures_source)),
+            &plain(&format!("Figures {}", figures(self.report))),
             ROOM,
         );
         self.y += 18.0;

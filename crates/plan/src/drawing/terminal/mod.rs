@@ -1,95 +1,23 @@
 //! A plan in a terminal.
 
+mod page;
+mod style;
+
+pub use style::Style;
+
 use super::bar::{Part, apportion, on, parts};
-use super::palette::{Ansi, ansi, ansi_part};
+use super::palette::{ansi, ansi_part};
 use super::rows::{Row, rows};
-use super::text::{fit, head, plain, width};
+use super::text::{fit, plain, width};
 use super::words;
 use crate::{Bound, PhaseReport, Report, TierReport, WhatIf, format_size};
-use std::fmt::Write;
-
-/// No narrower than this is anything drawn, in columns.
-const LEAST_WIDTH: usize = 20;
-
-/// Lines are no longer than this, however wide the terminal is: an eye loses its way back.
-const MOST_WIDTH: usize = 120;
+use page::{Page, Span, painted, said};
 
 /// From here on a bar and its figures are in one line.
 const ONE_LINE: usize = 64;
 
 /// Rows of blocks that are shown at most.
 const MOST_ROWS: usize = 40;
-
-/// How a plan is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Style {
-    /// Columns that a line may have; at least 20 are used.
-    pub width: usize,
-    /// Whether escape sequences for colours are understood.
-    pub colour: bool,
-    /// Whether only ASCII is.
-    pub ascii: bool,
-}
-
-impl Default for Style {
-    /// For a file: 80 columns without colours.
-    fn default() -> Self {
-        Self {
-            width: 80,
-            colour: false,
-            ascii: false,
-        }
-    }
-}
-
-/// The characters of a drawing.
-struct Glyphs {
-    left: &'static str,
-    right: &'static str,
-    weights: [char; 2],
-    ring: char,
-    kv_cache: char,
-    other: char,
-    arrow: &'static str,
-    between: &'static str,
-    ellipsis: &'static str,
-}
-
-const UNICODE: Glyphs = Glyphs {
-    left: "▕",
-    right: "▏",
-    weights: ['█', '▓'],
-    ring: '▒',
-    kv_cache: '▞',
-    other: '░',
-    arrow: "→",
-    between: " · ",
-    ellipsis: "…",
-};
-
-const ASCII: Glyphs = Glyphs {
-    left: "[",
-    right: "]",
-    weights: ['#', '='],
-    ring: '~',
-    kv_cache: 'k',
-    other: '-',
-    arrow: "->",
-    between: " | ",
-    ellipsis: "...",
-};
-
-impl Glyphs {
-    fn of(&self, part: Part) -> char {
-        match part {
-            Part::Weights => self.weights[0],
-            Part::Ring => self.ring,
-            Part::KvCache => self.kv_cache,
-            Part::Activations | Part::Other => self.other,
-            Part::Free => ' ',
-        }
-    }
-}
 
 impl Report {
     /// The plan as text, for a terminal or a file: a bar for each device, the blocks with their places, how long things will take, and
@@ -98,7 +26,7 @@ impl Report {
         let mut page = Page::new(style);
         page.model(self);
         page.blank();
-        for tier in &self.tiers {
+        for tier in self.tiers.iter().filter(|tier| is_drawn(tier)) {
             page.tier(self, tier);
         }
         page.blank();
@@ -110,177 +38,7 @@ impl Report {
     }
 }
 
-/// Text with an optional colour.
-struct Span {
-    text: String,
-    colour: Option<Ansi>,
-}
-
-fn said(text: impl Into<String>) -> Span {
-    Span {
-        text: text.into(),
-        colour: None,
-    }
-}
-
-fn painted(text: impl Into<String>, colour: Ansi) -> Span {
-    Span {
-        text: text.into(),
-        colour: Some(colour),
-    }
-}
-
-struct Page {
-    glyphs: &'static Glyphs,
-    colour: bool,
-    ascii: bool,
-    width: usize,
-    out: String,
-}
-
 impl Page {
-    fn new(style: &Style) -> Self {
-        Self {
-            glyphs: if style.ascii { &ASCII } else { &UNICODE },
-            colour: style.colour,
-            ascii: style.ascii,
-            width: style.width.clamp(LEAST_WIDTH, MOST_WIDTH),
-            out: String::new(),
-        }
-    }
-
-    fn blank(&mut self) {
-        self.out.push('\n');
-    }
-
-    /// A line, cut where the page ends.
-    fn line(&mut self, spans: &[Span]) {
-        let mut room = self.width;
-        for span in spans {
-            let text = self.spelled(&span.text);
-            let mut shown = head(&text, room);
-            room -= width(shown);
-            if shown.len() < text.len() {
-                shown = shown.trim_end();
-            }
-            match span
-                .colour
-                .filter(|_| self.colour && !shown.trim().is_empty())
-            {
-                // Writing to a string cannot fail.
-                Some(colour) => _ = write!(self.out, "\x1b[{colour}m{shown}\x1b[0m"),
-                None => self.out.push_str(shown),
-            }
-        }
-        let kept = self.out.trim_end_matches(' ').len();
-        self.out.truncate(kept);
-        self.out.push('\n');
-    }
-
-    /// `text` in ASCII, if nothing else is understood.
-    fn spelled(&self, text: &str) -> String {
-        if !self.ascii || text.is_ascii() {
-            return text.to_string();
-        }
-        let mut spelled = String::new();
-        for c in text.chars() {
-            match c {
-                c if c.is_ascii() => spelled.push(c),
-                '·' => spelled.push('|'),
-                '…' => spelled.push_str("..."),
-                c => spelled.extend(c.escape_unicode()),
-            }
-        }
-        spelled
-    }
-
-    /// Texts one after the other, on as many lines as they take; each line begins with `indent` columns.
-    fn flow(&mut self, indent: usize, texts: Vec<Span>) {
-        let between = self.glyphs.between;
-        let indent = self.indent(indent);
-        let mut line = vec![said(" ".repeat(indent))];
-        let mut used = indent;
-        let texts = texts
-            .into_iter()
-            .flat_map(|span| self.broken(span, self.width - indent));
-        for span in texts.collect::<Vec<_>>() {
-            let more = width(&self.spelled(&span.text));
-            if used > indent && used + width(between) + more > self.width {
-                self.line(&line);
-                line.truncate(1);
-                used = indent;
-            }
-            if used > indent {
-                line.push(said(between));
-                used += width(between);
-            }
-            used += more;
-            line.push(span);
-        }
-        if line.len() > 1 {
-            self.line(&line);
-        }
-    }
-
-    /// An indentation, less where there is little room.
-    fn indent(&self, indent: usize) -> usize {
-        if self.width < 32 {
-            indent.min(2)
-        } else {
-            indent
-        }
-    }
-
-    /// A text in parts of at most `room` columns, broken between words where it can be.
-    fn broken(&self, span: Span, room: usize) -> Vec<Span> {
-        let Span { text, colour } = span;
-        if width(&self.spelled(&text)) <= room {
-            return vec![Span { text, colour }];
-        }
-        let mut lines: Vec<String> = vec![String::new()];
-        for word in text.split_whitespace() {
-            let word = fit(&self.spelled(word), room, self.glyphs.ellipsis);
-            match lines.last_mut() {
-                Some(line) if line.is_empty() => line.push_str(&word),
-                Some(line) if width(line) + 1 + width(&word) <= room => {
-                    line.push(' ');
-                    line.push_str(&word);
-                }
-                _ => lines.push(word),
-            }
-        }
-        lines
-            .into_iter()
-            .map(|text| Span { text, colour })
-            .collect()
-    }
-
-    /// Running text behind a heading, broken between words.
-    fn prose(&mut self, heading: &str, text: &str, indent: usize) {
-        let indent = self.indent(indent);
-        let mut line = heading.to_string();
-        let mut fresh = true;
-        for word in plain(text).split_whitespace() {
-            let word = fit(
-                &self.spelled(word),
-                self.width - indent,
-                self.glyphs.ellipsis,
-            );
-            let gap = usize::from(!fresh);
-            if width(&line) > indent && width(&line) + gap + width(&word) > self.width {
-                self.line(&[said(line)]);
-                line = " ".repeat(indent);
-                fresh = true;
-            }
-            if !fresh {
-                line.push(' ');
-            }
-            line.push_str(&word);
-            fresh = false;
-        }
-        self.line(&[said(line)]);
-    }
-
     fn model(&mut self, report: &Report) {
         let model = &report.model;
         let ellipsis = self.glyphs.ellipsis;
@@ -334,15 +92,10 @@ impl Page {
             Some(budget) => format!("{} of {}", format_size(held.sum()), format_size(budget)),
             None => format_size(held.sum()),
         };
-        let size = if tier.detected {
-            format!("{size} detected")
-        } else {
-            size
-        };
         let heading = painted(format!("{label:<label_width$} "), ansi(held.tier));
         let frame = width(self.glyphs.left) + width(self.glyphs.right);
         if self.width >= ONE_LINE {
-            let cells = self.width - label_width - 1 - frame - 1 - 26;
+            let cells = self.width - label_width - 1 - frame - 1 - 24;
             let mut line = vec![heading];
             line.extend(self.bar(report, tier, cells));
             line.push(said(format!(" {size}")));
@@ -352,7 +105,7 @@ impl Page {
             let bar = self.bar(report, tier, self.width - frame);
             self.line(&bar);
         }
-        let details = parts(tier)
+        let mut details: Vec<Span> = parts(tier)
             .into_iter()
             .map(|(part, bytes)| {
                 let text = format!(
@@ -367,6 +120,9 @@ impl Page {
                 }
             })
             .collect();
+        if tier.detected {
+            details.push(said("budget detected"));
+        }
         self.flow(label_width + 2, details);
     }
 
@@ -440,7 +196,7 @@ impl Page {
         let name_width = width(&name);
         let used = names.max(name_width) + 1 + width(arrow) + 1 + width(&place);
         if used + 2 + width(&size) <= self.width && name_width <= names {
-            let pad = self.width.min(MOST_WIDTH) - used - width(&size);
+            let pad = self.width - used - width(&size);
             let gap = " ".repeat(names - name_width + 1);
             self.line(&[
                 said(name),
@@ -472,7 +228,12 @@ impl Page {
 
     fn prediction(&mut self, report: &Report) {
         let prediction = &report.prediction;
-        self.timed("load", prediction.load_seconds, Vec::new());
+        let resident = report.resident_bytes();
+        let parts = vec![said(format!(
+            "{} that stay in memory",
+            format_size(resident)
+        ))];
+        self.timed("load", prediction.load_seconds, parts);
         let phase = |phase: &PhaseReport, what: &str| {
             let mut parts = vec![said(format!(
                 "{} {what}",
@@ -531,11 +292,22 @@ impl Page {
 
     fn notes(&mut self, report: &Report) {
         self.blank();
-        self.prose("", &format!("Figures: {}", report.figures_source), 0);
+        self.prose("", &format!("Figures {}", figures(report)), 0);
         for note in &report.notes {
             self.prose("note: ", note, 6);
         }
     }
+}
+
+/// Whether a device has anything to show: what is not used and not bounded has not.
+pub(super) fn is_drawn(tier: &TierReport) -> bool {
+    tier.held.budget.is_some() || tier.held.sum() > 0
+}
+
+/// Where the figures come from.
+pub(super) fn figures(report: &Report) -> &str {
+    let source = report.figures_source.as_str();
+    source.strip_prefix("figures ").unwrap_or(source)
 }
 
 /// What limits a pass, in words.
