@@ -34,17 +34,23 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod auto;
 mod budget;
+mod casts;
+mod cost;
 mod device_map;
 mod drawing;
 mod dtype;
 mod error;
 mod figures;
+mod groups;
 mod infer;
 mod modules;
+mod nearest;
 mod needs;
 mod options;
 mod picture;
+mod placement;
 mod prediction;
 mod report;
 mod size;
@@ -54,12 +60,13 @@ mod tree;
 mod workload;
 
 pub use budget::{Budget, Tier};
+pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use drawing::Style;
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
 pub use figures::{Figures, Gpu, Link, Processor};
-pub use infer::{infer, place};
+pub use infer::{from_assignment, infer, place};
 pub use modules::ModuleMap;
 pub use needs::Needs;
 pub use options::Options;

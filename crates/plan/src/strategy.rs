@@ -26,6 +26,7 @@ pub enum Strategy {
     /// As Accelerate's: each GPU gets about the same.
     Balanced,
     /// As Accelerate's: the same, with as little as possible on the first GPU.
+    #[serde(rename = "balanced_low_0")]
     BalancedLow0,
 }
 
@@ -65,4 +66,17 @@ pub struct Assignment {
     pub modules: Vec<(String, Tier)>,
     /// What a user should know of it.
     pub warnings: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_serde() {
+        for strategy in Strategy::ALL {
+            let json = serde_json::to_string(&strategy).unwrap();
+            assert_eq!(json, format!("\"{strategy}\""));
+        }
+    }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Model, budget, modules};
-use outsize_plan::{Options, Strategy, assign};
+use outsize_plan::{Casts, Dtype, Error, Needs, Options, Strategy, TensorKind, Tier, assign};
 
 /// The model of Accelerate's tests: 64, 72 and 100 bytes.
 fn small(model: Model, path: &str) -> Model {
@@ -200,4 +200,256 @@ fn buffers_of_offloaded_modules_need_room_on_a_gpu() {
     };
     let assignment = assign(&model.tree(), &on, &offload_buffers).unwrap();
     assert!(assignment.warnings.is_empty(), "{:?}", assignment.warnings);
+}
+
+/// The map of a model on a budget, filled device after device.
+fn placed(model: &Model, on: &str) -> String {
+    modules(&assign(&model.tree(), &budget(on), &options()).unwrap())
+}
+
+#[test]
+fn a_path_in_the_middle_of_another_ties_nothing() {
+    // Accelerate finds `0.` in `10.weight` and places 11 with 0; and fails when it comes to 10.
+    let model = ["0", "1", "10", "11"]
+        .into_iter()
+        .fold(Model::default(), |model, path| {
+            model.parameter(&format!("{path}.weight"), 10)
+        })
+        .tie(&["10.weight", "11.weight"]);
+    assert_eq!(placed(&model, "gpu0=119,gpu1=80"), "0:0 1:1 10:1 11:1");
+    assert_eq!(
+        placed(&model, "gpu0=80,gpu1=40,gpu2=40"),
+        "0:0 1:1 10:2 11:2"
+    );
+}
+
+#[test]
+fn a_tied_tensor_may_be_held_by_any_module() {
+    // Accelerate splits `decoder` and then looks for a module that holds `decoder.table`.
+    let model = Model::default()
+        .parameter("encoder.weight", 10)
+        .parameter("decoder.table", 10)
+        .parameter("decoder.linear.weight", 20)
+        .parameter("last.weight", 20)
+        .tie(&["encoder.weight", "decoder.table"]);
+    assert_eq!(
+        placed(&model, "gpu0=120,gpu1=160"),
+        "encoder:0 decoder.table:0 decoder.linear:1 last:1"
+    );
+    // Through `b`, `a` and `c` must be in one place: Accelerate fails at `c`.
+    let chain = Model::default()
+        .parameter("a.x", 10)
+        .parameter("b.x", 10)
+        .parameter("b.y", 10)
+        .parameter("c.y", 10)
+        .parameter("d.weight", 10)
+        .parameter("e.weight", 10)
+        .tie(&["a.x", "b.x"])
+        .tie(&["b.y", "c.y"]);
+    assert_eq!(placed(&chain, "gpu0=120,gpu1=80"), "a:0 b:0 c:0 d:1 e:1");
+    assert_eq!(placed(&chain, "gpu0=100,gpu1=160"), ":1");
+}
+
+#[test]
+fn a_module_with_several_tied_tensors_counts_once() {
+    let model = Model::default()
+        .parameter("a.x", 10)
+        .parameter("a.y", 10)
+        .parameter("b.x", 10)
+        .parameter("b.y", 10)
+        .parameter("b.z", 10)
+        .parameter("c.weight", 10)
+        .tie(&["a.x", "b.x"])
+        .tie(&["a.y", "b.y"]);
+    // 120 bytes for `a` and `b`, 40 to be left free for `c`; Accelerate counts `b.z` twice.
+    assert_eq!(placed(&model, "gpu0=160,gpu1=40"), "a:0 b:0 c:1");
+    assert_eq!(placed(&model, "gpu0=159,gpu1=160"), ":1");
+}
+
+#[test]
+fn buffers_of_a_split_module_have_a_place() {
+    let model = Model::default()
+        .buffer("layer.scale", 5)
+        .parameter("layer.a.weight", 10)
+        .parameter("layer.b.weight", 10)
+        .parameter("layer.c.weight", 10);
+    assert_eq!(
+        placed(&model, "gpu0=120,cpu=100"),
+        "layer.a:0 layer.b:0 layer.c:0 layer.scale:cpu"
+    );
+}
+
+#[test]
+fn sizes_are_whole_bytes_of_the_types_that_are_held() {
+    let model = Model::default()
+        .tensor("a.mask", TensorKind::Buffer, Dtype::Bool, &[9])
+        .tensor("b.weight", TensorKind::Parameter, Dtype::Bf16, &[10])
+        .tensor("c.weight", TensorKind::Parameter, Dtype::F32, &[7]);
+    let casts = Casts {
+        dtype: Some(Dtype::F32),
+        special: [("c.weight".to_string(), Dtype::Int4)].into(),
+        ..Casts::default()
+    };
+    let tree = model.tree().cast(&casts).unwrap();
+    let place = |on: &str| modules(&assign(&tree, &budget(on), &options()).unwrap());
+    // 9, 40 and 4 bytes: Accelerate counts 1.125, 20 and 3.5.
+    assert_eq!(place("gpu0=0,gpu1=49,gpu2=3,cpu=3"), "a:1 b:1 c:disk");
+    assert_eq!(place("gpu0=0,gpu1=49,gpu2=4"), "a:1 b:1 c:2");
+    assert_eq!(place("gpu0=0,gpu1=48,gpu2=44"), "a:1 b:2 c:2");
+}
+
+#[test]
+fn what_is_needed_besides_weights_is_taken_off_the_budgets() {
+    let model = (0..4).fold(Model::default(), |model, n| {
+        model.parameter(&format!("{n}.weight"), 10)
+    });
+    assert_eq!(placed(&model, "gpu0=80,cpu=119"), "0:0 1:cpu 2:disk 3:disk");
+    let options = Options {
+        needs: Needs {
+            process: 30,
+            kv_cache: 10,
+            ..Needs::default()
+        },
+        gpu_activations: 20,
+        reserve: 7,
+        ..options()
+    };
+    let place = |on: &str, options: &Options| {
+        modules(&assign(&model.tree(), &budget(on), options).unwrap())
+    };
+    assert_eq!(place("gpu0=107,cpu=167", &options), "0:0 1:cpu 2:cpu 3:cpu");
+    assert_eq!(
+        place("gpu0=106,cpu=167", &options),
+        "0:cpu 1:cpu 2:disk 3:disk"
+    );
+    assert_eq!(
+        place("gpu0=107,cpu=166", &options),
+        "0:0 1:cpu 2:disk 3:disk"
+    );
+    assert_eq!(place("gpu0=5,cpu=5", &options), ":disk");
+}
+
+#[test]
+fn a_cache_counts_with_its_block() {
+    let blocks = (0..3).fold(Model::default(), |model, n| {
+        model
+            .parameter(&format!("layers.{n}.q.weight"), 5)
+            .parameter(&format!("layers.{n}.o.weight"), 5)
+            .class(&format!("layers.{n}"), "Layer")
+            .cache(&format!("layers.{n}"), 60)
+    });
+    let options = Options {
+        no_split: vec!["Layer".to_string()],
+        ..options()
+    };
+    let place = |on: &str, options: &Options| {
+        modules(&assign(&blocks.tree(), &budget(on), options).unwrap())
+    };
+    assert_eq!(
+        place("gpu0=200,gpu1=100,gpu2=100", &options),
+        "layers.0:0 layers.1:1 layers.2:2"
+    );
+    assert_eq!(
+        place("gpu0=200,gpu1=99,gpu2=100", &options),
+        "layers.0:0 layers.1:2 layers.2:disk"
+    );
+    // Of a layer that is split it counts with the last part.
+    let split = Options {
+        no_split: Vec::new(),
+        ..options
+    };
+    assert_eq!(
+        place("gpu0=0,gpu1=40,gpu2=500", &split),
+        "layers.0:1 layers.1:2 layers.2:2"
+    );
+}
+
+#[test]
+fn nothing_need_be_on_disk() {
+    let model = (0..4).fold(Model::default(), |model, n| {
+        model.parameter(&format!("{n}.weight"), 10)
+    });
+    let fit = |on: &str, must_fit| {
+        let options = Options {
+            must_fit,
+            ..options()
+        };
+        assign(&model.tree(), &budget(on), &options)
+    };
+    // Main memory is allowed.
+    assert!(fit("gpu0=80,cpu=160", true).is_ok());
+    let error = fit("gpu0=0,gpu1=120", true).unwrap_err();
+    assert_eq!(
+        error,
+        Error::DoesNotFit {
+            name: "3".to_string(),
+            others: 0,
+            bytes: 40
+        }
+    );
+    assert!(
+        error.to_string().contains("`3` does not fit: 40 B"),
+        "{error}"
+    );
+    let error = fit("gpu0=80,cpu=80,disk=0", false).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("`2` and 1 other do not fit: 80 B"),
+        "{error}"
+    );
+    // A bound of the disk is none.
+    let assignment = fit("gpu0=80,cpu=80,disk=1", false).unwrap();
+    assert_eq!(assignment.tiers[3], Tier::Disk);
+}
+
+#[test]
+fn impossible_requests_are_refused() {
+    let model = Model::default().parameter("a", 1);
+    let plan = |model: &Model, strategy| {
+        let options = Options {
+            strategy,
+            ..options()
+        };
+        assign(&model.tree(), &budget("cpu=1GB"), &options)
+    };
+    assert!(matches!(
+        plan(&model, Strategy::Auto),
+        Err(Error::NotAssigned { .. })
+    ));
+    let twice = model.clone().parameter("a", 1);
+    assert!(matches!(
+        plan(&twice, Strategy::Balanced),
+        Err(Error::Duplicate { what: "tensor", .. })
+    ));
+    let mut large = model.parameter("b", 1).cache("b", 1);
+    large.tensors[1].bytes = u64::MAX - 4;
+    assert!(matches!(
+        plan(&large, Strategy::Balanced),
+        Err(Error::TooLarge { .. })
+    ));
+}
+
+#[test]
+fn odd_paths_are_placed() {
+    let names = [
+        "", "a", "a.b", "a.c", ".d", "e..f", "e..g", "e.", "é.ü.x", "é.ü.y",
+    ];
+    let model = names
+        .into_iter()
+        .fold(Model::default(), |model, name| model.parameter(name, 10));
+    let assignment = assign(
+        &model.tree(),
+        &budget("gpu0=150,gpu1=150,cpu=400"),
+        &options(),
+    )
+    .unwrap();
+    assert_eq!(assignment.tiers.len(), names.len());
+    // A module of a hundred thousand parts.
+    let deep = "a.".repeat(100_000) + "b";
+    let model = Model::default().parameter(&deep, 10).parameter("a.c", 10);
+    assert_eq!(
+        placed(&model, "gpu0=79,gpu1=40,cpu=80").split(' ').count(),
+        2
+    );
 }

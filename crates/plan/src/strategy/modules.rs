@@ -95,7 +95,7 @@ impl<'a> Modules<'a> {
                 },
             ));
         }
-        modules.hold_namesakes(&names);
+        modules.hold_namesakes(&paths);
         modules.read_classes(tree, &paths, &names, no_split);
         for block in &tree.blocks {
             if block.work.kv_bytes > 0 {
@@ -161,19 +161,15 @@ impl<'a> Modules<'a> {
     }
 
     /// A tensor whose path is also that of a module counts as held by it: a map by prefixes knows no other way.
-    fn hold_namesakes(&mut self, names: &HashSet<&str>) {
-        let namesakes: HashMap<&str, NodeId> = self
-            .nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| node.kind == Kind::Module && names.contains(node.path))
-            .map(|(id, node)| (node.path, id))
-            .collect();
-        if namesakes.is_empty() {
-            return;
-        }
+    fn hold_namesakes(&mut self, paths: &Paths<'a>) {
         for id in &self.tensors {
-            if let Some(module) = namesakes.get(self.nodes[*id].path) {
+            let node = &self.nodes[*id];
+            let around = self.nodes[node.parent].path.len();
+            let namesake = match node.path {
+                "" => Some(&ROOT),
+                path => paths.inner.get(&(node.parent, part(path, around))),
+            };
+            if let Some(module) = namesake {
                 self.nodes[*id].parent = *module;
             }
         }
