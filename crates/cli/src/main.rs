@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod cache;
 mod demo;
+mod env;
 mod error;
 mod generation;
 mod interrupt;
@@ -15,6 +17,7 @@ mod report;
 mod request;
 mod run;
 mod synth;
+mod table;
 
 use args::{Args, Command};
 use clap::Parser;
@@ -33,6 +36,8 @@ fn main() -> ExitCode {
         Command::Logits(args) => logits::logits(&args),
         Command::Synth(args) => synth::synth(&args),
         Command::Demo(args) => demo::demo(&args, began),
+        Command::Env(args) => env::env(&args),
+        Command::Bench(args) => bench::bench(&args),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -58,4 +58,22 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+    /// There is no place for a file to measure with.
+    #[error(
+        "cannot make a file in {folder} to measure the disk with: {source}", folder = .folder.display()
+    )]
+    Scratch {
+        /// Where it would be.
+        folder: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no memory to measure with.
+    #[error("cannot have {bytes} bytes of memory to measure with: {source}")]
+    NoMemory {
+        /// How much was asked for.
+        bytes: u64,
+        /// What the system says.
+        source: io::Error,
+    },
 }

@@ -8,6 +8,7 @@
 //! [`figures_for`] gives what a prediction is made of: what a [`Calibration`] measured on this machine, or defaults.
 #![forbid(unsafe_code)]
 
+mod bandwidth;
 mod budget;
 mod calibration;
 mod cgroup;
@@ -17,12 +18,16 @@ mod error;
 mod figures_file;
 mod gpu;
 mod known;
+mod load;
 mod memory;
 mod proc;
 mod processor;
+mod region;
+mod scratch;
 mod system;
 mod volume;
 
+pub use bandwidth::{Bandwidth, first_touch};
 pub use budget::{complete_budget, detected_budget};
 pub use calibration::{
     CALIBRATION_FILE, CALIBRATION_VERSION, Calibration, DiskFigures, Identity, Measurement,
@@ -30,11 +35,14 @@ pub use calibration::{
 };
 pub use cgroup::{Cgroup, cgroup};
 pub use detect::Machine;
-pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed};
+pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed, read_latency};
 pub use error::Error;
 pub use figures_file::read_figures;
 pub use gpu::{GpuInfo, GpuMemory, Gpus};
 pub use known::Known;
+pub use load::load_average;
 pub use memory::{Memory, Ram, available, current_rss, memory, peak_rss};
 pub use processor::Processors;
+pub use region::Region;
+pub use scratch::Scratch;
 pub use volume::{MountInfo, Volume, volume};
