@@ -46,6 +46,7 @@ mod json;
 mod layout;
 mod masquerade;
 mod partial;
+mod remote;
 mod shown;
 mod writer;
 
@@ -58,4 +59,5 @@ pub use file_writer::FileWriter;
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
+pub use remote::{Headers, Part, RemoteError, RemoteFile};
 pub use writer::ShardWriter;
