@@ -37,7 +37,7 @@ pub use error::Error;
 pub use generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};
 pub use generation_config::GenerationConfig;
 pub use pipeline::{Pipeline, PipelineError, Settings, Step, read_config};
-pub use planning::{Planner, Purpose};
+pub use planning::{Plan, Planner, Purpose};
 pub use sampling::{Sampler, Sampling};
 pub use shield::panic_is_caught;
 pub use stop::{StopScan, StopStrings};

@@ -88,6 +88,12 @@ pub struct BlockReport {
     pub shares: BTreeMap<Tier, u64>,
     /// Keys and values that it keeps where it computes, in bytes.
     pub kv_bytes: u64,
+    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass before.
+    pub streamed_bytes: u64,
+    /// What of these the ring keeps from one pass to the next.
+    pub kept_bytes: u64,
+    /// Bytes that each pass copies to the GPU that it computes on.
+    pub upload_bytes: u64,
     /// Where it computes in the pass over the prompt.
     pub prefill_on: Tier,
     /// How long that takes, in seconds.
@@ -103,6 +109,8 @@ pub struct BlockReport {
 pub struct PredictionReport {
     /// Reading all weights that stay: a part of the first pass, which does it as it goes.
     pub load_seconds: f64,
+    /// The first pass over the prompt, in which what stays is read.
+    pub first_pass_seconds: f64,
     /// The pass over the prompt, once what stays is there.
     pub prefill: PhaseReport,
     /// The pass that makes one more token of each text.
@@ -225,6 +233,9 @@ impl Report {
                     .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
                 shares,
                 kv_bytes: placed.kv_bytes,
+                streamed_bytes: placed.streamed_bytes,
+                kept_bytes: placed.kept_bytes,
+                upload_bytes: placed.upload_bytes,
                 prefill_on: time.prefill_on,
                 prefill_seconds: time.prefill_seconds,
                 decode_on: time.decode_on,
@@ -268,6 +279,7 @@ impl Report {
             tiers: tiers.collect(),
             prediction: PredictionReport {
                 load_seconds: prediction.load_seconds,
+                first_pass_seconds: prediction.first_pass_seconds,
                 prefill: phase(prediction.prefill, workload.prompt),
                 decode: phase(prediction.decode, 1),
             },
@@ -309,12 +321,17 @@ impl WhatIf {
                 what_if.decode_seconds = Some(prediction.decode.seconds);
             }
             Err(error) => {
-                if let Error::TooSmall(shortfall) = &error {
-                    what_if.least = Some(Least {
+                what_if.least = match &error {
+                    Error::TooSmall(shortfall) => Some(Least {
                         tier: shortfall.tier,
                         bytes: shortfall.least,
-                    });
-                }
+                    }),
+                    Error::MustFit { least, .. } => Some(Least {
+                        tier: Tier::Cpu,
+                        bytes: *least,
+                    }),
+                    _ => None,
+                };
                 what_if.reason = Some(error.to_string());
             }
         }

@@ -37,25 +37,24 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let model = model(&args.model, &described, args);
     let aliases = aliases(&described);
     let planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
-    let (map, options) = planner.plan(&full, infer)?;
-    let report = Report::new(
-        Planned {
-            tree: planner.tree(),
-            map: &map,
-            options: &options,
-            model,
-            strategy: None,
-            aliases,
-            detected: detected
-                .iter()
-                .map(|(tier, _)| *tier)
-                .filter(|tier| budget.get(*tier).is_none())
-                .collect(),
-            figures_source,
-            notes,
-        },
-        |budget| Ok(planner.plan(budget, infer)?.0),
-    );
+    let plan = planner.plan(&full)?;
+    notes.extend(plan.warnings);
+    let planned = Planned {
+        tree: planner.tree(),
+        map: &plan.map,
+        options: &plan.options,
+        model,
+        strategy: None,
+        aliases,
+        detected: detected
+            .iter()
+            .map(|(tier, _)| *tier)
+            .filter(|tier| budget.get(*tier).is_none())
+            .collect(),
+        figures_source,
+        notes,
+    };
+    let report = Report::new(planned, |budget| Ok(planner.plan(budget)?.map));
     write(args, &report)
 }
 

@@ -320,7 +320,10 @@ impl Drawing<'_> {
                         "{} that stay in memory",
                         format_size(self.report.resident_bytes())
                     ),
-                    String::new(),
+                    format!(
+                        "first token after {}",
+                        words::seconds(prediction.first_pass_seconds)
+                    ),
                 ],
             ),
             (

@@ -229,10 +229,12 @@ impl Page {
     fn prediction(&mut self, report: &Report) {
         let prediction = &report.prediction;
         let resident = report.resident_bytes();
-        let parts = vec![said(format!(
+        let mut parts = vec![said(format!(
             "{} that stay in memory",
             format_size(resident)
         ))];
+        let first = words::seconds(prediction.first_pass_seconds);
+        parts.push(said(format!("first token after {first}")));
         self.timed("load", prediction.load_seconds, parts);
         let phase = |phase: &PhaseReport, what: &str| {
             let mut parts = vec![said(format!(
