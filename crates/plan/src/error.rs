@@ -54,6 +54,42 @@ pub enum Error {
         /// One of the model's that is much like it.
         nearest: Option<String>,
     },
+    /// A device map that cannot be read.
+    #[error(
+        "the device map cannot be read: {reason}; it is written as {{\"model.layers.0\": 0, \"lm_head\": \"disk\", \"\": \"cpu\"}}, \
+         or as YAML of the same"
+    )]
+    Map {
+        /// What is wrong with it, and where.
+        reason: String,
+    },
+    /// A tensor without a place.
+    #[error(
+        "the device map says nothing of `{name}`{}: add an entry for it, or one for all else, as in {{\"\": \"cpu\"}}",
+        and_more(*others)
+    )]
+    NotPlaced {
+        /// The first tensor without one.
+        name: String,
+        /// How many others have none.
+        others: usize,
+    },
+    /// A device that would hold more than it may.
+    #[error(
+        "the device map puts {} ({bytes} bytes) on {tier}{}, and its budget is {} ({budget} bytes): move some to \
+         another device, or raise {tier} in --max-memory",
+        format_size(*bytes), and_needs(*needs), format_size(*budget)
+    )]
+    OverBudget {
+        /// The device.
+        tier: Tier,
+        /// Weights and KV cache that would be on it, in bytes.
+        bytes: u64,
+        /// What is needed or left free besides, in bytes.
+        needs: u64,
+        /// Its budget, in bytes.
+        budget: u64,
+    },
     /// A strategy that [`assign`](crate::assign) does not know.
     #[error(
         "the strategy {strategy} is not one of Accelerate's: these are sequential, balanced and balanced_low_0"
@@ -131,6 +167,22 @@ pub enum Error {
 /// A question after what may have been meant.
 fn meant(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!(": is `{name}` meant?"))
+}
+
+/// The rest of a list.
+fn and_more(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        _ => format!(" and {others} more"),
+    }
+}
+
+/// What is needed besides weights.
+fn and_needs(needs: u64) -> String {
+    match needs {
+        0 => String::new(),
+        _ => format!(", which needs {} besides", format_size(needs)),
+    }
 }
 
 /// The rest of a list, and its verb.

@@ -2,10 +2,11 @@
 
 mod assign;
 mod balance;
-mod clean;
+pub(crate) mod clean;
 mod fill;
 mod largest;
-mod modules;
+pub(crate) mod modules;
+mod paths;
 mod worklist;
 
 pub use assign::assign;
@@ -66,6 +67,21 @@ pub struct Assignment {
     pub modules: Vec<(String, Tier)>,
     /// What a user should know of it.
     pub warnings: Vec<String>,
+}
+
+impl Assignment {
+    /// The map as Accelerate writes `hf_device_map`: modules and tensors by their paths, each with `cpu`, `disk` or the number
+    /// of a GPU. A [`ManualMap`](crate::ManualMap) reads it.
+    pub fn accelerate_json(&self) -> serde_json::Value {
+        let entries = self.modules.iter().map(|(path, tier)| {
+            let tier = match tier {
+                Tier::Gpu(number) => (*number).into(),
+                tier => tier.to_string().into(),
+            };
+            (path.clone(), tier)
+        });
+        entries.collect::<serde_json::Map<_, _>>().into()
+    }
 }
 
 #[cfg(test)]

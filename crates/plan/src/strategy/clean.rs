@@ -3,7 +3,7 @@ use crate::Tier;
 
 /// A map of as few modules as say the same as `places`: modules of which all parts are in one place are not divided. As in
 /// Accelerate, what is alone in a module keeps its own name.
-pub(super) fn clean(modules: &Modules<'_>, places: &[Option<Tier>]) -> Vec<(String, Tier)> {
+pub(crate) fn clean(modules: &Modules<'_>, places: &[Option<Tier>]) -> Vec<(String, Tier)> {
     let order = modules.outside_in();
     let mut parts = vec![Parts::None; modules.len()];
     for id in order.iter().rev() {

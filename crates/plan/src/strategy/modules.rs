@@ -1,19 +1,20 @@
+use super::paths::Paths;
 use crate::{Error, Tree};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 /// The number of a node in [`Modules`].
-pub(super) type NodeId = usize;
+pub(crate) type NodeId = usize;
 
 /// The whole model.
-pub(super) const ROOT: NodeId = 0;
+pub(crate) const ROOT: NodeId = 0;
 
 /// The modules of a model as the paths of its tensors tell them: a module is a prefix that ends at a dot. Modules are
 /// in the order in which they appear first.
-pub(super) struct Modules<'a> {
+pub(crate) struct Modules<'a> {
     nodes: Vec<Node<'a>>,
     /// What is never split, outermost first, in the order of the model: what a reserve must have room for.
-    pub(super) layers: Vec<NodeId>,
+    pub(crate) layers: Vec<NodeId>,
     /// Where tensors of tied groups are, in the order of the model.
     tied: Vec<Tie>,
     /// The tensors of each tied group, ordered by path.
@@ -23,20 +24,20 @@ pub(super) struct Modules<'a> {
 }
 
 /// A module, a tensor or a KV cache.
-pub(super) struct Node<'a> {
-    pub(super) path: &'a str,
-    pub(super) parent: NodeId,
-    pub(super) kind: Kind,
+pub(crate) struct Node<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) parent: NodeId,
+    pub(crate) kind: Kind,
     /// What it holds: tensors first, then modules, then buffers, as Accelerate goes through a module.
-    pub(super) children: Vec<NodeId>,
+    pub(crate) children: Vec<NodeId>,
     /// Bytes of all that is in it. Shared memory counts with its first tensor.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// Bytes of the buffers in it.
-    pub(super) buffers: u64,
+    pub(crate) buffers: u64,
     /// Whether a tensor in it is the first of its memory.
-    pub(super) counted: bool,
+    pub(crate) counted: bool,
     /// Whether its class is one that is not split.
-    pub(super) no_split: bool,
+    pub(crate) no_split: bool,
     /// Whether it has modules in it, with tensors or without.
     has_modules: bool,
     /// Its place in the model: of two nodes the one that contains the other comes before it.
@@ -51,7 +52,7 @@ pub(super) struct Node<'a> {
 
 /// What a node is, in the order in which a module's are gone through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A weight that the module itself holds.
     Parameter,
     /// A module.
@@ -72,7 +73,7 @@ impl<'a> Modules<'a> {
     ///
     /// # Errors
     /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
-    pub(super) fn new(tree: &'a Tree, no_split: &[String]) -> Result<Self, Error> {
+    pub(crate) fn new(tree: &'a Tree, no_split: &[String]) -> Result<Self, Error> {
         let names = check(tree)?;
         let mut modules = Self {
             nodes: vec![Node::new("", ROOT, Kind::Module)],
@@ -84,7 +85,7 @@ impl<'a> Modules<'a> {
         modules.nodes.reserve(names.len() * 3 / 2);
         let mut paths = Paths::default();
         for tensor in tree.tensors() {
-            let holder = paths.holder(&mut modules, &tensor.name);
+            let holder = paths.holder(&mut modules.nodes, &tensor.name);
             modules.tensors.push(modules.nodes.len());
             modules.nodes.push(Node::new(
                 &tensor.name,
@@ -109,50 +110,55 @@ impl<'a> Modules<'a> {
         Ok(modules)
     }
 
-    pub(super) fn node(&self, id: NodeId) -> &Node<'a> {
+    pub(crate) fn node(&self, id: NodeId) -> &Node<'a> {
         &self.nodes[id]
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// The nodes of the tensors, in the tree's order.
-    pub(super) fn tensors(&self) -> &[NodeId] {
+    pub(crate) fn tensors(&self) -> &[NodeId] {
         &self.tensors
     }
 
     /// Whether it can be replaced by what it holds.
-    pub(super) fn splits(&self, id: NodeId) -> bool {
+    pub(crate) fn splits(&self, id: NodeId) -> bool {
         let node = &self.nodes[id];
         node.kind == Kind::Module && node.has_modules && !node.no_split
     }
 
     /// Whether `outer` contains `inner` and is not it.
-    pub(super) fn contains(&self, outer: NodeId, inner: NodeId) -> bool {
+    pub(crate) fn contains(&self, outer: NodeId, inner: NodeId) -> bool {
         let (outer, inner) = (&self.nodes[outer], &self.nodes[inner]);
         outer.order < inner.order && inner.order < outer.end
     }
 
     /// The places in [`Self::layers`] of the layers in `id`.
-    pub(super) fn layers_in(&self, id: NodeId) -> Range<usize> {
+    pub(crate) fn layers_in(&self, id: NodeId) -> Range<usize> {
         self.nodes[id].layers.clone()
     }
 
     /// The tied groups that have tensors in `id`, a group once for each of these.
-    pub(super) fn groups_in(&self, id: NodeId) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn groups_in(&self, id: NodeId) -> impl Iterator<Item = usize> + '_ {
         self.tied[self.nodes[id].tied.clone()]
             .iter()
             .map(|tie| tie.group)
     }
 
     /// The tensors of a tied group, ordered by path.
-    pub(super) fn group(&self, group: usize) -> &[NodeId] {
+    pub(crate) fn group(&self, group: usize) -> &[NodeId] {
         &self.groups[group]
     }
 
+    /// The tensors of each tied group.
+    pub(crate) fn groups(&self) -> &[Vec<NodeId>] {
+        &self.groups
+    }
+
     /// All nodes, each after the one that holds it.
-    pub(super) fn outside_in(&self) -> Vec<NodeId> {
+    pub(crate) fn outside_in(&self) -> Vec<NodeId> {
         let mut order = vec![ROOT; self.nodes.len()];
         for (id, node) in self.nodes.iter().enumerate() {
             order[node.order] = id;
@@ -166,11 +172,11 @@ impl<'a> Modules<'a> {
             let node = &self.nodes[*id];
             let around = self.nodes[node.parent].path.len();
             let namesake = match node.path {
-                "" => Some(&ROOT),
-                path => paths.inner.get(&(node.parent, part(path, around))),
+                "" => Some(ROOT),
+                path => paths.inner(node.parent, around, path),
             };
             if let Some(module) = namesake {
-                self.nodes[*id].parent = *module;
+                self.nodes[*id].parent = module;
             }
         }
     }
@@ -318,7 +324,7 @@ impl<'a> Modules<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn new(path: &'a str, parent: NodeId, kind: Kind) -> Self {
+    pub(crate) fn new(path: &'a str, parent: NodeId, kind: Kind) -> Self {
         Self {
             path,
             parent,
@@ -334,82 +340,6 @@ impl<'a> Node<'a> {
             layers: 0..0,
             tied: 0..0,
         }
-    }
-}
-
-/// Modules by their path.
-#[derive(Default)]
-struct Paths<'a> {
-    /// The modules that one module holds, by the last part of their path.
-    inner: HashMap<(NodeId, &'a str), NodeId>,
-    /// The modules around the tensor that was seen last, with the length of their paths.
-    last: Vec<(usize, NodeId)>,
-    /// The path of that tensor.
-    name: &'a str,
-}
-
-/// Where the paths of modules end in the path of something in them.
-fn ends(path: &str) -> impl Iterator<Item = usize> + '_ {
-    // A dot at the begin ends no path: that of the whole model is empty.
-    path.match_indices('.')
-        .map(|(at, _)| at)
-        .filter(|at| *at > 0)
-}
-
-/// The last part of a path, which begins behind the path of the module around it.
-fn part(path: &str, around: usize) -> &str {
-    if around == 0 {
-        path
-    } else {
-        &path[around + 1..]
-    }
-}
-
-impl<'a> Paths<'a> {
-    /// The module that holds a tensor of this path.
-    fn holder(&mut self, modules: &mut Modules<'a>, name: &'a str) -> NodeId {
-        // Tensors of one module mostly follow each other.
-        let common = name
-            .bytes()
-            .zip(self.name.bytes())
-            .take_while(|(own, other)| own == other)
-            .count();
-        self.name = name;
-        while let Some((end, _)) = self.last.last()
-            && (*end > common || name.as_bytes().get(*end) != Some(&b'.'))
-        {
-            self.last.pop();
-        }
-        let (mut around, mut module) = self.last.last().copied().unwrap_or((0, ROOT));
-        let known = around;
-        for end in ends(&name[known..]).map(|end| known + end) {
-            let key = (module, part(&name[..end], around));
-            let new = modules.nodes.len();
-            let inner = *self.inner.entry(key).or_insert(new);
-            if inner == new {
-                modules
-                    .nodes
-                    .push(Node::new(&name[..end], module, Kind::Module));
-            }
-            (around, module) = (end, inner);
-            self.last.push((end, inner));
-        }
-        module
-    }
-
-    /// The innermost module whose path is `path` or leads to it; and whether it is the former.
-    fn find(&self, path: &str) -> (NodeId, bool) {
-        if path.is_empty() {
-            return (ROOT, true);
-        }
-        let (mut around, mut module) = (0, ROOT);
-        for end in ends(path).chain([path.len()]) {
-            match self.inner.get(&(module, part(&path[..end], around))) {
-                Some(inner) => (around, module) = (end, *inner),
-                None => return (module, false),
-            }
-        }
-        (module, true)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Models as PyTorch would make them.
 #![allow(dead_code)]
 
+pub mod random;
+
 use outsize_plan::{Assignment, Block, Budget, Dtype, Tensor, TensorKind, Tier, Tree, Work};
 use std::collections::BTreeMap;
 
