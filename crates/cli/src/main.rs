@@ -4,7 +4,9 @@
 mod args;
 mod demo;
 mod error;
+mod estimate;
 mod generation;
+mod hub;
 mod interrupt;
 mod logits;
 mod model;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args, began),
         Command::Logits(args) => logits::logits(&args),
         Command::Synth(args) => synth::synth(&args),
+        Command::Estimate(args) => estimate::estimate(&args),
         Command::Demo(args) => demo::demo(&args, began),
     });
     match done {

@@ -18,7 +18,9 @@ use outsize_plan::{Budget, DeviceMap};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
-pub(crate) use self::placement::{BUFFERS, options};
+pub(crate) use self::placement::{
+    BUFFERS, LARGEST_CHUNK, MIN_RING, RESIDENT_SET_VARIES, options, process_bytes,
+};
 use self::placement::{place, streamed_range};
 use crate::error::Error;
 use crate::generate::Decoder;
