@@ -41,6 +41,7 @@ macro_rules! failed {
 }
 
 failed!(
+    crate::hub::HubError,
     outsize::checkpoint::Error,
     outsize::generate::DescribeError,
     outsize::generate::Error,

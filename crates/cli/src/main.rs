@@ -7,7 +7,9 @@ mod cache;
 mod demo;
 mod env;
 mod error;
+mod estimate;
 mod generation;
+mod hub;
 mod interrupt;
 mod logits;
 mod model;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::plan(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Synth(args) => synth::synth(&args),
+        Command::Estimate(args) => estimate::estimate(&args),
         Command::Demo(args) => demo::demo(&args, began),
         Command::Env(args) => env::env(&args),
         Command::Bench(args) => bench::bench(&args),

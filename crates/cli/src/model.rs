@@ -1,11 +1,13 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{KvType, ModelArgs};
+use crate::args::ModelArgs;
 use crate::error::Failure;
+use crate::hub::{self, Address};
 use crate::interrupt;
-use outsize::generate::{Pipeline, Settings, Step, read_config};
-use outsize::models::{KvDtype, Logits, ModelConfig, WhenFull};
+use outsize::generate::{Described, Pipeline, Settings, Step, describe, read_config};
+use outsize::models::{Logits, ModelConfig, WhenFull};
 use outsize::plan::{Budget, Tier};
+use std::path::Path;
 
 /// Share of the available memory that is taken when no budget is given.
 const DEFAULT_SHARE: f64 = 0.9;
@@ -27,6 +29,36 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
         );
     }
     Ok(config)
+}
+
+/// What the planner can know of a model without its weights. `model` is a folder, a file, or the name of a model on the Hub: what is
+/// there is a path, and `hf://` before a name says that it is none.
+pub fn described(model: &str) -> Result<Described, Failure> {
+    let path = Path::new(model);
+    let (name, on_hub) = match model.strip_prefix("hf://") {
+        Some(name) => (name, true),
+        None => (model, false),
+    };
+    // A link to nothing is a path too: the error says so.
+    if !on_hub && path.symlink_metadata().is_ok() {
+        return Ok(describe(path)?);
+    }
+    let shown = || model.escape_debug().take(200).collect::<String>();
+    let Some(address) = Address::parse(name) else {
+        return Err(Failure::usage(format!(
+            "{}: no such file or folder; MODEL is a checkpoint's folder, a config.json, or a model on the Hub as org/name[@revision]",
+            shown()
+        )));
+    };
+    if !on_hub && Path::new(&address.org).is_dir() {
+        return Err(Failure::usage(format!(
+            "{shown}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
+             hf://{shown} for that",
+            shown = shown(),
+            org = address.org
+        )));
+    }
+    Ok(hub::describe_model(&hub::Settings::from_env()?, &address)?)
 }
 
 /// The budget: as given, or most of what this machine has left.
@@ -69,11 +101,7 @@ pub fn open(
         context: args.context.unwrap_or(purpose.context),
         prompt: purpose.prompt,
         logits: purpose.logits,
-        kv_dtype: match args.kv_dtype {
-            KvType::F32 => KvDtype::F32,
-            KvType::Bf16 => KvDtype::Bf16,
-            KvType::F16 => KvDtype::F16,
-        },
+        kv_dtype: args.kv_dtype.into(),
         when_full: purpose.when_full,
         stop: Some(interrupt::flag()),
     };

@@ -7,13 +7,14 @@ mod names;
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo};
-use outsize_models::{CacheOptions, Error as ModelError, ModelConfig};
-use outsize_plan::Tree;
+use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
+use outsize_plan::{Needs, Options, Tree};
 
 pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
 use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
+use crate::pipeline::{LARGEST_CHUNK, MIN_RING, RESIDENT_SET_VARIES, process_bytes};
 
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
@@ -221,6 +222,25 @@ impl Described {
             config.add_work(&mut self.tree, cache);
         }
     }
+
+    /// What [`Pipeline`](crate::Pipeline) plans with besides budget and KV cache, in passes over `tokens` tokens of each text, of which
+    /// the last one's logits are wanted: this process as it is now, activations, and the least ring. None if the architecture is not
+    /// built in.
+    pub fn options(&self, cache: &CacheOptions, tokens: usize) -> Option<Options> {
+        let config = self.config.as_ref()?;
+        Some(Options {
+            needs: Needs {
+                process: process_bytes() + RESIDENT_SET_VARIES,
+                activations: config.activation_bytes(tokens, cache, Logits::Last),
+                ..Needs::default()
+            },
+            min_ring: MIN_RING,
+            ..outsize_core::Options::default().plan()
+        })
+    }
+
+    /// Tokens that one pass over a long prompt takes if there is room.
+    pub const LONGEST_PASS: usize = LARGEST_CHUNK;
 }
 
 /// A cache for nothing: until somebody says for what the model is to run.

@@ -17,7 +17,7 @@ pub(crate) const PROCESS_SLACK: u64 = 20 << 20;
 
 /// What the resident set of the process differs by from one run to the next, in bytes: which pages of
 /// code the system maps around those that are touched.
-const RESIDENT_SET_VARIES: u64 = 1 << 20;
+pub(crate) const RESIDENT_SET_VARIES: u64 = 1 << 20;
 
 /// Tokens that one pass takes at most: beyond, activations cost memory and save little time.
 pub(crate) const LARGEST_CHUNK: usize = 512;
@@ -92,6 +92,11 @@ pub(crate) fn options(
     }
 }
 
+/// What the process takes besides the model, in bytes.
+pub(crate) fn process_bytes() -> u64 {
+    outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK
+}
+
 /// Places the model, with passes as long as the budget allows: each further pass over a long prompt
 /// reads all that is streamed again.
 pub(super) fn place(
@@ -102,7 +107,7 @@ pub(super) fn place(
     options: &mut Options,
 ) -> Result<(DeviceMap, usize), PipelineError> {
     let tree = outsize_core::tree(model, checkpoint, options)?;
-    let process = outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK;
+    let process = process_bytes();
     let cache = settings.cache();
     let mut chunk = settings
         .prompt
