@@ -6,6 +6,7 @@ mod terminal;
 
 pub use args::PlanArgs;
 
+use crate::cache;
 use crate::error::Failure;
 use crate::model;
 use crate::run::print;
@@ -13,7 +14,7 @@ use outsize::checkpoint::write_file;
 use outsize::generate::{ConfigText, Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
 use outsize::models::{KvDtype, presets};
-use outsize::plan::{Budget, Figures, ManualMap, ModelReport, Options, Planned, Report, infer};
+use outsize::plan::{Budget, Figures, ManualMap, ModelReport, Options, Planned, Report};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -34,7 +35,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let described = described(&args.model)?;
     let asked = purpose::asked(&args.purpose, &described)?;
     let machine = Machine::detect();
-    let (figures, figures_source) = figures(args, &machine)?;
+    let (figures, figures_source) = figures(args)?;
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
@@ -132,7 +133,7 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 /// The figures of this machine or of a file, and where they come from.
-fn figures(args: &PlanArgs, machine: &Machine) -> Result<(Figures, String), Failure> {
+fn figures(args: &PlanArgs) -> Result<(Figures, String), Failure> {
     match &args.purpose.figures {
         Some(path) => {
             let figures = read_figures(path)
@@ -140,9 +141,7 @@ fn figures(args: &PlanArgs, machine: &Machine) -> Result<(Figures, String), Fail
             Ok((figures, format!("of {}", path.display())))
         }
         None => {
-            let cache = crate::cache::folder().ok();
-            let (figures, source) =
-                outsize::machine::figures_for(machine, cache.as_deref(), Path::new(&args.model));
+            let (figures, source) = cache::figures(Path::new(&args.model));
             Ok((figures, source.note))
         }
     }
