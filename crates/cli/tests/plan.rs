@@ -335,7 +335,7 @@ fn bad_usage_is_said_in_one_line() {
     std::fs::create_dir(&empty).unwrap();
     let bare = path(&bare);
     let cases: [(&[&str], i32, &[&str]); 16] = [
-        (&["/no/such/model"], 2, &["/no/such/model", "llama-7b"]),
+        (&["/no/such/model"], 2, &["/no/such/model", "config.json"]),
         (&[path(&empty)], 1, &["config.json"]),
         (
             &[bare, "--max-memory", "8GB"],

@@ -1,5 +1,7 @@
 //! Plans of models that are described rather than opened.
 
+use std::collections::HashSet;
+
 use outsize_models::{CacheOptions, Logits, ModelConfig};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Needs, Options, Strategy, Tier, Tree, Workload,
@@ -99,9 +101,15 @@ impl Planner {
     /// The names that a checkpoint's modules have for tensors which are there under another one: a tied head's weight, and the
     /// table that it is.
     pub fn aliases(&self) -> Vec<(String, String)> {
+        let tensors = self.tree.blocks.iter().flat_map(|block| &block.tensors);
+        let names: HashSet<&str> = tensors.map(|tensor| tensor.name.as_str()).collect();
         let blocks = self.config.iter().flat_map(|config| config.blocks());
         blocks
             .filter_map(|block| Some((format!("{}.weight", block.name), block.tied_to?)))
+            // A checkpoint that is not as its configuration says may have both, or neither.
+            .filter(|(alias, name)| {
+                names.contains(name.as_str()) && !names.contains(alias.as_str())
+            })
             .collect()
     }
 
