@@ -98,7 +98,7 @@ fn the_drawing_keeps_to_its_width_and_colours_are_for_those_who_want_them() {
     );
     for part in [
         "cpu  ▕",
-        "model.layers.0-3 ",
+        "model.layers.",
         "per token",
         "+25 % memory:",
         "-25 % memory:",
