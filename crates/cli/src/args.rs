@@ -17,8 +17,12 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
+    /// Draw where everything would live under a memory budget, and predict how fast that would be
+    Plan(crate::plan::PlanArgs),
     /// Write the raw logits of some tokens as safetensors, to compare with other software
     Logits(LogitsArgs),
+    /// Say what memory a model takes, by the type of its weights, to run and to train
+    Estimate(EstimateArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
@@ -90,6 +94,16 @@ pub enum KvType {
     Bf16,
     /// 16-bit floats
     F16,
+}
+
+impl From<KvType> for outsize::models::KvDtype {
+    fn from(kind: KvType) -> Self {
+        match kind {
+            KvType::F32 => Self::F32,
+            KvType::Bf16 => Self::Bf16,
+            KvType::F16 => Self::F16,
+        }
+    }
 }
 
 /// What to do when the context is full.
@@ -194,6 +208,66 @@ pub struct LogitsArgs {
     /// Replace the file if it exists
     #[arg(long)]
     pub force: bool,
+}
+
+/// Types that weights can be estimated in.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EstimateDtype {
+    /// As the checkpoint stores them
+    Stored,
+    /// 64-bit floats
+    #[value(alias = "float64")]
+    F64,
+    /// 32-bit floats
+    #[value(alias = "float32")]
+    F32,
+    /// 16-bit floats
+    #[value(alias = "float16")]
+    F16,
+    /// Brain floats
+    #[value(alias = "bfloat16")]
+    Bf16,
+    /// 8-bit floats
+    #[value(alias = "fp8")]
+    F8,
+    /// 8-bit integers
+    Int8,
+    /// 4-bit floats
+    #[value(alias = "fp4")]
+    F4,
+    /// 4-bit integers
+    Int4,
+    /// 2-bit integers
+    Int2,
+}
+
+/// `outsize estimate`.
+#[derive(ClapArgs, Debug)]
+pub struct EstimateArgs {
+    /// A checkpoint's folder or file, a config.json, or a model on the Hub: org/name[@revision], of which only headers are fetched
+    pub model: String,
+    /// Types to keep the weights in, one row each
+    #[arg(
+        long,
+        value_enum,
+        num_args = 1..,
+        value_delimiter = ',',
+        value_name = "TYPE",
+        default_values = ["stored", "f32", "bf16", "int8", "int4"]
+    )]
+    pub dtypes: Vec<EstimateDtype>,
+    /// Tokens that each text may have [default: 4096, or what the model was made for if that is less]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// Texts at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
+    /// Type in which the keys and values of past tokens are kept
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub kv_dtype: KvType,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Types that a synthetic checkpoint can have.

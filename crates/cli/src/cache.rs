@@ -1,7 +1,9 @@
 //! The folder in which things are kept from one run to the next.
 
 use crate::error::Failure;
-use std::path::PathBuf;
+use outsize::machine::{Machine, Provenance, figures_for};
+use outsize::plan::Figures;
+use std::path::{Path, PathBuf};
 
 /// `$OUTSIZE_CACHE`, or the user's cache folder. It need not exist.
 pub fn folder() -> Result<PathBuf, Failure> {
@@ -16,4 +18,9 @@ pub fn folder() -> Result<PathBuf, Failure> {
                 )
             }),
     }
+}
+
+/// The figures for predicting how the model in a folder runs here, and where they came from.
+pub fn figures(model: &Path) -> (Figures, Provenance) {
+    figures_for(&Machine::detect(), folder().ok().as_deref(), model)
 }

@@ -41,7 +41,9 @@ macro_rules! failed {
 }
 
 failed!(
+    crate::hub::HubError,
     outsize::checkpoint::Error,
+    outsize::generate::DescribeError,
     outsize::generate::Error,
     outsize::generate::GenerateError<outsize::generate::PipelineError>,
     outsize::machine::Error,

@@ -1,13 +1,14 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{KvType, ModelArgs, PlaceArgs, StrategyArg};
+use crate::args::{ModelArgs, PlaceArgs, StrategyArg};
 use crate::cache;
 use crate::error::Failure;
+use crate::hub::{self, Address};
 use crate::interrupt;
 use outsize::core::Planning;
-use outsize::generate::{Pipeline, Settings, Step, read_config};
+use outsize::generate::{Described, Pipeline, Settings, Step, describe, read_config};
 use outsize::machine::Provenance;
-use outsize::models::{KvDtype, Logits, ModelConfig, WhenFull};
+use outsize::models::{Logits, ModelConfig, WhenFull};
 use outsize::plan::{Budget, ManualMap, Strategy, Tier, Workload, parse_size};
 use std::io::Read;
 use std::path::Path;
@@ -32,6 +33,36 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
         );
     }
     Ok(config)
+}
+
+/// What the planner can know of a model without its weights. `model` is a folder, a file, or the name of a model on the Hub: what is
+/// there is a path, and `hf://` before a name says that it is none.
+pub fn described(model: &str) -> Result<Described, Failure> {
+    let path = Path::new(model);
+    let (name, on_hub) = match model.strip_prefix("hf://") {
+        Some(name) => (name, true),
+        None => (model, false),
+    };
+    // A link to nothing is a path too: the error says so.
+    if !on_hub && path.symlink_metadata().is_ok() {
+        return Ok(describe(path)?);
+    }
+    let shown = || model.escape_debug().take(200).collect::<String>();
+    let Some(address) = Address::parse(name) else {
+        return Err(Failure::usage(format!(
+            "{}: no such file or folder; MODEL is a checkpoint's folder, a config.json, or a model on the Hub as org/name[@revision]",
+            shown()
+        )));
+    };
+    if !on_hub && Path::new(&address.org).is_dir() {
+        return Err(Failure::usage(format!(
+            "{shown}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
+             hf://{shown} for that",
+            shown = shown(),
+            org = address.org
+        )));
+    }
+    Ok(hub::describe_model(&hub::Settings::from_env()?, &address)?)
 }
 
 /// The budget: as given, or most of what this machine has left.
@@ -123,11 +154,7 @@ pub fn open(
         context: args.context.unwrap_or(purpose.context),
         prompt: purpose.prompt,
         logits: purpose.logits,
-        kv_dtype: match args.kv_dtype {
-            KvType::F32 => KvDtype::F32,
-            KvType::Bf16 => KvDtype::Bf16,
-            KvType::F16 => KvDtype::F16,
-        },
+        kv_dtype: args.kv_dtype.into(),
         when_full: purpose.when_full,
         stop: Some(interrupt::flag()),
     };

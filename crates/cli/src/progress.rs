@@ -37,6 +37,15 @@ pub fn activity() -> ProgressBar {
     }
 }
 
+/// A bar over a number of things, invisible where nobody would see it move.
+pub fn count(what: &str) -> ProgressBar {
+    let bar = bytes(0, what);
+    match ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len}") {
+        Ok(style) => bar.with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")),
+        Err(_) => bar,
+    }
+}
+
 /// How often a bar that follows a count looks at it.
 const LOOK: Duration = Duration::from_millis(100);
 

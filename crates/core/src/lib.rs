@@ -48,4 +48,4 @@ pub use outsize_plan::Access;
 pub use parameter::{Kind, Parameter, parameters};
 pub use planning::{Planning, decide};
 pub use streamed::Streamed;
-pub use tree::{plan, tree};
+pub use tree::{plan, planned_dtype, tree};

@@ -11,6 +11,7 @@
 
 mod byte_tokenizer;
 mod calibrate;
+mod describe;
 mod eos;
 mod error;
 mod generate;
@@ -18,6 +19,7 @@ mod generation_config;
 mod growth;
 mod json_file;
 mod pipeline;
+mod planning;
 mod sampling;
 mod shield;
 mod stop;
@@ -30,10 +32,12 @@ pub use calibrate::{
     CalibrateError, CalibrateOptions, CalibrateStep, DiskToMeasure, LEAST_CALIBRATION_BYTES,
     calibrate,
 };
+pub use describe::{ConfigText, DescribeError, Described, Source, describe};
 pub use error::Error;
 pub use generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};
 pub use generation_config::GenerationConfig;
 pub use pipeline::{Pipeline, PipelineError, Settings, Step, read_config};
+pub use planning::{Plan, Planner, Purpose};
 pub use sampling::{Sampler, Sampling};
 pub use shield::panic_is_caught;
 pub use stop::{StopScan, StopStrings};

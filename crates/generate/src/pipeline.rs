@@ -18,7 +18,11 @@ use outsize_plan::{Budget, DeviceMap, Prediction};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
-use self::placement::{Placed, options, place, streamed_range};
+pub(crate) use self::placement::{
+    BUFFERS, LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, RESIDENT_SET_VARIES, options, process_bytes,
+    steady,
+};
+use self::placement::{Placed, place, streamed_range};
 use crate::error::Error;
 use crate::generate::Decoder;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};

@@ -5,6 +5,7 @@ mod choose;
 mod file;
 mod identity;
 
+pub(crate) use check::check_figures;
 pub use choose::{Provenance, figures_for};
 pub use identity::Identity;
 

@@ -42,6 +42,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file with figures that was named is of no use.
+    #[error("{path} holds no figures of a machine: {reason}", path = .path.display())]
+    Figures {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The file with the machine's figures cannot be written.
     #[error("cannot write {path}: {source}", path = .path.display())]
     SaveCalibration {

@@ -94,26 +94,20 @@ impl KvCache {
     /// Bytes that such a cache holds.
     pub fn bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
         (0..config.num_hidden_layers)
-            .map(|layer| Self::layer_bytes(config, options, layer))
+            .map(|layer| Self::layer_bytes(config, layer, options))
             .fold(0u64, u64::saturating_add)
     }
 
-    /// What of them a layer's keys and values take.
-    pub fn layer_bytes(config: &ModelConfig, options: &CacheOptions, layer: usize) -> u64 {
-        let columns = window_and_capacity(config.window(layer), options).1;
-        Self::position_bytes(config, options).saturating_mul(columns as u64)
+    /// Bytes that such a cache holds of one layer.
+    pub fn layer_bytes(config: &ModelConfig, layer: usize, options: &CacheOptions) -> u64 {
+        let (_, capacity) = window_and_capacity(config.window(layer), options);
+        Self::column_bytes(config, options).saturating_mul(capacity as u64)
     }
 
-    /// Bytes that one position of all texts takes in a layer.
-    pub fn position_bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
+    /// Bytes that one position of all texts takes in each layer.
+    pub fn column_bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
         (2 * config.key_value_size() as u64 * options.dtype.bytes())
             .saturating_mul(options.batch as u64)
-    }
-
-    /// How many positions a token of the layer sees, its own included; nothing if all.
-    pub fn window(config: &ModelConfig, options: &CacheOptions, layer: usize) -> Option<usize> {
-        let seen = window_and_capacity(config.window(layer), options).0;
-        (seen < usize::MAX).then_some(seen)
     }
 
     /// What it was made for.
@@ -332,7 +326,7 @@ impl KvCache {
 }
 
 /// How many columns a token of a layer sees, its own included, and how many the layer holds.
-fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
+pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
     let context = match options.when_full {
         WhenFull::Refuse => usize::MAX,
         WhenFull::Slide => options.context,

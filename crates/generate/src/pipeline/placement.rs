@@ -6,27 +6,27 @@ use std::path::PathBuf;
 use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, FloatType, Options};
-use outsize_models::{CacheOptions, KvCache, LlamaForCausalLm, ModelConfig};
-use outsize_plan::{DeviceMap, Needs, Prediction, Residency, Tree, Work, Workload, predict};
+use outsize_models::{LlamaForCausalLm, ModelConfig};
+use outsize_plan::{DeviceMap, Needs, Prediction, Residency, Workload, predict};
 
 use super::{PipelineError, Settings};
 
 /// Memory that the process itself will take beyond what it has when a model is opened: code that is
 /// not yet touched, stacks of worker threads, small allocations and what the allocator keeps of them.
-const PROCESS_SLACK: u64 = 20 << 20;
+pub(crate) const PROCESS_SLACK: u64 = 20 << 20;
 
 /// What the resident set of the process differs by from one run to the next, in bytes: which pages of
 /// code the system maps around those that are touched.
-const RESIDENT_SET_VARIES: u64 = 1 << 20;
+pub(crate) const RESIDENT_SET_VARIES: u64 = 1 << 20;
 
 /// Tokens that one pass takes at most: beyond, activations cost memory and save little time.
-const LARGEST_CHUNK: usize = 512;
+pub(crate) const LARGEST_CHUNK: usize = 512;
 
 /// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
-const MIN_RING: u64 = 16 << 20;
+pub(crate) const MIN_RING: u64 = 16 << 20;
 
 /// Tensors of checkpoints that carry no weight: buffers which older versions saved.
-const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
+pub(crate) const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
 
 /// The file of which most is streamed, and where in it.
 pub(super) fn streamed_range(
@@ -49,7 +49,7 @@ pub(super) fn streamed_range(
 }
 
 /// How the checkpoint is dispatched.
-pub(super) fn options(
+pub(crate) fn options(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
     settings: &Settings,
@@ -101,6 +101,11 @@ pub(super) struct Placed {
     pub(super) chunk: usize,
 }
 
+/// What the process takes besides the model, in bytes.
+pub(crate) fn process_bytes() -> u64 {
+    outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK
+}
+
 /// Places the model, with passes as long as the budget allows: each further pass over a long prompt
 /// reads all that is streamed again.
 pub(super) fn place(
@@ -111,18 +116,17 @@ pub(super) fn place(
     options: &mut Options,
 ) -> Result<Placed, PipelineError> {
     let mut tree = outsize_core::tree(model, checkpoint, options)?;
-    let process = outsize_machine::current_rss().unwrap_or(0) + PROCESS_SLACK;
+    let process = process_bytes();
     let cache = settings.cache();
-    let in_layers = add_caches(&mut tree, config, &cache);
+    config.add_work(&mut tree, &cache);
     let mut chunk = settings
         .prompt
         .clamp(1, LARGEST_CHUNK)
         .min(settings.context);
     loop {
+        // Blocks say what their part of the KV cache takes.
         options.needs = Needs {
             process,
-            // That of layers counts with their blocks.
-            kv_cache: KvCache::bytes(config, &cache).saturating_sub(in_layers),
             activations: config.activation_bytes(chunk, &cache, settings.logits),
             ..Needs::default()
         };
@@ -151,28 +155,8 @@ pub(super) fn place(
     }
 }
 
-/// Says of each layer's block what it keeps of its text; gives the bytes that all of them keep.
-fn add_caches(tree: &mut Tree, config: &ModelConfig, cache: &CacheOptions) -> u64 {
-    let mut all = 0u64;
-    for block in &mut tree.blocks {
-        let layer = block.name.strip_prefix("model.layers.");
-        let layer = layer.and_then(|number| number.parse().ok());
-        if let Some(layer) = layer.filter(|layer| *layer < config.num_hidden_layers) {
-            let window = KvCache::window(config, cache, layer);
-            block.work = Work {
-                kv_bytes: KvCache::layer_bytes(config, cache, layer),
-                kv_bytes_per_position: KvCache::position_bytes(config, cache),
-                window: window.map(|window| window as u64),
-                flops_per_token: None,
-            };
-            all = all.saturating_add(block.work.kv_bytes);
-        }
-    }
-    all
-}
-
 /// The refusal, asking for a budget that will still do in the next run.
-fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
+pub(crate) fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
     match error {
         outsize_plan::Error::TooSmall(mut shortfall) => {
             shortfall.least = shortfall.least.saturating_add(RESIDENT_SET_VARIES);

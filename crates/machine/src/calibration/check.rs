@@ -1,7 +1,7 @@
 //! A calibration is read from a file, which anything may have written.
 
 use super::{Calibration, DiskFigures};
-use outsize_plan::{Link, Processor};
+use outsize_plan::{Figures, Link, Processor};
 
 /// The most disks, GPUs or measurements.
 pub(super) const MOST_ENTRIES: usize = 64;
@@ -29,22 +29,7 @@ impl Calibration {
         for name in &self.identity.gpus {
             text("identity.gpus", name)?;
         }
-        let figures = &self.figures;
-        link("figures.disk", &figures.disk)?;
-        rate(
-            "figures.copy_bytes_per_second",
-            figures.copy_bytes_per_second,
-        )?;
-        rate(
-            "figures.first_touch_bytes_per_second",
-            figures.first_touch_bytes_per_second,
-        )?;
-        processor("figures.cpu", &figures.cpu)?;
-        count("figures.gpus", figures.gpus.len())?;
-        for (number, gpu) in &figures.gpus {
-            processor(&format!("figures.gpus.{number}.processor"), &gpu.processor)?;
-            link(&format!("figures.gpus.{number}.upload"), &gpu.upload)?;
-        }
+        check_figures(&self.figures)?;
         count("disks", self.disks.len())?;
         for (at, disk) in self.disks.iter().enumerate() {
             disk_figures(&format!("disks[{at}]"), disk)?;
@@ -62,6 +47,29 @@ impl Calibration {
         }
         Ok(())
     }
+}
+
+/// Refuses figures that no machine has.
+///
+/// # Errors
+/// The field at fault and what is wrong with it.
+pub(crate) fn check_figures(figures: &Figures) -> Result<(), String> {
+    link("figures.disk", &figures.disk)?;
+    rate(
+        "figures.copy_bytes_per_second",
+        figures.copy_bytes_per_second,
+    )?;
+    rate(
+        "figures.first_touch_bytes_per_second",
+        figures.first_touch_bytes_per_second,
+    )?;
+    processor("figures.cpu", &figures.cpu)?;
+    count("figures.gpus", figures.gpus.len())?;
+    for (number, gpu) in &figures.gpus {
+        processor(&format!("figures.gpus.{number}.processor"), &gpu.processor)?;
+        link(&format!("figures.gpus.{number}.upload"), &gpu.upload)?;
+    }
+    Ok(())
 }
 
 fn disk_figures(name: &str, disk: &DiskFigures) -> Result<(), String> {

@@ -1,0 +1,195 @@
+//! `outsize estimate`: what memory a model takes, by the type of its weights.
+
+mod table;
+
+use crate::args::{EstimateArgs, EstimateDtype};
+use crate::error::Failure;
+use crate::model;
+use outsize::generate::{Described, Source};
+use outsize::models::{CacheOptions, MAX_BATCH, ModelConfig};
+use outsize::plan::{Dtype, Estimate, Passes, TensorKind, Tree, estimate as estimate_tree};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The context if none is asked for, in tokens, unless the model was made for less.
+const CONTEXT: usize = 4096;
+
+/// The result of `outsize estimate --json`. All sizes in bytes.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The model as it was named.
+    pub model: String,
+    /// `model_type` in its config.json.
+    pub architecture: Option<String>,
+    /// What the sizes come from: config, config and headers, or headers.
+    pub source: &'static str,
+    /// Values of all weights, as far as they are floating point numbers or integers of their own.
+    pub parameters: u64,
+    /// Tensors.
+    pub tensors: usize,
+    /// Bytes of weights and buffers by the type that they are stored in.
+    pub stored: BTreeMap<Dtype, u64>,
+    /// Tokens that each text may have; none if nothing is known of the KV cache.
+    pub context: Option<usize>,
+    /// Texts at once.
+    pub batch: usize,
+    /// The type of the KV cache.
+    pub kv_dtype: &'static str,
+    /// Tokens of each text in the longest pass.
+    pub pass: Option<usize>,
+    /// One for each type asked for, in that order.
+    pub estimates: Vec<Estimate>,
+    /// What should be known of them.
+    pub notes: Vec<String>,
+}
+
+/// Runs the command.
+pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
+    check_batch(args)?;
+    let described = model::described(&args.model)?;
+    let report = report(args, described)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    let width = console::Term::stdout()
+        .size_checked()
+        .map(|(_, width)| width);
+    crate::run::print(&table::text(&report, width.map(usize::from)))
+}
+
+fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
+    match args.batch {
+        1..=MAX_BATCH => Ok(()),
+        batch => Err(Failure::usage(format!(
+            "--batch {batch} is not possible: give 1 to {MAX_BATCH} texts"
+        ))),
+    }
+}
+
+/// The context asked for, if the model can have it.
+fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> {
+    let most = config.longest_context();
+    match args.context {
+        None => Ok(CONTEXT.min(most)),
+        Some(0) => Err(Failure::usage(
+            "--context 0 leaves no room for a token: give 1 or more",
+        )),
+        Some(context) if context > most => Err(Failure::usage(format!(
+            "--context {context} is more than the {most} tokens that this model was made for"
+        ))),
+        Some(context) => Ok(context),
+    }
+}
+
+fn report(args: &EstimateArgs, mut described: Described) -> Result<Report, Failure> {
+    let mut notes = std::mem::take(&mut described.notes);
+    let mut passes = None;
+    let mut running = None;
+    if let Some(config) = &described.config {
+        let cache = CacheOptions {
+            batch: args.batch,
+            dtype: args.kv_dtype.into(),
+            ..CacheOptions::new(context(args, config)?)
+        };
+        let pass = Described::LONGEST_PASS.min(cache.context);
+        running = Some((cache.context, pass));
+        described.set_cache(&cache);
+        passes = described
+            .options(&cache, pass)
+            .zip(described.options(&cache, 1))
+            .map(|(longest, shortest)| Passes { longest, shortest });
+    }
+    let tree = &described.tree;
+    let estimates: Vec<Estimate> = args
+        .dtypes
+        .iter()
+        .map(|dtype| estimate_tree(tree, planned(*dtype), passes.as_ref()))
+        .collect::<Result<_, _>>()?;
+    notes.extend(explanations(&described, &estimates));
+    let stored = estimate_tree(tree, None, None)?;
+    let kv_dtype: outsize::models::KvDtype = args.kv_dtype.into();
+    Ok(Report {
+        model: args.model.clone(),
+        architecture: described.architecture.clone(),
+        source: described.source.name(),
+        parameters: stored.parameters,
+        tensors: tree.blocks.iter().map(|block| block.tensors.len()).sum(),
+        stored: by_type(tree),
+        context: running.map(|(context, _)| context),
+        batch: args.batch,
+        kv_dtype: kv_dtype.name(),
+        pass: running.map(|(_, pass)| pass),
+        estimates,
+        notes,
+    })
+}
+
+fn planned(dtype: EstimateDtype) -> Option<Dtype> {
+    Some(match dtype {
+        EstimateDtype::Stored => return None,
+        EstimateDtype::F64 => Dtype::F64,
+        EstimateDtype::F32 => Dtype::F32,
+        EstimateDtype::F16 => Dtype::F16,
+        EstimateDtype::Bf16 => Dtype::Bf16,
+        EstimateDtype::F8 => Dtype::F8,
+        EstimateDtype::Int8 => Dtype::Int8,
+        EstimateDtype::F4 => Dtype::F4,
+        EstimateDtype::Int4 => Dtype::Int4,
+        EstimateDtype::Int2 => Dtype::Int2,
+    })
+}
+
+/// Bytes of tensors by the type that they are stored in.
+fn by_type(tree: &Tree) -> BTreeMap<Dtype, u64> {
+    let mut bytes: BTreeMap<Dtype, u64> = BTreeMap::new();
+    for tensor in tree.blocks.iter().flat_map(|block| &block.tensors) {
+        let sum = bytes.entry(tensor.dtype).or_default();
+        *sum = sum.saturating_add(tensor.stored_bytes);
+    }
+    bytes
+}
+
+/// What the figures count and what not, as far as there are such.
+fn explanations(described: &Described, estimates: &[Estimate]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if described.config.is_none() {
+        notes.push(match &described.architecture {
+            Some(name) => format!(
+                "KV cache and activations are unknown (the architecture {name} is not built in, or not as it is configured)"
+            ),
+            None => "KV cache and activations are unknown (there is no config.json that names the architecture)".to_owned(),
+        });
+    }
+    if described.source == Source::Headers {
+        notes.push(
+            "blocks are those that the tensors' names tell: the outermost numbered modules, and what is beside them".to_owned(),
+        );
+    }
+    let small = |estimate: &Estimate| estimate.dtype.is_some_and(|dtype| dtype.bits() < 16);
+    if estimates.iter().any(small) {
+        notes.push(
+            "types below 16 bits are for the matrices of the layers; embeddings, heads, norms and biases are counted as stored, \
+             and scales of quantised groups are not counted. outsize cannot run these types yet"
+                .to_owned(),
+        );
+    }
+    let integers = described
+        .tree
+        .blocks
+        .iter()
+        .flat_map(|block| &block.tensors)
+        .any(|tensor| {
+            tensor.kind == TensorKind::Parameter
+                && !tensor.dtype.is_float()
+                && tensor.shape.len() >= 2
+        });
+    if integers {
+        notes.push(
+            "weights that are stored as integers (quantised) are counted as they are in every row, and several values in one \
+             integer as one parameter"
+                .to_owned(),
+        );
+    }
+    notes
+}

@@ -1,0 +1,193 @@
+//! The table of `outsize estimate`.
+
+use super::Report;
+use outsize::plan::{Estimate, format_size};
+
+/// What is shown where nothing is known.
+const UNKNOWN: &str = "unknown";
+
+/// Titles of the columns.
+const TITLES: [&str; 8] = [
+    "weights in",
+    "weights",
+    "largest block",
+    "KV cache",
+    "activations",
+    "to run",
+    "at least",
+    "to train",
+];
+
+/// The report as text, in lines of at most `width` columns where the table can be had so; as wide as it likes without one.
+pub fn text(report: &Report, width: Option<usize>) -> String {
+    let rows: Vec<[String; 8]> = report
+        .estimates
+        .iter()
+        .map(|row| cells(row, report))
+        .collect();
+    let mut text = head(report);
+    text.push('\n');
+    let table = table(&rows);
+    let fits = |width| table.lines().all(|line| line.chars().count() <= width);
+    match width {
+        Some(width) if !fits(width) => text.push_str(&list(&rows)),
+        _ => text.push_str(&table),
+    }
+    text.push('\n');
+    for line in legend(report) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    for note in &report.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+fn head(report: &Report) -> String {
+    let architecture = report
+        .architecture
+        .as_deref()
+        .unwrap_or("architecture unknown");
+    let mut text = format!(
+        "{}: {architecture}, {} parameters in {} tensors, by its {}\n",
+        report.model.escape_debug(),
+        count(report.parameters),
+        report.tensors,
+        report.source
+    );
+    if let Some(context) = report.context {
+        text.push_str(&format!(
+            "{context} tokens of context, {}, KV cache in {}\n",
+            match report.batch {
+                1 => "one text".to_owned(),
+                batch => format!("{batch} texts"),
+            },
+            report.kv_dtype
+        ));
+    }
+    text
+}
+
+/// What the columns mean, those that are there.
+fn legend(report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(pass) = report.pass {
+        lines.push(format!(
+            "to run: weights, KV cache, activations of passes of {pass} tokens and the process itself, all in memory"
+        ));
+        lines.push(
+            "at least: the least --max-memory cpu= of `outsize run`; the rest is streamed from disk".to_owned(),
+        );
+    }
+    lines.push(
+        "to train: with Adam, without activations. f32: weights, gradients and two moments; 16 bits: these in f32, and a copy of \
+         the weights"
+            .to_owned(),
+    );
+    lines
+}
+
+fn cells(row: &Estimate, report: &Report) -> [String; 8] {
+    let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), format_size);
+    let largest = match &row.largest_block {
+        Some(block) => format!("{} {}", format_size(block.bytes), shown(&block.name)),
+        None => "none".to_owned(),
+    };
+    [
+        match row.dtype {
+            Some(dtype) => dtype.to_string(),
+            None => format!("as stored{}", stored(report)),
+        },
+        format_size(row.weights),
+        largest,
+        size(row.kv_cache),
+        size(row.activations),
+        size(row.resident),
+        size(row.least),
+        row.training
+            .map_or_else(|| "-".to_owned(), |training| format_size(training.total)),
+    ]
+}
+
+/// The type that all, or most, of the weights are stored in.
+fn stored(report: &Report) -> String {
+    let most = report.stored.iter().max_by_key(|(_, bytes)| **bytes);
+    match (most, report.stored.len()) {
+        (None, _) => String::new(),
+        (Some((dtype, _)), 1) => format!(" ({dtype})"),
+        (Some((dtype, _)), _) => format!(" (mostly {dtype})"),
+    }
+}
+
+/// A block's name, fit for a terminal and for a column.
+fn shown(name: &str) -> String {
+    const MOST: usize = 40;
+    let name = if name.is_empty() {
+        "(the model itself)"
+    } else {
+        name
+    };
+    let name: String = name.escape_debug().collect();
+    match name.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}…", &name[..cut]),
+        None => name,
+    }
+}
+
+/// One line for each type.
+fn table(rows: &[[String; 8]]) -> String {
+    let titles = TITLES.map(String::from);
+    let widths: [usize; 8] = std::array::from_fn(|column| {
+        let cells = rows.iter().chain([&titles]);
+        cells
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    });
+    let mut text = String::new();
+    for row in std::iter::once(&titles).chain(rows) {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Sizes to the right, words to the left.
+            line.push_str(&match column {
+                0 | 2 => format!("{cell:<width$}  "),
+                _ => format!("{cell:>width$}  "),
+            });
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// One line for each figure: for narrow terminals.
+fn list(rows: &[[String; 8]]) -> String {
+    let width = TITLES.iter().map(|title| title.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        for (title, cell) in TITLES.iter().zip(row) {
+            text.push_str(&format!("{title:<width$}  {cell}\n"));
+        }
+        text.push('\n');
+    }
+    text.pop();
+    text
+}
+
+/// A number of parameters, as people say it.
+fn count(parameters: u64) -> String {
+    let (scale, unit) = match parameters {
+        0..1_000 => return parameters.to_string(),
+        1_000..1_000_000 => (1e3, "k"),
+        1_000_000..1_000_000_000 => (1e6, "M"),
+        1_000_000_000..1_000_000_000_000 => (1e9, "B"),
+        _ => (1e12, "T"),
+    };
+    let value = parameters as f64 / scale;
+    match value {
+        100.0.. => format!("{value:.0} {unit}"),
+        10.0.. => format!("{value:.1} {unit}"),
+        _ => format!("{value:.2} {unit}"),
+    }
+}

@@ -1,0 +1,96 @@
+//! What the Hub's own software has downloaded to this machine.
+
+use super::{Address, Settings};
+use outsize::generate::Source;
+use std::path::{Path, PathBuf};
+
+/// The most bytes of a file that names a commit. Real ones have 40.
+const MOST_OF_REF: u64 = 1024;
+
+/// A model in the cache.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its files, as links.
+    pub folder: PathBuf,
+    /// The commit that it is of.
+    pub commit: String,
+}
+
+impl Snapshot {
+    /// Says where the figures come from.
+    pub fn note(&self, source: Source) -> String {
+        let Self { folder, commit } = self;
+        let weights = match source {
+            Source::Config => ", which has no weights of it",
+            Source::Both | Source::Headers => "",
+        };
+        format!(
+            "from the Hub's cache at commit {commit} ({}){weights}",
+            folder.display()
+        )
+    }
+}
+
+/// The model's files in the cache, if there are any.
+pub fn snapshot(settings: &Settings, address: &Address) -> Option<Snapshot> {
+    let folder = format!("models--{}--{}", address.org, address.name);
+    let folder = settings.cache.as_ref()?.join(folder);
+    let revision = address.revision();
+    let commit = match is_commit(revision) {
+        true => revision.to_owned(),
+        false => named(&folder.join("refs").join(revision))?,
+    };
+    let folder = folder.join("snapshots").join(&commit);
+    folder.is_dir().then_some(Snapshot { folder, commit })
+}
+
+/// The commit that a file names.
+fn named(path: &Path) -> Option<String> {
+    let size = path.metadata().ok().filter(|file| file.is_file())?.len();
+    let text = (size <= MOST_OF_REF).then(|| std::fs::read_to_string(path).ok())??;
+    let commit = text.trim();
+    is_commit(commit).then(|| commit.to_owned())
+}
+
+/// Whether a text is a whole commit: forty hexadecimal digits, which no path is.
+pub fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::time::Duration;
+
+    #[test]
+    fn snapshots_are_found_by_branch_and_by_commit() {
+        let place = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            endpoint: String::new(),
+            token: None,
+            offline: true,
+            cache: Some(place.path().to_owned()),
+            timeout: Duration::ZERO,
+        };
+        let find = |text: &str| snapshot(&settings, &Address::parse(text).unwrap());
+        assert_eq!(find("a/b"), None);
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let model = place.path().join("models--a--b");
+        fs::create_dir_all(model.join("refs/refs/pr")).unwrap();
+        fs::create_dir_all(model.join("snapshots").join(commit)).unwrap();
+        for name in ["main", "refs/pr/1"] {
+            fs::write(model.join("refs").join(name), commit).unwrap();
+        }
+        fs::write(model.join("refs/bad"), "../../../etc").unwrap();
+        fs::write(model.join("refs/gone"), "f".repeat(40)).unwrap();
+        for text in ["a/b", "a/b@main", "a/b@refs/pr/1", &format!("a/b@{commit}")] {
+            let found = find(text).unwrap();
+            assert_eq!(found.commit, commit, "{text}");
+            assert!(found.folder.ends_with(Path::new("snapshots").join(commit)));
+        }
+        for text in ["a/b@bad", "a/b@gone", "a/b@v2", "a/c"] {
+            assert_eq!(find(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `outsize plan`: where everything would live, and how fast that would be.
+
+mod args;
+mod purpose;
+mod terminal;
+
+pub use args::PlanArgs;
+
+use crate::cache;
+use crate::error::Failure;
+use crate::model;
+use crate::run::print;
+use outsize::checkpoint::write_file;
+use outsize::generate::{ConfigText, Described, Planner};
+use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
+use outsize::models::{KvDtype, presets};
+use outsize::plan::{Budget, Figures, ManualMap, ModelReport, Options, Planned, Report};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The largest device map that is read, in bytes.
+const LARGEST_MAP: u64 = 32 << 20;
+
+/// Runs the command.
+pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
+    let budget = match &args.max_memory {
+        Some(text) => {
+            Budget::parse(text).map_err(|error| Failure::usage(format!("--max-memory: {error}")))?
+        }
+        None => Budget::default(),
+    };
+    let placing = purpose::placing(&args.placing)?;
+    let casts = purpose::casts(&args.placing)?;
+    refuse_to_replace(args)?;
+    let described = described(&args.model)?;
+    let asked = purpose::asked(&args.purpose, &described)?;
+    let machine = Machine::detect();
+    let (figures, figures_source) = figures(args)?;
+    let held = outsize::machine::current_rss().unwrap_or(0);
+    let detected = detected_budget(&machine, held);
+    let full = complete_budget(&budget, &detected);
+    let mut notes = described.notes.clone();
+    notes.extend(purpose::notes(&described, &full, &figures));
+    let model = summary(&described, args);
+    let mut planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
+    planner.cast(&casts)?;
+    if let Some(path) = &args.device_map {
+        planner.place_by(manual(path)?);
+    }
+    let plan = planner.plan(&full)?;
+    notes.extend(plan.warnings);
+    let planned = Planned {
+        tree: planner.tree(),
+        map: &plan.map,
+        options: &plan.options,
+        model,
+        strategy: args.device_map.as_ref().map(|_| "manual"),
+        aliases: planner.aliases(),
+        detected: detected
+            .iter()
+            .map(|(tier, _)| *tier)
+            .filter(|tier| budget.get(*tier).is_none())
+            .collect(),
+        figures_source,
+        notes,
+    };
+    let report = Report::new(planned, |budget| Ok(planner.plan(budget)?.map));
+    write(args, &report)
+}
+
+/// Draws the plan where it is wanted.
+fn write(args: &PlanArgs, report: &Report) -> Result<(), Failure> {
+    if let Some(path) = &args.svg {
+        write_file(path, report.svg().as_bytes())?;
+        eprintln!("wrote {}", path.display());
+    }
+    match args.json {
+        true => print(&format!("{}\n", serde_json::to_string(report)?)),
+        false => print(&report.text(&terminal::style())),
+    }
+}
+
+/// A file of the user's is replaced only if that was said. Found out before anything else is done.
+fn refuse_to_replace(args: &PlanArgs) -> Result<(), Failure> {
+    match &args.svg {
+        Some(path) if path.exists() && !args.force => Err(Failure::usage(format!(
+            "{} exists; give --force to replace it",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The model in a folder or file, of a preset's name, or on the Hub.
+fn described(name: &str) -> Result<Described, Failure> {
+    match presets::config(name) {
+        Ok(text) if !Path::new(name).exists() => {
+            let config = ConfigText {
+                path: name.into(),
+                bytes: text.as_bytes().to_vec(),
+            };
+            Ok(Described::new(Path::new(name), Some(config), None)?)
+        }
+        _ => model::described(name),
+    }
+}
+
+/// The map in a file.
+fn manual(path: &Path) -> Result<ManualMap, Failure> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        Failure::Failed(format!("--device-map {}: {reason}", path.display()))
+    };
+    let text = read_text(path).map_err(|error| failed(&error))?;
+    ManualMap::parse(&text).map_err(|error| failed(&error))
+}
+
+/// A text file that is not absurdly large.
+fn read_text(path: &Path) -> io::Result<String> {
+    // A pipe would be waited for, and a device never end.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = String::new();
+    let read = std::fs::File::open(path)?
+        .take(LARGEST_MAP + 1)
+        .read_to_string(&mut text)?;
+    match read as u64 > LARGEST_MAP {
+        true => Err(io::Error::other(format!(
+            "it is larger than {LARGEST_MAP} bytes"
+        ))),
+        false => Ok(text),
+    }
+}
+
+/// The figures of this machine or of a file, and where they come from.
+fn figures(args: &PlanArgs) -> Result<(Figures, String), Failure> {
+    match &args.purpose.figures {
+        Some(path) => {
+            let figures = read_figures(path)
+                .map_err(|error| Failure::usage(format!("--figures: {error}")))?;
+            Ok((figures, format!("of {}", path.display())))
+        }
+        None => {
+            let (figures, source) = cache::figures(Path::new(&args.model));
+            Ok((figures, source.note))
+        }
+    }
+}
+
+/// What is said of the model itself.
+fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
+    let path = Path::new(&args.model);
+    // `.` and `..` have no name of their own.
+    let named = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = match named.file_name() {
+        Some(file) if file == "config.json" => named.parent().and_then(Path::file_name),
+        name => name,
+    };
+    let name = name.map_or_else(
+        || path.display().to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    ModelReport {
+        name,
+        architecture: described.architecture.clone(),
+        dtype: args.placing.dtype.clone(),
+        kv_dtype: described
+            .config
+            .as_ref()
+            .map(|_| KvDtype::from(args.purpose.kv_dtype).name().to_string()),
+        ..ModelReport::default()
+    }
+}

@@ -1,0 +1,205 @@
+//! A Hub that serves what a test says, and counts what it gave away.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// What was asked.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// Path and query.
+    pub path: String,
+    /// By lower-case names.
+    pub headers: BTreeMap<String, String>,
+    /// Bytes of the answer's body that went out.
+    pub sent: u64,
+}
+
+impl Asked {
+    pub fn range(&self) -> Option<Range<u64>> {
+        let (start, last) = self
+            .headers
+            .get("range")?
+            .strip_prefix("bytes=")?
+            .split_once('-')?;
+        Some(start.parse().unwrap()..last.parse::<u64>().unwrap() + 1)
+    }
+
+    /// The last part of the path.
+    pub fn file(&self) -> &str {
+        self.path.rsplit('/').next().unwrap()
+    }
+}
+
+/// What is answered.
+pub struct Reply {
+    pub status: u16,
+    /// Lines such as `Retry-After: 3`.
+    pub headers: Vec<String>,
+    pub body: Body,
+}
+
+pub enum Body {
+    /// With its length.
+    Bytes(Vec<u8>),
+    /// These bytes and then as many more as are taken; of a length that is claimed, if any is.
+    Endless(Vec<u8>, Option<u64>),
+    /// One byte every 200 ms.
+    Drip,
+    /// Nothing, not even a status, and the connection stays open.
+    Silence,
+}
+
+impl Reply {
+    pub fn new(status: u16, headers: &[&str], body: &[u8]) -> Self {
+        Self {
+            status,
+            headers: headers.iter().map(|line| line.to_string()).collect(),
+            body: Body::Bytes(body.to_vec()),
+        }
+    }
+
+    /// A file, or the range of it that was asked for.
+    pub fn file(bytes: &[u8], range: Option<Range<u64>>) -> Self {
+        let Some(range) = range else {
+            return Self::new(200, &[], bytes);
+        };
+        let len = bytes.len() as u64;
+        let end = range.end.min(len);
+        if range.start >= end {
+            return Self::new(416, &[&format!("Content-Range: bytes */{len}")], b"");
+        }
+        let part = &bytes[range.start as usize..end as usize];
+        let line = format!("Content-Range: bytes {}-{}/{len}", range.start, end - 1);
+        Self::new(206, &[&line], part)
+    }
+}
+
+/// A server that runs until the test ends.
+pub struct Server {
+    pub address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Server {
+    pub fn new(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let (list, answer) = (asked.clone(), Arc::new(answer));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (list, answer) = (list.clone(), answer.clone());
+                std::thread::spawn(move || serve(stream, &list, &*answer));
+            }
+        });
+        Self { address, asked }
+    }
+
+    /// The files of a folder, below any path.
+    pub fn of_folder(folder: &Path) -> Self {
+        let files = files(folder);
+        Self::new(move |asked| match files.get(asked.file()) {
+            Some(bytes) => Reply::file(bytes, asked.range()),
+            None => Reply::new(404, &["X-Error-Code: EntryNotFound"], b"Entry not found"),
+        })
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Everything that was asked so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    pub fn sent(&self) -> u64 {
+        self.asked().iter().map(|asked| asked.sent).sum()
+    }
+}
+
+pub fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = folder.read_dir().unwrap();
+    let file = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, std::fs::read(entry.path()).unwrap())
+    };
+    entries.map(file).collect()
+}
+
+fn serve(stream: TcpStream, list: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) -> Reply) {
+    let mut lines = BufReader::new(&stream).lines();
+    let Some(Ok(first)) = lines.next() else {
+        return;
+    };
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    let headers = lines
+        .map_while(Result::ok)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_lowercase(), value.trim().to_owned()))
+        })
+        .collect();
+    let asked = Asked {
+        path,
+        headers,
+        sent: 0,
+    };
+    let reply = answer(&asked);
+    let at = {
+        let mut list = list.lock().unwrap();
+        list.push(asked);
+        list.len() - 1
+    };
+    let sent = |bytes: usize| list.lock().unwrap()[at].sent += bytes as u64;
+    // That the other side hangs up is its right.
+    let _ = write(&stream, reply, sent);
+}
+
+fn write(mut stream: &TcpStream, reply: Reply, sent: impl Fn(usize)) -> std::io::Result<()> {
+    if matches!(reply.body, Body::Silence) {
+        std::thread::sleep(std::time::Duration::from_secs(30));
+        return Ok(());
+    }
+    let mut head = format!("HTTP/1.1 {} x\r\nConnection: close\r\n", reply.status);
+    for line in &reply.headers {
+        head.push_str(line);
+        head.push_str("\r\n");
+    }
+    let len = match &reply.body {
+        Body::Bytes(bytes) => Some(bytes.len() as u64),
+        Body::Endless(_, len) => *len,
+        Body::Drip => Some(1000),
+        Body::Silence => None,
+    };
+    if let Some(len) = len.filter(|_| !head.to_lowercase().contains("content-length")) {
+        head.push_str(&format!("Content-Length: {len}\r\n"));
+    }
+    head.push_str("\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut send = |bytes: &[u8]| {
+        stream.write_all(bytes)?;
+        sent(bytes.len());
+        Ok(())
+    };
+    match reply.body {
+        Body::Bytes(bytes) => send(&bytes),
+        Body::Endless(first, _) => {
+            send(&first)?;
+            loop {
+                send(&[b' '; 1 << 14])?;
+            }
+        }
+        Body::Drip => loop {
+            send(b" ")?;
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        },
+        Body::Silence => Ok(()),
+    }
+}
