@@ -132,7 +132,7 @@ pub fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(file).collect()
 }
 
-fn serve(stream: TcpStream, list: &Mutex<Vec<Asked>>, answer: &(dyn Fn(&Asked) -> Reply)) {
+fn serve(stream: TcpStream, list: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) -> Reply) {
     let mut lines = BufReader::new(&stream).lines();
     let Some(Ok(first)) = lines.next() else {
         return;
