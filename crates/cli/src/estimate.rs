@@ -6,7 +6,7 @@ use crate::args::{EstimateArgs, EstimateDtype};
 use crate::error::Failure;
 use crate::model;
 use outsize::generate::{Described, Source};
-use outsize::models::{CacheOptions, MAX_BATCH, ModelConfig};
+use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Dtype, Estimate, Passes, TensorKind, Tree, estimate as estimate_tree};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
 
 /// The context asked for, if the model can have it.
 fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> {
-    let most = config.longest_context();
+    let most = config.longest_context().min(MAX_CONTEXT);
     match args.context {
         None => Ok(CONTEXT.min(most)),
         Some(0) => Err(Failure::usage(
