@@ -48,6 +48,7 @@ mod masquerade;
 mod partial;
 mod remote;
 mod shown;
+mod small_file;
 mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
@@ -60,4 +61,5 @@ pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
 pub use remote::{Headers, Part, RemoteError, RemoteFile};
+pub use small_file::write_file;
 pub use writer::ShardWriter;

@@ -19,7 +19,8 @@ use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
 pub(crate) use self::placement::{
-    BUFFERS, LARGEST_CHUNK, MIN_RING, RESIDENT_SET_VARIES, options, process_bytes,
+    BUFFERS, LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, RESIDENT_SET_VARIES, options, process_bytes,
+    steady,
 };
 use self::placement::{place, streamed_range};
 use crate::error::Error;

@@ -41,3 +41,8 @@ mod weight;
 pub use isa::Isa;
 pub use linear::{embedding, linear};
 pub use weight::Weight;
+
+/// Threads that a large product is shared among: those of the current rayon pool.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}

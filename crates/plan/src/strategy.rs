@@ -1,5 +1,16 @@
 //! How places are chosen.
 
+mod assign;
+mod balance;
+pub(crate) mod clean;
+mod fill;
+mod largest;
+pub(crate) mod modules;
+mod paths;
+mod worklist;
+
+pub use assign::assign;
+
 use crate::Tier;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,6 +27,7 @@ pub enum Strategy {
     /// As Accelerate's: each GPU gets about the same.
     Balanced,
     /// As Accelerate's: the same, with as little as possible on the first GPU.
+    #[serde(rename = "balanced_low_0")]
     BalancedLow0,
 }
 
@@ -55,4 +67,32 @@ pub struct Assignment {
     pub modules: Vec<(String, Tier)>,
     /// What a user should know of it.
     pub warnings: Vec<String>,
+}
+
+impl Assignment {
+    /// The map as Accelerate writes `hf_device_map`: modules and tensors by their paths, each with `cpu`, `disk` or the number
+    /// of a GPU. A [`ManualMap`](crate::ManualMap) reads it.
+    pub fn accelerate_json(&self) -> serde_json::Value {
+        let entries = self.modules.iter().map(|(path, tier)| {
+            let tier = match tier {
+                Tier::Gpu(number) => (*number).into(),
+                tier => tier.to_string().into(),
+            };
+            (path.clone(), tier)
+        });
+        entries.collect::<serde_json::Map<_, _>>().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_serde() {
+        for strategy in Strategy::ALL {
+            let json = serde_json::to_string(&strategy).unwrap();
+            assert_eq!(json, format!("\"{strategy}\""));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use super::{PipelineError, Settings};
 
 /// Memory that the process itself will take beyond what it has when a model is opened: code that is
 /// not yet touched, stacks of worker threads, small allocations and what the allocator keeps of them.
-const PROCESS_SLACK: u64 = 20 << 20;
+pub(crate) const PROCESS_SLACK: u64 = 20 << 20;
 
 /// What the resident set of the process differs by from one run to the next, in bytes: which pages of
 /// code the system maps around those that are touched.
@@ -129,7 +129,7 @@ pub(super) fn place(
 }
 
 /// The refusal, asking for a budget that will still do in the next run.
-fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
+pub(crate) fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
     match error {
         outsize_plan::Error::TooSmall(mut shortfall) => {
             shortfall.least = shortfall.least.saturating_add(RESIDENT_SET_VARIES);

@@ -1,0 +1,293 @@
+use crate::budget::unique;
+use crate::nearest::nearest;
+use crate::strategy::clean::clean;
+use crate::strategy::modules::{Kind, Modules};
+use crate::{Assignment, Budget, Error, Options, Tier, Tree};
+use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+/// The most bytes that the text of a map may have.
+const MOST_BYTES: usize = 32 << 20;
+/// The most entries that it may have.
+const MOST_ENTRIES: usize = 1 << 20;
+
+/// Somebody's own choice of places: modules and tensors by their paths, each with its device. Of the entries whose path is that
+/// of a tensor or of a module around it, the longest holds for it; the empty path is that of the whole model.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ManualMap(BTreeMap<String, Tier>);
+
+impl ManualMap {
+    /// Reads JSON or YAML: `{"model.layers.0": 0, "lm_head": "disk", "": "cpu"}`, a device being the number of a GPU, `cpu`,
+    /// `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. What Accelerate and transformers write as `hf_device_map` is such a map,
+    /// and so are [`DeviceMap::accelerate_json`](crate::DeviceMap::accelerate_json) and
+    /// [`Assignment::accelerate_json`].
+    ///
+    /// No path may be given twice. YAML's merge keys, aliases and tags are not taken; a text has 32 MiB at most.
+    ///
+    /// # Errors
+    /// [`Error::Map`] with what is wrong and in which line.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let error = |reason: String| Error::Map {
+            reason: shown(&reason),
+        };
+        if text.len() > MOST_BYTES {
+            return Err(error(format!(
+                "it has {} bytes, and at most {MOST_BYTES} are read",
+                text.len()
+            )));
+        }
+        let entries = if text.trim_start().starts_with('{') {
+            // JSON is YAML too, of which it is the stricter and faster part: what it refuses may still be YAML.
+            serde_json::from_str(text).or_else(|json| match yaml(text) {
+                Ok(entries) if !json.is_data() => Ok(entries),
+                _ => Err(error(json.to_string())),
+            })?
+        } else {
+            yaml(text).map_err(error)?
+        };
+        let Entries(entries) = entries;
+        Ok(Self(
+            entries
+                .into_iter()
+                .map(|(path, Device(tier))| (path, tier))
+                .collect(),
+        ))
+    }
+
+    /// The entries by their paths.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Tier)> {
+        self.0.iter().map(|(path, tier)| (path.as_str(), *tier))
+    }
+
+    /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the others it must hold
+    /// weights, the KV cache of the blocks that are on it, and what `options` say is needed on it besides; and if
+    /// anything is on disk, neither [`Options::must_fit`] nor a budget of `disk=0` may rule it out.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`] for an entry that names nothing in the model, [`Error::NotPlaced`] for a tensor without an entry,
+    /// [`Error::Tied`] for tensors that share their memory and are not together, [`Error::OverBudget`] and
+    /// [`Error::DoesNotFit`] for what does not fit, [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+    pub fn assign(
+        &self,
+        tree: &Tree,
+        budget: &Budget,
+        options: &Options,
+    ) -> Result<Assignment, Error> {
+        let options = &tree.adjust(options);
+        let modules = Modules::new(tree, &[])?;
+        self.check_names(tree, &modules)?;
+        let mut places = vec![None; modules.len()];
+        for id in modules.outside_in() {
+            let node = modules.node(id);
+            // A cache is where its module is.
+            let own = (node.kind != Kind::Cache).then(|| self.0.get(node.path).copied());
+            places[id] = own.flatten().or(places[node.parent]);
+        }
+        let mut lost = modules.tensors().iter().filter(|id| places[**id].is_none());
+        if let Some(first) = lost.next() {
+            return Err(Error::NotPlaced {
+                name: modules.node(*first).path.to_string(),
+                others: lost.count(),
+            });
+        }
+        let tiers = modules
+            .tensors()
+            .iter()
+            .map(|id| places[*id].unwrap_or(Tier::Disk))
+            .collect();
+        for id in 0..modules.len() {
+            if modules.node(id).kind == Kind::Module {
+                places[id] = None;
+            }
+        }
+        check_ties(&modules, &places)?;
+        let map = clean(&modules, &places);
+        check_budgets(&modules, &places, &map, budget, options)?;
+        Ok(Assignment {
+            tiers,
+            modules: map,
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Every entry names something.
+    fn check_names(&self, tree: &Tree, modules: &Modules<'_>) -> Result<(), Error> {
+        let paths = || {
+            let nodes = (0..modules.len()).map(|id| modules.node(id));
+            nodes
+                .filter(|node| node.kind != Kind::Cache)
+                .map(|node| node.path)
+        };
+        let known: HashSet<&str> = paths().collect();
+        let unknown = |path: &&String| {
+            !known.contains(path.as_str()) && !tree.classes.contains_key(path.as_str())
+        };
+        match self.0.keys().find(unknown) {
+            None => Ok(()),
+            Some(path) => Err(Error::UnknownName {
+                name: shown(path),
+                nearest: nearest(path, paths()).map(shown),
+            }),
+        }
+    }
+}
+
+/// Tensors that share their memory are together.
+fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Error> {
+    for group in modules.groups() {
+        for pair in group.windows(2) {
+            if let [one, other] = pair
+                && let (Some(tier), Some(other_tier)) = (places[*one], places[*other])
+                && tier != other_tier
+            {
+                return Err(Error::Tied {
+                    name: modules.node(*one).path.to_string(),
+                    tier,
+                    other: modules.node(*other).path.to_string(),
+                    other_tier,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No device holds more than it may.
+fn check_budgets(
+    modules: &Modules<'_>,
+    places: &[Option<Tier>],
+    map: &[(String, Tier)],
+    budget: &Budget,
+    options: &Options,
+) -> Result<(), Error> {
+    let mut held: BTreeMap<Tier, u64> = BTreeMap::new();
+    for (id, tier) in places.iter().enumerate() {
+        if let Some(tier) = tier {
+            // The sum of all was checked.
+            *held.entry(*tier).or_default() += modules.node(id).size;
+        }
+    }
+    let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
+    if (options.must_fit || budget.get(Tier::Disk) == Some(0))
+        && let Some((name, _)) = on_disk.next()
+    {
+        return Err(Error::DoesNotFit {
+            name: name.clone(),
+            others: on_disk.count(),
+            bytes: held.get(&Tier::Disk).copied().unwrap_or(0),
+        });
+    }
+    for (tier, bytes) in held {
+        let needs = match tier {
+            Tier::Gpu(_) => options.gpu_activations,
+            Tier::Cpu => options.needs.sum(),
+            Tier::Disk => continue,
+        };
+        let needs = needs.saturating_add(options.reserve);
+        if let Some(budget) = budget.get(tier)
+            && bytes.saturating_add(needs) > budget
+        {
+            return Err(Error::OverBudget {
+                tier,
+                bytes,
+                needs,
+                budget,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A text from a file as a message shows it: escaped, so that no terminal obeys it, and short.
+fn shown(text: impl AsRef<str>) -> String {
+    const MOST: usize = 240;
+    let text = text.as_ref();
+    let mut shown: String = text
+        .chars()
+        .take(MOST)
+        .flat_map(|c| {
+            let escape = c.is_control();
+            let escaped = escape.then(|| c.escape_default()).into_iter().flatten();
+            escaped.chain((!escape).then_some(c))
+        })
+        .collect();
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// What YAML says.
+fn yaml(text: &str) -> Result<Entries, String> {
+    // A map of scalars: nothing in it is nested or repeated.
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: 2,
+            max_documents: 1,
+            max_nodes: 2 * MOST_ENTRIES + 2,
+            max_events: 3 * MOST_ENTRIES,
+            max_anchors: 0,
+            max_aliases: 0,
+        },
+        // `unique` says which key it is; and numbers are names here: 0x10 is not 16.
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::PassThrough,
+        with_snippet: false,
+        merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
+    };
+    let Entries(entries) =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+    // A text of nothing but blanks and comments is one, too.
+    if entries.is_empty() && !text.contains('{') {
+        return Err("it is empty".to_string());
+    }
+    Ok(Entries(entries))
+}
+
+/// A map in which no key comes twice.
+struct Entries(BTreeMap<String, Device>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        unique(deserializer).map(Self)
+    }
+}
+
+/// A device as anybody writes it.
+struct Device(Tier);
+
+impl<'de> Deserialize<'de> for Device {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AsDevice;
+
+        impl Visitor<'_> for AsDevice {
+            type Value = Device;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the number of a GPU, `cpu` or `disk`")
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Device, E> {
+                usize::try_from(number)
+                    .map(|number| Device(Tier::Gpu(number)))
+                    .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Device, E> {
+                u64::try_from(number)
+                    .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+                    .and_then(|number| self.visit_u64(number))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Device, E> {
+                text.strip_prefix("cuda:")
+                    .unwrap_or(text)
+                    .parse()
+                    .map(Device)
+                    .map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_any(AsDevice)
+    }
+}
