@@ -23,15 +23,13 @@ const COMPARISONS: usize = 1 << 16;
 /// # Errors
 /// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
 pub(crate) fn choose(scene: &Scene<'_>) -> Result<Placement, Error> {
-    let orders = [
-        Order::spread(&scene.groups),
-        Order::sequential(&scene.groups),
-    ];
+    let groups = &scene.groups;
     if scene.rooms.gpus.is_empty() {
-        let order = match spread_is_better(scene, &orders) {
-            true => &orders[0],
-            false => &orders[1],
-        };
+        let together = Order::together(groups);
+        let better = |order: &Order| is_better(scene, order, &together);
+        let order = Some(Order::spread(groups)).filter(better);
+        let order = order.or_else(|| Some(Order::sequential(groups)).filter(better));
+        let order = order.unwrap_or(together);
         let rest = Rest {
             scene,
             inside: vec![true; scene.groups.groups.len()],
@@ -40,7 +38,7 @@ pub(crate) fn choose(scene: &Scene<'_>) -> Result<Placement, Error> {
             .map(|block| scene.kv(block))
             .sum();
         let fit = rest
-            .fit(order, kv_cache)
+            .fit(&order, kv_cache)
             .map_err(|lack| lack.error(scene))?;
         let mut tiers = vec![Tier::Cpu; scene.groups.groups.len()];
         for at in &fit.streamed {
@@ -49,13 +47,16 @@ pub(crate) fn choose(scene: &Scene<'_>) -> Result<Placement, Error> {
         let none = vec![None; scene.tree.blocks.len()];
         return Ok(scene.placement(tiers, &none, &fit, Streaming::None));
     }
+    let orders = [Order::spread(groups), Order::together(groups)];
     Search::new(scene, &orders).run()
 }
 
-/// Whether what stays should be spread over the blocks: if that is never predicted slower than filling memory in the
-/// order of execution, whatever the budget. The choice must not depend on the budget, or a larger one could stream
-/// more.
-fn spread_is_better(scene: &Scene<'_>, [spread, sequential]: &[Order; 2]) -> bool {
+/// Whether filling memory in an order is never predicted slower than in another, whatever the budget: the choice must not depend
+/// on the budget, or a larger one could stream more.
+fn is_better(scene: &Scene<'_>, order: &Order, than: &Order) -> bool {
+    if order == than {
+        return true;
+    }
     let groups = &scene.groups;
     let all: u64 = groups.groups.iter().map(|group| group.footprint).sum();
     let most = all.saturating_add(3 * groups.groups.iter().map(|g| g.largest).max().unwrap_or(0));
@@ -74,11 +75,11 @@ fn spread_is_better(scene: &Scene<'_>, [spread, sequential]: &[Order; 2]) -> boo
                 .decode,
         )
     };
-    let samples = (COMPARISONS / spread.len().max(1)).clamp(8, 512) as u64;
+    let samples = (COMPARISONS / order.len().max(1)).clamp(8, 512) as u64;
     (0..=samples).all(|sample| {
         let memory = (u128::from(most) * u128::from(sample) / u128::from(samples)) as u64;
-        match (seconds(spread, memory), seconds(sequential, memory)) {
-            (Some(spread), Some(sequential)) => spread <= sequential * (1.0 + 1e-9),
+        match (seconds(order, memory), seconds(than, memory)) {
+            (Some(one), Some(other)) => one <= other * (1.0 + 1e-9),
             (None, Some(_)) => false,
             _ => true,
         }

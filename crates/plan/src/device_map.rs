@@ -52,7 +52,7 @@ pub struct TierUse {
     pub tier: Tier,
     /// What may be held on it; nothing if that is not bounded.
     pub budget: Option<u64>,
-    /// Weights that stay, whole pages included; on disk, those that are streamed.
+    /// Weights that stay, in main memory in whole pages; on disk, those that are streamed.
     pub weights: u64,
     /// The ring through which others are streamed to it.
     pub ring: u64,
@@ -139,13 +139,13 @@ impl DeviceMap {
         for (group, tier) in groups.groups.iter().zip(&placement.tiers) {
             map.total_bytes += group.bytes;
             let held = match tier {
-                Tier::Disk => group.bytes,
-                Tier::Gpu(_) | Tier::Cpu => {
-                    map.resident_bytes += group.bytes;
-                    map.resident_stored_bytes += group.stored;
-                    group.footprint
-                }
+                Tier::Cpu => group.footprint,
+                Tier::Gpu(_) | Tier::Disk => group.bytes,
             };
+            if *tier != Tier::Disk {
+                map.resident_bytes += group.bytes;
+                map.resident_stored_bytes += group.stored;
+            }
             *weights.entry(*tier).or_default() += held;
         }
         map.resident_footprint = weights.get(&Tier::Cpu).copied().unwrap_or(0);

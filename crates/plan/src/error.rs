@@ -90,27 +90,6 @@ pub enum Error {
         /// Its budget, in bytes.
         budget: u64,
     },
-    /// A strategy that [`assign`](crate::assign) does not know.
-    #[error(
-        "the strategy {strategy} is not one of Accelerate's: these are sequential, balanced and balanced_low_0"
-    )]
-    NotAssigned {
-        /// The strategy.
-        strategy: Strategy,
-    },
-    /// Something would be on disk, which was ruled out.
-    #[error(
-        "`{name}`{} not fit: {} ({bytes} bytes) would have to stay on disk, which the options rule out; raise the \
-         budgets, or let weights stay on disk", and_others(*others), format_size(*bytes)
-    )]
-    DoesNotFit {
-        /// The first module or tensor that has no place.
-        name: String,
-        /// How many others have none.
-        others: usize,
-        /// What all of them take, in bytes.
-        bytes: u64,
-    },
     /// Something would be streamed from disk that may not.
     #[error(
         "the model does not fit into memory, which it must: {lacking} bytes are lacking ({}); give cpu={least} in --max-memory, \
@@ -158,6 +137,27 @@ pub enum Error {
         other: String,
         /// The other's place.
         other_tier: Tier,
+    },
+    /// A strategy that [`assign`](crate::assign) does not know.
+    #[error(
+        "the strategy {strategy} is not one of Accelerate's: these are sequential, balanced and balanced_low_0"
+    )]
+    NotAssigned {
+        /// The strategy.
+        strategy: Strategy,
+    },
+    /// Something would be on disk, which was ruled out.
+    #[error(
+        "`{name}`{} not fit: {} ({bytes} bytes) would have to stay on disk, which the options rule out; raise the \
+         budgets, or let weights stay on disk", and_others(*others), format_size(*bytes)
+    )]
+    DoesNotFit {
+        /// The first module or tensor that has no place.
+        name: String,
+        /// How many others have none.
+        others: usize,
+        /// What all of them take, in bytes.
+        bytes: u64,
     },
     /// The model does not run in the budget, whatever is streamed.
     #[error("{0}")]

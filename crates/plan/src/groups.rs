@@ -10,6 +10,8 @@ pub(crate) struct Groups {
     pub(crate) groups: Vec<Group>,
     /// For each tensor, in the tree's order, its group.
     pub(crate) of_tensor: Vec<usize>,
+    /// For each block, the first of those that it shares memory with, directly or through others; itself if with none.
+    pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
 }
@@ -120,6 +122,7 @@ impl Groups {
             group.stays = group.only_stays || group.bytes < options.small_tensor;
         }
         Ok(Self {
+            anchors: anchors(tree.blocks.len(), &groups),
             groups,
             of_tensor,
             holders: holders.count,
@@ -134,6 +137,27 @@ impl Groups {
         }
         demand.ring()
     }
+}
+
+fn anchors(blocks: usize, groups: &[Group]) -> Vec<usize> {
+    let mut first: Vec<usize> = (0..blocks).collect();
+    fn find(first: &mut [usize], mut block: usize) -> usize {
+        while first[block] != block {
+            first[block] = first[first[block]];
+            block = first[block];
+        }
+        block
+    }
+    for group in groups {
+        for other in &group.more {
+            let (a, b) = (
+                find(&mut first, group.first.block),
+                find(&mut first, other.block),
+            );
+            first[a.max(b)] = a.min(b);
+        }
+    }
+    (0..blocks).map(|block| find(&mut first, block)).collect()
 }
 
 /// What streaming some groups takes, added up one by one.

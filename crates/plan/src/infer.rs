@@ -5,6 +5,7 @@ use crate::steps::{Fit, Order};
 use crate::tree::PAGE;
 use crate::{
     Assignment, Budget, DeviceMap, Error, Needs, Options, Shortfall, Strategy, Tensor, Tier, Tree,
+    assign,
 };
 
 /// Decides where each tensor of `tree` lives and where each block computes, so that weights, rings, KV cache and needs stay
@@ -20,14 +21,50 @@ use crate::{
 /// [can only stay](crate::Tensor::always_resident). Tensors that share their memory stay together. A larger budget is never
 /// predicted slower, and without GPUs it never streams more.
 ///
+/// The other strategies are Accelerate's, see [`assign`], and what they decide is carried out as
+/// [`from_assignment`] says. Rings and whole pages, of which they know nothing, are taken off the budgets that they are
+/// given.
+///
 /// # Errors
 /// [`Error::TooSmall`] with the least budget that would do; [`Error::MustFit`] if something would be on disk that may not;
 /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
 pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
+    if options.strategy != Strategy::Auto {
+        return assigned(tree, budget, options);
+    }
     let options = &tree.adjust(options);
     let scene = Scene::new(tree, budget, options)?;
     let placement = auto::choose(&scene)?;
     Ok(DeviceMap::new(&scene, &placement, budget, Strategy::Auto))
+}
+
+/// How often a strategy of Accelerate's is asked again with less.
+const ATTEMPTS: usize = 16;
+
+/// The map of a strategy of Accelerate's.
+fn assigned(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
+    let mut given = budget.clone();
+    if given.get(Tier::Cpu).is_none() {
+        given.set(Tier::Cpu, u64::MAX);
+    }
+    for _ in 1..ATTEMPTS {
+        let assignment = assign(tree, &given, options)?;
+        match from_assignment(tree, &assignment, budget, options) {
+            Err(Error::TooSmall(Shortfall {
+                tier,
+                budget,
+                least,
+                ..
+            })) if budget > 0 => {
+                let Some(now) = given.get(tier).filter(|now| *now > 0) else {
+                    break;
+                };
+                given.set(tier, now.saturating_sub(least - budget));
+            }
+            outcome => return outcome,
+        }
+    }
+    from_assignment(tree, &assign(tree, &given, options)?, budget, options)
 }
 
 /// As [`infer`], but `stays` says which tensors stay in main memory. Tensors that share their memory stay if
@@ -143,7 +180,7 @@ fn fixed(
     streaming: Streaming,
 ) -> Result<Placement, Error> {
     let groups = &scene.groups;
-    let order = Order::sequential(groups);
+    let order = Order::together(groups);
     let mut rest = Streamed::new(groups, scene.options.min_ring);
     // Whoever chose may let small tensors stream, which no order does.
     let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
@@ -167,7 +204,7 @@ fn fixed(
             .iter()
             .zip(&groups.groups)
             .filter(|(on, _)| **on == tier);
-        let resident = all.map(|(_, group)| group.footprint).sum::<u64>();
+        let resident = all.map(|(_, group)| group.bytes).sum::<u64>();
         return Err(Error::TooSmall(Shortfall {
             tier,
             budget: budget.get(tier).unwrap_or(0),
@@ -367,11 +404,14 @@ mod tests {
         let map = infer(&tree, &cpu(all), &Options::default()).unwrap();
         assert_eq!(resident(&map).len(), 6);
         assert_eq!(map.resident_bytes(), 80 * MIB + 4096);
-        let map = infer(&tree, &cpu(all - 1), &Options::default()).unwrap();
-        assert_eq!(map.residency("embed.w"), Some(Residency::Streamed));
-        assert_eq!(map.residency("head.w"), Some(Residency::Streamed));
-        // The layers fit beside two tiles; the embedding's use by rows does not count.
-        assert_eq!(map.streamed_bytes(), 40 * MIB);
+        let least = 2 * unit_footprint(10 * MIB) + 4 * unit_footprint(1024);
+        for budget in [all - 1, least] {
+            let map = infer(&tree, &cpu(budget), &Options::default()).unwrap();
+            assert_eq!(map.residency("embed.w"), map.residency("head.w"));
+        }
+        let map = infer(&tree, &cpu(least), &Options::default()).unwrap();
+        // The embedding's use by rows does not count.
+        assert_eq!(map.streamed_bytes(), 80 * MIB);
     }
 
     #[test]

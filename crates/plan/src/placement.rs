@@ -112,7 +112,7 @@ impl<'a> Scene<'a> {
 
     /// Where a block computes that is on no GPU: when tokens are made, and over a prompt.
     pub(crate) fn executors(&self, block: usize, streaming: Streaming) -> (Tier, Tier) {
-        let Some(at) = streaming.gpu() else {
+        let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
         let GpuRoom {

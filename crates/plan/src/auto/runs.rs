@@ -9,44 +9,26 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Item {
     pub(super) blocks: Vec<usize>,
-    /// Memory of its weights.
-    pub(super) footprint: u64,
+    /// Bytes of its weights.
+    pub(super) bytes: u64,
     /// Whether a pass reads nothing but single rows of it.
     pub(super) only_rows: bool,
 }
 
 /// The items in the order of execution, and for each group its item.
 pub(super) fn items(scene: &Scene<'_>) -> (Vec<Item>, Vec<usize>) {
-    let blocks = scene.tree.blocks.len();
-    // The first block of those that each is tied to.
-    let mut first: Vec<usize> = (0..blocks).collect();
-    fn find(first: &mut [usize], mut block: usize) -> usize {
-        while first[block] != block {
-            first[block] = first[first[block]];
-            block = first[block];
-        }
-        block
-    }
-    for group in &scene.groups.groups {
-        let mut uses = group.uses().map(|one| one.block);
-        let Some(one) = uses.next() else { continue };
-        for other in uses {
-            let (a, b) = (find(&mut first, one), find(&mut first, other));
-            first[a.max(b)] = a.min(b);
-        }
-    }
+    let anchors = &scene.groups.anchors;
     let mut items: Vec<Item> = Vec::new();
-    let mut item_of_block = vec![0; blocks];
-    for block in 0..blocks {
-        let root = find(&mut first, block);
-        if root == block {
+    let mut item_of_block = vec![0; anchors.len()];
+    for (block, anchor) in anchors.iter().enumerate() {
+        if *anchor == block {
             item_of_block[block] = items.len();
             items.push(Item {
                 only_rows: true,
                 ..Item::default()
             });
         } else {
-            item_of_block[block] = item_of_block[root];
+            item_of_block[block] = item_of_block[*anchor];
         }
         let item = &mut items[item_of_block[block]];
         item.blocks.push(block);
@@ -64,7 +46,7 @@ pub(super) fn items(scene: &Scene<'_>) -> (Vec<Item>, Vec<usize>) {
         })
         .collect();
     for (group, item) in scene.groups.groups.iter().zip(&item_of) {
-        items[*item].footprint += group.footprint;
+        items[*item].bytes += group.bytes;
     }
     (items, item_of)
 }
@@ -113,7 +95,7 @@ impl Runs {
         for (at, item) in sequence.iter().enumerate() {
             let item = &items[*item];
             let kv: u64 = item.blocks.iter().map(|block| scene.kv(*block)).sum();
-            bytes[at + 1] = bytes[at] + item.footprint + kv;
+            bytes[at + 1] = bytes[at] + item.bytes + kv;
         }
         // What items from each one on take that are computed elsewhere: time, and cache on the GPU that they are streamed to.
         let mut rest = vec![0.0; count + 1];

@@ -184,14 +184,10 @@ impl Unchecked {
                 format!("block `{name}` is copied to a GPU and computes on none")
             })?;
         }
-        for (what, bytes) in [(
-            "streamed_bytes",
-            sum(self.blocks.iter().map(|block| block.streamed_bytes)),
-        )] {
-            ensure(bytes == Some(self.streamed_bytes), || {
-                format!("{what} is not the sum over its blocks")
-            })?;
-        }
+        let streamed = sum(self.blocks.iter().map(|block| block.streamed_bytes));
+        ensure(streamed == Some(self.streamed_bytes), || {
+            "streamed_bytes is not the sum over its blocks".to_string()
+        })?;
         ensure(
             sum(self.blocks.iter().map(|block| block.bytes)).is_some(),
             || "its blocks have more bytes than 64 bits can say".to_string(),

@@ -5,6 +5,7 @@ use outsize_plan::{
     Workload,
 };
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 fn access() -> impl Strategy<Value = Access> {
     prop_oneof![1 => Just(Access::Whole), 3 => Just(Access::Tiles), 1 => Just(Access::Rows)]
@@ -43,7 +44,18 @@ fn work() -> impl Strategy<Value = Work> {
 }
 
 /// Names and classes of blocks, which all have the class `Layer`.
-fn named(blocks: Vec<(Vec<Tensor>, Work)>) -> Tree {
+fn named(mut blocks: Vec<(Vec<Tensor>, Work)>) -> Tree {
+    // What shares memory has one size.
+    let mut tied: HashMap<String, Tensor> = HashMap::new();
+    for tensor in blocks.iter_mut().flat_map(|(tensors, _)| tensors) {
+        if let Some(key) = tensor.tied.clone() {
+            let first = tied.entry(key).or_insert_with(|| tensor.clone());
+            *tensor = Tensor {
+                access: tensor.access,
+                ..first.clone()
+            };
+        }
+    }
     let blocks = blocks
         .into_iter()
         .enumerate()
@@ -71,13 +83,13 @@ fn named(blocks: Vec<(Vec<Tensor>, Work)>) -> Tree {
 
 /// Blocks that are all different.
 pub fn uneven(blocks: std::ops::Range<usize>) -> impl Strategy<Value = Tree> {
-    let block = (prop::collection::vec(tensor(), 0..4), work());
+    let block = (prop::collection::vec(tensor(), 1..4), work());
     prop::collection::vec(block, blocks).prop_map(named)
 }
 
 /// Equal blocks between two others, as most models have them.
 pub fn even(blocks: std::ops::Range<usize>) -> impl Strategy<Value = Tree> {
-    let block = || (prop::collection::vec(tensor(), 0..6), work());
+    let block = || (prop::collection::vec(tensor(), 1..6), work());
     (block(), block(), block(), blocks).prop_map(|(first, mut layer, last, count)| {
         for tensor in &mut layer.0 {
             tensor.tied = None;
