@@ -9,8 +9,9 @@ pub use args::PlanArgs;
 use crate::error::Failure;
 use crate::run::print;
 use outsize::checkpoint::write_file;
-use outsize::generate::{Described, Planner, describe};
+use outsize::generate::{ConfigText, Described, Planner, describe};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
+use outsize::models::presets;
 use outsize::plan::{Budget, Figures, ModelReport, Options, Planned, Report, infer};
 use std::path::Path;
 
@@ -80,10 +81,22 @@ fn refuse_to_replace(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
-/// The model in a folder or file, of a preset's name, or on the Hub.
+/// The model in a folder or file, or of a preset's name.
 fn described(path: &Path) -> Result<Described, Failure> {
-    match path.to_str() {
-        Some(model) => crate::model::described(model),
+    let preset = path.to_str().and_then(|name| presets::config(name).ok());
+    match preset.filter(|_| !path.exists()) {
+        Some(text) => {
+            let config = ConfigText {
+                path: path.to_owned(),
+                bytes: text.as_bytes().to_vec(),
+            };
+            Ok(Described::new(path, Some(config), None)?)
+        }
+        None if !path.exists() => Err(Failure::usage(format!(
+            "{} is neither a folder nor a file, nor a preset ({})",
+            path.display(),
+            presets::names().collect::<Vec<_>>().join(", ")
+        ))),
         None => Ok(describe(path)?),
     }
 }
