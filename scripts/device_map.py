@@ -65,6 +65,15 @@ def logits(model):
         return model(IDS).logits
 
 
+def dispatched(model, folder, device_map):
+    """Its logits when Accelerate has placed it."""
+    with tempfile.TemporaryDirectory() as offload:
+        model = load_checkpoint_and_dispatch(
+            model, str(folder), device_map=device_map, offload_folder=offload, dtype=torch.float32
+        )
+        return logits(model)
+
+
 def least(binary, folder):
     """The least budget that `outsize plan` asks for."""
     message = outsize(binary, "plan", folder, "--max-memory", "cpu=1MB", fails=True)
@@ -79,11 +88,22 @@ def ours_to_accelerate(binary, folder, expected, budget):
         # Of names that match no module.
         warnings.simplefilter("error")
         check_device_map(model, device_map)
-    with tempfile.TemporaryDirectory() as offload:
-        model = load_checkpoint_and_dispatch(
-            model, str(folder), device_map=device_map, offload_folder=offload, dtype=torch.float32
-        )
-        difference = (logits(model) - expected).abs().max().item()
+    try:
+        result = dispatched(model, folder, device_map)
+    except KeyError as error:
+        # Accelerate does not find the weight of a tied head on disk, whose name the checkpoint does not have. A map by hand of
+        # whole modules fails in the same way.
+        assert error.args == ("lm_head.weight",) and model.config.tie_word_embeddings, error
+        own = dict.fromkeys(["model.layers", "model.norm", "model.rotary_emb"], "cpu")
+        own |= {"model.embed_tokens": "disk", "lm_head": "disk"}
+        try:
+            dispatched(empty(folder), folder, own)
+        except KeyError as same:
+            assert same.args == error.args, same
+            print(f"  cpu={budget}: the tied head is on disk, where Accelerate does not find it by any map")
+            return sorted(set(map(str, device_map.values())))
+        raise
+    difference = (result - expected).abs().max().item()
     assert difference < 1e-4, f"logits differ by {difference}"
     places = sorted(set(map(str, device_map.values())))
     print(f"  cpu={budget}: {len(device_map)} entries on {', '.join(places)}; logits differ by {difference:.1e}")

@@ -1,15 +1,22 @@
 //! Plans of models that are described rather than opened.
 
-use std::borrow::Cow;
+use std::collections::HashSet;
 
 use outsize_models::{CacheOptions, Logits, ModelConfig};
 use outsize_plan::{
-    Assignment, Budget, DeviceMap, Error, Needs, Options, Strategy, Tree, Workload, assign,
-    from_assignment, infer,
+    Budget, Casts, DeviceMap, Error, ManualMap, Needs, Options, Strategy, Tier, Tree, Workload,
+    assign, from_assignment, infer,
 };
 
 use crate::describe::Described;
 use crate::pipeline::{LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, steady};
+
+/// Modules of the architectures that hold no tensor of a checkpoint, as maps of Accelerate's name them.
+const WITHOUT_TENSORS: [(&str, &str); 3] = [
+    ("rotary_emb", "RotaryEmbedding"),
+    ("self_attn.rotary_emb", "RotaryEmbedding"),
+    ("mlp.act_fn", "Activation"),
+];
 
 /// For what a model is planned.
 #[derive(Debug, Clone)]
@@ -30,7 +37,7 @@ pub struct Planner {
     tree: Tree,
     config: Option<ModelConfig>,
     purpose: Purpose,
-    assignment: Option<Assignment>,
+    manual: Option<ManualMap>,
 }
 
 /// A plan.
@@ -60,22 +67,73 @@ impl Planner {
         if options.no_split.is_empty() {
             options.no_split = numbered_classes(&described.tree);
         }
-        Self {
+        let mut planner = Self {
             tree: described.tree,
             config: described.config,
             purpose,
-            assignment: None,
+            manual: None,
+        };
+        planner.name_modules();
+        planner
+    }
+
+    /// Holds weights in other types than they are stored in.
+    ///
+    /// # Errors
+    /// As [`Tree::cast`].
+    pub fn cast(&mut self, casts: &Casts) -> Result<(), Error> {
+        let mut tree = self.tree.cast(casts)?;
+        let mut tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
+        if tensors.any(|tensor| tensor.bytes != tensor.stored_bytes) {
+            // Readers convert what they read.
+            let staging = outsize_stream::Options::default().staging_bytes();
+            tree.staging_bytes = tree.staging_bytes.max(staging);
+        }
+        self.tree = tree;
+        Ok(())
+    }
+
+    /// Places everything as `map` says, instead of by a strategy.
+    pub fn place_by(&mut self, map: ManualMap) {
+        self.manual = Some(map);
+    }
+
+    /// The names that a checkpoint's modules have for tensors which are there under another one: a tied head's weight, and the
+    /// table that it is.
+    pub fn aliases(&self) -> Vec<(String, String)> {
+        let tensors = self.tree.blocks.iter().flat_map(|block| &block.tensors);
+        let names: HashSet<&str> = tensors.map(|tensor| tensor.name.as_str()).collect();
+        let blocks = self.config.iter().flat_map(|config| config.blocks());
+        blocks
+            .filter_map(|block| Some((format!("{}.weight", block.name), block.tied_to?)))
+            // A checkpoint that is not as its configuration says may have both, or neither.
+            .filter(|(alias, name)| {
+                names.contains(name.as_str()) && !names.contains(alias.as_str())
+            })
+            .collect()
+    }
+
+    /// Makes the names of modules known that hold no tensor of their own.
+    fn name_modules(&mut self) {
+        let Some(config) = &self.config else {
+            return;
+        };
+        let classes = &mut self.tree.classes;
+        let layers = (0..config.num_hidden_layers).map(|layer| format!("model.layers.{layer}"));
+        for module in std::iter::once("model".to_owned()).chain(layers) {
+            for (name, class) in WITHOUT_TENSORS {
+                let path = format!("{module}.{name}");
+                classes.entry(path).or_insert_with(|| class.to_owned());
+            }
+        }
+        for block in config.blocks() {
+            classes.entry(block.name).or_insert(block.class);
         }
     }
 
     /// What is planned.
     pub fn tree(&self) -> &Tree {
         &self.tree
-    }
-
-    /// Places everything as `assignment` says, instead of by a strategy.
-    pub fn assign(&mut self, assignment: Assignment) {
-        self.assignment = Some(assignment);
     }
 
     /// The plan for a budget, as a pipeline would make it: with passes over the prompt as long as the budget allows.
@@ -97,8 +155,11 @@ impl Planner {
 
     fn place(&self, budget: &Budget, options: Options) -> Result<Plan, Error> {
         let tree = &self.tree;
-        let assignment = match (&self.assignment, options.strategy) {
-            (Some(assignment), _) => Cow::Borrowed(assignment),
+        let assignment = match (&self.manual, options.strategy) {
+            (Some(manual), _) => {
+                self.check_aliases(manual)?;
+                manual.assign(tree, budget, &options)?
+            }
             (None, Strategy::Auto) => {
                 let map = infer(tree, budget, &options)?;
                 return Ok(Plan {
@@ -107,14 +168,31 @@ impl Planner {
                     warnings: Vec::new(),
                 });
             }
-            (None, _) => Cow::Owned(assign(tree, budget, &options)?),
+            (None, _) => assign(tree, budget, &options)?,
         };
         let map = from_assignment(tree, &assignment, budget, &options)?;
         Ok(Plan {
             map,
             options,
-            warnings: assignment.into_owned().warnings,
+            warnings: assignment.warnings,
         })
+    }
+
+    /// What has two names has one place.
+    fn check_aliases(&self, manual: &ManualMap) -> Result<(), Error> {
+        for (alias, name) in self.aliases() {
+            if let (Some(tier), Some(other_tier)) = (place(manual, &name), place(manual, &alias))
+                && tier != other_tier
+            {
+                return Err(Error::Tied {
+                    name,
+                    tier,
+                    other: alias,
+                    other_tier,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// What the plan depends on if passes are of `chunk` tokens.
@@ -134,6 +212,19 @@ impl Planner {
         }
         options
     }
+}
+
+/// Where a map puts the tensor of a path: as its longest entry that leads there says.
+fn place(manual: &ManualMap, path: &str) -> Option<Tier> {
+    let leads = |entry: &str| {
+        let rest = path.strip_prefix(entry);
+        rest.is_some_and(|rest| entry.is_empty() || rest.is_empty() || rest.starts_with('.'))
+    };
+    manual
+        .iter()
+        .filter(|(entry, _)| leads(entry))
+        .max_by_key(|(entry, _)| entry.len())
+        .map(|(_, tier)| tier)
 }
 
 /// The classes of blocks whose names end in a number.

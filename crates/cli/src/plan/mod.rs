@@ -6,14 +6,20 @@ mod terminal;
 
 pub use args::PlanArgs;
 
+use crate::cache;
 use crate::error::Failure;
+use crate::model;
 use crate::run::print;
 use outsize::checkpoint::write_file;
-use outsize::generate::{ConfigText, Described, Planner, describe};
+use outsize::generate::{ConfigText, Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
-use outsize::models::presets;
-use outsize::plan::{Budget, Figures, ModelReport, Options, Planned, Report, infer};
+use outsize::models::{KvDtype, presets};
+use outsize::plan::{Budget, Figures, ManualMap, ModelReport, Options, Planned, Report};
+use std::io::{self, Read};
 use std::path::Path;
+
+/// The largest device map that is read, in bytes.
+const LARGEST_MAP: u64 = 32 << 20;
 
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
@@ -24,19 +30,23 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
         None => Budget::default(),
     };
     let placing = purpose::placing(&args.placing)?;
+    let casts = purpose::casts(&args.placing)?;
     refuse_to_replace(args)?;
     let described = described(&args.model)?;
     let asked = purpose::asked(&args.purpose, &described)?;
     let machine = Machine::detect();
-    let (figures, figures_source) = figures(args, &machine)?;
+    let (figures, figures_source) = figures(args)?;
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
     let mut notes = described.notes.clone();
     notes.extend(purpose::notes(&described, &full, &figures));
-    let model = model(&args.model, &described, args);
-    let aliases = aliases(&described);
-    let planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
+    let model = summary(&described, args);
+    let mut planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
+    planner.cast(&casts)?;
+    if let Some(path) = &args.device_map {
+        planner.place_by(manual(path)?);
+    }
     let plan = planner.plan(&full)?;
     notes.extend(plan.warnings);
     let planned = Planned {
@@ -44,8 +54,8 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
         map: &plan.map,
         options: &plan.options,
         model,
-        strategy: None,
-        aliases,
+        strategy: args.device_map.as_ref().map(|_| "manual"),
+        aliases: planner.aliases(),
         detected: detected
             .iter()
             .map(|(tier, _)| *tier)
@@ -81,28 +91,49 @@ fn refuse_to_replace(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
-/// The model in a folder or file, or of a preset's name.
-fn described(path: &Path) -> Result<Described, Failure> {
-    let preset = path.to_str().and_then(|name| presets::config(name).ok());
-    match preset.filter(|_| !path.exists()) {
-        Some(text) => {
+/// The model in a folder or file, of a preset's name, or on the Hub.
+fn described(name: &str) -> Result<Described, Failure> {
+    match presets::config(name) {
+        Ok(text) if !Path::new(name).exists() => {
             let config = ConfigText {
-                path: path.to_owned(),
+                path: name.into(),
                 bytes: text.as_bytes().to_vec(),
             };
-            Ok(Described::new(path, Some(config), None)?)
+            Ok(Described::new(Path::new(name), Some(config), None)?)
         }
-        None if !path.exists() => Err(Failure::usage(format!(
-            "{} is neither a folder nor a file, nor a preset ({})",
-            path.display(),
-            presets::names().collect::<Vec<_>>().join(", ")
+        _ => model::described(name),
+    }
+}
+
+/// The map in a file.
+fn manual(path: &Path) -> Result<ManualMap, Failure> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        Failure::Failed(format!("--device-map {}: {reason}", path.display()))
+    };
+    let text = read_text(path).map_err(|error| failed(&error))?;
+    ManualMap::parse(&text).map_err(|error| failed(&error))
+}
+
+/// A text file that is not absurdly large.
+fn read_text(path: &Path) -> io::Result<String> {
+    // A pipe would be waited for, and a device never end.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = String::new();
+    let read = std::fs::File::open(path)?
+        .take(LARGEST_MAP + 1)
+        .read_to_string(&mut text)?;
+    match read as u64 > LARGEST_MAP {
+        true => Err(io::Error::other(format!(
+            "it is larger than {LARGEST_MAP} bytes"
         ))),
-        None => Ok(describe(path)?),
+        false => Ok(text),
     }
 }
 
 /// The figures of this machine or of a file, and where they come from.
-fn figures(args: &PlanArgs, machine: &Machine) -> Result<(Figures, String), Failure> {
+fn figures(args: &PlanArgs) -> Result<(Figures, String), Failure> {
     match &args.purpose.figures {
         Some(path) => {
             let figures = read_figures(path)
@@ -110,16 +141,15 @@ fn figures(args: &PlanArgs, machine: &Machine) -> Result<(Figures, String), Fail
             Ok((figures, format!("of {}", path.display())))
         }
         None => {
-            let cache = crate::cache::folder().ok();
-            let (figures, source) =
-                outsize::machine::figures_for(machine, cache.as_deref(), &args.model);
+            let (figures, source) = cache::figures(Path::new(&args.model));
             Ok((figures, source.note))
         }
     }
 }
 
 /// What is said of the model itself.
-fn model(path: &Path, described: &Described, args: &PlanArgs) -> ModelReport {
+fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
+    let path = Path::new(&args.model);
     // `.` and `..` have no name of their own.
     let named = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = match named.file_name() {
@@ -137,15 +167,7 @@ fn model(path: &Path, described: &Described, args: &PlanArgs) -> ModelReport {
         kv_dtype: described
             .config
             .as_ref()
-            .map(|_| purpose::kv_dtype(args.purpose.kv_dtype).name().to_string()),
+            .map(|_| KvDtype::from(args.purpose.kv_dtype).name().to_string()),
         ..ModelReport::default()
     }
-}
-
-/// The names that a checkpoint's modules have for tensors which are there under another one: a tied head's weight.
-fn aliases(described: &Described) -> Vec<(String, String)> {
-    let blocks = described.config.iter().flat_map(|config| config.blocks());
-    blocks
-        .filter_map(|block| Some((format!("{}.weight", block.name), block.tied_to?)))
-        .collect()
 }

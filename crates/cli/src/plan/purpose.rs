@@ -1,11 +1,10 @@
 //! Arguments made into what planners take, checked before anything is read.
 
 use super::args::{PlacingArgs, PurposeArgs, StrategyArg};
-use crate::args::KvType;
 use crate::error::Failure;
 use outsize::generate::{Described, Purpose};
-use outsize::models::{CacheOptions, KvDtype, MAX_BATCH, MAX_CONTEXT};
-use outsize::plan::{Budget, Figures, Options, Strategy, Tier, parse_size};
+use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT};
+use outsize::plan::{Budget, Casts, Dtype, Figures, Options, Strategy, Tier, parse_size};
 
 /// Tokens of text and prompt that are planned for unless told otherwise.
 const CONTEXT: usize = 512;
@@ -72,7 +71,7 @@ pub fn asked(args: &PurposeArgs, described: &Described) -> Result<Asked, Failure
         cache: CacheOptions {
             context,
             batch: within("--batch", args.batch, MAX_BATCH, "the possible")?,
-            dtype: kv_dtype(args.kv_dtype),
+            dtype: args.kv_dtype.into(),
             ..CacheOptions::new(context)
         },
         prompt,
@@ -91,13 +90,55 @@ impl Asked {
     }
 }
 
-/// The type of the KV cache.
-pub fn kv_dtype(kind: KvType) -> KvDtype {
-    match kind {
-        KvType::F32 => KvDtype::F32,
-        KvType::Bf16 => KvDtype::Bf16,
-        KvType::F16 => KvDtype::F16,
+/// The types that weights are held in, as the arguments say.
+pub fn casts(args: &PlacingArgs) -> Result<Casts, Failure> {
+    let mut casts = Casts {
+        dtype: match &args.dtype {
+            Some(name) => Some(dtype("--dtype", name)?),
+            None => None,
+        },
+        keep_in_f32: args.keep_in_fp32.clone(),
+        ..Casts::default()
+    };
+    for part in &args.special_dtype {
+        let Some((name, kind)) = part.rsplit_once('=') else {
+            return Err(Failure::usage(format!(
+                "--special-dtype {part:?}: there is no `=` between a tensor and its type"
+            )));
+        };
+        let kind = dtype("--special-dtype", kind)?;
+        if casts.special.insert(name.to_string(), kind).is_some() {
+            return Err(Failure::usage(format!(
+                "--special-dtype: {name:?} is there twice"
+            )));
+        }
     }
+    Ok(casts)
+}
+
+/// A type by its name here or in PyTorch.
+fn dtype(flag: &str, name: &str) -> Result<Dtype, Failure> {
+    let lower = name.trim().to_ascii_lowercase();
+    let own = match lower.strip_prefix("torch.").unwrap_or(&lower) {
+        "float64" | "double" => "f64",
+        "float32" | "fp32" | "float" => "f32",
+        "float16" | "fp16" | "half" => "f16",
+        "bfloat16" => "bf16",
+        "fp8" | "float8_e4m3fn" | "float8_e5m2" => "f8",
+        "fp4" => "f4",
+        "uint8" => "int8",
+        other => other,
+    };
+    Dtype::ALL
+        .into_iter()
+        .find(|dtype| dtype.name() == own)
+        .ok_or_else(|| {
+            let known: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
+            Failure::usage(format!(
+                "{flag}: {name:?} is no type; there are {}",
+                known.join(", ")
+            ))
+        })
 }
 
 /// What a user should know of a plan with such a budget.
