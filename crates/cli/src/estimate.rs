@@ -6,13 +6,16 @@ use crate::args::{EstimateArgs, EstimateDtype};
 use crate::error::Failure;
 use crate::model;
 use outsize::generate::{Described, Source};
-use outsize::models::{CacheOptions, MAX_BATCH, ModelConfig};
+use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Dtype, Estimate, Passes, TensorKind, Tree, estimate as estimate_tree};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The context if none is asked for, in tokens, unless the model was made for less.
 const CONTEXT: usize = 4096;
+
+/// Bytes of a KV cache that are no machine's: sums of more would not be what they seem.
+const MOST_OF_CACHE: u64 = 1 << 60;
 
 /// The result of `outsize estimate --json`. All sizes in bytes.
 #[derive(Debug, Serialize)]
@@ -69,7 +72,7 @@ fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
 
 /// The context asked for, if the model can have it.
 fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> {
-    let most = config.longest_context();
+    let most = config.longest_context().min(MAX_CONTEXT);
     match args.context {
         None => Ok(CONTEXT.min(most)),
         Some(0) => Err(Failure::usage(
@@ -92,6 +95,12 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<Report, Failu
             dtype: args.kv_dtype.into(),
             ..CacheOptions::new(context(args, config)?)
         };
+        if KvCache::bytes(config, &cache) > MOST_OF_CACHE {
+            return Err(Failure::usage(format!(
+                "the KV cache of {} texts of {} tokens is more than any machine has: lower --batch or --context",
+                cache.batch, cache.context
+            )));
+        }
         let pass = Described::LONGEST_PASS.min(cache.context);
         running = Some((cache.context, pass));
         described.set_cache(&cache);

@@ -48,11 +48,11 @@ pub fn describe_model(settings: &Settings, address: &Address) -> Result<Describe
     }
     if settings.offline {
         return Err(HubError::Offline {
-            id: address.clone(),
+            id: Box::new(address.clone()),
             folder: settings.cache.clone(),
         });
     }
-    online(&Client::new(settings, address)?)
+    online(&Client::new(settings, address))
 }
 
 fn online(client: &Client<'_>) -> Result<Described, HubError> {
@@ -69,7 +69,7 @@ fn online(client: &Client<'_>) -> Result<Described, HubError> {
         Ok(described) => described,
         Err(DescribeError::Nothing { .. }) => {
             return Err(HubError::NoModel {
-                id: client.address().clone(),
+                id: Box::new(client.address().clone()),
             });
         }
         Err(error) => return Err(error.into()),

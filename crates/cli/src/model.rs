@@ -6,9 +6,9 @@ use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use outsize::core::Planning;
-use outsize::generate::{Described, Pipeline, Settings, Step, describe, read_config};
+use outsize::generate::{ConfigText, Described, Pipeline, Settings, Step, describe, read_config};
 use outsize::machine::Provenance;
-use outsize::models::{Logits, ModelConfig, WhenFull};
+use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, ManualMap, Strategy, Tier, Workload, parse_size};
 use std::io::Read;
 use std::path::Path;
@@ -35,8 +35,8 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     Ok(config)
 }
 
-/// What the planner can know of a model without its weights. `model` is a folder, a file, or the name of a model on the Hub: what is
-/// there is a path, and `hf://` before a name says that it is none.
+/// What the planner can know of a model without its weights. `model` is a folder, a file, the name of a preset or of a model on the Hub:
+/// what is there is a path, and `hf://` before a name says that it is none.
 pub fn described(model: &str) -> Result<Described, Failure> {
     let path = Path::new(model);
     let (name, on_hub) = match model.strip_prefix("hf://") {
@@ -47,11 +47,20 @@ pub fn described(model: &str) -> Result<Described, Failure> {
     if !on_hub && path.symlink_metadata().is_ok() {
         return Ok(describe(path)?);
     }
+    if let (false, Ok(text)) = (on_hub, presets::config(model)) {
+        let config = ConfigText {
+            path: path.to_owned(),
+            bytes: text.as_bytes().to_vec(),
+        };
+        return Ok(Described::new(path, Some(config), None)?);
+    }
     let shown = || model.escape_debug().take(200).collect::<String>();
     let Some(address) = Address::parse(name) else {
         return Err(Failure::usage(format!(
-            "{}: no such file or folder; MODEL is a checkpoint's folder, a config.json, or a model on the Hub as org/name[@revision]",
-            shown()
+            "{}: no such file or folder; MODEL is a checkpoint's folder, a config.json, a model on the Hub as org/name[@revision], or a \
+             preset ({})",
+            shown(),
+            presets::names().collect::<Vec<_>>().join(", ")
         )));
     };
     if !on_hub && Path::new(&address.org).is_dir() {

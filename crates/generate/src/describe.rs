@@ -16,6 +16,9 @@ use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
 use crate::pipeline::{LARGEST_CHUNK, MIN_RING, RESIDENT_SET_VARIES, process_bytes};
 
+/// What a process grows by at most between describing a model and opening it, in bytes: code that is touched, headers, handles.
+const UNTIL_OPENED: u64 = 8 << 20;
+
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
 pub struct Described {
@@ -224,13 +227,13 @@ impl Described {
     }
 
     /// What [`Pipeline`](crate::Pipeline) plans with besides budget and KV cache, in passes over `tokens` tokens of each text, of which
-    /// the last one's logits are wanted: this process as it is now, activations, and the least ring. None if the architecture is not
+    /// the last one's logits are wanted: this process as it will be, activations, and the least ring. None if the architecture is not
     /// built in.
     pub fn options(&self, cache: &CacheOptions, tokens: usize) -> Option<Options> {
         let config = self.config.as_ref()?;
         Some(Options {
             needs: Needs {
-                process: process_bytes() + RESIDENT_SET_VARIES,
+                process: process_bytes() + UNTIL_OPENED + RESIDENT_SET_VARIES,
                 activations: config.activation_bytes(tokens, cache, Logits::Last),
                 ..Needs::default()
             },

@@ -191,3 +191,103 @@ fn count(parameters: u64) -> String {
         _ => format!("{value:.2} {unit}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outsize::plan::{BlockSize, Dtype, Training};
+
+    fn row(dtype: Option<Dtype>, name: &str) -> Estimate {
+        Estimate {
+            dtype,
+            parameters: 1_234_567,
+            weights: 2_469_134,
+            largest_block: Some(BlockSize {
+                name: name.to_owned(),
+                bytes: 2_000_000,
+            }),
+            kv_cache: Some(1_000_000),
+            activations: Some(3_000_000),
+            resident: Some(30_000_000),
+            least: None,
+            training: Some(Training {
+                weights: 1,
+                copy: 1,
+                gradients: 1,
+                moments: 2,
+                total: 22_222_206,
+            }),
+        }
+    }
+
+    fn report(name: &str) -> Report {
+        Report {
+            model: "org/name".to_owned(),
+            architecture: Some("llama".to_owned()),
+            source: "headers",
+            parameters: 1_234_567,
+            tensors: 12,
+            stored: [(Dtype::F32, 1000), (Dtype::Bf16, 2_468_134)].into(),
+            context: Some(64),
+            batch: 2,
+            kv_dtype: "f32",
+            pass: Some(64),
+            estimates: vec![row(None, name), row(Some(Dtype::Int4), name)],
+            notes: vec!["blocks are guessed".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_table_stands_in_columns() {
+        let text = text(&report("model.layers.0"), None);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "org/name: llama, 1.23 M parameters in 12 tensors, by its headers"
+        );
+        assert_eq!(lines[1], "64 tokens of context, 2 texts, KV cache in f32");
+        assert!(
+            lines[4].starts_with("as stored (mostly bf16)  2.47 MB  2 MB model.layers.0"),
+            "{text}"
+        );
+        assert!(lines[4].ends_with("30 MB   unknown   22.2 MB"), "{text}");
+        assert_eq!(lines[5].find("2 MB"), lines[4].find("2 MB"));
+        assert_eq!(*lines.last().unwrap(), "note: blocks are guessed");
+        // The widest terminal that is too narrow, and the narrowest that is not.
+        let width = lines[3..6].iter().map(|line| line.len()).max().unwrap();
+        assert_eq!(super::text(&report("model.layers.0"), Some(width)), text);
+        let narrow = super::text(&report("model.layers.0"), Some(width - 1));
+        assert!(narrow.contains("\nKV cache       1 MB\n"), "{narrow}");
+        let figures = narrow.lines().skip(3).take(17);
+        assert!(figures.map(str::len).all(|len| len <= 40), "{narrow}");
+    }
+
+    #[test]
+    fn names_of_strangers_are_short_and_harmless() {
+        let name = format!("\u{1b}[2J{}", "x".repeat(4000));
+        let text = text(&report(&name), None);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert!(
+            text.lines().all(|line| line.chars().count() < 200),
+            "{text}"
+        );
+        assert!(super::text(&report(""), None).contains("2 MB (the model itself)"));
+    }
+
+    #[test]
+    fn parameters_are_counted_as_people_do() {
+        let counts = [
+            0,
+            999,
+            1_000,
+            25_400,
+            7_240_000_000,
+            671_000_000_000,
+            1_500_000_000_000,
+        ];
+        assert_eq!(
+            counts.map(count),
+            ["0", "999", "1.00 k", "25.4 k", "7.24 B", "671 B", "1.50 T"]
+        );
+    }
+}

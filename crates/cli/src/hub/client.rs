@@ -5,7 +5,7 @@ use super::cache::is_commit;
 use super::{Address, HubError, Settings};
 use crate::interrupt;
 use outsize::checkpoint::Part;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -20,6 +20,9 @@ const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Bytes per second that a server is expected to send at least.
 const LEAST_RATE: u64 = 50_000;
+
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
 
 /// How long to wait before a request is made once more.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -38,13 +41,11 @@ pub struct Client<'a> {
 struct Request<'a> {
     file: &'a str,
     range: Option<Range<u64>>,
-    /// Bytes that are read of the answer at most.
-    most: u64,
 }
 
 impl<'a> Client<'a> {
     /// One that has asked nothing yet.
-    pub fn new(settings: &'a Settings, address: &'a Address) -> Result<Self, HubError> {
+    pub fn new(settings: &'a Settings, address: &'a Address) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Followed here: the token is for the Hub alone.
@@ -56,18 +57,22 @@ impl<'a> Client<'a> {
             // Compressed lengths would not be those of the files.
             .accept_encoding("identity")
             .build();
-        Ok(Self {
+        Self {
             settings,
             address,
             agent: config.into(),
             begun: Instant::now(),
             commit: OnceLock::new(),
-        })
+        }
     }
 
     /// The model.
     pub fn address(&self) -> &Address {
         self.address
+    }
+
+    fn id(&self) -> Box<Address> {
+        Box::new(self.address.clone())
     }
 
     /// The commit that the answers are of, if the Hub said.
@@ -77,18 +82,13 @@ impl<'a> Client<'a> {
 
     /// All bytes of a file; none if there is no such file.
     pub fn file(&self, file: &str, limit: u64) -> Result<Option<Vec<u8>>, HubError> {
-        let request = Request {
-            file,
-            range: None,
-            most: limit,
-        };
-        let answer = match self.ask(&request) {
+        let answer = match self.ask(&Request { file, range: None }) {
             Ok(answer) => answer,
             Err(HubError::NoFile { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         let too_large = || HubError::TooLarge {
-            id: self.address.clone(),
+            id: self.id(),
             file: file.to_owned(),
             limit,
         };
@@ -96,7 +96,7 @@ impl<'a> Client<'a> {
         if len.is_some_and(|len| len > limit) {
             return Err(too_large());
         }
-        let bytes = self.read(&request, answer, limit.saturating_add(1))?;
+        let bytes = self.read(file, answer, limit.saturating_add(1))?;
         if bytes.len() as u64 > limit {
             return Err(too_large());
         }
@@ -108,7 +108,6 @@ impl<'a> Client<'a> {
         let wanted = range.end - range.start;
         let request = Request {
             file,
-            most: range.end,
             range: Some(range.clone()),
         };
         let answer = self.ask(&request)?;
@@ -127,7 +126,7 @@ impl<'a> Client<'a> {
             if start != range.start || end > range.end {
                 return Err(wrong("it is of another range than was asked for"));
             }
-            let bytes = self.read(&request, answer, end - start)?;
+            let bytes = self.read(file, answer, end - start)?;
             if bytes.len() as u64 != end - start {
                 return Err(wrong("it ends early"));
             }
@@ -137,7 +136,7 @@ impl<'a> Client<'a> {
         let file_len = answer
             .length()
             .ok_or_else(|| wrong("it says not how long the file is"))?;
-        let mut bytes = self.read(&request, answer, range.end)?;
+        let mut bytes = self.read(file, answer, range.end)?;
         if (bytes.len() as u64) < range.end.min(file_len) {
             return Err(wrong("it ends early"));
         }
@@ -208,13 +207,12 @@ impl<'a> Client<'a> {
         }
         let left = DEADLINE.checked_sub(self.begun.elapsed());
         let left = left.filter(|left| !left.is_zero()).ok_or(self.late())?;
-        let body = self.settings.timeout + Duration::from_secs(request.most / LEAST_RATE);
         let mut builder = self
             .agent
             .get(uri)
             .config()
             .timeout_global(Some(left))
-            .timeout_recv_body(Some(body))
+            .timeout_per_read(Some(self.settings.timeout))
             .build();
         if let Some(range) = &request.range {
             let value = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
@@ -229,14 +227,26 @@ impl<'a> Client<'a> {
             .map_err(|error| self.broken(request.file, host, error))
     }
 
-    fn read(&self, request: &Request<'_>, answer: Answer, most: u64) -> Result<Vec<u8>, HubError> {
+    fn read(&self, file: &str, answer: Answer, most: u64) -> Result<Vec<u8>, HubError> {
         let Answer { response, host } = answer;
         let mut bytes = Vec::new();
         let mut body = response.into_body().into_reader().take(most);
-        // In pieces: what a server claims is not reserved before it comes.
-        body.read_to_end(&mut bytes)
-            .map_err(|error| self.broken(request.file, &host, error.into()))?;
-        Ok(bytes)
+        let mut piece = vec![0; PIECE];
+        let begun = Instant::now();
+        // In pieces: what a server claims is not reserved before it comes, and one that sends little by little is found out.
+        loop {
+            let read = match body.read(&mut piece) {
+                Ok(0) => return Ok(bytes),
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.broken(file, &host, error.into())),
+            };
+            bytes.extend_from_slice(&piece[..read]);
+            let patience = Duration::from_secs(bytes.len() as u64 / LEAST_RATE);
+            if begun.elapsed() > self.settings.timeout + patience {
+                return Err(self.too_slow(file, &host));
+            }
+        }
     }
 
     /// Keeps to the commit that the Hub says its answer is of.
@@ -249,7 +259,7 @@ impl<'a> Client<'a> {
     /// What is wrong with an answer, by its status.
     fn fault(&self, file: &str, answer: &Answer) -> Option<HubError> {
         let headers = answer.headers();
-        let (id, host) = (self.address.clone(), answer.host.clone());
+        let (id, host) = (self.id(), answer.host.clone());
         let endpoint = self.settings.endpoint.clone();
         let code = text(headers, "x-error-code").unwrap_or_default();
         let file = file.to_owned();
@@ -278,16 +288,11 @@ impl<'a> Client<'a> {
     }
 
     fn broken(&self, file: &str, host: &str, error: ureq::Error) -> HubError {
-        let (id, file, host) = (self.address.clone(), file.to_owned(), host.to_owned());
+        let (id, file, host) = (self.id(), file.to_owned(), host.to_owned());
         match error {
             _ if interrupt::asked() => HubError::Interrupted,
             ureq::Error::Timeout(ureq::Timeout::Global) => self.late(),
-            ureq::Error::Timeout(_) => HubError::TooSlow {
-                id,
-                file,
-                host,
-                seconds: self.settings.timeout.as_secs(),
-            },
+            ureq::Error::Timeout(_) => self.too_slow(&file, &host),
             error => HubError::Network {
                 id,
                 file,
@@ -298,16 +303,25 @@ impl<'a> Client<'a> {
         }
     }
 
+    fn too_slow(&self, file: &str, host: &str) -> HubError {
+        HubError::TooSlow {
+            id: self.id(),
+            file: file.to_owned(),
+            host: host.to_owned(),
+            seconds: self.settings.timeout.as_secs(),
+        }
+    }
+
     fn late(&self) -> HubError {
         HubError::Deadline {
-            id: self.address.clone(),
+            id: self.id(),
             minutes: DEADLINE.as_secs() / 60,
         }
     }
 
     fn wrong(&self, file: &str, host: &str, fault: &str) -> HubError {
         HubError::Answer {
-            id: self.address.clone(),
+            id: self.id(),
             file: file.to_owned(),
             host: host.to_owned(),
             fault: fault.to_owned(),

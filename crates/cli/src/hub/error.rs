@@ -22,7 +22,7 @@ pub enum HubError {
     )]
     Offline {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The cache.
         folder: Option<PathBuf>,
     },
@@ -32,7 +32,7 @@ pub enum HubError {
     )]
     Network {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The file.
         file: String,
         /// The host.
@@ -46,7 +46,7 @@ pub enum HubError {
     )]
     TooSlow {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The file.
         file: String,
         /// The host.
@@ -58,7 +58,7 @@ pub enum HubError {
     #[error("reading the headers of {id} took more than {minutes} minutes, and was given up")]
     Deadline {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// What was allowed, in minutes.
         minutes: u64,
     },
@@ -70,7 +70,7 @@ pub enum HubError {
     )]
     Gated {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The Hub.
         endpoint: String,
     },
@@ -86,7 +86,7 @@ pub enum HubError {
     )]
     Unauthorized {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The Hub.
         endpoint: String,
         /// Whether a token was given.
@@ -98,7 +98,7 @@ pub enum HubError {
     )]
     NoRepository {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The Hub.
         endpoint: String,
     },
@@ -106,13 +106,13 @@ pub enum HubError {
     #[error("{}/{} has no revision {:?}: check what comes after the @", id.org, id.name, id.revision())]
     NoRevision {
         /// The model.
-        id: Address,
+        id: Box<Address>,
     },
     /// There is no such file.
     #[error("{id} has no {file}")]
     NoFile {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The file.
         file: String,
     },
@@ -123,7 +123,7 @@ pub enum HubError {
     )]
     NoModel {
         /// The model.
-        id: Address,
+        id: Box<Address>,
     },
     /// Too many requests.
     #[error(
@@ -143,7 +143,7 @@ pub enum HubError {
     #[error("{host} answered {status} for {file} of {id}; try again later")]
     Status {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The file.
         file: String,
         /// The host.
@@ -155,7 +155,7 @@ pub enum HubError {
     #[error("the answer of {host} for {file} of {id} is not right: {fault}")]
     Answer {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The file.
         file: String,
         /// The host.
@@ -167,7 +167,7 @@ pub enum HubError {
     #[error("{file} of {id} has more than {limit} bytes, which no such file has")]
     TooLarge {
         /// The model.
-        id: Address,
+        id: Box<Address>,
         /// The file.
         file: String,
         /// The most bytes that are read of it.

@@ -25,6 +25,7 @@ fn with_weights(folder: &Path) -> Tree {
     let config = crate::read_config(folder).unwrap();
     let checkpoint = Checkpoint::open(folder).unwrap();
     let settings = Settings {
+        planning: outsize_core::Planning::default(),
         max_memory: Budget::default(),
         context: 8,
         prompt: 8,
