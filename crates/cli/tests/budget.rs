@@ -324,6 +324,55 @@ fn check(seed: u64) -> Margin {
     }
 }
 
+/// The disk's speed is measured after a run, in memory of the size of the ring: what the model held must be gone by then.
+#[test]
+fn what_a_run_held_is_gone_when_the_disk_is_measured() {
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (config, model) = (path("shape.json"), path("model"));
+    let shape = json!({
+        "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "vocab_size": 1000, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true,
+    });
+    std::fs::write(&config, shape.to_string()).unwrap();
+    let made = measure(
+        dir.path(),
+        &["synth", &config, &model, "--dtype", "bf16"],
+        None,
+    );
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    // What Accelerate keeps back for the largest layer becomes the ring's.
+    let budget: u64 = 300_000_000;
+    let limit = format!("cpu={budget}");
+    let arguments = [
+        "run",
+        &model,
+        "--json",
+        "--ignore-eos",
+        "--ids",
+        "1,2,3",
+        "--max-new-tokens",
+        "3",
+        "--max-memory",
+        &limit,
+        "--strategy",
+        "sequential",
+    ];
+    let done = measure(dir.path(), &arguments, None);
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    let ring = report["placement"]["ring_bytes"].as_u64().unwrap();
+    // More than the slack for the process: else this test could not fail.
+    assert!(ring > 25_000_000, "ring {ring}");
+    assert!(
+        done.peak_rss <= budget,
+        "peak {}, ring {ring}",
+        done.peak_rss
+    );
+}
+
 #[test]
 fn the_budget_is_kept_in_every_random_case() {
     let number = |name: &str| {

@@ -76,10 +76,9 @@ impl<M> Dispatched<M> {
         self.stream.stats()
     }
 
-    /// The same, for asking while a pass is running.
-    pub fn watch(&self) -> impl Fn() -> Stats + use<M> {
-        let stream = self.stream.clone();
-        move || stream.stats()
+    /// The same, for asking while a pass is running; nothing once this is dropped.
+    pub fn watch(&self) -> impl Fn() -> Stats + Send + use<M> {
+        self.stream.watch()
     }
 
     /// Whether the files are read past the page cache.

@@ -175,6 +175,15 @@ impl Stream {
         self.pool.stats()
     }
 
+    /// The same, for asking while others are at work; nothing once the stream is gone: this holds none of its memory.
+    pub fn watch(&self) -> impl Fn() -> Stats + Send + use<> {
+        let pool = Arc::downgrade(&self.pool);
+        move || {
+            pool.upgrade()
+                .map_or_else(Stats::default, |pool| pool.stats())
+        }
+    }
+
     /// Whether all files are read past the page cache.
     pub fn is_direct(&self) -> bool {
         self.pool.sources.iter().all(Source::is_direct)
