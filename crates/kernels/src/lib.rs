@@ -32,12 +32,14 @@
 //! four additions.
 
 pub mod cast;
+mod compute;
 pub mod extension;
 mod isa;
 mod linear;
 pub mod product;
 mod weight;
 
+pub use compute::Compute;
 pub use isa::Isa;
-pub use linear::{embedding, linear};
+pub use linear::{embedding, linear, linear_in};
 pub use weight::Weight;
