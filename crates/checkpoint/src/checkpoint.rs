@@ -11,7 +11,7 @@ use crate::index::{self, Index};
 
 /// Bytes that the headers of all shards may have together: ten times those of the largest real
 /// checkpoints. What is kept of them in memory is in proportion.
-const MAX_HEADERS: u64 = 200_000_000;
+pub(crate) const MAX_HEADERS: u64 = 200_000_000;
 
 /// A tensor of a checkpoint and where its bytes lie.
 ///
@@ -282,7 +282,7 @@ impl Inner {
 }
 
 impl HeaderEntry {
-    fn at(self, file: usize, data_start: u64) -> TensorInfo {
+    pub(crate) fn at(self, file: usize, data_start: u64) -> TensorInfo {
         let Self {
             name,
             dtype,

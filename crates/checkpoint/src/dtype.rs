@@ -24,15 +24,30 @@ pub enum Dtype {
     I16,
     /// Signed integer, 1 byte.
     I8,
+    /// Unsigned integer, 8 bytes.
+    U64,
+    /// Unsigned integer, 4 bytes; some formats keep several quantised weights in one.
+    U32,
+    /// Unsigned integer, 2 bytes.
+    U16,
     /// Unsigned integer, 1 byte.
     U8,
+    /// Floating point of 4 exponent and 3 mantissa bits, 1 byte.
+    #[serde(rename = "F8_E4M3")]
+    F8E4M3,
+    /// Floating point of 5 exponent and 2 mantissa bits, 1 byte.
+    #[serde(rename = "F8_E5M2")]
+    F8E5M2,
+    /// A power of two, as scales of blocks are, 1 byte.
+    #[serde(rename = "F8_E8M0")]
+    F8E8M0,
     /// Zero or one, 1 byte.
     Bool,
 }
 
 impl Dtype {
     /// Every dtype, in the order of declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 16] = [
         Self::F64,
         Self::F32,
         Self::F16,
@@ -41,17 +56,24 @@ impl Dtype {
         Self::I32,
         Self::I16,
         Self::I8,
+        Self::U64,
+        Self::U32,
+        Self::U16,
         Self::U8,
+        Self::F8E4M3,
+        Self::F8E5M2,
+        Self::F8E8M0,
         Self::Bool,
     ];
 
     /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {
-            Self::F64 | Self::I64 => 8,
-            Self::F32 | Self::I32 => 4,
-            Self::F16 | Self::BF16 | Self::I16 => 2,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
             Self::I8 | Self::U8 | Self::Bool => 1,
+            Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 => 1,
         }
     }
 
@@ -66,7 +88,13 @@ impl Dtype {
             Self::I32 => "I32",
             Self::I16 => "I16",
             Self::I8 => "I8",
+            Self::U64 => "U64",
+            Self::U32 => "U32",
+            Self::U16 => "U16",
             Self::U8 => "U8",
+            Self::F8E4M3 => "F8_E4M3",
+            Self::F8E5M2 => "F8_E5M2",
+            Self::F8E8M0 => "F8_E8M0",
             Self::Bool => "BOOL",
         }
     }
@@ -92,7 +120,10 @@ impl fmt::Display for Dtype {
 
 /// A dtype's name that is not one of [`Dtype::ALL`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("dtype {0:?} is not supported (F64, F32, F16, BF16, I64, I32, I16, I8, U8 and BOOL are)")]
+#[error(
+    "dtype {0:?} is not supported (F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0, I64, I32, I16, I8, U64, U32, U16, \
+     U8 and BOOL are)"
+)]
 pub struct UnknownDtype(pub String);
 
 impl FromStr for Dtype {
@@ -121,11 +152,11 @@ mod tests {
         }
         assert_eq!("f32".parse::<Dtype>(), Err(UnknownDtype("f32".into())));
         assert!(
-            "F8_E4M3"
+            "F6_E2M3"
                 .parse::<Dtype>()
                 .unwrap_err()
                 .to_string()
-                .contains("F8_E4M3")
+                .contains("F6_E2M3")
         );
     }
 

@@ -70,6 +70,14 @@ pub enum Error {
         /// What is wrong with it.
         fault: IndexFault,
     },
+    /// What came of a file that is far away is not what was asked for.
+    #[error("{path} {what}")]
+    Remote {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with what came, and what to do.
+        what: String,
+    },
     /// The operating system refused to open, list or read something.
     #[error("cannot read {path}: {cause}")]
     Read {

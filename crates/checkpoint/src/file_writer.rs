@@ -158,7 +158,7 @@ impl FileWriter {
 }
 
 /// Checks what is at `path`, and gives where the file will be: a link to a file stays a link.
-fn resolve(path: &Path) -> Result<PathBuf, Error> {
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
     let wrong = |what| Error::OutputExists {
         path: path.to_owned(),
         what,

@@ -46,7 +46,9 @@ mod json;
 mod layout;
 mod masquerade;
 mod partial;
+mod remote;
 mod shown;
+mod small_file;
 mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
@@ -58,4 +60,6 @@ pub use file_writer::FileWriter;
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
+pub use remote::{Headers, Part, RemoteError, RemoteFile};
+pub use small_file::write_file;
 pub use writer::ShardWriter;

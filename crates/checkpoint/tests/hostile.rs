@@ -231,7 +231,7 @@ fn shapes_are_sane() {
         assert!(said.contains("tensor \"w\" should have "), "{said}");
     }
     for dtype in [
-        "F4", "F6_E2M3", "F8_E4M3", "F8_E8M0", "C64", "U4", "f32", "", "F32 ",
+        "F4", "F6_E2M3", "F8_E3M4", "F8", "C64", "U4", "f32", "", "F32 ",
     ] {
         let said = said_of_header(
             format!("{{{}}}", tensor("w", dtype, &[2], 0, 8)).as_bytes(),

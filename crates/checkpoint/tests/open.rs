@@ -155,7 +155,7 @@ fn damaged_files_are_named_with_their_fault() {
         tensor("v", "U8", &[2], 0, 2),
         tensor("w", "U8", &[2], 4, 6)
     );
-    let unknown = format!("{{{}}}", tensor("w", "F8_E5M2", &[8], 0, 8));
+    let unknown = format!("{{{}}}", tensor("w", "F6_E3M2", &[8], 0, 8));
     let claims = |len: u64, rest: &[u8]| [&len.to_le_bytes(), rest].concat();
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (vec![], "the file has 0 bytes, too few"),
@@ -195,7 +195,7 @@ fn damaged_files_are_named_with_their_fault() {
         ),
         (
             file_bytes(&unknown, &[0; 8]),
-            "tensor \"w\": dtype \"F8_E5M2\" is not supported",
+            "tensor \"w\": dtype \"F6_E3M2\" is not supported",
         ),
         (
             b"PK\x03\x04\0\0\x08\x08\0\0zip".to_vec(),

@@ -17,12 +17,18 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
+    /// Draw where everything would live under a memory budget, and predict how fast that would be
+    Plan(crate::plan::PlanArgs),
     /// Write the raw logits of some tokens as safetensors, to compare with other software
     Logits(LogitsArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
     Demo(DemoArgs),
+    /// Show what this machine has, and what said so
+    Env(EnvArgs),
+    /// Measure how fast this machine is, for predictions
+    Bench(BenchArgs),
 }
 
 /// The model and what it may take.
@@ -193,6 +199,32 @@ pub struct SynthArgs {
 /// `outsize demo`.
 #[derive(ClapArgs, Debug)]
 pub struct DemoArgs {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize env`.
+#[derive(ClapArgs, Debug)]
+pub struct EnvArgs {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize bench`.
+#[derive(ClapArgs, Debug)]
+pub struct BenchArgs {
+    /// The disk to measure: a model, whose own files are read, or a folder, where a file is made and removed [default: the
+    /// cache folder]
+    #[arg(value_name = "MODEL_OR_FOLDER")]
+    pub place: Option<PathBuf>,
+    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for predictions
+    #[arg(long)]
+    pub calibrate: bool,
+    /// The most memory to take, and to read from disk at once; less is less exact
+    #[arg(long, default_value = "384MB", value_name = "SIZE")]
+    pub size: String,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

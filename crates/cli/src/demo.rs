@@ -4,13 +4,12 @@ use crate::args::{DemoArgs, SynthDtype};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::request::Asked;
-use crate::{interrupt, run, synth};
+use crate::{cache, interrupt, run, synth};
 use outsize::generate::{
     Pipeline, Request, Sampling, Settings, Step, TextOptions, Tokenizer, read_config,
 };
 use outsize::models::{KvDtype, Logits, WhenFull, presets};
 use outsize::plan::{Budget, Tier, format_size};
-use std::path::PathBuf;
 use std::time::Instant;
 
 const PRESET: &str = "llama-demo";
@@ -22,7 +21,7 @@ const SHARD: u64 = 200_000_000;
 
 /// Runs the command; `began` is when the process did.
 pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
-    let folder = folder()?;
+    let folder = cache::folder()?.join(PRESET);
     let say = |text: &str| {
         if !args.json {
             println!("{text}");
@@ -130,20 +129,4 @@ fn memory() -> String {
         Some(bytes) => format!("              memory: {}", format_size(bytes)),
         None => String::new(),
     }
-}
-
-/// Where the demo's checkpoint is kept: `$OUTSIZE_CACHE`, or the user's cache folder.
-fn folder() -> Result<PathBuf, Failure> {
-    let cache = match std::env::var_os("OUTSIZE_CACHE") {
-        Some(path) => PathBuf::from(path),
-        None => dirs::cache_dir()
-            .ok_or_else(|| {
-                Failure::Failed(
-                    "no cache folder is known here: set OUTSIZE_CACHE to a folder with 600 MB of room"
-                        .to_string(),
-                )
-            })?
-            .join("outsize"),
-    };
-    Ok(cache.join(PRESET))
 }

@@ -42,8 +42,10 @@ macro_rules! failed {
 
 failed!(
     outsize::checkpoint::Error,
+    outsize::generate::DescribeError,
     outsize::generate::Error,
     outsize::generate::GenerateError<outsize::generate::PipelineError>,
+    outsize::machine::Error,
     outsize::models::Error,
     outsize::plan::Error,
     serde_json::Error,
@@ -54,6 +56,17 @@ impl From<outsize::generate::PipelineError> for Failure {
         match interrupt::check() {
             // A pass that was told to end is no failure of its own.
             Err(interrupted) if <Pipeline as Decoder>::is_stopped(&error) => interrupted,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<outsize::generate::CalibrateError> for Failure {
+    fn from(error: outsize::generate::CalibrateError) -> Self {
+        match interrupt::check() {
+            Err(interrupted) if matches!(error, outsize::generate::CalibrateError::Stopped) => {
+                interrupted
+            }
             _ => Self::Failed(error.to_string()),
         }
     }

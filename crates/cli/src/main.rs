@@ -2,17 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
+mod cache;
 mod demo;
+mod env;
 mod error;
 mod generation;
 mod interrupt;
 mod logits;
 mod model;
+mod plan;
 mod progress;
 mod report;
 mod request;
 mod run;
 mod synth;
+mod table;
 
 use args::{Args, Command};
 use clap::Parser;
@@ -27,9 +32,12 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = interrupt::watch().and_then(|()| match args.command {
         Command::Run(args) => run::run(&args, began),
+        Command::Plan(args) => plan::plan(&args),
         Command::Logits(args) => logits::logits(&args),
         Command::Synth(args) => synth::synth(&args),
         Command::Demo(args) => demo::demo(&args, began),
+        Command::Env(args) => env::env(&args),
+        Command::Bench(args) => bench::bench(&args),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

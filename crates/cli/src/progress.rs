@@ -22,6 +22,21 @@ pub fn bytes(total: u64, what: &str) -> ProgressBar {
     }
 }
 
+/// A line that says what is being done, and since when; invisible where nobody would see it.
+pub fn activity() -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(None, target);
+    bar.enable_steady_tick(LOOK);
+    match ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
 /// How often a bar that follows a count looks at it.
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -16,7 +16,11 @@ pub(crate) fn burn_type(dtype: Dtype) -> DType {
         Dtype::I32 => DType::I32,
         Dtype::I16 => DType::I16,
         Dtype::I8 => DType::I8,
-        Dtype::U8 => DType::U8,
+        Dtype::U64 => DType::U64,
+        Dtype::U32 => DType::U32,
+        Dtype::U16 => DType::U16,
+        // Those of 8 bits are no type of Burn's: `float` refuses them, and what they are called here means nothing.
+        Dtype::U8 | Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => DType::U8,
         Dtype::Bool => DType::Bool(BoolStore::Native),
     }
 }
@@ -98,6 +102,9 @@ pub(crate) fn integer(dtype: Dtype, raw: &[u8]) -> Option<i64> {
         (Dtype::I32, raw) => i32::from_le_bytes(raw.try_into().ok()?).into(),
         (Dtype::I16, raw) => i16::from_le_bytes(raw.try_into().ok()?).into(),
         (Dtype::I8, raw) => i8::from_le_bytes(raw.try_into().ok()?).into(),
+        (Dtype::U64, raw) => u64::from_le_bytes(raw.try_into().ok()?).try_into().ok()?,
+        (Dtype::U32, raw) => u32::from_le_bytes(raw.try_into().ok()?).into(),
+        (Dtype::U16, raw) => u16::from_le_bytes(raw.try_into().ok()?).into(),
         (Dtype::U8, [byte]) => (*byte).into(),
         _ => return None,
     })

@@ -46,4 +46,4 @@ pub use options::{FloatType, Options};
 pub use outsize_plan::Access;
 pub use parameter::{Kind, Parameter, parameters};
 pub use streamed::Streamed;
-pub use tree::{plan, tree};
+pub use tree::{plan, planned_dtype, tree};

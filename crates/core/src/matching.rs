@@ -231,7 +231,8 @@ fn fit(entry: &mut Matched, tensor: &TensorInfo, options: &Options, misfit: &mut
             }
         }
         Kind::Int => match tensor.dtype {
-            Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 | Dtype::U8 => None,
+            Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 => None,
+            Dtype::U64 | Dtype::U32 | Dtype::U16 | Dtype::U8 => None,
             _ => Some("integers"),
         },
         Kind::Bool => match tensor.dtype {

@@ -81,7 +81,7 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
                 false => TensorKind::Buffer,
             },
             shape: stored.info.shape.iter().map(|n| *n as u64).collect(),
-            dtype: dtype(stored.info.dtype),
+            dtype: planned_dtype(stored.info.dtype),
             bytes: entry.bytes(stored),
             stored_bytes: stored.info.len,
             row_bytes: entry.held(stored, stored.row_bytes()),
@@ -90,9 +90,13 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             always_resident: !streams,
         };
         let block = *known.entry(name).or_insert_with(|| {
+            let depth = match name {
+                "" => 0,
+                _ => name.matches('.').count() + 1,
+            };
             blocks.push(Block {
                 name: name.to_string(),
-                class: entry.parameter.class().to_string(),
+                class: entry.parameter.class_at(depth).to_string(),
                 ..Block::default()
             });
             blocks.len() - 1
@@ -131,15 +135,16 @@ fn classes(matched: &[Matched]) -> BTreeMap<String, String> {
 }
 
 /// The planner's word for a stored type.
-fn dtype(stored: Dtype) -> outsize_plan::Dtype {
+pub fn planned_dtype(stored: Dtype) -> outsize_plan::Dtype {
     match stored {
         Dtype::F64 => outsize_plan::Dtype::F64,
         Dtype::F32 => outsize_plan::Dtype::F32,
         Dtype::F16 => outsize_plan::Dtype::F16,
         Dtype::BF16 => outsize_plan::Dtype::Bf16,
-        Dtype::I64 => outsize_plan::Dtype::Int64,
-        Dtype::I32 => outsize_plan::Dtype::Int32,
-        Dtype::I16 => outsize_plan::Dtype::Int16,
+        Dtype::I64 | Dtype::U64 => outsize_plan::Dtype::Int64,
+        Dtype::I32 | Dtype::U32 => outsize_plan::Dtype::Int32,
+        Dtype::I16 | Dtype::U16 => outsize_plan::Dtype::Int16,
+        Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => outsize_plan::Dtype::F8,
         Dtype::I8 | Dtype::U8 => outsize_plan::Dtype::Int8,
         Dtype::Bool => outsize_plan::Dtype::Bool,
     }

@@ -68,7 +68,7 @@ pub(crate) fn read_config(path: &Path) -> Result<Option<Map<String, Value>>> {
 }
 
 /// What the parser said, and the key it was at: Python writes `NaN` and `Infinity`, which are not JSON.
-fn reason(bytes: &[u8], error: &serde_json::Error) -> String {
+pub(crate) fn reason(bytes: &[u8], error: &serde_json::Error) -> String {
     match key_before(bytes, error.line(), error.column()) {
         Some(key) => format!("{error}, near {}", shorten(&format!("{key:?}"))),
         None => error.to_string(),

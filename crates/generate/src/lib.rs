@@ -5,10 +5,13 @@
 //! - [`generate`] is the loop around any [`Decoder`].
 //! - [`generate_text`] is the same loop with text at its end; [`StopStrings`] end it.
 //! - [`GenerationConfig`] is what a checkpoint asks for: sampling, lengths, tokens that end a text.
+//! - [`calibrate`] measures how fast this machine is at all of it.
 //! - [`byte_level_tokenizer`] makes a tokenizer for a checkpoint that has none, such as a synthetic one.
 #![forbid(unsafe_code)]
 
 mod byte_tokenizer;
+mod calibrate;
+mod describe;
 mod eos;
 mod error;
 mod generate;
@@ -16,6 +19,7 @@ mod generation_config;
 mod growth;
 mod json_file;
 mod pipeline;
+mod planning;
 mod sampling;
 mod shield;
 mod stop;
@@ -24,10 +28,16 @@ mod text_stream;
 mod tokenizer;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
+pub use calibrate::{
+    CalibrateError, CalibrateOptions, CalibrateStep, DiskToMeasure, LEAST_CALIBRATION_BYTES,
+    calibrate,
+};
+pub use describe::{ConfigText, DescribeError, Described, Source, describe};
 pub use error::Error;
 pub use generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};
 pub use generation_config::GenerationConfig;
 pub use pipeline::{Pipeline, PipelineError, Settings, Step, read_config};
+pub use planning::{Planner, Purpose};
 pub use sampling::{Sampler, Sampling};
 pub use shield::panic_is_caught;
 pub use stop::{StopScan, StopStrings};

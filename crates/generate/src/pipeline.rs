@@ -18,7 +18,10 @@ use outsize_plan::{Budget, DeviceMap};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
-use self::placement::{options, place, streamed_range};
+pub(crate) use self::placement::{
+    BUFFERS, LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, options, steady,
+};
+use self::placement::{place, streamed_range};
 use crate::error::Error;
 use crate::generate::Decoder;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};

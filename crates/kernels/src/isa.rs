@@ -23,6 +23,17 @@ impl Isa {
     /// All sets, narrowest first.
     pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
 
+    /// Its name, as processors are said to have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Portable if cfg!(target_arch = "x86_64") => "SSE2",
+            Isa::Portable if cfg!(target_arch = "aarch64") => "NEON",
+            Isa::Portable => "none",
+            Isa::Avx2 => "AVX2",
+            Isa::Avx512 => "AVX-512",
+        }
+    }
+
     /// The widest set that this processor has. Looked up once per process.
     pub fn detected() -> Isa {
         static DETECTED: OnceLock<Isa> = OnceLock::new();

@@ -43,3 +43,8 @@ pub use compute::Compute;
 pub use isa::Isa;
 pub use linear::{embedding, linear, linear_in};
 pub use weight::Weight;
+
+/// Threads that a large product is shared among: those of the current rayon pool.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}

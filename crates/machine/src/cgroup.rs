@@ -1,12 +1,16 @@
-use crate::proc::{Generation, Mount, memberships, mounts};
+use crate::proc::{Controller, Generation, Mount, memberships_of, mounts_of};
+use crate::system::System;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// From this on a limit is none: the first generation writes the largest multiple of a page.
 const UNLIMITED: u64 = 1 << 62;
 
 /// The memory limit that a cgroup puts on this process, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cgroup {
+    /// The file that says so.
+    pub file: PathBuf,
     /// Its limit.
     pub limit: u64,
     /// What its processes use, page cache that can be dropped excluded.
@@ -26,11 +30,14 @@ pub fn cgroup() -> Option<Cgroup> {
     if !cfg!(target_os = "linux") {
         return None;
     }
-    let memberships = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    tightest(&memberships, &mounts, |path| {
-        std::fs::read_to_string(path).ok()
-    })
+    cgroup_of(&System::here())
+}
+
+/// The same of a system.
+pub(crate) fn cgroup_of(system: &System) -> Option<Cgroup> {
+    let memberships = system.read("/proc/self/cgroup")?;
+    let mounts = system.read("/proc/self/mountinfo")?;
+    tightest(&memberships, &mounts, |path| system.read(path))
 }
 
 /// The same of any system whose files `read` gives.
@@ -39,17 +46,30 @@ fn tightest(
     mount_text: &str,
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Cgroup> {
-    let mounts = mounts(mount_text);
-    memberships(membership_text)
-        .into_iter()
+    let mounts = mounts_of(mount_text, Controller::Memory);
+    folders_of(
+        &memberships_of(membership_text, Controller::Memory),
+        &mounts,
+    )
+    .into_iter()
+    .filter_map(|(generation, folder)| limit(generation, &folder, &read))
+    .min_by_key(Cgroup::available)
+}
+
+/// The folders of all cgroups that the process is in.
+pub(crate) fn folders_of(
+    memberships: &[(Generation, &str)],
+    mounts: &[Mount],
+) -> Vec<(Generation, PathBuf)> {
+    memberships
+        .iter()
         .flat_map(|(generation, path)| {
             mounts
                 .iter()
-                .filter(move |mount| mount.generation == generation)
+                .filter(move |mount| mount.generation == *generation)
                 .flat_map(move |mount| folders(mount, path))
         })
-        .filter_map(|(generation, folder)| limit(generation, &folder, &read))
-        .min_by_key(Cgroup::available)
+        .collect()
 }
 
 /// The folders of the cgroup and of all above it, as far as they are seen at the mount.
@@ -85,6 +105,7 @@ fn limit(
         Generation::V2 => ("memory.max", "memory.current", "inactive_file"),
     };
     let number = |name: &str| read(&folder.join(name))?.trim().parse::<u64>().ok();
+    let file = folder.join(limit);
     // `max`, that is no limit, is no number.
     let limit = number(limit).filter(|limit| *limit < UNLIMITED)?;
     let usage = number(usage).unwrap_or(0);
@@ -92,6 +113,7 @@ fn limit(
         .and_then(|text| stat(&text, cache))
         .unwrap_or(0);
     Some(Cgroup {
+        file,
         limit,
         usage: usage.saturating_sub(cache),
     })
@@ -140,6 +162,7 @@ mod tests {
         ]);
         let cgroup = tightest("0::/user/job\n", V2_MOUNT, read).unwrap();
         assert_eq!((cgroup.limit, cgroup.usage), (1000, 500));
+        assert_eq!(cgroup.file, Path::new("/sys/fs/cgroup/user/memory.max"));
         assert_eq!(cgroup.available(), 500);
     }
 
@@ -178,6 +201,8 @@ mod tests {
         let memberships = "5:devices:/x\n4:memory:/jobs/a\n0::/\n";
         let cgroup = tightest(memberships, V1_MOUNT, read).unwrap();
         assert_eq!((cgroup.limit, cgroup.usage), (600_000_000, 200_000_000));
+        let file = "/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes";
+        assert_eq!(cgroup.file, Path::new(file));
     }
 
     #[test]
@@ -216,6 +241,7 @@ mod tests {
     #[test]
     fn what_is_over_its_limit_has_nothing_left() {
         let cgroup = Cgroup {
+            file: PathBuf::new(),
             limit: 10,
             usage: 11,
         };

@@ -1,5 +1,4 @@
-use crate::Error;
-use memmap2::MmapMut;
+use crate::{Error, Region};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -85,6 +84,46 @@ pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<
     })
 }
 
+/// The seconds that each of `count` reads of one page takes, one after the other, spread over a range of the file's
+/// bytes; past the page cache where the file system allows it.
+///
+/// # Errors
+/// As [`direct_read_speed`].
+pub fn read_latency(path: &Path, range: Range<u64>, count: usize) -> Result<Vec<f64>, Error> {
+    let plain = File::open(path).map_err(|source| Error::Open {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    let file = open_direct(path).unwrap_or(plain);
+    let pages = range.end.saturating_sub(range.start) / ALIGN as u64;
+    if pages == 0 {
+        return Err(Error::TooSmall {
+            path: path.to_path_buf(),
+        });
+    }
+    let failed = |offset| {
+        move |source| Error::Read {
+            path: path.to_path_buf(),
+            offset,
+            source,
+        }
+    };
+    let start = range.start / ALIGN as u64 * ALIGN as u64;
+    let mut buffer = Aligned::new(0).map_err(failed(start))?;
+    // Scattered, so that nothing is read ahead: multiples of the golden ratio's share of all pages.
+    let mut page = pages / 2;
+    let stride = ((pages as f64 * 0.618_034) as u64).max(1);
+    let mut seconds = Vec::with_capacity(count);
+    for _ in 0..count {
+        page = (page + stride) % pages;
+        let offset = start + page * ALIGN as u64;
+        let began = Instant::now();
+        read_at(&file, &mut buffer, ALIGN, offset).map_err(failed(offset))?;
+        seconds.push(began.elapsed().as_secs_f64());
+    }
+    Ok(seconds)
+}
+
 /// Reads the range, of whole pages, and says how many seconds that took, or where it failed.
 fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, io::Error)> {
     let next = AtomicU64::new(range.start);
@@ -123,7 +162,7 @@ fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, i
 
 /// Memory for the reads of one thread, one after the other: large pages where the system has them.
 struct Aligned {
-    memory: MmapMut,
+    memory: Region,
     start: usize,
     /// Large pages in it, one read each.
     pages: usize,
@@ -134,11 +173,9 @@ impl Aligned {
     /// About `bytes` of memory, one large page at least.
     fn new(bytes: usize) -> io::Result<Self> {
         let pages = (bytes / LARGE_PAGE).max(1);
-        let memory = MmapMut::map_anon((pages + 1) * LARGE_PAGE)?;
-        // Only advice.
-        #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
-        let start = memory.as_ptr().align_offset(LARGE_PAGE).min(LARGE_PAGE);
+        let memory = Region::new((pages + 1) * LARGE_PAGE)?;
+        let start = memory.as_ref().as_ptr().align_offset(LARGE_PAGE);
+        let start = start.min(LARGE_PAGE);
         let mut aligned = Self {
             memory,
             start,
@@ -156,7 +193,7 @@ impl Aligned {
     fn slice(&mut self, len: usize) -> &mut [u8] {
         let at = self.start + self.next * LARGE_PAGE;
         self.next = (self.next + 1) % self.pages;
-        &mut self.memory[at..at + len]
+        &mut self.memory.as_mut()[at..at + len]
     }
 }
 

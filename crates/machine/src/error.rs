@@ -32,4 +32,48 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The file with the machine's figures is of no use.
+    #[error(
+        "{path} is not used: {reason}; `outsize bench --calibrate` makes it anew", path = .path.display()
+    )]
+    Calibration {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A file with figures that was named is of no use.
+    #[error("{path} holds no figures of a machine: {reason}", path = .path.display())]
+    Figures {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file with the machine's figures cannot be written.
+    #[error("cannot write {path}: {source}", path = .path.display())]
+    SaveCalibration {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no place for a file to measure with.
+    #[error(
+        "cannot make a file in {folder} to measure the disk with: {source}", folder = .folder.display()
+    )]
+    Scratch {
+        /// Where it would be.
+        folder: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no memory to measure with.
+    #[error("cannot have {bytes} bytes of memory to measure with: {source}")]
+    NoMemory {
+        /// How much was asked for.
+        bytes: u64,
+        /// What the system says.
+        source: io::Error,
+    },
 }

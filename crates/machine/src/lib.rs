@@ -1,16 +1,48 @@
-//! What this machine has: memory, cgroups, disk speed.
+//! What this machine has and how fast it is: memory, cgroups, processors, GPUs, disks, measured bandwidths.
 //!
-//! Memory is known on Linux; elsewhere every figure is `None`, and the caller asks for a budget instead.
-//! Disk speed is measured everywhere, past the page cache on Linux.
+//! [`Machine::detect`] looks at all of it without ever failing; each figure is a [`Known`], which says what file,
+//! library or call it came from. Memory and processors are known on Linux; elsewhere `ram` is `None`, and the caller asks
+//! for a budget instead. GPUs are found by NVIDIA's library, which is loaded when there is one, and by what Linux writes
+//! in `/sys`.
+//!
+//! [`figures_for`] gives what a prediction is made of: what a [`Calibration`] measured on this machine, or defaults.
 #![forbid(unsafe_code)]
 
+mod bandwidth;
+mod budget;
+mod calibration;
 mod cgroup;
+mod detect;
 mod disk;
 mod error;
+mod figures_file;
+mod gpu;
+mod known;
+mod load;
 mod memory;
 mod proc;
+mod processor;
+mod region;
+mod scratch;
+mod system;
+mod volume;
 
+pub use bandwidth::{Bandwidth, first_touch};
+pub use budget::{complete_budget, detected_budget};
+pub use calibration::{
+    CALIBRATION_FILE, CALIBRATION_VERSION, Calibration, DiskFigures, Identity, Measurement,
+    Provenance, figures_for, now,
+};
 pub use cgroup::{Cgroup, cgroup};
-pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed};
+pub use detect::Machine;
+pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed, read_latency};
 pub use error::Error;
-pub use memory::{Memory, available, current_rss, memory, peak_rss};
+pub use figures_file::read_figures;
+pub use gpu::{GpuInfo, GpuMemory, Gpus};
+pub use known::Known;
+pub use load::load_average;
+pub use memory::{Memory, Ram, available, current_rss, memory, peak_rss};
+pub use processor::Processors;
+pub use region::Region;
+pub use scratch::Scratch;
+pub use volume::{MountInfo, Volume, volume};

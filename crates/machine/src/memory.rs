@@ -1,4 +1,7 @@
-use crate::{cgroup, proc};
+use crate::cgroup::cgroup_of;
+use crate::system::System;
+use crate::{Cgroup, Known, cgroup, proc};
+use serde::Serialize;
 
 /// The machine's main memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,6 +10,44 @@ pub struct Memory {
     pub total: u64,
     /// What can be had without swapping, clean page cache included.
     pub available: u64,
+}
+
+/// Main memory: what there is, what can be had, and who bounds it. All sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ram {
+    /// What the machine has.
+    pub total: Known<u64>,
+    /// What this process can take more: the least of what the machine has left and what the cgroups leave.
+    pub available: Known<u64>,
+    /// What the machine has left, whatever this process may take of it.
+    pub system_available: Known<u64>,
+    /// The cgroup that leaves the least, if any has a limit.
+    pub cgroup: Option<Cgroup>,
+}
+
+/// The main memory of a system; nothing where it does not say.
+pub(crate) fn ram(system: &System) -> Option<Ram> {
+    let text = system.read("/proc/meminfo")?;
+    let known = |key: &str| {
+        let bytes = proc::kilobytes(&text, key)?;
+        Some(Known::new(bytes, format!("/proc/meminfo {key}")))
+    };
+    // Before Linux 3.14 there was no estimate.
+    let system_available = known("MemAvailable").or_else(|| known("MemFree"))?;
+    let cgroup = cgroup_of(system);
+    let bound = cgroup
+        .as_ref()
+        .map(|group| Known::new(group.available(), group.file.display().to_string()));
+    let available = match bound {
+        Some(bound) if bound.value < system_available.value => bound,
+        _ => system_available.clone(),
+    };
+    Some(Ram {
+        total: known("MemTotal")?,
+        available,
+        system_available,
+        cgroup,
+    })
 }
 
 /// The machine's main memory; nothing where the system does not say (`/proc/meminfo` on Linux).
@@ -60,6 +101,7 @@ fn read(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::tests::tree;
 
     #[test]
     fn the_least_of_what_is_known() {
@@ -67,6 +109,47 @@ mod tests {
         assert_eq!(least(None, Some(3)), Some(3));
         assert_eq!(least(Some(4), None), Some(4));
         assert_eq!(least(None, None), None);
+    }
+
+    #[test]
+    fn what_bounds_memory_is_named() {
+        let meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nMemAvailable: 800 kB\n";
+        let (folder, system) = tree(&[
+            ("/proc/meminfo", meminfo),
+            ("/proc/self/cgroup", "4:memory:/a\n"),
+            (
+                "/proc/self/mountinfo",
+                "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+            ),
+        ]);
+        let free = ram(&system).unwrap();
+        assert_eq!(free.total.value, 1000 << 10);
+        assert_eq!(free.available.value, 800 << 10);
+        assert_eq!(free.available.source, "/proc/meminfo MemAvailable");
+        assert_eq!(free.cgroup, None);
+        let group = folder.path().join("sys/fs/cgroup/memory/a");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("memory.limit_in_bytes"), "500000\n").unwrap();
+        std::fs::write(group.join("memory.usage_in_bytes"), "100000\n").unwrap();
+        let bound = ram(&system).unwrap();
+        assert_eq!(bound.available.value, 400_000);
+        assert_eq!(bound.system_available.value, 800 << 10);
+        let file = "/sys/fs/cgroup/memory/a/memory.limit_in_bytes";
+        assert_eq!(bound.available.source, file);
+        // A limit beyond what the machine has left is not what bounds.
+        std::fs::write(group.join("memory.limit_in_bytes"), "5000000\n").unwrap();
+        let loose = ram(&system).unwrap();
+        assert_eq!(loose.available.source, "/proc/meminfo MemAvailable");
+        assert!(loose.cgroup.is_some());
+    }
+
+    #[test]
+    fn a_kernel_without_an_estimate() {
+        let (_folder, system) = tree(&[("/proc/meminfo", "MemTotal: 10 kB\nMemFree: 3 kB\n")]);
+        let memory = ram(&system).unwrap();
+        assert_eq!(memory.available.source, "/proc/meminfo MemFree");
+        let (_folder, system) = tree(&[("/proc/meminfo", "nonsense")]);
+        assert_eq!(ram(&system), None);
     }
 
     #[cfg(target_os = "linux")]

@@ -24,9 +24,29 @@ pub(crate) enum Generation {
     V2,
 }
 
-/// The paths of this process in the hierarchies that may limit memory, from `/proc/self/cgroup`: lines of
+/// What a cgroup limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Controller {
+    /// Memory.
+    Memory,
+    /// Time of processors.
+    Cpu,
+}
+
+impl Controller {
+    /// Its name in a comma-separated list.
+    fn is_in(self, list: &str) -> bool {
+        let name = match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        };
+        list.split(',').any(|part| part == name)
+    }
+}
+
+/// The paths of this process in the hierarchies that may limit something, from `/proc/self/cgroup`: lines of
 /// `number:controllers:path`. The second generation has number 0 and no controllers.
-pub(crate) fn memberships(text: &str) -> Vec<(Generation, &str)> {
+pub(crate) fn memberships_of(text: &str, controller: Controller) -> Vec<(Generation, &str)> {
     text.lines()
         .filter_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -34,9 +54,8 @@ pub(crate) fn memberships(text: &str) -> Vec<(Generation, &str)> {
             if number == "0" && controllers.is_empty() {
                 Some((Generation::V2, path))
             } else {
-                controllers
-                    .split(',')
-                    .any(|controller| controller == "memory")
+                controller
+                    .is_in(controllers)
                     .then_some((Generation::V1, path))
             }
         })
@@ -53,13 +72,13 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
 }
 
-/// The mounts of hierarchies that may limit memory, from `/proc/self/mountinfo`; see `proc(5)`:
+/// The mounts of hierarchies that may limit something, from `/proc/self/mountinfo`; see `proc(5)`:
 ///
 /// ```text
 /// 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
 ///            root point                (optional fields) - type source options
 /// ```
-pub(crate) fn mounts(text: &str) -> Vec<Mount> {
+pub(crate) fn mounts_of(text: &str, controller: Controller) -> Vec<Mount> {
     text.lines()
         .filter_map(|line| {
             let (first, second) = line.split_once(" - ")?;
@@ -69,7 +88,7 @@ pub(crate) fn mounts(text: &str) -> Vec<Mount> {
             let (kind, _, options) = (second.next()?, second.next()?, second.next()?);
             let generation = match kind {
                 "cgroup2" => Generation::V2,
-                "cgroup" if options.split(',').any(|option| option == "memory") => Generation::V1,
+                "cgroup" if controller.is_in(options) => Generation::V1,
                 _ => return None,
             };
             Some(Mount {
@@ -82,7 +101,7 @@ pub(crate) fn mounts(text: &str) -> Vec<Mount> {
 }
 
 /// Spaces and the like are written as `\040` in mountinfo.
-fn unescape(text: &str) -> String {
+pub(crate) fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_string();
     for part in parts {
@@ -108,6 +127,14 @@ fn unescape(text: &str) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn memberships(text: &str) -> Vec<(Generation, &str)> {
+        memberships_of(text, Controller::Memory)
+    }
+
+    fn mounts(text: &str) -> Vec<Mount> {
+        mounts_of(text, Controller::Memory)
+    }
 
     const MEMINFO: &str = "MemTotal:       24684096 kB
 MemFree:        19185812 kB

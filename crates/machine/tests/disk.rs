@@ -1,6 +1,6 @@
 //! Measuring the speed of a file that is really there.
 
-use outsize_machine::{Error, direct_read_speed};
+use outsize_machine::{Error, direct_read_speed, read_latency};
 use std::io::Write;
 
 fn file(bytes: usize) -> tempfile::NamedTempFile {
@@ -48,4 +48,18 @@ fn what_cannot_be_read_is_named() {
     assert!(matches!(error, Error::Open { .. }), "{error}");
     assert!(error.to_string().contains("missing.safetensors"), "{error}");
     assert!(direct_read_speed(folder.path(), 0..1 << 20, 9 << 20).is_err());
+}
+
+#[test]
+fn single_pages_are_read_one_after_the_other() {
+    let file = file((3 << 20) + 123);
+    for range in [0..3 << 20, 0..4096, 8192..20_000] {
+        let seconds = read_latency(file.path(), range, 20).unwrap();
+        assert_eq!(seconds.len(), 20);
+        assert!(seconds.iter().all(|seconds| seconds.is_finite()));
+    }
+    let error = read_latency(file.path(), 5..50, 1).unwrap_err();
+    assert!(matches!(error, Error::TooSmall { .. }), "{error}");
+    // Beyond the end there is nothing.
+    assert!(read_latency(file.path(), 1 << 30..2 << 30, 1).is_err());
 }

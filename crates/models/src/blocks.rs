@@ -113,12 +113,16 @@ impl ModelConfig {
 
     /// A class's name in `transformers`.
     fn class(&self, part: &str) -> String {
-        let family = match self.architecture {
+        format!("{}{part}", self.family())
+    }
+
+    /// What the names of the architecture's classes in `transformers` begin with.
+    pub(crate) fn family(&self) -> &'static str {
+        match self.architecture {
             Architecture::Llama => "Llama",
             Architecture::Mistral => "Mistral",
             Architecture::Qwen2 => "Qwen2",
-        };
-        format!("{family}{part}")
+        }
     }
 }
 

@@ -93,12 +93,21 @@ impl KvCache {
 
     /// Bytes that such a cache holds.
     pub fn bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
-        let per_column = (2 * config.key_value_size() as u64 * options.dtype.bytes())
-            .saturating_mul(options.batch as u64);
         (0..config.num_hidden_layers)
-            .map(|layer| window_and_capacity(config.window(layer), options).1 as u64)
+            .map(|layer| Self::layer_bytes(config, layer, options))
             .fold(0u64, u64::saturating_add)
-            .saturating_mul(per_column)
+    }
+
+    /// Bytes that such a cache holds of one layer.
+    pub fn layer_bytes(config: &ModelConfig, layer: usize, options: &CacheOptions) -> u64 {
+        let (_, capacity) = window_and_capacity(config.window(layer), options);
+        Self::column_bytes(config, options).saturating_mul(capacity as u64)
+    }
+
+    /// Bytes that one position of all texts takes in each layer.
+    pub fn column_bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
+        (2 * config.key_value_size() as u64 * options.dtype.bytes())
+            .saturating_mul(options.batch as u64)
     }
 
     /// What it was made for.
@@ -317,7 +326,7 @@ impl KvCache {
 }
 
 /// How many columns a token of a layer sees, its own included, and how many the layer holds.
-fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
+pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
     let context = match options.when_full {
         WhenFull::Refuse => usize::MAX,
         WhenFull::Slide => options.context,

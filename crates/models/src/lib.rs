@@ -36,6 +36,7 @@ pub mod presets;
 mod random;
 mod rms_norm;
 mod rope;
+mod tree;
 
 pub use access::Access;
 pub use activation::Activation;

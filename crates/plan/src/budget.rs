@@ -1,7 +1,9 @@
 use crate::{Error, parse_size};
-use serde::{Serialize, Serializer};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
 /// Where bytes can be held, the fastest first.
@@ -53,10 +55,56 @@ impl Serialize for Tier {
     }
 }
 
-/// The bytes that may be held on each tier. A tier that is not named is not bounded.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+impl<'de> Deserialize<'de> for Tier {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+/// The bytes that may be held on each tier.
+///
+/// Main memory that is not named is not bounded; a GPU that is not named is not used, and nor is one of 0 bytes. Beside GPUs,
+/// `cpu=0` keeps weights and KV cache out of main memory, and whatever would have to pass through it; what the process itself
+/// takes is there nevertheless. The disk holds weights that are streamed, in files which exist already: `disk=0` means that
+/// none may be.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Budget(BTreeMap<Tier, u64>);
+pub struct Budget(#[serde(deserialize_with = "unique")] BTreeMap<Tier, u64>);
+
+/// Reads a map in which no key comes twice.
+pub(crate) fn unique<'de, D, K, V>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    K: Deserialize<'de> + Ord + fmt::Display,
+    V: Deserialize<'de>,
+{
+    struct Unique<K, V>(PhantomData<(K, V)>);
+
+    impl<'de, K, V> Visitor<'de> for Unique<K, V>
+    where
+        K: Deserialize<'de> + Ord + fmt::Display,
+        V: Deserialize<'de>,
+    {
+        type Value = BTreeMap<K, V>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((key, value)) = access.next_entry::<K, V>()? {
+                if map.contains_key(&key) {
+                    return Err(A::Error::custom(format!("`{key}` comes twice")));
+                }
+                map.insert(key, value);
+            }
+            Ok(map)
+        }
+    }
+    deserializer.deserialize_map(Unique(PhantomData))
+}
 
 impl Budget {
     /// Reads `cpu=600MB`, or several parts with commas between them: `gpu0=8GiB,cpu=600MB`. Sizes are as

@@ -1,9 +1,17 @@
-use crate::{Budget, Needs, Strategy, Tier, Tree, unit_footprint};
-use serde::{Serialize, Serializer};
-use std::collections::{BTreeMap, HashSet};
+mod json;
+
+use crate::placement::{CpuRoom, Placement, Rooms, Scene};
+use crate::prediction::Placed;
+use crate::steps::Reads;
+use crate::{Budget, Needs, Strategy, Tier};
+use serde::{Deserialize, Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// Where each tensor lives, and what that takes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+///
+/// A map can be written as JSON and read again: what is read is checked, and refused if it cannot be such a map.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "json::Unchecked")]
 pub struct DeviceMap {
     strategy: Strategy,
     tiers: Vec<TierUse>,
@@ -11,6 +19,7 @@ pub struct DeviceMap {
     needs: Needs,
     ring_bytes: u64,
     resident_bytes: u64,
+    resident_stored_bytes: u64,
     resident_footprint: u64,
     total_bytes: u64,
     streamed_bytes: u64,
@@ -37,7 +46,7 @@ impl Serialize for Residency {
 }
 
 /// What is held on a device, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierUse {
     /// The device; the disk comes last.
     pub tier: Tier,
@@ -70,113 +79,116 @@ impl TierUse {
 }
 
 /// Where a block lives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedBlock {
     /// Its path in the module.
     pub name: String,
     /// The class of the module.
     pub class: String,
-    /// Where its weights are between two uses: [`Tier::Disk`] if any but the small ones are streamed.
+    /// Where its weights are between two uses: the slowest tier that any of them is on, so [`Tier::Disk`] if any is
+    /// streamed.
     pub tier: Tier,
     /// Bytes of its tensors as held on the device; those that it shares with other blocks included.
     pub bytes: u64,
     /// How many of these bytes stay in memory.
     pub resident_bytes: u64,
-    /// Keys and values that it keeps where it computes, in bytes.
+    /// Keys and values that it keeps where it computes when a token is made, in bytes.
     pub kv_bytes: u64,
     /// Where it computes in a pass over a prompt.
     pub prefill_on: Tier,
     /// Where it computes when a token is made.
     pub decode_on: Tier,
+    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass before.
+    pub streamed_bytes: u64,
+    /// What of these the ring keeps from one pass to the next, as foreseen.
+    pub kept_bytes: u64,
+    /// Bytes that each pass copies to the GPU that it computes on, because they are elsewhere between two uses; zero if it
+    /// computes on no GPU.
+    pub upload_bytes: u64,
 }
 
 impl DeviceMap {
-    /// The map in which those tensors stay in main memory for which `resident`, in the tree's order, is
-    /// true. The sums must have been checked for overflow, and tied tensors be of one mind.
+    /// What `placement` comes to. The sums were checked for overflow when the scene was set.
     pub(crate) fn new(
-        tree: &Tree,
-        resident: &[bool],
-        ring_bytes: u64,
-        needs: Needs,
-        budget: Budget,
+        scene: &Scene<'_>,
+        placement: &Placement,
+        budget: &Budget,
+        strategy: Strategy,
     ) -> Self {
+        let Scene {
+            tree,
+            options,
+            groups,
+            ..
+        } = scene;
         let mut map = Self {
-            strategy: Strategy::Auto,
+            strategy,
             tiers: Vec::new(),
-            budget,
-            needs,
-            ring_bytes,
+            budget: budget.clone(),
+            needs: options.needs,
+            ring_bytes: placement.ring,
             resident_bytes: 0,
+            resident_stored_bytes: 0,
             resident_footprint: 0,
             total_bytes: 0,
             streamed_bytes: 0,
             blocks: Vec::with_capacity(tree.blocks.len()),
             tensors: BTreeMap::new(),
         };
-        let shared = shared_bytes(tree);
-        let mut counted = HashSet::new();
-        let mut resident = resident.iter().copied();
-        for block in &tree.blocks {
-            let mut placed = PlacedBlock {
+        let mut weights: BTreeMap<Tier, u64> = BTreeMap::new();
+        for (group, tier) in groups.groups.iter().zip(&placement.tiers) {
+            map.total_bytes += group.bytes;
+            let held = match tier {
+                Tier::Disk => group.bytes,
+                Tier::Gpu(_) | Tier::Cpu => {
+                    map.resident_bytes += group.bytes;
+                    map.resident_stored_bytes += group.stored;
+                    group.footprint
+                }
+            };
+            *weights.entry(*tier).or_default() += held;
+        }
+        map.resident_footprint = weights.get(&Tier::Cpu).copied().unwrap_or(0);
+        let mut tiers = groups.of_tensor.iter().map(|at| placement.tiers[*at]);
+        let mut tensors = Vec::with_capacity(groups.of_tensor.len());
+        for (block, placed) in tree.blocks.iter().zip(&placement.blocks) {
+            let mut written = PlacedBlock {
                 name: block.name.clone(),
                 class: block.class.clone(),
-                tier: Tier::Cpu,
+                tier: placed.gpu().unwrap_or(Tier::Cpu),
                 bytes: 0,
                 resident_bytes: 0,
                 kv_bytes: block.work.kv_bytes,
-                prefill_on: Tier::Cpu,
-                decode_on: Tier::Cpu,
+                prefill_on: placed.prefill_on,
+                decode_on: placed.decode_on,
+                streamed_bytes: placed.reads.streamed,
+                kept_bytes: placed.reads.kept,
+                upload_bytes: placed.upload,
             };
-            for (tensor, stays) in block.tensors.iter().zip(&mut resident) {
-                // The memory of a tied group is counted at its first tensor.
-                let held = match &tensor.tied {
-                    None => Some(tensor.bytes),
-                    Some(key) => counted
-                        .insert(key.as_str())
-                        .then(|| shared.get(key.as_str()).copied().unwrap_or(0)),
+            let mut lives = None;
+            for (tensor, tier) in block.tensors.iter().zip(&mut tiers) {
+                written.bytes += tensor.bytes;
+                let residency = match tier {
+                    Tier::Disk => Residency::Streamed,
+                    tier => {
+                        written.resident_bytes += tensor.bytes;
+                        Residency::Resident(tier)
+                    }
                 };
-                map.total_bytes += held.unwrap_or(0);
-                placed.bytes += tensor.bytes;
-                let residency = if stays {
-                    placed.resident_bytes += tensor.bytes;
-                    map.resident_bytes += held.unwrap_or(0);
-                    map.resident_footprint += held.map_or(0, unit_footprint);
-                    Residency::Resident(Tier::Cpu)
-                } else {
-                    placed.tier = Tier::Disk;
-                    map.streamed_bytes += tensor.bytes_per_pass();
-                    Residency::Streamed
+                // The slowest tier that any of it is on.
+                lives = lives.max(Some(tier));
+                map.streamed_bytes += match residency {
+                    Residency::Streamed => tensor.bytes_per_pass(),
+                    Residency::Resident(_) => 0,
                 };
-                map.tensors.insert(tensor.name.clone(), residency);
+                tensors.push((tensor.name.clone(), residency));
             }
-            map.blocks.push(placed);
+            written.tier = lives.unwrap_or(written.tier);
+            map.blocks.push(written);
         }
-        map.tiers = map.uses();
+        map.tensors = tensors.into_iter().collect();
+        map.tiers = uses(scene, placement, &weights, &mut map.needs, budget);
         map
-    }
-
-    /// What is held on each device.
-    fn uses(&self) -> Vec<TierUse> {
-        let needs = &self.needs;
-        let memory = TierUse {
-            tier: Tier::Cpu,
-            budget: self.budget.get(Tier::Cpu),
-            weights: self.resident_footprint,
-            ring: self.ring_bytes,
-            kv_cache: needs.kv_cache,
-            activations: needs.activations,
-            other: needs.process + needs.readers + needs.overflow,
-        };
-        let disk = TierUse {
-            tier: Tier::Disk,
-            budget: None,
-            weights: self.total_bytes - self.resident_bytes,
-            ring: 0,
-            kv_cache: 0,
-            activations: 0,
-            other: 0,
-        };
-        vec![memory, disk]
     }
 
     /// How places were chosen.
@@ -199,12 +211,17 @@ impl DeviceMap {
         &self.blocks
     }
 
-    /// Bytes of the weights that stay in memory, shared ones counted once.
+    /// Bytes of the weights that stay in memory of whatever device, shared ones counted once.
     pub fn resident_bytes(&self) -> u64 {
         self.resident_bytes
     }
 
-    /// The memory that these take, whole pages for direct reads included. In bytes.
+    /// What of the checkpoint is read once for these, in bytes.
+    pub fn resident_stored_bytes(&self) -> u64 {
+        self.resident_stored_bytes
+    }
+
+    /// The main memory that weights take which stay there, whole pages for direct reads included. In bytes.
     pub fn resident_footprint(&self) -> u64 {
         self.resident_footprint
     }
@@ -220,7 +237,7 @@ impl DeviceMap {
         self.streamed_bytes
     }
 
-    /// The size of the ring through which weights are streamed, in bytes; zero if none are.
+    /// The size of the ring in main memory through which weights are streamed, in bytes; zero if none are.
     pub fn ring_bytes(&self) -> u64 {
         self.ring_bytes
     }
@@ -260,22 +277,92 @@ impl DeviceMap {
     }
 }
 
-/// The bytes of each tied group: those of its largest tensor.
-fn shared_bytes(tree: &Tree) -> BTreeMap<&str, u64> {
-    let mut shared: BTreeMap<&str, u64> = BTreeMap::new();
-    for tensor in tree.tensors() {
-        if let Some(key) = &tensor.tied {
-            let bytes = shared.entry(key).or_default();
-            *bytes = tensor.bytes.max(*bytes);
+impl PlacedBlock {
+    pub(crate) fn placed(&self) -> Placed {
+        Placed {
+            decode_on: self.decode_on,
+            prefill_on: self.prefill_on,
+            reads: Reads {
+                streamed: self.streamed_bytes,
+                kept: self.kept_bytes,
+            },
+            upload: self.upload_bytes,
         }
     }
-    shared
+}
+
+/// What is held on each device. The cache of blocks that compute on the CPU is added to its needs.
+fn uses(
+    scene: &Scene<'_>,
+    placement: &Placement,
+    weights: &BTreeMap<Tier, u64>,
+    needs: &mut Needs,
+    budget: &Budget,
+) -> Vec<TierUse> {
+    let Rooms {
+        gpus,
+        cpu,
+        gpu_ring,
+        ..
+    } = &scene.rooms;
+    let weights = |tier| weights.get(&tier).copied().unwrap_or(0);
+    let kv_cache = |tier| -> u64 {
+        let blocks = placement.blocks.iter().enumerate();
+        let on_it = blocks.filter(|(_, block)| block.decode_on == tier);
+        on_it.map(|(at, _)| scene.kv(at)).sum()
+    };
+    let computes = |tier| {
+        let mut blocks = placement.blocks.iter();
+        blocks.any(|block| block.decode_on == tier || block.prefill_on == tier)
+    };
+    let mut uses: Vec<TierUse> = gpus
+        .iter()
+        .map(|gpu| {
+            let tier = Tier::Gpu(gpu.number);
+            TierUse {
+                tier,
+                budget: budget.get(tier),
+                weights: weights(tier),
+                ring: match placement.streamed_to.contains(&gpu.number) {
+                    true => *gpu_ring,
+                    false => 0,
+                },
+                kv_cache: kv_cache(tier),
+                activations: match computes(tier) {
+                    true => scene.options.gpu_activations,
+                    false => 0,
+                },
+                other: 0,
+            }
+        })
+        .collect();
+    needs.kv_cache += kv_cache(Tier::Cpu);
+    uses.push(TierUse {
+        tier: Tier::Cpu,
+        // What the process itself needs is there even if nothing else may be.
+        budget: budget.get(Tier::Cpu).filter(|_| *cpu != CpuRoom::Unused),
+        weights: weights(Tier::Cpu),
+        ring: placement.ring,
+        kv_cache: needs.kv_cache,
+        activations: needs.activations,
+        other: needs.process + needs.readers + needs.overflow,
+    });
+    uses.push(TierUse {
+        tier: Tier::Disk,
+        budget: budget.get(Tier::Disk),
+        weights: weights(Tier::Disk),
+        ring: 0,
+        kv_cache: 0,
+        activations: 0,
+        other: 0,
+    });
+    uses
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Block, Tensor};
+    use crate::{Block, Options, Tensor, Tree, place};
 
     fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
         Tensor {
@@ -310,17 +397,15 @@ mod tests {
         };
         let mut budget = Budget::default();
         budget.set(Tier::Cpu, 100_000);
-        let needs = Needs {
-            kv_cache: 7,
-            ..Needs::default()
+        let options = Options {
+            needs: Needs {
+                kv_cache: 7,
+                ..Needs::default()
+            },
+            min_ring: 28_672,
+            ..Options::default()
         };
-        DeviceMap::new(
-            &tree,
-            &[true, true, false, true, true],
-            40_960,
-            needs,
-            budget,
-        )
+        place(&tree, &budget, &options, |tensor| tensor.name != "b.w").unwrap()
     }
 
     #[test]
@@ -330,7 +415,8 @@ mod tests {
         assert_eq!(map.total_bytes(), 30_030);
         assert_eq!(map.streamed_bytes(), 10_000);
         assert_eq!(map.resident_footprint(), 3 * 4096 + 4096 + 2 * 8192);
-        assert_eq!(map.memory_bytes(), 7 + 8 * 4096 + 40_960);
+        assert_eq!(map.ring_bytes(), 24_576);
+        assert_eq!(map.memory_bytes(), 7 + 8 * 4096 + 24_576);
         assert_eq!(map.blocks()[1].resident_bytes, 20);
         assert_eq!(map.blocks()[1].bytes, 20_020);
     }
@@ -348,7 +434,7 @@ mod tests {
         let json = serde_json::to_value(map()).unwrap();
         assert_eq!(json["budget"]["cpu"], 100_000);
         assert_eq!(json["needs"]["kv_cache"], 7);
-        assert_eq!(json["ring_bytes"], 40_960);
+        assert_eq!(json["ring_bytes"], 24_576);
         assert_eq!(json["blocks"][1]["tier"], "disk");
         assert_eq!(json["tensors"]["b.w"], "streamed");
         assert_eq!(json["tensors"]["b.n"], "cpu");

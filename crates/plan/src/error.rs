@@ -1,4 +1,4 @@
-use crate::{Needs, Tier, format_size};
+use crate::{Needs, Strategy, Tier, format_size};
 use std::fmt;
 
 /// Why there is no plan.
@@ -30,15 +30,6 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The budget bounds a tier on which nothing is placed.
-    #[error(
-        "the budget names {tier}, but weights are placed on cpu only (and stay in the checkpoint's files \
-         otherwise): leave {tier} out of --max-memory"
-    )]
-    TierNotPlaced {
-        /// The tier.
-        tier: Tier,
-    },
     /// Two blocks or two tensors of the same name: a map by name would mix them up.
     #[error("there are two {what}s named `{name}`: each name must be given once")]
     Duplicate {
@@ -55,9 +46,100 @@ pub enum Error {
         /// The tensor at which the sum overflows, or the last one.
         name: String,
     },
+    /// A name that the model does not have.
+    #[error("there is no module or tensor `{name}` in the model{}", meant(nearest.as_deref()))]
+    UnknownName {
+        /// The name.
+        name: String,
+        /// One of the model's that is much like it.
+        nearest: Option<String>,
+    },
+    /// A strategy that [`assign`](crate::assign) does not know.
+    #[error(
+        "the strategy {strategy} is not one of Accelerate's: these are sequential, balanced and balanced_low_0"
+    )]
+    NotAssigned {
+        /// The strategy.
+        strategy: Strategy,
+    },
+    /// Something would be on disk, which was ruled out.
+    #[error(
+        "`{name}`{} not fit: {} ({bytes} bytes) would have to stay on disk, which the options rule out; raise the \
+         budgets, or let weights stay on disk", and_others(*others), format_size(*bytes)
+    )]
+    DoesNotFit {
+        /// The first module or tensor that has no place.
+        name: String,
+        /// How many others have none.
+        others: usize,
+        /// What all of them take, in bytes.
+        bytes: u64,
+    },
+    /// Something would be streamed from disk that may not.
+    #[error(
+        "the model does not fit into memory, which it must: {lacking} bytes are lacking ({}); give cpu={least} in --max-memory, \
+         or let weights be streamed from disk (neither --must-fit nor a size for disk)",
+        format_size(*lacking)
+    )]
+    MustFit {
+        /// Bytes of main memory that are lacking.
+        lacking: u64,
+        /// The least budget of main memory that would do, in bytes.
+        least: u64,
+    },
+    /// A choice of places puts more on disk than may be there.
+    #[error(
+        "the device map leaves {bytes} bytes of weights on disk ({}), and no more than {most} may be there (--must-fit, or \
+         the size for disk in --max-memory): place more of them on other devices",
+        format_size(*bytes)
+    )]
+    OnDisk {
+        /// What would be on disk.
+        bytes: u64,
+        /// What may be.
+        most: u64,
+    },
+    /// Places for another model.
+    #[error(
+        "the model has {expected} tensors, and places were given for {found}: were they made for another model?"
+    )]
+    Assignment {
+        /// Tensors of the model.
+        expected: usize,
+        /// Places given.
+        found: usize,
+    },
+    /// Tensors that share their memory were given different places.
+    #[error(
+        "tensor `{name}` is on {tier} and tensor `{other}`, which shares its memory, on {other_tier}: place both on one device"
+    )]
+    Tied {
+        /// One of them.
+        name: String,
+        /// Its place.
+        tier: Tier,
+        /// The other.
+        other: String,
+        /// The other's place.
+        other_tier: Tier,
+    },
     /// The model does not run in the budget, whatever is streamed.
     #[error("{0}")]
     TooSmall(Shortfall),
+}
+
+/// A question after what may have been meant.
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(": is `{name}` meant?"))
+}
+
+/// The rest of a list, and its verb.
+fn and_others(others: usize) -> String {
+    match others {
+        0 => " does".to_string(),
+        1 => " and 1 other do".to_string(),
+        _ => format!(" and {others} others do"),
+    }
 }
 
 /// A budget that is too small, and what would do. All in bytes.
@@ -75,6 +157,8 @@ pub struct Shortfall {
     pub ring: u64,
     /// What of it take the weights that stay in memory.
     pub resident: u64,
+    /// What of it is to be left free.
+    pub reserve: u64,
 }
 
 impl fmt::Display for Shortfall {
@@ -94,6 +178,7 @@ impl fmt::Display for Shortfall {
             ("the overflow share", self.needs.overflow),
             ("the ring that weights are streamed through", self.ring),
             ("weights that stay in memory", self.resident),
+            ("the reserve", self.reserve),
         ];
         let mut before = ": ";
         for (what, bytes) in parts.into_iter().filter(|(_, bytes)| *bytes > 0) {
@@ -125,6 +210,7 @@ mod tests {
             },
             ring: 30_000_000,
             resident: 123_456,
+            reserve: 0,
         };
         assert_eq!(
             Error::TooSmall(shortfall).to_string(),

@@ -1,42 +1,38 @@
-use crate::steps::{Demand, Steps};
+use crate::auto;
+use crate::groups::{Groups, Streamed};
+use crate::placement::{CpuRoom, Placement, Scene, Score, Streaming};
+use crate::steps::{Fit, Order};
 use crate::tree::PAGE;
-use crate::{Budget, DeviceMap, Error, Needs, Options, Shortfall, Tensor, Tier, Tree};
+use crate::{
+    Assignment, Budget, DeviceMap, Error, Needs, Options, Shortfall, Strategy, Tensor, Tier, Tree,
+};
 
-/// Decides which tensors of `tree` stay in main memory and which are streamed, so that weights, ring
-/// and needs stay within the budget of [`Tier::Cpu`]. Without such a budget everything stays.
+/// Decides where each tensor of `tree` lives and where each block computes, so that weights, rings, KV cache and needs stay
+/// within the budget.
 ///
-/// Small tensors always stay, and so do those that [can only stay](crate::Tensor::always_resident). Then tensors
-/// stay in the order of execution, as many as fit beside the ring that the others need: twice the largest
-/// unit that is streamed, so that one is read while the other is used, and room for any two that one module
-/// holds, such as a weight and its bias. With one execution device a block need not be whole: what of it is
-/// streamed comes to it. Tensors that share their memory stay together. What is left of the budget enlarges
-/// the ring, which keeps what it can from one pass to the next. A larger budget never streams more.
+/// With [`Strategy::Auto`] it is the placement with the least predicted time for each token, of those that fit; of equals the one
+/// with the least for the prompt, then the one with the fewest devices. With several GPUs, each computes blocks that follow one
+/// another. What is on no GPU stays in main memory tensor by tensor, as much as fits beside the ring that the others
+/// need: twice the largest unit that is streamed, so that one is read while the other is used, and room for any two that
+/// one module holds, such as a weight and its bias. Which tensors stay is spread over the blocks where that is never slower, as
+/// with layers of equal size; memory is filled in the order of execution otherwise. What is left of the budget enlarges
+/// the ring, which keeps what it can from one pass to the next. Small tensors always stay, and so do those that
+/// [can only stay](crate::Tensor::always_resident). Tensors that share their memory stay together. A larger budget is never
+/// predicted slower, and without GPUs it never streams more.
 ///
 /// # Errors
-/// [`Error::TooSmall`] with the least budget that would do; [`Error::TierNotPlaced`] if the budget bounds
-/// anything but main memory; [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+/// [`Error::TooSmall`] with the least budget that would do; [`Error::MustFit`] if something would be on disk that may not;
+/// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
 pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
-    only_main_memory(budget)?;
     let options = &tree.adjust(options);
-    let steps = Steps::new(tree, options)?;
-    let demands = steps.demands(options);
-    let (step, ring) = match budget.get(Tier::Cpu) {
-        None => (demands.len() - 1, 0),
-        Some(bytes) => choose(&demands, bytes, options.needs)?,
-    };
-    let resident: Vec<bool> = steps.resident_after(step).collect();
-    Ok(DeviceMap::new(
-        tree,
-        &resident,
-        ring,
-        options.needs,
-        budget.clone(),
-    ))
+    let scene = Scene::new(tree, budget, options)?;
+    let placement = auto::choose(&scene)?;
+    Ok(DeviceMap::new(&scene, &placement, budget, Strategy::Auto))
 }
 
 /// As [`infer`], but `stays` says which tensors stay in main memory. Tensors that share their memory stay if
 /// one of them does; those that can only stay do so whatever it says. Without a budget the ring has the size
-/// that the streamed ones need.
+/// that the streamed ones need. GPUs are not used.
 ///
 /// # Errors
 /// As [`infer`].
@@ -44,60 +40,198 @@ pub fn place(
     tree: &Tree,
     budget: &Budget,
     options: &Options,
-    stays: impl FnMut(&Tensor) -> bool,
+    mut stays: impl FnMut(&Tensor) -> bool,
 ) -> Result<DeviceMap, Error> {
-    only_main_memory(budget)?;
     let options = &tree.adjust(options);
-    let steps = Steps::chosen(tree, options, stays)?;
-    let chosen = &steps.demands(options)[..1];
-    let ring = match budget.get(Tier::Cpu) {
-        None => chosen[0].ring,
-        Some(bytes) => choose(chosen, bytes, options.needs)?.1,
-    };
-    let resident: Vec<bool> = steps.resident_after(0).collect();
+    let mut without_gpus = Budget::default();
+    for (tier, bytes) in budget
+        .iter()
+        .filter(|(tier, _)| !matches!(tier, Tier::Gpu(_)))
+    {
+        without_gpus.set(tier, bytes);
+    }
+    let scene = Scene::new(tree, &without_gpus, options)?;
+    let mut tiers = vec![Tier::Disk; scene.groups.groups.len()];
+    for (tensor, at) in tree.tensors().zip(&scene.groups.of_tensor) {
+        if stays(tensor) || scene.groups.groups[*at].only_stays {
+            tiers[*at] = Tier::Cpu;
+        }
+    }
+    let placement = fixed(&scene, &without_gpus, tiers, Streaming::None)?;
     Ok(DeviceMap::new(
-        tree,
-        &resident,
-        ring,
-        options.needs,
-        budget.clone(),
+        &scene,
+        &placement,
+        &without_gpus,
+        Strategy::Auto,
     ))
 }
 
-/// Refuses a budget for a tier on which nothing is placed.
-fn only_main_memory(budget: &Budget) -> Result<(), Error> {
-    match budget.iter().find(|(tier, _)| *tier != Tier::Cpu) {
-        Some((tier, _)) => Err(Error::TierNotPlaced { tier }),
-        None => Ok(()),
+/// The map in which tensors live where `assignment` says, as one of Accelerate's strategies or a person chose.
+///
+/// A block of which anything is on a GPU computes there: on the one that holds most of it, to which the rest is copied in
+/// each pass. What is on no GPU computes on the CPU, or is streamed to the last of the GPUs if that is predicted to be
+/// faster and there is room. Small tensors and those that can only stay are kept in main memory rather than on disk.
+/// What is left of main memory is the ring's.
+///
+/// # Errors
+/// [`Error::Assignment`] if it is none of this tree, [`Error::Tied`] if tensors that share their memory are not together,
+/// [`Error::TooSmall`] for a device that cannot hold what it should, and the rest as for [`infer`].
+pub fn from_assignment(
+    tree: &Tree,
+    assignment: &Assignment,
+    budget: &Budget,
+    options: &Options,
+) -> Result<DeviceMap, Error> {
+    let strategy = options.strategy;
+    let options = &tree.adjust(options);
+    let scene = Scene::new(tree, budget, options)?;
+    let tiers = tiers_of_groups(tree, &scene.groups, assignment)?;
+    // Whether it fits is decided without streaming to a GPU; that is tried for speed.
+    let mut best = fixed(&scene, budget, tiers.clone(), Streaming::None);
+    if let Some(last) = scene.rooms.gpus.len().checked_sub(1) {
+        for streaming in [Streaming::Prefill(last), Streaming::Both(last)] {
+            let other = fixed(&scene, budget, tiers.clone(), streaming);
+            let score = |placement| -> Score { scene.score(placement) };
+            best = match (best, other) {
+                (Ok(best), Ok(other)) if score(&other).beats(&score(&best)) => Ok(other),
+                (Err(_), Ok(other)) => Ok(other),
+                (best, _) => best,
+            };
+        }
     }
+    Ok(DeviceMap::new(&scene, &best?, budget, strategy))
 }
 
-/// The most steps that fit into `budget` bytes, and the size of the ring beside them.
-fn choose(demands: &[Demand], budget: u64, needs: Needs) -> Result<(usize, u64), Error> {
-    let needed = needs.sum();
-    let free = budget.saturating_sub(needed);
-    let fits = |demand: &Demand| needed <= budget && demand.resident + demand.ring <= free;
-    if let Some((step, demand)) = demands.iter().enumerate().rfind(|(_, demand)| fits(demand)) {
-        let ring = (free - demand.resident) / PAGE * PAGE;
-        return Ok((step, ring.min(demand.useful_ring)));
+/// Where each group lives by an assignment; what is never streamed, in main memory rather than on disk.
+fn tiers_of_groups(
+    tree: &Tree,
+    groups: &Groups,
+    assignment: &Assignment,
+) -> Result<Vec<Tier>, Error> {
+    let (expected, found) = (groups.of_tensor.len(), assignment.tiers.len());
+    if expected != found {
+        return Err(Error::Assignment { expected, found });
     }
-    let cheapest = demands
-        .iter()
-        .min_by_key(|demand| demand.resident + demand.ring)
+    let mut chosen: Vec<Option<(Tier, &Tensor)>> = vec![None; groups.groups.len()];
+    let tensors = tree.tensors().zip(&groups.of_tensor);
+    for ((tensor, at), tier) in tensors.zip(&assignment.tiers) {
+        let (first_tier, first) = *chosen[*at].get_or_insert((*tier, tensor));
+        if first_tier != *tier {
+            return Err(Error::Tied {
+                name: first.name.clone(),
+                tier: first_tier,
+                other: tensor.name.clone(),
+                other_tier: *tier,
+            });
+        }
+    }
+    let chosen = chosen.into_iter().zip(&groups.groups);
+    Ok(chosen
+        .map(|(chosen, group)| match chosen {
+            Some((Tier::Disk, _)) | None if group.stays => Tier::Cpu,
+            Some((tier, _)) => tier,
+            None => Tier::Disk,
+        })
+        .collect())
+}
+
+/// The placement with groups where `tiers` says, if it fits; what is left of main memory is the ring's.
+fn fixed(
+    scene: &Scene<'_>,
+    budget: &Budget,
+    tiers: Vec<Tier>,
+    streaming: Streaming,
+) -> Result<Placement, Error> {
+    let groups = &scene.groups;
+    let order = Order::sequential(groups);
+    let mut rest = Streamed::new(groups, scene.options.min_ring);
+    // Whoever chose may let small tensors stream, which no order does.
+    let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
+    let streamed: Vec<usize> = small
+        .chain(order.groups())
+        .filter(|at| tiers[*at] == Tier::Disk)
+        .collect();
+    for at in &streamed {
+        rest.add(&groups.groups[*at]);
+    }
+    let fit = Fit::new(groups, streamed.clone(), rest.ring(), &rest);
+    let holding = scene.gpus_of_blocks(&tiers);
+    let placement = scene.placement(tiers.clone(), &holding, &fit, streaming);
+    let map = DeviceMap::new(scene, &placement, budget, Strategy::Auto);
+    let on_gpus = tiers.iter().filter(|tier| matches!(tier, Tier::Gpu(_)));
+    if let Some(tier) = on_gpus
         .copied()
-        .unwrap_or(Demand {
-            resident: 0,
+        .find(|tier| map.tiers().iter().all(|held| held.tier != *tier))
+    {
+        let all = tiers
+            .iter()
+            .zip(&groups.groups)
+            .filter(|(on, _)| **on == tier);
+        let resident = all.map(|(_, group)| group.footprint).sum::<u64>();
+        return Err(Error::TooSmall(Shortfall {
+            tier,
+            budget: budget.get(tier).unwrap_or(0),
+            least: resident
+                .saturating_add(scene.options.gpu_activations)
+                .saturating_add(scene.options.reserve),
+            needs: Needs {
+                activations: scene.options.gpu_activations,
+                ..Needs::default()
+            },
             ring: 0,
-            useful_ring: 0,
+            resident,
+            reserve: scene.options.reserve,
+        }));
+    }
+    let reserve = scene.options.reserve;
+    let mut left = 0;
+    for held in map.tiers() {
+        let cpu = held.tier == Tier::Cpu;
+        let room = match (held.tier, scene.rooms.cpu) {
+            (Tier::Disk, _) => continue,
+            (Tier::Cpu, CpuRoom::Unbounded) => continue,
+            (Tier::Cpu, CpuRoom::Unused) => 0,
+            (tier, _) => budget.get(tier).unwrap_or(0),
+        };
+        let taken = match (held.tier, scene.rooms.cpu) {
+            (Tier::Cpu, CpuRoom::Unused) => held
+                .weights
+                .saturating_add(held.ring)
+                .saturating_add(held.kv_cache),
+            _ => held.sum().saturating_add(reserve),
+        };
+        if taken > room {
+            return Err(Error::TooSmall(Shortfall {
+                tier: held.tier,
+                budget: room,
+                least: taken,
+                needs: match cpu {
+                    true => *map.needs(),
+                    false => Needs {
+                        kv_cache: held.kv_cache,
+                        activations: held.activations,
+                        ..Needs::default()
+                    },
+                },
+                ring: held.ring,
+                resident: held.weights,
+                reserve,
+            }));
+        }
+        if cpu {
+            left = room - taken;
+        }
+    }
+    let on_disk = map.tiers().last().map_or(0, |disk| disk.weights);
+    if let Some(most) = scene.rooms.disk.filter(|most| on_disk > *most) {
+        return Err(Error::OnDisk {
+            bytes: on_disk,
+            most,
         });
-    Err(Error::TooSmall(Shortfall {
-        tier: Tier::Cpu,
-        budget,
-        least: needed + cheapest.resident + cheapest.ring,
-        needs,
-        ring: cheapest.ring,
-        resident: cheapest.resident,
-    }))
+    }
+    let ring = (fit.ring.saturating_add(left)) / PAGE * PAGE;
+    let fit = Fit::new(groups, streamed, ring, &rest);
+    Ok(scene.placement(tiers, &holding, &fit, streaming))
 }
 
 #[cfg(test)]
@@ -353,15 +487,6 @@ mod tests {
             panic!("99 bytes were enough for 100");
         };
         assert_eq!(shortfall.least, 100);
-    }
-
-    #[test]
-    fn other_tiers_are_refused() {
-        let budget = Budget::parse("gpu0=1GB,cpu=1GB").unwrap();
-        assert_eq!(
-            infer(&model(), &budget, &Options::default()),
-            Err(Error::TierNotPlaced { tier: Tier::Gpu(0) })
-        );
     }
 
     #[test]

@@ -34,16 +34,26 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod auto;
 mod budget;
+mod casts;
+mod cost;
 mod device_map;
+mod drawing;
 mod dtype;
 mod error;
+mod estimate;
 mod figures;
+mod groups;
 mod infer;
+mod modules;
+mod nearest;
 mod needs;
 mod options;
 mod picture;
+mod placement;
 mod prediction;
+mod report;
 mod size;
 mod steps;
 mod strategy;
@@ -51,15 +61,23 @@ mod tree;
 mod workload;
 
 pub use budget::{Budget, Tier};
+pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
+pub use drawing::Style;
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
+pub use estimate::{BlockSize, Estimate, Passes, Training, cast, estimate};
 pub use figures::{Figures, Gpu, Link, Processor};
-pub use infer::{infer, place};
+pub use infer::{from_assignment, infer, place};
+pub use modules::ModuleMap;
 pub use needs::Needs;
 pub use options::Options;
 pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
+pub use report::{
+    BlockReport, Bound, Least, ModelReport, PhaseReport, Planned, PredictionReport, REPORT_VERSION,
+    Report, TierReport, WhatIf,
+};
 pub use size::{format_size, parse_size};
-pub use strategy::{Assignment, Strategy};
+pub use strategy::{Assignment, Strategy, assign};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
 pub use workload::{Work, Workload};

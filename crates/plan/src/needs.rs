@@ -1,12 +1,12 @@
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What must fit on the device that computes besides weights and the ring they are streamed through.
 /// All in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Needs {
     /// The process itself: its code, libraries and the slack of its allocator.
     pub process: u64,
-    /// Keys and values of all positions.
+    /// Keys and values of all positions of the blocks that compute there.
     pub kv_cache: u64,
     /// Intermediate results of a pass.
     pub activations: u64,

@@ -1,4 +1,5 @@
 use crate::device_map::{DeviceMap, PlacedBlock};
+use crate::drawing::{numbered, plain};
 use crate::{Tier, format_size};
 use std::fmt::Write;
 
@@ -36,7 +37,8 @@ impl DeviceMap {
     /// ```
     ///
     /// The bar is the model in the order of execution, as long as its blocks are large: full where they
-    /// are resident, light where they are streamed. What does not fit is left out from the right.
+    /// are resident, light where they are streamed. Where parts of several layers are resident it says how much of them is:
+    /// `layers 0-21: 45 % resident`. What does not fit is left out from the right.
     pub fn picture(&self, width: usize) -> String {
         self.draw(width, &UNICODE)
     }
@@ -48,7 +50,8 @@ impl DeviceMap {
 
     fn draw(&self, width: usize, glyphs: &Glyphs) -> String {
         let mut text = self.weights();
-        let mut fixed = format!("{} {}{} ", Tier::Cpu, glyphs.left, glyphs.right)
+        let devices = self.devices();
+        let mut fixed = format!("{devices} {}{} ", glyphs.left, glyphs.right)
             .chars()
             .count();
         fixed += text.chars().count();
@@ -63,7 +66,19 @@ impl DeviceMap {
         }
         let cells = width.saturating_sub(fixed).clamp(CELLS.0, CELLS.1);
         let bar = bar(self.blocks(), cells, glyphs);
-        format!("{} {}{bar}{} {text}", Tier::Cpu, glyphs.left, glyphs.right)
+        format!("{devices} {}{bar}{} {text}", glyphs.left, glyphs.right)
+    }
+
+    /// The devices that hold weights besides the disk: `cpu`, `gpu0+cpu`.
+    fn devices(&self) -> String {
+        let held = self.tiers().iter().filter(|held| match held.tier {
+            Tier::Gpu(_) => held.weights > 0,
+            Tier::Cpu => true,
+            Tier::Disk => false,
+        });
+        held.map(|held| held.tier.to_string())
+            .collect::<Vec<_>>()
+            .join("+")
     }
 
     /// How much of the weights is resident.
@@ -93,11 +108,30 @@ impl DeviceMap {
     }
 }
 
-/// `layers 0-3 resident, 4-21 streamed`: which of the numbered blocks are, if there are both.
+/// One numbered block, which may come in several parts next to one another.
+struct Layer {
+    number: u64,
+    bytes: u64,
+    resident_bytes: u64,
+    /// Whether nothing but small tensors is streamed.
+    resident: bool,
+}
+
+impl Layer {
+    /// How much of it stays in memory, in percent.
+    fn percent(&self) -> u64 {
+        percent(self.resident_bytes, self.bytes)
+    }
+
+    /// Whether a part of it stays, small tensors such as norms aside.
+    fn is_part(&self) -> bool {
+        !self.resident && self.percent() > 0
+    }
+}
+
+/// `layers 0-3 resident, 4-21 streamed`: which of the numbered blocks are; or `layers 0-21: 45 % resident`, if parts of several are.
 fn layers(blocks: &[PlacedBlock]) -> Option<String> {
-    // For each numbered block its number and whether it is resident; the parts of one layer are next to
-    // one another.
-    let mut layers: Vec<(u64, bool)> = Vec::new();
+    let mut layers: Vec<Layer> = Vec::new();
     let mut family = None;
     for block in blocks {
         let Some((owner, number)) = numbered(&block.name) else {
@@ -108,31 +142,50 @@ fn layers(blocks: &[PlacedBlock]) -> Option<String> {
         }
         let resident = block.tier != Tier::Disk;
         match layers.last_mut() {
-            Some((last, all)) if *last == number => *all &= resident,
-            _ => layers.push((number, resident)),
+            Some(last) if last.number == number => {
+                last.resident &= resident;
+                last.bytes = last.bytes.saturating_add(block.bytes);
+                last.resident_bytes = last.resident_bytes.saturating_add(block.resident_bytes);
+            }
+            _ => layers.push(Layer {
+                number,
+                bytes: block.bytes,
+                resident_bytes: block.resident_bytes,
+                resident,
+            }),
         }
     }
-    let what = family?.rsplit('.').next().unwrap_or("layers");
-    let resident = layers.iter().filter(|(_, resident)| *resident).count();
-    if resident == 0 || resident == layers.len() {
-        let state = if resident == 0 {
+    let what = plain(family?.rsplit('.').next().unwrap_or("layers"));
+    let all = span(layers.first()?.number, layers.last()?.number);
+    let resident = layers.iter().filter(|layer| layer.resident).count();
+    let parts = layers.iter().filter(|layer| layer.is_part()).count();
+    let (first, second) = layers.split_at(resident);
+    if parts > 1 || !first.iter().all(|layer| layer.resident) {
+        let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).fold(0, u64::saturating_add);
+        let share = percent(sum(|layer| layer.resident_bytes), sum(|layer| layer.bytes));
+        return Some(format!("{what} {all}: {share} % resident"));
+    }
+    if first.is_empty() || second.is_empty() {
+        let state = if first.is_empty() {
             "streamed"
         } else {
             "resident"
         };
-        let (first, last) = (layers.first()?.0, layers.last()?.0);
-        return Some(format!("{what} {} {state}", span(first, last)));
-    }
-    let (first, second) = layers.split_at(resident);
-    if !first.iter().all(|(_, resident)| *resident) {
-        return Some(format!("{resident} of {} {what} resident", layers.len()));
+        return Some(format!("{what} {all} {state}"));
     }
     let mut text = format!("{what} ");
     for (part, state, end) in [(first, "resident", ", "), (second, "streamed", "")] {
-        let (first, last) = (part.first()?.0, part.last()?.0);
+        let (first, last) = (part.first()?.number, part.last()?.number);
         write!(text, "{} {state}{end}", span(first, last)).ok()?;
     }
     Some(text)
+}
+
+/// `part` of `whole` in percent, rounded; all if there is nothing.
+fn percent(part: u64, whole: u64) -> u64 {
+    let (part, whole) = (u128::from(part), u128::from(whole));
+    let percent = (200 * part + whole).checked_div(2 * whole);
+    percent.map_or(100, |percent| percent.min(100) as u64)
 }
 
 fn span(first: u64, last: u64) -> String {
@@ -141,21 +194,6 @@ fn span(first: u64, last: u64) -> String {
     } else {
         format!("{first}-{last}")
     }
-}
-
-/// The path before the first number in a path, and the number: `model.layers` and 3 of
-/// `model.layers.3.mlp`.
-fn numbered(name: &str) -> Option<(&str, u64)> {
-    let mut start = 0;
-    for part in name.split('.') {
-        if start > 0
-            && let Ok(number) = part.parse()
-        {
-            return Some((&name[..start - 1], number));
-        }
-        start += part.len() + 1;
-    }
-    None
 }
 
 /// Blocks in the order of execution, each cell shaded by how much of its bytes is resident.
@@ -315,6 +353,44 @@ mod tests {
         );
         let plain = map(&["first", "second"], Some("cpu=300MB")).picture(100);
         assert!(plain.ends_with("KV 23 MB"), "{plain}");
+    }
+
+    #[test]
+    fn parts_of_many_layers_are_said_together() {
+        let halves = |resident: fn(&Tensor) -> bool| {
+            let part = |name: String| Tensor {
+                name,
+                bytes: 50_000_000,
+                stored_bytes: 50_000_000,
+                ..Tensor::default()
+            };
+            let blocks = (0..4).map(|n| Block {
+                name: format!("m.layers.{n}"),
+                tensors: ["a", "b"]
+                    .map(|half| part(format!("m.layers.{n}.{half}")))
+                    .into(),
+                ..Block::default()
+            });
+            let tree = Tree {
+                blocks: blocks.collect(),
+                ..Tree::default()
+            };
+            let map = crate::place(&tree, &Budget::default(), &Options::default(), resident);
+            map.unwrap().ascii_picture(100)
+        };
+        let half = halves(|tensor| tensor.name.ends_with('a'));
+        assert!(half.contains("| layers 0-3: 50 % resident |"), "{half}");
+        let scattered = halves(|tensor| tensor.name.contains(".2."));
+        assert!(
+            scattered.contains("| layers 0-3: 25 % resident |"),
+            "{scattered}"
+        );
+        // Where it stops, a layer may be cut in two.
+        let most = halves(|tensor| tensor.name.as_str() < "m.layers.2.b");
+        assert!(
+            most.contains("| layers 0-1 resident, 2-3 streamed |"),
+            "{most}"
+        );
     }
 
     #[test]

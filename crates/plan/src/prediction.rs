@@ -1,13 +1,19 @@
 //! How fast a placement will be.
 
+use crate::cost::{Costs, seconds};
+use crate::steps::Reads;
 use crate::{DeviceMap, Figures, Tier, Tree, Workload};
 use serde::Serialize;
 
 /// How long things will take, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Reading all weights that stay: a part of the first pass, which does it as it goes.
+    /// Reading all weights that stay, and touching their memory for the first time: a part of the first pass, which does it
+    /// as it goes.
     pub load_seconds: f64,
+    /// The first pass over the prompt, in which what stays is read: the larger of all reading and of computing, and what fresh
+    /// memory takes, which keeps the processors busy too.
+    pub first_pass_seconds: f64,
     /// The pass over the prompt, once what stays is there.
     pub prefill: PhaseTime,
     /// The pass that makes one more token of each text.
@@ -46,32 +52,149 @@ pub struct BlockTime {
     pub decode_seconds: f64,
 }
 
-/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures.
+/// Where a block computes, and what comes to it in each pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) decode_on: Tier,
+    pub(crate) prefill_on: Tier,
+    /// From disk.
+    pub(crate) reads: Reads,
+    /// To the GPU that it computes on, in bytes.
+    pub(crate) upload: u64,
+}
+
+impl Placed {
+    /// The GPU that it computes on in any phase.
+    pub(crate) fn gpu(&self) -> Option<Tier> {
+        let both = [self.decode_on, self.prefill_on];
+        both.into_iter().find(|tier| matches!(tier, Tier::Gpu(_)))
+    }
+}
+
+/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The map must be one of this
+/// tree.
+///
+/// Each block takes the larger of its transfer and its computing, since what comes next is fetched while this
+/// computes; a transfer is the slower of disk and way to the GPU, which go on side by side. Computing a token takes the time
+/// in which the weights pass through the processor, or in which it does the operations if that is longer; then the
+/// time in which the keys and values so far do; and a little for each block. A prompt takes as many passes as it has
+/// chunks, each of which reads what streams, less what the ring keeps from one to the next. Embeddings that are read by
+/// rows cost nothing, nor do activations on their way between devices.
 pub fn predict(tree: &Tree, map: &DeviceMap, figures: &Figures, workload: &Workload) -> Prediction {
-    let _ = workload;
+    let costs = Costs::new(tree, workload);
     let mut decode = PhaseTime::default();
-    let mut blocks = Vec::new();
-    for (block, placed) in tree.blocks.iter().zip(map.blocks()) {
-        let streamed = placed.bytes - placed.resident_bytes;
-        let transfer = streamed as f64 / figures.disk.bytes_per_second;
-        let compute = placed.bytes as f64 / figures.cpu.product_bytes_per_second;
-        let seconds = transfer.max(compute);
-        decode.seconds += seconds;
-        decode.compute_seconds += compute;
-        decode.transfer_seconds += transfer;
-        decode.disk_bytes += streamed;
+    let mut prefill = PhaseTime::default();
+    let mut blocks = Vec::with_capacity(map.blocks().len());
+    let mut passes_over_prompt = 0u64;
+    for pass in costs.passes() {
+        passes_over_prompt = passes_over_prompt.saturating_add(pass.count as u64);
+    }
+    for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
+        let placed = block.placed();
+        let (one, all) = times(&costs, figures, at, &placed);
+        let Reads { streamed, kept } = placed.reads;
+        let upload = |tier| match tier {
+            Tier::Gpu(_) => placed.upload,
+            Tier::Cpu | Tier::Disk => 0,
+        };
+        decode.add(&one, streamed - kept, upload(placed.decode_on));
+        let again = passes_over_prompt.saturating_sub(1);
+        prefill.add(
+            &all,
+            (streamed - kept)
+                .saturating_mul(again)
+                .saturating_add(streamed * u64::from(passes_over_prompt > 0)),
+            upload(placed.prefill_on).saturating_mul(passes_over_prompt),
+        );
         blocks.push(BlockTime {
             name: block.name.clone(),
-            prefill_on: placed.prefill_on,
-            prefill_seconds: seconds,
-            decode_on: placed.decode_on,
-            decode_seconds: seconds,
+            prefill_on: block.prefill_on,
+            prefill_seconds: all.seconds,
+            decode_on: block.decode_on,
+            decode_seconds: one.seconds,
         });
     }
+    let resident = map.resident_bytes() as f64;
+    let reading = seconds(
+        map.resident_stored_bytes() as f64,
+        figures.disk.bytes_per_second,
+    ) + if resident > 0.0 {
+        figures.disk.latency_seconds.max(0.0)
+    } else {
+        0.0
+    };
+    let touching = seconds(resident, figures.first_touch_bytes_per_second);
     Prediction {
-        load_seconds: map.resident_bytes() as f64 / figures.disk.bytes_per_second,
-        prefill: decode,
+        load_seconds: reading + touching,
+        first_pass_seconds: (reading + prefill.transfer_seconds)
+            .max(prefill.compute_seconds)
+            .max(prefill.seconds)
+            + touching,
+        prefill,
         decode,
         blocks,
     }
+}
+
+/// How long a block takes in one kind of pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Time {
+    pub(crate) seconds: f64,
+    compute: f64,
+    transfer: f64,
+}
+
+impl PhaseTime {
+    fn add(&mut self, time: &Time, disk_bytes: u64, upload_bytes: u64) {
+        self.seconds += time.seconds;
+        self.compute_seconds += time.compute;
+        self.transfer_seconds += time.transfer;
+        self.disk_bytes = self.disk_bytes.saturating_add(disk_bytes);
+        self.upload_bytes = self.upload_bytes.saturating_add(upload_bytes);
+    }
+}
+
+/// How long the block of this number takes for a token, and for the prompt.
+pub(crate) fn times(
+    costs: &Costs,
+    figures: &Figures,
+    block: usize,
+    placed: &Placed,
+) -> (Time, Time) {
+    let Reads { streamed, kept } = placed.reads;
+    let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
+    let upload = |tier| match tier {
+        Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
+        Tier::Cpu | Tier::Disk => 0.0,
+    };
+    let compute = costs.decode(block, &figures.processor(placed.decode_on));
+    let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
+    let decode = Time {
+        seconds: compute.max(transfer),
+        compute,
+        transfer,
+    };
+
+    let mut prefill = Time::default();
+    let processor = figures.processor(placed.prefill_on);
+    let to_gpu = upload(placed.prefill_on);
+    for pass in costs.passes() {
+        let compute = costs.pass(block, &processor, pass);
+        let hand_over = match placed.gpu() {
+            Some(Tier::Gpu(number)) if placed.decode_on != placed.prefill_on => {
+                costs.hand_over(block, pass, &figures.gpu(number))
+            }
+            _ => 0.0,
+        };
+        let read = if pass.first {
+            streamed
+        } else {
+            streamed - kept
+        };
+        let transfer = from_disk(read).max(to_gpu + hand_over);
+        prefill.compute += pass.count * compute;
+        prefill.transfer += pass.count * transfer;
+        prefill.seconds += pass.count * compute.max(transfer);
+    }
+    (decode, prefill)
 }

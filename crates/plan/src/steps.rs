@@ -1,277 +1,220 @@
-//! In which order tensors become resident, and what each step of it costs.
+//! In which order tensors of main memory become resident, and how many fit.
 //!
-//! Step 0 are the tensors that can only stay, and those too small to be worth streaming. Each further step is a tensor (with those
-//! that share its memory), in the order of execution; tables that are read by single rows come last, since
-//! streaming those costs nothing. What is resident after step `k` is so after step `k + 1`: that is why a larger
-//! budget never streams more.
+//! What is resident after a step of an [`Order`] is so after the next: that is why a larger budget never streams more. What
+//! the ring keeps from one pass to the next is taken for what would become resident next: that is why a larger budget is
+//! never predicted slower either.
 
-use crate::tree::round_up;
-use crate::{Error, Options, Tensor, Tree, unit_footprint};
-use std::collections::{HashMap, HashSet};
+use crate::groups::{Group, Groups, Streamed};
+use crate::tree::PAGE;
+use std::cmp::Reverse;
 
-/// The steps of a tree.
-pub(crate) struct Steps {
-    /// What is added at each step.
-    costs: Vec<Cost>,
-    /// How many modules hold parameters.
-    holders: usize,
-    /// For each tensor, in the tree's order, the step at which it becomes resident.
-    of_tensor: Vec<usize>,
-}
+/// An order in which groups become resident; those that always stay are not in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Order(Vec<usize>);
 
-/// Bytes of memory that the tensors of one step take.
-#[derive(Debug, Clone, Default)]
-struct Cost {
-    /// If they are resident.
-    resident: u64,
-    /// Their units that are held whole, if they are streamed: the number of the module that holds each
-    /// in [`Steps::holders`], and its bytes.
-    held: Vec<(usize, u64)>,
-    /// The largest unit, if they are streamed.
-    largest: u64,
-    /// All units, if they are streamed.
-    units: u64,
-}
-
-/// The two largest units that one module holds.
-#[derive(Debug, Clone, Copy, Default)]
-struct Holder {
-    first: u64,
-    second: u64,
-}
-
-impl Holder {
-    fn add(&mut self, unit: u64) {
-        self.second = self.second.max(unit.min(self.first));
-        self.first = self.first.max(unit);
+impl Order {
+    /// In the order of execution; tables that are read by single rows come last, since streaming those costs nothing.
+    pub(crate) fn sequential(groups: &Groups) -> Self {
+        let mut order: Vec<_> = movable(groups).collect();
+        // A group's turn is at its first member that streams.
+        order.sort_by_key(|at| {
+            let group = &groups.groups[*at];
+            let first = group.uses().find(|one| one.unit > 0);
+            first.map_or((true, *at), |one| (false, one.tensor))
+        });
+        Self(order)
     }
 
-    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the larger
-    /// one must do for the other.
-    fn ring(self) -> u64 {
-        self.first.saturating_mul(2).saturating_add(self.second)
+    /// Evenly over the blocks: the largest tensor of each block, then the next of each, the blocks in such an order
+    /// that those first chosen lie far apart. What streams is then spread too, so that the disk reads on while
+    /// resident weights compute. Tables that are read by single rows come last.
+    pub(crate) fn spread(groups: &Groups) -> Self {
+        let mut by_block: Vec<_> = movable(groups)
+            .map(|at| {
+                let group = &groups.groups[at];
+                let first = group.uses().find(|one| one.unit > 0);
+                (first.map(|one| one.block), Reverse(group.footprint), at)
+            })
+            .collect();
+        by_block.sort_unstable();
+        let mut turn = (None, 0u32);
+        let mut turns: Vec<_> = by_block
+            .into_iter()
+            .map(|(block, _, at)| {
+                turn = match turn {
+                    (last, turn) if last == block => (last, turn + 1),
+                    _ => (block, 0),
+                };
+                match block {
+                    Some(block) => (false, turn.1, block.reverse_bits(), at),
+                    None => (true, 0, 0, at),
+                }
+            })
+            .collect();
+        turns.sort_unstable();
+        Self(turns.into_iter().map(|(.., at)| at).collect())
     }
+
+    /// How many groups it has.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The groups, the first to stay first.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// What fits of the groups for which `inside` is true: as many as can be resident beside the ring that the others need.
+    /// All the rest of the memory enlarges the ring.
+    ///
+    /// # Errors
+    /// What the cheapest choice takes, if nothing fits.
+    pub(crate) fn fit(
+        &self,
+        groups: &Groups,
+        room: &Room,
+        inside: impl Fn(usize) -> bool,
+    ) -> Result<Fit, Demand> {
+        let all = groups.groups.iter().enumerate();
+        let resident = all.filter(|(at, _)| inside(*at));
+        let mut demand = Demand {
+            resident: resident.map(|(_, group)| group.footprint).sum(),
+            ring: 0,
+        };
+        let Some(memory) = room.memory else {
+            return Ok(Fit::default());
+        };
+        let mut cheapest = demand;
+        let mut streaming = Streamed::new(groups, room.min_ring);
+        let mut on_disk = 0u64;
+        let mut streamed = Vec::new();
+        let mut rest = self.0.iter().rev().filter(|at| inside(**at));
+        while demand.sum() > memory {
+            if demand.sum() < cheapest.sum() {
+                cheapest = demand;
+            }
+            let Some(at) = rest.next() else {
+                return Err(cheapest);
+            };
+            let group = &groups.groups[*at];
+            on_disk += group.bytes;
+            if room.disk.is_some_and(|most| on_disk > most) {
+                return Err(cheapest);
+            }
+            streamed.push(*at);
+            streaming.add(group);
+            demand.resident -= group.footprint;
+            demand.ring = streaming.ring();
+        }
+        streamed.reverse();
+        let left = (memory - demand.resident) / PAGE * PAGE;
+        Ok(Fit::new(
+            groups,
+            streamed,
+            left.max(demand.ring),
+            &streaming,
+        ))
+    }
+}
+
+/// Groups that need not stay.
+fn movable(groups: &Groups) -> impl Iterator<Item = usize> + '_ {
+    let all = groups.groups.iter().enumerate();
+    all.filter(|(_, group)| !group.stays).map(|(at, _)| at)
 }
 
 /// What a choice of steps takes, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Demand {
     /// Memory of resident tensors.
     pub(crate) resident: u64,
     /// The least ring that streams the rest well, in whole pages.
     pub(crate) ring: u64,
-    /// The ring that would hold all of the rest: a larger one has no use.
-    pub(crate) useful_ring: u64,
 }
 
-/// Tensors that share their memory.
-struct Group<'a> {
-    members: Vec<&'a Tensor>,
-    step: Option<usize>,
-}
-
-impl Group<'_> {
-    fn always_resident(&self) -> bool {
-        self.members.iter().any(|tensor| tensor.always_resident)
-    }
-
-    fn bytes(&self) -> u64 {
-        self.members
-            .iter()
-            .map(|tensor| tensor.bytes)
-            .max()
-            .unwrap_or(0)
+impl Demand {
+    pub(crate) fn sum(self) -> u64 {
+        self.resident.saturating_add(self.ring)
     }
 }
 
-impl Steps {
-    /// # Errors
-    /// [`Error::Duplicate`] and [`Error::TooLarge`]: what makes a tree impossible to plan.
-    pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
-        check(tree, options)?;
-        let (mut groups, of_tensor) = group(tree);
-        let mut last = 0;
-        for group in &mut groups {
-            if group.always_resident() || group.bytes() < options.small_tensor {
-                group.step = Some(0);
-            }
-        }
-        // First what streams, at its first use that does; then what is only read by rows.
-        for streaming in [true, false] {
-            for (tensor, at) in tree.tensors().zip(&of_tensor) {
-                let group = &mut groups[*at];
-                let streams = tensor.unit(options.tile_bytes) > 0;
-                if group.step.is_none() && (streams || !streaming) {
-                    last += 1;
-                    group.step = Some(last);
-                }
-            }
-        }
-        Ok(Self::add_up(&groups, &of_tensor, last, options))
-    }
+/// What there is room for, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Main memory for weights and ring; nothing if it is not bounded.
+    pub(crate) memory: Option<u64>,
+    /// Weights that may be on disk alone; nothing if that is not bounded.
+    pub(crate) disk: Option<u64>,
+    /// The least ring.
+    pub(crate) min_ring: u64,
+}
 
-    /// Two steps: what stays, by somebody's choice or because it can only stay; and the rest.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub(crate) fn chosen(
-        tree: &Tree,
-        options: &Options,
-        mut stays: impl FnMut(&Tensor) -> bool,
-    ) -> Result<Self, Error> {
-        check(tree, options)?;
-        let (mut groups, of_tensor) = group(tree);
-        for group in &mut groups {
-            let chosen = group.members.iter().filter(|tensor| stays(tensor)).count() > 0;
-            group.step = Some(usize::from(!(chosen || group.always_resident())));
-        }
-        Ok(Self::add_up(&groups, &of_tensor, 1, options))
-    }
+/// What fits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Fit {
+    /// Groups that do not stay, those that would next do so first.
+    pub(crate) streamed: Vec<usize>,
+    /// The size of the ring.
+    pub(crate) ring: u64,
+    /// What of the ring holds weights from one pass to the next.
+    keeps: u64,
+}
 
-    /// What steps up to `last` cost, every group having been given one.
-    fn add_up(groups: &[Group<'_>], of_tensor: &[usize], last: usize, options: &Options) -> Self {
-        let mut costs = vec![Cost::default(); last + 1];
-        let mut holders = HashMap::new();
-        for group in groups {
-            costs[group.step.unwrap_or(0)].add(group, &mut holders, options);
-        }
+impl Fit {
+    /// With a ring of `memory` bytes at most.
+    pub(crate) fn new(
+        groups: &Groups,
+        streamed: Vec<usize>,
+        memory: u64,
+        streaming: &Streamed,
+    ) -> Self {
+        debug_assert!(streamed.iter().all(|at| *at < groups.groups.len()));
+        let ring = memory.min(streaming.useful_ring());
         Self {
-            costs,
-            holders: holders.len(),
-            of_tensor: of_tensor
-                .iter()
-                .map(|at| groups[*at].step.unwrap_or(0))
-                .collect(),
+            streamed,
+            ring,
+            keeps: match ring == streaming.useful_ring() {
+                true => u64::MAX,
+                // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
+                false => ring - streaming.ring(),
+            },
         }
     }
 
-    /// What each number of steps takes: none but step 0 first, all of them last.
-    pub(crate) fn demands(&self, options: &Options) -> Vec<Demand> {
-        let mut resident: u64 = self.costs.iter().map(|cost| cost.resident).sum();
-        let (mut largest, mut units, mut held) = (0u64, 0u64, 0u64);
-        let mut holders = vec![Holder::default(); self.holders];
-        let mut demands: Vec<_> = self
-            .costs
-            .iter()
-            .rev()
-            .map(|cost| {
-                let demand = Demand {
-                    resident,
-                    ring: (2 * largest)
-                        .max(held)
-                        .max(round_up(options.min_ring))
-                        .min(units),
-                    useful_ring: units,
-                };
-                resident -= cost.resident;
-                largest = largest.max(cost.largest);
-                units = units.saturating_add(cost.units);
-                for (holder, unit) in &cost.held {
-                    holders[*holder].add(*unit);
-                    if holders[*holder].second > 0 {
-                        held = held.max(holders[*holder].ring());
-                    }
-                }
-                demand
-            })
-            .collect();
-        demands.reverse();
-        demands
-    }
-
-    /// For each tensor, in the tree's order, whether it is resident after `step`.
-    pub(crate) fn resident_after(&self, step: usize) -> impl Iterator<Item = bool> + '_ {
-        self.of_tensor.iter().map(move |own| *own <= step)
-    }
-}
-
-impl Cost {
-    fn add<'a>(
-        &mut self,
-        group: &Group<'a>,
-        holders: &mut HashMap<&'a str, usize>,
-        options: &Options,
-    ) {
-        self.resident += unit_footprint(group.bytes());
-        for tensor in &group.members {
-            let unit = tensor.unit(options.tile_bytes);
-            self.largest = self.largest.max(unit);
-            self.units = self.units.saturating_add(tensor.units(options.tile_bytes));
-            if unit > 0 {
-                let new = holders.len();
-                let holder = *holders.entry(tensor.holder()).or_insert(new);
-                self.held.push((holder, unit));
-            }
-        }
-    }
-}
-
-/// Groups of tensors that share their memory; and for each tensor, in the tree's order, its group.
-fn group(tree: &Tree) -> (Vec<Group<'_>>, Vec<usize>) {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    let mut by_key: HashMap<&str, usize> = HashMap::new();
-    let of_tensor = tree
-        .tensors()
-        .map(|tensor| {
-            let new = groups.len();
-            let at = match &tensor.tied {
-                Some(key) => *by_key.entry(key).or_insert(new),
-                None => new,
+    /// For each of `blocks` blocks what it reads from disk in each pass, and what of that the ring keeps. In bytes
+    /// as stored.
+    pub(crate) fn reads(&self, groups: &Groups, blocks: usize) -> Vec<Reads> {
+        let mut reads = vec![Reads::default(); blocks];
+        let mut keeps = self.keeps;
+        for group in self.streamed.iter().map(|at| &groups.groups[*at]) {
+            let kept = match group.streams() {
+                true => group.footprint.min(keeps),
+                false => 0,
             };
-            if at == new {
-                groups.push(Group {
-                    members: Vec::new(),
-                    step: None,
-                });
+            if keeps != u64::MAX {
+                keeps -= kept;
             }
-            groups[at].members.push(tensor);
-            at
-        })
-        .collect();
-    (groups, of_tensor)
+            for one in group.uses() {
+                reads[one.block].streamed += one.stored;
+                reads[one.block].kept += share(group, one.stored, kept);
+            }
+        }
+        reads
+    }
 }
 
-/// Names are given once, and no sum that is taken later overflows.
-fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
-    let duplicate = |what, name: &str| Error::Duplicate {
-        what,
-        name: name.to_string(),
-    };
-    let mut names = HashSet::new();
-    for block in &tree.blocks {
-        if !names.insert(block.name.as_str()) {
-            return Err(duplicate("block", &block.name));
-        }
-    }
-    names.clear();
-    // The budget that would do is at most: everything, three times the largest unit, and the needs.
-    let too_large = |name: &str| Error::TooLarge {
-        name: name.to_string(),
-    };
-    let mut largest = 0;
-    let mut sum = options.needs.sum();
-    let (mut held, mut stored) = (0u64, 0u64);
-    for tensor in tree.tensors() {
-        if !names.insert(tensor.name.as_str()) {
-            return Err(duplicate("tensor", &tensor.name));
-        }
-        largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
-        let sums = (
-            sum.checked_add(unit_footprint(tensor.bytes)),
-            held.checked_add(tensor.bytes),
-            stored.checked_add(tensor.stored_bytes),
-        );
-        let (Some(next), Some(next_held), Some(next_stored)) = sums else {
-            return Err(too_large(&tensor.name));
-        };
-        (sum, held, stored) = (next, next_held, next_stored);
-        let with_ring = largest
-            .checked_mul(3)
-            .map(|ring| ring.max(round_up(options.min_ring)))
-            .and_then(|ring| ring.checked_add(sum));
-        if with_ring.is_none() {
-            return Err(too_large(&tensor.name));
-        }
-    }
-    Ok(())
+/// `bytes` of which as large a part is meant as `kept` is of the group.
+fn share(group: &Group, bytes: u64, kept: u64) -> u64 {
+    let part = u128::from(bytes) * u128::from(kept) / u128::from(group.footprint.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX).min(bytes)
+}
+
+/// What a block reads from disk in a pass, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Reads {
+    /// If the ring held nothing of it.
+    pub(crate) streamed: u64,
+    /// What of that the ring keeps from one pass to the next.
+    pub(crate) kept: u64,
 }

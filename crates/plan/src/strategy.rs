@@ -1,5 +1,15 @@
 //! How places are chosen.
 
+mod assign;
+mod balance;
+mod clean;
+mod fill;
+mod largest;
+mod modules;
+mod worklist;
+
+pub use assign::assign;
+
 use crate::Tier;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -16,6 +26,7 @@ pub enum Strategy {
     /// As Accelerate's: each GPU gets about the same.
     Balanced,
     /// As Accelerate's: the same, with as little as possible on the first GPU.
+    #[serde(rename = "balanced_low_0")]
     BalancedLow0,
 }
 
@@ -55,4 +66,17 @@ pub struct Assignment {
     pub modules: Vec<(String, Tier)>,
     /// What a user should know of it.
     pub warnings: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_serde() {
+        for strategy in Strategy::ALL {
+            let json = serde_json::to_string(&strategy).unwrap();
+            assert_eq!(json, format!("\"{strategy}\""));
+        }
+    }
 }

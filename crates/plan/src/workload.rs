@@ -9,6 +9,8 @@ pub struct Workload {
     pub prompt: u64,
     /// Tokens of each text when a token is generated: what attention looks at.
     pub position: u64,
+    /// Tokens of each text that one pass over the prompt takes at most: each pass reads anew what streams.
+    pub chunk: u64,
 }
 
 impl Default for Workload {
@@ -18,6 +20,7 @@ impl Default for Workload {
             batch: 1,
             prompt: 256,
             position: 512,
+            chunk: 512,
         }
     }
 }

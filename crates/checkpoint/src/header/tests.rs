@@ -53,8 +53,8 @@ fn each_fault_names_its_tensor() {
         r#"tensor "w" should have 8 bytes by its shape and dtype, and has 7"#
     );
     assert!(
-        fault(&one("F8_E4M3", "[2]", "[0,2]"), 2)
-            .starts_with(r#"tensor "w": dtype "F8_E4M3" is not supported"#)
+        fault(&one("F6_E2M3", "[2]", "[0,2]"), 2)
+            .starts_with(r#"tensor "w": dtype "F6_E2M3" is not supported"#)
     );
     assert!(
         fault(&one("U8", "[0]", "[5,4]"), 8)

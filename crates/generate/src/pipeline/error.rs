@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use outsize_models::Error as ModelError;
 
+use crate::describe::without_name;
 use crate::error::Error;
 
 /// Why a pipeline could not be opened or run.
@@ -49,13 +50,4 @@ pub enum PipelineError {
         /// What the model can do, in tokens.
         most: usize,
     },
-}
-
-/// What the models say of a configuration begins with the name of its file, which the path has already.
-fn without_name(error: &ModelError) -> String {
-    let text = error.to_string();
-    match text.strip_prefix("config.json: ") {
-        Some(reason) => reason.to_owned(),
-        None => text,
-    }
 }

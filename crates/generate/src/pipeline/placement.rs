@@ -13,20 +13,20 @@ use super::{PipelineError, Settings};
 
 /// Memory that the process itself will take beyond what it has when a model is opened: code that is
 /// not yet touched, stacks of worker threads, small allocations and what the allocator keeps of them.
-const PROCESS_SLACK: u64 = 20 << 20;
+pub(crate) const PROCESS_SLACK: u64 = 20 << 20;
 
 /// What the resident set of the process differs by from one run to the next, in bytes: which pages of
 /// code the system maps around those that are touched.
 const RESIDENT_SET_VARIES: u64 = 1 << 20;
 
 /// Tokens that one pass takes at most: beyond, activations cost memory and save little time.
-const LARGEST_CHUNK: usize = 512;
+pub(crate) const LARGEST_CHUNK: usize = 512;
 
 /// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
-const MIN_RING: u64 = 16 << 20;
+pub(crate) const MIN_RING: u64 = 16 << 20;
 
 /// Tensors of checkpoints that carry no weight: buffers which older versions saved.
-const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
+pub(crate) const BUFFERS: [&str; 1] = [".rotary_emb.inv_freq"];
 
 /// The file of which most is streamed, and where in it.
 pub(super) fn streamed_range(
@@ -49,7 +49,7 @@ pub(super) fn streamed_range(
 }
 
 /// How the checkpoint is dispatched.
-pub(super) fn options(
+pub(crate) fn options(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
     settings: &Settings,
@@ -124,7 +124,7 @@ pub(super) fn place(
 }
 
 /// The refusal, asking for a budget that will still do in the next run.
-fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
+pub(crate) fn steady(error: outsize_plan::Error) -> outsize_plan::Error {
     match error {
         outsize_plan::Error::TooSmall(mut shortfall) => {
             shortfall.least = shortfall.least.saturating_add(RESIDENT_SET_VARIES);

@@ -1,0 +1,26 @@
+//! The folder in which things are kept from one run to the next.
+
+use crate::error::Failure;
+use outsize::machine::{Machine, Provenance, figures_for};
+use outsize::plan::Figures;
+use std::path::{Path, PathBuf};
+
+/// `$OUTSIZE_CACHE`, or the user's cache folder. It need not exist.
+pub fn folder() -> Result<PathBuf, Failure> {
+    match std::env::var_os("OUTSIZE_CACHE").filter(|path| !path.is_empty()) {
+        Some(path) => Ok(PathBuf::from(path)),
+        None => dirs::cache_dir()
+            .map(|folder| folder.join("outsize"))
+            .ok_or_else(|| {
+                Failure::Failed(
+                    "no cache folder is known here: set OUTSIZE_CACHE to a folder with 600 MB of room"
+                        .to_string(),
+                )
+            }),
+    }
+}
+
+/// The figures for predicting how the model in a folder runs here, and where they came from.
+pub fn figures(model: &Path) -> (Figures, Provenance) {
+    figures_for(&Machine::detect(), folder().ok().as_deref(), model)
+}

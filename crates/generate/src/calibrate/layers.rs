@@ -1,0 +1,212 @@
+//! A model in memory, with weights that mean nothing, kept as resident weights are.
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use outsize_machine::Region;
+use outsize_models::{LlamaForCausalLm, ModelConfig};
+
+use super::CalibrateError;
+
+/// A model with a few real layers and next to no vocabulary.
+pub(super) struct Layers {
+    pub config: ModelConfig,
+    pub model: LlamaForCausalLm,
+    /// Its matrices `[out, in]` but for table and head, in order of use.
+    pub matrices: Vec<Tensor<2>>,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+/// The shape of a model.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub hidden: usize,
+    pub inner: usize,
+    pub heads: usize,
+    pub key_value_heads: usize,
+    pub head_dim: usize,
+    pub layers: usize,
+    pub context: usize,
+}
+
+/// Tokens that the models know.
+pub(super) const VOCABULARY: usize = 64;
+
+impl Shape {
+    /// Bytes of the matrices of one layer in bf16.
+    pub fn layer_bytes(&self) -> u64 {
+        let (queries, keys) = (
+            self.heads * self.head_dim,
+            self.key_value_heads * self.head_dim,
+        );
+        let values = self.hidden * (2 * queries + 2 * keys + 3 * self.inner);
+        2 * values as u64
+    }
+
+    /// Makes the model.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn make(&self) -> Result<Layers, CalibrateError> {
+        let config = ModelConfig::from_json(
+            &serde_json::json!({
+                "model_type": "llama",
+                "hidden_size": self.hidden,
+                "intermediate_size": self.inner,
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.key_value_heads,
+                "head_dim": self.head_dim,
+                "vocab_size": VOCABULARY,
+                "max_position_embeddings": self.context,
+                "tie_word_embeddings": false,
+            })
+            .to_string(),
+        )?;
+        let device = Device::flex();
+        let mut fill = Fill {
+            device: device.clone(),
+            random: Random::new(1),
+            path: Vec::new(),
+            matrices: Vec::new(),
+            bytes: 0,
+            error: None,
+        };
+        let model = config.init(&device).map(&mut fill);
+        if let Some(error) = fill.error {
+            return Err(error);
+        }
+        Ok(Layers {
+            config,
+            model,
+            matrices: fill.matrices,
+            bytes: fill.bytes,
+        })
+    }
+}
+
+/// Gives values to the parameters of an empty model.
+struct Fill {
+    device: Device,
+    random: Random,
+    path: Vec<String>,
+    matrices: Vec<Tensor<2>>,
+    bytes: u64,
+    error: Option<CalibrateError>,
+}
+
+impl Fill {
+    fn tensor<const D: usize>(&mut self, dims: [usize; D]) -> Result<Tensor<D>, CalibrateError> {
+        let bytes = 2 * dims.iter().product::<usize>();
+        let no_memory = |source| outsize_machine::Error::NoMemory {
+            bytes: bytes as u64,
+            source,
+        };
+        let mut region = Region::new(bytes).map_err(no_memory)?;
+        self.random.fill(region.as_mut());
+        let bytes = Bytes::from_shared(bytes::Bytes::from_owner(region), AllocationProperty::Other);
+        let data = TensorData::try_from_bytes(bytes, dims.to_vec(), DType::BF16)
+            .map_err(|_| CalibrateError::Nothing { what: "a weight" })?;
+        Ok(Tensor::from_data(data, (&self.device, DType::BF16)))
+    }
+}
+
+impl ModuleMapper for Fill {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let shape = param.lazy_shape();
+        let Ok(dims) = <[usize; D]>::try_from(shape.to_vec()) else {
+            return param;
+        };
+        match self.tensor(dims) {
+            Ok(tensor) => {
+                if let ([out, width], true) =
+                    (&dims[..], self.path.iter().any(|part| part == "layers"))
+                {
+                    self.matrices.push(tensor.clone().reshape([*out, *width]));
+                    self.bytes += 2 * (out * width) as u64;
+                }
+                Param::initialized(ParamId::new(), tensor)
+            }
+            Err(error) => {
+                self.error = Some(error);
+                param
+            }
+        }
+    }
+}
+
+/// Random weights in bf16, fast: of either sign, from 1/128 to 1/32.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Fills bytes with weights, little endian.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        /// Of each of four values the sign, the last bit of the exponent, and the mantissa.
+        const VARIES: u64 = 0x80ff_80ff_80ff_80ff;
+        const FIXED: u64 = 0x3c00_3c00_3c00_3c00;
+        for word in bytes.chunks_mut(8) {
+            // SplitMix64 (Steele et al., 2014).
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let values = ((z ^ (z >> 31)) & VARIES) | FIXED;
+            word.copy_from_slice(&values.to_le_bytes()[..word.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_small_and_of_either_sign() {
+        let mut bytes = vec![0; 2 * 1001];
+        Random::new(3).fill(&mut bytes);
+        let values: Vec<f32> = bytes
+            .chunks_exact(2)
+            .map(|pair| half::bf16::from_le_bytes([pair[0], pair[1]]).to_f32())
+            .collect();
+        assert!(
+            values
+                .iter()
+                .all(|value| (1.0 / 128.0..1.0 / 32.0).contains(&value.abs()))
+        );
+        assert!(values.iter().any(|value| *value < 0.0) && values.iter().any(|value| *value > 0.0));
+        let mut other = vec![0; 2 * 1001];
+        Random::new(4).fill(&mut other);
+        assert_ne!(bytes, other);
+    }
+
+    #[test]
+    fn a_model_of_a_shape() {
+        let shape = Shape {
+            hidden: 48,
+            inner: 80,
+            heads: 6,
+            key_value_heads: 2,
+            head_dim: 8,
+            layers: 3,
+            context: 20,
+        };
+        let layers = shape.make().unwrap();
+        assert_eq!(layers.matrices.len(), 3 * 7);
+        assert_eq!(layers.bytes, 3 * shape.layer_bytes());
+        assert_eq!(layers.config.num_hidden_layers, 3);
+        assert_eq!(layers.matrices[0].dims(), [48, 48]);
+        assert_eq!(layers.matrices[6].dims(), [48, 80]);
+    }
+}

@@ -1,0 +1,109 @@
+//! Figures of a machine in a file that somebody names: of another machine, or made up.
+
+use crate::calibration::check_figures;
+use crate::system::shown;
+use crate::{CALIBRATION_FILE, Error};
+use outsize_plan::Figures;
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its blocks is small beside this.
+const LARGEST: u64 = 64 << 20;
+
+/// A file with figures in it, such as a calibration or a plan.
+#[derive(Deserialize)]
+struct Around {
+    figures: Figures,
+}
+
+/// Reads the figures in a JSON file: these alone, or an object of which they are the field `figures`, such as a calibration
+/// or what `outsize plan --json` prints.
+///
+/// # Errors
+/// [`Error::Figures`] for a file that cannot be read, holds no figures, or says what no machine does.
+pub fn read_figures(path: &Path) -> Result<Figures, Error> {
+    let wrong = |reason: String| Error::Figures {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = read(path).map_err(|error| wrong(error.to_string()))?;
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&text).map_err(|error| {
+            wrong(format!(
+                "it is no JSON object ({})",
+                shown(&error.to_string())
+            ))
+        })?;
+    let figures = match object.contains_key("figures") {
+        true => serde_json::from_str(&text).map(|Around { figures }| figures),
+        false => serde_json::from_str(&text),
+    };
+    let figures = figures.map_err(|error| wrong(shown(&error.to_string())))?;
+    check_figures(&figures).map_err(wrong)?;
+    Ok(figures)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    // A pipe would be waited for, and a device never end.
+    if !path.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = String::new();
+    File::open(path)?
+        .take(LARGEST + 1)
+        .read_to_string(&mut text)?;
+    match text.len() as u64 > LARGEST {
+        true => Err(io::Error::other(format!(
+            "it is larger than {LARGEST} bytes: is it {CALIBRATION_FILE}?"
+        ))),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_alone_or_within_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("figures.json");
+        let mut figures = Figures::default();
+        figures.disk.bytes_per_second = 7e9;
+        figures.gpus.insert(3, outsize_plan::Gpu::default());
+        std::fs::write(&path, serde_json::to_vec(&figures).unwrap()).unwrap();
+        assert_eq!(read_figures(&path).unwrap(), figures);
+        let within = serde_json::json!({ "version": 9, "figures": figures });
+        std::fs::write(&path, within.to_string()).unwrap();
+        assert_eq!(read_figures(&path).unwrap(), figures);
+    }
+
+    #[test]
+    fn what_are_no_figures_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("figures.json");
+        let mut figures = Figures::default();
+        figures.cpu.product_flops = -1.0;
+        let negative = serde_json::to_string(&figures).unwrap();
+        for (text, part) in [
+            ("", "no JSON object"),
+            ("[1]", "no JSON object"),
+            ("{}", "missing field"),
+            ("{\"figures\": 3}", "figures"),
+            ("\u{1b}[2J", "no JSON object"),
+            (negative.as_str(), "figures.cpu.product_flops"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let message = read_figures(&path).unwrap_err().to_string();
+            assert!(
+                message.contains("figures.json") && message.contains(part),
+                "{text:?}: {message}"
+            );
+            assert!(!message.contains('\u{1b}'));
+        }
+        assert!(read_figures(dir.path()).is_err());
+        assert!(read_figures(&dir.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,399 @@
+//! The placement with the least predicted time.
+//!
+//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds to it: each GPU computes
+//! one run of blocks that follow one another, with all of their weights, and what comes after (or before) these runs
+//! lies in main memory and on disk, tensor by tensor ([`Order`]); it is computed there or streamed to one of
+//! the GPUs. The runs are found by [`runs`], for each number of blocks that they can cover; what remains is
+//! then tried in the order of what it takes at least, until nothing better can come.
+
+mod runs;
+
+use self::runs::{Item, Runs};
+use crate::cost::seconds;
+use crate::placement::{CpuRoom, Placement, Scene, Score, Streaming};
+use crate::steps::{Demand, Fit, Order, Room};
+use crate::{Error, Needs, Shortfall, Tier};
+use std::collections::HashMap;
+
+/// Budgets for which two orders are compared, at most: as many as this divided by the number of steps, but some.
+const COMPARISONS: usize = 1 << 16;
+
+/// Chooses.
+///
+/// # Errors
+/// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
+pub(crate) fn choose(scene: &Scene<'_>) -> Result<Placement, Error> {
+    let orders = [
+        Order::spread(&scene.groups),
+        Order::sequential(&scene.groups),
+    ];
+    if scene.rooms.gpus.is_empty() {
+        let order = match spread_is_better(scene, &orders) {
+            true => &orders[0],
+            false => &orders[1],
+        };
+        let rest = Rest {
+            scene,
+            inside: vec![true; scene.groups.groups.len()],
+        };
+        let kv_cache = (0..scene.tree.blocks.len())
+            .map(|block| scene.kv(block))
+            .sum();
+        let fit = rest
+            .fit(order, kv_cache)
+            .map_err(|lack| lack.error(scene))?;
+        let mut tiers = vec![Tier::Cpu; scene.groups.groups.len()];
+        for at in &fit.streamed {
+            tiers[*at] = Tier::Disk;
+        }
+        let none = vec![None; scene.tree.blocks.len()];
+        return Ok(scene.placement(tiers, &none, &fit, Streaming::None));
+    }
+    Search::new(scene, &orders).run()
+}
+
+/// Whether what stays should be spread over the blocks: if that is never predicted slower than filling memory in the
+/// order of execution, whatever the budget. The choice must not depend on the budget, or a larger one could stream
+/// more.
+fn spread_is_better(scene: &Scene<'_>, [spread, sequential]: &[Order; 2]) -> bool {
+    let groups = &scene.groups;
+    let all: u64 = groups.groups.iter().map(|group| group.footprint).sum();
+    let most = all.saturating_add(3 * groups.groups.iter().map(|g| g.largest).max().unwrap_or(0));
+    let none = vec![None; scene.tree.blocks.len()];
+    let seconds = |order: &Order, memory| {
+        let room = Room {
+            memory: Some(memory),
+            disk: None,
+            min_ring: scene.options.min_ring,
+        };
+        let fit = order.fit(groups, &room, |_| true).ok()?;
+        let tiers = vec![Tier::Cpu; groups.groups.len()];
+        Some(
+            scene
+                .score(&scene.placement(tiers, &none, &fit, Streaming::None))
+                .decode,
+        )
+    };
+    let samples = (COMPARISONS / spread.len().max(1)).clamp(8, 512) as u64;
+    (0..=samples).all(|sample| {
+        let memory = (u128::from(most) * u128::from(sample) / u128::from(samples)) as u64;
+        match (seconds(spread, memory), seconds(sequential, memory)) {
+            (Some(spread), Some(sequential)) => spread <= sequential * (1.0 + 1e-9),
+            (None, Some(_)) => false,
+            _ => true,
+        }
+    })
+}
+
+/// What is on no GPU.
+struct Rest<'a> {
+    scene: &'a Scene<'a>,
+    /// For each group whether it is one of these.
+    inside: Vec<bool>,
+}
+
+/// What is lacking if nothing fits.
+#[derive(Debug, Clone, Copy)]
+struct Lack {
+    demand: Demand,
+    kv_cache: u64,
+}
+
+impl Rest<'_> {
+    /// What stays in main memory beside so much of the KV cache.
+    fn fit(&self, order: &Order, kv_cache: u64) -> Result<Fit, Lack> {
+        let Scene {
+            groups,
+            options,
+            rooms,
+            ..
+        } = self.scene;
+        let lack = |demand| Lack { demand, kv_cache };
+        let needs = options.needs.sum().saturating_add(kv_cache);
+        let memory = match rooms.cpu {
+            CpuRoom::Unbounded => None,
+            CpuRoom::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
+            CpuRoom::Unused => Some(0),
+        };
+        let room = Room {
+            memory,
+            disk: rooms.disk,
+            min_ring: options.min_ring,
+        };
+        let fit = order.fit(groups, &room, |at| self.inside[at]);
+        match (rooms.cpu, fit) {
+            (CpuRoom::Bytes(bytes), Ok(_)) if needs > bytes => {
+                // Nothing is left: ask for what would do.
+                let none = Room {
+                    memory: Some(0),
+                    ..room
+                };
+                let demand = order.fit(groups, &none, |at| self.inside[at]);
+                Err(lack(demand.err().unwrap_or_default()))
+            }
+            (CpuRoom::Unused, _) if kv_cache > 0 => Err(lack(Demand::default())),
+            (_, fit) => fit.map_err(lack),
+        }
+    }
+}
+
+impl Lack {
+    /// Bytes of main memory that would do.
+    fn least(&self, scene: &Scene<'_>) -> u64 {
+        let Needs { kv_cache, .. } = scene.options.needs;
+        let needs = Needs {
+            kv_cache: kv_cache.saturating_add(self.kv_cache),
+            ..scene.options.needs
+        };
+        needs.sum().saturating_add(self.demand.sum())
+    }
+
+    fn error(&self, scene: &Scene<'_>) -> Error {
+        let options = scene.options;
+        let least = self.least(scene).saturating_add(options.reserve);
+        let needs = Needs {
+            kv_cache: options.needs.kv_cache.saturating_add(self.kv_cache),
+            ..options.needs
+        };
+        let budget = match scene.rooms.cpu {
+            CpuRoom::Bytes(bytes) => bytes.saturating_add(options.reserve),
+            CpuRoom::Unused | CpuRoom::Unbounded => 0,
+        };
+        if scene.rooms.disk.is_some() {
+            return Error::MustFit {
+                lacking: least.saturating_sub(budget),
+                least,
+            };
+        }
+        Error::TooSmall(Shortfall {
+            tier: Tier::Cpu,
+            budget,
+            least,
+            needs,
+            ring: self.demand.ring,
+            resident: self.demand.resident,
+            reserve: options.reserve,
+        })
+    }
+}
+
+/// The search over runs and remainders.
+struct Search<'a> {
+    scene: &'a Scene<'a>,
+    orders: &'a [Order; 2],
+    items: Vec<Item>,
+    /// For each group, its item.
+    item_of: Vec<usize>,
+    /// Bytes that a pass reads of each item if all of it is on disk.
+    stored: Vec<f64>,
+    /// The most that a byte of memory saves of reading in each pass.
+    saving: f64,
+    fits: HashMap<(Shape, usize, u64), Vec<Result<Fit, Lack>>>,
+}
+
+/// How blocks are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    /// Whether tables read by rows are left to main memory and disk.
+    rows_out: bool,
+    /// Whether the runs begin at the last block.
+    reversed: bool,
+}
+
+/// A way to lay out blocks on GPUs, solved for each number of items covered.
+struct Layout {
+    shape: Shape,
+    sequence: Vec<usize>,
+    streaming: Streaming,
+    runs: Runs,
+}
+
+impl<'a> Search<'a> {
+    fn new(scene: &'a Scene<'a>, orders: &'a [Order; 2]) -> Self {
+        let (items, item_of) = runs::items(scene);
+        let mut stored = vec![0.0; items.len()];
+        let mut saving = 0.0f64;
+        for (group, item) in scene.groups.groups.iter().zip(&item_of) {
+            let bytes: f64 = group.uses().map(|one| one.stored as f64).sum();
+            if !group.stays {
+                stored[*item] += bytes;
+                saving = saving.max(bytes / group.footprint as f64);
+            }
+        }
+        Self {
+            scene,
+            orders,
+            items,
+            item_of,
+            stored,
+            saving,
+            fits: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<Placement, Error> {
+        let layouts = self.layouts();
+        let mut candidates = Vec::new();
+        for (at, layout) in layouts.iter().enumerate() {
+            for covered in 0..=layout.sequence.len() {
+                if let Some(least) = self.at_least(layout, covered) {
+                    candidates.push((least, at, covered));
+                }
+            }
+        }
+        candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
+        let mut best: Option<(Score, Placement)> = None;
+        let mut lack: Option<Lack> = None;
+        for (least, at, covered) in candidates {
+            if let Some((score, _)) = &best
+                && least > score.decode * (1.0 + 1e-9)
+            {
+                break;
+            }
+            for fit in self.fits(&layouts[at], covered) {
+                match fit {
+                    Ok(fit) => {
+                        let placement = self.placement(&layouts[at], covered, &fit);
+                        let score = self.scene.score(&placement);
+                        if best.as_ref().is_none_or(|(best, _)| score.beats(best)) {
+                            best = Some((score, placement));
+                        }
+                    }
+                    Err(new) => {
+                        let less = |old: &Lack| new.least(self.scene) < old.least(self.scene);
+                        if lack.as_ref().is_none_or(less) {
+                            lack = Some(new);
+                        }
+                    }
+                }
+            }
+        }
+        match (best, lack) {
+            (Some((_, placement)), _) => Ok(placement),
+            (None, Some(lack)) => Err(lack.error(self.scene)),
+            // Covering nothing is always one of the candidates.
+            (None, None) => Err(Lack {
+                demand: Demand::default(),
+                kv_cache: 0,
+            }
+            .error(self.scene)),
+        }
+    }
+
+    fn layouts(&self) -> Vec<Layout> {
+        let gpus = &self.scene.rooms.gpus;
+        let by_number: Vec<usize> = (0..gpus.len()).collect();
+        let mut fastest_first = by_number.clone();
+        fastest_first.sort_by(|a, b| {
+            let speed = |at: &usize| gpus[*at].figures.processor.product_bytes_per_second;
+            speed(b).total_cmp(&speed(a)).then(a.cmp(b))
+        });
+        let mut layouts = Vec::new();
+        for (rows_out, reversed) in [(true, false), (false, false), (true, true), (false, true)] {
+            let shape = Shape { rows_out, reversed };
+            let items = 0..self.items.len();
+            let mut sequence: Vec<usize> = items
+                .filter(|item| !(rows_out && self.items[*item].only_rows))
+                .collect();
+            if reversed {
+                sequence.reverse();
+            }
+            let mut add = |order: &[usize], streaming| {
+                let runs = Runs::new(self.scene, &self.items, &sequence, order, streaming);
+                let sequence = sequence.clone();
+                layouts.push(Layout {
+                    shape,
+                    sequence,
+                    streaming,
+                    runs,
+                });
+            };
+            for order in [&by_number, &fastest_first] {
+                add(order, Streaming::None);
+                // Any of them can be the last, and compute what follows.
+                for last in &by_number {
+                    let others = order.iter().filter(|gpu| *gpu != last);
+                    let order: Vec<usize> = others.chain([last]).copied().collect();
+                    add(&order, Streaming::Prefill(*last));
+                    add(&order, Streaming::Both(*last));
+                }
+            }
+        }
+        layouts
+    }
+
+    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be there.
+    fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
+        let runs = layout.runs.seconds(covered)?;
+        let computing = layout.runs.rest_seconds(covered);
+        let figures = self.scene.figures();
+        let stored: f64 = layout.sequence[covered..]
+            .iter()
+            .map(|item| self.stored[*item])
+            .sum();
+        let reading = match self.scene.rooms.cpu {
+            CpuRoom::Bytes(bytes) => {
+                let stored = stored - bytes as f64 * self.saving;
+                seconds(stored, figures.disk.bytes_per_second)
+            }
+            CpuRoom::Unbounded | CpuRoom::Unused => 0.0,
+        };
+        // Sums in another order must not seem to be less.
+        Some((runs + computing.max(reading)) * (1.0 - 1e-9))
+    }
+
+    /// What of the items that are not covered fits in main memory, in each order.
+    fn fits(&mut self, layout: &Layout, covered: usize) -> Vec<Result<Fit, Lack>> {
+        let mut outside = vec![false; self.items.len()];
+        for item in &layout.sequence[..covered] {
+            outside[*item] = true;
+        }
+        let mut kv_cache = 0u64;
+        for (item, _) in self
+            .items
+            .iter()
+            .zip(&outside)
+            .filter(|(_, outside)| !**outside)
+        {
+            for block in &item.blocks {
+                if self.scene.executors(*block, layout.streaming).0 == Tier::Cpu {
+                    kv_cache = kv_cache.saturating_add(self.scene.kv(*block));
+                }
+            }
+        }
+        let inside = self.item_of.iter().map(|item| !outside[*item]).collect();
+        let rest = Rest {
+            scene: self.scene,
+            inside,
+        };
+        let key = (layout.shape, covered, kv_cache);
+        let orders = self.orders;
+        let fits = self.fits.entry(key);
+        fits.or_insert_with(|| {
+            orders
+                .iter()
+                .map(|order| rest.fit(order, kv_cache))
+                .collect()
+        })
+        .clone()
+    }
+
+    fn placement(&self, layout: &Layout, covered: usize, fit: &Fit) -> Placement {
+        let mut on: Vec<Tier> = vec![Tier::Cpu; self.items.len()];
+        let mut holding = vec![None; self.scene.tree.blocks.len()];
+        for (gpu, run) in layout.runs.of(covered) {
+            let number = self.scene.rooms.gpus[gpu].number;
+            for item in &layout.sequence[run] {
+                on[*item] = Tier::Gpu(number);
+                for block in &self.items[*item].blocks {
+                    holding[*block] = Some(number);
+                }
+            }
+        }
+        let mut tiers: Vec<Tier> = self.item_of.iter().map(|item| on[*item]).collect();
+        for at in &fit.streamed {
+            tiers[*at] = Tier::Disk;
+        }
+        self.scene.placement(tiers, &holding, fit, layout.streaming)
+    }
+}

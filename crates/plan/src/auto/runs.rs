@@ -1,0 +1,244 @@
+//! Runs of blocks on GPUs: for each number of blocks the fastest way to cover them.
+
+use crate::Tier;
+use crate::placement::{Scene, Streaming};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Blocks that share weights and therefore lie together: where the first of them is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Item {
+    pub(super) blocks: Vec<usize>,
+    /// Memory of its weights.
+    pub(super) footprint: u64,
+    /// Whether a pass reads nothing but single rows of it.
+    pub(super) only_rows: bool,
+}
+
+/// The items in the order of execution, and for each group its item.
+pub(super) fn items(scene: &Scene<'_>) -> (Vec<Item>, Vec<usize>) {
+    let blocks = scene.tree.blocks.len();
+    // The first block of those that each is tied to.
+    let mut first: Vec<usize> = (0..blocks).collect();
+    fn find(first: &mut [usize], mut block: usize) -> usize {
+        while first[block] != block {
+            first[block] = first[first[block]];
+            block = first[block];
+        }
+        block
+    }
+    for group in &scene.groups.groups {
+        let mut uses = group.uses().map(|one| one.block);
+        let Some(one) = uses.next() else { continue };
+        for other in uses {
+            let (a, b) = (find(&mut first, one), find(&mut first, other));
+            first[a.max(b)] = a.min(b);
+        }
+    }
+    let mut items: Vec<Item> = Vec::new();
+    let mut item_of_block = vec![0; blocks];
+    for block in 0..blocks {
+        let root = find(&mut first, block);
+        if root == block {
+            item_of_block[block] = items.len();
+            items.push(Item {
+                only_rows: true,
+                ..Item::default()
+            });
+        } else {
+            item_of_block[block] = item_of_block[root];
+        }
+        let item = &mut items[item_of_block[block]];
+        item.blocks.push(block);
+        item.only_rows &= scene.costs.weights(block) == 0.0 && scene.kv(block) == 0;
+    }
+    let item_of: Vec<usize> = scene
+        .groups
+        .groups
+        .iter()
+        .map(|group| {
+            group
+                .uses()
+                .next()
+                .map_or(0, |one| item_of_block[one.block])
+        })
+        .collect();
+    for (group, item) in scene.groups.groups.iter().zip(&item_of) {
+        items[*item].footprint += group.footprint;
+    }
+    (items, item_of)
+}
+
+/// Seconds for a token and for a prompt, and how many GPUs work on it; compared in this order.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Cost(f64, f64, i64);
+
+impl Cost {
+    fn plus(self, other: Self) -> Self {
+        Self(self.0 + other.0, self.1 + other.1, self.2 + other.2)
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self(self.0 - other.0, self.1 - other.1, self.2 - other.2)
+    }
+
+    fn is_more_than(&self, other: &Self) -> bool {
+        let order = self.0.total_cmp(&other.0).then(self.1.total_cmp(&other.1));
+        order.then(self.2.cmp(&other.2)).is_gt()
+    }
+}
+
+/// The fastest runs for each number of items, from the first of a sequence on.
+pub(super) struct Runs {
+    order: Vec<usize>,
+    /// For each GPU in that order and each number of items: what the GPUs so far take, and where the run of this one begins.
+    best: Vec<Vec<Option<(Cost, usize)>>>,
+    /// For each number of items, what the others take to compute.
+    rest: Vec<f64>,
+}
+
+impl Runs {
+    /// The runs of GPUs in `order` (places in [`Rooms::gpus`](crate::placement::Rooms)), of which the last also computes what
+    /// is streamed to it.
+    pub(super) fn new(
+        scene: &Scene<'_>,
+        items: &[Item],
+        sequence: &[usize],
+        order: &[usize],
+        streaming: Streaming,
+    ) -> Self {
+        let count = sequence.len();
+        // What items up to each one take on any GPU.
+        let mut bytes = vec![0u64; count + 1];
+        for (at, item) in sequence.iter().enumerate() {
+            let item = &items[*item];
+            let kv: u64 = item.blocks.iter().map(|block| scene.kv(*block)).sum();
+            bytes[at + 1] = bytes[at] + item.footprint + kv;
+        }
+        // What items from each one on take that are computed elsewhere: time, and cache on the GPU that they are streamed to.
+        let mut rest = vec![0.0; count + 1];
+        let mut caches = vec![0u64; count + 1];
+        let mut beside = vec![true; items.len()];
+        for item in sequence {
+            beside[*item] = false;
+        }
+        for (item, _) in items.iter().zip(beside).filter(|(_, beside)| *beside) {
+            let (seconds, cache) = remaining(scene, item, streaming);
+            rest[count] += seconds;
+            caches[count] += cache;
+        }
+        for at in (0..count).rev() {
+            let (seconds, cache) = remaining(scene, &items[sequence[at]], streaming);
+            rest[at] = rest[at + 1] + seconds;
+            caches[at] = caches[at + 1] + cache;
+        }
+        let mut before: Vec<Option<Cost>> = vec![None; count + 1];
+        before[0] = Some(Cost::default());
+        let mut best = Vec::with_capacity(order.len());
+        for gpu in order {
+            let room = &scene.rooms.gpus[*gpu];
+            let mut sums = vec![Cost::default(); count + 1];
+            for (at, item) in sequence.iter().enumerate() {
+                sums[at + 1] = sums[at];
+                for block in &items[*item].blocks {
+                    let on = &room.figures.processor;
+                    let costs = &scene.costs;
+                    let cost = Cost(costs.decode(*block, on), costs.prefill(*block, on), 0);
+                    sums[at + 1] = sums[at + 1].plus(cost);
+                }
+            }
+            let is_streamed_to = streaming.gpu() == Some(*gpu);
+            let room = match is_streamed_to {
+                true => i128::from(room.room) - i128::from(scene.rooms.gpu_ring),
+                false => i128::from(room.room),
+            };
+            // The run's bytes may be no more than this, if it ends at `end`.
+            let most = |end: usize| match is_streamed_to {
+                true => room - i128::from(caches[end]),
+                false => room,
+            };
+            let mut window: VecDeque<(Cost, usize)> = VecDeque::new();
+            let row: Vec<Option<(Cost, usize)>> = (0..=count)
+                .map(|end| {
+                    let most = most(end);
+                    let begins = (most >= 0).then_some(before[end]).flatten();
+                    let empty = begins.map(|cost| (cost, end));
+                    // Where the run can begin only moves on: what it holds grows by more than the caches of the rest shrink.
+                    while let Some((_, start)) = window.front()
+                        && i128::from(bytes[end] - bytes[*start]) > most
+                    {
+                        window.pop_front();
+                    }
+                    let one = Cost(0.0, 0.0, 1);
+                    let full = window
+                        .front()
+                        .map(|(cost, start)| (cost.plus(sums[end]).plus(one), *start));
+                    if let Some(cost) = before[end] {
+                        let cost = cost.minus(sums[end]);
+                        while window
+                            .back()
+                            .is_some_and(|(last, _)| last.is_more_than(&cost))
+                        {
+                            window.pop_back();
+                        }
+                        window.push_back((cost, end));
+                    }
+                    match (empty, full) {
+                        (Some(empty), Some(full)) if empty.0.is_more_than(&full.0) => Some(full),
+                        (Some(empty), _) => Some(empty),
+                        (None, full) => full,
+                    }
+                })
+                .collect();
+            before = row.iter().map(|best| best.map(|(cost, _)| cost)).collect();
+            best.push(row);
+        }
+        Self {
+            order: order.to_vec(),
+            best,
+            rest,
+        }
+    }
+
+    /// What the runs take that cover so many items; nothing if they cannot.
+    pub(super) fn seconds(&self, covered: usize) -> Option<f64> {
+        self.best.last()?[covered].map(|(cost, _)| cost.0)
+    }
+
+    /// What computing the other items takes.
+    pub(super) fn rest_seconds(&self, covered: usize) -> f64 {
+        self.rest[covered]
+    }
+
+    /// The runs that cover so many items: GPUs, by their places, with ranges of the sequence.
+    pub(super) fn of(&self, covered: usize) -> Vec<(usize, Range<usize>)> {
+        let mut runs = Vec::new();
+        let mut end = covered;
+        for (gpu, row) in self.order.iter().zip(&self.best).rev() {
+            if let Some((_, start)) = row[end] {
+                if start < end {
+                    runs.push((*gpu, start..end));
+                }
+                end = start;
+            }
+        }
+        runs
+    }
+}
+
+/// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is streamed to.
+fn remaining(scene: &Scene<'_>, item: &Item, streaming: Streaming) -> (f64, u64) {
+    let (mut seconds, mut cache) = (0.0, 0u64);
+    for block in &item.blocks {
+        match scene.executors(*block, streaming).0 {
+            Tier::Gpu(number) => {
+                let gpu = scene.figures().gpu(number);
+                let upload = scene.costs.upload(scene.costs.weights(*block), &gpu);
+                seconds += upload.max(scene.costs.decode(*block, &gpu.processor));
+                cache = cache.saturating_add(scene.kv(*block));
+            }
+            Tier::Cpu | Tier::Disk => seconds += scene.costs.decode(*block, &scene.figures().cpu),
+        }
+    }
+    (seconds, cache)
+}

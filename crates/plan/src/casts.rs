@@ -1,0 +1,283 @@
+use crate::nearest::nearest;
+use crate::{Dtype, Error, Tensor, Tree};
+use std::collections::{BTreeMap, HashMap};
+
+/// The types that tensors are held in, where these are not those that they are stored in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Casts {
+    /// The type of all floating point tensors; integers and truth values stay what they are.
+    pub dtype: Option<Dtype>,
+    /// The types of single tensors by their path, of whatever type they are. They come before everything else.
+    pub special: BTreeMap<String, Dtype>,
+    /// Modules or tensors whose floating point tensors are held in 32 bits at least, as transformers'
+    /// `_keep_in_fp32_modules_strict` has them: `wo` means every tensor of whose path `wo` is a part between dots, such as
+    /// `decoder.0.wo.weight` but not `decoder.0.two.weight`; `decoder.wo` means two such parts that follow each other.
+    /// Those that would be held in less than 32 bits, by `dtype` or because they are stored so, are held in
+    /// [`Dtype::F32`].
+    pub keep_in_f32: Vec<String>,
+}
+
+impl Casts {
+    /// The type in which a tensor is held that shares its memory with none.
+    fn of(&self, tensor: &Tensor) -> Dtype {
+        if let Some(dtype) = self.special.get(&tensor.name) {
+            return *dtype;
+        }
+        if !tensor.dtype.is_float() {
+            return tensor.dtype;
+        }
+        let dtype = self.dtype.unwrap_or(tensor.dtype);
+        if dtype.bits() < Dtype::F32.bits() && self.is_kept(&tensor.name) {
+            Dtype::F32
+        } else {
+            dtype
+        }
+    }
+
+    fn is_kept(&self, name: &str) -> bool {
+        self.keep_in_f32.iter().any(|pattern| {
+            !pattern.is_empty()
+                && name.match_indices(pattern.as_str()).any(|(begin, found)| {
+                    let (before, behind) = (&name[..begin], &name[begin + found.len()..]);
+                    (before.is_empty() || before.ends_with('.'))
+                        && (behind.is_empty() || behind.starts_with('.'))
+                })
+        })
+    }
+
+    /// How much the type that was found for a tensor counts in its tied group.
+    fn weight(&self, tensor: &Tensor) -> u8 {
+        if self.special.contains_key(&tensor.name) {
+            2
+        } else {
+            u8::from(self.is_kept(&tensor.name))
+        }
+    }
+}
+
+impl Tree {
+    /// The tree with tensors held in other types: [`Tensor::bytes`] and [`Tensor::row_bytes`] are theirs then, while
+    /// [`Tensor::stored_bytes`] and [`Tensor::dtype`] remain those of the checkpoint. What becomes larger counts so; less than
+    /// 8 bits are counted right, whole bytes for a tensor and for a row. Tensors that share their memory are held in one type: a special
+    /// one of any of them, else what one of them is kept in, else that of the first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownName`] if [`Casts::special`] names a tensor that is not there.
+    pub fn cast(&self, casts: &Casts) -> Result<Self, Error> {
+        let mut special = casts.special.clone();
+        let mut shared: HashMap<&str, (u8, Dtype)> = HashMap::new();
+        for tensor in self.tensors() {
+            special.remove(&tensor.name);
+            if let Some(key) = &tensor.tied {
+                let found = (casts.weight(tensor), casts.of(tensor));
+                let best = shared.entry(key).or_insert(found);
+                if found.0 > best.0 {
+                    *best = found;
+                }
+            }
+        }
+        if let Some(name) = special.into_keys().next() {
+            let names = self.tensors().map(|tensor| tensor.name.as_str());
+            return Err(Error::UnknownName {
+                nearest: nearest(&name, names).map(String::from),
+                name,
+            });
+        }
+        let types: Vec<Dtype> = self
+            .tensors()
+            .map(|tensor| {
+                let key = tensor.tied.as_ref();
+                let shared = key.and_then(|key| shared.get(key.as_str()));
+                shared.map_or_else(|| casts.of(tensor), |(_, dtype)| *dtype)
+            })
+            .collect();
+        let mut tree = self.clone();
+        let tensors = tree.blocks.iter_mut().flat_map(|block| &mut block.tensors);
+        for (tensor, dtype) in tensors.zip(types) {
+            tensor.hold_in(dtype);
+        }
+        Ok(tree)
+    }
+}
+
+impl Tensor {
+    fn hold_in(&mut self, dtype: Dtype) {
+        let values = self.values();
+        if self.row_bytes > 0 {
+            // How many values a row has, rows being as they were: mostly those of the shape.
+            let rows = match self.shape.first() {
+                Some(rows) if *rows > 0 && self.bytes.div_ceil(*rows) == self.row_bytes => *rows,
+                _ => self.bytes.div_ceil(self.row_bytes).max(1),
+            };
+            self.row_bytes = dtype.bytes(values.div_ceil(rows));
+        }
+        self.bytes = dtype.bytes(values);
+    }
+
+    /// How many values it has.
+    fn values(&self) -> u64 {
+        if self.shape.is_empty() {
+            let bits = u128::from(self.stored_bytes) * 8 / u128::from(self.dtype.bits());
+            return u64::try_from(bits).unwrap_or(u64::MAX);
+        }
+        self.shape
+            .iter()
+            .fold(1, |values, size| size.saturating_mul(values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Block;
+
+    fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> Tensor {
+        let bytes = dtype.bytes(shape.iter().product());
+        Tensor {
+            name: name.to_string(),
+            shape: shape.to_vec(),
+            dtype,
+            bytes,
+            stored_bytes: bytes,
+            row_bytes: shape.get(1).map_or(0, |columns| dtype.bytes(*columns)),
+            ..Tensor::default()
+        }
+    }
+
+    fn tree(tensors: Vec<Tensor>) -> Tree {
+        Tree {
+            blocks: vec![Block {
+                tensors,
+                ..Block::default()
+            }],
+            ..Tree::default()
+        }
+    }
+
+    fn sizes(tree: &Tree, casts: &Casts) -> Vec<(u64, u64)> {
+        let cast = tree.cast(casts).unwrap();
+        let stored = |tree: &Tree| tree.tensors().map(|t| t.stored_bytes).collect::<Vec<_>>();
+        assert_eq!(stored(&cast), stored(tree));
+        cast.tensors().map(|t| (t.bytes, t.row_bytes)).collect()
+    }
+
+    #[test]
+    fn only_floating_point_is_cast() {
+        let tree = tree(vec![
+            tensor("w", Dtype::Bf16, &[3, 5]),
+            tensor("norm", Dtype::F32, &[5]),
+            tensor("ids", Dtype::Int64, &[4]),
+            tensor("mask", Dtype::Bool, &[7]),
+        ]);
+        let to = |dtype| Casts {
+            dtype: Some(dtype),
+            ..Casts::default()
+        };
+        let as_stored = [(30, 10), (20, 0), (32, 0), (7, 0)];
+        assert_eq!(sizes(&tree, &Casts::default()), as_stored);
+        // An up-cast counts.
+        assert_eq!(sizes(&tree, &to(Dtype::F32))[..2], [(60, 20), (20, 0)]);
+        assert_eq!(
+            sizes(&tree, &to(Dtype::F16)),
+            [(30, 10), (10, 0), (32, 0), (7, 0)]
+        );
+        // Less than a byte counts in whole bytes.
+        assert_eq!(
+            sizes(&tree, &to(Dtype::Int4)),
+            [(8, 3), (3, 0), (32, 0), (7, 0)]
+        );
+    }
+
+    #[test]
+    fn special_types_come_first_and_hold_for_all() {
+        let tree = tree(vec![
+            tensor("a.w", Dtype::F32, &[2, 7]),
+            tensor("a.ids", Dtype::Int64, &[7]),
+        ]);
+        let casts = Casts {
+            dtype: Some(Dtype::F16),
+            special: BTreeMap::from([
+                ("a.w".to_string(), Dtype::Int2),
+                ("a.ids".to_string(), Dtype::Int8),
+            ]),
+            keep_in_f32: vec!["a".to_string()],
+        };
+        assert_eq!(sizes(&tree, &casts), [(4, 2), (7, 0)]);
+        let unknown = Casts {
+            special: BTreeMap::from([("a.v".to_string(), Dtype::Int2)]),
+            ..Casts::default()
+        };
+        let error = tree.cast(&unknown).unwrap_err().to_string();
+        assert!(
+            error.contains("`a.v`") && error.contains("`a.w`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn patterns_are_whole_parts_of_a_path() {
+        let names = [
+            "wo.weight",
+            "layers.0.wo.weight",
+            "layers.0.two.weight",
+            "layers.0.wo2",
+        ];
+        let tree = tree(names.map(|name| tensor(name, Dtype::F16, &[10])).to_vec());
+        let keep = |pattern: &str| {
+            let casts = Casts {
+                dtype: Some(Dtype::F8),
+                keep_in_f32: vec![pattern.to_string()],
+                ..Casts::default()
+            };
+            sizes(&tree, &casts)
+                .iter()
+                .map(|size| size.0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keep("wo"), [40, 40, 10, 10]);
+        assert_eq!(keep("0.wo"), [10, 40, 10, 10]);
+        assert_eq!(keep("0.wo2"), [10, 10, 10, 40]);
+        assert_eq!(keep(""), [10; 4]);
+        assert_eq!(keep("weight"), [40, 40, 40, 10]);
+        // What would be wider than 32 bits remains so.
+        let wide = Casts {
+            dtype: Some(Dtype::F64),
+            keep_in_f32: vec!["wo".to_string()],
+            ..Casts::default()
+        };
+        assert_eq!(sizes(&tree, &wide), [(80, 0); 4]);
+    }
+
+    #[test]
+    fn shared_memory_has_one_type() {
+        let mut tied = tree(vec![
+            tensor("embed.w", Dtype::F32, &[4, 4]),
+            tensor("head.w", Dtype::F32, &[4, 4]),
+        ]);
+        for tensor in &mut tied.blocks[0].tensors {
+            tensor.tied = Some("w".to_string());
+        }
+        let mut casts = Casts {
+            dtype: Some(Dtype::F16),
+            keep_in_f32: vec!["head".to_string()],
+            ..Casts::default()
+        };
+        assert_eq!(sizes(&tied, &casts), [(64, 16); 2]);
+        casts.special.insert("embed.w".to_string(), Dtype::Int8);
+        assert_eq!(sizes(&tied, &casts), [(16, 4); 2]);
+    }
+
+    #[test]
+    fn without_a_shape_bytes_tell_how_many_values_there_are() {
+        let mut unknown = tensor("w", Dtype::Bf16, &[]);
+        (unknown.bytes, unknown.stored_bytes, unknown.row_bytes) = (2000, 1000, 40);
+        let mut absurd = tensor("v", Dtype::F16, &[u64::MAX, 3]);
+        (absurd.bytes, absurd.row_bytes) = (0, 0);
+        let casts = Casts {
+            dtype: Some(Dtype::F32),
+            ..Casts::default()
+        };
+        let sizes = sizes(&tree(vec![unknown, absurd]), &casts);
+        assert_eq!(sizes, [(2000, 40), (u64::MAX, 0)]);
+    }
+}

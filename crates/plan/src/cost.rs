@@ -1,0 +1,289 @@
+//! What a block costs: the arithmetic behind predictions and choices.
+
+use crate::{Block, Gpu, Processor, Tensor, Tree, Work, Workload};
+
+/// Operations of attention for each byte of keys and values that a token of a prompt looks at: as with 32-bit values and two
+/// query heads for each key. Only prompts of many thousand tokens notice.
+const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
+
+/// What each block does in a pass, in amounts.
+pub(crate) struct Costs {
+    blocks: Vec<Amounts>,
+    batch: f64,
+    /// Passes over the prompt.
+    passes: Vec<Passes>,
+}
+
+/// What a block does for one token of one text.
+#[derive(Debug, Clone, Copy, Default)]
+struct Amounts {
+    /// Bytes of weights that it goes through.
+    weights: f64,
+    /// Operations for a token of a text.
+    flops: f64,
+    /// Keys and values that a generated token looks at, in bytes.
+    cache: f64,
+    /// Of these, those of one position.
+    cache_per_position: f64,
+    /// Positions that it looks at at most.
+    window: f64,
+    /// Whether it computes anything worth counting.
+    computes: bool,
+}
+
+/// Equal passes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Passes {
+    /// How many there are.
+    pub(crate) count: f64,
+    /// Tokens of each text.
+    tokens: f64,
+    /// Tokens before them, on average.
+    before: f64,
+    /// Whether the ring holds nothing yet.
+    pub(crate) first: bool,
+}
+
+/// Seconds for an amount at a rate; none for nothing, whatever the rate.
+pub(crate) fn seconds(amount: f64, rate: f64) -> f64 {
+    if amount > 0.0 {
+        amount / rate.max(f64::MIN_POSITIVE)
+    } else {
+        0.0
+    }
+}
+
+impl Costs {
+    pub(crate) fn new(tree: &Tree, workload: &Workload) -> Self {
+        Self {
+            blocks: tree.blocks.iter().map(|b| amounts(b, workload)).collect(),
+            batch: workload.batch as f64,
+            passes: passes(workload),
+        }
+    }
+
+    /// The passes over the prompt: a first one, those of the same length, and what is left.
+    pub(crate) fn passes(&self) -> &[Passes] {
+        &self.passes
+    }
+
+    /// Bytes of weights that the block goes through.
+    pub(crate) fn weights(&self, block: usize) -> f64 {
+        self.blocks[block].weights
+    }
+
+    /// Seconds for one token of each text.
+    pub(crate) fn decode(&self, block: usize, on: &Processor) -> f64 {
+        let amounts = &self.blocks[block];
+        if !amounts.computes {
+            return 0.0;
+        }
+        let products = seconds(amounts.weights, on.product_bytes_per_second)
+            .max(seconds(amounts.flops * self.batch, on.product_flops));
+        products + seconds(amounts.cache, on.cache_bytes_per_second) + on.block_seconds.max(0.0)
+    }
+
+    /// Seconds for one of such passes over the prompt.
+    pub(crate) fn pass(&self, block: usize, on: &Processor, pass: &Passes) -> f64 {
+        let amounts = &self.blocks[block];
+        if !amounts.computes {
+            return 0.0;
+        }
+        let products = seconds(amounts.weights, on.product_bytes_per_second).max(seconds(
+            amounts.flops * self.batch * pass.tokens,
+            on.product_flops,
+        ));
+        let seen =
+            (pass.before + pass.tokens / 2.0).min(amounts.window) * amounts.cache_per_position;
+        let attention = seconds(seen, on.cache_bytes_per_second).max(seconds(
+            seen * pass.tokens * ATTENTION_FLOPS_PER_BYTE,
+            on.product_flops,
+        ));
+        products + attention + on.block_seconds.max(0.0)
+    }
+
+    /// Seconds for the whole prompt, nothing being transferred.
+    pub(crate) fn prefill(&self, block: usize, on: &Processor) -> f64 {
+        let all = self.passes.iter();
+        all.map(|pass| pass.count * self.pass(block, on, pass))
+            .sum()
+    }
+
+    /// Seconds to copy `bytes` of the block's weights to the GPU that computes it.
+    pub(crate) fn upload(&self, bytes: f64, gpu: &Gpu) -> f64 {
+        if bytes > 0.0 {
+            seconds(bytes, gpu.upload.bytes_per_second) + gpu.upload.latency_seconds.max(0.0)
+        } else {
+            0.0
+        }
+    }
+
+    /// Seconds to copy what such a pass adds to the block's cache to another device, where decoding wants it.
+    pub(crate) fn hand_over(&self, block: usize, pass: &Passes, gpu: &Gpu) -> f64 {
+        let bytes = self.blocks[block].cache_per_position * pass.tokens;
+        seconds(bytes, gpu.upload.bytes_per_second)
+    }
+
+    /// Whether streaming the block to the GPU takes less time than computing it on the CPU, when tokens are made.
+    pub(crate) fn decodes_faster_on(&self, block: usize, gpu: &Gpu, cpu: &Processor) -> bool {
+        let upload = self.upload(self.weights(block), gpu);
+        upload.max(self.decode(block, &gpu.processor)) < self.decode(block, cpu)
+    }
+
+    /// The same for the prompt; `away` if decoding wants the cache on the other device.
+    pub(crate) fn prefills_faster_on(
+        &self,
+        block: usize,
+        gpu: &Gpu,
+        cpu: &Processor,
+        decodes_on_gpu: bool,
+    ) -> bool {
+        let upload = self.upload(self.weights(block), gpu);
+        let (mut there, mut here) = (0.0, 0.0);
+        for pass in &self.passes {
+            let hand_over = self.hand_over(block, pass, gpu);
+            let (to_gpu, to_cpu) = match decodes_on_gpu {
+                true => (0.0, hand_over),
+                false => (hand_over, 0.0),
+            };
+            there += pass.count * (upload + to_gpu).max(self.pass(block, &gpu.processor, pass));
+            here += pass.count * to_cpu.max(self.pass(block, cpu, pass));
+        }
+        there < here
+    }
+}
+
+fn amounts(block: &Block, workload: &Workload) -> Amounts {
+    let Work {
+        kv_bytes_per_position,
+        window,
+        flops_per_token,
+        ..
+    } = block.work;
+    let touched = || {
+        block
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.bytes_per_use() > 0)
+    };
+    let of_shapes = || touched().map(product_flops).sum::<f64>();
+    let flops = flops_per_token.map_or_else(of_shapes, |flops| flops as f64);
+    let seen = workload.position.min(window.unwrap_or(u64::MAX));
+    Amounts {
+        weights: touched().map(|tensor| tensor.bytes as f64).sum(),
+        flops,
+        cache: kv_bytes_per_position as f64 * seen as f64,
+        cache_per_position: kv_bytes_per_position as f64,
+        window: window.map_or(f64::INFINITY, |window| window as f64),
+        computes: flops > 0.0
+            || kv_bytes_per_position > 0
+            || touched().any(|tensor| tensor.shape.is_empty()),
+    }
+}
+
+/// Two operations for each value of a matrix.
+fn product_flops(tensor: &Tensor) -> f64 {
+    match tensor.shape.len() {
+        0 | 1 => 0.0,
+        _ => 2.0 * tensor.shape.iter().map(|n| *n as f64).product::<f64>(),
+    }
+}
+
+/// The prompt in passes of at most a chunk.
+fn passes(workload: &Workload) -> Vec<Passes> {
+    let chunk = workload.chunk.clamp(1, workload.prompt.max(1));
+    let (whole, rest) = (workload.prompt / chunk, workload.prompt % chunk);
+    let (size, whole) = (chunk as f64, whole as f64);
+    let mut passes = Vec::with_capacity(3);
+    let mut add = |count: f64, tokens: f64, before: f64| {
+        if count > 0.0 && tokens > 0.0 {
+            let first = passes.is_empty();
+            passes.push(Passes {
+                count,
+                tokens,
+                before,
+                first,
+            });
+        }
+    };
+    add(whole.min(1.0), size, 0.0);
+    add(whole - 1.0, size, size * whole / 2.0);
+    add(1.0, rest as f64, size * whole);
+    passes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(prompt: u64, chunk: u64) -> Workload {
+        Workload {
+            prompt,
+            chunk,
+            ..Workload::default()
+        }
+    }
+
+    #[test]
+    fn a_prompt_is_cut_in_chunks() {
+        let tokens = |prompt, chunk| -> Vec<(f64, f64)> {
+            let passes = passes(&workload(prompt, chunk));
+            assert_eq!(
+                passes.iter().filter(|pass| pass.first).count(),
+                passes.len().min(1)
+            );
+            passes
+                .iter()
+                .map(|pass| (pass.count, pass.tokens))
+                .collect()
+        };
+        assert_eq!(tokens(0, 512), []);
+        assert_eq!(tokens(1, 0), [(1.0, 1.0)]);
+        assert_eq!(tokens(300, 512), [(1.0, 300.0)]);
+        assert_eq!(
+            tokens(1300, 512),
+            [(1.0, 512.0), (1.0, 512.0), (1.0, 276.0)]
+        );
+        let many = passes(&workload(u64::MAX, 1));
+        let sum: f64 = many.iter().map(|pass| pass.count * pass.tokens).sum();
+        assert_eq!(sum, u64::MAX as f64);
+    }
+
+    #[test]
+    fn rates_that_are_none_give_no_nonsense() {
+        assert_eq!(seconds(0.0, 0.0), 0.0);
+        assert_eq!(seconds(10.0, 5.0), 2.0);
+        assert!(seconds(1.0, 0.0) > 1e300);
+        assert!(seconds(1.0, f64::NAN) > 1e300);
+    }
+
+    #[test]
+    fn a_window_bounds_what_attention_looks_at() {
+        let block = |window| Block {
+            work: Work {
+                kv_bytes_per_position: 100,
+                window,
+                ..Work::default()
+            },
+            ..Block::default()
+        };
+        let tree = Tree {
+            blocks: vec![block(None), block(Some(64))],
+            ..Tree::default()
+        };
+        let costs = Costs::new(
+            &tree,
+            &Workload {
+                position: 1000,
+                ..Workload::default()
+            },
+        );
+        let on = Processor {
+            cache_bytes_per_second: 1.0,
+            block_seconds: 0.0,
+            ..crate::Figures::default().cpu
+        };
+        assert_eq!(costs.decode(0, &on), 100_000.0);
+        assert_eq!(costs.decode(1, &on), 6_400.0);
+    }
+}

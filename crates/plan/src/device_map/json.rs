@@ -1,0 +1,200 @@
+//! Reading a map back: what anybody may have written.
+
+use super::{DeviceMap, PlacedBlock, Residency, TierUse};
+use crate::budget::unique;
+use crate::{Budget, Needs, Strategy, Tier};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use std::collections::{BTreeMap, HashSet};
+
+/// A map as it is written, before anything of it is believed.
+#[derive(Deserialize)]
+pub(super) struct Unchecked {
+    strategy: Strategy,
+    tiers: Vec<TierUse>,
+    budget: Budget,
+    needs: Needs,
+    ring_bytes: u64,
+    resident_bytes: u64,
+    resident_stored_bytes: u64,
+    resident_footprint: u64,
+    total_bytes: u64,
+    streamed_bytes: u64,
+    blocks: Vec<PlacedBlock>,
+    #[serde(deserialize_with = "unique")]
+    tensors: BTreeMap<String, Residency>,
+}
+
+impl<'de> Deserialize<'de> for Residency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "streamed" => Ok(Self::Streamed),
+            other => match other.parse().map_err(D::Error::custom)? {
+                Tier::Disk => Err(D::Error::custom(
+                    "a tensor cannot be resident on `disk`: write `streamed`",
+                )),
+                tier => Ok(Self::Resident(tier)),
+            },
+        }
+    }
+}
+
+impl TryFrom<Unchecked> for DeviceMap {
+    type Error = String;
+
+    fn try_from(map: Unchecked) -> Result<Self, String> {
+        map.check()
+            .map_err(|reason| format!("this is no device map: {reason}"))?;
+        Ok(Self {
+            strategy: map.strategy,
+            tiers: map.tiers,
+            budget: map.budget,
+            needs: map.needs,
+            ring_bytes: map.ring_bytes,
+            resident_bytes: map.resident_bytes,
+            resident_stored_bytes: map.resident_stored_bytes,
+            resident_footprint: map.resident_footprint,
+            total_bytes: map.total_bytes,
+            streamed_bytes: map.streamed_bytes,
+            blocks: map.blocks,
+            tensors: map.tensors,
+        })
+    }
+}
+
+/// An error of this text unless the condition holds.
+fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(reason()) }
+}
+
+/// The sum of all; nothing if it has more than 64 bits.
+fn sum(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
+    parts.into_iter().try_fold(0u64, u64::checked_add)
+}
+
+impl Unchecked {
+    /// Whether it says one thing only, and nothing that no tree comes to.
+    fn check(&self) -> Result<(), String> {
+        self.check_tiers()?;
+        self.check_blocks()?;
+        for (name, residency) in &self.tensors {
+            if let Residency::Resident(tier) = residency {
+                ensure(self.holds(*tier), || {
+                    format!("tensor `{name}` is on {tier}, which is not among its tiers")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self, tier: Tier) -> bool {
+        self.tiers.iter().any(|held| held.tier == tier)
+    }
+
+    fn check_tiers(&self) -> Result<(), String> {
+        ensure(self.tiers.is_sorted_by(|a, b| a.tier < b.tier), || {
+            "its tiers are not in order, each once".to_string()
+        })?;
+        let [.., cpu, disk] = self.tiers.as_slice() else {
+            return Err("its tiers lack cpu and disk".to_string());
+        };
+        ensure((cpu.tier, disk.tier) == (Tier::Cpu, Tier::Disk), || {
+            "its tiers do not end with cpu and disk".to_string()
+        })?;
+        for held in &self.tiers {
+            let tier = held.tier;
+            let parts = [
+                held.weights,
+                held.ring,
+                held.kv_cache,
+                held.activations,
+                held.other,
+            ];
+            let all =
+                sum(parts).ok_or_else(|| format!("{tier} holds more than 64 bits can say"))?;
+            if let Some(budget) = held.budget {
+                ensure(self.budget.get(tier) == Some(budget), || {
+                    format!(
+                        "{tier} has a budget of {budget} bytes in one place and another elsewhere"
+                    )
+                })?;
+                ensure(all <= budget, || {
+                    format!("{tier} holds {all} bytes, more than its budget of {budget}")
+                })?;
+            }
+        }
+        let needs = &self.needs;
+        let other = sum([needs.process, needs.readers, needs.overflow]);
+        let says = [
+            ("ring_bytes", Some(self.ring_bytes), cpu.ring),
+            (
+                "resident_footprint",
+                Some(self.resident_footprint),
+                cpu.weights,
+            ),
+            ("needs.kv_cache", Some(needs.kv_cache), cpu.kv_cache),
+            (
+                "needs.activations",
+                Some(needs.activations),
+                cpu.activations,
+            ),
+            ("the sum of its other needs", other, cpu.other),
+            (
+                "total_bytes less resident_bytes",
+                self.total_bytes.checked_sub(self.resident_bytes),
+                disk.weights,
+            ),
+        ];
+        for (what, one, other) in says {
+            ensure(one == Some(other), || {
+                format!("{what} does not agree with its tiers")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_blocks(&self) -> Result<(), String> {
+        let mut names = HashSet::with_capacity(self.blocks.len());
+        for block in &self.blocks {
+            let name = &block.name;
+            ensure(names.insert(name), || {
+                format!("there are two blocks named `{name}`")
+            })?;
+            ensure(block.resident_bytes <= block.bytes, || {
+                format!("more of block `{name}` is resident than there is")
+            })?;
+            ensure(block.kept_bytes <= block.streamed_bytes, || {
+                format!("the ring keeps more of block `{name}` than is streamed")
+            })?;
+            for tier in [block.tier, block.decode_on, block.prefill_on] {
+                ensure(self.holds(tier), || {
+                    format!("block `{name}` is on {tier}, which is not among its tiers")
+                })?;
+            }
+            for tier in [block.decode_on, block.prefill_on] {
+                ensure(tier != Tier::Disk, || {
+                    format!("block `{name}` cannot compute on disk")
+                })?;
+            }
+            let on_gpu = [block.decode_on, block.prefill_on]
+                .iter()
+                .any(|tier| matches!(tier, Tier::Gpu(_)));
+            ensure(on_gpu || block.upload_bytes == 0, || {
+                format!("block `{name}` is copied to a GPU and computes on none")
+            })?;
+        }
+        for (what, bytes) in [(
+            "streamed_bytes",
+            sum(self.blocks.iter().map(|block| block.streamed_bytes)),
+        )] {
+            ensure(bytes == Some(self.streamed_bytes), || {
+                format!("{what} is not the sum over its blocks")
+            })?;
+        }
+        ensure(
+            sum(self.blocks.iter().map(|block| block.bytes)).is_some(),
+            || "its blocks have more bytes than 64 bits can say".to_string(),
+        )
+    }
+}

@@ -1,0 +1,261 @@
+//! What a model takes in memory, whatever the machine.
+
+use crate::{
+    Block, Budget, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, Work, infer, place,
+};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// What a model takes in memory if its weights are kept in one type. All sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Estimate {
+    /// The type; none for each tensor's own, as it is stored.
+    pub dtype: Option<Dtype>,
+    /// Values of all weights; those that share their memory once.
+    pub parameters: u64,
+    /// All weights and buffers.
+    pub weights: u64,
+    /// The block that takes most; none if there are no tensors.
+    pub largest_block: Option<BlockSize>,
+    /// Keys and values of all positions; none if that is not known.
+    pub kv_cache: Option<u64>,
+    /// Intermediate results of the longest pass; none if that is not known.
+    pub activations: Option<u64>,
+    /// Everything in memory at once, the process itself included; none if any of it is not known.
+    pub resident: Option<u64>,
+    /// The least budget with which it runs, in the shortest passes and with most weights streamed through a ring; none if any of
+    /// it is not known.
+    pub least: Option<u64>,
+    /// Training with Adam; none where that is not done in this type.
+    pub training: Option<Training>,
+}
+
+/// A block and the bytes of its weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BlockSize {
+    /// Its path in the module.
+    pub name: String,
+    /// What its tensors take, in bytes.
+    pub bytes: u64,
+}
+
+/// What training with Adam keeps for each weight, in bytes; without activations, which depend on batch and checkpointing.
+///
+/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`. With 16-bit weights, mixed precision
+/// as PyTorch's `autocast` and Accelerate do it: weights, gradients and moments in 32 bits as before, and a 16-bit copy of the
+/// weights to compute with: 18 bytes for each value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Training {
+    /// The weights that the optimizer updates.
+    pub weights: u64,
+    /// The copy that is computed with, in mixed precision.
+    pub copy: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// Adam's two moments.
+    pub moments: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+/// What runs besides weights: in the longest passes that are made if there is room, and in the shortest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Passes {
+    /// In passes over as many tokens as pay.
+    pub longest: Options,
+    /// In passes over one token of each text.
+    pub shortest: Options,
+}
+
+/// What `tree` takes with its weights kept as [`cast`] to `dtype`, or as they are stored. The KV cache is what the
+/// blocks say. Without `passes`, nothing is known but the weights.
+///
+/// # Errors
+/// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+pub fn estimate(
+    tree: &Tree,
+    dtype: Option<Dtype>,
+    passes: Option<&Passes>,
+) -> Result<Estimate, Error> {
+    let mut tree = match dtype {
+        Some(dtype) => cast(tree, dtype),
+        None => tree.clone(),
+    };
+    let kv_cache = tree
+        .blocks
+        .iter()
+        .map(|block| block.work.kv_bytes)
+        .fold(0, u64::saturating_add);
+    for block in &mut tree.blocks {
+        // Counted among the needs, for all blocks together.
+        block.work = Work::default();
+    }
+    let with_cache = |options: &Options| {
+        let mut options = options.clone();
+        options.needs.kv_cache = options.needs.kv_cache.saturating_add(kv_cache);
+        options
+    };
+    // What is planned is checked on the way; without passes it is planned for that alone.
+    let plain = Options::default();
+    let longest = passes.map_or(plain.clone(), |passes| with_cache(&passes.longest));
+    let shortest = passes.map_or(plain, |passes| with_cache(&passes.shortest));
+    let resident = place(&tree, &Budget::default(), &longest, |_| true)?.memory_bytes();
+    let mut nothing = Budget::default();
+    nothing.set(Tier::Cpu, 0);
+    let least = match infer(&tree, &nothing, &shortest) {
+        Ok(map) => map.memory_bytes(),
+        Err(Error::TooSmall(shortfall)) => shortfall.least,
+        Err(error) => return Err(error),
+    };
+    let weights = held(&tree, |_| true);
+    Ok(Estimate {
+        dtype,
+        parameters: values(&tree),
+        weights,
+        largest_block: largest(&tree.blocks),
+        kv_cache: passes.map(|_| longest.needs.kv_cache),
+        activations: passes.map(|_| longest.needs.activations),
+        resident: passes.map(|_| resident),
+        least: passes.map(|_| least),
+        training: Training::of(&tree),
+    })
+}
+
+/// The tree as if its checkpoint was stored in `dtype`.
+///
+/// Types of 16 bits and more are for all floating point tensors. Smaller ones are for the matrices of numbered blocks (such as
+/// `model.layers.3`; of all blocks if none is numbered) alone: quantisers leave embeddings, heads, norms and biases as they are.
+/// Scales of quantised groups are not counted. Integers stay as they are.
+pub fn cast(tree: &Tree, dtype: Dtype) -> Tree {
+    let mut tree = tree.clone();
+    let any_numbered = tree.blocks.iter().any(is_numbered);
+    for block in &mut tree.blocks {
+        let quantised = is_numbered(block) || !any_numbered;
+        for tensor in &mut block.tensors {
+            let is_matrix = tensor.kind == TensorKind::Parameter && tensor.shape.len() >= 2;
+            let wide = dtype.bits() >= 16;
+            if tensor.dtype.is_float() && (wide || quantised && is_matrix) {
+                convert(tensor, dtype);
+            }
+        }
+    }
+    // As if it was stored so: nothing is converted on its way.
+    tree.staging_bytes = 0;
+    tree
+}
+
+fn is_numbered(block: &Block) -> bool {
+    let own = block.name.rsplit('.').next().unwrap_or_default();
+    !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn convert(tensor: &mut Tensor, dtype: Dtype) {
+    let elements = elements(tensor);
+    let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
+    let has_rows = tensor.row_bytes > 0;
+    tensor.bytes = dtype.bytes(elements);
+    tensor.stored_bytes = tensor.bytes;
+    tensor.row_bytes = match has_rows {
+        true => dtype.bytes(elements / rows),
+        false => 0,
+    };
+    tensor.dtype = dtype;
+}
+
+/// Values in a tensor, by its bytes: its shape need not be known.
+fn elements(tensor: &Tensor) -> u64 {
+    let bits = u128::from(tensor.stored_bytes) * 8;
+    u64::try_from(bits / u128::from(tensor.dtype.bits())).unwrap_or(u64::MAX)
+}
+
+/// Bytes of the tensors that `counts`; those that share their memory once, at the size of the largest.
+fn held(tree: &Tree, counts: impl Fn(&Tensor) -> bool) -> u64 {
+    let mut shared: HashMap<&str, u64> = HashMap::new();
+    let mut sum = 0u64;
+    for tensor in tree.tensors().filter(|tensor| counts(tensor)) {
+        match &tensor.tied {
+            None => sum = sum.saturating_add(tensor.bytes),
+            Some(key) => {
+                let bytes = shared.entry(key).or_default();
+                *bytes = tensor.bytes.max(*bytes);
+            }
+        }
+    }
+    shared.into_values().fold(sum, u64::saturating_add)
+}
+
+/// Values of all parameters; those that share their memory once.
+fn values(tree: &Tree) -> u64 {
+    let mut shared: HashMap<&str, u64> = HashMap::new();
+    let mut sum = 0u64;
+    let learned = tree
+        .tensors()
+        .filter(|tensor| tensor.kind == TensorKind::Parameter);
+    for tensor in learned {
+        match &tensor.tied {
+            None => sum = sum.saturating_add(elements(tensor)),
+            Some(key) => {
+                shared.insert(key, elements(tensor));
+            }
+        }
+    }
+    shared.into_values().fold(sum, u64::saturating_add)
+}
+
+/// The first of the blocks that take most.
+fn largest(blocks: &[Block]) -> Option<BlockSize> {
+    let mut largest: Option<BlockSize> = None;
+    for block in blocks {
+        let bytes = block.tensors.iter().map(|tensor| tensor.bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        if largest.as_ref().is_none_or(|most| most.bytes < bytes) {
+            largest = Some(BlockSize {
+                name: block.name.clone(),
+                bytes,
+            });
+        }
+    }
+    largest
+}
+
+impl Training {
+    /// Of a tree whose weights are floating point numbers of 16 bits or more.
+    fn of(tree: &Tree) -> Option<Self> {
+        let mut by_type: HashMap<Dtype, u64> = HashMap::new();
+        for tensor in tree.tensors() {
+            if tensor.kind != TensorKind::Parameter {
+                continue;
+            }
+            let trained = tensor.dtype.is_float() && tensor.dtype.bits() >= 16;
+            if !trained && tensor.shape.len() >= 2 {
+                return None;
+            }
+            let bytes = by_type.entry(tensor.dtype).or_default();
+            *bytes = bytes.saturating_add(tensor.bytes);
+        }
+        // What most weights are in says how they are trained.
+        let (dtype, _) = by_type
+            .into_iter()
+            .max_by_key(|(dtype, bytes)| (*bytes, *dtype))?;
+        let values = values(tree);
+        let (full, copy) = match dtype {
+            Dtype::F64 => (Dtype::F64, 0),
+            Dtype::F16 | Dtype::Bf16 => (Dtype::F32, dtype.bytes(values)),
+            _ => (Dtype::F32, 0),
+        };
+        let weights = full.bytes(values);
+        let moments = weights.saturating_mul(2);
+        Some(Self {
+            weights,
+            copy,
+            gradients: weights,
+            moments,
+            total: [copy, weights, moments]
+                .into_iter()
+                .fold(weights, u64::saturating_add),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

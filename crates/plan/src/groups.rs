@@ -1,0 +1,286 @@
+//! What is placed: tensors with those that share their memory, and what streaming each of them takes.
+
+use crate::tree::round_up;
+use crate::{Error, Options, Tensor, Tree, unit_footprint};
+use std::collections::{HashMap, HashSet};
+
+/// The tensors of a tree by shared memory. Those without ties are groups of their own.
+pub(crate) struct Groups {
+    /// In the order of their first members.
+    pub(crate) groups: Vec<Group>,
+    /// For each tensor, in the tree's order, its group.
+    pub(crate) of_tensor: Vec<usize>,
+    /// How many modules hold parameters.
+    pub(crate) holders: usize,
+}
+
+/// Tensors that share their memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    /// Bytes as held.
+    pub(crate) bytes: u64,
+    /// Bytes that are read once if it is resident.
+    pub(crate) stored: u64,
+    /// Memory that it takes if it is resident.
+    pub(crate) footprint: u64,
+    /// Whether it is never streamed: it can only stay, or is not worth it.
+    pub(crate) stays: bool,
+    /// Whether it can only stay.
+    pub(crate) only_stays: bool,
+    /// Its largest unit, if it is streamed.
+    pub(crate) largest: u64,
+    /// All its units, if it is streamed: zero if it is only read by rows.
+    pub(crate) units: u64,
+    first: Use,
+    more: Vec<Use>,
+}
+
+/// One of the tensors of a group.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Use {
+    /// Its number in the tree's order.
+    pub(crate) tensor: usize,
+    /// The number of its block.
+    pub(crate) block: usize,
+    /// The number of the module that holds it.
+    pub(crate) holder: usize,
+    /// The memory of its largest unit, zero if it is read by rows.
+    pub(crate) unit: u64,
+    /// Bytes that a pass reads of it from disk.
+    pub(crate) stored: u64,
+    /// Bytes that a pass goes through.
+    pub(crate) bytes: u64,
+}
+
+impl Group {
+    /// Its tensors in the order of execution.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = &Use> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Whether streaming it takes any of a ring.
+    pub(crate) fn streams(&self) -> bool {
+        self.units > 0
+    }
+}
+
+impl Groups {
+    /// # Errors
+    /// [`Error::Duplicate`] and [`Error::TooLarge`]: what makes a tree impossible to plan.
+    pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
+        check(tree, options)?;
+        let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
+        let mut groups: Vec<Group> = Vec::with_capacity(count);
+        let mut of_tensor = Vec::with_capacity(count);
+        let mut by_key: HashMap<&str, usize> = HashMap::new();
+        let mut holders = Holders::default();
+        for (block, tensors) in tree.blocks.iter().map(|block| &block.tensors).enumerate() {
+            for tensor in tensors {
+                let one = Use {
+                    tensor: of_tensor.len(),
+                    block,
+                    holder: holders.number(tensor.holder()),
+                    unit: tensor.unit(options.tile_bytes),
+                    stored: tensor.bytes_per_pass(),
+                    bytes: tensor.bytes_per_use(),
+                };
+                let new = groups.len();
+                let at = match &tensor.tied {
+                    Some(key) => *by_key.entry(key).or_insert(new),
+                    None => new,
+                };
+                match groups.get_mut(at) {
+                    Some(group) => group.more.push(one),
+                    None => groups.push(Group {
+                        bytes: 0,
+                        stored: 0,
+                        footprint: 0,
+                        stays: false,
+                        only_stays: false,
+                        largest: 0,
+                        units: 0,
+                        first: one,
+                        more: Vec::new(),
+                    }),
+                }
+                let group = &mut groups[at];
+                group.bytes = group.bytes.max(tensor.bytes);
+                group.stored = group.stored.max(tensor.stored_bytes);
+                group.only_stays |= tensor.always_resident;
+                group.largest = group.largest.max(one.unit);
+                if one.unit > 0 {
+                    let units = tensor.units(options.tile_bytes);
+                    group.units = group.units.saturating_add(units);
+                }
+                of_tensor.push(at);
+            }
+        }
+        for group in &mut groups {
+            group.footprint = unit_footprint(group.bytes);
+            group.stays = group.only_stays || group.bytes < options.small_tensor;
+        }
+        Ok(Self {
+            groups,
+            of_tensor,
+            holders: holders.count,
+        })
+    }
+
+    /// A ring that streams any of them well, in bytes.
+    pub(crate) fn ring_for_any(&self) -> u64 {
+        let mut demand = Streamed::new(self, 0);
+        for group in &self.groups {
+            demand.add(group);
+        }
+        demand.ring()
+    }
+}
+
+/// What streaming some groups takes, added up one by one.
+#[derive(Debug, Clone)]
+pub(crate) struct Streamed {
+    holders: Vec<Holder>,
+    min_ring: u64,
+    largest: u64,
+    held: u64,
+    units: u64,
+}
+
+impl Streamed {
+    pub(crate) fn new(groups: &Groups, min_ring: u64) -> Self {
+        Self {
+            holders: vec![Holder::default(); groups.holders],
+            min_ring: round_up(min_ring),
+            largest: 0,
+            held: 0,
+            units: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, group: &Group) {
+        self.largest = self.largest.max(group.largest);
+        self.units = self.units.saturating_add(group.units);
+        for one in group.uses().filter(|one| one.unit > 0) {
+            let holder = &mut self.holders[one.holder];
+            holder.add(one.unit);
+            if holder.second > 0 {
+                self.held = self.held.max(holder.ring());
+            }
+        }
+    }
+
+    /// The least ring that streams them well, in whole pages: twice the largest unit, and room for any two that one
+    /// module holds.
+    pub(crate) fn ring(&self) -> u64 {
+        (2 * self.largest)
+            .max(self.held)
+            .max(self.min_ring)
+            .min(self.units)
+    }
+
+    /// The ring that would hold all of them: a larger one has no use.
+    pub(crate) fn useful_ring(&self) -> u64 {
+        self.units
+    }
+}
+
+/// The two largest units that one module holds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Holder {
+    first: u64,
+    second: u64,
+}
+
+impl Holder {
+    fn add(&mut self, unit: u64) {
+        self.second = self.second.max(unit.min(self.first));
+        self.first = self.first.max(unit);
+    }
+
+    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the larger
+    /// one must do for the other.
+    fn ring(self) -> u64 {
+        self.first.saturating_mul(2).saturating_add(self.second)
+    }
+}
+
+/// Numbers of modules by their paths.
+#[derive(Default)]
+struct Holders<'a> {
+    numbers: HashMap<&'a str, usize>,
+    last: Option<(&'a str, usize)>,
+    count: usize,
+}
+
+impl<'a> Holders<'a> {
+    fn number(&mut self, path: &'a str) -> usize {
+        if let Some((last, number)) = self.last
+            && last == path
+        {
+            return number;
+        }
+        let number = *self.numbers.entry(path).or_insert(self.count);
+        self.count = self.count.max(number + 1);
+        self.last = Some((path, number));
+        number
+    }
+}
+
+/// Names are given once, and no sum that is taken later overflows.
+fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
+    let duplicate = |what, name: &str| Error::Duplicate {
+        what,
+        name: name.to_string(),
+    };
+    let too_large = |name: &str| Error::TooLarge {
+        name: name.to_string(),
+    };
+    let mut sum = options.needs.sum();
+    let mut names = HashSet::with_capacity(tree.blocks.len());
+    for block in &tree.blocks {
+        if !names.insert(block.name.as_str()) {
+            return Err(duplicate("block", &block.name));
+        }
+        sum = sum
+            .checked_add(block.work.kv_bytes)
+            .ok_or_else(|| too_large(&block.name))?;
+    }
+    let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
+    let mut names = HashSet::with_capacity(count);
+    // The budget that would do is at most: everything, three times the largest unit, and the needs.
+    let mut largest = 0;
+    let (mut held, mut stored) = (0u64, 0u64);
+    for tensor in tree.tensors() {
+        if !names.insert(tensor.name.as_str()) {
+            return Err(duplicate("tensor", &tensor.name));
+        }
+        largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
+        let sums = (
+            sum.checked_add(unit_footprint(tensor.bytes)),
+            held.checked_add(tensor.bytes),
+            stored.checked_add(tensor.stored_bytes),
+        );
+        let (Some(next), Some(next_held), Some(next_stored)) = sums else {
+            return Err(too_large(&tensor.name));
+        };
+        (sum, held, stored) = (next, next_held, next_stored);
+        let with_ring = largest
+            .checked_mul(3)
+            .map(|ring| ring.max(round_up(options.min_ring)))
+            .and_then(|ring| ring.checked_add(sum));
+        if with_ring.is_none() {
+            return Err(too_large(&tensor.name));
+        }
+    }
+    Ok(())
+}
+
+impl Tensor {
+    /// Bytes that a pass goes through: all of them, single rows excepted.
+    pub(crate) fn bytes_per_use(&self) -> u64 {
+        match self.access {
+            crate::Access::Rows => 0,
+            _ => self.bytes,
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A placement under consideration: where everything lies and computes, before it is written down as a map.
+
+use crate::cost::Costs;
+use crate::groups::Groups;
+use crate::prediction::{Placed, times};
+use crate::steps::Fit;
+use crate::{Budget, Error, Figures, Gpu, Options, Tier, Tree};
+
+/// What is known of a model and a machine before anything is placed.
+pub(crate) struct Scene<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) options: &'a Options,
+    pub(crate) groups: Groups,
+    pub(crate) costs: Costs,
+    pub(crate) rooms: Rooms,
+}
+
+/// What each device has room for besides what it needs in any case, in bytes.
+pub(crate) struct Rooms {
+    /// GPUs that may be used, by number.
+    pub(crate) gpus: Vec<GpuRoom>,
+    /// Main memory.
+    pub(crate) cpu: CpuRoom,
+    /// Weights that may be on disk alone; nothing if that is not bounded.
+    pub(crate) disk: Option<u64>,
+    /// What a GPU that weights are streamed to needs for that.
+    pub(crate) gpu_ring: u64,
+}
+
+/// A GPU with a budget.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GpuRoom {
+    pub(crate) number: usize,
+    /// For weights, KV cache and ring.
+    pub(crate) room: u64,
+    pub(crate) figures: Gpu,
+}
+
+/// What may be held in main memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CpuRoom {
+    /// Nothing: neither weights nor what passes through.
+    Unused,
+    /// Anything.
+    Unbounded,
+    /// So much for everything, needs included.
+    Bytes(u64),
+}
+
+/// Which phases compute on a GPU what lies in main memory or on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Streaming {
+    /// None: it is computed where it lies.
+    None,
+    /// The pass over the prompt, on the GPU of this place in [`Rooms::gpus`], where that is faster.
+    Prefill(usize),
+    /// Both, where that is faster.
+    Both(usize),
+}
+
+impl Streaming {
+    pub(crate) fn gpu(self) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::Prefill(gpu) | Self::Both(gpu) => Some(gpu),
+        }
+    }
+}
+
+/// Where everything lies and computes.
+#[derive(Debug, Clone)]
+pub(crate) struct Placement {
+    /// For each group its tier.
+    pub(crate) tiers: Vec<Tier>,
+    /// For each block where it computes and what comes to it.
+    pub(crate) blocks: Vec<Placed>,
+    /// The ring in main memory.
+    pub(crate) ring: u64,
+    /// GPUs that weights are streamed to.
+    pub(crate) streamed_to: Vec<usize>,
+}
+
+impl<'a> Scene<'a> {
+    /// # Errors
+    /// What makes a tree impossible to plan.
+    pub(crate) fn new(
+        tree: &'a Tree,
+        budget: &Budget,
+        options: &'a Options,
+    ) -> Result<Self, Error> {
+        let groups = Groups::new(tree, options)?;
+        let costs = Costs::new(tree, &options.workload);
+        let gpu_ring = groups.ring_for_any();
+        let rooms = Rooms::new(budget, options, gpu_ring);
+        Ok(Self {
+            tree,
+            options,
+            groups,
+            costs,
+            rooms,
+        })
+    }
+
+    pub(crate) fn figures(&self) -> &Figures {
+        &self.options.figures
+    }
+
+    /// Keys and values of the block, in bytes.
+    pub(crate) fn kv(&self, block: usize) -> u64 {
+        self.tree.blocks[block].work.kv_bytes
+    }
+
+    /// Where a block computes that is on no GPU: when tokens are made, and over a prompt.
+    pub(crate) fn executors(&self, block: usize, streaming: Streaming) -> (Tier, Tier) {
+        let Some(at) = streaming.gpu() else {
+            return (Tier::Cpu, Tier::Cpu);
+        };
+        let GpuRoom {
+            number,
+            figures: gpu,
+            ..
+        } = &self.rooms.gpus[at];
+        let cpu = &self.figures().cpu;
+        let both = matches!(streaming, Streaming::Both(_));
+        let decodes = both && self.costs.decodes_faster_on(block, gpu, cpu);
+        let prefills = self.costs.prefills_faster_on(block, gpu, cpu, decodes);
+        let tier = |there| match there {
+            true => Tier::Gpu(*number),
+            false => Tier::Cpu,
+        };
+        (tier(decodes), tier(prefills))
+    }
+
+    /// The placement in which groups lie where `tiers` says, blocks compute on the GPUs that `holding` says, and those
+    /// on none as `streaming` says.
+    pub(crate) fn placement(
+        &self,
+        tiers: Vec<Tier>,
+        holding: &[Option<usize>],
+        fit: &Fit,
+        streaming: Streaming,
+    ) -> Placement {
+        let blocks = self.tree.blocks.len();
+        let reads = fit.reads(&self.groups, blocks);
+        let mut placed: Vec<Placed> = (0..blocks)
+            .map(|block| {
+                let (decode_on, prefill_on) = match holding[block] {
+                    Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
+                    None => self.executors(block, streaming),
+                };
+                Placed {
+                    decode_on,
+                    prefill_on,
+                    reads: reads[block],
+                    upload: 0,
+                }
+            })
+            .collect();
+        for (group, tier) in self.groups.groups.iter().zip(&tiers) {
+            for one in group.uses() {
+                let block = &mut placed[one.block];
+                let gpu = block.gpu();
+                if gpu.is_some() && gpu != Some(*tier) {
+                    block.upload = block.upload.saturating_add(one.bytes);
+                }
+            }
+        }
+        let mut streamed_to: Vec<usize> = placed
+            .iter()
+            .filter(|block| block.upload > 0)
+            .filter_map(|block| match block.gpu() {
+                Some(Tier::Gpu(number)) => Some(number),
+                _ => None,
+            })
+            .collect();
+        streamed_to.sort_unstable();
+        streamed_to.dedup();
+        Placement {
+            tiers,
+            blocks: placed,
+            ring: fit.ring,
+            streamed_to,
+        }
+    }
+
+    /// For each block the GPU that holds most of its weights; of equals the first.
+    pub(crate) fn gpus_of_blocks(&self, tiers: &[Tier]) -> Vec<Option<usize>> {
+        let mut held: Vec<Vec<(usize, u64)>> = vec![Vec::new(); self.tree.blocks.len()];
+        for (group, tier) in self.groups.groups.iter().zip(tiers) {
+            let Tier::Gpu(number) = *tier else { continue };
+            for one in group.uses() {
+                let held = &mut held[one.block];
+                match held.iter_mut().find(|(gpu, _)| *gpu == number) {
+                    Some((_, bytes)) => *bytes = bytes.saturating_add(group.bytes),
+                    None => held.push((number, group.bytes)),
+                }
+            }
+        }
+        held.into_iter()
+            .map(|mut held| {
+                held.sort_by_key(|(gpu, bytes)| (std::cmp::Reverse(*bytes), *gpu));
+                held.first().map(|(gpu, _)| *gpu)
+            })
+            .collect()
+    }
+
+    /// How long passes take with it.
+    pub(crate) fn score(&self, placement: &Placement) -> Score {
+        let mut score = Score::default();
+        let mut devices: Vec<Tier> = Vec::new();
+        for (at, block) in placement.blocks.iter().enumerate() {
+            let (decode, prefill) = times(&self.costs, self.figures(), at, block);
+            score.decode += decode.seconds;
+            score.prefill += prefill.seconds;
+            for tier in [block.decode_on, block.prefill_on] {
+                if !devices.contains(&tier) {
+                    devices.push(tier);
+                }
+            }
+        }
+        score.devices = devices.len();
+        score
+    }
+}
+
+/// What a placement is judged by, the first first.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Score {
+    /// Seconds for each token.
+    pub(crate) decode: f64,
+    /// Seconds for the prompt.
+    pub(crate) prefill: f64,
+    /// Devices that compute.
+    pub(crate) devices: usize,
+}
+
+/// Seconds that differ by no more than this share are equal: sums were taken in another order.
+const EQUAL: f64 = 1e-12;
+
+impl Score {
+    /// Whether it is better than `other`.
+    pub(crate) fn beats(&self, other: &Self) -> bool {
+        let less = |a: f64, b: f64| a < b && (b - a) > EQUAL * b;
+        if less(self.decode, other.decode) || less(other.decode, self.decode) {
+            return self.decode < other.decode;
+        }
+        if less(self.prefill, other.prefill) || less(other.prefill, self.prefill) {
+            return self.prefill < other.prefill;
+        }
+        self.devices < other.devices
+    }
+}
+
+impl Rooms {
+    fn new(budget: &Budget, options: &Options, gpu_ring: u64) -> Self {
+        let mut gpus = Vec::new();
+        for (tier, bytes) in budget.iter() {
+            let Tier::Gpu(number) = tier else { continue };
+            let room = bytes
+                .checked_sub(options.reserve)
+                .and_then(|room| room.checked_sub(options.gpu_activations));
+            if let Some(room) = room.filter(|room| *room > 0) {
+                let figures = options.figures.gpu(number);
+                gpus.push(GpuRoom {
+                    number,
+                    room,
+                    figures,
+                });
+            }
+        }
+        let cpu = match budget.get(Tier::Cpu) {
+            None => CpuRoom::Unbounded,
+            Some(0) if !gpus.is_empty() => CpuRoom::Unused,
+            Some(bytes) => CpuRoom::Bytes(bytes.saturating_sub(options.reserve)),
+        };
+        let disk = match options.must_fit {
+            true => Some(0),
+            false => budget.get(Tier::Disk),
+        };
+        Self {
+            gpus,
+            cpu,
+            disk,
+            gpu_ring,
+        }
+    }
+}

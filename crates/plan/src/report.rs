@@ -1,0 +1,478 @@
+//! Everything that is to be said of a plan.
+
+use crate::modules::ModuleMap;
+use crate::{
+    Access, Budget, DeviceMap, Error, Figures, Options, PhaseTime, Residency, Tier, TierUse, Tree,
+    Workload, predict,
+};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// The version of what [`Report`] is written as. It changes when a field is taken away or means something else, not when one is
+/// added.
+pub const REPORT_VERSION: u32 = 1;
+
+/// Budgets that are tried besides the one asked for, as shares of it.
+const OTHER_MEMORY: [f64; 2] = [1.25, 0.75];
+
+/// Everything that is to be said of a plan: what `outsize plan --json` writes, and what is drawn.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// [`REPORT_VERSION`].
+    pub version: u32,
+    /// What is placed.
+    pub model: ModelReport,
+    /// How places were chosen: a strategy's name, or `manual`.
+    pub strategy: String,
+    /// For what text the speed is predicted.
+    pub workload: Workload,
+    /// The devices, the fastest first and the disk last.
+    pub tiers: Vec<TierReport>,
+    /// The blocks in the order of execution.
+    pub blocks: Vec<BlockReport>,
+    /// How long things will take.
+    pub prediction: PredictionReport,
+    /// What another budget would change.
+    pub what_if: Vec<WhatIf>,
+    /// The figures of the machine that the prediction is made of.
+    pub figures: Figures,
+    /// Where these come from.
+    pub figures_source: String,
+    /// The map in Accelerate's own format.
+    pub device_map: ModuleMap,
+    /// What a user should know besides.
+    pub notes: Vec<String>,
+}
+
+/// A model in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ModelReport {
+    /// What it is called.
+    pub name: String,
+    /// Its architecture, if it is known: `llama`.
+    pub architecture: Option<String>,
+    /// Values in all of its tensors, shared ones counted once; nothing where no shapes are known.
+    pub parameters: Option<u64>,
+    /// The type that most bytes of its weights are stored in.
+    pub stored_dtype: Option<String>,
+    /// The type that they are held in, if another was asked for.
+    pub dtype: Option<String>,
+    /// Bytes of its weights as held on devices, shared ones counted once.
+    pub bytes: u64,
+    /// The type of the KV cache, if it has one.
+    pub kv_dtype: Option<String>,
+}
+
+/// A device and what is held on it. All in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TierReport {
+    /// What is held.
+    #[serde(flatten)]
+    pub held: TierUse,
+    /// What is left of its budget; nothing if it is not bounded.
+    pub free: Option<u64>,
+    /// Whether its budget was not asked for but found.
+    pub detected: bool,
+}
+
+/// A block and where it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BlockReport {
+    /// Its path in the checkpoint's names.
+    pub name: String,
+    /// The class of the module.
+    pub class: String,
+    /// Bytes of its weights as held on devices. What it shares with an earlier block is counted there.
+    pub bytes: u64,
+    /// Where these bytes are between two uses: on disk, what is streamed.
+    pub shares: BTreeMap<Tier, u64>,
+    /// Keys and values that it keeps where it computes, in bytes.
+    pub kv_bytes: u64,
+    /// Where it computes in the pass over the prompt.
+    pub prefill_on: Tier,
+    /// How long that takes, in seconds.
+    pub prefill_seconds: f64,
+    /// Where it computes when a token is made.
+    pub decode_on: Tier,
+    /// How long that takes, in seconds.
+    pub decode_seconds: f64,
+}
+
+/// How long things will take, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PredictionReport {
+    /// Reading all weights that stay: a part of the first pass, which does it as it goes.
+    pub load_seconds: f64,
+    /// The pass over the prompt, once what stays is there.
+    pub prefill: PhaseReport,
+    /// The pass that makes one more token of each text.
+    pub decode: PhaseReport,
+}
+
+/// A pass over all blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PhaseReport {
+    /// What it takes.
+    #[serde(flatten)]
+    pub time: PhaseTime,
+    /// Tokens of all texts that it makes or goes through in a second.
+    pub tokens_per_second: f64,
+    /// What it would have to be faster for the pass to be so.
+    pub bound: Bound,
+}
+
+/// What a pass waits for most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    /// Reading from disk.
+    Disk,
+    /// Copying to a GPU.
+    Upload,
+    /// Reading weights, keys and values from the memory of what computes.
+    Memory,
+    /// Arithmetic.
+    Compute,
+}
+
+impl Bound {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Upload => "upload",
+            Self::Memory => "memory",
+            Self::Compute => "compute",
+        }
+    }
+}
+
+/// The plan with another budget.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// The budget, as a share of the one asked for.
+    pub memory: f64,
+    /// The budget of each device, in bytes.
+    pub budget: Budget,
+    /// Whether there is a plan.
+    pub fits: bool,
+    /// Reading all weights that stay, in seconds; nothing if it does not fit.
+    pub load_seconds: Option<f64>,
+    /// The pass over the prompt, in seconds.
+    pub prefill_seconds: Option<f64>,
+    /// The pass that makes one more token of each text, in seconds.
+    pub decode_seconds: Option<f64>,
+    /// The device whose budget is too small, with the least bytes that would do; nothing if it fits or nobody knows.
+    pub least: Option<Least>,
+    /// Why there is no plan.
+    pub reason: Option<String>,
+}
+
+/// The least budget of a device that would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Least {
+    /// The device.
+    pub tier: Tier,
+    /// The budget, in bytes.
+    pub bytes: u64,
+}
+
+/// What a [`Report`] is made of.
+#[derive(Debug, Clone)]
+pub struct Planned<'a> {
+    /// What was placed.
+    pub tree: &'a Tree,
+    /// Where.
+    pub map: &'a DeviceMap,
+    /// With what options.
+    pub options: &'a Options,
+    /// The model's name, architecture and types; its numbers are counted here.
+    pub model: ModelReport,
+    /// How places were chosen, if not by the map's strategy.
+    pub strategy: Option<&'a str>,
+    /// Other names of tensors, as a checkpoint's modules have them: a tied head's weight, and the tensor that it is.
+    pub aliases: Vec<(String, String)>,
+    /// Devices whose budgets were not asked for but found.
+    pub detected: Vec<Tier>,
+    /// Where the figures of the machine come from.
+    pub figures_source: String,
+    /// What a user should know besides.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Collects what there is to say; `replan` makes the same plan with another budget, to see what that would change.
+    pub fn new(
+        planned: Planned<'_>,
+        mut replan: impl FnMut(&Budget) -> Result<DeviceMap, Error>,
+    ) -> Self {
+        let Planned {
+            tree,
+            map,
+            options,
+            model,
+            ..
+        } = planned;
+        let prediction = predict(tree, map, &options.figures, &options.workload);
+        let shares = shares(tree, map);
+        let mut blocks = Vec::with_capacity(tree.blocks.len());
+        for ((placed, shares), time) in map.blocks().iter().zip(shares).zip(&prediction.blocks) {
+            blocks.push(BlockReport {
+                name: placed.name.clone(),
+                class: placed.class.clone(),
+                bytes: shares
+                    .values()
+                    .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+                shares,
+                kv_bytes: placed.kv_bytes,
+                prefill_on: time.prefill_on,
+                prefill_seconds: time.prefill_seconds,
+                decode_on: time.decode_on,
+                decode_seconds: time.decode_seconds,
+            });
+        }
+        let tiers = map.tiers().iter().map(|held| TierReport {
+            held: *held,
+            free: held.free(),
+            detected: planned.detected.contains(&held.tier),
+        });
+        let workload = options.workload;
+        let phase = |time: PhaseTime, tokens: u64| PhaseReport {
+            time,
+            tokens_per_second: finite(workload.batch.saturating_mul(tokens) as f64 / time.seconds),
+            bound: bound(tree, &blocks, options, &time, tokens),
+        };
+        let what_if = OTHER_MEMORY
+            .into_iter()
+            .filter(|_| map.budget().iter().any(|(tier, _)| tier != Tier::Disk))
+            .map(|memory| {
+                let budget = scaled(map.budget(), memory);
+                let outcome =
+                    replan(&budget).map(|map| predict(tree, &map, &options.figures, &workload));
+                WhatIf::new(memory, budget, outcome)
+            })
+            .collect();
+        Self {
+            version: REPORT_VERSION,
+            model: ModelReport {
+                parameters: parameters(tree),
+                stored_dtype: model.stored_dtype.or_else(|| stored_dtype(tree)),
+                bytes: map.total_bytes(),
+                ..model
+            },
+            strategy: planned
+                .strategy
+                .unwrap_or(map.strategy().name())
+                .to_string(),
+            workload,
+            tiers: tiers.collect(),
+            prediction: PredictionReport {
+                load_seconds: prediction.load_seconds,
+                prefill: phase(prediction.prefill, workload.prompt),
+                decode: phase(prediction.decode, 1),
+            },
+            blocks,
+            what_if,
+            figures: options.figures.clone(),
+            figures_source: planned.figures_source,
+            device_map: device_map(tree, map, &planned.aliases),
+            notes: planned.notes,
+        }
+    }
+}
+
+impl Report {
+    /// Bytes of the weights that stay in memory.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let stay = self.blocks.iter().flat_map(|block| &block.shares);
+        stay.filter(|(tier, _)| **tier != Tier::Disk)
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+impl WhatIf {
+    fn new(memory: f64, budget: Budget, outcome: Result<crate::Prediction, Error>) -> Self {
+        let mut what_if = Self {
+            memory,
+            budget,
+            fits: outcome.is_ok(),
+            load_seconds: None,
+            prefill_seconds: None,
+            decode_seconds: None,
+            least: None,
+            reason: None,
+        };
+        match outcome {
+            Ok(prediction) => {
+                what_if.load_seconds = Some(prediction.load_seconds);
+                what_if.prefill_seconds = Some(prediction.prefill.seconds);
+                what_if.decode_seconds = Some(prediction.decode.seconds);
+            }
+            Err(error) => {
+                if let Error::TooSmall(shortfall) = &error {
+                    what_if.least = Some(Least {
+                        tier: shortfall.tier,
+                        bytes: shortfall.least,
+                    });
+                }
+                what_if.reason = Some(error.to_string());
+            }
+        }
+        what_if
+    }
+}
+
+/// `DeviceMap` by modules, with other names of its tensors.
+pub(crate) fn device_map(tree: &Tree, map: &DeviceMap, aliases: &[(String, String)]) -> ModuleMap {
+    let own = tree
+        .tensors()
+        .map(|tensor| (tensor.name.as_str(), tier(map, &tensor.name)));
+    let other = aliases
+        .iter()
+        .map(|(alias, name)| (alias.as_str(), tier(map, name)));
+    ModuleMap::new(own.chain(other))
+}
+
+/// For each block its bytes by device; what it shares with an earlier one counts there.
+fn shares(tree: &Tree, map: &DeviceMap) -> Vec<BTreeMap<Tier, u64>> {
+    let mut largest: HashMap<&str, u64> = HashMap::new();
+    for tensor in tree.tensors() {
+        if let Some(key) = &tensor.tied {
+            let bytes = largest.entry(key).or_default();
+            *bytes = tensor.bytes.max(*bytes);
+        }
+    }
+    let mut of_blocks = Vec::with_capacity(tree.blocks.len());
+    for block in &tree.blocks {
+        let mut shares: BTreeMap<Tier, u64> = BTreeMap::new();
+        for tensor in &block.tensors {
+            let bytes = match &tensor.tied {
+                None => tensor.bytes,
+                Some(key) => largest.insert(key, 0).unwrap_or(0),
+            };
+            if bytes > 0 {
+                let held = shares.entry(tier(map, &tensor.name)).or_default();
+                *held = held.saturating_add(bytes);
+            }
+        }
+        of_blocks.push(shares);
+    }
+    of_blocks
+}
+
+/// Where a tensor is between two uses.
+fn tier(map: &DeviceMap, name: &str) -> Tier {
+    match map.residency(name) {
+        Some(Residency::Resident(tier)) => tier,
+        Some(Residency::Streamed) | None => Tier::Disk,
+    }
+}
+
+/// `budget` with every device but the disk changed to a share of it.
+fn scaled(budget: &Budget, share: f64) -> Budget {
+    let mut scaled = Budget::default();
+    for (tier, bytes) in budget.iter() {
+        let bytes = match tier {
+            Tier::Disk => bytes,
+            Tier::Gpu(_) | Tier::Cpu => (bytes as f64 * share) as u64,
+        };
+        scaled.set(tier, bytes);
+    }
+    scaled
+}
+
+/// Values in all tensors; nothing unless all shapes are known.
+fn parameters(tree: &Tree) -> Option<u64> {
+    let mut counted = std::collections::HashSet::new();
+    let mut sum = 0u64;
+    for tensor in tree.tensors() {
+        if tensor.shape.is_empty() && tensor.bytes > 16 {
+            return None;
+        }
+        if tensor.tied.as_ref().is_none_or(|key| counted.insert(key)) {
+            sum = sum.checked_add(values(&tensor.shape)?)?;
+        }
+    }
+    (sum > 0).then_some(sum)
+}
+
+/// Values in a tensor; nothing if 64 bits do not hold the number.
+fn values(shape: &[u64]) -> Option<u64> {
+    shape
+        .iter()
+        .try_fold(1u64, |product, n| product.checked_mul(*n))
+}
+
+/// The type that most bytes are stored in.
+fn stored_dtype(tree: &Tree) -> Option<String> {
+    let mut bytes: BTreeMap<crate::Dtype, u64> = BTreeMap::new();
+    for tensor in tree.tensors() {
+        let sum = bytes.entry(tensor.dtype).or_default();
+        *sum = sum.saturating_add(tensor.stored_bytes);
+    }
+    let (dtype, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+    Some(dtype.name().to_string())
+}
+
+/// What a pass of `tokens` tokens of each text waits for most.
+fn bound(
+    tree: &Tree,
+    blocks: &[BlockReport],
+    options: &Options,
+    time: &PhaseTime,
+    tokens: u64,
+) -> Bound {
+    let figures = &options.figures;
+    if time.transfer_seconds > time.compute_seconds {
+        let disk = time.disk_bytes as f64 / figures.disk.bytes_per_second;
+        let gpu = blocks
+            .iter()
+            .find_map(|block| match (block.prefill_on, block.decode_on) {
+                (Tier::Gpu(number), _) | (_, Tier::Gpu(number)) => Some(number),
+                _ => None,
+            });
+        let upload = gpu.map_or(0.0, |gpu| {
+            time.upload_bytes as f64 / figures.gpu(gpu).upload.bytes_per_second
+        });
+        return if upload > disk {
+            Bound::Upload
+        } else {
+            Bound::Disk
+        };
+    }
+    let rows = options.workload.batch.saturating_mul(tokens) as f64;
+    let (mut memory, mut compute) = (0.0, 0.0);
+    for (block, placed) in tree.blocks.iter().zip(blocks) {
+        let processor = figures.processor(if tokens == 1 {
+            placed.decode_on
+        } else {
+            placed.prefill_on
+        });
+        let mut operations = 0.0;
+        for tensor in block
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.access != Access::Rows)
+        {
+            memory += tensor.bytes as f64 / processor.product_bytes_per_second;
+            if tensor.shape.len() > 1 {
+                operations += 2.0 * values(&tensor.shape).unwrap_or(u64::MAX) as f64;
+            }
+        }
+        let operations = block
+            .work
+            .flops_per_token
+            .map_or(operations, |flops| flops as f64);
+        compute += operations * rows / processor.product_flops;
+        memory += block.work.kv_bytes as f64 / processor.cache_bytes_per_second;
+    }
+    if compute > memory {
+        Bound::Compute
+    } else {
+        Bound::Memory
+    }
+}
+
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}

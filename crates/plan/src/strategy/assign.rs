@@ -1,0 +1,141 @@
+use super::balance::balance;
+use super::clean::clean;
+use super::fill::{Device, Fill};
+use super::modules::{Modules, ROOT};
+use crate::{Assignment, Budget, Error, Options, Strategy, Tier, Tree, format_size};
+
+/// Places modules as Accelerate's `infer_auto_device_map` does, for the strategies that are named after its own.
+///
+/// Devices are filled one after the other, the GPUs by their number, then main memory, and what is left is on disk. A module that does not
+/// fit is split into the modules and tensors that it holds, unless its class is one of [`Options::no_split`]; what cannot be split is placed on
+/// the next device, and a device that was left is not returned to. On the first GPU and in main memory (without GPUs: in main
+/// memory only) the largest layer that is still to be placed has room beside what is placed there, since offloaded
+/// layers pass through them. Modules that share memory are placed together. [`Strategy::Balanced`] and
+/// [`Strategy::BalancedLow0`] lower the budgets of GPUs first, so that each is given about the same.
+///
+/// A tier that `budget` does not name is not used, and one of zero bytes neither; `disk=0` is the same as
+/// [`Options::must_fit`], and any other bound of the disk does not matter, because weights lie there already.
+/// [`Options::reserve`], the needs, and activations on GPUs are taken off the budgets first. A block's KV cache counts with the
+/// module of its path; if this is split, with its last part. Without any of these, maps are those of Accelerate, but for
+/// its errors:
+///
+/// - Tensors share memory if they are [tied](crate::Tensor::tied), not because one's path is found in the other's; and all
+///   that share memory directly or through others are placed together, whatever modules hold them, and count once.
+/// - The buffers of a module that is split have their places, after its other parts.
+/// - A share of a balanced model has room for the largest thing that is not split, not for the first block of each class.
+/// - GPUs of any numbers and with no budget can be balanced.
+/// - Sizes are whole bytes, those of the types that tensors are held in.
+/// - The same tree always gives the same map.
+///
+/// # Errors
+/// [`Error::DoesNotFit`] if [`Options::must_fit`] is set and anything would be on disk (main memory is allowed, with GPUs as well);
+/// [`Error::NotAssigned`] for [`Strategy::Auto`], which is [`infer`](crate::infer)'s own;
+/// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignment, Error> {
+    let low_zero = match options.strategy {
+        Strategy::Auto => {
+            return Err(Error::NotAssigned {
+                strategy: options.strategy,
+            });
+        }
+        Strategy::Sequential => None,
+        Strategy::Balanced => Some(false),
+        Strategy::BalancedLow0 => Some(true),
+    };
+    let options = &tree.adjust(options);
+    let modules = Modules::new(tree, &options.no_split)?;
+    let mut budgets = usable(budget, options);
+    if let Some(low_zero) = low_zero {
+        balance(
+            &modules,
+            &mut budgets,
+            !options.no_split.is_empty(),
+            low_zero,
+        );
+    }
+    let (places, devices) = Fill::new(&modules, &budgets, options).run();
+    let map = clean(&modules, &places);
+    if options.must_fit || budget.get(Tier::Disk) == Some(0) {
+        check_fit(&modules, &places, &map)?;
+    }
+    let mut tiers = places;
+    for id in modules.outside_in() {
+        tiers[id] = tiers[id].or(tiers[modules.node(id).parent]);
+    }
+    Ok(Assignment {
+        tiers: modules
+            .tensors()
+            .iter()
+            .map(|id| tiers[*id].unwrap_or(Tier::Disk))
+            .collect(),
+        modules: map,
+        warnings: warnings(&devices, options),
+    })
+}
+
+/// The bytes for weights on each device that the budget names, in the order in which these are filled.
+fn usable(budget: &Budget, options: &Options) -> Vec<(Tier, u64)> {
+    budget
+        .iter()
+        .filter(|(tier, _)| *tier != Tier::Disk)
+        .map(|(tier, bytes)| {
+            let needed = match tier {
+                Tier::Gpu(_) => options.gpu_activations,
+                Tier::Cpu | Tier::Disk => options.needs.sum(),
+            };
+            let needed = needed.saturating_add(options.reserve);
+            (tier, bytes.saturating_sub(needed))
+        })
+        .collect()
+}
+
+/// Nothing is on disk.
+fn check_fit(
+    modules: &Modules<'_>,
+    places: &[Option<Tier>],
+    map: &[(String, Tier)],
+) -> Result<(), Error> {
+    let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
+    let Some((name, _)) = on_disk.next() else {
+        return Ok(());
+    };
+    let nodes = (ROOT..modules.len()).filter(|id| places[*id] == Some(Tier::Disk));
+    Err(Error::DoesNotFit {
+        name: name.clone(),
+        others: on_disk.count(),
+        bytes: nodes.map(|id| modules.node(id).size).sum(),
+    })
+}
+
+/// What Accelerate would say of the map.
+fn warnings(devices: &[Device], options: &Options) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let is_gpu = |device: &&Device| matches!(device.tier, Tier::Gpu(_));
+    let offloaded: u64 = devices
+        .iter()
+        .filter(|device| !is_gpu(device))
+        .map(|device| device.buffers)
+        .sum();
+    let mut gpus = devices.iter().filter(is_gpu).peekable();
+    if offloaded > 0
+        && !options.offload_buffers
+        && gpus.peek().is_some()
+        && !gpus.any(|gpu| gpu.has_room(offloaded))
+    {
+        warnings.push(format!(
+            "the buffers of offloaded modules take {}, and no GPU has room for them: let buffers be offloaded too, or \
+             raise the budget of a GPU",
+            format_size(offloaded)
+        ));
+    }
+    for device in devices {
+        if let Some(least) = device.least {
+            let tier = device.tier;
+            warnings.push(format!(
+                "nothing is placed on {tier}: what comes first would take {} of it, room for the largest layer included",
+                format_size(least)
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,185 @@
+//! Random models, machines and budgets.
+
+use outsize_plan::{
+    Access, Block, Budget, Figures, Gpu, Link, Needs, Options, Processor, Tensor, Tier, Tree, Work,
+    Workload,
+};
+use proptest::prelude::*;
+
+fn access() -> impl Strategy<Value = Access> {
+    prop_oneof![1 => Just(Access::Whole), 3 => Just(Access::Tiles), 1 => Just(Access::Rows)]
+}
+
+fn tensor() -> impl Strategy<Value = Tensor> {
+    (
+        prop_oneof![1 => 0u64..100_000, 4 => 0u64..40_000_000],
+        1u64..3,
+        access(),
+        prop_oneof![8 => Just(None), 1 => (0..2).prop_map(Some)],
+        prop::bool::weighted(0.03),
+    )
+        .prop_map(|(bytes, ratio, access, tied, always_resident)| Tensor {
+            bytes,
+            shape: vec![bytes / 2048, 512],
+            stored_bytes: bytes / ratio,
+            row_bytes: 2048.min(bytes),
+            access,
+            tied: tied.map(|key: i32| key.to_string()),
+            always_resident,
+            ..Tensor::default()
+        })
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let window = prop_oneof![3 => Just(None), 1 => (1u64..1000).prop_map(Some)];
+    (0u64..4_000_000, 0u64..10_000, window).prop_map(|(kv_bytes, kv_bytes_per_position, window)| {
+        Work {
+            kv_bytes,
+            kv_bytes_per_position,
+            window,
+            flops_per_token: None,
+        }
+    })
+}
+
+/// Names and classes of blocks, which all have the class `Layer`.
+fn named(blocks: Vec<(Vec<Tensor>, Work)>) -> Tree {
+    let blocks = blocks
+        .into_iter()
+        .enumerate()
+        .map(|(b, (mut tensors, work))| {
+            for (t, tensor) in tensors.iter_mut().enumerate() {
+                tensor.name = format!("layers.{b}.{t}");
+            }
+            Block {
+                name: format!("layers.{b}"),
+                class: "Layer".to_string(),
+                tensors,
+                work,
+            }
+        });
+    let blocks: Vec<_> = blocks.collect();
+    let classes = blocks
+        .iter()
+        .map(|block| (block.name.clone(), block.class.clone()));
+    Tree {
+        classes: classes.collect(),
+        blocks,
+        ..Tree::default()
+    }
+}
+
+/// Blocks that are all different.
+pub fn uneven(blocks: std::ops::Range<usize>) -> impl Strategy<Value = Tree> {
+    let block = (prop::collection::vec(tensor(), 0..4), work());
+    prop::collection::vec(block, blocks).prop_map(named)
+}
+
+/// Equal blocks between two others, as most models have them.
+pub fn even(blocks: std::ops::Range<usize>) -> impl Strategy<Value = Tree> {
+    let block = || (prop::collection::vec(tensor(), 0..6), work());
+    (block(), block(), block(), blocks).prop_map(|(first, mut layer, last, count)| {
+        for tensor in &mut layer.0 {
+            tensor.tied = None;
+        }
+        let mut blocks = vec![first];
+        blocks.extend(std::iter::repeat_n(layer, count));
+        blocks.push(last);
+        named(blocks)
+    })
+}
+
+pub fn tree() -> impl Strategy<Value = Tree> {
+    prop_oneof![uneven(0..9), even(0..12)]
+}
+
+fn rate(most: f64) -> impl Strategy<Value = f64> {
+    (0.0..6.0f64).prop_map(move |power| most / 2f64.powf(power))
+}
+
+fn processor(scale: f64) -> impl Strategy<Value = Processor> {
+    (rate(25e9), rate(400e9), rate(10e9), 0.0..1e-3).prop_map(
+        move |(bytes, product_flops, cache, block_seconds)| Processor {
+            memory_bytes_per_second: bytes * scale,
+            product_bytes_per_second: bytes * scale,
+            product_flops: product_flops * scale,
+            cache_bytes_per_second: cache * scale,
+            block_seconds,
+        },
+    )
+}
+
+fn link(most: f64) -> impl Strategy<Value = Link> {
+    (rate(most), 0.0..1e-3).prop_map(|(bytes_per_second, latency_seconds)| Link {
+        bytes_per_second,
+        latency_seconds,
+    })
+}
+
+pub fn figures() -> impl Strategy<Value = Figures> {
+    let gpu =
+        (processor(10.0), link(40e9)).prop_map(|(processor, upload)| Gpu { processor, upload });
+    (link(8e9), processor(1.0), prop::collection::vec(gpu, 3)).prop_map(|(disk, cpu, gpus)| {
+        Figures {
+            disk,
+            cpu,
+            gpus: gpus.into_iter().enumerate().collect(),
+            ..Figures::default()
+        }
+    })
+}
+
+pub fn options() -> impl Strategy<Value = Options> {
+    (
+        prop::collection::vec(0u64..3_000_000, 6),
+        prop_oneof![Just(0u64), Just(65_536)],
+        0u64..3_000_000,
+        figures(),
+        (1u64..5, 0u64..2000, 0u64..2000, 1u64..600),
+    )
+        .prop_map(
+            |(needs, small_tensor, min_ring, figures, (batch, prompt, position, chunk))| Options {
+                needs: Needs {
+                    process: needs[0],
+                    kv_cache: needs[1],
+                    activations: needs[2],
+                    readers: needs[3],
+                    overflow: 0,
+                },
+                gpu_activations: needs[4],
+                reserve: needs[5] / 4,
+                small_tensor,
+                min_ring,
+                figures,
+                workload: Workload {
+                    batch,
+                    prompt,
+                    position,
+                    chunk,
+                },
+                no_split: vec!["Layer".to_string()],
+                ..Options::default()
+            },
+        )
+}
+
+/// Up to three GPUs, main memory or not, and sometimes a bounded disk.
+pub fn budget() -> impl Strategy<Value = Budget> {
+    let size = || prop_oneof![1 => 1_000_000u64..20_000_000, 4 => 1_000_000u64..250_000_000];
+    (
+        prop::collection::vec(prop::option::weighted(0.6, size()), 3),
+        prop::option::weighted(0.9, size()),
+        prop::option::weighted(0.1, prop_oneof![Just(0u64), size()]),
+    )
+        .prop_map(|(gpus, cpu, disk)| {
+            let mut budget = Budget::default();
+            let gpus = gpus.into_iter().enumerate();
+            let gpus = gpus.map(|(number, size)| (Tier::Gpu(number), size));
+            for (tier, size) in gpus.chain([(Tier::Cpu, cpu), (Tier::Disk, disk)]) {
+                if let Some(size) = size {
+                    budget.set(tier, size);
+                }
+            }
+            budget
+        })
+}
