@@ -11,6 +11,7 @@
 //!
 //! - `memory`: what all threads read per second from a large buffer, measured beside each row; `GB/s` is the weight's
 //!   bytes over the time of a product.
+//! - `rounded`: the same product with activations rounded to bf16, [`Compute::Bf16`].
 //! - `peak`: fused multiply-adds on registers on all threads, counted as two operations each.
 //! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`, Flex's own product of
 //!   bf16.
@@ -20,7 +21,7 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
-use outsize_kernels::{Isa, linear};
+use outsize_kernels::{Compute, Isa, linear, linear_in};
 use rayon::prelude::*;
 
 /// `[out, in]` of the weights.
@@ -53,7 +54,7 @@ fn main() {
     );
     println!();
     println!(
-        "weight        tokens |      time    GB/s  memory  share | GFLOP/s  share |     cast          |     bf16"
+        "weight        tokens |      time    GB/s  memory  share | GFLOP/s  share |   rounded         |     cast          |     bf16"
     );
 
     for &[out, width] in shapes {
@@ -65,11 +66,13 @@ fn main() {
             );
             let mut turn = weights.iter().cycle();
             let mut next = || turn.next().expect("a cycle goes on").clone();
-            let (mut ours, mut cast, mut flex, mut reads) = (vec![], vec![], vec![], vec![]);
+            let (mut ours, mut rounded, mut cast, mut flex, mut reads) =
+                (vec![], vec![], vec![], vec![], vec![]);
             black_box(linear(x.clone(), next()));
             for _ in 0..flex_repetitions {
                 for _ in 0..repetitions / flex_repetitions {
                     ours.push(seconds(|| linear(x.clone(), next())));
+                    rounded.push(seconds(|| linear_in(Compute::Bf16, x.clone(), next())));
                 }
                 reads.push(memory.speed(1));
                 cast.push(seconds(|| {
@@ -79,16 +82,18 @@ fn main() {
                     x.clone().cast(DType::BF16).matmul(next().transpose())
                 }));
             }
-            let (ours, cast, flex, reads) =
-                (median(ours), median(cast), median(flex), median(reads));
+            let (ours, rounded) = (median(ours), median(rounded));
+            let (cast, flex, reads) = (median(cast), median(flex), median(reads));
             let bandwidth = (out * width * size_of::<bf16>()) as f64 / ours / 1e9;
             let operations = (2 * tokens * out * width) as f64 / ours / 1e9;
             println!(
-                "{:<13} {tokens:>6} | {:>6.3} ms {bandwidth:>7.1} {reads:>7.1} {:>5.0}% | {operations:>7.0} {:>5.0}% | {:>8.2} ms {:>5.1}x | {:>8.2} ms {:>5.1}x",
+                "{:<13} {tokens:>6} | {:>6.3} ms {bandwidth:>7.1} {reads:>7.1} {:>5.0}% | {operations:>7.0} {:>5.0}% | {:>8.3} ms {:>5.2}x | {:>8.2} ms {:>5.1}x | {:>8.2} ms {:>5.1}x",
                 format!("[{out}, {width}]"),
                 ours * 1e3,
                 100.0 * bandwidth / reads,
                 100.0 * operations / peak,
+                rounded * 1e3,
+                rounded / ours,
                 cast * 1e3,
                 cast / ours,
                 flex * 1e3,
@@ -166,7 +171,7 @@ fn peak(isa: Isa) -> f64 {
     let operations = |isa: Isa| match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::detected` found these instructions.
-        Isa::Avx512 => unsafe { x86::avx512(ROUNDS) },
+        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::avx512(ROUNDS) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { x86::avx2(ROUNDS) },

@@ -9,7 +9,7 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, TensorData};
 
 use crate::product::{Size, linear_into};
-use crate::{Weight, cast};
+use crate::{Compute, Weight, cast};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
@@ -22,7 +22,11 @@ pub trait StoredWeightOps: Backend {
     /// # Panics
     ///
     /// If a rank, a size or a dtype is another.
-    fn stored_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn stored_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        compute: Compute,
+    ) -> FloatTensor<Self>;
 
     /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are read.
     ///
@@ -33,7 +37,7 @@ pub trait StoredWeightOps: Backend {
 }
 
 impl StoredWeightOps for Flex {
-    fn stored_linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
+    fn stored_linear(x: FlexTensor, weight: FlexTensor, compute: Compute) -> FlexTensor {
         let (x, weight) = (contiguous(x), contiguous(weight));
         let ([m, k], [n, width]) = (matrix(&x, "linear: x"), matrix(&weight, "linear: weight"));
         assert_eq!(
@@ -42,6 +46,7 @@ impl StoredWeightOps for Flex {
         );
         let mut y = vec![0.0; m * n];
         linear_into(
+            compute,
             activations(&x),
             stored(&weight, "linear: weight"),
             Size { m, n, k },
@@ -147,6 +152,6 @@ mod tests {
     fn other_dtypes_are_refused() {
         let x = FlexTensor::from_data(TensorData::new(vec![1.0f32; 3], [1, 3]));
         let weight = FlexTensor::from_data(TensorData::new(vec![1.0f64; 3], [1, 3]));
-        Flex::stored_linear(x, weight);
+        Flex::stored_linear(x, weight, Compute::F32);
     }
 }

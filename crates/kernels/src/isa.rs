@@ -14,11 +14,14 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW and VL, sixteen lanes: servers since 2017, AMD processors since Zen 4.
     Avx512,
+    /// The same with products of pairs of bf16, for [`Compute::Bf16`](crate::Compute::Bf16): Intel's servers since 2020
+    /// and 2023, AMD processors since Zen 4.
+    Avx512Bf16,
 }
 
 impl Isa {
     /// All sets, narrowest first.
-    pub const ALL: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
 
     /// Its name, as processors are said to have it.
     pub fn name(self) -> &'static str {
@@ -58,8 +61,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => false,
         }
     }
 }

@@ -32,14 +32,16 @@
 //! four additions.
 
 pub mod cast;
+mod compute;
 pub mod extension;
 mod isa;
 mod linear;
 pub mod product;
 mod weight;
 
+pub use compute::Compute;
 pub use isa::Isa;
-pub use linear::{embedding, linear};
+pub use linear::{embedding, linear, linear_in};
 pub use weight::Weight;
 
 /// Threads that a large product is shared among: those of the current rayon pool.

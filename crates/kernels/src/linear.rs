@@ -3,6 +3,7 @@
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{DType, Device, Int, Tensor};
 
+use crate::Compute;
 use crate::extension::StoredWeightOps;
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
@@ -16,6 +17,16 @@ use crate::extension::StoredWeightOps;
 ///
 /// If the last dimension of `x` is not `in`, or if the two lie on different devices.
 pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
+    linear_in(Compute::F32, x, weight)
+}
+
+/// [`linear`] with activations multiplied in a type of the caller's choice. Burn's own product, where that is taken,
+/// keeps them as they are.
+///
+/// # Panics
+///
+/// As [`linear`].
+pub fn linear_in<const D: usize>(compute: Compute, x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
     let ([out, width], mut dims) = (weight.dims(), x.dims());
     assert_eq!(
         dims.last(),
@@ -23,17 +34,18 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
         "linear: the last dimension of x {dims:?} must be the second of the weight [{out}, {width}]",
     );
     let rows = dims[..D - 1].iter().product();
-    let y = matrix_product(x.reshape([rows, width]), weight);
+    let y = matrix_product(compute, x.reshape([rows, width]), weight);
     dims[D - 1] = out;
     y.reshape(dims)
 }
 
-fn matrix_product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+fn matrix_product(compute: Compute, x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     let here = on_flex(&x.device()) && on_flex(&weight.device());
     if here && x.dtype() == DType::F32 && is_stored(weight.dtype()) {
         Tensor::from_dispatch(Dispatch::stored_linear(
             x.into_dispatch(),
             weight.into_dispatch(),
+            compute,
         ))
     } else {
         let dtype = x.dtype();

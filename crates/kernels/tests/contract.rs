@@ -2,29 +2,55 @@
 
 mod common;
 
-use common::{DTYPES, Dtype, Stored, available, bits, values};
+use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::product::{Size, linear_into_with};
-use outsize_kernels::{Isa, Weight};
+use outsize_kernels::{Compute, Isa, Weight};
 use proptest::prelude::*;
 
+/// How a product is computed.
+type Way = (Isa, Compute);
+
+/// All that this processor can do.
+fn ways() -> impl Iterator<Item = Way> {
+    available().flat_map(|isa| COMPUTES.map(|compute| (isa, compute)))
+}
+
 /// The product on a pool of `threads`.
-fn product(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, threads: usize) -> Vec<u32> {
+fn product(
+    (isa, compute): Way,
+    x: &[f32],
+    weight: Weight<'_>,
+    size: Size,
+    threads: usize,
+) -> Vec<u32> {
     let mut y = vec![0.0; size.m * size.n];
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
         .expect("threads can be started");
-    pool.install(|| linear_into_with(isa, x, weight, size, &mut y));
+    pool.install(|| linear_into_with(isa, compute, x, weight, size, &mut y));
     bits(&y)
 }
 
 /// Each output computed alone.
-fn one_by_one(isa: Isa, x: &[f32], weight: Weight<'_>, Size { m, n, k }: Size) -> Vec<u32> {
+fn one_by_one(
+    (isa, compute): Way,
+    x: &[f32],
+    weight: Weight<'_>,
+    Size { m, n, k }: Size,
+) -> Vec<u32> {
     let mut y = vec![0.0; m * n];
     for (i, y) in y.chunks_mut(n).enumerate() {
         for (j, y) in y.chunks_mut(1).enumerate() {
             let row = weight.slice(j * k, (j + 1) * k);
-            linear_into_with(isa, &x[i * k..][..k], row, Size { m: 1, n: 1, k }, y);
+            linear_into_with(
+                isa,
+                compute,
+                &x[i * k..][..k],
+                row,
+                Size { m: 1, n: 1, k },
+                y,
+            );
         }
     }
     bits(&y)
@@ -56,12 +82,12 @@ proptest! {
     ) {
         let size = Size { m, n, k };
         let x = hard_values(m * k, seed.into());
-        for isa in available() {
+        for way @ (isa, compute) in ways() {
             for dtype in DTYPES {
                 let stored = Stored::new(dtype, &hard_values(n * k, u64::from(seed) + 1));
                 let mut y = vec![0.0; m * n];
-                linear_into_with(isa, &x, stored.weight(), size, &mut y);
-                prop_assert_eq!(bits(&y), one_by_one(isa, &x, stored.weight(), size), "{:?} {:?}", isa, dtype);
+                linear_into_with(isa, compute, &x, stored.weight(), size, &mut y);
+                prop_assert_eq!(bits(&y), one_by_one(way, &x, stored.weight(), size), "{:?} {:?}", way, dtype);
             }
         }
     }
@@ -77,17 +103,17 @@ proptest! {
         };
         let (rows, columns) = (cut(m, cuts[0], cuts[1]), cut(n, cuts[2], cuts[3]));
         let x = hard_values(m * k, seed.into());
-        for isa in available() {
+        for way @ (isa, compute) in ways() {
             for dtype in DTYPES {
                 let stored = Stored::new(dtype, &hard_values(n * k, u64::from(seed) + 1));
                 let mut whole = vec![0.0; m * n];
-                linear_into_with(isa, &x, stored.weight(), Size { m, n, k }, &mut whole);
+                linear_into_with(isa, compute, &x, stored.weight(), Size { m, n, k }, &mut whole);
                 let part = stored.weight().slice(columns.start * k, columns.end * k);
                 let size = Size { m: rows.len(), n: columns.len(), k };
                 let mut y = vec![0.0; size.m * size.n];
-                linear_into_with(isa, &x[rows.start * k..rows.end * k], part, size, &mut y);
+                linear_into_with(isa, compute, &x[rows.start * k..rows.end * k], part, size, &mut y);
                 let want: Vec<f32> = rows.clone().flat_map(|i| whole[i * n..][columns.clone()].to_vec()).collect();
-                prop_assert_eq!(bits(&y), bits(&want), "{:?} {:?}", isa, dtype);
+                prop_assert_eq!(bits(&y), bits(&want), "{:?} {:?}", way, dtype);
             }
         }
     }
@@ -108,39 +134,40 @@ fn threads_and_panels_change_nothing() {
     for (m, n, k) in sizes {
         let size = Size { m, n, k };
         let x = values(m * k, 5);
-        for isa in available() {
+        for way in ways() {
             for dtype in DTYPES {
                 let stored = Stored::new(dtype, &values(n * k, 6));
-                let alone = product(isa, &x, stored.weight(), size, 1);
+                let alone = product(way, &x, stored.weight(), size, 1);
                 assert_eq!(
                     alone,
-                    one_by_one(isa, &x, stored.weight(), size),
-                    "{isa:?} {dtype:?} {size:?}"
+                    one_by_one(way, &x, stored.weight(), size),
+                    "{way:?} {dtype:?} {size:?}"
                 );
                 for threads in [2, 3, 7] {
-                    let y = product(isa, &x, stored.weight(), size, threads);
-                    assert_eq!(y, alone, "{isa:?} {dtype:?} {size:?} on {threads} threads");
+                    let y = product(way, &x, stored.weight(), size, threads);
+                    assert_eq!(y, alone, "{way:?} {dtype:?} {size:?} on {threads} threads");
                 }
             }
         }
     }
 }
 
-/// A weight widened beforehand gives the same bits: the dtype it is stored in only saves memory.
+/// A weight widened beforehand gives the same bits, if activations stay as they are: the dtype it is stored in only saves
+/// memory.
 #[test]
 fn a_widened_weight_has_the_same_bits() {
     for (m, n, k) in [(1, 40, 517), (9, 40, 517)] {
         let x = values(m * k, 5);
-        for isa in available() {
+        for way in available().map(|isa| (isa, Compute::F32)) {
             for dtype in [Dtype::Bf16, Dtype::F16] {
                 let stored = Stored::new(dtype, &values(n * k, 6));
                 let wide = stored.values();
                 let size = Size { m, n, k };
-                let y = product(isa, &x, stored.weight(), size, 1);
+                let y = product(way, &x, stored.weight(), size, 1);
                 assert_eq!(
                     y,
-                    product(isa, &x, Weight::F32(&wide), size, 1),
-                    "{isa:?} {dtype:?}"
+                    product(way, &x, Weight::F32(&wide), size, 1),
+                    "{way:?} {dtype:?}"
                 );
             }
         }

@@ -2,15 +2,15 @@
 
 mod common;
 
-use common::{DTYPES, Dtype, Stored, available, reference, values};
-use outsize_kernels::Isa;
+use common::{COMPUTES, DTYPES, Dtype, Stored, available, multiplied, reference, values};
 use outsize_kernels::product::{Size, linear_into, linear_into_with};
+use outsize_kernels::{Compute, Isa};
 use proptest::prelude::*;
 
 /// Runs one product whose matrices begin `skip` elements into their buffers and are surrounded by NaN, so that
 /// whatever is read beyond them shows, and checks that nothing beyond `y` is written.
 fn surrounded(
-    isa: Isa,
+    (isa, compute): (Isa, Compute),
     x: &[f32],
     stored: &Stored,
     dtype: Dtype,
@@ -25,6 +25,7 @@ fn surrounded(
     let mut y = vec![MARK; skip + size.m * size.n + 40];
     linear_into_with(
         isa,
+        compute,
         &x_buffer[skip..][..x.len()],
         weight,
         size,
@@ -45,14 +46,16 @@ fn check(isa: Isa, dtype: Dtype, size: Size, skip: usize, seed: u64) -> Result<(
         values(m * k, seed),
         Stored::new(dtype, &values(n * k, seed + 1)),
     );
-    let y = surrounded(isa, &x, &stored, dtype, size, skip);
-    let (want, allowed) = reference(&x, &stored.values(), [m, n, k]);
-    for (index, ((&y, want), allowed)) in y.iter().zip(want).zip(allowed).enumerate() {
-        let error = (f64::from(y) - want).abs();
-        prop_assert!(
-            error <= allowed,
-            "{isa:?} {dtype:?} {size:?} at {index}: {y} for {want}, off by {error:e}"
-        );
+    for compute in COMPUTES {
+        let y = surrounded((isa, compute), &x, &stored, dtype, size, skip);
+        let (want, allowed) = reference(&multiplied(compute, &x), &stored.values(), [m, n, k]);
+        for (index, ((&y, want), allowed)) in y.iter().zip(want).zip(allowed).enumerate() {
+            let error = (f64::from(y) - want).abs();
+            prop_assert!(
+                error <= allowed,
+                "{isa:?} {compute:?} {dtype:?} {size:?} at {index}: {y} for {want}, off by {error:e}"
+            );
+        }
     }
     Ok(())
 }
@@ -104,7 +107,8 @@ fn large_products_agree_with_f64() {
 #[test]
 fn infinities_and_nan_reach_their_outputs_alone() {
     let Size { m, n, k } = Size { m: 7, n: 9, k: 37 };
-    for isa in available() {
+    let ways = available().flat_map(|isa| COMPUTES.map(|compute| (isa, compute)));
+    for (isa, compute) in ways {
         for dtype in DTYPES {
             for place in 0..k {
                 for (special, in_x) in [
@@ -121,13 +125,13 @@ fn infinities_and_nan_reach_their_outputs_alone() {
                     }
                     let mut y = vec![0.0; m * n];
                     let stored = Stored::new(dtype, &weight);
-                    linear_into_with(isa, &x, stored.weight(), Size { m, n, k }, &mut y);
+                    linear_into_with(isa, compute, &x, stored.weight(), Size { m, n, k }, &mut y);
                     for (index, &y) in y.iter().enumerate() {
                         let hit = if in_x { index / n == 3 } else { index % n == 5 };
                         let want = if hit { special } else { k as f32 };
                         assert!(
                             y == want || y.is_nan() && want.is_nan(),
-                            "{isa:?} {dtype:?} {place} {index}: {y}"
+                            "{isa:?} {compute:?} {dtype:?} {place} {index}: {y}"
                         );
                     }
                 }
@@ -139,9 +143,21 @@ fn infinities_and_nan_reach_their_outputs_alone() {
 #[test]
 fn empty_sides_give_empty_or_zero_results() {
     let weight = Stored::new(Dtype::Bf16, &[]);
-    linear_into(&[], weight.weight(), Size { m: 0, n: 0, k: 5 }, &mut []);
+    linear_into(
+        Compute::F32,
+        &[],
+        weight.weight(),
+        Size { m: 0, n: 0, k: 5 },
+        &mut [],
+    );
     let mut y = [f32::NAN; 6];
-    linear_into(&[], weight.weight(), Size { m: 2, n: 3, k: 0 }, &mut y);
+    linear_into(
+        Compute::F32,
+        &[],
+        weight.weight(),
+        Size { m: 2, n: 3, k: 0 },
+        &mut y,
+    );
     assert_eq!(y, [0.0; 6]);
 }
 
@@ -150,6 +166,7 @@ fn empty_sides_give_empty_or_zero_results() {
 fn a_weight_of_another_size_is_refused() {
     let weight = Stored::new(Dtype::Bf16, &[1.0; 5]);
     linear_into(
+        Compute::F32,
         &[1.0; 3],
         weight.weight(),
         Size { m: 1, n: 2, k: 3 },
@@ -162,6 +179,7 @@ fn a_weight_of_another_size_is_refused() {
 fn sizes_that_overflow_are_refused() {
     let weight = Stored::new(Dtype::Bf16, &[]);
     linear_into(
+        Compute::F32,
         &[],
         weight.weight(),
         Size {

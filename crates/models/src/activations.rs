@@ -21,6 +21,17 @@ impl ModelConfig {
         self.activation_bytes_on(tokens, cache, logits, threads)
     }
 
+    /// What [`Compute::Bf16`](crate::Compute::Bf16) takes besides, in bytes, for passes of `tokens` new tokens of each of `batch` texts: rounded activations
+    /// of the widest product.
+    pub fn rounded_bytes(&self, tokens: usize, batch: usize) -> u64 {
+        let rows = tokens.min(MAX_CONTEXT) as u64 * batch.min(MAX_BATCH) as u64;
+        let widest = self
+            .hidden_size
+            .max(self.intermediate_size)
+            .max(self.query_size());
+        (rows * widest as u64).saturating_mul(VALUE_BYTES)
+    }
+
     fn activation_bytes_on(
         &self,
         tokens: usize,

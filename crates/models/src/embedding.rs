@@ -5,12 +5,15 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::linear::{matrix, product};
 use outsize_core::Streamed;
+use outsize_kernels::Compute;
 
 /// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16 or f32.
 #[derive(Module, Debug)]
 pub struct Embedding {
     /// `[vocabulary, hidden]`.
     pub weight: Param<Tensor<2>>,
+    #[module(skip)]
+    pub(crate) compute: Compute,
 }
 
 impl Embedding {
@@ -18,6 +21,7 @@ impl Embedding {
     pub fn new(vocabulary: usize, hidden: usize, device: &Device) -> Self {
         Self {
             weight: matrix([vocabulary, hidden], device),
+            compute: Compute::F32,
         }
     }
 
@@ -37,6 +41,6 @@ impl Embedding {
 
     /// The table as an output head: `[.., hidden]` f32 to `[.., vocabulary]` f32.
     pub fn project<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        product(x, &self.weight)
+        product(self.compute, x, &self.weight)
     }
 }

@@ -3,6 +3,7 @@
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
+use outsize_kernels::{Compute, linear_in};
 
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
@@ -14,6 +15,8 @@ pub struct Linear {
     pub weight: Param<Tensor<2>>,
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) compute: Compute,
 }
 
 impl Linear {
@@ -23,12 +26,13 @@ impl Linear {
         Self {
             weight: matrix([outputs, inputs], device),
             bias: bias.then(|| zeros(outputs, device)),
+            compute: Compute::F32,
         }
     }
 
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let y = product(x, &self.weight);
+        let y = product(self.compute, x, &self.weight);
         match &self.bias {
             // A bias is a thousandth of its weight: a cast on every use costs nothing.
             Some(bias) => y + bias.val().cast(DType::F32).unsqueeze(),
@@ -39,17 +43,21 @@ impl Linear {
 
 /// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
 /// each output depends on its own row of the weight alone.
-pub(crate) fn product<const D: usize>(x: Tensor<D>, weight: &Param<Tensor<2>>) -> Tensor<D> {
+pub(crate) fn product<const D: usize>(
+    compute: Compute,
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+) -> Tensor<D> {
     match Streamed::of(weight) {
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
             // One tile at a time: the next one may need its memory.
             let parts = streamed
                 .tiles()
-                .map(|(_, tile)| outsize_kernels::linear(x.clone(), tile))
+                .map(|(_, tile)| linear_in(compute, x.clone(), tile))
                 .collect();
             Tensor::cat(parts, D - 1)
         }
-        _ => outsize_kernels::linear(x, weight.val()),
+        _ => linear_in(compute, x, weight.val()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use outsize_kernels::Compute;
 
 use crate::attention::Standing;
 use crate::{
@@ -89,6 +90,30 @@ impl LlamaForCausalLm {
                 .map(|layer| config.window(layer))
                 .collect(),
         }
+    }
+
+    /// The same model, its linear layers multiplying activations in another type. [`Compute::F32`] unless said; attention, norms
+    /// and sums are f32 in any case.
+    pub fn compute_in(mut self, compute: Compute) -> Self {
+        self.model.embed_tokens.compute = compute;
+        for layer in &mut self.model.layers {
+            let (attention, mlp) = (&mut layer.self_attn, &mut layer.mlp);
+            for linear in [
+                &mut attention.q_proj,
+                &mut attention.k_proj,
+                &mut attention.v_proj,
+                &mut attention.o_proj,
+                &mut mlp.gate_proj,
+                &mut mlp.up_proj,
+                &mut mlp.down_proj,
+            ] {
+                linear.compute = compute;
+            }
+        }
+        if let Some(head) = &mut self.lm_head {
+            head.compute = compute;
+        }
+        self
     }
 
     /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits `[1, positions, vocabulary]`

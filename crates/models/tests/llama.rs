@@ -5,7 +5,8 @@ mod common;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::{
-    Batch, CacheOptions, Error, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig, WhenFull,
+    Batch, CacheOptions, Compute, Error, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig,
+    WhenFull,
 };
 
 const FIXTURES: [&str; 21] = [
@@ -43,6 +44,9 @@ const SLIDES: [&str; 2] = ["attention-bias", "yarn"];
 
 /// Greatest difference over greatest logit.
 const TOLERANCE: f32 = 1e-4;
+
+/// The same with activations rounded to bf16: each product is off by up to 2⁻⁹ of its activations.
+const ROUNDED_TOLERANCE: f32 = 2e-2;
 
 #[derive(serde::Deserialize)]
 struct Expected {
@@ -156,6 +160,30 @@ fn one_pass_gives_the_reference_logits() {
 }
 
 /// Runs `ids` in passes of `step` tokens; all logits.
+#[test]
+fn rounded_activations_stay_near_the_reference_logits() {
+    let mut worst = 0.0f32;
+    for name in FIXTURES {
+        let (config, model) = common::load(name);
+        let expected = expected(name);
+        let model = model.compute_in(Compute::Bf16);
+        let run = |ids: &[u32], cache: &mut KvCache| {
+            values(model.forward(ids, cache, Logits::All).unwrap())
+        };
+        let found = run(&expected.ids, &mut cache(&config, expected.ids.len()));
+        assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
+        worst = worst.max(difference(&found, &expected.logits));
+        // A token at a time gives about the same: attention is summed in another order, and rounding may go the other way.
+        let last = expected.ids.len() - 1;
+        let mut cache = cache(&config, expected.ids.len());
+        run(&expected.ids[..last], &mut cache);
+        let alone = run(&expected.ids[last..], &mut cache);
+        assert_within(1e-2, &alone, &found[last * config.vocab_size..], name);
+    }
+    // That it rounds at all.
+    assert!(worst > TOLERANCE, "{worst}");
+}
+
 fn in_passes(model: &LlamaForCausalLm, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
     cache.expect(ids.len());
     let passes = ids.chunks(step);

@@ -11,9 +11,13 @@ use super::tile::{self, Strip, Vector, padded};
 ///
 /// # Safety
 ///
-/// That of [`Job::region`], on a processor that has [`Isa::Avx2`](crate::Isa::Avx2).
+/// That of [`Loops::region`](super::Loops::region), on a processor that has [`Isa::Avx2`](crate::Isa::Avx2).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn region<E: Element>(job: &Job<E>, rows: Range<usize>, columns: Range<usize>) {
+pub(super) unsafe fn region<E: Element>(
+    job: &Job<f32, E>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
     // SAFETY: the caller's promises.
     unsafe { tile::region::<F32x8, E>(job, rows, columns) }
 }
@@ -89,7 +93,7 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<E>, place: Strip) {
+    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {

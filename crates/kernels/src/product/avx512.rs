@@ -11,9 +11,13 @@ use super::tile::{self, Strip, Vector};
 ///
 /// # Safety
 ///
-/// That of [`Job::region`], on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
+/// That of [`Loops::region`](super::Loops::region), on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn region<E: Element>(job: &Job<E>, rows: Range<usize>, columns: Range<usize>) {
+pub(super) unsafe fn region<E: Element>(
+    job: &Job<f32, E>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
     // SAFETY: the caller's promises.
     unsafe { tile::region::<F32x16, E>(job, rows, columns) }
 }
@@ -38,15 +42,10 @@ impl Vector for F32x16 {
         Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
     }
 
-    // Written out: the order of `_mm512_reduce_add_ps` is the compiler's to choose.
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: as in `zero`.
-        unsafe {
-            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0)));
-            let eight = _mm256_add_ps(_mm512_castps512_ps256(self.0), upper);
-            super::avx2::sum(eight)
-        }
+        unsafe { sum(self.0) }
     }
 
     #[inline(always)]
@@ -91,7 +90,7 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<E>, place: Strip) {
+    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
@@ -103,6 +102,21 @@ impl Vector for F32x16 {
                 _ => tile::strip::<Self, E, 6, 4>(job, place),
             }
         }
+    }
+}
+
+/// The sum of sixteen lanes. Written out: the order of `_mm512_reduce_add_ps` is the compiler's to choose.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn sum(sixteen: __m512) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sixteen)));
+        let eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), upper);
+        super::avx2::sum(eight)
     }
 }
 

@@ -7,8 +7,8 @@ use super::Size;
 /// Weight rows come in multiples of this, which every blocking of weight rows (3, 4, 6, 8) divides.
 pub(super) const ROW_UNIT: usize = 24;
 
-/// Activation rows come in multiples of this, which every blocking of activation rows (4, 6) divides.
-const HEIGHT_UNIT: usize = 12;
+/// Activation rows come in multiples of this, which every blocking of activation rows (4, 6, 8) divides.
+const HEIGHT_UNIT: usize = 24;
 
 /// A region reads at least this many bytes of weights, about 5 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
@@ -81,6 +81,18 @@ impl Grid {
         let cut =
             |at: usize, step: usize, end: usize| (at * step).min(end)..((at + 1) * step).min(end);
         (cut(down, self.height, m), cut(right, self.width, n))
+    }
+
+    /// The sizes that it cuts.
+    pub(super) fn size(&self) -> Size {
+        self.size
+    }
+
+    /// The rows of all regions, each once.
+    pub(super) fn row_blocks(&self) -> impl Iterator<Item = Range<usize>> {
+        let Size { m, .. } = self.size;
+        let height = self.height;
+        (0..m.div_ceil(height)).map(move |down| down * height..m.min((down + 1) * height))
     }
 
     fn across(&self) -> usize {

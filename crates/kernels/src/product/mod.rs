@@ -8,16 +8,22 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512bf16;
 mod element;
 mod grid;
+mod pack;
 mod portable;
 mod tile;
 
 use std::ops::Range;
 
+use half::bf16;
 use rayon::prelude::*;
 
-use crate::{Isa, Weight};
+use crate::{Compute, Isa, Weight};
+#[cfg(target_arch = "x86_64")]
+use avx512bf16::Bf16x32;
 use element::Element;
 use grid::Grid;
 
@@ -37,11 +43,15 @@ pub struct Size {
 /// Runs on the current rayon pool when the product is large enough to share. The
 /// [contract](crate#the-contract) says what a result depends on.
 ///
+/// Under [`Compute::Bf16`] each thread that calls this keeps memory for rounded activations, in the order in which they are
+/// read: two bytes for each element of the largest `x` so far, with rows padded to 32, if the processor multiplies
+/// pairs of bf16; else four.
+///
 /// # Panics
 ///
 /// If a slice does not have the length that `size` asks for.
-pub fn linear_into(x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
-    linear_into_with(Isa::detected(), x, weight, size, y);
+pub fn linear_into(compute: Compute, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+    linear_into_with(Isa::detected(), compute, x, weight, size, y);
 }
 
 /// [`linear_into`] with a chosen set of instructions, to compare one with another.
@@ -49,7 +59,14 @@ pub fn linear_into(x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
 /// # Panics
 ///
 /// If this processor does not have `isa`, or as [`linear_into`] does.
-pub fn linear_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+pub fn linear_into_with(
+    isa: Isa,
+    compute: Compute,
+    x: &[f32],
+    weight: Weight<'_>,
+    size: Size,
+    y: &mut [f32],
+) {
     let Size { m, n, k } = size;
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     assert_eq!(
@@ -67,16 +84,84 @@ pub fn linear_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: 
         m.checked_mul(n),
         "y must hold m * n elements, for {size:?}"
     );
-    match weight {
-        Weight::Bf16(elements) => share(isa, x, elements, size, y),
-        Weight::F16(elements) => share(isa, x, elements, size, y),
-        Weight::F32(elements) => share(isa, x, elements, size, y),
+    match (weight, compute) {
+        #[cfg(target_arch = "x86_64")]
+        (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
+            let grid = Grid::new(size, size_of::<bf16>(), rayon::current_num_threads());
+            share(Pairs, &grid, &pack::packed::<Bf16x32>(x, &grid), weight, y);
+        }
+        (weight, Compute::Bf16) => widened(isa, &pack::rounded(x), weight, size, y),
+        (weight, Compute::F32) => widened(isa, x, weight, size, y),
     }
 }
 
-/// Cuts the output into regions and computes each on some thread.
-fn share<E: Element>(isa: Isa, x: &[f32], weight: &[E], size: Size, y: &mut [f32]) {
-    let grid = Grid::new(size, size_of::<E>(), rayon::current_num_threads());
+/// The product with weights widened to f32.
+fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+    let grid = |bytes| Grid::new(size, bytes, rayon::current_num_threads());
+    match weight {
+        Weight::Bf16(weight) => share(Widened(isa), &grid(2), x, weight, y),
+        Weight::F16(weight) => share(Widened(isa), &grid(2), x, weight, y),
+        Weight::F32(weight) => share(Widened(isa), &grid(4), x, weight, y),
+    }
+}
+
+/// Loops of some instruction set over activations of type `X` and weights of type `E`.
+trait Loops<X, E>: Copy + Sync {
+    /// Computes `y[rows, columns]`.
+    ///
+    /// # Safety
+    ///
+    /// - This processor has the instructions.
+    /// - `weight` and `y` point to `n * k` and `m * n` elements, and `x` to `m` rows as these loops read them: row after row,
+    ///   or packed for a grid that has `rows` as a block; valid to read (`x`, `weight`) or write (`y`) for the whole call.
+    /// - `rows` lies within `0..m` and `columns` within `0..n`, and during the call nothing else reads or writes
+    ///   `y[rows, columns]`.
+    unsafe fn region(self, job: &Job<X, E>, rows: Range<usize>, columns: Range<usize>);
+}
+
+/// Loops that widen weights to f32.
+#[derive(Clone, Copy)]
+struct Widened(Isa);
+
+impl<E: Element> Loops<f32, E> for Widened {
+    unsafe fn region(self, job: &Job<f32, E>, rows: Range<usize>, columns: Range<usize>) {
+        // SAFETY: the caller's promises are those that each of these asks for.
+        unsafe {
+            match self.0 {
+                Isa::Portable => portable::region(job, rows, columns),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => avx2::region(job, rows, columns),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 => avx512::region(job, rows, columns),
+                #[cfg(not(target_arch = "x86_64"))]
+                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => portable::region(job, rows, columns),
+            }
+        }
+    }
+}
+
+/// Loops that multiply pairs of bf16. Activations are packed.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Pairs;
+
+#[cfg(target_arch = "x86_64")]
+impl Loops<bf16, bf16> for Pairs {
+    unsafe fn region(self, job: &Job<bf16, bf16>, rows: Range<usize>, columns: Range<usize>) {
+        // SAFETY: the caller's promises.
+        unsafe { avx512bf16::region(job, rows, columns) }
+    }
+}
+
+/// Computes each region of the grid on some thread. `x` is as the loops read it.
+fn share<X: Sync, E: Sync>(
+    loops: impl Loops<X, E>,
+    grid: &Grid,
+    x: &[X],
+    weight: &[E],
+    y: &mut [f32],
+) {
+    let size = grid.size();
     let job = Job {
         x: x.as_ptr(),
         weight: weight.as_ptr(),
@@ -85,7 +170,7 @@ fn share<E: Element>(isa: Isa, x: &[f32], weight: &[E], size: Size, y: &mut [f32
     };
     if grid.regions() == 1 {
         // SAFETY: as below, with one region.
-        unsafe { job.region(isa, 0..size.m, 0..size.n) };
+        unsafe { loops.region(&job, 0..size.m, 0..size.n) };
         return;
     }
     (0..grid.regions())
@@ -93,48 +178,23 @@ fn share<E: Element>(isa: Isa, x: &[f32], weight: &[E], size: Size, y: &mut [f32
         .with_max_len(1)
         .for_each(|index| {
             let (rows, columns) = grid.region(index);
-            // SAFETY: `linear_into_with` checked that `isa` is available and that the three slices have the lengths
-            // that `size` asks for. They are borrowed until `for_each` returns. The regions of a grid lie within the
-            // output and do not overlap, so that no element of `y` is written by two calls; nothing reads `y`.
-            unsafe { job.region(isa, rows, columns) };
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the three
+            // slices have the lengths that `size` asks for; what is packed was packed for this grid. All are borrowed until
+            // `for_each` returns. The regions of a grid lie within the output and do not overlap, so that no element of `y`
+            // is written by two calls; nothing reads `y`.
+            unsafe { loops.region(&job, rows, columns) };
         });
 }
 
-/// One product as the loops see it: three matrices, row-major without gaps.
+/// One product as the loops see it: activations, and two matrices, row-major without gaps.
 #[derive(Clone, Copy)]
-struct Job<E> {
-    x: *const f32,
+struct Job<X, E> {
+    x: *const X,
     weight: *const E,
     y: *mut f32,
     size: Size,
 }
 
 // SAFETY: a job is three addresses and three sizes. What threads may do with the addresses is the contract of
-// `region`.
-unsafe impl<E: Sync> Sync for Job<E> {}
-
-impl<E: Element> Job<E> {
-    /// Computes `y[rows, columns]`.
-    ///
-    /// # Safety
-    ///
-    /// - This processor has `isa`.
-    /// - `x`, `weight` and `y` point to `m * k`, `n * k` and `m * n` elements, valid to read (`x`, `weight`) or write
-    ///   (`y`) for the whole call.
-    /// - `rows` lies within `0..m` and `columns` within `0..n`, and during the call nothing else reads or writes
-    ///   `y[rows, columns]`.
-    unsafe fn region(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>) {
-        // SAFETY: the caller's promises are those that each of these asks for.
-        unsafe {
-            match isa {
-                Isa::Portable => portable::region(self, rows, columns),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => avx2::region(self, rows, columns),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => avx512::region(self, rows, columns),
-                #[cfg(not(target_arch = "x86_64"))]
-                Isa::Avx2 | Isa::Avx512 => portable::region(self, rows, columns),
-            }
-        }
-    }
-}
+// `Loops::region`.
+unsafe impl<X: Sync, E: Sync> Sync for Job<X, E> {}

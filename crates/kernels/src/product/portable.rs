@@ -14,8 +14,12 @@ use crate::cast::{widen_bf16, widen_f16};
 ///
 /// # Safety
 ///
-/// That of [`Job::region`].
-pub(super) unsafe fn region<E: Element>(job: &Job<E>, rows: Range<usize>, columns: Range<usize>) {
+/// That of [`Loops::region`](super::Loops::region).
+pub(super) unsafe fn region<E: Element>(
+    job: &Job<f32, E>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
     // SAFETY: the caller's promises.
     unsafe { tile::region::<F32x4, E>(job, rows, columns) }
 }
@@ -89,7 +93,7 @@ impl Vector for F32x4 {
     fn prefetch(_address: *const u8) {}
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<E>, place: Strip) {
+    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {

@@ -1,4 +1,4 @@
-//! The loops of a product, written once for every vector type.
+//! The loops of a product, written once for every kind of vector.
 //!
 //! A region of the output is walked in three steps: [`region`] takes the weight's rows in panels that stay in the
 //! second-level cache; for each, [`strip`] takes a few rows of `x` over the whole panel; [`tile`] computes a few
@@ -20,12 +20,69 @@ use super::{Job, element::Element, grid::ROW_UNIT};
 /// second-level cache of a core.
 const PANEL_BYTES: usize = 384 << 10;
 
-/// A vector of f32 lanes, and how to fill it.
+/// How vectors of weights of type `E` and of activations are loaded and multiplied.
 ///
 /// # Safety
 ///
-/// All functions ask that the processor has the instructions that the type is for. `sum` and `fma` have the same
+/// All functions ask that the processor has the instructions that the type is for. `total` and `fma` have the same
 /// result for the same lanes wherever they are inlined (no reordering, no contraction).
+pub(super) trait Kernel<E> {
+    /// An activation as it is read.
+    type X: Copy;
+
+    /// Whether rows of `x` come packed, strip by strip (see `pack`), with zeros up to a multiple of `LANES`; or row after row
+    /// without gaps.
+    const PACKED: bool;
+
+    /// `LANES` weights or activations.
+    type Vector: Copy;
+
+    /// The sums of products of one output.
+    type Sum: Copy;
+
+    /// Elements of a row that one step takes.
+    const LANES: usize;
+
+    /// The most rows of `x` that [`Kernel::strip`] takes.
+    const TALLEST: usize;
+
+    /// No products yet.
+    unsafe fn zero() -> Self::Sum;
+
+    /// `sum` and the products of two vectors.
+    unsafe fn fma(sum: Self::Sum, weight: Self::Vector, x: Self::Vector) -> Self::Sum;
+
+    /// All sums of an output together, in a fixed order.
+    unsafe fn total(sum: Self::Sum) -> f32;
+
+    /// `LANES` activations from a pointer to as many.
+    unsafe fn x(from: *const Self::X) -> Self::Vector;
+
+    /// `count < LANES` activations from a pointer to as many; zero in the other lanes. Not asked for if they are packed.
+    unsafe fn x_part(from: *const Self::X, count: usize) -> Self::Vector;
+
+    /// `LANES` weights from a pointer to as many.
+    unsafe fn weight(from: *const E) -> Self::Vector;
+
+    /// `count < LANES` weights from a pointer to as many; zero in the other lanes.
+    unsafe fn weight_part(from: *const E, count: usize) -> Self::Vector;
+
+    /// Asks for a cache line ahead of need. Any address will do.
+    fn prefetch(address: *const u8);
+
+    /// [`strip`] with the blocking that suits `height` rows of `x` and the registers at hand.
+    ///
+    /// # Safety
+    ///
+    /// That of [`strip`]; and `1 <= height <= TALLEST`.
+    unsafe fn strip(job: &Job<Self::X, E>, place: Strip);
+}
+
+/// A vector of f32 lanes, and how to fill it: the kernel for weights of any type, which are widened.
+///
+/// # Safety
+///
+/// As for [`Kernel`].
 pub(super) trait Vector: Copy {
     /// Lanes in a vector.
     const LANES: usize;
@@ -60,15 +117,77 @@ pub(super) trait Vector: Copy {
     /// `count < LANES` f16, widened; zero in the other lanes.
     unsafe fn f16_part(from: *const u16, count: usize) -> Self;
 
-    /// Asks for a cache line ahead of need. Any address will do.
+    /// As [`Kernel::prefetch`].
     fn prefetch(address: *const u8);
 
-    /// [`strip`] with the blocking that suits `height` rows of `x` and the registers at hand.
+    /// As [`Kernel::strip`].
     ///
     /// # Safety
     ///
-    /// That of [`strip`]; and `1 <= height <= TALLEST`.
-    unsafe fn strip<E: Element>(job: &Job<E>, place: Strip);
+    /// As there.
+    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip);
+}
+
+impl<V: Vector, E: Element> Kernel<E> for V {
+    type X = f32;
+    type Vector = V;
+    type Sum = V;
+    const PACKED: bool = false;
+    const LANES: usize = V::LANES;
+    const TALLEST: usize = V::TALLEST;
+
+    #[inline(always)]
+    unsafe fn zero() -> V {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { V::zero() }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(sum: V, weight: V, x: V) -> V {
+        // SAFETY: as above.
+        unsafe { sum.fma(weight, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn total(sum: V) -> f32 {
+        // SAFETY: as above.
+        unsafe { sum.sum() }
+    }
+
+    #[inline(always)]
+    unsafe fn x(from: *const f32) -> V {
+        // SAFETY: as above.
+        unsafe { V::f32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn x_part(from: *const f32, count: usize) -> V {
+        // SAFETY: as above.
+        unsafe { V::f32_part(from, count) }
+    }
+
+    #[inline(always)]
+    unsafe fn weight(from: *const E) -> V {
+        // SAFETY: as above.
+        unsafe { E::load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn weight_part(from: *const E, count: usize) -> V {
+        // SAFETY: as above.
+        unsafe { E::load_part(from, count) }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        V::prefetch(address);
+    }
+
+    #[inline(always)]
+    unsafe fn strip(job: &Job<f32, E>, place: Strip) {
+        // SAFETY: as above.
+        unsafe { V::strip(job, place) }
+    }
 }
 
 /// Where a strip lies.
@@ -100,10 +219,10 @@ pub(super) enum Ahead {
 ///
 /// # Safety
 ///
-/// That of [`Job::region`], with the instructions of `V`.
+/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn region<V: Vector, E: Element>(
-    job: &Job<E>,
+pub(super) unsafe fn region<K: Kernel<E>, E>(
+    job: &Job<K::X, E>,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
@@ -111,7 +230,7 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
         return;
     }
     let k = job.size.k;
-    let strips = rows.len().div_ceil(V::TALLEST);
+    let strips = rows.len().div_ceil(K::TALLEST);
     let wide = k.saturating_mul(size_of::<E>() * ROW_UNIT) <= PANEL_BYTES;
     let panel = match (strips, wide) {
         // One strip: nothing is read twice.
@@ -122,10 +241,7 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
     let mut start = columns.start;
     while start < columns.end {
         let end = columns.end.min(start.saturating_add(panel));
-        let mut row = rows.start;
-        for strip in 0..strips {
-            // Strips of heights as equal as can be: 8 rows are 4 and 4 rather than 6 and 2.
-            let height = (rows.end - row).div_ceil(strips - strip);
+        for (strip, place) in super::pack::strips(rows.clone(), K::TALLEST).enumerate() {
             let ahead = match (strips, strip) {
                 (1, _) => Ahead::NextTile,
                 (_, 0) => Ahead::Half(end * k),
@@ -134,17 +250,16 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe {
-                V::strip(
+                K::strip(
                     job,
                     Strip {
-                        row,
-                        height,
+                        row: place.start,
+                        height: place.len(),
                         columns: start..end,
                         ahead,
                     },
                 )
             };
-            row += height;
         }
         start = end;
     }
@@ -154,10 +269,10 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
 ///
 /// # Safety
 ///
-/// That of [`Job::region`], with the instructions of `V`; and `place.height == HEIGHT`.
+/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`; and `place.height == HEIGHT`.
 #[inline(always)]
-pub(super) unsafe fn strip<V: Vector, E: Element, const HEIGHT: usize, const WIDTH: usize>(
-    job: &Job<E>,
+pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
+    job: &Job<K::X, E>,
     place: Strip,
 ) {
     let k = job.size.k;
@@ -173,16 +288,16 @@ pub(super) unsafe fn strip<V: Vector, E: Element, const HEIGHT: usize, const WID
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
             match lines {
-                2 => tile::<V, E, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
-                1 => tile::<V, E, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
-                _ => tile::<V, E, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
+                2 => tile::<K, E, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
+                1 => tile::<K, E, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
+                _ => tile::<K, E, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
             }
         }
         column += WIDTH;
     }
     while column < end {
         // SAFETY: as above.
-        unsafe { tile::<V, E, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
+        unsafe { tile::<K, E, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
         column += 1;
     }
 }
@@ -192,56 +307,62 @@ pub(super) unsafe fn strip<V: Vector, E: Element, const HEIGHT: usize, const WID
 ///
 /// # Safety
 ///
-/// That of [`Job::region`], with the instructions of `V`.
+/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
 #[inline(always)]
-unsafe fn tile<
-    V: Vector,
-    E: Element,
-    const HEIGHT: usize,
-    const WIDTH: usize,
-    const HALVES: usize,
->(
-    job: &Job<E>,
+unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const HALVES: usize>(
+    job: &Job<K::X, E>,
     row: usize,
     column: usize,
     ahead: *const u8,
 ) {
     const LINE: usize = 64;
     let k = job.size.k;
-    // SAFETY: `x` has rows `row..row + HEIGHT` and `weight` has rows `column..column + WIDTH`, each of `k` elements.
-    // A load of `LANES` elements at `at` happens only while `at + LANES <= k`; the last load is of the `k - at < LANES`
-    // elements left. `y` has the elements written at the end, and they are the caller's alone.
+    // Elements from one row of `x` to the next, and from one vector of a row to the next.
+    let (next_row, next_step, start) = match K::PACKED {
+        true => (
+            K::LANES,
+            HEIGHT * K::LANES,
+            row * k.next_multiple_of(K::LANES),
+        ),
+        false => (k, K::LANES, row * k),
+    };
+    // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`, each of `k` elements. A load
+    // of `LANES` elements at `at` happens only while `at + LANES <= k`; the last load is of the `k - at < LANES` elements
+    // left, but for packed rows, which are filled up to a multiple of `LANES`. `y` has the elements written at the end, and
+    // they are the caller's alone.
     unsafe {
-        let x = job.x.add(row * k);
+        let mut x = job.x.add(start);
         let weight = job.weight.add(column * k);
-        let mut sums = [[V::zero(); WIDTH]; HEIGHT];
+        let mut sums = [[K::zero(); WIDTH]; HEIGHT];
 
         let mut at = 0;
-        while at + 2 * V::LANES <= k {
-            let bytes = WIDTH * 2 * V::LANES * size_of::<E>() * HALVES / 2;
-            let base = ahead.wrapping_add(at / (2 * V::LANES) * bytes);
+        while at + 2 * K::LANES <= k {
+            let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * HALVES / 2;
+            let base = ahead.wrapping_add(at / (2 * K::LANES) * bytes);
             for line in 0..bytes.div_ceil(LINE) {
-                V::prefetch(base.wrapping_add(line * LINE));
+                K::prefetch(base.wrapping_add(line * LINE));
             }
-            step::<V, E, HEIGHT, WIDTH>(&mut sums, x.add(at), weight.add(at), k);
-            step::<V, E, HEIGHT, WIDTH>(
-                &mut sums,
-                x.add(at + V::LANES),
-                weight.add(at + V::LANES),
-                k,
-            );
-            at += 2 * V::LANES;
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
+            x = x.add(next_step);
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at + K::LANES), k);
+            x = x.add(next_step);
+            at += 2 * K::LANES;
         }
-        if at + V::LANES <= k {
-            step::<V, E, HEIGHT, WIDTH>(&mut sums, x.add(at), weight.add(at), k);
-            at += V::LANES;
+        if at + K::LANES <= k {
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
+            x = x.add(next_step);
+            at += K::LANES;
         }
         if at < k {
-            let count = k - at;
             for j in 0..WIDTH {
-                let w = E::load_part::<V>(weight.add(j * k + at), count);
+                let w = K::weight_part(weight.add(j * k + at), k - at);
                 for i in 0..HEIGHT {
-                    sums[i][j] = sums[i][j].fma(w, V::f32_part(x.add(i * k + at), count));
+                    let x = x.add(i * next_row);
+                    let x = match K::PACKED {
+                        true => K::x(x),
+                        false => K::x_part(x, k - at),
+                    };
+                    sums[i][j] = K::fma(sums[i][j], w, x);
                 }
             }
         }
@@ -249,7 +370,7 @@ unsafe fn tile<
         let y = job.y.add(row * job.size.n + column);
         for i in 0..HEIGHT {
             for j in 0..WIDTH {
-                y.add(i * job.size.n + j).write(sums[i][j].sum());
+                y.add(i * job.size.n + j).write(K::total(sums[i][j]));
             }
         }
     }
@@ -259,11 +380,12 @@ unsafe fn tile<
 ///
 /// # Safety
 ///
-/// `x` points to the first of `HEIGHT` vectors and `weight` to the first of `WIDTH`, one every `k` elements.
+/// `x` points to the first of `HEIGHT` vectors, one every so many elements as stand beside it, and `weight` to the first of
+/// `WIDTH`, one every `k` elements.
 #[inline(always)]
-unsafe fn step<V: Vector, E: Element, const HEIGHT: usize, const WIDTH: usize>(
-    sums: &mut [[V; WIDTH]; HEIGHT],
-    x: *const f32,
+unsafe fn step<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
+    sums: &mut [[K::Sum; WIDTH]; HEIGHT],
+    (x, next_row): (*const K::X, usize),
     weight: *const E,
     k: usize,
 ) {
@@ -271,19 +393,19 @@ unsafe fn step<V: Vector, E: Element, const HEIGHT: usize, const WIDTH: usize>(
     unsafe {
         // The fewer vectors stay in registers, the others pass through one.
         if HEIGHT < WIDTH {
-            let x: [V; HEIGHT] = std::array::from_fn(|i| V::f32(x.add(i * k)));
+            let x: [K::Vector; HEIGHT] = std::array::from_fn(|i| K::x(x.add(i * next_row)));
             for j in 0..WIDTH {
-                let w = E::load::<V>(weight.add(j * k));
+                let w = K::weight(weight.add(j * k));
                 for i in 0..HEIGHT {
-                    sums[i][j] = sums[i][j].fma(w, x[i]);
+                    sums[i][j] = K::fma(sums[i][j], w, x[i]);
                 }
             }
         } else {
-            let w: [V; WIDTH] = std::array::from_fn(|j| E::load::<V>(weight.add(j * k)));
+            let w: [K::Vector; WIDTH] = std::array::from_fn(|j| K::weight(weight.add(j * k)));
             for i in 0..HEIGHT {
-                let x = V::f32(x.add(i * k));
+                let x = K::x(x.add(i * next_row));
                 for j in 0..WIDTH {
-                    sums[i][j] = sums[i][j].fma(w[j], x);
+                    sums[i][j] = K::fma(sums[i][j], w[j], x);
                 }
             }
         }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use half::{bf16, f16};
-use outsize_kernels::{Isa, Weight};
+use outsize_kernels::{Compute, Isa, Weight};
 
 /// The sets to test here; says which are left out.
 pub fn available() -> impl Iterator<Item = Isa> {
@@ -13,6 +13,17 @@ pub fn available() -> impl Iterator<Item = Isa> {
         }
         isa.is_available()
     })
+}
+
+/// Both ways to multiply.
+pub const COMPUTES: [Compute; 2] = [Compute::F32, Compute::Bf16];
+
+/// Activations as they are multiplied.
+pub fn multiplied(compute: Compute, x: &[f32]) -> Vec<f32> {
+    match compute {
+        Compute::F32 => x.to_vec(),
+        Compute::Bf16 => x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect(),
+    }
 }
 
 /// The dtypes of a weight.
