@@ -48,6 +48,9 @@ pub struct ModelArgs {
     /// Type in which the keys and values of past tokens are kept; the 16-bit ones take half the memory
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
+    /// Type in which activations are multiplied with weights: f32 is exact, bf16 is faster for prompts (and rounds them, as PyTorch does)
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub compute: ComputeType,
     /// How places are chosen.
     #[command(flatten)]
     pub places: PlaceArgs,
@@ -102,6 +105,24 @@ impl From<KvType> for outsize::models::KvDtype {
             KvType::F32 => Self::F32,
             KvType::Bf16 => Self::Bf16,
             KvType::F16 => Self::F16,
+        }
+    }
+}
+
+/// Types in which activations are multiplied.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeType {
+    /// As they are
+    F32,
+    /// Rounded to brain floats
+    Bf16,
+}
+
+impl From<ComputeType> for outsize::models::Compute {
+    fn from(kind: ComputeType) -> Self {
+        match kind {
+            ComputeType::F32 => Self::F32,
+            ComputeType::Bf16 => Self::Bf16,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{cache, interrupt, run, synth};
 use outsize::generate::{
     Pipeline, Request, Sampling, Settings, Step, TextOptions, Tokenizer, read_config,
 };
-use outsize::models::{KvDtype, Logits, WhenFull, presets};
+use outsize::models::{Compute, KvDtype, Logits, WhenFull, presets};
 use outsize::plan::{Budget, Tier, format_size};
 use std::time::Instant;
 
@@ -59,6 +59,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         prompt: ids.len(),
         logits: Logits::Last,
         kv_dtype: KvDtype::F32,
+        compute: Compute::F32,
         when_full: WhenFull::Refuse,
         stop: Some(interrupt::flag()),
     };

@@ -164,6 +164,7 @@ pub fn open(
         prompt: purpose.prompt,
         logits: purpose.logits,
         kv_dtype: args.kv_dtype.into(),
+        compute: args.compute.into(),
         when_full: purpose.when_full,
         stop: Some(interrupt::flag()),
     };

@@ -164,6 +164,7 @@ struct Case {
     config: Value,
     dtype: &'static str,
     kv_dtype: &'static str,
+    compute: &'static str,
     context: u64,
     prompt: u64,
     new_tokens: u64,
@@ -221,6 +222,7 @@ impl Case {
             config,
             dtype,
             kv_dtype,
+            compute: random.pick(&["f32", "bf16"]),
             context,
             prompt,
             new_tokens,
@@ -284,6 +286,8 @@ fn check(seed: u64) -> Margin {
             &new_tokens,
             "--kv-dtype",
             case.kv_dtype,
+            "--compute",
+            case.compute,
             "--max-memory",
             limit,
         ]
@@ -306,8 +310,8 @@ fn check(seed: u64) -> Margin {
     let cgroup = Cgroup::new(budget);
     let done = run(budget, cgroup.as_ref());
     let told = format!(
-        "seed {seed}: {} of {} bytes of weights, cache in {}, context {}, prompt {}, budget {budget} (least {least})",
-        case.config, case.weights, case.kv_dtype, case.context, case.prompt
+        "seed {seed}: {} of {} bytes of weights, cache in {}, products in {}, context {}, prompt {}, budget {budget} (least {least})",
+        case.config, case.weights, case.kv_dtype, case.compute, case.context, case.prompt
     );
     assert_eq!(done.status, Some(0), "{told}: {}", done.stderr);
     let report: Value = serde_json::from_str(&done.stdout).unwrap();

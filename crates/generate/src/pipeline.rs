@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Dispatched, Planning};
 use outsize_models::{
-    CacheOptions, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig, WhenFull,
+    CacheOptions, Compute, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig, WhenFull,
 };
 use outsize_plan::{Budget, DeviceMap, Prediction};
 use outsize_stream::Stats;
@@ -43,6 +43,8 @@ pub struct Settings {
     pub planning: Planning,
     /// The type of the KV cache.
     pub kv_dtype: KvDtype,
+    /// The type in which activations are multiplied with weights.
+    pub compute: Compute,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
@@ -134,7 +136,7 @@ impl Pipeline {
             });
         }
         let device = Device::flex();
-        let model = config.init(&device);
+        let model = config.init(&device).compute_in(settings.compute);
         observe(Step::Empty {
             parameters: config.parameters(),
         });

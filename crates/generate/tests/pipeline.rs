@@ -4,7 +4,7 @@ use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
     Decoder, Finish, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
 };
-use outsize_models::{KvDtype, Logits, WhenFull};
+use outsize_models::{Compute, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,7 @@ fn settings(budget: Option<u64>, logits: Logits) -> Settings {
         prompt: 32,
         logits,
         kv_dtype: KvDtype::F32,
+        compute: Compute::F32,
         when_full: WhenFull::Refuse,
         stop: None,
     }
@@ -298,6 +299,32 @@ fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
     let mut whole = open(&fixture("gqa"), None, Logits::Last).unwrap();
     assert_eq!(bits(&mut pipeline, &ids[..8]), bits(&mut whole, &ids[..8]));
     assert_ne!(bits(&mut pipeline, &ids[8..]), bits(&mut whole, &ids[8..]));
+}
+
+#[test]
+fn rounded_activations_give_the_same_bits_wherever_weights_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("model");
+    wide(&folder, false, Dtype::BF16);
+    let ids: Vec<u32> = (1..20).collect();
+    let run = |budget: Option<u64>, compute| {
+        let settings = Settings {
+            compute,
+            ..settings(budget, Logits::All)
+        };
+        let mut pipeline = open_with(&folder, &settings).unwrap();
+        let found = logits(&mut pipeline, &ids);
+        (found, pipeline.device_map().streamed_bytes())
+    };
+    let (exact, _) = run(None, Compute::F32);
+    let (resident, none) = run(None, Compute::Bf16);
+    // Rounded activations of passes of 32 tokens.
+    let (streamed, some) = run(Some(least_budget(&folder) + (1 << 20)), Compute::Bf16);
+    assert!(none == 0 && some > 0);
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&resident), bits(&streamed));
+    // How near they are to the exact ones is the models' affair; here, that they are rounded at all.
+    assert_ne!(bits(&resident), bits(&exact));
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl Isa {
             Isa::Portable => "none",
             Isa::Avx2 => "AVX2",
             Isa::Avx512 => "AVX-512",
+            Isa::Avx512Bf16 => "AVX-512 with bf16",
         }
     }
 

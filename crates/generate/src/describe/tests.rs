@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use outsize_models::{KvCache, KvDtype, Logits, WhenFull, presets};
+use outsize_models::{Compute, KvCache, KvDtype, Logits, WhenFull, presets};
 use outsize_plan::{Access, Budget, Dtype};
 use serde_json::json;
 use tempfile::TempDir;
@@ -31,6 +31,7 @@ fn with_weights(folder: &Path) -> Tree {
         prompt: 8,
         logits: Logits::Last,
         kv_dtype: KvDtype::F32,
+        compute: Compute::F32,
         when_full: WhenFull::Refuse,
         stop: None,
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, FloatType, Options};
-use outsize_models::{LlamaForCausalLm, ModelConfig};
+use outsize_models::{Compute, LlamaForCausalLm, ModelConfig};
 use outsize_plan::{DeviceMap, Needs, Prediction, Residency, Workload, predict};
 
 use super::{PipelineError, Settings};
@@ -119,6 +119,10 @@ pub(super) fn place(
     let process = process_bytes();
     let cache = settings.cache();
     config.add_work(&mut tree, &cache);
+    let rounded = |chunk| match settings.compute {
+        Compute::F32 => 0,
+        Compute::Bf16 => config.rounded_bytes(chunk, cache.batch),
+    };
     let mut chunk = settings
         .prompt
         .clamp(1, LARGEST_CHUNK)
@@ -127,7 +131,9 @@ pub(super) fn place(
         // Blocks say what their part of the KV cache takes.
         options.needs = Needs {
             process,
-            activations: config.activation_bytes(chunk, &cache, settings.logits),
+            activations: config
+                .activation_bytes(chunk, &cache, settings.logits)
+                .saturating_add(rounded(chunk)),
             ..Needs::default()
         };
         options.planning.workload = Workload {
