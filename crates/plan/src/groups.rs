@@ -1,8 +1,11 @@
 //! What is placed: tensors with those that share their memory, and what streaming each of them takes.
 
+use crate::names::Names;
 use crate::tree::round_up;
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
+use foldhash::fast::RandomState;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// The tensors of a tree by shared memory. Those without ties are groups of their own.
 pub(crate) struct Groups {
@@ -14,6 +17,8 @@ pub(crate) struct Groups {
     pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
+    /// The names of the tensors, in the tree's order.
+    pub(crate) names: Arc<Names>,
 }
 
 /// Tensors that share their memory.
@@ -70,12 +75,12 @@ impl Groups {
     /// # Errors
     /// [`Error::Duplicate`] and [`Error::TooLarge`]: what makes a tree impossible to plan.
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
-        check(tree, options)?;
-        let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
+        let names = check(tree, options)?;
+        let count = names.len();
         let mut groups: Vec<Group> = Vec::with_capacity(count);
         let mut of_tensor = Vec::with_capacity(count);
         let mut by_key: HashMap<&str, usize> = HashMap::new();
-        let mut holders = Holders::default();
+        let mut holders = Holders::new(count);
         for (block, tensors) in tree.blocks.iter().map(|block| &block.tensors).enumerate() {
             for tensor in tensors {
                 let one = Use {
@@ -126,6 +131,7 @@ impl Groups {
             groups,
             of_tensor,
             holders: holders.count,
+            names: Arc::new(names),
         })
     }
 
@@ -229,14 +235,22 @@ impl Holder {
 }
 
 /// Numbers of modules by their paths.
-#[derive(Default)]
 struct Holders<'a> {
-    numbers: HashMap<&'a str, usize>,
+    numbers: HashMap<&'a str, usize, RandomState>,
     last: Option<(&'a str, usize)>,
     count: usize,
 }
 
 impl<'a> Holders<'a> {
+    /// Of so many tensors.
+    fn new(tensors: usize) -> Self {
+        Self {
+            numbers: HashMap::with_capacity_and_hasher(tensors, RandomState::default()),
+            last: None,
+            count: 0,
+        }
+    }
+
     fn number(&mut self, path: &'a str) -> usize {
         if let Some((last, number)) = self.last
             && last == path
@@ -250,8 +264,8 @@ impl<'a> Holders<'a> {
     }
 }
 
-/// Names are given once, and no sum that is taken later overflows.
-fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
+/// The names of the tensors, if they are given once and no sum that is taken later overflows.
+fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
     let duplicate = |what, name: &str| Error::Duplicate {
         what,
         name: name.to_string(),
@@ -270,12 +284,13 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
             .ok_or_else(|| too_large(&block.name))?;
     }
     let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
-    let mut names = HashSet::with_capacity(count);
+    let bytes = tree.tensors().map(|tensor| tensor.name.len()).sum();
+    let mut names = Names::with_capacity(count, bytes);
     // The budget that would do is at most: everything, three times the largest unit, and the needs.
     let mut largest = 0;
     let (mut held, mut stored) = (0u64, 0u64);
     for tensor in tree.tensors() {
-        if !names.insert(tensor.name.as_str()) {
+        if !names.add(&tensor.name) {
             return Err(duplicate("tensor", &tensor.name));
         }
         largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
@@ -296,7 +311,7 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
             return Err(too_large(&tensor.name));
         }
     }
-    Ok(())
+    Ok(names)
 }
 
 impl Tensor {

@@ -48,7 +48,7 @@ pub(crate) enum CpuRoom {
 }
 
 /// Which phases compute on a GPU what lies in main memory or on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Streaming {
     /// None: it is computed where it lies.
     None,
@@ -140,18 +140,17 @@ impl<'a> Scene<'a> {
         fit: &Fit,
         streaming: Streaming,
     ) -> Placement {
-        let blocks = self.tree.blocks.len();
-        let reads = fit.reads(&self.groups, blocks);
-        let mut placed: Vec<Placed> = (0..blocks)
-            .map(|block| {
-                let (decode_on, prefill_on) = match holding[block] {
+        let reads = fit.reads(&self.groups, self.tree.blocks.len());
+        let mut placed: Vec<Placed> = (holding.iter().zip(reads).enumerate())
+            .map(|(block, (holding, reads))| {
+                let (decode_on, prefill_on) = match *holding {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
                     None => self.executors(block, streaming),
                 };
                 Placed {
                     decode_on,
                     prefill_on,
-                    reads: reads[block],
+                    reads,
                     upload: 0,
                 }
             })
@@ -204,11 +203,11 @@ impl<'a> Scene<'a> {
             .collect()
     }
 
-    /// How long passes take with it.
-    pub(crate) fn score(&self, placement: &Placement) -> Score {
+    /// How long passes take with blocks that are placed like this.
+    pub(crate) fn score(&self, blocks: &[Placed]) -> Score {
         let mut score = Score::default();
         let mut devices: Vec<Tier> = Vec::new();
-        for (at, block) in placement.blocks.iter().enumerate() {
+        for (at, block) in blocks.iter().enumerate() {
             let (decode, prefill) = times(&self.costs, self.figures(), at, block);
             score.decode += decode.seconds;
             score.prefill += prefill.seconds;

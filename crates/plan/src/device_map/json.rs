@@ -58,7 +58,7 @@ impl TryFrom<Unchecked> for DeviceMap {
             total_bytes: map.total_bytes,
             streamed_bytes: map.streamed_bytes,
             blocks: map.blocks,
-            tensors: map.tensors,
+            tensors: map.tensors.into(),
         })
     }
 }
