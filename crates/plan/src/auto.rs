@@ -239,7 +239,7 @@ impl<'a> Search<'a> {
         for (group, item) in scene.groups.groups.iter().zip(&item_of) {
             let bytes: f64 = group.uses().map(|one| one.stored as f64).sum();
             for one in group.uses() {
-                uses[one.block] = uses[one.block].saturating_add(one.bytes);
+                uses[one.block()] = uses[one.block()].saturating_add(one.bytes);
             }
             if !group.stays {
                 stored[*item] += bytes;

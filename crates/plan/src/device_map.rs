@@ -140,17 +140,22 @@ impl DeviceMap {
             tensors: Residencies::new(Arc::clone(&groups.names), residencies(groups, placement)),
         };
         let mut weights: BTreeMap<Tier, u64> = BTreeMap::new();
-        for (group, tier) in groups.groups.iter().zip(&placement.tiers) {
-            map.total_bytes += group.bytes;
-            let held = match tier {
-                Tier::Cpu => group.footprint,
-                Tier::Gpu(_) | Tier::Disk => group.bytes,
-            };
-            if *tier != Tier::Disk {
-                map.resident_bytes += group.bytes;
-                map.resident_stored_bytes += group.stored;
+        let mut rest = groups.groups.iter();
+        // What follows one another is mostly on one tier.
+        for alike in placement.tiers.chunk_by(|one, next| one == next) {
+            let tier = alike[0];
+            let weights = weights.entry(tier).or_default();
+            for group in rest.by_ref().take(alike.len()) {
+                map.total_bytes += group.bytes;
+                *weights += match tier {
+                    Tier::Cpu => group.footprint,
+                    Tier::Gpu(_) | Tier::Disk => group.bytes,
+                };
+                if tier != Tier::Disk {
+                    map.resident_bytes += group.bytes;
+                    map.resident_stored_bytes += group.stored;
+                }
             }
-            *weights.entry(*tier).or_default() += held;
         }
         map.resident_footprint = weights.get(&Tier::Cpu).copied().unwrap_or(0);
         let mut tiers = groups.of_tensor.iter().map(|at| placement.tiers[*at]);

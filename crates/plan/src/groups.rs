@@ -1,10 +1,12 @@
 //! What is placed: tensors with those that share their memory, and what streaming each of them takes.
 
 use crate::names::Names;
-use crate::tree::round_up;
+use crate::tree::{holder, round_up};
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 /// The tensors of a tree by shared memory. Those without ties are groups of their own.
@@ -42,21 +44,33 @@ pub(crate) struct Group {
     more: Vec<Use>,
 }
 
-/// One of the tensors of a group.
+/// One of the tensors of a group. There are as many as the model has tensors: they are kept small.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Use {
     /// Its number in the tree's order.
-    pub(crate) tensor: usize,
+    tensor: u32,
     /// The number of its block.
-    pub(crate) block: usize,
+    block: u32,
     /// The number of the module that holds it.
-    pub(crate) holder: usize,
+    holder: u32,
     /// The memory of its largest unit, zero if it is read by rows.
     pub(crate) unit: u64,
     /// Bytes that a pass reads of it from disk.
     pub(crate) stored: u64,
     /// Bytes that a pass goes through.
     pub(crate) bytes: u64,
+}
+
+impl Use {
+    /// Its number in the tree's order.
+    pub(crate) fn tensor(&self) -> usize {
+        self.tensor as usize
+    }
+
+    /// The number of its block.
+    pub(crate) fn block(&self) -> usize {
+        self.block as usize
+    }
 }
 
 impl Group {
@@ -75,18 +89,19 @@ impl Groups {
     /// # Errors
     /// [`Error::Duplicate`] and [`Error::TooLarge`]: what makes a tree impossible to plan.
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
-        let names = check(tree, options)?;
+        let names = Arc::new(check(tree, options)?);
         let count = names.len();
         let mut groups: Vec<Group> = Vec::with_capacity(count);
         let mut of_tensor = Vec::with_capacity(count);
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         let mut holders = Holders::new(count);
+        let mut path = names.iter();
         for (block, tensors) in tree.blocks.iter().map(|block| &block.tensors).enumerate() {
-            for tensor in tensors {
+            for (tensor, name) in tensors.iter().zip(&mut path) {
                 let one = Use {
-                    tensor: of_tensor.len(),
-                    block,
-                    holder: holders.number(tensor.holder()),
+                    tensor: of_tensor.len() as u32,
+                    block: block as u32,
+                    holder: holders.number(holder(name)),
                     unit: tensor.unit(options.tile_bytes),
                     stored: tensor.bytes_per_pass(),
                     bytes: tensor.bytes_per_use(),
@@ -130,8 +145,8 @@ impl Groups {
             anchors: anchors(tree.blocks.len(), &groups),
             groups,
             of_tensor,
-            holders: holders.count,
-            names: Arc::new(names),
+            holders: holders.paths.len(),
+            names: Arc::clone(&names),
         })
     }
 
@@ -157,8 +172,8 @@ fn anchors(blocks: usize, groups: &[Group]) -> Vec<usize> {
     for group in groups {
         for other in &group.more {
             let (a, b) = (
-                find(&mut first, group.first.block),
-                find(&mut first, other.block),
+                find(&mut first, group.first.block()),
+                find(&mut first, other.block()),
             );
             first[a.max(b)] = a.min(b);
         }
@@ -191,7 +206,7 @@ impl Streamed {
         self.largest = self.largest.max(group.largest);
         self.units = self.units.saturating_add(group.units);
         for one in group.uses().filter(|one| one.unit > 0) {
-            let holder = &mut self.holders[one.holder];
+            let holder = &mut self.holders[one.holder as usize];
             holder.add(one.unit);
             if holder.second > 0 {
                 self.held = self.held.max(holder.ring());
@@ -234,33 +249,47 @@ impl Holder {
     }
 }
 
-/// Numbers of modules by their paths.
+/// Numbers of the modules that hold tensors.
 struct Holders<'a> {
-    numbers: HashMap<&'a str, usize, RandomState>,
-    last: Option<(&'a str, usize)>,
-    count: usize,
+    /// The path of each.
+    paths: Vec<&'a str>,
+    /// Their numbers. The hash is a fast one, and seeded, so that nobody can choose paths that meet.
+    table: HashTable<u32>,
+    hasher: RandomState,
+    last: u32,
 }
 
 impl<'a> Holders<'a> {
     /// Of so many tensors.
     fn new(tensors: usize) -> Self {
         Self {
-            numbers: HashMap::with_capacity_and_hasher(tensors, RandomState::default()),
-            last: None,
-            count: 0,
+            paths: Vec::new(),
+            table: HashTable::with_capacity(tensors),
+            hasher: RandomState::default(),
+            last: 0,
         }
     }
 
-    fn number(&mut self, path: &'a str) -> usize {
-        if let Some((last, number)) = self.last
-            && last == path
-        {
-            return number;
+    fn number(&mut self, path: &'a str) -> u32 {
+        // Tensors of one module mostly follow each other.
+        if self.paths.get(self.last as usize) == Some(&path) {
+            return self.last;
         }
-        let number = *self.numbers.entry(path).or_insert(self.count);
-        self.count = self.count.max(number + 1);
-        self.last = Some((path, number));
-        number
+        let Self {
+            paths,
+            table,
+            hasher,
+            ..
+        } = self;
+        let hash = hasher.hash_one(path);
+        let found = table.find(hash, |at| paths[*at as usize] == path).copied();
+        self.last = found.unwrap_or_else(|| {
+            let new = paths.len() as u32;
+            table.insert_unique(hash, new, |at| hasher.hash_one(paths[*at as usize]));
+            paths.push(path);
+            new
+        });
+        self.last
     }
 }
 

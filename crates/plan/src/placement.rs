@@ -157,7 +157,7 @@ impl<'a> Scene<'a> {
             .collect();
         for (group, tier) in self.groups.groups.iter().zip(&tiers) {
             for one in group.uses() {
-                let block = &mut placed[one.block];
+                let block = &mut placed[one.block()];
                 let gpu = block.gpu();
                 if gpu.is_some() && gpu != Some(*tier) {
                     block.upload = block.upload.saturating_add(one.bytes);
@@ -188,7 +188,7 @@ impl<'a> Scene<'a> {
         for (group, tier) in self.groups.groups.iter().zip(tiers) {
             let Tier::Gpu(number) = *tier else { continue };
             for one in group.uses() {
-                let held = &mut held[one.block];
+                let held = &mut held[one.block()];
                 match held.iter_mut().find(|(gpu, _)| *gpu == number) {
                     Some((_, bytes)) => *bytes = bytes.saturating_add(group.bytes),
                     None => held.push((number, group.bytes)),

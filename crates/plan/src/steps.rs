@@ -31,7 +31,9 @@ impl Order {
         order.sort_by_key(|at| {
             let group = &groups.groups[*at];
             let first = group.uses().find(|one| one.unit > 0);
-            first.map_or((true, 0, *at), |one| (false, turn(one.block), one.tensor))
+            first.map_or((true, 0, *at), |one| {
+                (false, turn(one.block()), one.tensor())
+            })
         });
         Self(order)
     }
@@ -45,7 +47,7 @@ impl Order {
         for at in movable(groups) {
             let group = &groups.groups[at];
             match group.uses().find(|one| one.unit > 0) {
-                Some(first) => by_block.push((first.block, Reverse(group.footprint), at)),
+                Some(first) => by_block.push((first.block(), Reverse(group.footprint), at)),
                 None => tables.push(at),
             }
         }
@@ -117,7 +119,7 @@ impl Order {
             walk.to(memory).ok()?;
             for at in &walk.streamed[counted..] {
                 for one in groups.groups[*at].uses() {
-                    reads[one.block].streamed += one.stored;
+                    reads[one.block()].streamed += one.stored;
                 }
             }
             counted = walk.streamed.len();
@@ -287,7 +289,7 @@ impl Fit {
         let mut reads = vec![Reads::default(); blocks];
         for at in &self.streamed {
             for one in groups.groups[*at].uses() {
-                reads[one.block].streamed += one.stored;
+                reads[one.block()].streamed += one.stored;
             }
         }
         keep(groups, self.streamed.iter(), self.keeps, &mut reads);
@@ -314,7 +316,7 @@ fn keep<'a>(
             keeps -= kept;
         }
         for one in group.uses() {
-            reads[one.block].kept += share(group, one.stored, kept);
+            reads[one.block()].kept += share(group, one.stored, kept);
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn items(scene: &Scene<'_>) -> (Vec<Item>, Vec<usize>) {
             group
                 .uses()
                 .next()
-                .map_or(0, |one| item_of_block[one.block])
+                .map_or(0, |one| item_of_block[one.block()])
         })
         .collect();
     for (group, item) in scene.groups.groups.iter().zip(&item_of) {
