@@ -202,8 +202,12 @@ struct Search<'a> {
     saving: f64,
     /// Bytes that a pass goes through of each block's weights.
     uses: Vec<u64>,
-    fits: HashMap<(Shape, usize, u64), Vec<Result<Rc<Solved>, Lack>>>,
+    /// By shape, items covered and KV cache in main memory.
+    fits: HashMap<(Shape, usize, u64), Fits>,
 }
+
+/// What fits in each order.
+type Fits = Vec<Result<Rc<Solved>, Lack>>;
 
 /// What stays in main memory, and what blocks read then.
 struct Solved {
@@ -386,7 +390,7 @@ impl<'a> Search<'a> {
     }
 
     /// What of the items that are not covered fits in main memory, in each order.
-    fn fits(&mut self, layout: &Layout, covered: usize) -> Vec<Result<Rc<Solved>, Lack>> {
+    fn fits(&mut self, layout: &Layout, covered: usize) -> Fits {
         let mut outside = vec![false; self.items.len()];
         for item in &layout.sequence[..covered] {
             outside[*item] = true;
