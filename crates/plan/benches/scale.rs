@@ -134,9 +134,20 @@ fn assign_balanced_low_0(bencher: Bencher<'_, '_>, tensors: u64) {
     strategy(bencher, tensors, Strategy::BalancedLow0, &["DecoderLayer"]);
 }
 
-#[divan::bench(args = TENSORS, sample_count = 10)]
+#[divan::bench(args = TENSORS)]
 fn infer_auto(bencher: Bencher<'_, '_>, tensors: u64) {
     let tree = model(tensors);
     let budget = budget(&tree);
     bencher.bench(|| infer(&tree, &budget, &Options::default()));
+}
+
+/// Without GPUs: main memory for a tenth of the model, the rest is streamed from disk.
+#[divan::bench(args = TENSORS)]
+fn infer_auto_without_gpus(bencher: Bencher<'_, '_>, tensors: u64) {
+    let tree = model(tensors);
+    let mut tight = Budget::default();
+    if let Some(bytes) = budget(&tree).get(Tier::Cpu) {
+        tight.set(Tier::Cpu, bytes);
+    }
+    bencher.bench(|| infer(&tree, &tight, &Options::default()));
 }

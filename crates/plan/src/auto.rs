@@ -8,12 +8,14 @@
 
 mod runs;
 
-use self::runs::{Item, Runs};
+use self::runs::{Item, Runs, Speeds};
 use crate::cost::seconds;
 use crate::placement::{CpuRoom, Placement, Scene, Score, Streaming};
-use crate::steps::{Demand, Fit, Order, Room};
+use crate::prediction::Placed;
+use crate::steps::{Demand, Fit, Order, Reads, Room};
 use crate::{Error, Needs, Shortfall, Tier};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Budgets for which two orders are compared, at most: as many as this divided by the number of steps, but some.
 const COMPARISONS: usize = 1 << 16;
@@ -60,30 +62,39 @@ fn is_better(scene: &Scene<'_>, order: &Order, than: &Order) -> bool {
     let groups = &scene.groups;
     let all: u64 = groups.groups.iter().map(|group| group.footprint).sum();
     let most = all.saturating_add(3 * groups.groups.iter().map(|g| g.largest).max().unwrap_or(0));
-    let none = vec![None; scene.tree.blocks.len()];
-    let seconds = |order: &Order, memory| {
-        let room = Room {
-            memory: Some(memory),
-            disk: None,
-            min_ring: scene.options.min_ring,
-        };
-        let fit = order.fit(groups, &room, |_| true).ok()?;
-        let tiers = vec![Tier::Cpu; groups.groups.len()];
-        Some(
-            scene
-                .score(&scene.placement(tiers, &none, &fit, Streaming::None))
-                .decode,
-        )
-    };
     let samples = (COMPARISONS / order.len().max(1)).clamp(8, 512) as u64;
-    (0..=samples).all(|sample| {
-        let memory = (u128::from(most) * u128::from(sample) / u128::from(samples)) as u64;
-        match (seconds(order, memory), seconds(than, memory)) {
-            (Some(one), Some(other)) => one <= other * (1.0 + 1e-9),
-            (None, Some(_)) => false,
-            _ => true,
-        }
+    let memories: Vec<u64> = (0..=samples)
+        .rev()
+        .map(|sample| (u128::from(most) * u128::from(sample) / u128::from(samples)) as u64)
+        .collect();
+    let mut both = seconds_in(scene, order, &memories).zip(seconds_in(scene, than, &memories));
+    both.all(|pair| match pair {
+        (Some(one), Some(other)) => one <= other * (1.0 + 1e-9),
+        (None, Some(_)) => false,
+        _ => true,
     })
+}
+
+/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing fits.
+fn seconds_in<'a>(
+    scene: &'a Scene<'_>,
+    order: &'a Order,
+    memories: &'a [u64],
+) -> impl Iterator<Item = Option<f64>> + 'a {
+    let (blocks, min_ring) = (scene.tree.blocks.len(), scene.options.min_ring);
+    let reads = order.reads(&scene.groups, blocks, min_ring, memories.iter().copied());
+    reads.map(|reads| Some(scene.score(&on_cpu(reads?)).decode))
+}
+
+/// Blocks that compute on the CPU and read so much.
+fn on_cpu(reads: Vec<Reads>) -> Vec<Placed> {
+    let placed = reads.into_iter().map(|reads| Placed {
+        decode_on: Tier::Cpu,
+        prefill_on: Tier::Cpu,
+        reads,
+        upload: 0,
+    });
+    placed.collect()
 }
 
 /// What is on no GPU.
@@ -189,7 +200,19 @@ struct Search<'a> {
     stored: Vec<f64>,
     /// The most that a byte of memory saves of reading in each pass.
     saving: f64,
-    fits: HashMap<(Shape, usize, u64), Vec<Result<Fit, Lack>>>,
+    /// Bytes that a pass goes through of each block's weights.
+    uses: Vec<u64>,
+    /// By shape, items covered and KV cache in main memory.
+    fits: HashMap<(Shape, usize, u64), Fits>,
+}
+
+/// What fits in each order.
+type Fits = Vec<Result<Rc<Solved>, Lack>>;
+
+/// What stays in main memory, and what blocks read then.
+struct Solved {
+    fit: Fit,
+    reads: Vec<Reads>,
 }
 
 /// How blocks are laid out.
@@ -206,6 +229,8 @@ struct Layout {
     shape: Shape,
     sequence: Vec<usize>,
     streaming: Streaming,
+    /// Where each block computes that is on no GPU.
+    executors: Rc<Vec<(Tier, Tier)>>,
     runs: Runs,
 }
 
@@ -214,8 +239,12 @@ impl<'a> Search<'a> {
         let (items, item_of) = runs::items(scene);
         let mut stored = vec![0.0; items.len()];
         let mut saving = 0.0f64;
+        let mut uses = vec![0u64; scene.tree.blocks.len()];
         for (group, item) in scene.groups.groups.iter().zip(&item_of) {
             let bytes: f64 = group.uses().map(|one| one.stored as f64).sum();
+            for one in group.uses() {
+                uses[one.block()] = uses[one.block()].saturating_add(one.bytes);
+            }
             if !group.stays {
                 stored[*item] += bytes;
                 saving = saving.max(bytes / group.footprint as f64);
@@ -228,6 +257,7 @@ impl<'a> Search<'a> {
             item_of,
             stored,
             saving,
+            uses,
             fits: HashMap::new(),
         }
     }
@@ -243,10 +273,10 @@ impl<'a> Search<'a> {
             }
         }
         candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
-        let mut best: Option<(Score, Placement)> = None;
+        let mut best: Option<(Score, usize, usize, Rc<Solved>)> = None;
         let mut lack: Option<Lack> = None;
         for (least, at, covered) in candidates {
-            if let Some((score, _)) = &best
+            if let Some((score, ..)) = &best
                 && least > score.decode * (1.0 + 1e-9)
             {
                 break;
@@ -254,10 +284,10 @@ impl<'a> Search<'a> {
             for fit in self.fits(&layouts[at], covered) {
                 match fit {
                     Ok(fit) => {
-                        let placement = self.placement(&layouts[at], covered, &fit);
-                        let score = self.scene.score(&placement);
-                        if best.as_ref().is_none_or(|(best, _)| score.beats(best)) {
-                            best = Some((score, placement));
+                        let blocks = self.blocks(&layouts[at], covered, &fit.reads);
+                        let score = self.scene.score(&blocks);
+                        if best.as_ref().is_none_or(|(best, ..)| score.beats(best)) {
+                            best = Some((score, at, covered, fit));
                         }
                     }
                     Err(new) => {
@@ -270,7 +300,7 @@ impl<'a> Search<'a> {
             }
         }
         match (best, lack) {
-            (Some((_, placement)), _) => Ok(placement),
+            (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit.fit)),
             (None, Some(lack)) => Err(lack.error(self.scene)),
             // Covering nothing is always one of the candidates.
             (None, None) => Err(Lack {
@@ -289,6 +319,11 @@ impl<'a> Search<'a> {
             let speed = |at: &usize| gpus[*at].figures.processor.product_bytes_per_second;
             speed(b).total_cmp(&speed(a)).then(a.cmp(b))
         });
+        // Equal GPUs need not be tried twice.
+        let mut orders = vec![by_number.clone(), fastest_first];
+        orders.dedup();
+        let speeds = Speeds::new(self.scene);
+        let mut executors: HashMap<Streaming, Rc<Vec<(Tier, Tier)>>> = HashMap::new();
         let mut layouts = Vec::new();
         for (rows_out, reversed) in [(true, false), (false, false), (true, true), (false, true)] {
             let shape = Shape { rows_out, reversed };
@@ -300,16 +335,27 @@ impl<'a> Search<'a> {
                 sequence.reverse();
             }
             let mut add = |order: &[usize], streaming| {
-                let runs = Runs::new(self.scene, &self.items, &sequence, order, streaming);
+                let blocks = 0..self.scene.tree.blocks.len();
+                let executors = executors.entry(streaming).or_insert_with(|| {
+                    Rc::new(
+                        blocks
+                            .map(|at| self.scene.executors(at, streaming))
+                            .collect(),
+                    )
+                });
+                let executors = Rc::clone(executors);
+                let (items, on) = (&self.items, (streaming, executors.as_slice()));
+                let runs = Runs::new(self.scene, &speeds, items, &sequence, order, on);
                 let sequence = sequence.clone();
                 layouts.push(Layout {
                     shape,
                     sequence,
                     streaming,
+                    executors,
                     runs,
                 });
             };
-            for order in [&by_number, &fastest_first] {
+            for order in &orders {
                 add(order, Streaming::None);
                 // Any of them can be the last, and compute what follows.
                 for last in &by_number {
@@ -344,7 +390,7 @@ impl<'a> Search<'a> {
     }
 
     /// What of the items that are not covered fits in main memory, in each order.
-    fn fits(&mut self, layout: &Layout, covered: usize) -> Vec<Result<Fit, Lack>> {
+    fn fits(&mut self, layout: &Layout, covered: usize) -> Fits {
         let mut outside = vec![false; self.items.len()];
         for item in &layout.sequence[..covered] {
             outside[*item] = true;
@@ -357,26 +403,54 @@ impl<'a> Search<'a> {
             .filter(|(_, outside)| !**outside)
         {
             for block in &item.blocks {
-                if self.scene.executors(*block, layout.streaming).0 == Tier::Cpu {
+                if layout.executors[*block].0 == Tier::Cpu {
                     kv_cache = kv_cache.saturating_add(self.scene.kv(*block));
                 }
             }
         }
-        let inside = self.item_of.iter().map(|item| !outside[*item]).collect();
-        let rest = Rest {
-            scene: self.scene,
-            inside,
-        };
         let key = (layout.shape, covered, kv_cache);
-        let orders = self.orders;
-        let fits = self.fits.entry(key);
-        fits.or_insert_with(|| {
-            orders
-                .iter()
-                .map(|order| rest.fit(order, kv_cache))
-                .collect()
-        })
-        .clone()
+        let (scene, orders, item_of) = (self.scene, self.orders, &self.item_of);
+        let fits = self.fits.entry(key).or_insert_with(|| {
+            let inside = item_of.iter().map(|item| !outside[*item]).collect();
+            let rest = Rest { scene, inside };
+            let solved = |fit: Fit| {
+                let reads = fit.reads(&scene.groups, scene.tree.blocks.len());
+                Rc::new(Solved { fit, reads })
+            };
+            let fits = orders.iter().map(|order| rest.fit(order, kv_cache));
+            fits.map(|fit| fit.map(solved)).collect()
+        });
+        fits.clone()
+    }
+
+    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a GPU computes there, and to others
+    /// comes all that they have.
+    fn blocks(&self, layout: &Layout, covered: usize, reads: &[Reads]) -> Vec<Placed> {
+        let executors = layout.executors.iter();
+        let mut placed: Vec<Placed> = (executors.zip(reads).zip(&self.uses))
+            .map(|(((decode_on, prefill_on), reads), bytes)| {
+                let mut placed = Placed {
+                    decode_on: *decode_on,
+                    prefill_on: *prefill_on,
+                    reads: *reads,
+                    upload: 0,
+                };
+                if placed.gpu().is_some() {
+                    placed.upload = *bytes;
+                }
+                placed
+            })
+            .collect();
+        for (gpu, run) in layout.runs.of(covered) {
+            let gpu = Tier::Gpu(self.scene.rooms.gpus[gpu].number);
+            for item in &layout.sequence[run] {
+                for block in &self.items[*item].blocks {
+                    let placed = &mut placed[*block];
+                    (placed.decode_on, placed.prefill_on, placed.upload) = (gpu, gpu, 0);
+                }
+            }
+        }
+        placed
     }
 
     fn placement(&self, layout: &Layout, covered: usize, fit: &Fit) -> Placement {

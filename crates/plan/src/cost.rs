@@ -160,24 +160,26 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
         flops_per_token,
         ..
     } = block.work;
-    let touched = || {
-        block
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.bytes_per_use() > 0)
-    };
-    let of_shapes = || touched().map(product_flops).sum::<f64>();
-    let flops = flops_per_token.map_or_else(of_shapes, |flops| flops as f64);
+    let touched = block
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.bytes_per_use() > 0);
+    // All is read in one go: a model of many tensors is larger than a processor's caches.
+    let (mut weights, mut of_shapes, mut unknown) = (0.0, 0.0, false);
+    for tensor in touched {
+        weights += tensor.bytes as f64;
+        of_shapes += product_flops(tensor);
+        unknown |= tensor.shape.is_empty();
+    }
+    let flops = flops_per_token.map_or(of_shapes, |flops| flops as f64);
     let seen = workload.position.min(window.unwrap_or(u64::MAX));
     Amounts {
-        weights: touched().map(|tensor| tensor.bytes as f64).sum(),
+        weights,
         flops,
         cache: kv_bytes_per_position as f64 * seen as f64,
         cache_per_position: kv_bytes_per_position as f64,
         window: window.map_or(f64::INFINITY, |window| window as f64),
-        computes: flops > 0.0
-            || kv_bytes_per_position > 0
-            || touched().any(|tensor| tensor.shape.is_empty()),
+        computes: flops > 0.0 || kv_bytes_per_position > 0 || unknown,
     }
 }
 

@@ -1,11 +1,15 @@
 mod json;
+mod residencies;
 
+use self::residencies::Residencies;
+use crate::groups::Groups;
 use crate::placement::{CpuRoom, Placement, Rooms, Scene};
 use crate::prediction::Placed;
 use crate::steps::Reads;
 use crate::{Budget, Needs, Strategy, Tier};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Where each tensor lives, and what that takes.
 ///
@@ -24,7 +28,7 @@ pub struct DeviceMap {
     total_bytes: u64,
     streamed_bytes: u64,
     blocks: Vec<PlacedBlock>,
-    tensors: BTreeMap<String, Residency>,
+    tensors: Residencies,
 }
 
 /// Where a tensor's bytes are between two uses.
@@ -133,24 +137,28 @@ impl DeviceMap {
             total_bytes: 0,
             streamed_bytes: 0,
             blocks: Vec::with_capacity(tree.blocks.len()),
-            tensors: BTreeMap::new(),
+            tensors: Residencies::new(Arc::clone(&groups.names), residencies(groups, placement)),
         };
         let mut weights: BTreeMap<Tier, u64> = BTreeMap::new();
-        for (group, tier) in groups.groups.iter().zip(&placement.tiers) {
-            map.total_bytes += group.bytes;
-            let held = match tier {
-                Tier::Cpu => group.footprint,
-                Tier::Gpu(_) | Tier::Disk => group.bytes,
-            };
-            if *tier != Tier::Disk {
-                map.resident_bytes += group.bytes;
-                map.resident_stored_bytes += group.stored;
+        let mut rest = groups.groups.iter();
+        // What follows one another is mostly on one tier.
+        for alike in placement.tiers.chunk_by(|one, next| one == next) {
+            let tier = alike[0];
+            let weights = weights.entry(tier).or_default();
+            for group in rest.by_ref().take(alike.len()) {
+                map.total_bytes += group.bytes;
+                *weights += match tier {
+                    Tier::Cpu => group.footprint,
+                    Tier::Gpu(_) | Tier::Disk => group.bytes,
+                };
+                if tier != Tier::Disk {
+                    map.resident_bytes += group.bytes;
+                    map.resident_stored_bytes += group.stored;
+                }
             }
-            *weights.entry(*tier).or_default() += held;
         }
         map.resident_footprint = weights.get(&Tier::Cpu).copied().unwrap_or(0);
         let mut tiers = groups.of_tensor.iter().map(|at| placement.tiers[*at]);
-        let mut tensors = Vec::with_capacity(groups.of_tensor.len());
         for (block, placed) in tree.blocks.iter().zip(&placement.blocks) {
             let mut written = PlacedBlock {
                 name: block.name.clone(),
@@ -168,25 +176,16 @@ impl DeviceMap {
             let mut lives = None;
             for (tensor, tier) in block.tensors.iter().zip(&mut tiers) {
                 written.bytes += tensor.bytes;
-                let residency = match tier {
-                    Tier::Disk => Residency::Streamed,
-                    tier => {
-                        written.resident_bytes += tensor.bytes;
-                        Residency::Resident(tier)
-                    }
-                };
+                match tier {
+                    Tier::Disk => map.streamed_bytes += tensor.bytes_per_pass(),
+                    Tier::Gpu(_) | Tier::Cpu => written.resident_bytes += tensor.bytes,
+                }
                 // The slowest tier that any of it is on.
                 lives = lives.max(Some(tier));
-                map.streamed_bytes += match residency {
-                    Residency::Streamed => tensor.bytes_per_pass(),
-                    Residency::Resident(_) => 0,
-                };
-                tensors.push((tensor.name.clone(), residency));
             }
             written.tier = lives.unwrap_or(written.tier);
             map.blocks.push(written);
         }
-        map.tensors = tensors.into_iter().collect();
         map.tiers = uses(scene, placement, &weights, &mut map.needs, budget);
         map
     }
@@ -203,7 +202,7 @@ impl DeviceMap {
 
     /// Where the tensor of this path lives; nothing if there is none.
     pub fn residency(&self, tensor: &str) -> Option<Residency> {
-        self.tensors.get(tensor).copied()
+        self.tensors.get(tensor)
     }
 
     /// The blocks in the order of execution.
@@ -289,6 +288,17 @@ impl PlacedBlock {
             upload: self.upload_bytes,
         }
     }
+}
+
+/// Where each tensor is between two uses.
+fn residencies(groups: &Groups, placement: &Placement) -> Vec<Residency> {
+    let tiers = groups.of_tensor.iter().map(|at| placement.tiers[*at]);
+    tiers
+        .map(|tier| match tier {
+            Tier::Disk => Residency::Streamed,
+            tier => Residency::Resident(tier),
+        })
+        .collect()
 }
 
 /// What is held on each device. The cache of blocks that compute on the CPU is added to its needs.

@@ -1,8 +1,13 @@
 //! What is placed: tensors with those that share their memory, and what streaming each of them takes.
 
-use crate::tree::round_up;
+use crate::names::Names;
+use crate::tree::{holder, round_up};
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
 /// The tensors of a tree by shared memory. Those without ties are groups of their own.
 pub(crate) struct Groups {
@@ -14,6 +19,8 @@ pub(crate) struct Groups {
     pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
+    /// The names of the tensors, in the tree's order.
+    pub(crate) names: Arc<Names>,
 }
 
 /// Tensors that share their memory.
@@ -37,21 +44,33 @@ pub(crate) struct Group {
     more: Vec<Use>,
 }
 
-/// One of the tensors of a group.
+/// One of the tensors of a group. There are as many as the model has tensors: they are kept small.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Use {
     /// Its number in the tree's order.
-    pub(crate) tensor: usize,
+    tensor: u32,
     /// The number of its block.
-    pub(crate) block: usize,
+    block: u32,
     /// The number of the module that holds it.
-    pub(crate) holder: usize,
+    holder: u32,
     /// The memory of its largest unit, zero if it is read by rows.
     pub(crate) unit: u64,
     /// Bytes that a pass reads of it from disk.
     pub(crate) stored: u64,
     /// Bytes that a pass goes through.
     pub(crate) bytes: u64,
+}
+
+impl Use {
+    /// Its number in the tree's order.
+    pub(crate) fn tensor(&self) -> usize {
+        self.tensor as usize
+    }
+
+    /// The number of its block.
+    pub(crate) fn block(&self) -> usize {
+        self.block as usize
+    }
 }
 
 impl Group {
@@ -70,18 +89,19 @@ impl Groups {
     /// # Errors
     /// [`Error::Duplicate`] and [`Error::TooLarge`]: what makes a tree impossible to plan.
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
-        check(tree, options)?;
-        let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
+        let names = Arc::new(check(tree, options)?);
+        let count = names.len();
         let mut groups: Vec<Group> = Vec::with_capacity(count);
         let mut of_tensor = Vec::with_capacity(count);
         let mut by_key: HashMap<&str, usize> = HashMap::new();
-        let mut holders = Holders::default();
+        let mut holders = Holders::new(count);
+        let mut path = names.iter();
         for (block, tensors) in tree.blocks.iter().map(|block| &block.tensors).enumerate() {
-            for tensor in tensors {
+            for (tensor, name) in tensors.iter().zip(&mut path) {
                 let one = Use {
-                    tensor: of_tensor.len(),
-                    block,
-                    holder: holders.number(tensor.holder()),
+                    tensor: of_tensor.len() as u32,
+                    block: block as u32,
+                    holder: holders.number(holder(name)),
                     unit: tensor.unit(options.tile_bytes),
                     stored: tensor.bytes_per_pass(),
                     bytes: tensor.bytes_per_use(),
@@ -125,7 +145,8 @@ impl Groups {
             anchors: anchors(tree.blocks.len(), &groups),
             groups,
             of_tensor,
-            holders: holders.count,
+            holders: holders.paths.len(),
+            names: Arc::clone(&names),
         })
     }
 
@@ -151,8 +172,8 @@ fn anchors(blocks: usize, groups: &[Group]) -> Vec<usize> {
     for group in groups {
         for other in &group.more {
             let (a, b) = (
-                find(&mut first, group.first.block),
-                find(&mut first, other.block),
+                find(&mut first, group.first.block()),
+                find(&mut first, other.block()),
             );
             first[a.max(b)] = a.min(b);
         }
@@ -185,7 +206,7 @@ impl Streamed {
         self.largest = self.largest.max(group.largest);
         self.units = self.units.saturating_add(group.units);
         for one in group.uses().filter(|one| one.unit > 0) {
-            let holder = &mut self.holders[one.holder];
+            let holder = &mut self.holders[one.holder as usize];
             holder.add(one.unit);
             if holder.second > 0 {
                 self.held = self.held.max(holder.ring());
@@ -228,30 +249,52 @@ impl Holder {
     }
 }
 
-/// Numbers of modules by their paths.
-#[derive(Default)]
+/// Numbers of the modules that hold tensors.
 struct Holders<'a> {
-    numbers: HashMap<&'a str, usize>,
-    last: Option<(&'a str, usize)>,
-    count: usize,
+    /// The path of each.
+    paths: Vec<&'a str>,
+    /// Their numbers. The hash is a fast one, and seeded, so that nobody can choose paths that meet.
+    table: HashTable<u32>,
+    hasher: RandomState,
+    last: u32,
 }
 
 impl<'a> Holders<'a> {
-    fn number(&mut self, path: &'a str) -> usize {
-        if let Some((last, number)) = self.last
-            && last == path
-        {
-            return number;
+    /// Of so many tensors.
+    fn new(tensors: usize) -> Self {
+        Self {
+            paths: Vec::new(),
+            table: HashTable::with_capacity(tensors),
+            hasher: RandomState::default(),
+            last: 0,
         }
-        let number = *self.numbers.entry(path).or_insert(self.count);
-        self.count = self.count.max(number + 1);
-        self.last = Some((path, number));
-        number
+    }
+
+    fn number(&mut self, path: &'a str) -> u32 {
+        // Tensors of one module mostly follow each other.
+        if self.paths.get(self.last as usize) == Some(&path) {
+            return self.last;
+        }
+        let Self {
+            paths,
+            table,
+            hasher,
+            ..
+        } = self;
+        let hash = hasher.hash_one(path);
+        let found = table.find(hash, |at| paths[*at as usize] == path).copied();
+        self.last = found.unwrap_or_else(|| {
+            let new = paths.len() as u32;
+            table.insert_unique(hash, new, |at| hasher.hash_one(paths[*at as usize]));
+            paths.push(path);
+            new
+        });
+        self.last
     }
 }
 
-/// Names are given once, and no sum that is taken later overflows.
-fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
+/// The names of the tensors, if they are given once and no sum that is taken later overflows.
+fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
     let duplicate = |what, name: &str| Error::Duplicate {
         what,
         name: name.to_string(),
@@ -270,12 +313,13 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
             .ok_or_else(|| too_large(&block.name))?;
     }
     let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
-    let mut names = HashSet::with_capacity(count);
+    let bytes = tree.tensors().map(|tensor| tensor.name.len()).sum();
+    let mut names = Names::with_capacity(count, bytes);
     // The budget that would do is at most: everything, three times the largest unit, and the needs.
     let mut largest = 0;
     let (mut held, mut stored) = (0u64, 0u64);
     for tensor in tree.tensors() {
-        if !names.insert(tensor.name.as_str()) {
+        if !names.add(&tensor.name) {
             return Err(duplicate("tensor", &tensor.name));
         }
         largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
@@ -296,7 +340,7 @@ fn check(tree: &Tree, options: &Options) -> Result<(), Error> {
             return Err(too_large(&tensor.name));
         }
     }
-    Ok(())
+    Ok(names)
 }
 
 impl Tensor {

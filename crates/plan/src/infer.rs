@@ -134,7 +134,7 @@ pub fn from_assignment(
     if let Some(last) = scene.rooms.gpus.len().checked_sub(1) {
         for streaming in [Streaming::Prefill(last), Streaming::Both(last)] {
             let other = fixed(&scene, budget, tiers.clone(), streaming);
-            let score = |placement| -> Score { scene.score(placement) };
+            let score = |placement: &Placement| -> Score { scene.score(&placement.blocks) };
             best = match (best, other) {
                 (Ok(best), Ok(other)) if score(&other).beats(&score(&best)) => Ok(other),
                 (Err(_), Ok(other)) => Ok(other),

@@ -48,6 +48,7 @@ mod groups;
 mod infer;
 mod manual;
 mod modules;
+mod names;
 mod nearest;
 mod needs;
 mod options;

@@ -48,7 +48,7 @@ pub(crate) enum CpuRoom {
 }
 
 /// Which phases compute on a GPU what lies in main memory or on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Streaming {
     /// None: it is computed where it lies.
     None,
@@ -140,25 +140,24 @@ impl<'a> Scene<'a> {
         fit: &Fit,
         streaming: Streaming,
     ) -> Placement {
-        let blocks = self.tree.blocks.len();
-        let reads = fit.reads(&self.groups, blocks);
-        let mut placed: Vec<Placed> = (0..blocks)
-            .map(|block| {
-                let (decode_on, prefill_on) = match holding[block] {
+        let reads = fit.reads(&self.groups, self.tree.blocks.len());
+        let mut placed: Vec<Placed> = (holding.iter().zip(reads).enumerate())
+            .map(|(block, (holding, reads))| {
+                let (decode_on, prefill_on) = match *holding {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
                     None => self.executors(block, streaming),
                 };
                 Placed {
                     decode_on,
                     prefill_on,
-                    reads: reads[block],
+                    reads,
                     upload: 0,
                 }
             })
             .collect();
         for (group, tier) in self.groups.groups.iter().zip(&tiers) {
             for one in group.uses() {
-                let block = &mut placed[one.block];
+                let block = &mut placed[one.block()];
                 let gpu = block.gpu();
                 if gpu.is_some() && gpu != Some(*tier) {
                     block.upload = block.upload.saturating_add(one.bytes);
@@ -189,7 +188,7 @@ impl<'a> Scene<'a> {
         for (group, tier) in self.groups.groups.iter().zip(tiers) {
             let Tier::Gpu(number) = *tier else { continue };
             for one in group.uses() {
-                let held = &mut held[one.block];
+                let held = &mut held[one.block()];
                 match held.iter_mut().find(|(gpu, _)| *gpu == number) {
                     Some((_, bytes)) => *bytes = bytes.saturating_add(group.bytes),
                     None => held.push((number, group.bytes)),
@@ -204,11 +203,11 @@ impl<'a> Scene<'a> {
             .collect()
     }
 
-    /// How long passes take with it.
-    pub(crate) fn score(&self, placement: &Placement) -> Score {
+    /// How long passes take with blocks that are placed like this.
+    pub(crate) fn score(&self, blocks: &[Placed]) -> Score {
         let mut score = Score::default();
         let mut devices: Vec<Tier> = Vec::new();
-        for (at, block) in placement.blocks.iter().enumerate() {
+        for (at, block) in blocks.iter().enumerate() {
             let (decode, prefill) = times(&self.costs, self.figures(), at, block);
             score.decode += decode.seconds;
             score.prefill += prefill.seconds;

@@ -31,7 +31,9 @@ impl Order {
         order.sort_by_key(|at| {
             let group = &groups.groups[*at];
             let first = group.uses().find(|one| one.unit > 0);
-            first.map_or((true, 0, *at), |one| (false, turn(one.block), one.tensor))
+            first.map_or((true, 0, *at), |one| {
+                (false, turn(one.block()), one.tensor())
+            })
         });
         Self(order)
     }
@@ -40,30 +42,29 @@ impl Order {
     /// that those first chosen lie far apart. What streams is then spread too, so that the disk reads on while
     /// resident weights compute. Tables that are read by single rows come last.
     pub(crate) fn spread(groups: &Groups) -> Self {
-        let mut by_block: Vec<_> = movable(groups)
-            .map(|at| {
-                let group = &groups.groups[at];
-                let first = group.uses().find(|one| one.unit > 0);
-                (first.map(|one| one.block), Reverse(group.footprint), at)
-            })
-            .collect();
-        by_block.sort_unstable();
-        let mut turn = (None, 0u32);
-        let mut turns: Vec<_> = by_block
-            .into_iter()
-            .map(|(block, _, at)| {
-                turn = match turn {
-                    (last, turn) if last == block => (last, turn + 1),
-                    _ => (block, 0),
-                };
-                match block {
-                    Some(block) => (false, turn.1, block.reverse_bits(), at),
-                    None => (true, 0, 0, at),
-                }
-            })
-            .collect();
-        turns.sort_unstable();
-        Self(turns.into_iter().map(|(.., at)| at).collect())
+        let mut tables = Vec::new();
+        let mut by_block: Vec<(usize, Reverse<u64>, usize)> = Vec::new();
+        for at in movable(groups) {
+            let group = &groups.groups[at];
+            match group.uses().find(|one| one.unit > 0) {
+                Some(first) => by_block.push((first.block(), Reverse(group.footprint), at)),
+                None => tables.push(at),
+            }
+        }
+        // Groups come by block already, but for those that are shared; and most of a block are equal.
+        by_block.sort();
+        let mut blocks: Vec<&[_]> = by_block.chunk_by(|a, b| a.0 == b.0).collect();
+        blocks.sort_by_key(|block| block[0].0.reverse_bits());
+        let mut order = Vec::with_capacity(by_block.len() + tables.len());
+        for turn in 0.. {
+            blocks.retain(|block| block.len() > turn);
+            if blocks.is_empty() {
+                break;
+            }
+            order.extend(blocks.iter().map(|block| block[turn].2));
+        }
+        order.extend(tables);
+        Self(order)
     }
 
     /// How many groups it has.
@@ -87,46 +88,139 @@ impl Order {
         room: &Room,
         inside: impl Fn(usize) -> bool,
     ) -> Result<Fit, Demand> {
+        let mut walk = Walk::new(self, groups, room, inside);
+        match room.memory {
+            None => Ok(Fit::default()),
+            Some(memory) => {
+                walk.to(memory)?;
+                Ok(walk.fit(memory))
+            }
+        }
+    }
+
+    /// What each of `blocks` blocks reads with so much memory, from the largest memory to the least; nothing where nothing fits. It is
+    /// found in one go.
+    pub(crate) fn reads<'a>(
+        &'a self,
+        groups: &'a Groups,
+        blocks: usize,
+        min_ring: u64,
+        memories: impl Iterator<Item = u64> + 'a,
+    ) -> impl Iterator<Item = Option<Vec<Reads>>> + 'a {
+        let room = Room {
+            memory: None,
+            disk: None,
+            min_ring,
+        };
+        let mut walk = Walk::new(self, groups, &room, |_| true);
+        let mut reads = vec![Reads::default(); blocks];
+        let mut counted = 0;
+        memories.map(move |memory| {
+            walk.to(memory).ok()?;
+            for at in &walk.streamed[counted..] {
+                for one in groups.groups[*at].uses() {
+                    reads[one.block()].streamed += one.stored;
+                }
+            }
+            counted = walk.streamed.len();
+            let mut reads = reads.clone();
+            let (_, keeps) = walk.ring(memory);
+            keep(groups, walk.streamed.iter().rev(), keeps, &mut reads);
+            Some(reads)
+        })
+    }
+}
+
+/// The way from all that is resident to what fits: groups leave in an order's reverse.
+struct Walk<'a, I> {
+    groups: &'a Groups,
+    disk: Option<u64>,
+    /// What has not left.
+    rest: I,
+    demand: Demand,
+    cheapest: Demand,
+    streaming: Streamed,
+    on_disk: u64,
+    /// What has left.
+    streamed: Vec<usize>,
+}
+
+impl<'a> Walk<'a, ()> {
+    fn new<F: Fn(usize) -> bool>(
+        order: &'a Order,
+        groups: &'a Groups,
+        room: &Room,
+        inside: F,
+    ) -> Walk<'a, impl Iterator<Item = usize> + use<'a, F>> {
         let all = groups.groups.iter().enumerate();
         let resident = all.filter(|(at, _)| inside(*at));
-        let mut demand = Demand {
+        let demand = Demand {
             resident: resident.map(|(_, group)| group.footprint).sum(),
             ring: 0,
         };
-        let Some(memory) = room.memory else {
-            return Ok(Fit::default());
-        };
-        let mut cheapest = demand;
-        let mut streaming = Streamed::new(groups, room.min_ring);
-        let mut on_disk = 0u64;
-        let mut streamed = Vec::new();
-        let mut rest = self.0.iter().rev().filter(|at| inside(**at));
-        while demand.sum() > memory {
-            if demand.sum() < cheapest.sum() {
-                cheapest = demand;
-            }
-            let Some(at) = rest.next() else {
-                return Err(cheapest);
-            };
-            let group = &groups.groups[*at];
-            on_disk += group.bytes;
-            if room.disk.is_some_and(|most| on_disk > most) {
-                return Err(cheapest);
-            }
-            streamed.push(*at);
-            streaming.add(group);
-            demand.resident -= group.footprint;
-            demand.ring = streaming.ring();
-        }
-        streamed.reverse();
-        let left = (memory - demand.resident) / PAGE * PAGE;
-        Ok(Fit::new(
+        Walk {
             groups,
-            streamed,
-            left.max(demand.ring),
-            &streaming,
-        ))
+            disk: room.disk,
+            rest: order.0.iter().rev().copied().filter(move |at| inside(*at)),
+            demand,
+            cheapest: demand,
+            streaming: Streamed::new(groups, room.min_ring),
+            on_disk: 0,
+            streamed: Vec::new(),
+        }
     }
+}
+
+impl<I: Iterator<Item = usize>> Walk<'_, I> {
+    /// Goes on until what has not left fits into so much memory, together with the ring of the others.
+    fn to(&mut self, memory: u64) -> Result<(), Demand> {
+        while self.demand.sum() > memory {
+            if self.demand.sum() < self.cheapest.sum() {
+                self.cheapest = self.demand;
+            }
+            let Some(at) = self.rest.next() else {
+                return Err(self.cheapest);
+            };
+            let group = &self.groups.groups[at];
+            self.on_disk += group.bytes;
+            if self.disk.is_some_and(|most| self.on_disk > most) {
+                return Err(self.cheapest);
+            }
+            self.streamed.push(at);
+            self.streaming.add(group);
+            self.demand.resident -= group.footprint;
+            self.demand.ring = self.streaming.ring();
+        }
+        Ok(())
+    }
+
+    /// The ring in so much memory, where the walk has come to, and what it keeps.
+    fn ring(&self, memory: u64) -> (u64, u64) {
+        let left = (memory - self.demand.resident) / PAGE * PAGE;
+        ring(left.max(self.demand.ring), &self.streaming)
+    }
+
+    fn fit(self, memory: u64) -> Fit {
+        let (ring, keeps) = self.ring(memory);
+        let mut streamed = self.streamed;
+        streamed.reverse();
+        Fit {
+            streamed,
+            ring,
+            keeps,
+        }
+    }
+}
+
+/// The ring of at most `memory` bytes, and what of it holds weights from one pass to the next.
+fn ring(memory: u64, streaming: &Streamed) -> (u64, u64) {
+    let ring = memory.min(streaming.useful_ring());
+    let keeps = match ring == streaming.useful_ring() {
+        true => u64::MAX,
+        // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
+        false => ring - streaming.ring(),
+    };
+    (ring, keeps)
 }
 
 /// Groups that need not stay.
@@ -181,15 +275,11 @@ impl Fit {
         streaming: &Streamed,
     ) -> Self {
         debug_assert!(streamed.iter().all(|at| *at < groups.groups.len()));
-        let ring = memory.min(streaming.useful_ring());
+        let (ring, keeps) = ring(memory, streaming);
         Self {
             streamed,
             ring,
-            keeps: match ring == streaming.useful_ring() {
-                true => u64::MAX,
-                // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
-                false => ring - streaming.ring(),
-            },
+            keeps,
         }
     }
 
@@ -197,21 +287,37 @@ impl Fit {
     /// as stored.
     pub(crate) fn reads(&self, groups: &Groups, blocks: usize) -> Vec<Reads> {
         let mut reads = vec![Reads::default(); blocks];
-        let mut keeps = self.keeps;
-        for group in self.streamed.iter().map(|at| &groups.groups[*at]) {
-            let kept = match group.streams() {
-                true => group.footprint.min(keeps),
-                false => 0,
-            };
-            if keeps != u64::MAX {
-                keeps -= kept;
-            }
-            for one in group.uses() {
-                reads[one.block].streamed += one.stored;
-                reads[one.block].kept += share(group, one.stored, kept);
+        for at in &self.streamed {
+            for one in groups.groups[*at].uses() {
+                reads[one.block()].streamed += one.stored;
             }
         }
+        keep(groups, self.streamed.iter(), self.keeps, &mut reads);
         reads
+    }
+}
+
+/// Adds to what blocks read what a ring keeps of it that has room for `keeps` bytes.
+fn keep<'a>(
+    groups: &Groups,
+    mut streamed: impl Iterator<Item = &'a usize>,
+    mut keeps: u64,
+    reads: &mut [Reads],
+) {
+    while keeps > 0
+        && let Some(at) = streamed.next()
+    {
+        let group = &groups.groups[*at];
+        let kept = match group.streams() {
+            true => group.footprint.min(keeps),
+            false => 0,
+        };
+        if keeps != u64::MAX {
+            keeps -= kept;
+        }
+        for one in group.uses() {
+            reads[one.block()].kept += share(group, one.stored, kept);
+        }
     }
 }
 

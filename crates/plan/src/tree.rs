@@ -105,6 +105,11 @@ pub(crate) fn round_up(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE).saturating_mul(PAGE)
 }
 
+/// The path of the module that holds the tensor of this name.
+pub(crate) fn holder(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(holder, _)| holder)
+}
+
 impl Tensor {
     /// The memory of the largest unit that streaming it takes, in bytes; zero if it takes none of the
     /// ring.
@@ -132,11 +137,6 @@ impl Tensor {
             }
             _ => self.unit(tile_bytes),
         }
-    }
-
-    /// The path of the module that holds it.
-    pub(crate) fn holder(&self) -> &str {
-        self.name.rsplit_once('.').map_or("", |(holder, _)| holder)
     }
 
     /// Bytes that each pass reads if it is streamed.

@@ -1,7 +1,7 @@
 //! Runs of blocks on GPUs: for each number of blocks the fastest way to cover them.
 
-use crate::Tier;
 use crate::placement::{Scene, Streaming};
+use crate::{Processor, Tier};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ pub(super) fn items(scene: &Scene<'_>) -> (Vec<Item>, Vec<usize>) {
             group
                 .uses()
                 .next()
-                .map_or(0, |one| item_of_block[one.block])
+                .map_or(0, |one| item_of_block[one.block()])
         })
         .collect();
     for (group, item) in scene.groups.groups.iter().zip(&item_of) {
@@ -70,6 +70,22 @@ impl Cost {
     }
 }
 
+/// What each block takes on each GPU, these by their places in [`Rooms::gpus`](crate::placement::Rooms).
+pub(super) struct Speeds(Vec<Vec<Cost>>);
+
+impl Speeds {
+    pub(super) fn new(scene: &Scene<'_>) -> Self {
+        let of = |on: &Processor| {
+            let costs = &scene.costs;
+            let blocks = 0..scene.tree.blocks.len();
+            let cost = |block| Cost(costs.decode(block, on), costs.prefill(block, on), 0);
+            blocks.map(cost).collect()
+        };
+        let gpus = scene.rooms.gpus.iter();
+        Self(gpus.map(|gpu| of(&gpu.figures.processor)).collect())
+    }
+}
+
 /// The fastest runs for each number of items, from the first of a sequence on.
 pub(super) struct Runs {
     order: Vec<usize>,
@@ -81,13 +97,14 @@ pub(super) struct Runs {
 
 impl Runs {
     /// The runs of GPUs in `order` (places in [`Rooms::gpus`](crate::placement::Rooms)), of which the last also computes what
-    /// is streamed to it.
+    /// is streamed to it; `executors` says where blocks compute that are on no GPU.
     pub(super) fn new(
         scene: &Scene<'_>,
+        speeds: &Speeds,
         items: &[Item],
         sequence: &[usize],
         order: &[usize],
-        streaming: Streaming,
+        (streaming, executors): (Streaming, &[(Tier, Tier)]),
     ) -> Self {
         let count = sequence.len();
         // What items up to each one take on any GPU.
@@ -105,12 +122,12 @@ impl Runs {
             beside[*item] = false;
         }
         for (item, _) in items.iter().zip(beside).filter(|(_, beside)| *beside) {
-            let (seconds, cache) = remaining(scene, item, streaming);
+            let (seconds, cache) = remaining(scene, item, executors);
             rest[count] += seconds;
             caches[count] += cache;
         }
         for at in (0..count).rev() {
-            let (seconds, cache) = remaining(scene, &items[sequence[at]], streaming);
+            let (seconds, cache) = remaining(scene, &items[sequence[at]], executors);
             rest[at] = rest[at + 1] + seconds;
             caches[at] = caches[at + 1] + cache;
         }
@@ -123,10 +140,7 @@ impl Runs {
             for (at, item) in sequence.iter().enumerate() {
                 sums[at + 1] = sums[at];
                 for block in &items[*item].blocks {
-                    let on = &room.figures.processor;
-                    let costs = &scene.costs;
-                    let cost = Cost(costs.decode(*block, on), costs.prefill(*block, on), 0);
-                    sums[at + 1] = sums[at + 1].plus(cost);
+                    sums[at + 1] = sums[at + 1].plus(speeds.0[*gpu][*block]);
                 }
             }
             let is_streamed_to = streaming.gpu() == Some(*gpu);
@@ -209,10 +223,10 @@ impl Runs {
 }
 
 /// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is streamed to.
-fn remaining(scene: &Scene<'_>, item: &Item, streaming: Streaming) -> (f64, u64) {
+fn remaining(scene: &Scene<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
     let (mut seconds, mut cache) = (0.0, 0u64);
     for block in &item.blocks {
-        match scene.executors(*block, streaming).0 {
+        match executors[*block].0 {
             Tier::Gpu(number) => {
                 let gpu = scene.figures().gpu(number);
                 let upload = scene.costs.upload(scene.costs.weights(*block), &gpu);

@@ -58,7 +58,7 @@ impl TryFrom<Unchecked> for DeviceMap {
             total_bytes: map.total_bytes,
             streamed_bytes: map.streamed_bytes,
             blocks: map.blocks,
-            tensors: map.tensors,
+            tensors: map.tensors.into(),
         })
     }
 }
@@ -192,5 +192,177 @@ impl Unchecked {
             sum(self.blocks.iter().map(|block| block.bytes)).is_some(),
             || "its blocks have more bytes than 64 bits can say".to_string(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Block, Budget, DeviceMap, Options, Tensor, Tree, infer};
+    use serde_json::{Value, json};
+
+    /// A map of two blocks, one of them streamed.
+    fn written() -> Value {
+        let block = |name: &str| Block {
+            name: name.to_string(),
+            class: "Linear".to_string(),
+            tensors: vec![Tensor {
+                name: format!("{name}.w"),
+                bytes: 1 << 20,
+                stored_bytes: 1 << 20,
+                ..Tensor::default()
+            }],
+            ..Block::default()
+        };
+        let tree = Tree {
+            blocks: vec![block("a"), block("b"), block("c"), block("d")],
+            ..Tree::default()
+        };
+        let budget = Budget::parse("cpu=3500000").unwrap();
+        let map = infer(&tree, &budget, &Options::default()).unwrap();
+        assert!(map.streamed_bytes() > 0 && map.resident_bytes() > 0);
+        serde_json::to_value(map).unwrap()
+    }
+
+    fn error(json: &str) -> String {
+        serde_json::from_str::<DeviceMap>(json)
+            .unwrap_err()
+            .to_string()
+    }
+
+    /// The error with `value` at such a place.
+    fn with(place: &str, value: Value) -> String {
+        let mut json = written();
+        *json.pointer_mut(place).expect(place) = value;
+        error(&json.to_string())
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let json = written();
+        let map: DeviceMap = serde_json::from_value(json.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&map).unwrap(), json);
+        let again: DeviceMap = serde_json::from_value(json).unwrap();
+        assert_eq!(map, again);
+    }
+
+    #[test]
+    fn sums_that_overflow_are_refused() {
+        for place in ["/tiers/0/activations", "/tiers/1/other"] {
+            let error = with(place, json!(u64::MAX));
+            assert!(error.contains("more than 64 bits can say"), "{error}");
+        }
+        let mut json = written();
+        json["needs"]["process"] = json!(u64::MAX);
+        json["needs"]["overflow"] = json!(1);
+        let text = error(&json.to_string());
+        assert!(
+            text.contains("other needs does not agree with its tiers"),
+            "{text}"
+        );
+        let mut json = written();
+        for block in 0..2 {
+            json["blocks"][block]["bytes"] = json!(u64::MAX);
+        }
+        let text = error(&json.to_string());
+        assert!(
+            text.contains("blocks have more bytes than 64 bits"),
+            "{text}"
+        );
+        let mut json = written();
+        for block in 0..2 {
+            json["blocks"][block]["streamed_bytes"] = json!(u64::MAX);
+        }
+        let text = error(&json.to_string());
+        assert!(text.contains("streamed_bytes is not the sum"), "{text}");
+    }
+
+    #[test]
+    fn sums_that_do_not_agree_are_refused() {
+        let says = [
+            ("/ring_bytes", "ring_bytes does not agree"),
+            ("/resident_footprint", "resident_footprint does not agree"),
+            ("/needs/kv_cache", "needs.kv_cache does not agree"),
+            ("/needs/activations", "needs.activations does not agree"),
+            ("/needs/readers", "other needs does not agree"),
+            ("/total_bytes", "total_bytes less resident_bytes does not"),
+            // More is resident than there is.
+            (
+                "/resident_bytes",
+                "total_bytes less resident_bytes does not",
+            ),
+            ("/streamed_bytes", "streamed_bytes is not the sum"),
+            ("/budget/cpu", "cpu has a budget of 3500000 bytes in one"),
+            ("/blocks/0/resident_bytes", "more of block `a` is resident"),
+            ("/blocks/0/kept_bytes", "keeps more of block `a`"),
+            ("/blocks/0/upload_bytes", "`a` is copied to a GPU"),
+        ];
+        for (place, reason) in says {
+            let error = with(place, json!(1u64 << 40));
+            assert!(
+                error.starts_with("this is no device map") && error.contains(reason),
+                "{place}: {error}"
+            );
+        }
+        let mut json = written();
+        for place in ["/tiers/0/budget", "/budget/cpu"] {
+            *json.pointer_mut(place).expect(place) = json!(1000);
+        }
+        let text = error(&json.to_string());
+        assert!(text.contains("more than its budget of 1000"), "{text}");
+    }
+
+    #[test]
+    fn tiers_that_are_none_are_refused() {
+        for tier in ["tpu0", "gpu", "gpu+1", "CPU", "", "gpu99999999999999999999"] {
+            for place in ["/tensors/a.w", "/blocks/0/tier", "/tiers/0/tier"] {
+                let error = with(place, json!(tier));
+                assert!(error.contains(&format!("`{tier}`")), "{place}: {error}");
+            }
+        }
+        // Those that may be are not all there.
+        for place in ["/blocks/1/tier", "/blocks/1/decode_on"] {
+            let error = with(place, json!("gpu7"));
+            assert!(
+                error.contains("block `b` is on gpu7, which is not among its tiers"),
+                "{error}"
+            );
+        }
+        let absent = with("/tensors/b.w", json!("gpu7"));
+        assert!(absent.contains("tensor `b.w` is on gpu7"), "{absent}");
+        let on_disk = with("/tensors/b.w", json!("disk"));
+        assert!(on_disk.contains("write `streamed`"), "{on_disk}");
+        let computes = with("/blocks/2/prefill_on", json!("disk"));
+        assert!(
+            computes.contains("`c` cannot compute on disk"),
+            "{computes}"
+        );
+        let none = with("/tiers", json!([]));
+        assert!(none.contains("lack cpu and disk"), "{none}");
+        let mut json = written();
+        json["tiers"].as_array_mut().unwrap().reverse();
+        let text = error(&json.to_string());
+        assert!(text.contains("not in order"), "{text}");
+    }
+
+    #[test]
+    fn what_comes_twice_is_refused() {
+        let json = written().to_string();
+        for (once, name) in [(r#""tensors":{"#, "b.w"), (r#""budget":{"#, "cpu")] {
+            let value = match name {
+                "cpu" => "7",
+                _ => r#""cpu""#,
+            };
+            let twice = json.replacen(once, &format!(r#"{once}"{name}":{value},"#), 1);
+            assert_ne!(twice, json);
+            let text = error(&twice);
+            assert!(text.contains(&format!("`{name}` comes twice")), "{text}");
+        }
+        let text = with("/blocks/1/name", json!("a"));
+        assert!(text.contains("two blocks named `a`"), "{text}");
+        let mut json = written();
+        let first = json["tiers"][0].clone();
+        json["tiers"].as_array_mut().unwrap().insert(0, first);
+        let text = error(&json.to_string());
+        assert!(text.contains("not in order, each once"), "{text}");
     }
 }

@@ -213,12 +213,17 @@ impl<'a> Modules<'a> {
             }
         }
         let classes = tree.classes.iter();
+        let mut with_modules = None;
         for (path, class) in classes.filter(|(path, _)| !path.is_empty()) {
             let whole = no_split.contains(class.as_str());
             let around = path.rfind('.').unwrap_or(0);
-            let (holder, found) = paths.find(&path[..around]);
             // Modules beside others that are known need not be looked for.
+            if with_modules == Some(&path[..around]) && !whole {
+                continue;
+            }
+            let (holder, found) = paths.find(&path[..around]);
             if found && self.nodes[node(holder)].has_modules && !whole {
+                with_modules = Some(&path[..around]);
                 continue;
             }
             let module = found.then(|| paths.inner(holder, around, path)).flatten();

@@ -31,6 +31,8 @@ pub(super) struct Part<'a> {
     /// The number of the next of the first few modules that its parent holds.
     next: u32,
     pub(super) kind: Kind,
+    /// Whether it holds more than a few modules.
+    has_many: bool,
 }
 
 /// Where the paths of modules end in the path of something in them.
@@ -81,6 +83,7 @@ impl<'a> Paths<'a> {
             first: NONE,
             next: NONE,
             kind,
+            has_many: false,
         });
         self.parts.len() as u32 - 1
     }
@@ -106,32 +109,35 @@ impl<'a> Paths<'a> {
 
     /// The module of this path that a module with a path of `around` bytes holds, if there is one.
     pub(super) fn inner(&self, module: u32, around: usize, path: &str) -> Option<u32> {
-        match self.among_few(module, path) {
-            Ok(inner) => Some(inner),
-            Err((_, FEW)) => self.many.get(&(module, part(path, around))).copied(),
-            Err(_) => None,
+        let of_many = self.of_many(module, around, path);
+        of_many.or_else(|| self.among_few(module, path).ok())
+    }
+
+    /// The same, if it is none of the first few.
+    fn of_many(&self, module: u32, around: usize, path: &str) -> Option<u32> {
+        if !self.parts[module as usize].has_many {
+            return None;
         }
+        self.many.get(&(module, part(path, around))).copied()
     }
 
     /// The module of this path that a module with a path of `around` bytes holds. If it is not there yet it is added.
     fn inner_or_new(&mut self, module: u32, around: usize, path: &'a str) -> u32 {
-        let new = self.parts.len() as u32;
-        let inner = match self.among_few(module, path) {
-            Ok(inner) => inner,
-            Err((_, FEW)) => *self.many.entry((module, part(path, around))).or_insert(new),
-            Err((NONE, _)) => {
-                self.parts[module as usize].first = new;
-                new
-            }
-            Err((last, _)) => {
-                self.parts[last as usize].next = new;
-                new
-            }
-        };
-        if inner == new {
-            self.push(path, module, Kind::Module, 0);
+        // Where there are many, most are not among the first few.
+        if let Some(inner) = self.of_many(module, around, path) {
+            return inner;
         }
-        inner
+        let new = self.parts.len() as u32;
+        match self.among_few(module, path) {
+            Ok(inner) => return inner,
+            Err((_, FEW)) => {
+                self.parts[module as usize].has_many = true;
+                self.many.insert((module, part(path, around)), new);
+            }
+            Err((NONE, _)) => self.parts[module as usize].first = new,
+            Err((last, _)) => self.parts[last as usize].next = new,
+        }
+        self.push(path, module, Kind::Module, 0)
     }
 
     /// The module that holds a tensor of this path; those around it that are not there yet are added.
