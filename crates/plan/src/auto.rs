@@ -81,8 +81,8 @@ fn seconds_in<'a>(
     order: &'a Order,
     memories: &'a [u64],
 ) -> impl Iterator<Item = Option<f64>> + 'a {
-    let (blocks, min_ring) = (scene.tree.blocks.len(), scene.options.min_ring);
-    let reads = order.reads(&scene.groups, blocks, min_ring, memories.iter().copied());
+    let min_ring = scene.options.min_ring;
+    let reads = order.reads(&scene.groups, min_ring, memories.iter().copied());
     reads.map(|reads| Some(scene.score(&on_cpu(reads?)).decode))
 }
 
@@ -207,13 +207,7 @@ struct Search<'a> {
 }
 
 /// What fits in each order.
-type Fits = Vec<Result<Rc<Solved>, Lack>>;
-
-/// What stays in main memory, and what blocks read then.
-struct Solved {
-    fit: Fit,
-    reads: Vec<Reads>,
-}
+type Fits = Vec<Result<Rc<Fit>, Lack>>;
 
 /// How blocks are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -273,7 +267,7 @@ impl<'a> Search<'a> {
             }
         }
         candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
-        let mut best: Option<(Score, usize, usize, Rc<Solved>)> = None;
+        let mut best: Option<(Score, usize, usize, Rc<Fit>)> = None;
         let mut lack: Option<Lack> = None;
         for (least, at, covered) in candidates {
             if let Some((score, ..)) = &best
@@ -300,7 +294,7 @@ impl<'a> Search<'a> {
             }
         }
         match (best, lack) {
-            (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit.fit)),
+            (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit)),
             (None, Some(lack)) => Err(lack.error(self.scene)),
             // Covering nothing is always one of the candidates.
             (None, None) => Err(Lack {
@@ -413,12 +407,8 @@ impl<'a> Search<'a> {
         let fits = self.fits.entry(key).or_insert_with(|| {
             let inside = item_of.iter().map(|item| !outside[*item]).collect();
             let rest = Rest { scene, inside };
-            let solved = |fit: Fit| {
-                let reads = fit.reads(&scene.groups, scene.tree.blocks.len());
-                Rc::new(Solved { fit, reads })
-            };
             let fits = orders.iter().map(|order| rest.fit(order, kv_cache));
-            fits.map(|fit| fit.map(solved)).collect()
+            fits.map(|fit| fit.map(Rc::new)).collect()
         });
         fits.clone()
     }

@@ -140,8 +140,7 @@ impl<'a> Scene<'a> {
         fit: &Fit,
         streaming: Streaming,
     ) -> Placement {
-        let reads = fit.reads(&self.groups, self.tree.blocks.len());
-        let mut placed: Vec<Placed> = (holding.iter().zip(reads).enumerate())
+        let mut placed: Vec<Placed> = (holding.iter().zip(&fit.reads).enumerate())
             .map(|(block, (holding, reads))| {
                 let (decode_on, prefill_on) = match *holding {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
@@ -150,7 +149,7 @@ impl<'a> Scene<'a> {
                 Placed {
                     decode_on,
                     prefill_on,
-                    reads,
+                    reads: *reads,
                     upload: 0,
                 }
             })

@@ -90,7 +90,10 @@ impl Order {
     ) -> Result<Fit, Demand> {
         let mut walk = Walk::new(self, groups, room, inside);
         match room.memory {
-            None => Ok(Fit::default()),
+            None => Ok(Fit {
+                reads: walk.streamed_of,
+                ..Fit::default()
+            }),
             Some(memory) => {
                 walk.to(memory)?;
                 Ok(walk.fit(memory))
@@ -98,12 +101,11 @@ impl Order {
         }
     }
 
-    /// What each of `blocks` blocks reads with so much memory, from the largest memory to the least; nothing where nothing fits. It is
+    /// What each block reads with so much memory, from the largest memory to the least; nothing where nothing fits. It is
     /// found in one go.
     pub(crate) fn reads<'a>(
         &'a self,
         groups: &'a Groups,
-        blocks: usize,
         min_ring: u64,
         memories: impl Iterator<Item = u64> + 'a,
     ) -> impl Iterator<Item = Option<Vec<Reads>>> + 'a {
@@ -113,20 +115,9 @@ impl Order {
             min_ring,
         };
         let mut walk = Walk::new(self, groups, &room, |_| true);
-        let mut reads = vec![Reads::default(); blocks];
-        let mut counted = 0;
         memories.map(move |memory| {
             walk.to(memory).ok()?;
-            for at in &walk.streamed[counted..] {
-                for one in groups.groups[*at].uses() {
-                    reads[one.block()].streamed += one.stored;
-                }
-            }
-            counted = walk.streamed.len();
-            let mut reads = reads.clone();
-            let (_, keeps) = walk.ring(memory);
-            keep(groups, walk.streamed.iter().rev(), keeps, &mut reads);
-            Some(reads)
+            Some(walk.reads(memory))
         })
     }
 }
@@ -143,6 +134,8 @@ struct Walk<'a, I> {
     on_disk: u64,
     /// What has left.
     streamed: Vec<usize>,
+    /// What each block reads of it if the ring keeps nothing.
+    streamed_of: Vec<Reads>,
 }
 
 impl<'a> Walk<'a, ()> {
@@ -167,6 +160,7 @@ impl<'a> Walk<'a, ()> {
             streaming: Streamed::new(groups, room.min_ring),
             on_disk: 0,
             streamed: Vec::new(),
+            streamed_of: vec![Reads::default(); groups.anchors.len()],
         }
     }
 }
@@ -188,6 +182,9 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
             }
             self.streamed.push(at);
             self.streaming.add(group);
+            for one in group.uses() {
+                self.streamed_of[one.block()].streamed += one.stored;
+            }
             self.demand.resident -= group.footprint;
             self.demand.ring = self.streaming.ring();
         }
@@ -200,14 +197,23 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
         ring(left.max(self.demand.ring), &self.streaming)
     }
 
+    /// What blocks read there.
+    fn reads(&self, memory: u64) -> Vec<Reads> {
+        let (_, keeps) = self.ring(memory);
+        let mut reads = self.streamed_of.clone();
+        keep(self.groups, self.streamed.iter().rev(), keeps, &mut reads);
+        reads
+    }
+
     fn fit(self, memory: u64) -> Fit {
-        let (ring, keeps) = self.ring(memory);
+        let (ring, _) = self.ring(memory);
+        let reads = self.reads(memory);
         let mut streamed = self.streamed;
         streamed.reverse();
         Fit {
             streamed,
             ring,
-            keeps,
+            reads,
         }
     }
 }
@@ -262,8 +268,8 @@ pub(crate) struct Fit {
     pub(crate) streamed: Vec<usize>,
     /// The size of the ring.
     pub(crate) ring: u64,
-    /// What of the ring holds weights from one pass to the next.
-    keeps: u64,
+    /// For each block what it reads from disk in each pass, and what of that the ring keeps. In bytes as stored.
+    pub(crate) reads: Vec<Reads>,
 }
 
 impl Fit {
@@ -276,24 +282,18 @@ impl Fit {
     ) -> Self {
         debug_assert!(streamed.iter().all(|at| *at < groups.groups.len()));
         let (ring, keeps) = ring(memory, streaming);
-        Self {
-            streamed,
-            ring,
-            keeps,
-        }
-    }
-
-    /// For each of `blocks` blocks what it reads from disk in each pass, and what of that the ring keeps. In bytes
-    /// as stored.
-    pub(crate) fn reads(&self, groups: &Groups, blocks: usize) -> Vec<Reads> {
-        let mut reads = vec![Reads::default(); blocks];
-        for at in &self.streamed {
+        let mut reads = vec![Reads::default(); groups.anchors.len()];
+        for at in &streamed {
             for one in groups.groups[*at].uses() {
                 reads[one.block()].streamed += one.stored;
             }
         }
-        keep(groups, self.streamed.iter(), self.keeps, &mut reads);
-        reads
+        keep(groups, streamed.iter(), keeps, &mut reads);
+        Self {
+            streamed,
+            ring,
+            reads,
+        }
     }
 }
 
