@@ -76,7 +76,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
 /// One line on how fast it should be.
 fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
     format!(
-        "predicted {} s per token, prompt {} s with loading (figures: {figures})",
+        "predicted {} s per token, prompt {} s with loading ({figures})",
         report::seconds(prediction.decode.seconds),
         report::seconds(prediction.first_pass_seconds),
     )

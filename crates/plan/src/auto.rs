@@ -168,7 +168,7 @@ impl Lack {
             ..options.needs
         };
         let budget = match scene.rooms.cpu {
-            CpuRoom::Bytes(bytes) => bytes.saturating_add(options.reserve),
+            CpuRoom::Bytes(_) => scene.rooms.given_cpu,
             CpuRoom::Unused | CpuRoom::Unbounded => 0,
         };
         if scene.rooms.disk.is_some() {

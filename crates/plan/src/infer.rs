@@ -501,6 +501,21 @@ mod tests {
     }
 
     #[test]
+    fn a_reserve_beyond_the_budget_is_refused_with_the_budget_as_given() {
+        let options = Options {
+            reserve: 100 * MIB,
+            ..Options::default()
+        };
+        let Err(Error::TooSmall(shortfall)) = infer(&model(), &cpu(50 * MIB), &options) else {
+            panic!("50 MiB were enough for a reserve of 100");
+        };
+        assert_eq!(shortfall.budget, 50 * MIB);
+        assert!(shortfall.least > 100 * MIB);
+        let map = infer(&model(), &cpu(shortfall.least), &options).unwrap();
+        assert!(map.memory_bytes() + 100 * MIB <= shortfall.least);
+    }
+
+    #[test]
     fn what_readers_need_counts_once() {
         let tree = Tree {
             staging_bytes: 1000,

@@ -21,6 +21,8 @@ pub(crate) struct Rooms {
     pub(crate) gpus: Vec<GpuRoom>,
     /// Main memory.
     pub(crate) cpu: CpuRoom,
+    /// The budget of main memory as it was given, in bytes; zero if none was.
+    pub(crate) given_cpu: u64,
     /// Weights that may be on disk alone; nothing if that is not bounded.
     pub(crate) disk: Option<u64>,
     /// What a GPU that weights are streamed to needs for that.
@@ -278,6 +280,7 @@ impl Rooms {
         Self {
             gpus,
             cpu,
+            given_cpu: budget.get(Tier::Cpu).unwrap_or(0),
             disk,
             gpu_ring,
         }
