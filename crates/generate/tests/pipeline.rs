@@ -8,6 +8,7 @@ use outsize_models::{Compute, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
 /// Reference fixtures of the models crate: tiny checkpoints with what transformers computed.
@@ -152,8 +153,12 @@ fn wide(folder: &Path, tied: bool, dtype: Dtype) {
     writer.finish().unwrap();
 }
 
+/// Held by tests of large models: a budget counts the whole process, what other tests hold included.
+static LARGE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn placement_never_changes_a_bit() {
+    let _alone = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
     for (tied, dtype) in [
         (false, Dtype::BF16),
         (true, Dtype::BF16),
@@ -303,6 +308,7 @@ fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
 
 #[test]
 fn rounded_activations_give_the_same_bits_wherever_weights_are() {
+    let _alone = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("model");
     wide(&folder, false, Dtype::BF16);
