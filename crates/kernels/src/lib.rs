@@ -15,7 +15,7 @@
 //! # The contract
 //!
 //! For `y = x · Wᵀ` with `x [m, k]` and `W [n, k]`, the bits of `y[i, j]` depend on the bits of row `i` of `x`, the
-//! bits of row `j` of `W` and the [`Isa`], **and on nothing else**: not on `m` or `n`, not on where the rows stand in
+//! bits of row `j` of `W`, the [`Isa`] and the [`Compute`], **and on nothing else**: not on `m` or `n`, not on where the rows stand in
 //! their matrices or in memory, not on the number of threads or how work is shared among them. So a product over a
 //! slice of the weight's rows is that slice of the whole product, and a sequence gives the same logits alone as in a
 //! batch. (The payload of a NaN is not part of the contract; that it is a NaN is.)
@@ -30,6 +30,9 @@
 //! `s = Σ |x[i, l] · W[j, l]|` the error of `y[i, j]` is at most `(k / 4 + 4) · 2⁻²³ · s`, barring overflow and
 //! underflow: a lane makes at most `k / 4` multiply-adds, of at most two roundings of `2⁻²⁴` each, and the tree at most
 //! four additions.
+//!
+//! Under [`Compute::Bf16`] activations are rounded to bf16 first, and the same holds for what they are rounded to. With weights in bf16
+//! and [`Isa::Avx512Bf16`], pairs of products are added in one instruction, which takes subnormal numbers for zero.
 
 pub mod cast;
 mod compute;

@@ -89,6 +89,10 @@ impl Grid {
     }
 
     /// The rows of all regions, each once.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "only loops of x86-64 take packed activations")
+    )]
     pub(super) fn row_blocks(&self) -> impl Iterator<Item = Range<usize>> {
         let Size { m, .. } = self.size;
         let height = self.height;

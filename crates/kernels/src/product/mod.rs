@@ -12,6 +12,10 @@ mod avx512;
 mod avx512bf16;
 mod element;
 mod grid;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only loops of x86-64 take packed activations")
+)]
 mod pack;
 mod portable;
 mod tile;
