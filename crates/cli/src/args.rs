@@ -265,7 +265,7 @@ pub enum EstimateDtype {
 /// `outsize estimate`.
 #[derive(ClapArgs, Debug)]
 pub struct EstimateArgs {
-    /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name[@revision], of which only headers are
+    /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or org/name@revision, of which only headers are
     /// fetched
     pub model: String,
     /// Types to keep the weights in, one row each

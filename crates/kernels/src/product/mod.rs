@@ -22,6 +22,7 @@ mod tile;
 
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
 use half::bf16;
 use rayon::prelude::*;
 
