@@ -79,13 +79,24 @@ pub struct PlaceArgs {
 pub enum StrategyArg {
     /// The placement with the least predicted time per token
     Auto,
-    /// Devices are filled one after the other
+    /// Devices are filled one after the other, as by Accelerate
     Sequential,
-    /// Each GPU gets about the same
+    /// Each GPU gets about the same, as by Accelerate
     Balanced,
     /// The same, with as little as possible on the first GPU
     #[value(name = "balanced_low_0")]
     BalancedLow0,
+}
+
+impl From<StrategyArg> for outsize::plan::Strategy {
+    fn from(kind: StrategyArg) -> Self {
+        match kind {
+            StrategyArg::Auto => Self::Auto,
+            StrategyArg::Sequential => Self::Sequential,
+            StrategyArg::Balanced => Self::Balanced,
+            StrategyArg::BalancedLow0 => Self::BalancedLow0,
+        }
+    }
 }
 
 /// Types of the KV cache.

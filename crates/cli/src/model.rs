@@ -1,6 +1,6 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{ModelArgs, PlaceArgs, StrategyArg};
+use crate::args::{ModelArgs, PlaceArgs};
 use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
@@ -9,7 +9,7 @@ use outsize::core::Planning;
 use outsize::generate::{ConfigText, Described, Pipeline, Settings, Step, describe, read_config};
 use outsize::machine::Provenance;
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
-use outsize::plan::{Budget, ManualMap, Strategy, Tier, Workload, parse_size};
+use outsize::plan::{Budget, ManualMap, Tier, Workload, parse_size};
 use std::io::Read;
 use std::path::Path;
 
@@ -104,12 +104,7 @@ pub fn planning(args: &ModelArgs, position: usize) -> Result<(Planning, Provenan
     let (figures, provenance) = cache::figures(&args.model);
     let reserve = reserve.as_deref().map(parse_size).transpose();
     let planning = Planning {
-        strategy: match strategy {
-            StrategyArg::Auto => Strategy::Auto,
-            StrategyArg::Sequential => Strategy::Sequential,
-            StrategyArg::Balanced => Strategy::Balanced,
-            StrategyArg::BalancedLow0 => Strategy::BalancedLow0,
-        },
+        strategy: (*strategy).into(),
         device_map: device_map.as_deref().map(manual).transpose()?,
         reserve_bytes: reserve
             .map_err(|error| Failure::usage(format!("--reserve: {error}")))?

@@ -1,7 +1,7 @@
 //! What can be asked of a plan.
 
-use crate::args::KvType;
-use clap::{Args, ValueEnum};
+use crate::args::{KvType, StrategyArg};
+use clap::Args;
 use std::path::PathBuf;
 
 /// `outsize plan`.
@@ -83,18 +83,4 @@ pub struct PurposeArgs {
     /// How fast the machine is: a JSON file with figures, such as machine.json of another one's `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,
-}
-
-/// Strategies.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StrategyArg {
-    /// The least predicted time per token
-    Auto,
-    /// Devices are filled one after the other, as by Accelerate
-    Sequential,
-    /// Each GPU gets about the same, as by Accelerate
-    Balanced,
-    /// The same, with as little as possible on the first GPU
-    #[value(name = "balanced_low_0")]
-    BalancedLow0,
 }

@@ -1,10 +1,10 @@
 //! Arguments made into what planners take, checked before anything is read.
 
-use super::args::{PlacingArgs, PurposeArgs, StrategyArg};
+use super::args::{PlacingArgs, PurposeArgs};
 use crate::error::Failure;
 use outsize::generate::{Described, Purpose};
 use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT};
-use outsize::plan::{Budget, Casts, Dtype, Figures, Options, Strategy, Tier, parse_size};
+use outsize::plan::{Budget, Casts, Dtype, Figures, Options, Tier, parse_size};
 
 /// Tokens of text and prompt that are planned for unless told otherwise.
 const CONTEXT: usize = 512;
@@ -29,12 +29,7 @@ pub fn placing(args: &PlacingArgs) -> Result<Options, Failure> {
         None => 0,
     };
     Ok(Options {
-        strategy: match args.strategy {
-            StrategyArg::Auto => Strategy::Auto,
-            StrategyArg::Sequential => Strategy::Sequential,
-            StrategyArg::Balanced => Strategy::Balanced,
-            StrategyArg::BalancedLow0 => Strategy::BalancedLow0,
-        },
+        strategy: args.strategy.into(),
         reserve,
         must_fit: args.must_fit,
         no_split: args.no_split.clone(),
