@@ -12,6 +12,7 @@ mod generation;
 mod hub;
 mod interrupt;
 mod logits;
+mod map_file;
 mod model;
 mod plan;
 mod progress;

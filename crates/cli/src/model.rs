@@ -5,12 +5,12 @@ use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
+use crate::map_file;
 use outsize::core::Planning;
 use outsize::generate::{ConfigText, Described, Pipeline, Settings, Step, describe, read_config};
 use outsize::machine::Provenance;
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
-use outsize::plan::{Budget, ManualMap, Tier, Workload, parse_size};
-use std::io::Read;
+use outsize::plan::{Budget, Tier, Workload, parse_size};
 use std::path::Path;
 
 /// Share of the available memory that is taken when no budget is given.
@@ -89,9 +89,6 @@ pub fn budget(args: &ModelArgs) -> Result<Budget, Failure> {
     Ok(budget)
 }
 
-/// The most of a device map that is read: no model has so many modules.
-const MAP_LIMIT: u64 = 64 << 20;
-
 /// How places are chosen, and where the figures of the prediction came from. `position` is that of a token in the middle of the
 /// answer.
 pub fn planning(args: &ModelArgs, position: usize) -> Result<(Planning, Provenance), Failure> {
@@ -105,7 +102,11 @@ pub fn planning(args: &ModelArgs, position: usize) -> Result<(Planning, Provenan
     let reserve = reserve.as_deref().map(parse_size).transpose();
     let planning = Planning {
         strategy: (*strategy).into(),
-        device_map: device_map.as_deref().map(manual).transpose()?,
+        device_map: device_map
+            .as_deref()
+            .map(map_file::read)
+            .transpose()
+            .map_err(Failure::Usage)?,
         reserve_bytes: reserve
             .map_err(|error| Failure::usage(format!("--reserve: {error}")))?
             .unwrap_or(0),
@@ -117,18 +118,6 @@ pub fn planning(args: &ModelArgs, position: usize) -> Result<(Planning, Provenan
         },
     };
     Ok((planning, provenance))
-}
-
-/// A device map in a file.
-fn manual(path: &Path) -> Result<ManualMap, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| {
-        Failure::usage(format!("--device-map {}: {error}", path.display()))
-    };
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAP_LIMIT).read_to_string(&mut text))
-        .map_err(|error| wrong(&error))?;
-    ManualMap::parse(&text).map_err(|error| wrong(&error))
 }
 
 /// What a model is opened for.

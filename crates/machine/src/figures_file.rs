@@ -1,12 +1,11 @@
 //! Figures of a machine in a file that somebody names: of another machine, or made up.
 
 use crate::calibration::check_figures;
+use crate::small_file::read_small;
 use crate::system::shown;
 use crate::{CALIBRATION_FILE, Error};
 use outsize_plan::Figures;
 use serde::Deserialize;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 /// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its blocks is small beside this.
@@ -28,7 +27,8 @@ pub fn read_figures(path: &Path) -> Result<Figures, Error> {
         path: path.to_owned(),
         reason,
     };
-    let text = read(path).map_err(|error| wrong(error.to_string()))?;
+    let too_large = format!("it is larger than {LARGEST} bytes: is it {CALIBRATION_FILE}?");
+    let text = read_small(path, LARGEST, &too_large).map_err(|error| wrong(error.to_string()))?;
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).map_err(|error| {
             wrong(format!(
@@ -43,23 +43,6 @@ pub fn read_figures(path: &Path) -> Result<Figures, Error> {
     let figures = figures.map_err(|error| wrong(shown(&error.to_string())))?;
     check_figures(&figures).map_err(wrong)?;
     Ok(figures)
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    // A pipe would be waited for, and a device never end.
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let mut text = String::new();
-    File::open(path)?
-        .take(LARGEST + 1)
-        .read_to_string(&mut text)?;
-    match text.len() as u64 > LARGEST {
-        true => Err(io::Error::other(format!(
-            "it is larger than {LARGEST} bytes: is it {CALIBRATION_FILE}?"
-        ))),
-        false => Ok(text),
-    }
 }
 
 #[cfg(test)]

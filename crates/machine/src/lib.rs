@@ -24,6 +24,7 @@ mod proc;
 mod processor;
 mod region;
 mod scratch;
+mod small_file;
 mod system;
 mod volume;
 

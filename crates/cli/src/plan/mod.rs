@@ -8,18 +8,14 @@ pub use args::PlanArgs;
 
 use crate::cache;
 use crate::error::Failure;
-use crate::model;
 use crate::run::print;
+use crate::{map_file, model};
 use outsize::checkpoint::write_file;
-use outsize::generate::{ConfigText, Described, Planner};
+use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
-use outsize::models::{KvDtype, presets};
-use outsize::plan::{Budget, Figures, ManualMap, ModelReport, Options, Planned, Report};
-use std::io::{self, Read};
+use outsize::models::KvDtype;
+use outsize::plan::{Budget, Figures, ModelReport, Options, Planned, Report};
 use std::path::Path;
-
-/// The largest device map that is read, in bytes.
-const LARGEST_MAP: u64 = 32 << 20;
 
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
@@ -32,7 +28,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let placing = purpose::placing(&args.placing)?;
     let casts = purpose::casts(&args.placing)?;
     refuse_to_replace(args)?;
-    let described = described(&args.model)?;
+    let described = model::described(&args.model)?;
     let asked = purpose::asked(&args.purpose, &described)?;
     let machine = Machine::detect();
     let (figures, figures_source) = figures(args)?;
@@ -45,7 +41,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let mut planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
     planner.cast(&casts)?;
     if let Some(path) = &args.device_map {
-        planner.place_by(manual(path)?);
+        planner.place_by(map_file::read(path).map_err(Failure::Failed)?);
     }
     let plan = planner.plan(&full)?;
     notes.extend(plan.warnings);
@@ -88,47 +84,6 @@ fn refuse_to_replace(args: &PlanArgs) -> Result<(), Failure> {
             path.display()
         ))),
         _ => Ok(()),
-    }
-}
-
-/// The model in a folder or file, of a preset's name, or on the Hub.
-fn described(name: &str) -> Result<Described, Failure> {
-    match presets::config(name) {
-        Ok(text) if !Path::new(name).exists() => {
-            let config = ConfigText {
-                path: name.into(),
-                bytes: text.as_bytes().to_vec(),
-            };
-            Ok(Described::new(Path::new(name), Some(config), None)?)
-        }
-        _ => model::described(name),
-    }
-}
-
-/// The map in a file.
-fn manual(path: &Path) -> Result<ManualMap, Failure> {
-    let failed = |reason: &dyn std::fmt::Display| {
-        Failure::Failed(format!("--device-map {}: {reason}", path.display()))
-    };
-    let text = read_text(path).map_err(|error| failed(&error))?;
-    ManualMap::parse(&text).map_err(|error| failed(&error))
-}
-
-/// A text file that is not absurdly large.
-fn read_text(path: &Path) -> io::Result<String> {
-    // A pipe would be waited for, and a device never end.
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let mut text = String::new();
-    let read = std::fs::File::open(path)?
-        .take(LARGEST_MAP + 1)
-        .read_to_string(&mut text)?;
-    match read as u64 > LARGEST_MAP {
-        true => Err(io::Error::other(format!(
-            "it is larger than {LARGEST_MAP} bytes"
-        ))),
-        false => Ok(text),
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::{CALIBRATION_FILE, CALIBRATION_VERSION, Calibration};
 use crate::Error;
+use crate::small_file::read_small;
 use serde::Deserialize;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The largest file that is read, in bytes: a calibration has a few thousand.
@@ -28,7 +28,7 @@ impl Calibration {
             path: path.clone(),
             reason,
         };
-        let text = match read(&path) {
+        let text = match read_small(&path, LARGEST, "it is larger than a megabyte") {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(wrong(error.to_string())),
@@ -84,21 +84,6 @@ impl Calibration {
         file.as_file().sync_all()?;
         file.persist(path).map_err(|error| error.error)?;
         Ok(())
-    }
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    // A pipe or a device of that name would be waited for.
-    if !path.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let mut text = String::new();
-    File::open(path)?
-        .take(LARGEST + 1)
-        .read_to_string(&mut text)?;
-    match text.len() as u64 > LARGEST {
-        true => Err(io::Error::other("it is larger than a megabyte")),
-        false => Ok(text),
     }
 }
 
