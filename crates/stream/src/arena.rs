@@ -1,6 +1,7 @@
 //! The ring's memory: one region, from which contiguous blocks are cut and to which they return.
 
 use crate::buffer::Buffer;
+use crate::kept::Kept;
 use crate::overflow::Loan;
 use crate::{BLOCK, Error};
 use std::collections::BTreeMap;
@@ -63,8 +64,11 @@ pub(crate) enum Block {
         arena: Arc<Arena>,
         range: Range<usize>,
     },
-    /// Memory of its own: a unit that is kept.
-    Own(Buffer),
+    /// The place of a unit that is kept.
+    Kept {
+        kept: Arc<Kept>,
+        range: Range<usize>,
+    },
     /// Memory from the overflow share.
     Overflow(Loan),
 }
@@ -73,14 +77,21 @@ impl Block {
     /// Length in bytes, a multiple of [`BLOCK`].
     pub(crate) fn len(&self) -> usize {
         match self {
-            Block::Ring { range, .. } => range.len(),
-            Block::Own(buffer) | Block::Overflow(Loan { buffer, .. }) => buffer.len(),
+            Block::Ring { range, .. } | Block::Kept { range, .. } => range.len(),
+            Block::Overflow(Loan { buffer, .. }) => buffer.len(),
         }
     }
 
     /// Whether its memory is a part of the ring.
     pub(crate) fn is_in_ring(&self) -> bool {
         matches!(self, Block::Ring { .. })
+    }
+
+    /// Sees to it that the system has found the memory of a part before it is read into, where that pays.
+    pub(crate) fn prepare(&self, part: Range<usize>) {
+        if let Block::Kept { kept, range } = self {
+            kept.prepare(range.start + part.start..range.start + part.end);
+        }
     }
 
     fn place(&self, part: Range<usize>) -> (&Buffer, Range<usize>) {
@@ -90,7 +101,11 @@ impl Block {
                 &arena.memory,
                 range.start + part.start..range.start + part.end,
             ),
-            Block::Own(buffer) | Block::Overflow(Loan { buffer, .. }) => (buffer, part),
+            Block::Kept { kept, range } => (
+                kept.memory(),
+                range.start + part.start..range.start + part.end,
+            ),
+            Block::Overflow(Loan { buffer, .. }) => (buffer, part),
         }
     }
 

@@ -37,6 +37,14 @@ impl Buffer {
         self.len
     }
 
+    /// Has the system find the memory of a part now rather than when it is first written to. The bytes stay as they
+    /// are. It is only advice: where it cannot be taken, nothing happens.
+    pub(crate) fn touch(&self, part: Range<usize>) {
+        self.check(&part);
+        // SAFETY: the range lies inside the allocation (checked).
+        unsafe { system::touch(self.start.add(part.start), part.len()) }
+    }
+
     fn check(&self, range: &Range<usize>) {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -79,9 +87,41 @@ impl Drop for Buffer {
 /// the resident set is what is counted.
 #[cfg(unix)]
 mod system {
+    use crate::LARGE_PAGE;
     use std::ptr::{NonNull, null_mut};
 
+    /// Maps `len` bytes, a multiple of the system's pages; from a large page on, they begin on one.
     pub(super) fn take(len: usize) -> Option<NonNull<u8>> {
+        // The system aligns mappings of some lengths only. What is too much goes back untouched.
+        let spare = if len >= LARGE_PAGE { LARGE_PAGE } else { 0 };
+        let start = map(len.checked_add(spare)?)?;
+        let skip = match spare {
+            0 => 0,
+            _ => start.addr().get().next_multiple_of(LARGE_PAGE) - start.addr().get(),
+        };
+        // SAFETY: `skip` is at most `spare`, so the first `len` bytes from there on are part of the mapping; what lies
+        // before and behind them is given back once, and nothing of it was handed out.
+        let start = unsafe {
+            let taken = start.add(skip);
+            if skip > 0 {
+                give_back(start, skip);
+            }
+            if spare > skip {
+                give_back(taken.add(len), spare - skip);
+            }
+            taken
+        };
+        // Weights are read from end to end, over and over: large pages spare most TLB misses. It is
+        // only advice, its result does not matter.
+        #[cfg(target_os = "linux")]
+        // SAFETY: the range is what remains of the mapping just made.
+        unsafe {
+            libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+        }
+        Some(start)
+    }
+
+    fn map(len: usize) -> Option<NonNull<u8>> {
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
         // existing memory; failure is reported as MAP_FAILED, checked below.
         let start = unsafe {
@@ -97,20 +137,26 @@ mod system {
         if start == libc::MAP_FAILED {
             return None;
         }
-        // Weights are read from end to end, over and over: large pages spare most TLB misses. It is
-        // only advice, its result does not matter.
-        #[cfg(target_os = "linux")]
-        // SAFETY: the range is the mapping just made.
-        unsafe {
-            libc::madvise(start, len, libc::MADV_HUGEPAGE);
-        }
         NonNull::new(start.cast())
     }
 
     /// # Safety
-    /// `start` and `len` come from one call of [`take`], and are given back once.
+    /// The `len` bytes from `start` on are a part of what one call of [`take`] gave, not yet given back.
+    pub(super) unsafe fn touch(start: NonNull<u8>, len: usize) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the range is mapped by us, by the contract above, and populating changes no byte of it. Kernels
+        // before 5.14 refuse; memory that cannot be had is reported when it is written to.
+        unsafe {
+            libc::madvise(start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len);
+    }
+
+    /// # Safety
+    /// The `len` bytes from `start` on are whole pages that [`take`] mapped, and are given back once.
     pub(super) unsafe fn give_back(start: NonNull<u8>, len: usize) {
-        // SAFETY: by the contract above this unmaps exactly what `take` mapped.
+        // SAFETY: by the contract above this unmaps nothing that others have.
         unsafe {
             libc::munmap(start.as_ptr().cast(), len);
         }
@@ -130,6 +176,10 @@ mod system {
     }
 
     /// # Safety
+    /// As where memory is mapped.
+    pub(super) unsafe fn touch(_start: NonNull<u8>, _len: usize) {}
+
+    /// # Safety
     /// `start` and `len` come from one call of [`take`], and are given back once.
     pub(super) unsafe fn give_back(start: NonNull<u8>, len: usize) {
         if let Ok(layout) = Layout::from_size_align(len, BLOCK) {
@@ -142,6 +192,7 @@ mod system {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LARGE_PAGE;
 
     #[test]
     fn is_aligned_zeroed_and_rounded_up() {
@@ -151,6 +202,19 @@ mod tests {
         // SAFETY: nobody else has access.
         let bytes = unsafe { buffer.bytes(0..buffer.len()) };
         assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn large_ones_begin_on_a_large_page() {
+        let buffer = Buffer::new(3 * LARGE_PAGE + BLOCK, "a test").unwrap();
+        assert_eq!(buffer.len(), 3 * LARGE_PAGE + BLOCK);
+        assert_eq!(buffer.start.as_ptr() as usize % LARGE_PAGE, 0);
+        // SAFETY: nobody else has access.
+        let bytes = unsafe { buffer.bytes_mut(0..buffer.len()) };
+        bytes.fill(7);
+        buffer.touch(BLOCK..buffer.len());
+        assert!(bytes.iter().all(|byte| *byte == 7));
     }
 
     #[test]

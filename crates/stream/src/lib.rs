@@ -27,6 +27,7 @@ mod arena;
 mod buffer;
 mod error;
 mod heap;
+mod kept;
 mod lease;
 mod loading;
 mod overflow;
@@ -50,6 +51,10 @@ pub use unit::{Convert, Unit, UnitId};
 
 /// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
 pub const BLOCK: usize = 4096;
+
+/// Size of a large page of memory, in bytes: on x86-64 and most others. Elsewhere it only decides how much is touched
+/// at once.
+const LARGE_PAGE: usize = 2 << 20;
 
 /// The bytes of memory that a unit of `len` bytes takes when read directly from an arbitrary
 /// offset: whole blocks, and one more because the range need not begin on a block.

@@ -1,7 +1,6 @@
 //! The readers' side of the pool: what is loaded into which memory, piece by piece.
 
 use crate::arena::Block;
-use crate::buffer::Buffer;
 use crate::pool::{Pool, Started};
 use crate::state::{Slot, State};
 use crate::{Error, UnitId};
@@ -103,8 +102,7 @@ impl Pool {
         let unit = &self.units[id];
         let len = unit.block_len();
         if unit.keep {
-            let buffer = Buffer::new(len, &format!("`{}`", unit.name))?;
-            self.load_into(state, id, Block::Own(buffer));
+            self.load_into(state, id, self.kept.block(id));
             return Ok(Started::Yes);
         }
         if let Some(block) = self.arena.cut(len) {

@@ -20,6 +20,7 @@
 //! of schedule.
 
 use crate::arena::{Arena, Block};
+use crate::kept::Kept;
 use crate::overflow::{Overflow, Refusal};
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
@@ -36,6 +37,7 @@ pub(crate) struct Pool {
     /// Size of one read in bytes.
     pub(crate) piece: usize,
     pub(crate) arena: Arc<Arena>,
+    pub(crate) kept: Arc<Kept>,
     overflow: Overflow,
     /// How many readers there should be.
     pub(crate) readers: usize,
@@ -66,10 +68,12 @@ impl Pool {
         order: Vec<UnitId>,
         options: &crate::Options,
     ) -> Result<Self, Error> {
+        let kept = Kept::new(&units, &order)?;
         let schedule = Schedule::new(units.len(), order);
         Ok(Self {
             piece: options.piece(),
             arena: Arena::new(options.ring_bytes)?,
+            kept,
             overflow: Overflow::new(options.overflow_bytes),
             readers: options.threads(),
             state: Mutex::new(State::new(units.len(), schedule)),
@@ -271,6 +275,7 @@ impl Pool {
     }
 
     pub(crate) fn close(&self) {
+        self.kept.close();
         self.lock().closed = true;
         self.work.notify_all();
         self.ready.notify_all();

@@ -72,6 +72,7 @@ fn read_in_place(pool: &Pool, unit: &Unit, piece: usize, block: &Block) -> Resul
     let from = piece * pool.piece;
     let to = (from + pool.piece).min(block.len());
     let need = (unit.offset + unit.len - first) as usize;
+    block.prepare(from..to);
     // SAFETY: each piece is given to one reader, pieces are disjoint parts of the block, and the
     // unit is not ready (so nobody reads it) before its last piece is done.
     let target = unsafe { block.bytes_mut(from..to) };
@@ -99,11 +100,13 @@ fn read_staged(
     match &unit.convert {
         Some(convert) => {
             let scale = |bytes: u64| bytes as usize / convert.from * convert.to;
+            block.prepare(scale(from)..scale(to));
             // SAFETY: as for a piece read in place: disjoint, and not yet readable by others.
             let target = unsafe { block.bytes_mut(scale(from)..scale(to)) };
             (convert.run)(raw, target);
         }
         None => {
+            block.prepare(from as usize..to as usize);
             // SAFETY: as above.
             unsafe { block.bytes_mut(from as usize..to as usize) }.copy_from_slice(raw);
         }

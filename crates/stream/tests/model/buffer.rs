@@ -8,17 +8,24 @@ thread_local! {
     /// All of a schedule's threads share the thread that runs it.
     static LIVE: Cell<usize> = const { Cell::new(0) };
     static REFUSALS: Cell<u32> = const { Cell::new(0) };
+    static TOUCHED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Forgets what an earlier, failed schedule left.
 pub(crate) fn reset() {
     LIVE.set(0);
+    TOUCHED.set(0);
     REFUSALS.set(0);
 }
 
 /// Bytes held now.
 pub(crate) fn live() -> usize {
     LIVE.get()
+}
+
+/// Bytes touched ahead of being written to.
+pub(crate) fn touched() -> usize {
+    TOUCHED.get()
 }
 
 /// Refuses memory the next `count` times that it is asked for.
@@ -51,6 +58,13 @@ impl Buffer {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Takes its time.
+    pub(crate) fn touch(&self, part: Range<usize>) {
+        assert!(part.start < part.end && part.end <= self.len());
+        crate::sync::switch();
+        TOUCHED.set(TOUCHED.get() + part.len());
     }
 
     /// # Safety

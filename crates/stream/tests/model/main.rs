@@ -15,6 +15,8 @@ mod arena;
 mod buffer;
 #[path = "../../src/error.rs"]
 mod error;
+#[path = "../../src/kept.rs"]
+mod kept;
 #[path = "../../src/lease.rs"]
 mod lease;
 #[path = "../../src/loading.rs"]
@@ -49,6 +51,9 @@ pub use unit::{Convert, Unit, UnitId};
 
 /// Blocks are small here: what matters is who touches them when.
 pub const BLOCK: usize = 16;
+
+/// Two blocks, so that what is kept has several of them.
+const LARGE_PAGE: usize = 32;
 
 /// Runs a scenario under `schedules` random schedules and as many that preempt at a few chosen places,
 /// which finds other faults (probabilistic concurrency testing).

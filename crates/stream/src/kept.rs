@@ -1,0 +1,207 @@
+//! The memory of the units that stay: one region, in which each of them has its place.
+//!
+//! One region rather than a mapping for each unit, so that all of it can be had in large pages: what is read
+//! over and over by products then takes the fewest entries of the processor's TLB, and no byte is
+//! lost to rounding.
+//!
+//! Memory that a process has never touched must be found and cleared by the system, and by the host of a virtual
+//! machine too; that can take longer than reading it from the disk. So the region is touched ahead of the
+//! reads, in the order of use, by threads that do nothing else. Each large page is touched by one thread:
+//! two that meet in one would both clear it.
+
+use crate::arena::Block;
+use crate::buffer::Buffer;
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
+use crate::{Error, LARGE_PAGE, Unit, UnitId};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// The region, and how much of it was touched.
+pub(crate) struct Kept {
+    memory: Buffer,
+    /// Where each unit's block lies; an empty range for those that are not kept.
+    places: Vec<Range<usize>>,
+    fresh: Mutex<Fresh>,
+    /// Readers wait here for a page that another thread is touching.
+    touched: Condvar,
+    closed: AtomicBool,
+}
+
+/// Which large pages were never touched.
+struct Fresh {
+    pages: Vec<Page>,
+    /// All pages before this one were at least begun.
+    next: usize,
+    /// Pages that are not yet done.
+    left: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Page {
+    Fresh,
+    Begun,
+    Done,
+}
+
+impl Kept {
+    /// Places for the units that are kept, in the given order of use, those that it leaves out at the end.
+    pub(crate) fn new(units: &[Unit], order: &[UnitId]) -> Result<Arc<Self>, Error> {
+        let (places, end) = places(units, order);
+        let purpose = "the weights that stay";
+        let len = usize::try_from(end)
+            .ok()
+            .filter(|len| *len <= isize::MAX as usize)
+            .ok_or_else(|| Error::OutOfMemory {
+                bytes: end,
+                purpose: purpose.into(),
+            })?;
+        let pages = len.div_ceil(LARGE_PAGE);
+        Ok(Arc::new(Self {
+            memory: Buffer::new(len, purpose)?,
+            places,
+            fresh: Mutex::new(Fresh {
+                pages: vec![Page::Fresh; pages],
+                next: 0,
+                left: pages,
+            }),
+            touched: Condvar::new(),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The region.
+    pub(crate) fn memory(&self) -> &Buffer {
+        &self.memory
+    }
+
+    /// The place of a unit that is kept. The caller sees to it that nobody has it already.
+    pub(crate) fn block(self: &Arc<Self>, unit: UnitId) -> Block {
+        Block::Kept {
+            kept: self.clone(),
+            range: self.places[unit].clone(),
+        }
+    }
+
+    /// Whether the region is large enough for threads that touch it ahead to be worth their start.
+    pub(crate) fn is_large(&self) -> bool {
+        self.fresh().pages.len() > 1
+    }
+
+    /// Touches page after page from the beginning on, until none is left or [`Kept::close`] is called.
+    pub(crate) fn touch_all(&self) {
+        while !self.closed.load(Ordering::Relaxed) {
+            let mut fresh = self.fresh();
+            let from = fresh.next;
+            let Some(found) = fresh.pages[from..]
+                .iter()
+                .position(|page| *page == Page::Fresh)
+            else {
+                fresh.next = fresh.pages.len();
+                return;
+            };
+            let page = from + found;
+            fresh.next = page + 1;
+            drop(self.touch(fresh, page));
+        }
+    }
+
+    /// Sees to it that a part of the region was touched, by whomever.
+    pub(crate) fn prepare(&self, range: Range<usize>) {
+        let mut fresh = self.fresh();
+        if fresh.left == 0 || range.is_empty() {
+            return;
+        }
+        let (first, end) = (range.start / LARGE_PAGE, range.end.div_ceil(LARGE_PAGE));
+        while let Some(page) = (first..end).find(|page| fresh.pages[*page] == Page::Fresh) {
+            fresh = self.touch(fresh, page);
+        }
+        while fresh.pages[first..end].contains(&Page::Begun) {
+            fresh = self
+                .touched
+                .wait(fresh)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn touch<'a>(&'a self, mut fresh: MutexGuard<'a, Fresh>, page: usize) -> MutexGuard<'a, Fresh> {
+        fresh.pages[page] = Page::Begun;
+        drop(fresh);
+        let start = page * LARGE_PAGE;
+        self.memory
+            .touch(start..(start + LARGE_PAGE).min(self.memory.len()));
+        let mut fresh = self.fresh();
+        fresh.pages[page] = Page::Done;
+        fresh.left -= 1;
+        self.touched.notify_all();
+        fresh
+    }
+
+    /// Ends [`Kept::touch_all`] soon.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, Fresh> {
+        // Nothing under the lock can panic.
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where each unit's block lies, and the end of the last.
+fn places(units: &[Unit], order: &[UnitId]) -> (Vec<Range<usize>>, u64) {
+    let mut places = vec![0..0; units.len()];
+    let mut end = 0u64;
+    for id in order.iter().copied().chain(0..units.len()) {
+        let unit = &units[id];
+        if unit.keep && places[id].is_empty() {
+            // Each is at most a quarter of the address space, which the sum may exceed.
+            let start = end;
+            end = end.saturating_add(unit.block_len() as u64);
+            places[id] = start as usize..end as usize;
+        }
+    }
+    (places, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BLOCK;
+
+    fn unit(offset: usize, len: usize, keep: bool) -> Unit {
+        Unit {
+            name: "a test".into(),
+            source: 0,
+            offset: offset as u64,
+            len: len as u64,
+            align: 1,
+            convert: None,
+            keep,
+        }
+    }
+
+    #[test]
+    fn places_follow_the_order_of_use_without_holes() {
+        let units = [
+            unit(5, 10, true),
+            unit(0, 10, false),
+            unit(0, 3 * BLOCK, true),
+            unit(BLOCK - 1, 2, true),
+            unit(0, 0, true),
+        ];
+        let (places, end) = places(&units, &[3, 1, 0, 3]);
+        assert_eq!(places[3], 0..2 * BLOCK);
+        assert_eq!(places[0], 2 * BLOCK..3 * BLOCK);
+        assert_eq!(places[2], 3 * BLOCK..6 * BLOCK);
+        assert!(places[1].is_empty() && places[4].is_empty());
+        assert_eq!(end, 6 * BLOCK as u64);
+    }
+
+    #[test]
+    fn more_than_there_can_be_is_refused() {
+        let units = vec![unit(0, isize::MAX as usize / 4 / BLOCK * BLOCK, true); 9];
+        let error = Kept::new(&units, &[]).err().unwrap();
+        assert!(error.to_string().contains("weights that stay"), "{error}");
+    }
+}
