@@ -3,6 +3,7 @@
 use crate::{BLOCK, Error};
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A fixed, zeroed, [`BLOCK`]-aligned region of memory.
 ///
@@ -38,11 +39,20 @@ impl Buffer {
     }
 
     /// Has the system find the memory of a part now rather than when it is first written to. The bytes stay as they
-    /// are. It is only advice: where it cannot be taken, nothing happens.
-    pub(crate) fn touch(&self, part: Range<usize>) {
+    /// are.
+    ///
+    /// By writing rather than by `MADV_POPULATE_WRITE`, which keeps the whole process from mapping memory meanwhile.
+    ///
+    /// # Safety
+    /// Nobody may have a slice of `part` as long as this runs.
+    pub(crate) unsafe fn touch(&self, part: Range<usize>) {
         self.check(&part);
-        // SAFETY: the range lies inside the allocation (checked).
-        unsafe { system::touch(self.start.add(part.start), part.len()) }
+        for at in part.step_by(BLOCK) {
+            // SAFETY: inside the allocation (checked); whoever else touches it does so atomically as well, by the
+            // caller's word.
+            let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(at)) };
+            byte.fetch_or(0, Ordering::Relaxed);
+        }
     }
 
     fn check(&self, range: &Range<usize>) {
@@ -141,19 +151,6 @@ mod system {
     }
 
     /// # Safety
-    /// The `len` bytes from `start` on are a part of what one call of [`take`] gave, not yet given back.
-    pub(super) unsafe fn touch(start: NonNull<u8>, len: usize) {
-        #[cfg(target_os = "linux")]
-        // SAFETY: the range is mapped by us, by the contract above, and populating changes no byte of it. Kernels
-        // before 5.14 refuse; memory that cannot be had is reported when it is written to.
-        unsafe {
-            libc::madvise(start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE);
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = (start, len);
-    }
-
-    /// # Safety
     /// The `len` bytes from `start` on are whole pages that [`take`] mapped, and are given back once.
     pub(super) unsafe fn give_back(start: NonNull<u8>, len: usize) {
         // SAFETY: by the contract above this unmaps nothing that others have.
@@ -174,10 +171,6 @@ mod system {
         // SAFETY: `len` is at least one block, so the layout is not empty.
         NonNull::new(unsafe { alloc_zeroed(layout) })
     }
-
-    /// # Safety
-    /// As where memory is mapped.
-    pub(super) unsafe fn touch(_start: NonNull<u8>, _len: usize) {}
 
     /// # Safety
     /// `start` and `len` come from one call of [`take`], and are given back once.
@@ -210,11 +203,12 @@ mod tests {
         let buffer = Buffer::new(3 * LARGE_PAGE + BLOCK, "a test").unwrap();
         assert_eq!(buffer.len(), 3 * LARGE_PAGE + BLOCK);
         assert_eq!(buffer.start.as_ptr() as usize % LARGE_PAGE, 0);
-        // SAFETY: nobody else has access.
-        let bytes = unsafe { buffer.bytes_mut(0..buffer.len()) };
-        bytes.fill(7);
-        buffer.touch(BLOCK..buffer.len());
-        assert!(bytes.iter().all(|byte| *byte == 7));
+        // SAFETY: nobody else has access, and no slice outlives its statement.
+        unsafe {
+            buffer.bytes_mut(0..buffer.len()).fill(7);
+            buffer.touch(BLOCK..buffer.len());
+            assert!(buffer.bytes(0..buffer.len()).iter().all(|byte| *byte == 7));
+        }
     }
 
     #[test]

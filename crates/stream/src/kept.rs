@@ -28,6 +28,9 @@ pub(crate) struct Kept {
     closed: AtomicBool,
 }
 
+/// How far ahead of the threads that touch memory a reader waits for them, in large pages.
+const SOON: usize = 32;
+
 /// Which large pages were never touched.
 struct Fresh {
     pages: Vec<Page>,
@@ -35,6 +38,8 @@ struct Fresh {
     next: usize,
     /// Pages that are not yet done.
     left: usize,
+    /// Threads in [`Kept::touch_all`].
+    touchers: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +69,7 @@ impl Kept {
                 pages: vec![Page::Fresh; pages],
                 next: 0,
                 left: pages,
+                touchers: 0,
             }),
             touched: Condvar::new(),
             closed: AtomicBool::new(false),
@@ -90,6 +96,8 @@ impl Kept {
 
     /// Touches page after page from the beginning on, until none is left or [`Kept::close`] is called.
     pub(crate) fn touch_all(&self) {
+        self.fresh().touchers += 1;
+        let _leaving = Leaving(self);
         while !self.closed.load(Ordering::Relaxed) {
             let mut fresh = self.fresh();
             let from = fresh.next;
@@ -106,17 +114,32 @@ impl Kept {
         }
     }
 
-    /// Sees to it that a part of the region was touched, by whomever.
+    /// Sees to it that a part of the region was touched: what threads in [`Kept::touch_all`] will soon come to is waited
+    /// for, so that no more threads than those take the processors from who computes.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         let mut fresh = self.fresh();
         if fresh.left == 0 || range.is_empty() {
             return;
         }
         let (first, end) = (range.start / LARGE_PAGE, range.end.div_ceil(LARGE_PAGE));
-        while let Some(page) = (first..end).find(|page| fresh.pages[*page] == Page::Fresh) {
-            fresh = self.touch(fresh, page);
-        }
-        while fresh.pages[first..end].contains(&Page::Begun) {
+        loop {
+            let soon = match fresh.touchers {
+                0 => 0,
+                _ => fresh.next + SOON,
+            };
+            let mut pages = first..end;
+            if let Some(page) =
+                pages.find(|page| fresh.pages[*page] == Page::Fresh && *page >= soon)
+            {
+                fresh = self.touch(fresh, page);
+                continue;
+            }
+            if fresh.pages[first..end]
+                .iter()
+                .all(|page| *page == Page::Done)
+            {
+                return;
+            }
             fresh = self
                 .touched
                 .wait(fresh)
@@ -128,8 +151,10 @@ impl Kept {
         fresh.pages[page] = Page::Begun;
         drop(fresh);
         let start = page * LARGE_PAGE;
-        self.memory
-            .touch(start..(start + LARGE_PAGE).min(self.memory.len()));
+        let end = (start + LARGE_PAGE).min(self.memory.len());
+        // SAFETY: this thread alone has begun the page, and readers write to it only after `prepare`, which waits for
+        // it to be done; nobody reads what was not written.
+        unsafe { self.memory.touch(start..end) }
         let mut fresh = self.fresh();
         fresh.pages[page] = Page::Done;
         fresh.left -= 1;
@@ -145,6 +170,16 @@ impl Kept {
     fn fresh(&self) -> MutexGuard<'_, Fresh> {
         // Nothing under the lock can panic.
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that ends to touch memory: who waited for it goes on alone.
+struct Leaving<'a>(&'a Kept);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fresh().touchers -= 1;
+        self.0.touched.notify_all();
     }
 }
 

@@ -221,7 +221,10 @@ impl Readers {
         for number in 0..TOUCHERS {
             let kept = self.pool.kept.clone();
             let name = format!("outsize-memory-{number}");
-            touchers.extend(sync::spawn(name, move || kept.touch_all()));
+            touchers.extend(sync::spawn(name, move || {
+                sync::lower_priority();
+                kept.touch_all();
+            }));
         }
     }
 

@@ -61,7 +61,10 @@ impl Buffer {
     }
 
     /// Takes its time.
-    pub(crate) fn touch(&self, part: Range<usize>) {
+    ///
+    /// # Safety
+    /// As in the crate.
+    pub(crate) unsafe fn touch(&self, part: Range<usize>) {
         assert!(part.start < part.end && part.end <= self.len());
         crate::sync::switch();
         TOUCHED.set(TOUCHED.get() + part.len());

@@ -333,14 +333,16 @@ fn memory_is_touched_once() {
         units.iter_mut().for_each(|unit| unit.keep = true);
         let kept = Kept::new(&units, &[2, 0, 1]).unwrap();
         let shared = kept.clone();
-        in_threads(4, move |at| match at {
-            0 => shared.touch_all(),
+        in_threads(5, move |at| match at {
+            0 | 1 => shared.touch_all(),
+            2 => shared.close(),
             _ => {
-                let from = (2 * at - 1) * BLOCK;
+                let from = (2 * at - 5) * BLOCK;
                 shared.prepare(from..from + 3 * BLOCK);
                 assert!(buffer::touched() >= 3 * BLOCK);
             }
         });
+        kept.prepare(0..9 * BLOCK);
         assert_eq!(buffer::touched(), 9 * BLOCK);
     });
 }

@@ -40,6 +40,8 @@ pub(crate) fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> io::
     Ok(shuttle::thread::spawn(body))
 }
 
+pub(crate) fn lower_priority() {}
+
 /// A condition variable whose waits may end without a reason.
 pub(crate) struct Condvar(shuttle::sync::Condvar);
 
