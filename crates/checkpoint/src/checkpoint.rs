@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -8,6 +9,7 @@ use crate::file::{ShardFile, read_exact_at};
 use crate::folder::Source;
 use crate::header::HeaderEntry;
 use crate::index::{self, Index};
+use crate::parallel;
 
 /// Bytes that the headers of all shards may have together: ten times those of the largest real
 /// checkpoints. What is kept of them in memory is in proportion.
@@ -184,7 +186,7 @@ impl Checkpoint {
 impl Inner {
     fn from_file(path: PathBuf) -> Result<Self, Error> {
         let folder = folder_of(&path);
-        let (file, header, data_start) = ShardFile::open(path)?;
+        let (file, header, data_start) = ShardFile::open(path, |_| Ok(()))?;
         let tensors = header
             .tensors
             .into_iter()
@@ -203,26 +205,45 @@ impl Inner {
         let index = Index::parse(&json).map_err(wrong)?;
 
         // What cannot be looked at (a loop of links, no permission) is reported when it is opened.
-        let is_missing = |shard: &&String| matches!(folder.join(shard).try_exists(), Ok(false));
-        let mut missing = index.shards().iter().filter(is_missing);
-        if let Some(first) = missing.next() {
+        let shards = index.shards();
+        let missing = parallel::each(shards.len(), |shard| {
+            matches!(folder.join(&shards[shard]).try_exists(), Ok(false))
+        });
+        if let Some(first) = missing.iter().position(|missing| *missing) {
             return Err(wrong(IndexFault::MissingShards {
-                file: first.clone(),
-                missing: 1 + missing.count(),
-                shards: index.shards().len(),
+                file: shards[first].clone(),
+                missing: missing.into_iter().filter(|missing| *missing).count(),
+                shards: shards.len(),
             }));
         }
+
+        // The first shard that is wrong is named, so those before it are opened whatever happens; and no more
+        // is read of headers than they may have together.
+        let header_bytes = AtomicU64::new(0);
+        let admit = |bytes| {
+            let before = header_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if before.saturating_add(bytes) > MAX_HEADERS {
+                return Err(wrong(IndexFault::HeadersTooLarge { max: MAX_HEADERS }));
+            }
+            Ok(())
+        };
+        let first_wrong = AtomicUsize::new(usize::MAX);
+        let opened = parallel::each(shards.len(), |shard| {
+            if shard > first_wrong.load(Ordering::Relaxed) {
+                return None;
+            }
+            let opened = ShardFile::open(folder.join(&shards[shard]), admit);
+            if opened.is_err() {
+                first_wrong.fetch_min(shard, Ordering::Relaxed);
+            }
+            Some(opened)
+        });
 
         let mut files = Vec::with_capacity(index.shards().len());
         let mut tensors = Vec::with_capacity(index.len());
         let mut ignored = Vec::new();
-        let mut header_bytes = 0;
-        for (shard, name) in index.shards().iter().enumerate() {
-            let (file, header, data_start) = ShardFile::open(folder.join(name))?;
-            header_bytes += data_start;
-            if header_bytes > MAX_HEADERS {
-                return Err(wrong(IndexFault::HeadersTooLarge { max: MAX_HEADERS }));
-            }
+        for (shard, opened) in opened.into_iter().flatten().enumerate() {
+            let (file, header, data_start) = opened?;
             for entry in header.tensors {
                 let here = index.shard_of(&entry.name) == Some(shard);
                 let list = if here { &mut tensors } else { &mut ignored };

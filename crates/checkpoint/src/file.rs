@@ -7,6 +7,9 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::header::{Header, LENGTH_BYTES};
 
+/// How many of a file's first bytes are read at once.
+const FIRST_READ: u64 = 16 << 10;
+
 /// One `.safetensors` file of a checkpoint, kept open.
 #[derive(Debug)]
 pub struct ShardFile {
@@ -50,8 +53,11 @@ impl ShardFile {
     }
 
     /// Opens a file and checks its header. Also gives the header and the offset of the data section
-    /// in the file.
-    pub(crate) fn open(path: PathBuf) -> Result<(Self, Header, u64), Error> {
+    /// in the file. `admit` is asked before memory is taken for a header of so many bytes.
+    pub(crate) fn open(
+        path: PathBuf,
+        admit: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<(Self, Header, u64), Error> {
         let (file, len) = open_regular(&path)?;
         let read = |cause| Error::Read {
             path: path.clone(),
@@ -63,14 +69,21 @@ impl ShardFile {
             fault,
         };
 
-        let mut start = vec![0; len.min(Header::START) as usize];
+        // Most headers are read at once with their length.
+        let mut start = vec![0; len.min(FIRST_READ) as usize];
         read_exact_at(&file, &mut start, 0).map_err(read)?;
-        let json_len = Header::json_len(&start, len).map_err(wrong)?;
-        // No more than the format allows, and than the file has.
-        let mut json = vec![0; json_len as usize];
-        read_exact_at(&file, &mut json, LENGTH_BYTES).map_err(read)?;
+        let looked_at = start.len().min(Header::START as usize);
+        let json_len = Header::json_len(&start[..looked_at], len).map_err(wrong)?;
         let data_start = LENGTH_BYTES + json_len;
-        let mut header = Header::parse(&json, len - data_start).map_err(wrong)?;
+        admit(data_start)?;
+        let here = start.len();
+        // No more than the format allows, and than the file has.
+        start.resize(data_start as usize, 0);
+        if let Some(rest) = start.get_mut(here..) {
+            read_exact_at(&file, rest, here as u64).map_err(read)?;
+        }
+        let json = &start[LENGTH_BYTES as usize..];
+        let mut header = Header::parse(json, len - data_start).map_err(wrong)?;
         let metadata = std::mem::take(&mut header.metadata);
         Ok((
             Self {

@@ -45,6 +45,7 @@ mod index;
 mod json;
 mod layout;
 mod masquerade;
+mod parallel;
 mod partial;
 mod remote;
 mod shown;

@@ -20,7 +20,7 @@ pub fn folder() -> Result<PathBuf, Failure> {
     }
 }
 
-/// The figures for predicting how the model in a folder runs here, and where they came from.
-pub fn figures(model: &Path) -> (Figures, Provenance) {
-    figures_for(&Machine::detect(), folder().ok().as_deref(), model)
+/// The figures for predicting how the model in a folder runs on this machine, and where they came from.
+pub fn figures(machine: &Machine, model: &Path) -> (Figures, Provenance) {
+    figures_for(machine, folder().ok().as_deref(), model)
 }

@@ -6,6 +6,7 @@ use crate::model::Purpose;
 use crate::{interrupt, model, run};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize::generate::Step;
+use outsize::machine::Machine;
 use outsize::models::{Logits, WhenFull};
 
 /// Runs the command.
@@ -27,7 +28,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
         logits: Logits::All,
         when_full: WhenFull::Refuse,
     };
-    let (planning, _) = model::planning(&args.model, ids.len())?;
+    let (planning, _) = model::planning(&args.model, ids.len(), &Machine::detect())?;
     let mut pipeline = model::open(&args.model, config, purpose, planning, |step| {
         if let Step::Planned { map, .. } = step {
             eprintln!("{}", run::picture(map));

@@ -8,7 +8,7 @@ use crate::interrupt;
 use crate::map_file;
 use outsize::core::Planning;
 use outsize::generate::{ConfigText, Described, Pipeline, Settings, Step, describe, read_config};
-use outsize::machine::Provenance;
+use outsize::machine::{Machine, Provenance};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, Tier, Workload, parse_size};
 use std::path::Path;
@@ -91,14 +91,18 @@ pub fn budget(args: &ModelArgs) -> Result<Budget, Failure> {
 
 /// How places are chosen, and where the figures of the prediction came from. `position` is that of a token in the middle of the
 /// answer.
-pub fn planning(args: &ModelArgs, position: usize) -> Result<(Planning, Provenance), Failure> {
+pub fn planning(
+    args: &ModelArgs,
+    position: usize,
+    machine: &Machine,
+) -> Result<(Planning, Provenance), Failure> {
     let PlaceArgs {
         strategy,
         device_map,
         must_fit,
         reserve,
     } = &args.places;
-    let (figures, provenance) = cache::figures(&args.model);
+    let (figures, provenance) = cache::figures(machine, &args.model);
     let reserve = reserve.as_deref().map(parse_size).transpose();
     let planning = Planning {
         strategy: (*strategy).into(),

@@ -7,7 +7,7 @@ use crate::model::Purpose;
 use crate::request::Asked;
 use crate::{interrupt, model, progress, report};
 use outsize::generate::Step;
-use outsize::machine::Provenance;
+use outsize::machine::{Machine, Provenance};
 use outsize::models::{Logits, WhenFull};
 use outsize::plan::Prediction;
 use std::io::{IsTerminal, Write};
@@ -15,6 +15,8 @@ use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
+    // Looking at the machine takes as long as reading a tokenizer.
+    let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
     let asked = Asked::new(args, &config)?;
     let prompt = asked.request.ids.len();
@@ -30,7 +32,10 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         },
     };
     let middle = prompt.saturating_add(asked.request.max_new_tokens / 2);
-    let (planning, figures) = model::planning(&args.model, middle)?;
+    let machine = machine
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or_else(Machine::detect);
+    let (planning, figures) = model::planning(&args.model, middle, &machine)?;
     let loading = Instant::now();
     let pipeline = model::open(&args.model, config, purpose, planning, |step| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {

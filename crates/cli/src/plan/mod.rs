@@ -96,7 +96,7 @@ fn figures(args: &PlanArgs) -> Result<(Figures, String), Failure> {
             Ok((figures, format!("of {}", path.display())))
         }
         None => {
-            let (figures, source) = cache::figures(Path::new(&args.model));
+            let (figures, source) = cache::figures(&Machine::detect(), Path::new(&args.model));
             Ok((figures, source.note))
         }
     }
