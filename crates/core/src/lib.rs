@@ -27,6 +27,7 @@ mod load;
 mod location;
 mod matching;
 mod names;
+mod neighbours;
 mod options;
 mod parameter;
 mod pass;

@@ -1,11 +1,12 @@
 //! The units of a stream, and which of them make up each parameter.
 
 use crate::matching::{Matched, Stored};
+use crate::neighbours::{Part, join};
 use crate::streamed::Units;
 use crate::{Access, Options};
 use outsize_plan::{DeviceMap, Residency};
 use outsize_stream::{Unit, UnitId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The entries in the order in which a pass needs them: as the options say, then as declared.
 pub(crate) fn in_order<'a>(matched: &'a [Matched], options: &Options) -> Vec<&'a Matched> {
@@ -37,6 +38,37 @@ pub(crate) fn recurrent_layer(entry: &Matched) -> Option<&str> {
         .then(|| parameter.block(&RECURRENT.map(String::from)))
 }
 
+/// What says which tensor, or which part of one, a parameter is made of.
+type Key = (usize, usize, usize);
+
+/// Units made of neighbours, and the number of each once it is registered.
+struct Joined {
+    parts: HashMap<Key, Part<Key>>,
+    units: HashMap<Key, UnitId>,
+}
+
+fn stays(map: &DeviceMap, path: &str) -> bool {
+    matches!(map.residency(path), Some(Residency::Resident(_)) | None)
+}
+
+/// What stays, each value once, in the order of use.
+fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Unit)> {
+    let mut seen = HashSet::new();
+    in_order(matched, options)
+        .into_iter()
+        .filter(|entry| entry.parameter.streams && stays(map, &entry.parameter.path))
+        .filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
+        .filter(|(_, stored)| seen.insert(stored.key))
+        .map(|(entry, stored)| {
+            let unit = Unit {
+                keep: true,
+                ..entry.unit(stored)
+            };
+            (stored.key, unit)
+        })
+        .collect()
+}
+
 /// What a stream is started with. Parameters that cannot be streamed have no units.
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -51,6 +83,10 @@ impl Registry {
         let mut registry = Self::default();
         // Parameters that share a value share its units.
         let mut shared: HashMap<_, Units> = HashMap::new();
+        let mut joined = Joined {
+            parts: join(&kept(matched, map, options)),
+            units: HashMap::new(),
+        };
         // The recurrent layer of the entry before, and where its units begin in the order.
         let mut layer: (Option<&str>, usize) = (None, 0);
         for entry in in_order(matched, options) {
@@ -62,7 +98,7 @@ impl Registry {
                 continue;
             };
             let path = &entry.parameter.path;
-            let resident = matches!(map.residency(path), Some(Residency::Resident(_)) | None);
+            let resident = stays(map, path);
             let access = if resident {
                 Access::Whole
             } else {
@@ -70,10 +106,19 @@ impl Registry {
             };
             let units = shared
                 .entry((stored.key, access, resident))
-                .or_insert_with(|| registry.divide(entry, stored, access, resident, options))
+                .or_insert_with(|| match joined.parts.get(&stored.key) {
+                    Some(part) if resident => {
+                        let unit = *joined.units.entry(part.of).or_insert_with(|| {
+                            registry.units.push(part.unit.clone());
+                            registry.units.len() - 1
+                        });
+                        Units::Part(unit, part.range.clone())
+                    }
+                    _ => registry.divide(entry, stored, access, resident, options),
+                })
                 .clone();
             match &units {
-                Units::Whole(id) => registry.order.push(*id),
+                Units::Whole(id) | Units::Part(id, _) => registry.order.push(*id),
                 Units::Tiles { ids, .. } => registry.order.extend(ids),
                 Units::Rows => {}
             }

@@ -46,7 +46,12 @@ pub(crate) struct Inner {
 #[derive(Debug, Clone)]
 pub(crate) enum Units {
     Whole(UnitId),
-    Tiles { rows: usize, ids: Vec<UnitId> },
+    /// The bytes of a unit that is read in one go with neighbours.
+    Part(UnitId, Range<usize>),
+    Tiles {
+        rows: usize,
+        ids: Vec<UnitId>,
+    },
     Rows,
 }
 
@@ -93,7 +98,7 @@ impl Streamed {
     /// How the value is read when it is not resident.
     pub fn access(&self) -> Access {
         match &self.inner.units {
-            Units::Whole(_) => Access::Whole,
+            Units::Whole(_) | Units::Part(..) => Access::Whole,
             Units::Tiles { .. } => Access::Tiles,
             Units::Rows => Access::Rows,
         }
@@ -151,7 +156,7 @@ impl Inner {
         Error::Access {
             path: self.path.to_string(),
             streamed: match self.units {
-                Units::Whole(_) => "as a whole",
+                Units::Whole(_) | Units::Part(..) => "as a whole",
                 Units::Tiles { .. } => "by tiles",
                 Units::Rows => "by rows",
             },
@@ -174,10 +179,14 @@ impl Inner {
         {
             return Ok(tensor.clone());
         }
-        let Units::Whole(unit) = self.units else {
-            return Err(self.refuse("its whole value"));
+        let bytes = match &self.units {
+            Units::Whole(unit) => bytes::Bytes::from_owner(self.lease(*unit)?),
+            Units::Part(unit, range) => {
+                bytes::Bytes::from_owner(self.lease(*unit)?).slice(range.clone())
+            }
+            _ => return Err(self.refuse("its whole value")),
         };
-        let mut tensor = self.tensor::<D>(self.lease(unit)?, &self.shape)?;
+        let mut tensor = self.shared::<D>(bytes, &self.shape)?;
         if self.transposed {
             tensor = tensor.swap_dims(0, 1);
         }
@@ -193,7 +202,15 @@ impl Inner {
 
     /// A tensor over the leased bytes: no copy on the CPU, and the lease lives as long as it does.
     fn tensor<const D: usize>(&self, lease: Lease, shape: &[usize]) -> Result<Tensor<D>, Error> {
-        let bytes = Bytes::from_shared(bytes::Bytes::from_owner(lease), AllocationProperty::Other);
+        self.shared(bytes::Bytes::from_owner(lease), shape)
+    }
+
+    fn shared<const D: usize>(
+        &self,
+        bytes: bytes::Bytes,
+        shape: &[usize],
+    ) -> Result<Tensor<D>, Error> {
+        let bytes = Bytes::from_shared(bytes, AllocationProperty::Other);
         self.tensor_of(bytes, shape)
     }
 

@@ -70,7 +70,10 @@ fn read_job(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, 
 fn read_in_place(pool: &Pool, unit: &Unit, piece: usize, block: &Block) -> Result<usize, Error> {
     let first = unit.offset / BLOCK as u64 * BLOCK as u64;
     let from = piece * pool.piece;
-    let to = (from + pool.piece).min(block.len());
+    let to = match piece + 1 == unit.pieces(pool.piece) {
+        true => block.len(),
+        false => from + pool.piece,
+    };
     let need = (unit.offset + unit.len - first) as usize;
     block.prepare(from..to);
     // SAFETY: each piece is given to one reader, pieces are disjoint parts of the block, and the
