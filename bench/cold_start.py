@@ -63,8 +63,9 @@ def measure(args, budget: int) -> dict:
     return json.loads(done.stdout)
 
 
-def reads(args, budget: int) -> tuple[int, list[str]]:
-    """The number of reads that a run makes of the weights, and what it opens for writing, as strace counts them."""
+def reads(args, budget: int) -> tuple[int, int, list[str]]:
+    """The number of positioned reads that a run makes, their bytes, and what it opens for writing, as strace counts them. A run that streams ends with
+    a measure of the disk, whose reads are among them."""
     trace = f"/tmp/cold-start-{os.getpid()}.trace"
     command = ["strace", "-f", "--seccomp-bpf", "-e", "trace=pread64,openat", "-o", trace, args.outsize, "run", args.model, "--ids", "1"]
     command += ["--max-new-tokens", "1", "--ignore-eos", "--json", "--max-memory", f"cpu={budget}"]
@@ -72,9 +73,9 @@ def reads(args, budget: int) -> tuple[int, list[str]]:
     with open(trace) as file:
         lines = file.readlines()
     os.remove(trace)
-    large = sum("pread64(" in line for line in lines)
+    counts = [int(found[1]) for line in lines if (found := re.search(r"pread64.*= (\d+)$", line.rstrip()))]
     written = [line for line in lines if re.search(r"O_(WRONLY|RDWR|CREAT)", line) and "/dev/" not in line]
-    return large, written
+    return len(counts), sum(counts), written
 
 
 def main():
@@ -124,9 +125,9 @@ def main():
         if args.no_strace:
             count = each = "–"
         else:
-            count, opened = reads(args, budget)
+            count, traced, opened = reads(args, budget)
             written += opened
-            each = f"{read / count / (1 << 20):.2f}"
+            each = f"{traced / count / (1 << 20):.2f}"
         print(
             f"| {name}, {budget / 1e6:.0f} MB | {median('load_seconds') * 1e3:.0f} | {first:.2f} | {read / 1e9:.2f} | {kept / 1e9:.2f} "
             f"| {count} | {each} | {limit:.2f} | {limit / first:.0%} |"

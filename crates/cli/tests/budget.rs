@@ -377,6 +377,55 @@ fn what_a_run_held_is_gone_when_the_disk_is_measured() {
     );
 }
 
+/// What streams needs no more memory for being large: one layer of the shape of a model of 1.1 billion values, with its tables
+/// of 131 MB each, runs in what the whole model is promised to run in.
+#[test]
+fn a_wide_model_runs_in_120_mb() {
+    let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (config, model) = (path("shape.json"), path("model"));
+    let shape = json!({
+        "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
+        "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": false,
+    });
+    std::fs::write(&config, shape.to_string()).unwrap();
+    let made = measure(
+        dir.path(),
+        &["synth", &config, &model, "--dtype", "bf16"],
+        None,
+    );
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    let budget: u64 = 120_000_000;
+    let limit = format!("cpu={budget}");
+    let arguments = [
+        "run",
+        &model,
+        "--json",
+        "--ignore-eos",
+        "--ids",
+        "1,2,3,4",
+        "--context",
+        "64",
+        "--max-new-tokens",
+        "3",
+        "--max-memory",
+        &limit,
+    ];
+    let cgroup = Cgroup::new(budget);
+    if cgroup.is_none() {
+        eprintln!("SKIPPED: no memory cgroup can be made here, so the page cache was not counted");
+    }
+    let done = measure(dir.path(), &arguments, cgroup.as_ref());
+    assert_eq!(done.status, Some(0), "{}", done.stderr);
+    assert!(done.peak_rss <= budget, "peak {}", done.peak_rss);
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(report["tokens"].as_array().unwrap().len(), 3);
+    let streamed = report["placement"]["streamed_bytes"].as_u64().unwrap();
+    assert!(streamed > 131_000_000, "streamed {streamed}");
+}
+
 #[test]
 fn the_budget_is_kept_in_every_random_case() {
     let number = |name: &str| {

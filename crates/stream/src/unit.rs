@@ -25,7 +25,7 @@ pub struct Unit {
     pub align: usize,
     /// A conversion on the way in, element by element.
     pub convert: Option<Convert>,
-    /// Whether it stays in memory of its own once it is read. It then takes nothing of the ring.
+    /// Whether it stays in memory, at a place of its own, once it is read. It then takes nothing of the ring.
     pub keep: bool,
 }
 
