@@ -23,8 +23,10 @@ const DISK: f64 = 0.8;
 /// How long each way to read is tried, in seconds.
 const CHOICE: f64 = 0.08;
 
-/// How long multiply-adds go on each time, in seconds.
-const PEAK: f64 = 0.05;
+/// How long multiply-adds go on, in seconds, and how many times each time: the best counts, as two threads may begin on one
+/// processor.
+const PEAK: f64 = 0.02;
+const PEAKS: usize = 4;
 
 /// Single pages that are read each time.
 const PAGES: usize = 24;
@@ -279,11 +281,17 @@ fn run(
 }
 
 fn flops(compute: Compute) -> Result<f64, CalibrateError> {
-    peak::flops(compute, PEAK)
-        .filter(|rate| *rate > 0.0)
-        .ok_or(CalibrateError::Wrong {
+    let mut best = 0.0;
+    for _ in 0..PEAKS {
+        let rate = peak::flops(compute, PEAK);
+        best = rate.map_or(f64::NAN, |rate| rate.max(best));
+    }
+    match best > 0.0 {
+        true => Ok(best),
+        false => Err(CalibrateError::Wrong {
             what: "multiply-adds",
-        })
+        }),
+    }
 }
 
 fn no_memory(bytes: u64, source: std::io::Error) -> CalibrateError {

@@ -1,0 +1,124 @@
+//! What makes figures worth less, said beside them.
+
+use super::measure::{Budgeted, Results};
+use super::figures::percent;
+use super::phases::Run;
+use outsize::generate::LimitSample;
+use outsize::plan::format_size;
+
+/// By how much a limit may differ before and after a run.
+const DRIFT: f64 = 0.1;
+
+/// What others may use of the processors.
+const OTHERS: f64 = 0.05;
+
+/// What a host may give to others.
+const STOLEN: f64 = 0.02;
+
+/// The least share of what a model read that came from storage.
+const FETCHED: f64 = 0.95;
+
+/// Beyond this a limit was none.
+const MORE: f64 = 1.05;
+
+/// All that a reader should know.
+pub fn notes(results: &Results) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !results.disk.direct {
+        notes.push(format!(
+            "{} allows no reads past the page cache: its figures may be those of memory",
+            results.disk.disk
+        ));
+    }
+    if let Some(share) = results.others_share.filter(|share| *share > OTHERS) {
+        notes.push(format!(
+            "other programs, and the system's own threads, used {} of the processors meanwhile: all figures may be low",
+            percent(share)
+        ));
+    }
+    if let Some(share) = results.stolen_share.filter(|share| *share > STOLEN) {
+        notes.push(format!(
+            "this virtual machine's host gave {} of the processors to others meanwhile",
+            percent(share)
+        ));
+    }
+    let runs = || results.budgets.iter().flat_map(|budget| &budget.runs);
+    notes.extend(drifts(runs()));
+    let least = runs().filter_map(fetched).reduce(f64::min);
+    if let Some(least) = least.filter(|least| *least < FETCHED) {
+        notes.push(format!(
+            "only {} of what a run read came from storage as the system counts it: the rest was in memory already",
+            percent(least)
+        ));
+    }
+    for budget in &results.budgets {
+        notes.extend(of_budget(budget));
+    }
+    let mut texts = runs().map(|run| &run.report.tokens);
+    if let Some(first) = texts.next()
+        && texts.any(|tokens| tokens != first)
+    {
+        notes.push("NOT ALL RUNS GENERATED THE SAME TOKENS: the placement of weights must not change them".to_string());
+    }
+    notes
+}
+
+/// Limits that were not the same before and after a run.
+fn drifts<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Vec<String> {
+    let limits: [(&str, fn(&LimitSample) -> f64); 5] = [
+        ("the disk", |limit| limit.disk_bytes_per_second),
+        ("memory read", |limit| limit.memory_bytes_per_second),
+        ("fresh memory", |limit| limit.fresh_bytes_per_second),
+        ("multiply-adds of f32", |limit| limit.f32_flops),
+        ("multiply-adds of bf16", |limit| limit.bf16_flops),
+    ];
+    let drift = |(name, of): (&str, fn(&LimitSample) -> f64)| {
+        let drifts = runs.clone().map(|run| {
+            let (before, after) = (of(&run.before), of(&run.after));
+            2.0 * (before - after).abs() / (before + after).max(1e-9)
+        });
+        let drifts: Vec<f64> = drifts.collect();
+        let many = drifts.iter().filter(|drift| **drift > DRIFT).count();
+        let most = drifts.iter().copied().fold(0.0, f64::max);
+        (many > 0).then(|| {
+            format!(
+                "{name} was up to {} faster or slower after a run than before it (more than {} in {many} of {}): shares of \
+                 it are no more exact than that",
+                percent(most),
+                percent(DRIFT),
+                drifts.len()
+            )
+        })
+    };
+    limits.into_iter().filter_map(drift).collect()
+}
+
+/// The share of what a run read that came from storage.
+fn fetched(run: &Run) -> Option<f64> {
+    // Where nothing is ever counted nothing can be said.
+    let fetched = run.fetched_bytes.filter(|bytes| *bytes > 0)?;
+    Some(fetched as f64 / run.report.bytes_read().max(1) as f64)
+}
+
+fn of_budget(budget: &Budgeted) -> Vec<String> {
+    let mut notes = Vec::new();
+    let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
+    if let (Some(peak), Some(bytes)) = (peaks.max(), budget.budget_bytes)
+        && peak > bytes
+    {
+        notes.push(format!(
+            "{}: THE BUDGET WAS NOT KEPT: {} at the peak",
+            budget.name,
+            format_size(peak)
+        ));
+    }
+    for phase in &budget.phases {
+        if let Some(bound) = phase.bounds.iter().find(|bound| bound.share.median > MORE) {
+            notes.push(format!(
+                "{}, {}: more than the limit of {}: that was no limit, or was measured in a worse moment",
+                budget.name, phase.name, bound.limit_of
+            ));
+        }
+    }
+    notes
+}
