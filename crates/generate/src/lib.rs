@@ -29,8 +29,8 @@ mod tokenizer;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use calibrate::{
-    CalibrateError, CalibrateOptions, CalibrateStep, DiskToMeasure, LEAST_CALIBRATION_BYTES, LIMIT_ROWS,
-    LimitDisk, LimitSample, Limits, ProductSample, calibrate,
+    CalibrateError, CalibrateOptions, CalibrateStep, DiskToMeasure, LEAST_CALIBRATION_BYTES,
+    LIMIT_ROWS, LimitDisk, LimitSample, Limits, ProductSample, calibrate,
 };
 pub use describe::{ConfigText, DescribeError, Described, Source, describe};
 pub use error::Error;

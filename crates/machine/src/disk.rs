@@ -201,7 +201,12 @@ impl Aligned {
 }
 
 /// Reads exactly `len` bytes at `offset`.
-pub(crate) fn read_at(file: &File, buffer: &mut Aligned, len: usize, offset: u64) -> io::Result<()> {
+pub(crate) fn read_at(
+    file: &File,
+    buffer: &mut Aligned,
+    len: usize,
+    offset: u64,
+) -> io::Result<()> {
     let into = buffer.slice(len);
     #[cfg(unix)]
     {

@@ -33,7 +33,9 @@ pub enum Error {
         path: PathBuf,
     },
     /// Memory holds something else than was written to it.
-    #[error("memory holds something else than was written to it: test it, or look for a fault in this program")]
+    #[error(
+        "memory holds something else than was written to it: test it, or look for a fault in this program"
+    )]
     WrongMemory,
     /// The file with the machine's figures is of no use.
     #[error(

@@ -33,11 +33,11 @@ mod volume;
 
 pub use bandwidth::{Bandwidth, FreshMemory};
 pub use budget::{DETECTED_SHARE, complete_budget, detected_budget};
+pub use cached::forget_cached;
 pub use calibration::{
     CALIBRATION_FILE, CALIBRATION_VERSION, Calibration, DiskFigures, Identity, Measurement,
     Provenance, figures_for, now,
 };
-pub use cached::forget_cached;
 pub use cgroup::{Cgroup, cgroup};
 pub use detect::Machine;
 pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed, read_latency};

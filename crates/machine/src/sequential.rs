@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How a file is read.
+/// How a file is read: up to 16 reads in flight, of up to 2 MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadShape {
     /// Reads in flight.
@@ -51,7 +51,6 @@ impl ReadShape {
 pub struct SequentialReads {
     place: Mutex<Place>,
     buffers: Vec<Aligned>,
-    shape: ReadShape,
 }
 
 /// Where reading has come to.
@@ -102,9 +101,9 @@ impl Place {
 /// Past the page cache where the file system allows it, and whether it does.
 fn open(path: &Path) -> Result<(File, bool), Error> {
     // Some file systems refuse to open, others to read.
-    let direct = open_direct(path)
-        .ok()
-        .filter(|file| Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, 4096, 0).is_ok()));
+    let direct = open_direct(path).ok().filter(|file| {
+        Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, 4096, 0).is_ok())
+    });
     match direct {
         Some(file) => Ok((file, true)),
         None => match File::open(path) {
@@ -155,34 +154,36 @@ impl SequentialReads {
                 direct: true,
             }),
             buffers,
-            shape: ReadShape::new(4, MIB),
         })
     }
 
-    /// Tries several numbers of reads in flight and sizes, twice each in turns and for `seconds` each time, and keeps to the
-    /// one that once was the fastest.
+    /// Tries several numbers of reads in flight and sizes, twice each in turns and for `seconds` each time, and gives them in
+    /// the order of what each was once read at, the fastest first.
     ///
     /// # Errors
     /// As [`SequentialReads::read`].
-    pub fn choose(&mut self, seconds: f64) -> Result<ReadShape, Error> {
-        let (mut best, mut shape) = (0.0, self.shape);
-        for tried in SHAPES.into_iter().chain(SHAPES) {
-            self.shape = tried;
-            let speed = self.read(seconds)?.bytes_per_second;
-            if speed > best {
-                (best, shape) = (speed, tried);
+    pub fn fastest(&mut self, seconds: f64) -> Result<Vec<ReadShape>, Error> {
+        let mut speeds = [0.0f64; SHAPES.len()];
+        for _ in 0..2 {
+            for (shape, best) in SHAPES.into_iter().zip(&mut speeds) {
+                *best = best.max(self.read(shape, seconds)?.bytes_per_second);
             }
         }
-        self.shape = shape;
-        Ok(shape)
+        let mut order: Vec<_> = (0..SHAPES.len()).collect();
+        order.sort_by(|a, b| speeds[*b].total_cmp(&speeds[*a]));
+        Ok(order.into_iter().map(|at| SHAPES[at]).collect())
     }
 
     /// Reads for about `seconds`, and says how fast that was.
     ///
     /// # Errors
     /// [`Error::Open`] or [`Error::Read`].
-    pub fn read(&mut self, seconds: f64) -> Result<DiskSpeed, Error> {
-        let ReadShape { in_flight, block } = self.shape;
+    pub fn read(&mut self, shape: ReadShape, seconds: f64) -> Result<DiskSpeed, Error> {
+        let (in_flight, block) = (
+            shape.in_flight.clamp(1, BUFFERS),
+            shape.block.min(LARGE_PAGE),
+        );
+        let each = BUFFERS / in_flight;
         let place = &self.place;
         let began = Instant::now();
         let end = began + Duration::from_secs_f64(seconds);
@@ -190,11 +191,13 @@ impl SequentialReads {
             let mut bytes = 0;
             for at in 0.. {
                 let next = lock(place).next(block)?;
-                let buffer = &mut buffers[at % (BUFFERS / in_flight)];
-                read_at(&next.file, buffer, next.len, next.offset).map_err(|source| Error::Read {
-                    path: lock(place).files[next.number].0.clone(),
-                    offset: next.offset,
-                    source,
+                let buffer = &mut buffers[at % each];
+                read_at(&next.file, buffer, next.len, next.offset).map_err(|source| {
+                    Error::Read {
+                        path: lock(place).files[next.number].0.clone(),
+                        offset: next.offset,
+                        source,
+                    }
                 })?;
                 bytes += next.len as u64;
                 if Instant::now() >= end {
@@ -206,7 +209,8 @@ impl SequentialReads {
         let read: Vec<Result<u64, Error>> = std::thread::scope(|scope| {
             let workers: Vec<_> = self
                 .buffers
-                .chunks_mut(BUFFERS / in_flight)
+                .chunks_exact_mut(each)
+                .take(in_flight)
                 .map(|buffers| scope.spawn(|| work(buffers)))
                 .collect();
             let joined = workers.into_iter().map(|worker| worker.join());
@@ -232,7 +236,11 @@ fn lock(place: &Mutex<Place>) -> std::sync::MutexGuard<'_, Place> {
 
 impl std::fmt::Debug for SequentialReads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SequentialReads({:?})", self.shape)
+        write!(
+            f,
+            "SequentialReads({} files)",
+            lock(&self.place).files.len()
+        )
     }
 }
 
@@ -272,10 +280,12 @@ mod tests {
     fn speeds_are_of_what_was_read() {
         let (_folder, paths) = files(&[5 * MIB, 3 * MIB]);
         let mut reads = SequentialReads::new(&paths).unwrap();
-        let shape = reads.choose(1e-3).unwrap();
-        assert!(SHAPES.contains(&shape));
+        let shapes = reads.fastest(1e-3).unwrap();
+        assert_eq!(shapes.len(), SHAPES.len());
+        assert!(SHAPES.iter().all(|shape| shapes.contains(shape)));
+        let shape = shapes[0];
         for seconds in [0.0, 0.02] {
-            let speed = reads.read(seconds).unwrap();
+            let speed = reads.read(shape, seconds).unwrap();
             assert!(speed.bytes > 0 && speed.seconds >= seconds);
             assert_eq!(speed.bytes_per_second, speed.bytes as f64 / speed.seconds);
             assert_eq!((speed.threads, speed.block), (shape.in_flight, shape.block));
@@ -292,9 +302,17 @@ mod tests {
         assert!(matches!(&error, Error::Open { path, .. } if *path == missing));
         let (_other, paths) = files(&[8192]);
         let mut reads = SequentialReads::new(&paths).unwrap();
-        std::fs::File::options().write(true).open(&paths[0]).unwrap().set_len(4096).unwrap();
-        let error = reads.read(0.05).unwrap_err();
-        assert!(matches!(&error, Error::Read { path, .. } if *path == paths[0]), "{error}");
+        std::fs::File::options()
+            .write(true)
+            .open(&paths[0])
+            .unwrap()
+            .set_len(4096)
+            .unwrap();
+        let error = reads.read(SHAPES[0], 0.05).unwrap_err();
+        assert!(
+            matches!(&error, Error::Read { path, .. } if *path == paths[0]),
+            "{error}"
+        );
     }
 
     #[test]

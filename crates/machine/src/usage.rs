@@ -94,8 +94,10 @@ mod tests {
     use crate::system::tests::tree;
     use proptest::prelude::*;
 
-    const STAT: &str = "cpu  1000 20 300 99999 55 4 6 70 8 0\ncpu0 500 10 150 5 5 2 3 35 4 0\nintr 5\n";
-    const SELF: &str = "77 (a ) name (x) R 1 77 77 0 -1 4194304 100 200 3 4 50 60 7 8 20 0 3 0 12345\n";
+    const STAT: &str =
+        "cpu  1000 20 300 99999 55 4 6 70 8 0\ncpu0 500 10 150 5 5 2 3 35 4 0\nintr 5\n";
+    const SELF: &str =
+        "77 (a ) name (x) R 1 77 77 0 -1 4194304 100 200 3 4 50 60 7 8 20 0 3 0 12345\n";
     const IO: &str = "rchar: 9\nwchar: 9\nread_bytes: 4096\nwrite_bytes: 1\n";
 
     #[test]
@@ -146,7 +148,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_process_has_used_some() {
         let usage = usage().unwrap();
-        assert!(usage.everybody >= usage.own && usage.own >= 0.0, "{usage:?}");
+        assert!(
+            usage.everybody >= usage.own && usage.own >= 0.0,
+            "{usage:?}"
+        );
     }
 
     proptest! {

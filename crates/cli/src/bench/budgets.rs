@@ -28,8 +28,8 @@ pub fn cases(given: &[String], weights: u64) -> Result<Vec<Case>, Failure> {
         return Ok(by_default(weights, available()));
     }
     let case = |text: &String| {
-        let budget =
-            Budget::parse(text).map_err(|error| Failure::usage(format!("--max-memory: {error}")))?;
+        let budget = Budget::parse(text)
+            .map_err(|error| Failure::usage(format!("--max-memory: {error}")))?;
         Ok(Case {
             name: text.clone(),
             max_memory: Some(text.clone()),
@@ -81,7 +81,10 @@ mod tests {
             let cases = by_default(2_000_000_000, free);
             cases.into_iter().map(|case| case.max_memory).collect()
         };
-        let shares = [Some("cpu=1000000000B".to_string()), Some("cpu=200000000B".to_string())];
+        let shares = [
+            Some("cpu=1000000000B".to_string()),
+            Some("cpu=200000000B".to_string()),
+        ];
         assert_eq!(named(Some(2_500_000_000)), shares);
         assert_eq!(named(Some(2_800_000_000))[0], None);
         assert_eq!(named(None)[1..], shares);

@@ -116,9 +116,9 @@ pub fn run(model: &Path, case: &Case, task: &Task) -> Result<Result<RunReport, S
     if let Some(context) = task.context {
         command.args(["--context", &context.to_string()]);
     }
-    let child = command.spawn().map_err(|error| {
-        Failure::Failed(format!("cannot start {}: {error}", program.display()))
-    })?;
+    let child = command
+        .spawn()
+        .map_err(|error| Failure::Failed(format!("cannot start {}: {error}", program.display())))?;
     let (status, out, messages) = wait(child)?;
     if !status {
         return Ok(Err(reason(&messages)));
@@ -174,10 +174,15 @@ fn text(pipe: Option<impl Read>) -> String {
 
 /// The error among a child's messages.
 fn reason(messages: &str) -> String {
-    let error = messages.lines().rev().find_map(|line| line.strip_prefix("error: "));
+    let error = messages
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("error: "));
     match error.or(messages.lines().last()) {
         Some(line) => line.to_string(),
-        None => "it ended without saying why: it may have been killed for want of memory".to_string(),
+        None => {
+            "it ended without saying why: it may have been killed for want of memory".to_string()
+        }
     }
 }
 

@@ -93,11 +93,23 @@ mod tests {
 
     #[test]
     fn people_read_short_numbers() {
-        for (seconds, shown) in [(12.34, "12.3 s"), (1.234, "1.23 s"), (0.123, "123 ms"), (0.0123, "12.3 ms"), (8e-5, "80 µs")] {
+        for (seconds, shown) in [
+            (12.34, "12.3 s"),
+            (1.234, "1.23 s"),
+            (0.123, "123 ms"),
+            (0.0123, "12.3 ms"),
+            (8e-5, "80 µs"),
+        ] {
             assert_eq!(time(seconds), shown);
         }
-        assert_eq!((percent(0.954), percent(0.004)), ("95 %".to_string(), "0.4 %".to_string()));
+        assert_eq!(
+            (percent(0.954), percent(0.004)),
+            ("95 %".to_string(), "0.4 %".to_string())
+        );
         assert_eq!(Unit::Operations.show(1.5e11), "150 GFLOP/s");
-        assert_eq!(Unit::Bytes.show(3.2e9), format!("{}/s", format_size(3_200_000_000)));
+        assert_eq!(
+            Unit::Bytes.show(3.2e9),
+            format!("{}/s", format_size(3_200_000_000))
+        );
     }
 }

@@ -176,7 +176,11 @@ pub fn measure(args: &BenchArgs) -> Result<(), Failure> {
 /// An error if the model ran in no budget at all.
 fn failed(results: &Results) -> Result<(), Failure> {
     let ran = results.budgets.iter().any(|budget| !budget.runs.is_empty());
-    match results.budgets.iter().find_map(|budget| budget.error.clone()) {
+    match results
+        .budgets
+        .iter()
+        .find_map(|budget| budget.error.clone())
+    {
         Some(error) if !ran => Err(Failure::Failed(error)),
         _ => Ok(()),
     }
@@ -205,7 +209,11 @@ impl Work {
         let subject = Subject::new(checkpoint, &config);
         Ok(Self {
             cases: cases(&args.max_memory, subject.weight_bytes)?,
-            files: checkpoint.files().iter().map(|file| file.path().to_path_buf()).collect(),
+            files: checkpoint
+                .files()
+                .iter()
+                .map(|file| file.path().to_path_buf())
+                .collect(),
             subject,
             task: Task {
                 ids,
@@ -241,14 +249,20 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Measures the limits.
     fn look(&mut self, limits: &mut Limits) -> Result<LimitSample, Failure> {
-        self.shown.set_message("measuring disk, memory and processors");
+        self.shown
+            .set_message("measuring disk, memory and processors");
         let sample = limits.sample()?;
         self.samples.push(sample);
         Ok(sample)
     }
 
     /// Runs the model in each budget in turns, with a look at the limits between two runs.
-    fn model(&mut self, limits: &mut Limits, work: &Work, rounds: u32) -> Result<Vec<Budgeted>, Failure> {
+    fn model(
+        &mut self,
+        limits: &mut Limits,
+        work: &Work,
+        rounds: u32,
+    ) -> Result<Vec<Budgeted>, Failure> {
         let mut budgets: Vec<_> = work.cases.iter().map(Budgeted::new).collect();
         let mut before = self.look(limits)?;
         for round in 1..=rounds {
@@ -257,13 +271,16 @@ impl Bench<'_> {
                 if budget.error.is_some() {
                     continue;
                 }
-                self.shown.set_message(format!("round {round} of {rounds}: {}", case.name));
+                self.shown
+                    .set_message(format!("round {round} of {rounds}: {}", case.name));
                 for file in &work.files {
                     forget_cached(file)?;
                 }
                 let used = usage();
                 let report = child::run(&work.subject.folder, case, &work.task)?;
-                let fetched = usage().zip(used).and_then(|(now, then)| now.since(&then).fetched);
+                let fetched = usage()
+                    .zip(used)
+                    .and_then(|(now, then)| now.since(&then).fetched);
                 let after = self.look(limits)?;
                 match report {
                     Ok(report) => budget.runs.push(Run {

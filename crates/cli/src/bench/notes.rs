@@ -1,7 +1,7 @@
 //! What makes figures worth less, said beside them.
 
-use super::measure::{Budgeted, Results};
 use super::figures::percent;
+use super::measure::{Budgeted, Results};
 use super::phases::Run;
 use outsize::generate::LimitSample;
 use outsize::plan::format_size;
@@ -58,7 +58,10 @@ pub fn notes(results: &Results) -> Vec<String> {
     if let Some(first) = texts.next()
         && texts.any(|tokens| tokens != first)
     {
-        notes.push("NOT ALL RUNS GENERATED THE SAME TOKENS: the placement of weights must not change them".to_string());
+        notes.push(
+            "NOT ALL RUNS GENERATED THE SAME TOKENS: the placement of weights must not change them"
+                .to_string(),
+        );
     }
     notes
 }
@@ -102,7 +105,10 @@ fn fetched(run: &Run) -> Option<f64> {
 
 fn of_budget(budget: &Budgeted) -> Vec<String> {
     let mut notes = Vec::new();
-    let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
+    let peaks = budget
+        .runs
+        .iter()
+        .filter_map(|run| run.report.peak_rss_bytes);
     if let (Some(peak), Some(bytes)) = (peaks.max(), budget.budget_bytes)
         && peak > bytes
     {

@@ -61,7 +61,10 @@ impl<'a> Timed<'a> {
         Self {
             runs,
             name,
-            seconds: runs.iter().map(|run| seconds(&run.report).max(1e-9)).collect(),
+            seconds: runs
+                .iter()
+                .map(|run| seconds(&run.report).max(1e-9))
+                .collect(),
             bounds: Vec::new(),
         }
     }
@@ -91,7 +94,8 @@ impl<'a> Timed<'a> {
     }
 
     fn done(mut self) -> Phase {
-        self.bounds.sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
+        self.bounds
+            .sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
         Phase {
             name: self.name,
             seconds: Figure::of(self.seconds),
@@ -134,14 +138,31 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
     let of_again = |run: &RunReport, value: fn(&super::child::Again) -> f64| {
         median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
     };
-    let again = Timed::new(runs, "prompt again", |run| of_again(run, |again| again.seconds))
-        .bound(DISK, Unit::Bytes, |run| of_again(run, |again| again.bytes_read as f64), disk)
-        .bound(MEMORY, Unit::Bytes, |_| subject.product_bytes as f64, memory)
-        .bound(products, Unit::Operations, |_| flops, peak);
+    let again = Timed::new(runs, "prompt again", |run| {
+        of_again(run, |again| again.seconds)
+    })
+    .bound(
+        DISK,
+        Unit::Bytes,
+        |run| of_again(run, |again| again.bytes_read as f64),
+        disk,
+    )
+    .bound(
+        MEMORY,
+        Unit::Bytes,
+        |_| subject.product_bytes as f64,
+        memory,
+    )
+    .bound(products, Unit::Operations, |_| flops, peak);
     // A token in the middle of the answer.
     let read = subject.token_bytes(prompt as f64 + new / 2.0);
     let token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
-        .bound(DISK, Unit::Bytes, |run| run.decode_bytes_read as f64 / decoded, disk)
+        .bound(
+            DISK,
+            Unit::Bytes,
+            |run| run.decode_bytes_read as f64 / decoded,
+            disk,
+        )
         .bound(MEMORY, Unit::Bytes, |_| read, memory);
     [opening, first, again, token].map(Timed::done).into()
 }
@@ -176,7 +197,10 @@ pub mod tests {
                 decode_bytes_read,
                 waiting_for_data_seconds: 0.0,
                 peak_rss_bytes: Some(600),
-                prompt_again: vec![Again { seconds: 5.0, bytes_read: 0 }],
+                prompt_again: vec![Again {
+                    seconds: 5.0,
+                    bytes_read: 0,
+                }],
                 placement: Placement {
                     resident_footprint: 450,
                     streamed_bytes: 500,
@@ -230,7 +254,11 @@ pub mod tests {
         assert_eq!(token.bounds[1].achieved.median, 821.0 / 2.5);
         // Half a second of files' pages in a millisecond, 500 bytes of fresh memory in 10 s of 50 a second.
         assert_eq!(phases[0].bounds[0].share.median, 0.5);
-        let fresh = phases[1].bounds.iter().find(|bound| bound.limit_of == FRESH).unwrap();
+        let fresh = phases[1]
+            .bounds
+            .iter()
+            .find(|bound| bound.limit_of == FRESH)
+            .unwrap();
         assert_eq!(fresh.share.median, 1.0);
         assert_eq!(phases[1].bounds[0].limit_of, FRESH);
     }
@@ -239,8 +267,16 @@ pub mod tests {
     fn what_is_not_needed_is_no_bound() {
         let runs = [run(8.0, 0)];
         let phases = phases(&runs, &subject(), &task(), ComputeType::Bf16);
-        assert!(phases[2..].iter().all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK)));
-        let products = phases[2].bounds.iter().find(|bound| bound.unit == Unit::Operations).unwrap();
+        assert!(
+            phases[2..]
+                .iter()
+                .all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK))
+        );
+        let products = phases[2]
+            .bounds
+            .iter()
+            .find(|bound| bound.unit == Unit::Operations)
+            .unwrap();
         // Eight tokens through the layers, one through the head.
         assert_eq!(products.achieved.median, 2.0 * (8.0 * 300.0 + 100.0) / 5.0);
         assert_eq!(products.limit.median, 4e4);

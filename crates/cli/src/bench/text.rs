@@ -48,7 +48,11 @@ fn row<const N: usize>(cells: [&str; N]) -> Row {
 fn machine(results: &Results) -> Vec<Row> {
     let of = |value: fn(&LimitSample) -> f64| Figure::of(results.limits.iter().map(value));
     let disk = &results.disk;
-    let memory = format!("{}, {} threads", format_size(results.memory_bytes), results.threads);
+    let memory = format!(
+        "{}, {} threads",
+        format_size(results.memory_bytes),
+        results.threads
+    );
     let [f32, bf16] = results.instructions;
     let limits = [
         (
@@ -62,20 +66,40 @@ fn machine(results: &Results) -> Vec<Row> {
                 disk.files
             ),
         ),
-        ("memory read", Unit::Bytes, of(|l| l.memory_bytes_per_second), memory.clone()),
-        ("memory copied", Unit::Bytes, of(|l| l.copy_bytes_per_second), memory),
+        (
+            "memory read",
+            Unit::Bytes,
+            of(|l| l.memory_bytes_per_second),
+            memory.clone(),
+        ),
+        (
+            "memory copied",
+            Unit::Bytes,
+            of(|l| l.copy_bytes_per_second),
+            memory,
+        ),
         (
             "fresh memory",
             Unit::Bytes,
             of(|l| l.fresh_bytes_per_second),
             "touched for the first time".to_string(),
         ),
-        ("multiply-adds", Unit::Operations, of(|l| l.f32_flops), f32.to_string()),
+        (
+            "multiply-adds",
+            Unit::Operations,
+            of(|l| l.f32_flops),
+            f32.to_string(),
+        ),
         ("", Unit::Operations, of(|l| l.bf16_flops), bf16.to_string()),
     ];
     let mut rows = vec![row(["the machine", "median", "spread", "how"])];
     for (name, unit, figure, how) in limits {
-        rows.push(row([name, &unit.show(figure.median), &percent(figure.spread()), &how]));
+        rows.push(row([
+            name,
+            &unit.show(figure.median),
+            &percent(figure.spread()),
+            &how,
+        ]));
     }
     let latency = of(|l| l.disk_latency_seconds);
     rows.insert(
@@ -103,12 +127,28 @@ fn products(samples: &[ProductSample]) -> Vec<Row> {
             |p| p.memory_bytes_per_second,
             "memory read",
         ),
-        (&rows, Unit::Operations, |p| p.f32_rows_flops, |p| p.f32_flops, "multiply-adds of f32"),
-        ("", Unit::Operations, |p| p.bf16_rows_flops, |p| p.bf16_flops, "those of bf16, rounded to it"),
+        (
+            &rows,
+            Unit::Operations,
+            |p| p.f32_rows_flops,
+            |p| p.f32_flops,
+            "multiply-adds of f32",
+        ),
+        (
+            "",
+            Unit::Operations,
+            |p| p.bf16_rows_flops,
+            |p| p.bf16_flops,
+            "those of bf16, rounded to it",
+        ),
     ];
     let line = |(name, unit, of, limit, what): (&str, Unit, Of, Of, &str)| {
         let figure = Figure::of(samples.iter().map(of));
-        let share = Figure::of(samples.iter().map(|sample| of(sample) / limit(sample).max(1e-9)));
+        let share = Figure::of(
+            samples
+                .iter()
+                .map(|sample| of(sample) / limit(sample).max(1e-9)),
+        );
         row([
             name,
             &unit.show(figure.median),
@@ -127,7 +167,10 @@ fn budget(budget: &Budgeted) -> Vec<Row> {
         rows.push(vec![format!("{}: {error}", budget.name)]);
         return rows;
     };
-    let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
+    let peaks = budget
+        .runs
+        .iter()
+        .filter_map(|run| run.report.peak_rss_bytes);
     let peak = match (peaks.max(), budget.budget_bytes) {
         (Some(peak), Some(bytes)) => {
             format!(": peak {} of {}", format_size(peak), format_size(bytes))
@@ -145,7 +188,14 @@ fn budget(budget: &Budgeted) -> Vec<Row> {
         None => String::new(),
     };
     rows.push(vec![format!("{}{peak}{streamed}{error}", budget.name)]);
-    rows.push(row(["  phase", "median", "spread", "achieved", "share", "of what can be had"]));
+    rows.push(row([
+        "  phase",
+        "median",
+        "spread",
+        "achieved",
+        "share",
+        "of what can be had",
+    ]));
     rows.extend(budget.phases.iter().flat_map(phase));
     rows
 }
@@ -163,7 +213,11 @@ fn phase(phase: &Phase) -> Vec<Row> {
         row.extend([
             bound.unit.show(bound.achieved.median),
             percent(bound.share.median),
-            format!("{}, {}", bound.unit.show(bound.limit.median), bound.limit_of),
+            format!(
+                "{}, {}",
+                bound.unit.show(bound.limit.median),
+                bound.limit_of
+            ),
         ]);
         rows.push(row);
     }
