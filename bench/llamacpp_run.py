@@ -69,7 +69,7 @@ print(
             "prefill_seconds": seconds[0],
             "seconds_per_token": statistics.median(seconds[1:]) if seconds[1:] else None,
             "first_token_seconds": loaded - begun + seconds[0],
-            "prefills": {n: statistics.median(timed([(300 + 7 * i) % llm.n_vocab() for i in range(n)]) for _ in range(3)) for n in prefills},
+            "prefills": {n: statistics.median(timed([(300 + 7 * i) % llm.n_vocab() for i in range(n)]) for _ in range(1 if n > 256 else 3)) for n in prefills},
             "batches": {},
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }

@@ -1,13 +1,16 @@
 //! `outsize bench --calibrate`: how fast this machine is, measured and kept.
 
-use super::{disk, note_others, size};
+use super::{disk, size};
 use crate::args::BenchArgs;
 use crate::error::Failure;
 use crate::{cache, interrupt, progress, run, table};
 use outsize::generate::{CalibrateOptions, CalibrateStep, calibrate};
-use outsize::machine::{Calibration, Machine, Measurement};
+use outsize::machine::{Calibration, Machine, Measurement, load_average};
 use outsize::plan::format_size;
 use std::time::Instant;
+
+/// Share of the processors that others may use without being mentioned.
+const BUSY: f64 = 0.5;
 
 /// Runs the command.
 pub fn calibrate_machine(args: &BenchArgs) -> Result<(), Failure> {
@@ -15,7 +18,7 @@ pub fn calibrate_machine(args: &BenchArgs) -> Result<(), Failure> {
     let folder = cache::folder()?;
     let machine = Machine::detect();
     let options = CalibrateOptions {
-        disk: disk(args.place.as_deref(), &folder)?,
+        disk: disk(args.place.as_deref())?,
         bytes,
         stop: Some(interrupt::flag()),
     };
@@ -56,6 +59,18 @@ pub fn calibrate_machine(args: &BenchArgs) -> Result<(), Failure> {
         "\nMeasured in {seconds:.0} s and kept in {}.\n",
         file.display()
     ))
+}
+
+/// Says if others use the processors: then every figure will be low.
+fn note_others(machine: &Machine) {
+    let threads = machine.processors.threads.value as f64;
+    if let Some(load) = load_average().filter(|load| load.value > BUSY * threads) {
+        eprintln!(
+            "note: other programs were busy in the last minute (load {:.1} on {threads} threads): the figures may be \
+             low; measure again when the machine is quiet",
+            load.value
+        );
+    }
 }
 
 /// Each figure, how it was measured and its spread.

@@ -5,7 +5,7 @@ use super::child::{self, Task};
 use super::notes::notes;
 use super::phases::{Phase, Run, phases};
 use super::subject::Subject;
-use super::{disk_or_cache, size, text};
+use super::{disk, size, text};
 use crate::args::{BenchArgs, ComputeType};
 use crate::error::Failure;
 use crate::{interrupt, progress, run, table};
@@ -96,7 +96,7 @@ pub struct Budgeted {
 pub fn measure(args: &BenchArgs) -> Result<(), Failure> {
     let bytes = size(args)?;
     let machine = Machine::detect();
-    let disk = disk_or_cache(args.place.as_deref())?;
+    let disk = disk(args.place.as_deref())?;
     let work = match &disk {
         DiskToMeasure::Checkpoint(checkpoint) => Some(Work::new(args, checkpoint)?),
         DiskToMeasure::Folder(folder) if !args.max_memory.is_empty() => {

@@ -15,12 +15,8 @@ use crate::cache;
 use crate::error::Failure;
 use outsize::checkpoint::Checkpoint;
 use outsize::generate::{DiskToMeasure, LEAST_CALIBRATION_BYTES};
-use outsize::machine::{Machine, load_average};
 use outsize::plan::{format_size, parse_size};
 use std::path::Path;
-
-/// Share of the processors that others may use without being mentioned.
-const BUSY: f64 = 0.5;
 
 /// Runs the command.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
@@ -44,16 +40,17 @@ fn size(args: &BenchArgs) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-/// What to read: the files of a model, or one that is made in a folder.
-fn disk(place: Option<&Path>, cache: &Path) -> Result<DiskToMeasure, Failure> {
+/// What to read: the files of a model, or one that is made in a folder, in the cache folder if none is named.
+fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
     let Some(place) = place else {
-        std::fs::create_dir_all(cache).map_err(|error| {
+        let cache = cache::folder()?;
+        std::fs::create_dir_all(&cache).map_err(|error| {
             Failure::Failed(format!(
                 "cannot make the cache folder {}: {error}; set OUTSIZE_CACHE to another",
                 cache.display()
             ))
         })?;
-        return Ok(DiskToMeasure::Folder(cache.to_path_buf()));
+        return Ok(DiskToMeasure::Folder(cache));
     };
     if !place.is_dir() {
         return Err(Failure::usage(format!(
@@ -68,14 +65,6 @@ fn disk(place: Option<&Path>, cache: &Path) -> Result<DiskToMeasure, Failure> {
     }
 }
 
-/// The same, with the cache folder that is used where no place is named.
-fn disk_or_cache(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
-    match place {
-        Some(place) => disk(Some(place), Path::new("")),
-        None => disk(None, &cache::folder()?),
-    }
-}
-
 /// Whether there is a file of weights in the folder.
 fn has_weights(folder: &Path) -> bool {
     folder.read_dir().is_ok_and(|entries| {
@@ -84,16 +73,4 @@ fn has_weights(folder: &Path) -> bool {
             path.extension().is_some_and(|end| end == "safetensors") && path.is_file()
         })
     })
-}
-
-/// Says if others use the processors: then every figure will be low.
-fn note_others(machine: &Machine) {
-    let threads = machine.processors.threads.value as f64;
-    if let Some(load) = load_average().filter(|load| load.value > BUSY * threads) {
-        eprintln!(
-            "note: other programs were busy in the last minute (load {:.1} on {threads} threads): the figures may be \
-             low; measure again when the machine is quiet",
-            load.value
-        );
-    }
 }

@@ -14,8 +14,8 @@ pub fn text(results: &Results, width: usize) -> String {
     let mut text = table::lines(&machine(results), width).join("\n") + "\n";
     if let (Some(model), Some(task)) = (&results.model, &results.task) {
         let head = format!(
-            "{}: {} of weights in {} files; prompt of {} tokens, {} new, activations in {}; {} runs each, in turns with the \
-             measurements above",
+            "{}: {} of weights in {} files; prompt of {} tokens, {} new, activations in {}; rounds: {}, in turns \
+             with the measurements above",
             model.folder.display(),
             format_size(model.weight_bytes),
             model.files,
