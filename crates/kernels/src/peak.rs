@@ -54,7 +54,7 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
         "copy: as many bytes as there is room for"
     );
     #[cfg(target_arch = "x86_64")]
-    if Isa::Avx512.is_available() && to.as_ptr().addr() % 64 == 0 {
+    if Isa::Avx512.is_available() && to.as_ptr().addr().is_multiple_of(64) {
         let whole = to.len() / 64 * 64;
         // SAFETY: the processor has AVX-512; the place is aligned and as long as what is copied, in whole vectors.
         unsafe { x86::copy(&mut to[..whole], &from[..whole]) };

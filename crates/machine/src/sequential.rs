@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn every_shape_divides_the_buffers() {
         for ReadShape { in_flight, block } in SHAPES {
-            assert!(BUFFERS % in_flight == 0 && block <= LARGE_PAGE);
+            assert!(BUFFERS.is_multiple_of(in_flight) && block <= LARGE_PAGE);
         }
     }
 }

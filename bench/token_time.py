@@ -1,6 +1,6 @@
 """Prints where the time of a token goes, with everything in memory and with budgets of 50 and 10 % of the weights.
 
-    python bench/profile.py MODEL [--context 256] [--compute bf16]
+    python bench/token_time.py MODEL [--context 256] [--compute bf16]
 
 Samples `outsize run` with perf while it decodes, on all of its threads, and groups the samples by function: the release binary has the
 names. Tensor operations that are not outsize's own count for what called them, where perf can tell. What no thread was running for is idle.
