@@ -6,6 +6,7 @@
 //!
 //! prints one JSON object: median seconds by tokens of the prompt, and by rows of the batch. `bench/side_by_side.py` runs it.
 
+use outsize::core::FloatType;
 use outsize::generate::read_config;
 use outsize::models::{Batch, CacheOptions, Compute, KvCache, LlamaForCausalLm, Logits};
 use outsize::{Budget, Dispatched, Options, load_checkpoint_and_dispatch};
@@ -41,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let device = burn::tensor::Device::flex();
     let options = Options {
         budget: Budget::parse("cpu=1TB")?,
+        float_type: FloatType::AsStored,
         no_split: vec!["LlamaDecoderLayer".to_string()],
         ..Options::default()
     };
