@@ -66,16 +66,19 @@ pub fn notes(results: &Results) -> Vec<String> {
     notes
 }
 
+/// A figure of a look at the machine.
+type Of = fn(&LimitSample) -> f64;
+
 /// Limits that were not the same before and after a run.
 fn drifts<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Vec<String> {
-    let limits: [(&str, fn(&LimitSample) -> f64); 5] = [
+    let limits: [(&str, Of); 5] = [
         ("the disk", |limit| limit.disk_bytes_per_second),
         ("memory read", |limit| limit.memory_bytes_per_second),
         ("fresh memory", |limit| limit.fresh_bytes_per_second),
         ("multiply-adds of f32", |limit| limit.f32_flops),
         ("multiply-adds of bf16", |limit| limit.bf16_flops),
     ];
-    let drift = |(name, of): (&str, fn(&LimitSample) -> f64)| {
+    let drift = |(name, of): (&str, Of)| {
         let drifts = runs.clone().map(|run| {
             let (before, after) = (of(&run.before), of(&run.after));
             2.0 * (before - after).abs() / (before + after).max(1e-9)
@@ -127,4 +130,106 @@ fn of_budget(budget: &Budgeted) -> Vec<String> {
         }
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::phases::phases;
+    use super::super::phases::tests::{limits, run, subject, task};
+    use super::*;
+    use crate::args::ComputeType;
+    use outsize::generate::LimitDisk;
+
+    /// Nothing worth a note.
+    fn quiet() -> Run {
+        let mut run = run(8.0, 400);
+        (run.before, run.after) = (limits(200.0), limits(200.0));
+        run.report.tokens = vec![1, 2];
+        run
+    }
+
+    fn results(runs: Vec<Run>) -> Results {
+        Results {
+            version: 1,
+            seconds: 1.0,
+            processor: String::new(),
+            threads: 2,
+            memory_bytes: 1,
+            instructions: [""; 2],
+            disk: LimitDisk {
+                folder: "model".into(),
+                files: "files",
+                disk: "/dev/vda (ext4)".to_string(),
+                direct: true,
+                in_flight: 4,
+                block: 1,
+            },
+            limits: Vec::new(),
+            products: Vec::new(),
+            others_share: Some(0.01),
+            stolen_share: Some(0.0),
+            model: Some(subject()),
+            task: None,
+            budgets: vec![Budgeted {
+                name: "cpu=600B".to_string(),
+                max_memory: None,
+                budget_bytes: Some(600),
+                error: None,
+                phases: phases(&runs, &subject(), &task(), ComputeType::F32),
+                runs,
+            }],
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_quiet_machine_is_worth_no_note() {
+        assert_eq!(
+            notes(&results(vec![quiet(), quiet()])),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn what_spoils_figures_is_said() {
+        let said = |change: fn(&mut Results)| {
+            let mut results = results(vec![quiet(), quiet()]);
+            change(&mut results);
+            notes(&results).join("\n")
+        };
+        type Change = fn(&mut Results);
+        let cases: [(&str, Change); 7] = [
+            ("/dev/vda (ext4) allows no reads", |r| r.disk.direct = false),
+            ("other programs", |r| r.others_share = Some(0.2)),
+            ("host gave 3 %", |r| r.stolen_share = Some(0.03)),
+            ("the disk was up to 40 % faster", |r| {
+                r.budgets[0].runs[1].after.disk_bytes_per_second = 300.0;
+            }),
+            ("only 50 % of what a run read", |r| {
+                r.budgets[0].runs[0].fetched_bytes = Some(700);
+            }),
+            ("BUDGET WAS NOT KEPT", |r| {
+                r.budgets[0].runs[1].report.peak_rss_bytes = Some(601);
+            }),
+            ("NOT ALL RUNS GENERATED THE SAME", |r| {
+                r.budgets[0].runs[1].report.tokens = vec![1, 3];
+            }),
+        ];
+        for (part, change) in cases {
+            let said = said(change);
+            assert!(
+                said.contains(part) && said.lines().count() == 1,
+                "{part}: {said}"
+            );
+        }
+        // 300 bytes a second from a disk that gives 200.
+        let mut fast = quiet();
+        fast.report.decode_bytes_read = 2400;
+        fast.fetched_bytes = None;
+        let said = notes(&results(vec![fast])).join("\n");
+        assert!(
+            said.contains("token: more than the limit of disk"),
+            "{said}"
+        );
+    }
 }
