@@ -41,7 +41,7 @@ class Contender:
             return command
         command += ["--batches", task.batches]
         if task.budget:
-            command += ["--max-memory", f"{task.budget}", "--offload-dir", str(self.model.resolve().parent)]
+            command += ["--max-memory", f"{task.budget // 1_000_000}MB", "--offload-dir", str(self.model.resolve().parent)]
         return command
 
 
