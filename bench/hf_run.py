@@ -19,6 +19,8 @@ parser.add_argument("--ids", required=True, help="token ids of the prompt, separ
 parser.add_argument("--max-new-tokens", type=int, required=True)
 parser.add_argument("--max-memory", help="dispatch by accelerate: this much on the CPU, the rest on disk")
 parser.add_argument("--offload-dir", help="where the offload folder is made (the model's own file system)")
+parser.add_argument("--prefills", default="", help="prompts to time afterwards, in tokens, separated by commas")
+parser.add_argument("--batches", default="", help="batches to time afterwards, in rows, separated by commas")
 parser.add_argument("--threads", type=int, default=2)
 args = parser.parse_args()
 
@@ -29,36 +31,66 @@ torch.set_num_threads(args.threads)
 torch.set_grad_enabled(False)
 imported = time.perf_counter()
 
-with tempfile.TemporaryDirectory(dir=args.offload_dir) as offload:
-    if args.max_memory:
-        from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 
-        with init_empty_weights():
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model), dtype=torch.bfloat16)
-        model.tie_weights()
-        model = load_checkpoint_and_dispatch(
-            model,
-            args.model,
-            device_map="auto",
-            max_memory={"cpu": args.max_memory},
-            no_split_module_classes=["LlamaDecoderLayer"],
-            offload_folder=offload,
-            dtype=torch.bfloat16,
-        )
-    else:
-        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
+def load(offload: str):
+    if not args.max_memory:
+        return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
+    from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model), dtype=torch.bfloat16)
+    model.tie_weights()
+    return load_checkpoint_and_dispatch(
+        model,
+        args.model,
+        device_map="auto",
+        max_memory={"cpu": args.max_memory},
+        no_split_module_classes=["LlamaDecoderLayer"],
+        offload_folder=offload,
+        dtype=torch.bfloat16,
+    )
+
+
+def step(model, ids, cache):
+    """Runs `ids` [rows, tokens] behind what the cache holds: the cache, the likeliest next tokens [rows, 1], and the seconds."""
+    start = time.perf_counter()
+    out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    chosen = out.logits[:, -1].argmax(-1, keepdim=True)
+    return out.past_key_values, chosen, time.perf_counter() - start
+
+
+def texts(rows: int, tokens: int):
+    vocabulary = model.config.vocab_size
+    return torch.tensor([[(300 + 7 * (i + 5 * row)) % vocabulary for i in range(tokens)] for row in range(rows)])
+
+
+def numbers(text: str) -> list[int]:
+    return [int(n) for n in text.split(",") if n]
+
+
+with tempfile.TemporaryDirectory(dir=args.offload_dir) as offload:
+    model = load(offload)
     model.eval()
     loaded = time.perf_counter()
 
     ids = torch.tensor([[int(i) for i in args.ids.split(",")]])
     cache, tokens, seconds = None, [], []
     for _ in range(args.max_new_tokens):
-        start = time.perf_counter()
-        out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache = out.past_key_values
-        ids = out.logits[:, -1].argmax(-1, keepdim=True)
+        cache, ids, took = step(model, ids, cache)
         tokens.append(int(ids))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(took)
+
+    prefills, batches = {}, {}
+    for n in numbers(args.prefills):
+        step(model, texts(1, n), None)
+        prefills[n] = statistics.median(step(model, texts(1, n), None)[2] for _ in range(1 if n > 256 else 3))
+    for rows in numbers(args.batches):
+        cache, ids, _ = step(model, texts(rows, 8), None)
+        steps = []
+        for _ in range(9):
+            cache, ids, took = step(model, ids, cache)
+            steps.append(took)
+        batches[rows] = statistics.median(steps)
 
 print(
     json.dumps(
@@ -67,8 +99,10 @@ print(
             "import_seconds": imported - begun,
             "load_seconds": loaded - imported,
             "prefill_seconds": seconds[0],
-            "seconds_per_token": statistics.median(seconds[1:]),
+            "seconds_per_token": statistics.median(seconds[1:]) if seconds[1:] else None,
             "first_token_seconds": loaded - begun + seconds[0],
+            "prefills": prefills,
+            "batches": batches,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
     )

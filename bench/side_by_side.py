@@ -1,125 +1,185 @@
-"""Times `outsize run` beside transformers and accelerate on the same checkpoint, interleaved, and prints a table of medians.
+"""Runs outsize beside torch, accelerate and llama.cpp on the same weights, in turns, and prints one table of medians.
 
-    python bench/side_by_side.py streamed MODEL    # 600 MB of 2.2 GB: outsize in a cgroup of 640 MB, accelerate in 1.8 GB
-    python bench/side_by_side.py resident MODEL    # everything in memory, beside torch
+    python bench/side_by_side.py MODEL MODEL.gguf                      # everything in memory, and 10, 25 and 50 % of the weights
+    python bench/side_by_side.py MODEL MODEL.gguf --only resident      # only one half of it
+    python bench/side_by_side.py MODEL MODEL.gguf --only streamed --shares 25
 
-MODEL is a folder made by `outsize synth llama-1b MODEL --dtype bf16`. Needs torch, transformers and accelerate; `streamed` needs root
-and cgroups of version 1. The page cache is dropped before every run.
+MODEL is a folder made by `outsize synth llama-1b MODEL --dtype bf16`, MODEL.gguf made of it by gguf_from_safetensors.py. Every run is in a
+memory cgroup of its own, which counts the page cache; in a row of the table all cgroups are equally large. Cold runs begin with an
+empty page cache. See README.md for what must be installed. Takes about a quarter of an hour.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
 import cgroup
+import contenders
 import disk
+from contenders import Task
 
 HERE = pathlib.Path(__file__).parent
-PROMPT = ",".join(str(300 + 7 * i) for i in range(32))
+PREFILLS = [8, 32, 128, 512]
+BATCHES = [1, 2, 4, 8, 16]
 
-parser = argparse.ArgumentParser()
-parser.add_argument("mode", choices=["streamed", "resident"])
-parser.add_argument("model")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model", type=pathlib.Path)
+parser.add_argument("gguf", type=pathlib.Path)
+parser.add_argument("--only", choices=["resident", "streamed"])
 parser.add_argument("--outsize", default=str(HERE.parent / "target/release/outsize"))
-parser.add_argument("--rounds", type=int, default=3)
-parser.add_argument("--new-tokens", type=int, default=17)
-parser.add_argument("--budget", default="600MB")
-parser.add_argument("--cgroup", type=int, default=640_000_000, help="bytes for outsize")
-parser.add_argument("--accelerate-cgroup", type=int, default=1_800_000_000, help="bytes for accelerate")
+parser.add_argument("--passes", default=str(HERE.parent / "target/release/examples/passes"), help="the example of that name")
+parser.add_argument("--rounds", type=int, default=3, help="rounds with everything in memory")
+parser.add_argument("--streamed-rounds", type=int, default=2)
+parser.add_argument("--new-tokens", type=int, default=17, help="with everything in memory")
+parser.add_argument("--streamed-new-tokens", type=int, default=9)
+parser.add_argument("--shares", type=int, nargs="+", default=[10, 25, 50], help="budgets, in percent of the weights")
+parser.add_argument("--beside", type=int, default=40_000_000, help="bytes of the cgroup beyond the budget")
+parser.add_argument("--roomy", type=int, default=1_800_000_000, help="a larger cgroup, in which accelerate runs too; 0 for none")
+parser.add_argument("--timeout", type=float, default=90, help="seconds after which a run is given up")
 args = parser.parse_args()
 
-
-def drop_page_cache():
-    subprocess.run(["sync"], check=True)
-    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+WEIGHTS = sum(path.stat().st_size for path in args.model.glob("*.safetensors"))
 
 
-def shard() -> str:
-    return str(max(pathlib.Path(args.model).glob("*.safetensors"), key=lambda p: p.stat().st_size))
+class Column:
+    """What one contender came to over the rounds."""
+
+    def __init__(self):
+        self.runs, self.failures = [], []
+
+    def add(self, result: dict):
+        (self.failures if "failed" in result else self.runs).append(result)
+
+    def cell(self, value, form: str) -> str:
+        """The median of a value; or why there is none; and how many runs failed of those that did not all."""
+        found = [value(run) for run in self.runs]
+        found = [one for one in found if one is not None]
+        if not found:
+            return self.failures[0]["failed"] if self.failures else ""
+        failed = f" ({len(self.failures)} failed)" if self.failures else ""
+        return format(statistics.median(found), form) + failed
 
 
-def one(name: str, command: list[str], limit: int | None) -> dict | None:
-    drop_page_cache()
-    status, out, err, peak, seconds = cgroup.run(command, limit)
-    if status != 0:
-        print(f"{name}: failed with status {status}\n{err[-600:]}", file=sys.stderr)
-        return None
-    result = json.loads(out)
-    result["cgroup_peak_bytes"] = peak
-    result["whole_seconds"] = seconds
-    print(f"{name}: {result['seconds_per_token']:.3f} s/token", file=sys.stderr)
-    return result
+def row(title: str, cells: list[str]):
+    print(f"| {title} | " + " | ".join(cells) + " |", flush=True)
 
 
-def commands(streamed: bool):
-    common = ["--ids", PROMPT, "--max-new-tokens", str(args.new_tokens)]
-    hf = [sys.executable, str(HERE / "hf_run.py"), args.model, *common]
-    ours = [args.outsize, "run", args.model, *common, "--ignore-eos", "--json"]
-    if streamed:
-        ours += ["--max-memory", f"cpu={args.budget}"]
-        hf += ["--max-memory", args.budget, "--offload-dir", str(pathlib.Path(args.model).resolve().parent)]
-        return {"outsize": (ours, args.cgroup), "accelerate": (hf, args.accelerate_cgroup)}
-    return {"outsize": (ours, None), "torch": (hf, None)}
+def table(first: str, columns):
+    print(f"\n| {first} | " + " | ".join(columns) + " |")
+    print("|---|" + "---|" * len(columns))
+
+
+def field(name: str, key: int | None = None, scale: float = 1.0):
+    def value(run: dict):
+        found = run.get(name)
+        if key is not None:
+            found = (found or {}).get(str(key))
+        return None if found is None else found * scale
+
+    return value
+
+
+def same_tokens(columns: dict[str, Column], names: dict[str, str]):
+    """Says whether all generated what outsize did."""
+    firsts = {name: column.runs[0]["tokens"] for name, column in columns.items() if column.runs and column.runs[0].get("tokens")}
+    ours = firsts.pop("outsize", None)
+    for name, tokens in firsts.items():
+        if ours is not None and name in names:
+            same = next((i for i, (a, b) in enumerate(zip(ours, tokens)) if a != b), None)
+            print(f"{name}: {'the same tokens as outsize' if same is None else f'other tokens than outsize from the {same + 1}th on'}{names[name]}")
+
+
+ROUNDED = " (it rounds activations to bf16)"
+
+
+def resident():
+    limit = int(1.5 * WEIGHTS) + 1_000_000_000
+    everyone = [contenders.outsize(args.outsize, args.model), contenders.torch(args.model), contenders.llama_cpp(args.gguf)]
+    names = ["outsize", "outsize, bf16", "torch", "llama.cpp"]
+    cold, warm, passes = ({name: Column() for name in names} for _ in range(3))
+    lengths, rows = ",".join(map(str, PREFILLS)), ",".join(map(str, BATCHES))
+    for at in range(args.rounds):
+        for contender in everyone:
+            print(f"all in memory, round {at + 1}: {contender.name}", file=sys.stderr)
+            task = Task(args.new_tokens, lengths, rows)
+            result = contenders.run(contender, task, limit, args.timeout)
+            cold[contender.name].add(result)
+            if contender.name != "outsize":
+                passes[contender.name].add(result)
+            # The page cache is full now.
+            warm[contender.name].add(contenders.run(contender, Task(2), limit, args.timeout, cold=False))
+        for name, compute in [("outsize", "f32"), ("outsize, bf16", "bf16")]:
+            command = [args.passes, str(args.model), compute, lengths, rows]
+            passes[name].add(contenders.run_command(command, limit, args.timeout))
+    print(f"\n**Everything in memory**, in cgroups of {limit / 1e6:.0f} MB; medians of {args.rounds} rounds. outsize keeps activations in f32,")
+    print("or rounds them to bf16 with `--compute bf16`. Prompts and batches: in a process that has run the same once.")
+    table("seconds", names)
+    row("a token, behind 32 to 48", [cold[n].cell(field("seconds_per_token"), ".3f") for n in names])
+    for title, columns in (("cold", cold), ("warm", warm)):
+        row(f"start to first token, {title}", [columns[n].cell(field("first_token_seconds"), ".2f") for n in names])
+        row(f"of it loading, {title}", [columns[n].cell(field("load_seconds"), ".2f") for n in names])
+    for tokens in PREFILLS:
+        row(f"prompt of {tokens}", [passes[n].cell(field("prefills", tokens), ".3f") for n in names])
+    for batch in BATCHES:
+        row(f"a step of a batch of {batch}", [passes[n].cell(field("batches", batch), ".3f") for n in names])
+    row("peak resident set, MB", [cold[n].cell(field("peak_rss_bytes", scale=1e-6), ".0f") for n in names])
+    same_tokens(cold, {"torch": ROUNDED, "llama.cpp": ROUNDED})
+
+
+def streamed():
+    shard = str(max(args.model.glob("*.safetensors"), key=lambda path: path.stat().st_size))
+    contenders.drop_page_cache()
+    shape = disk.best_shape(shard)
+    ours = contenders.outsize(args.outsize, args.model)
+    accelerate, llama = contenders.torch(args.model, "accelerate"), contenders.llama_cpp(args.gguf)
+    everyone = [("outsize", ours, None), ("accelerate", accelerate, None), ("llama.cpp", llama, None)]
+    roomy = f"accelerate in {args.roomy / 1e6:.0f} MB"
+    if args.roomy:
+        everyone.append((roomy, accelerate, args.roomy))
+    names = [name for name, *_ in everyone]
+    print(f"\n**A part of the weights in memory**: budgets of a share of {WEIGHTS / 1e6:.0f} MB, cgroups of the budget and {args.beside / 1e6:.0f} MB more,")
+    print(f"page cache counted and empty at the start; medians of {args.streamed_rounds} rounds; prompt of 32 tokens, {args.streamed_new_tokens} new; a run is given up after {args.timeout:.0f} s.")
+    print("outsize holds the whole process in the budget, accelerate the weights that stay; llama.cpp maps its file.")
+    all_columns = {}
+    for share in args.shares:
+        budget = WEIGHTS * share // 100
+        limit = budget + args.beside
+        columns, speeds = {name: Column() for name in names}, []
+        for at in range(args.streamed_rounds):
+            for name, contender, other_limit in everyone:
+                print(f"{share} %, round {at + 1}: {name}", file=sys.stderr)
+                if name == "outsize":
+                    speeds.append(disk.sustained(shard, shape, 1.5))
+                task = Task(args.streamed_new_tokens, budget=budget)
+                columns[name].add(contenders.run(contender, task, other_limit or limit, args.timeout))
+                if name == "outsize":
+                    speeds.append(disk.sustained(shard, shape, 1.5))
+        speed = statistics.median(speeds)
+        table(f"{share} %: {budget / 1e6:.0f} MB in {limit / 1e6:.0f} MB", names)
+        row("seconds a token", [columns[n].cell(field("seconds_per_token"), ".3f") for n in names])
+        row("prompt of 32, s", [columns[n].cell(field("prefill_seconds"), ".2f") for n in names])
+        row("start to first token, s", [columns[n].cell(field("first_token_seconds"), ".2f") for n in names])
+        row("peak resident set, MB", [columns[n].cell(field("peak_rss_bytes", scale=1e-6), ".0f") for n in names])
+        row("peak of the cgroup, MB", [columns[n].cell(field("cgroup_peak_bytes", scale=1e-6), ".0f") for n in names])
+        row("read while decoding, of the disk's speed", [columns["outsize"].cell(field("link_bytes_per_second", scale=1 / speed), ".0%"), *[""] * (len(names) - 1)])
+        print(f"\ndirect reads of the disk before and after each run of outsize, {shape[0]} of {shape[1] >> 20} MiB in flight: {speed / 1e9:.2f} GB/s (least {min(speeds) / 1e9:.2f}, most {max(speeds) / 1e9:.2f})")
+        all_columns = columns
+    same_tokens(all_columns, {name: ROUNDED for name in names if name != "outsize"})
 
 
 def main():
-    streamed = args.mode == "streamed"
-    runs: dict[str, list[dict]] = {}
-    speeds, failures = [], {}
-    shape = disk.best_shape(shard())
-    for _ in range(args.rounds):
-        for name, (command, limit) in commands(streamed).items():
-            drop_page_cache()
-            if name == "outsize":
-                speeds.append(disk.sustained(shard(), shape))
-            result = one(name, command, limit)
-            runs.setdefault(name, [])
-            if result:
-                runs[name].append(result)
-            else:
-                failures[name] = failures.get(name, 0) + 1
-            if name == "outsize":
-                speeds.append(disk.sustained(shard(), shape))
-
-    def median(name: str, field: str) -> float:
-        return statistics.median(run[field] for run in runs[name])
-
-    versions = subprocess.run(
-        [sys.executable, "-c", "import torch,transformers,accelerate as a;print(f'torch {torch.__version__}, transformers {transformers.__version__}, accelerate {a.__version__}')"],
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    print(f"{os.cpu_count()} CPUs; {versions}; batch 1, prompt of 32 tokens, {args.new_tokens} new; medians of {args.rounds} rounds, interleaved, page cache dropped")
-    for name, count in failures.items():
-        print(f"{name}: {count} of {args.rounds} runs failed or did not end in 240 s, and are left out")
-    print(f"direct reads of the disk, 3 s before and after each run of outsize, {shape[0]} of {shape[1] >> 20} MiB in flight: {statistics.median(speeds) / 1e9:.2f} GB/s (least {min(speeds) / 1e9:.2f}, most {max(speeds) / 1e9:.2f})\n")
-    print("| | " + " | ".join(runs) + " |")
-    print("|---|" + "---|" * len(runs))
-
-    def row(title: str, cell):
-        print(f"| {title} | " + " | ".join(cell(name) for name in runs) + " |")
-
-    row("seconds per token", lambda n: f"{median(n, 'seconds_per_token'):.3f}")
-    row("prefill of 32, s", lambda n: f"{median(n, 'prefill_seconds'):.2f}")
-    row("load, s", lambda n: f"{median(n, 'load_seconds'):.2f}")
-    row("start of the process to first token, s", lambda n: f"{median(n, 'first_token_seconds'):.2f}")
-    row("peak resident set, MB", lambda n: f"{median(n, 'peak_rss_bytes') / 1e6:.0f}")
-    if streamed:
-        row("cgroup limit, MB", lambda n: f"{commands(True)[n][1] / 1e6:.0f}")
-        row("cgroup peak, MB", lambda n: f"{median(n, 'cgroup_peak_bytes') / 1e6:.0f}")
-        link = median("outsize", "link_bytes_per_second")
-        print(f"\noutsize reads {link / 1e9:.2f} GB/s while decoding: {link / statistics.median(speeds):.0%} of the disk's speed")
-        print(f"(its own measure of the disk right after each run: {median('outsize', 'link_utilisation'):.0%})")
-    if "outsize" in runs and len(runs) == 2:
-        other = next(name for name in runs if name != "outsize")
-        ratio = median(other, "seconds_per_token") / median("outsize", "seconds_per_token")
-        print(f"\noutsize is {ratio:.2f} times as fast per token as {other}")
-        same = runs["outsize"][0]["tokens"] == runs[other][0]["tokens"]
-        print(f"the same tokens: {'yes' if same else 'no (outsize keeps activations in f32, torch rounds them to bf16)'}")
+    if not cgroup.available():
+        sys.exit("memory cgroups of version 1 cannot be made here: run as root on a system that has them")
+    for path in (args.model, args.gguf, pathlib.Path(args.outsize), pathlib.Path(args.passes)):
+        if not path.exists():
+            sys.exit(f"{path} is missing: see README.md")
+    print(f"{os.cpu_count()} CPUs; {contenders.versions()}; batch 1 unless said; in turns")
+    if args.only != "streamed":
+        resident()
+    if args.only != "resident":
+        streamed()
 
 
 main()

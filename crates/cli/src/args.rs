@@ -29,7 +29,7 @@ pub enum Command {
     Demo(DemoArgs),
     /// Show what this machine has, and what said so
     Env(EnvArgs),
-    /// Measure how fast this machine is, for predictions
+    /// Measure how fast this machine is, and how close a model runs to that
     Bench(BenchArgs),
 }
 
@@ -172,6 +172,10 @@ pub struct RunArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    /// For `outsize bench`: afterwards run the prompt N times more, each from an empty context, and time it; the disk's speed
+    /// is not measured
+    #[arg(long, value_name = "N", hide = true, requires = "json")]
+    pub prompt_again: Option<u32>,
     /// How tokens are chosen.
     #[command(flatten)]
     pub choice: ChoiceArgs,
@@ -355,14 +359,33 @@ pub struct EnvArgs {
 /// `outsize bench`.
 #[derive(ClapArgs, Debug)]
 pub struct BenchArgs {
-    /// The disk to measure: a model, whose own files are read, or a folder, where a file is made and removed [default: the
-    /// cache folder]
+    /// A model: its own files are read to measure the disk, and it is run; or a folder, where a file is made and removed to
+    /// measure the disk [default: the cache folder]
     #[arg(value_name = "MODEL_OR_FOLDER")]
     pub place: Option<PathBuf>,
-    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for predictions
-    #[arg(long)]
+    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for predictions; no model is run
+    #[arg(long, conflicts_with_all = ["max_memory", "prompt_tokens", "new_tokens", "rounds", "context", "compute"])]
     pub calibrate: bool,
-    /// The most memory to take at once, and the most to write to disk; less is less exact
+    /// Budget to run the model in, as `outsize run` takes it; may be given several times [default: all that is free if the
+    /// model fits, then 50 % and 10 % of its weights]
+    #[arg(long, value_name = "DEVICE=SIZE")]
+    pub max_memory: Vec<String>,
+    /// Tokens of the prompt
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 128)]
+    pub prompt_tokens: u32,
+    /// Tokens to generate in each run, the first of which is the prompt's
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..), value_name = "N", default_value_t = 17)]
+    pub new_tokens: u32,
+    /// Runs with each budget, in turns
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 3)]
+    pub rounds: u32,
+    /// Tokens that prompt and answer together may have [default: what a run needs]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// Type in which activations are multiplied with weights
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub compute: ComputeType,
+    /// The most memory to take at once for measuring the machine, and the most to write to disk; less is less exact
     #[arg(long, default_value = "1GB", value_name = "SIZE")]
     pub size: String,
     /// Print one JSON object instead of text

@@ -79,6 +79,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         },
         text: TextOptions::default(),
         tokenizer: Some(tokenizer),
+        prompt_again: None,
     };
     let show = |part: &str| match args.json {
         true => Ok(()),

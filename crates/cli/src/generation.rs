@@ -2,9 +2,9 @@
 
 use crate::error::Failure;
 use crate::interrupt;
-use crate::report::{Report, Timing};
+use crate::report::{Again, Report, Timing};
 use crate::request::Asked;
-use outsize::generate::{Pipeline, TextOutcome, generate, generate_text};
+use outsize::generate::{Decoder, Pipeline, TextOutcome, generate, generate_text};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ pub fn run(
         load: opened.load,
         first_token: opened.load,
         at_first_token: pipeline.stats(),
+        at_end: pipeline.stats(),
     };
     let watched = pipeline.watch();
     let mut first = true;
@@ -73,6 +74,29 @@ pub fn run(
     if let Some(failure) = failure {
         return Err(failure);
     }
+    timing.at_end = pipeline.stats();
+    let again = again(&mut pipeline, asked)?;
     let prompt_tokens = asked.request.ids.len();
-    Ok(Report::new(pipeline, prompt_tokens, outcome, timing))
+    Ok(Report::new(pipeline, prompt_tokens, outcome, timing, again))
+}
+
+/// Runs the prompt as many times more as somebody wants to know about.
+fn again(pipeline: &mut Pipeline, asked: &Asked) -> Result<Option<Vec<Again>>, Failure> {
+    let Some(times) = asked.prompt_again else {
+        return Ok(None);
+    };
+    let mut runs = Vec::new();
+    for _ in 0..times {
+        pipeline.clear();
+        let (before, began) = (pipeline.stats(), Instant::now());
+        pipeline.forward(&asked.request.ids)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let since = pipeline.stats().since(&before);
+        runs.push(Again {
+            seconds,
+            bytes_read: since.bytes_read,
+            waiting_for_data_seconds: since.waiting_for_data.as_secs_f64(),
+        });
+    }
+    Ok(Some(runs))
 }

@@ -42,8 +42,14 @@ pub struct Report {
     pub first_token_seconds: f64,
     /// Median over the generated tokens but the first; none if there was one only.
     pub seconds_per_token: Option<f64>,
+    /// All generated tokens but the first together.
+    pub decode_seconds: f64,
     /// Read from the checkpoint.
     pub bytes_read: u64,
+    /// Of these, by the first token: weights that stay and what was read ahead included.
+    pub prefill_bytes_read: u64,
+    /// And after it.
+    pub decode_bytes_read: u64,
     /// Read per second while decoding (over the prompt, if nothing was decoded).
     pub link_bytes_per_second: f64,
     /// That, as a share of the disk's speed measured right after the run; none if nothing was streamed.
@@ -65,6 +71,20 @@ pub struct Report {
     pub prediction_error: Option<f64>,
     /// Where the figures of the prediction came from; none if nobody looked for any, and defaults were taken.
     pub figures: Option<Provenance>,
+    /// The prompt run again, as `outsize bench` asks for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prompt_again: Vec<Again>,
+}
+
+/// The prompt run once more, from an empty context, with everything there that stays.
+#[derive(Serialize, Debug, Clone, Copy)]
+pub struct Again {
+    /// How long it took.
+    pub seconds: f64,
+    /// Read from the checkpoint meanwhile.
+    pub bytes_read: u64,
+    /// Time that computing waited for weights.
+    pub waiting_for_data_seconds: f64,
 }
 
 /// What is measured around a generation.
@@ -76,19 +96,22 @@ pub struct Timing {
     pub first_token: Duration,
     /// The stream's counts after the first token.
     pub at_first_token: Stats,
+    /// The stream's counts after the last token.
+    pub at_end: Stats,
 }
 
 impl Report {
-    /// Collects what happened, and then measures the disk: in the memory that the model gives back.
+    /// Collects what happened, and then measures the disk if somebody should: in the memory that the model gives back.
     pub fn new(
         pipeline: Pipeline,
         prompt_tokens: usize,
         generated: TextOutcome,
         timing: Timing,
+        again: Option<Vec<Again>>,
     ) -> Self {
         let outcome = generated.outcome;
         let cache = *pipeline.cache_options();
-        let stats = pipeline.stats();
+        let stats = timing.at_end;
         let decode: f64 = outcome.token_seconds.iter().sum();
         let after = stats.since(&timing.at_first_token);
         let link = if decode > 0.0 {
@@ -104,7 +127,7 @@ impl Report {
         drop(pipeline);
         let ring = placement.ring_bytes();
         let disk = streamed
-            .filter(|_| !interrupt::asked())
+            .filter(|_| again.is_none() && !interrupt::asked())
             .and_then(|(path, range)| disk_speed(&path, range, ring));
         Self {
             text: generated.text,
@@ -118,7 +141,10 @@ impl Report {
             prefill_seconds: outcome.prefill_seconds,
             first_token_seconds: timing.first_token.as_secs_f64(),
             seconds_per_token: median(&outcome.token_seconds),
+            decode_seconds: decode,
             bytes_read: stats.bytes_read,
+            prefill_bytes_read: timing.at_first_token.bytes_read,
+            decode_bytes_read: after.bytes_read,
             link_bytes_per_second: link,
             link_utilisation: disk.map(|disk| link / disk),
             disk_bytes_per_second: disk,
@@ -129,6 +155,7 @@ impl Report {
             prediction,
             prediction_error: measured.map(|measured| predicted / measured - 1.0),
             figures: None,
+            prompt_again: again.unwrap_or_default(),
         }
     }
 

@@ -18,6 +18,8 @@ pub struct Asked {
     pub text: TextOptions,
     /// Without one the text is the tokens' numbers.
     pub tokenizer: Option<Tokenizer>,
+    /// How many times the prompt is run again afterwards, to be timed.
+    pub prompt_again: Option<u32>,
 }
 
 impl Asked {
@@ -60,6 +62,7 @@ impl Asked {
                 show_special_tokens: args.show_special_tokens,
             },
             tokenizer,
+            prompt_again: args.prompt_again,
         })
     }
 }

@@ -163,7 +163,7 @@ fn what_cannot_be_measured_is_said() {
     std::fs::write(small.join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
     let missing = dir.path().join("missing");
     for (status, args, named) in [
-        (2, vec![], "--calibrate"),
+        (2, vec!["--calibrate", "--rounds", "2"], "--rounds"),
         (2, vec!["--calibrate", "--size", "1MB"], "--size"),
         (2, vec!["--calibrate", "--size", "big"], "--size"),
         (2, vec!["--calibrate", missing.to_str().unwrap()], "missing"),

@@ -5,6 +5,7 @@ mod disk;
 mod error;
 mod files;
 mod layers;
+mod limits;
 mod samples;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use outsize_machine::{
 use outsize_plan::{Figures, Processor, format_size};
 
 pub use error::CalibrateError;
+pub use limits::{LIMIT_ROWS, LimitDisk, LimitSample, Limits, ProductSample};
 use samples::{Pace, Samples};
 
 /// The least memory and disk that is measured with, in bytes: less stays in caches.
@@ -165,7 +167,7 @@ fn memory(
     let (mut read, mut copy) = (Samples::default(), Samples::default());
     for _ in Pace::new(5, 9, 0.6) {
         stop.check()?;
-        read.push(buffers.read());
+        read.push(buffers.read()?);
         copy.push(buffers.copy());
     }
     let size = format_size(bytes);

@@ -10,6 +10,7 @@
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`product`] | the product over slices; knows nothing of Burn |
 //! | [`cast`] | conversions between dtypes over slices |
+//! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |
 //!
 //! # The contract
@@ -39,6 +40,7 @@ mod compute;
 pub mod extension;
 mod isa;
 mod linear;
+pub mod peak;
 pub mod product;
 mod weight;
 

@@ -1,12 +1,19 @@
 //! How fast main memory is read, copied, and had for the first time.
 
-use crate::Region;
+use crate::{Error, Region};
 use std::hint::black_box;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Size of a small page in bytes.
 const PAGE: usize = 4096;
+
+/// What memory is filled with.
+const WORD: u64 = 0x0101_0101_0101_0101;
+
+/// Bytes that are summed at once.
+const BLOCK: usize = 128;
 
 /// What is taken at once when memory is touched for the first time, in bytes: about a weight.
 const WEIGHT: usize = 16 << 20;
@@ -30,24 +37,41 @@ impl Bandwidth {
             .collect::<io::Result<Vec<_>>>()?;
         std::thread::scope(|scope| {
             for part in &mut parts {
-                scope.spawn(|| part.as_mut().fill(1));
+                scope.spawn(|| part.as_mut().fill(WORD as u8));
             }
         });
         Ok(Self { parts })
     }
 
-    /// Reads all of it once with all threads, and gives the bytes per second.
-    pub fn read(&mut self) -> f64 {
-        self.rate(1.0, |part| {
-            black_box(sum(part));
-        })
+    /// Reads all of it once with all threads, and gives the bytes per second. That all of it was read is shown by the sum
+    /// of its words.
+    ///
+    /// # Errors
+    /// [`Error::WrongMemory`].
+    pub fn read(&mut self) -> Result<f64, Error> {
+        let wrong = AtomicBool::new(false);
+        let rate = self.rate(1.0, |part| {
+            let words = part.len() / BLOCK * (BLOCK / 8);
+            if sum(part) != WORD.wrapping_mul(words as u64) {
+                wrong.store(true, Ordering::Relaxed);
+            }
+        });
+        match wrong.into_inner() {
+            false => Ok(rate),
+            true => Err(Error::WrongMemory),
+        }
     }
 
     /// Copies one half of each thread's memory over the other, and gives the bytes copied per second.
     pub fn copy(&mut self) -> f64 {
+        self.copy_with(<[u8]>::copy_from_slice)
+    }
+
+    /// The same with another way to copy, which gets the place first, and then as many bytes to copy there.
+    pub fn copy_with(&mut self, copy: impl Fn(&mut [u8], &[u8]) + Sync) -> f64 {
         self.rate(0.5, |part| {
             let (from, to) = part.split_at_mut(part.len() / 2);
-            to[..from.len()].copy_from_slice(from);
+            copy(&mut to[..from.len()], from);
             black_box(to);
         })
     }
@@ -119,8 +143,8 @@ fn seconds(since: Instant) -> f64 {
 
 /// The sum of the words in it, so that all of them are read.
 fn sum(bytes: &[u8]) -> u64 {
-    let mut sums = [0u64; 16];
-    for block in bytes.chunks_exact(size_of_val(&sums)) {
+    let mut sums = [0u64; BLOCK / 8];
+    for block in bytes.chunks_exact(BLOCK) {
         for (sum, word) in sums.iter_mut().zip(block.chunks_exact(8)) {
             let word = word.try_into().map_or(0, u64::from_ne_bytes);
             *sum = sum.wrapping_add(word);
@@ -142,11 +166,13 @@ mod tests {
     #[test]
     fn rates_are_of_the_bytes_there_are() {
         let mut memory = Bandwidth::new(4 << 20, 2).unwrap();
-        for rate in [memory.read(), memory.copy()] {
+        for rate in [memory.read().unwrap(), memory.copy()] {
             assert!(rate.is_finite() && rate > 1e6, "{rate}");
         }
         // After copying, both halves are what one was.
         assert!(memory.parts[0].as_ref().iter().all(|byte| *byte == 1));
+        memory.parts[1].as_mut()[12_345] = 2;
+        assert!(memory.read().is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ const BLOCK: usize = 1 << 20;
 
 /// Size of a large page in bytes. A read into scattered small pages is split into several requests, and the
 /// disk would seem slower than it is.
-const LARGE_PAGE: usize = 2 << 20;
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
 
 /// Alignment of offset, length and memory that direct reads want, in bytes.
 const ALIGN: usize = 4096;
@@ -54,9 +54,7 @@ pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<
     };
     let plain = File::open(path).map_err(open)?;
     let len = plain.metadata().map_err(open)?.len();
-    // Whole pages only: the end of a file is no matter for its speed.
-    let page = |bytes: u64| bytes / ALIGN as u64 * ALIGN as u64;
-    let (start, end) = (page(range.start), page(range.end.min(len)));
+    let (start, end) = (page_aligned(range.start), page_aligned(range.end.min(len)));
     let bytes = end.saturating_sub(start);
     if bytes == 0 {
         return Err(Error::TooSmall {
@@ -124,6 +122,11 @@ pub fn read_latency(path: &Path, range: Range<u64>, count: usize) -> Result<Vec<
     Ok(seconds)
 }
 
+/// Down to whole pages: the end of a file is no matter for its speed.
+pub(crate) fn page_aligned(bytes: u64) -> u64 {
+    bytes / ALIGN as u64 * ALIGN as u64
+}
+
 /// Reads the range, of whole pages, and says how many seconds that took, or where it failed.
 fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, io::Error)> {
     let next = AtomicU64::new(range.start);
@@ -161,7 +164,7 @@ fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, i
 }
 
 /// Memory for the reads of one thread, one after the other: large pages where the system has them.
-struct Aligned {
+pub(crate) struct Aligned {
     memory: Region,
     start: usize,
     /// Large pages in it, one read each.
@@ -171,7 +174,7 @@ struct Aligned {
 
 impl Aligned {
     /// About `bytes` of memory, one large page at least.
-    fn new(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let pages = (bytes / LARGE_PAGE).max(1);
         let memory = Region::new((pages + 1) * LARGE_PAGE)?;
         let start = memory.as_ref().as_ptr().align_offset(LARGE_PAGE);
@@ -198,7 +201,12 @@ impl Aligned {
 }
 
 /// Reads exactly `len` bytes at `offset`.
-fn read_at(file: &File, buffer: &mut Aligned, len: usize, offset: u64) -> io::Result<()> {
+pub(crate) fn read_at(
+    file: &File,
+    buffer: &mut Aligned,
+    len: usize,
+    offset: u64,
+) -> io::Result<()> {
     let into = buffer.slice(len);
     #[cfg(unix)]
     {
@@ -224,7 +232,7 @@ fn read_at(file: &File, buffer: &mut Aligned, len: usize, offset: u64) -> io::Re
 }
 
 #[cfg(target_os = "linux")]
-fn open_direct(path: &Path) -> io::Result<File> {
+pub(crate) fn open_direct(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options()
         .read(true)
@@ -233,7 +241,7 @@ fn open_direct(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_direct(_path: &Path) -> io::Result<File> {
+pub(crate) fn open_direct(_path: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

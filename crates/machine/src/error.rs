@@ -32,6 +32,11 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Memory holds something else than was written to it.
+    #[error(
+        "memory holds something else than was written to it: test it, or look for a fault in this program"
+    )]
+    WrongMemory,
     /// The file with the machine's figures is of no use.
     #[error(
         "{path} is not used: {reason}; `outsize bench --calibrate` makes it anew", path = .path.display()

@@ -10,6 +10,7 @@
 
 mod bandwidth;
 mod budget;
+mod cached;
 mod calibration;
 mod cgroup;
 mod detect;
@@ -24,12 +25,15 @@ mod proc;
 mod processor;
 mod region;
 mod scratch;
+mod sequential;
 mod small_file;
 mod system;
+mod usage;
 mod volume;
 
 pub use bandwidth::{Bandwidth, FreshMemory};
 pub use budget::{DETECTED_SHARE, complete_budget, detected_budget};
+pub use cached::forget_cached;
 pub use calibration::{
     CALIBRATION_FILE, CALIBRATION_VERSION, Calibration, DiskFigures, Identity, Measurement,
     Provenance, figures_for, now,
@@ -46,4 +50,6 @@ pub use memory::{Memory, Ram, available, current_rss, memory, peak_rss};
 pub use processor::Processors;
 pub use region::Region;
 pub use scratch::Scratch;
+pub use sequential::{ReadShape, SequentialReads};
+pub use usage::{Usage, usage};
 pub use volume::{MountInfo, Volume, volume};

@@ -21,7 +21,7 @@ pub(super) const BLOCK: &str = "rest of a block";
 const ROWS: usize = 128;
 
 /// A decoder layer of a model of 1.1 billion parameters: 88 MB in bf16.
-const LAYER: Shape = Shape {
+pub(super) const LAYER: Shape = Shape {
     hidden: 2048,
     inner: 5632,
     heads: 32,
@@ -32,7 +32,7 @@ const LAYER: Shape = Shape {
 };
 
 /// The same where memory is scarce: 6 MB.
-const SMALL_LAYER: Shape = Shape {
+pub(super) const SMALL_LAYER: Shape = Shape {
     hidden: 512,
     inner: 1408,
     heads: 8,
@@ -111,7 +111,7 @@ impl<'a> Products<'a> {
 }
 
 /// Activations `[rows, in]` for each width that the matrices take.
-fn inputs(layers: &Layers, rows: usize) -> HashMap<usize, Tensor<2>> {
+pub(super) fn inputs(layers: &Layers, rows: usize) -> HashMap<usize, Tensor<2>> {
     let widths = layers.matrices.iter().map(|matrix| matrix.dims()[1]);
     widths
         .map(|width| {

@@ -62,6 +62,12 @@ pub enum CalibrateError {
         /// The measurement.
         what: &'static str,
     },
+    /// Work that was timed did not come to what it must come to.
+    #[error("{what} came to a wrong result while they were timed: the figures would mean nothing")]
+    Wrong {
+        /// The work.
+        what: &'static str,
+    },
     /// It was asked to stop.
     #[error("stopped")]
     Stopped,

@@ -41,6 +41,7 @@ pub(super) struct Tile {
 }
 
 /// The files to read.
+#[derive(Debug)]
 pub(super) enum Files {
     /// One that was made, and its bytes.
     Made(Scratch, u64),
@@ -69,6 +70,18 @@ impl Files {
         match self {
             Self::Made(scratch, _) => scratch.path().to_path_buf(),
             Self::Model(checkpoint) => checkpoint.files()[file].path().to_path_buf(),
+        }
+    }
+
+    /// The paths of all of them.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Made(scratch, _) => vec![scratch.path().to_path_buf()],
+            Self::Model(checkpoint) => checkpoint
+                .files()
+                .iter()
+                .map(|file| file.path().to_path_buf())
+                .collect(),
         }
     }
 

@@ -1,41 +1,24 @@
 //! `outsize bench --calibrate`: how fast this machine is, measured and kept.
 
+use super::{disk, size};
 use crate::args::BenchArgs;
 use crate::error::Failure;
 use crate::{cache, interrupt, progress, run, table};
-use outsize::checkpoint::Checkpoint;
-use outsize::generate::{
-    CalibrateOptions, CalibrateStep, DiskToMeasure, LEAST_CALIBRATION_BYTES, calibrate,
-};
+use outsize::generate::{CalibrateOptions, CalibrateStep, calibrate};
 use outsize::machine::{Calibration, Machine, Measurement, load_average};
-use outsize::plan::{format_size, parse_size};
-use std::path::Path;
+use outsize::plan::format_size;
 use std::time::Instant;
 
 /// Share of the processors that others may use without being mentioned.
 const BUSY: f64 = 0.5;
 
 /// Runs the command.
-pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    if !args.calibrate {
-        return Err(Failure::usage(
-            "`outsize bench` measures the machine and nothing else so far: say so with --calibrate",
-        ));
-    }
-    let bytes = parse_size(&args.size)
-        .map_err(|error| Failure::usage(format!("--size: {error}")))
-        .and_then(|bytes| match bytes {
-            bytes if bytes < LEAST_CALIBRATION_BYTES => Err(Failure::usage(format!(
-                "--size: {} is too little to measure with; {} is the least",
-                args.size,
-                format_size(LEAST_CALIBRATION_BYTES)
-            ))),
-            bytes => Ok(bytes),
-        })?;
+pub fn calibrate_machine(args: &BenchArgs) -> Result<(), Failure> {
+    let bytes = size(args)?;
     let folder = cache::folder()?;
     let machine = Machine::detect();
     let options = CalibrateOptions {
-        disk: disk(args.place.as_deref(), &folder)?,
+        disk: disk(args.place.as_deref())?,
         bytes,
         stop: Some(interrupt::flag()),
     };
@@ -76,40 +59,6 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
         "\nMeasured in {seconds:.0} s and kept in {}.\n",
         file.display()
     ))
-}
-
-/// What to read: the files of a model, or one that is made in a folder.
-fn disk(place: Option<&Path>, cache: &Path) -> Result<DiskToMeasure, Failure> {
-    let Some(place) = place else {
-        std::fs::create_dir_all(cache).map_err(|error| {
-            Failure::Failed(format!(
-                "cannot make the cache folder {}: {error}; set OUTSIZE_CACHE to another",
-                cache.display()
-            ))
-        })?;
-        return Ok(DiskToMeasure::Folder(cache.to_path_buf()));
-    };
-    if !place.is_dir() {
-        return Err(Failure::usage(format!(
-            "{} is no folder: name a model's folder, or any folder on the disk to measure",
-            place.display()
-        )));
-    }
-    if has_weights(place) {
-        Ok(DiskToMeasure::Checkpoint(Checkpoint::open(place)?))
-    } else {
-        Ok(DiskToMeasure::Folder(place.to_path_buf()))
-    }
-}
-
-/// Whether there is a file of weights in the folder.
-fn has_weights(folder: &Path) -> bool {
-    folder.read_dir().is_ok_and(|entries| {
-        entries.flatten().any(|entry| {
-            let path = entry.path();
-            path.extension().is_some_and(|end| end == "safetensors") && path.is_file()
-        })
-    })
 }
 
 /// Says if others use the processors: then every figure will be low.

@@ -1,0 +1,217 @@
+//! What this processor can do at most: the limits that products are held against.
+
+use std::time::{Duration, Instant};
+
+use crate::{Compute, Isa};
+
+/// Multiply-adds between two looks at the clock.
+const ROUNDS: usize = 20_000;
+
+/// Operations per second of multiply-adds on registers, on as many threads as products use: two operations each. Goes on for
+/// about `seconds`. None if a thread came to a wrong sum.
+///
+/// For [`Compute::Bf16`] it is pairs of products of bf16 where the processor has an instruction for them, and else the same
+/// as for [`Compute::F32`].
+pub fn flops(compute: Compute, seconds: f64) -> Option<f64> {
+    let isa = Isa::detected();
+    let began = Instant::now();
+    let end = began + Duration::from_secs_f64(seconds);
+    let work = || {
+        let mut operations = 0;
+        while Instant::now() < end {
+            operations += rounds(isa, compute)?;
+        }
+        Some(operations)
+    };
+    let done: Option<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..crate::threads()).map(|_| scope.spawn(work)).collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().ok().flatten());
+        joined.sum()
+    });
+    Some(done? as f64 / began.elapsed().as_secs_f64().max(1e-9))
+}
+
+/// What [`flops`] counts.
+pub fn instructions(compute: Compute) -> &'static str {
+    match (Isa::detected(), compute) {
+        (Isa::Avx512Bf16, Compute::Bf16) => "pairs of bf16, AVX-512",
+        (Isa::Avx512 | Isa::Avx512Bf16, _) => "f32, AVX-512",
+        (Isa::Avx2, _) => "f32, AVX2",
+        (Isa::Portable, _) => "f32, no vector instructions of this crate",
+    }
+}
+
+/// Copies bytes past the processor's caches where it can: faster than `memcpy` for what is larger than they are.
+///
+/// # Panics
+/// If the two are not equally long.
+pub fn copy(to: &mut [u8], from: &[u8]) {
+    assert_eq!(
+        to.len(),
+        from.len(),
+        "copy: as many bytes as there is room for"
+    );
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx512.is_available() && to.as_ptr().addr().is_multiple_of(64) {
+        let whole = to.len() / 64 * 64;
+        // SAFETY: the processor has AVX-512; the place is aligned and as long as what is copied, in whole vectors.
+        unsafe { x86::copy(&mut to[..whole], &from[..whole]) };
+        to[whole..].copy_from_slice(&from[whole..]);
+        return;
+    }
+    to.copy_from_slice(from);
+}
+
+/// Some multiply-adds: how many operations, or nothing if they came to a wrong sum.
+fn rounds(isa: Isa, compute: Compute) -> Option<u64> {
+    let (right, operations) = match (isa, compute) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `Isa::detected` found these instructions.
+        (Isa::Avx512Bf16, Compute::Bf16) => unsafe { (x86::pairs(), 64 * x86::WIDE) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        (Isa::Avx512 | Isa::Avx512Bf16, _) => unsafe { (x86::avx512(), 32 * x86::WIDE) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        (Isa::Avx2, _) => unsafe { (x86::avx2(), 16 * x86::NARROW) },
+        _ => (portable(), 2 * LANES),
+    };
+    right.then_some((ROUNDS * operations) as u64)
+}
+
+/// Sums of the portable code.
+const LANES: usize = 48;
+
+/// `x / 2 + 1` again and again comes to 2.
+fn portable() -> bool {
+    let (half, one) = std::hint::black_box((0.5f32, 1.0f32));
+    let mut sums = [0.0f32; LANES];
+    for _ in 0..ROUNDS {
+        for sum in &mut sums {
+            *sum = *sum * half + one;
+        }
+    }
+    sums.iter().all(|sum| *sum == 2.0)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::ROUNDS;
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    /// Sums side by side, enough to keep two units busy for as long as an instruction takes.
+    pub const WIDE: usize = 16;
+    pub const NARROW: usize = 12;
+
+    #[target_feature(enable = "avx512f")]
+    pub fn avx512() -> bool {
+        let (half, one) = (
+            _mm512_set1_ps(black_box(0.5)),
+            _mm512_set1_ps(black_box(1.0)),
+        );
+        let mut sums = [_mm512_setzero_ps(); WIDE];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, half, one);
+            }
+        }
+        sums.into_iter()
+            .all(|sum| _mm512_cmpeq_ps_mask(sum, _mm512_set1_ps(2.0)) == 0xffff)
+    }
+
+    /// Sums of `1 · 1 + 1 · 1`: even numbers, exact as long as they are below 2²⁴.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    pub fn pairs() -> bool {
+        let ones = _mm512_set1_ps(black_box(1.0));
+        let ones = _mm512_cvtne2ps_pbh(ones, ones);
+        let mut sums = [_mm512_setzero_ps(); WIDE];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, ones, ones);
+            }
+        }
+        let right = _mm512_set1_ps(2.0 * ROUNDS as f32);
+        sums.into_iter()
+            .all(|sum| _mm512_cmpeq_ps_mask(sum, right) == 0xffff)
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub fn avx2() -> bool {
+        let (half, one) = (
+            _mm256_set1_ps(black_box(0.5)),
+            _mm256_set1_ps(black_box(1.0)),
+        );
+        let mut sums = [_mm256_setzero_ps(); NARROW];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, half, one);
+            }
+        }
+        sums.into_iter().all(|sum| {
+            let equal = _mm256_cmp_ps::<_CMP_EQ_OQ>(sum, _mm256_set1_ps(2.0));
+            _mm256_movemask_ps(equal) == 0xff
+        })
+    }
+
+    /// # Safety
+    /// `to` begins at a multiple of 64 and is as long as `from`, a multiple of 64.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn copy(to: &mut [u8], from: &[u8]) {
+        for at in (0..to.len()).step_by(64) {
+            // SAFETY: both are as long, and `at + 64` is within them; the place is aligned.
+            unsafe {
+                let vector = _mm512_loadu_si512(from.as_ptr().add(at).cast());
+                _mm512_stream_si512(to.as_mut_ptr().add(at).cast(), vector);
+            }
+        }
+        // So that whoever reads it next, on any processor, finds it.
+        _mm_sfence();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_of_instructions_comes_to_the_right_sum() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for compute in [Compute::F32, Compute::Bf16] {
+                let operations = rounds(isa, compute).unwrap();
+                assert!(operations >= (ROUNDS * 2 * LANES) as u64, "{isa:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rates_are_finite() {
+        for compute in [Compute::F32, Compute::Bf16] {
+            for seconds in [0.0, 1e-3] {
+                let rate = flops(compute, seconds).unwrap();
+                assert!(rate.is_finite() && rate >= 0.0, "{rate}");
+            }
+            assert!(!instructions(compute).is_empty());
+        }
+    }
+
+    #[test]
+    fn every_byte_is_copied() {
+        let from: Vec<u8> = (0..100_003usize).map(|at| (at % 251) as u8).collect();
+        for begin in [0, 1, 7, 64] {
+            for len in [0, 1, 63, 64, 65, 4096, 99_000] {
+                let mut to = vec![255; 100_100];
+                copy(&mut to[begin..begin + len], &from[begin..begin + len]);
+                assert_eq!(to[begin..begin + len], from[begin..begin + len]);
+                assert!(
+                    to[..begin]
+                        .iter()
+                        .chain(&to[begin + len..])
+                        .all(|byte| *byte == 255)
+                );
+            }
+        }
+    }
+}

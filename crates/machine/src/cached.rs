@@ -1,0 +1,34 @@
+//! The page cache's share of a file.
+
+use std::path::Path;
+
+/// Asks the system to forget what it keeps of a file in the page cache, so that who reads it next reads from the disk. It is a
+/// wish: pages that somebody has mapped or written and not settled stay, and other systems than Linux are not asked.
+///
+/// # Errors
+/// [`Error::Open`](crate::Error::Open).
+pub fn forget_cached(path: &Path) -> Result<(), crate::Error> {
+    let file = std::fs::File::open(path).map_err(|source| crate::Error::Open {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    // Only advice.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    drop(file);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_stays_as_it_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 10_000]).unwrap();
+        forget_cached(file.path()).unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap(), [7; 10_000]);
+        assert!(forget_cached(&file.path().join("missing")).is_err());
+    }
+}

@@ -1,0 +1,324 @@
+//! How fast files are read from one end to the other: what no way of reading a model can beat for long.
+
+use crate::disk::{Aligned, LARGE_PAGE, open_direct, page_aligned, read_at};
+use crate::{DiskSpeed, Error};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How a file is read: up to 16 reads in flight, of up to 2 MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadShape {
+    /// Reads in flight.
+    pub in_flight: usize,
+    /// Bytes of one read.
+    pub block: usize,
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// The shapes among which the fastest is looked for. The numbers in flight are powers of two up to [`BUFFERS`].
+const SHAPES: [ReadShape; 11] = [
+    ReadShape::new(1, 2 * MIB),
+    ReadShape::new(2, MIB),
+    ReadShape::new(2, 2 * MIB),
+    ReadShape::new(4, 512 * KIB),
+    ReadShape::new(4, MIB),
+    ReadShape::new(4, 2 * MIB),
+    ReadShape::new(8, 256 * KIB),
+    ReadShape::new(8, MIB),
+    ReadShape::new(8, 2 * MIB),
+    ReadShape::new(16, 256 * KIB),
+    ReadShape::new(16, MIB),
+];
+
+/// Pieces of memory that are read into, in turns.
+const BUFFERS: usize = 16;
+
+/// Bytes of all of these: more than stays in a processor's cache.
+const MEMORY: usize = 64 * MIB;
+
+impl ReadShape {
+    const fn new(in_flight: usize, block: usize) -> Self {
+        Self { in_flight, block }
+    }
+}
+
+/// Reads files one after the other, again and again, each time going on from where it was: so that repeated measurements
+/// read other bytes, and meet what a pass over the files meets.
+pub struct SequentialReads {
+    place: Mutex<Place>,
+    buffers: Vec<Aligned>,
+}
+
+/// Where reading has come to.
+struct Place {
+    /// With their lengths in whole pages.
+    files: Vec<(PathBuf, u64)>,
+    file: usize,
+    offset: u64,
+    open: Option<Arc<File>>,
+    /// Whether all reads so far went past the page cache.
+    direct: bool,
+}
+
+/// One read: the file, its number, and where.
+struct Block {
+    file: Arc<File>,
+    number: usize,
+    offset: u64,
+    len: usize,
+}
+
+impl Place {
+    fn next(&mut self, most: usize) -> Result<Block, Error> {
+        if self.offset >= self.files[self.file].1 {
+            self.file = (self.file + 1) % self.files.len();
+            (self.offset, self.open) = (0, None);
+        }
+        let (path, len) = &self.files[self.file];
+        let file = match &self.open {
+            Some(file) => file.clone(),
+            None => {
+                let (file, direct) = open(path)?;
+                self.direct &= direct;
+                self.open.insert(Arc::new(file)).clone()
+            }
+        };
+        let block = Block {
+            file,
+            number: self.file,
+            offset: self.offset,
+            len: (len - self.offset).min(most as u64) as usize,
+        };
+        self.offset += block.len as u64;
+        Ok(block)
+    }
+}
+
+/// Past the page cache where the file system allows it, and whether it does.
+fn open(path: &Path) -> Result<(File, bool), Error> {
+    // Some file systems refuse to open, others to read.
+    let direct = open_direct(path).ok().filter(|file| {
+        Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, 4096, 0).is_ok())
+    });
+    match direct {
+        Some(file) => Ok((file, true)),
+        None => match File::open(path) {
+            Ok(file) => Ok((file, false)),
+            Err(source) => Err(Error::Open {
+                path: path.to_path_buf(),
+                source,
+            }),
+        },
+    }
+}
+
+impl SequentialReads {
+    /// Looks at the files, and takes the memory to read into. Files of less than a page are left out.
+    ///
+    /// # Errors
+    /// [`Error::Open`]; [`Error::TooSmall`] if no file has a page; [`Error::NoMemory`].
+    pub fn new(files: &[PathBuf]) -> Result<Self, Error> {
+        let mut kept = Vec::new();
+        for path in files {
+            let len = path.metadata().map_err(|source| Error::Open {
+                path: path.clone(),
+                source,
+            })?;
+            let len = page_aligned(len.len());
+            if len > 0 {
+                kept.push((path.clone(), len));
+            }
+        }
+        if kept.is_empty() {
+            return Err(Error::TooSmall {
+                path: files.first().cloned().unwrap_or_default(),
+            });
+        }
+        let buffers = (0..BUFFERS)
+            .map(|_| Aligned::new(MEMORY / BUFFERS))
+            .collect::<Result<_, _>>()
+            .map_err(|source| Error::NoMemory {
+                bytes: MEMORY as u64,
+                source,
+            })?;
+        Ok(Self {
+            place: Mutex::new(Place {
+                files: kept,
+                file: 0,
+                offset: 0,
+                open: None,
+                direct: true,
+            }),
+            buffers,
+        })
+    }
+
+    /// Tries several numbers of reads in flight and sizes, twice each in turns and for `seconds` each time, and gives them in
+    /// the order of what each was once read at, the fastest first.
+    ///
+    /// # Errors
+    /// As [`SequentialReads::read`].
+    pub fn fastest(&mut self, seconds: f64) -> Result<Vec<ReadShape>, Error> {
+        let mut speeds = [0.0f64; SHAPES.len()];
+        for _ in 0..2 {
+            for (shape, best) in SHAPES.into_iter().zip(&mut speeds) {
+                *best = best.max(self.read(shape, seconds)?.bytes_per_second);
+            }
+        }
+        let mut order: Vec<_> = (0..SHAPES.len()).collect();
+        order.sort_by(|a, b| speeds[*b].total_cmp(&speeds[*a]));
+        Ok(order.into_iter().map(|at| SHAPES[at]).collect())
+    }
+
+    /// Reads for about `seconds`, and says how fast that was.
+    ///
+    /// # Errors
+    /// [`Error::Open`] or [`Error::Read`].
+    pub fn read(&mut self, shape: ReadShape, seconds: f64) -> Result<DiskSpeed, Error> {
+        let (in_flight, block) = (
+            shape.in_flight.clamp(1, BUFFERS),
+            shape.block.min(LARGE_PAGE),
+        );
+        let each = BUFFERS / in_flight;
+        let place = &self.place;
+        let began = Instant::now();
+        let end = began + Duration::from_secs_f64(seconds);
+        let work = |buffers: &mut [Aligned]| {
+            let mut bytes = 0;
+            for at in 0.. {
+                let next = lock(place).next(block)?;
+                let buffer = &mut buffers[at % each];
+                read_at(&next.file, buffer, next.len, next.offset).map_err(|source| {
+                    Error::Read {
+                        path: lock(place).files[next.number].0.clone(),
+                        offset: next.offset,
+                        source,
+                    }
+                })?;
+                bytes += next.len as u64;
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+            Ok(bytes)
+        };
+        let read: Vec<Result<u64, Error>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = self
+                .buffers
+                .chunks_exact_mut(each)
+                .take(in_flight)
+                .map(|buffers| scope.spawn(|| work(buffers)))
+                .collect();
+            let joined = workers.into_iter().map(|worker| worker.join());
+            // A thread that panicked read nothing.
+            joined.map(|bytes| bytes.unwrap_or(Ok(0))).collect()
+        });
+        let seconds = began.elapsed().as_secs_f64().max(1e-9);
+        let bytes = read.into_iter().sum::<Result<u64, Error>>()?;
+        Ok(DiskSpeed {
+            bytes_per_second: bytes as f64 / seconds,
+            bytes,
+            seconds,
+            direct: lock(place).direct,
+            threads: in_flight,
+            block,
+        })
+    }
+}
+
+fn lock(place: &Mutex<Place>) -> std::sync::MutexGuard<'_, Place> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for SequentialReads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "SequentialReads({} files)",
+            lock(&self.place).files.len()
+        )
+    }
+}
+
+const _: () = assert!(MEMORY / BUFFERS >= LARGE_PAGE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(lengths: &[usize]) -> (tempfile::TempDir, Vec<PathBuf>) {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let paths = lengths.iter().enumerate().map(|(at, len)| {
+            let path = folder.path().join(at.to_string());
+            std::fs::write(&path, vec![at as u8; *len]).unwrap();
+            path
+        });
+        let paths = paths.collect();
+        (folder, paths)
+    }
+
+    #[test]
+    fn every_page_is_read_in_turn_and_then_again() {
+        let (_folder, paths) = files(&[3 * 4096 + 5, 100, 2 * MIB]);
+        let reads = SequentialReads::new(&paths).unwrap();
+        let mut place = lock(&reads.place);
+        let mut seen = |_| {
+            let block = place.next(MIB).unwrap();
+            (block.number, block.offset, block.len)
+        };
+        let first: Vec<_> = (0..3).map(&mut seen).collect();
+        // The second file has no whole page.
+        assert_eq!(first, [(0, 0, 3 * 4096), (1, 0, MIB), (1, MIB as u64, MIB)]);
+        assert_eq!((0..3).map(&mut seen).collect::<Vec<_>>(), first);
+    }
+
+    #[test]
+    fn speeds_are_of_what_was_read() {
+        let (_folder, paths) = files(&[5 * MIB, 3 * MIB]);
+        let mut reads = SequentialReads::new(&paths).unwrap();
+        let shapes = reads.fastest(1e-3).unwrap();
+        assert_eq!(shapes.len(), SHAPES.len());
+        assert!(SHAPES.iter().all(|shape| shapes.contains(shape)));
+        let shape = shapes[0];
+        for seconds in [0.0, 0.02] {
+            let speed = reads.read(shape, seconds).unwrap();
+            assert!(speed.bytes > 0 && speed.seconds >= seconds);
+            assert_eq!(speed.bytes_per_second, speed.bytes as f64 / speed.seconds);
+            assert_eq!((speed.threads, speed.block), (shape.in_flight, shape.block));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let (folder, paths) = files(&[4095, 0]);
+        let error = SequentialReads::new(&paths).unwrap_err();
+        assert!(matches!(&error, Error::TooSmall { path } if *path == paths[0]));
+        let missing = folder.path().join("missing");
+        let error = SequentialReads::new(std::slice::from_ref(&missing)).unwrap_err();
+        assert!(matches!(&error, Error::Open { path, .. } if *path == missing));
+        let (_other, paths) = files(&[8192]);
+        let mut reads = SequentialReads::new(&paths).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(&paths[0])
+            .unwrap()
+            .set_len(4096)
+            .unwrap();
+        let error = reads.read(SHAPES[0], 0.05).unwrap_err();
+        assert!(
+            matches!(&error, Error::Read { path, .. } if *path == paths[0]),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn every_shape_divides_the_buffers() {
+        for ReadShape { in_flight, block } in SHAPES {
+            assert!(BUFFERS.is_multiple_of(in_flight) && block <= LARGE_PAGE);
+        }
+    }
+}
