@@ -29,7 +29,13 @@ use rayon::prelude::*;
 use crate::{Compute, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
-use element::Element;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::F32x8;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::F32x16;
+pub(crate) use element::Element;
+pub(crate) use portable::F32x4;
+pub(crate) use tile::Vector;
 use grid::Grid;
 
 /// The sizes of one product: `x [m, k]`, `W [n, k]`, `y [m, n]`.
@@ -193,7 +199,7 @@ fn share<X: Sync, E: Sync>(
 
 /// One product as the loops see it: activations, and two matrices, row-major without gaps.
 #[derive(Clone, Copy)]
-struct Job<X, E> {
+pub(crate) struct Job<X, E> {
     x: *const X,
     weight: *const E,
     y: *mut f32,
