@@ -102,7 +102,9 @@ impl Texts {
                     (products.clone().sum(), products.map(f64::abs).sum())
                 })
                 .collect();
-            let most = scores.iter().fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
+            let most = scores
+                .iter()
+                .fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
             let magnitude = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
             let off = (width as f64 / 4.0 + 6.0) * 2f64.powi(-23) * magnitude;
             let allowed = 4.0 * off + (seen.len() as f64 / 2.0 + 32.0) * 2f64.powi(-23);
@@ -129,7 +131,12 @@ impl Texts {
         let parts = match layout {
             Layout::Straight => vec![(0..columns, columns + 3, 0, false)],
             Layout::Ring(capacity) => {
-                vec![(columns.saturating_sub(capacity)..columns, capacity, 0, false)]
+                vec![(
+                    columns.saturating_sub(capacity)..columns,
+                    capacity,
+                    0,
+                    false,
+                )]
             }
             Layout::Beside(capacity) => vec![
                 (start.saturating_sub(capacity)..start, capacity, 0, false),
@@ -221,7 +228,12 @@ impl Texts {
 fn texts() -> impl Strategy<Value = Texts> {
     let window = prop_oneof![Just(usize::MAX), 1usize..700];
     let start = prop_oneof![0usize..40, 200usize..600];
-    let heads = (1usize..=3, 1usize..=3, 1usize..=5, prop_oneof![1usize..40, Just(64), Just(80)]);
+    let heads = (
+        1usize..=3,
+        1usize..=3,
+        1usize..=5,
+        prop_oneof![1usize..40, Just(64), Just(80)],
+    );
     (heads, 1usize..=20, start, window, 0usize..=3, any::<u32>()).prop_map(
         |((batch, key_heads, group, width), tokens, start, window, dtype, seed)| {
             let heads = Heads {

@@ -263,7 +263,10 @@ impl<E: Stored> Job<'_, E> {
             return;
         }
         for i in 0..R {
-            let (records, early) = (&mut records[i * record..][..record], seen[i].start..all.start);
+            let (records, early) = (
+                &mut records[i * record..][..record],
+                seen[i].start..all.start,
+            );
             unsafe { self.mix_row::<V>(head, first, early, &scores[i], records) };
         }
         for (column, run) in columns::values(self.parts, head, first + all.start..first + all.end) {
@@ -297,7 +300,14 @@ impl<E: Stored> Job<'_, E> {
         let columns = first + columns.start..first + columns.end;
         for (column, run) in columns::values(self.parts, head, columns) {
             // SAFETY: the caller's promise; there is a weight for each row of the run.
-            unsafe { mix::<V, E, 1>(&[&weights[column - first..]], &run, self.heads.width, record) };
+            unsafe {
+                mix::<V, E, 1>(
+                    &[&weights[column - first..]],
+                    &run,
+                    self.heads.width,
+                    record,
+                )
+            };
         }
     }
 }
@@ -393,10 +403,7 @@ fn soften(scores: &mut [f32; BLOCK], seen: &Range<usize>, scale: f32) -> (f32, f
         return (0.0, 0.0);
     }
     // Whole vectors, counted from the start of the block; what is not seen has no weight.
-    let (from, to) = (
-        seen.start / LANES * LANES,
-        seen.end.next_multiple_of(LANES),
-    );
+    let (from, to) = (seen.start / LANES * LANES, seen.end.next_multiple_of(LANES));
     scores[from..seen.start].fill(f32::NEG_INFINITY);
     scores[seen.end..to].fill(f32::NEG_INFINITY);
     let (vectors, _) = scores[from..to].as_chunks_mut::<LANES>();

@@ -124,13 +124,7 @@ pub struct Held<'a> {
 /// # Panics
 ///
 /// If sizes do not fit each other, or if a column that a token sees is not held.
-pub fn attend_into(
-    queries: &[f32],
-    heads: Heads,
-    held: &[Held<'_>],
-    sight: &Sight,
-    y: &mut [f32],
-) {
+pub fn attend_into(queries: &[f32], heads: Heads, held: &[Held<'_>], sight: &Sight, y: &mut [f32]) {
     attend_into_with(Isa::detected(), queries, heads, held, sight, y);
 }
 
@@ -167,7 +161,10 @@ pub fn attend_into_with(
         Some(Weight::F32(_)) => attend_stored::<f32>(isa, queries, heads, held, sight, y),
         None => {
             let nothing = |text| sight.columns(text, heads.tokens - 1).is_empty();
-            assert!((0..heads.batch).all(nothing), "what tokens see must be held");
+            assert!(
+                (0..heads.batch).all(nothing),
+                "what tokens see must be held"
+            );
             y.fill(0.0);
         }
     }

@@ -28,15 +28,15 @@ use rayon::prelude::*;
 
 use crate::{Compute, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
-use avx512bf16::Bf16x32;
-#[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::F32x8;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::F32x16;
+#[cfg(target_arch = "x86_64")]
+use avx512bf16::Bf16x32;
 pub(crate) use element::Element;
+use grid::Grid;
 pub(crate) use portable::F32x4;
 pub(crate) use tile::Vector;
-use grid::Grid;
 
 /// The sizes of one product: `x [m, k]`, `W [n, k]`, `y [m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
