@@ -136,20 +136,19 @@ pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     Tensor::cat(vec![turned_left, turned_right], 3)
 }
 
-/// `gate(x) · up`, element by element, if both are in f32 on Flex and of one shape, where this is [one operation](crate::gate), in place where
-/// `x` has no other owner; else the two tensors as they were.
-pub fn gated<const D: usize>(
-    gate: Gate,
-    x: Tensor<D>,
-    up: Tensor<D>,
-) -> Result<Tensor<D>, (Tensor<D>, Tensor<D>)> {
-    let plain = |tensor: &Tensor<D>| is_flex(&tensor.device()) && tensor.dtype() == DType::F32;
-    if !(plain(&x) && plain(&up) && x.dims() == up.dims()) {
-        return Err((x, up));
-    }
-    Ok(Tensor::from_dispatch(Dispatch::gated_product(
+/// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner. There is no backward pass.
+///
+/// # Panics
+///
+/// If a tensor is not on a device that [`is_flex`], is not in f32, or if shapes differ.
+pub fn gated<const D: usize>(gate: Gate, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    assert!(
+        is_flex(&x.device()) && is_flex(&up.device()),
+        "gate: tensors must be on Flex"
+    );
+    Tensor::from_dispatch(Dispatch::gated_product(
         x.into_dispatch(),
         up.into_dispatch(),
         gate,
-    )))
+    ))
 }

@@ -25,6 +25,12 @@ const KEYS: usize = 4;
 /// Elements that a row of a record is padded to: lanes of the widest vector.
 const PAD: usize = 16;
 
+/// Elements of a record, which a row's blocks are summed up in: the sum of values, padded; the largest score; the sum of weights, zero if
+/// the row saw nothing.
+pub(super) fn record(width: usize) -> usize {
+    width.next_multiple_of(PAD) + PAD
+}
+
 /// One call of attention.
 #[derive(Debug)]
 pub(super) struct Job<'a, E> {
@@ -56,10 +62,9 @@ impl<E: Stored> Job<'_, E> {
         task.tokens.len() * self.group()
     }
 
-    /// Elements of a record, which a row's blocks are summed up in: the sum of values, padded; the largest score; the sum of
-    /// weights, zero if the row saw nothing.
+    /// Elements of a record of this job.
     pub fn record(&self) -> usize {
-        self.heads.width.next_multiple_of(PAD) + PAD
+        record(self.heads.width)
     }
 
     /// Columns that a row of a task sees, counted from the text's first token.

@@ -59,6 +59,26 @@ pub struct Heads {
     pub width: usize,
 }
 
+impl Heads {
+    /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token sees more than `columns` columns.
+    pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
+        let group = (self.heads / self.key_heads.max(1)).max(1);
+        let step = (ROWS / group).clamp(1, self.tokens.max(1));
+        let tasks = (self.batch as u64)
+            .saturating_mul(self.key_heads as u64)
+            .saturating_mul(self.tokens.div_ceil(step) as u64);
+        let rows = kernel::record(self.width) as u64 * (step.saturating_mul(group)) as u64 * 4;
+        // One record of each row for what came before and one for a block; or one for each block of every task, where there are few of these.
+        let mut records = 2 * threads as u64;
+        if tasks < 2 * threads as u64 {
+            let blocks = (columns.saturating_add(self.tokens) / BLOCK + 2) as u64;
+            records = records.max(tasks.saturating_mul(blocks));
+        }
+        let lists = tasks.saturating_mul((size_of::<Task>() + 2 * size_of::<usize>()) as u64);
+        rows.saturating_mul(records).saturating_add(lists)
+    }
+}
+
 /// What each token sees, by columns: the positions of the longest text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sight {

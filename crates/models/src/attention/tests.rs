@@ -1,6 +1,7 @@
-use burn::tensor::Distribution;
+use burn::tensor::{DType, Distribution};
 use proptest::prelude::*;
 
+use super::composed::chunk_tokens;
 use super::*;
 use crate::{Batch, CacheOptions, KvDtype, WhenFull};
 
