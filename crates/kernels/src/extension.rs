@@ -78,7 +78,7 @@ impl StoredWeightOps for Flex {
 }
 
 /// The tensor itself if its elements lie row after row, wherever they begin; else a copy of which that is true.
-fn contiguous(tensor: FlexTensor) -> FlexTensor {
+pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     // `to_contiguous` would also copy what is contiguous but does not fill its storage, such as some rows of a weight.
     if tensor.is_contiguous() {
         tensor
@@ -95,7 +95,7 @@ fn matrix(tensor: &FlexTensor, name: &str) -> [usize; 2] {
     dims
 }
 
-fn stored<'a>(tensor: &'a FlexTensor, name: &str) -> Weight<'a> {
+pub(crate) fn stored<'a>(tensor: &'a FlexTensor, name: &str) -> Weight<'a> {
     let weight = match tensor.dtype() {
         DType::BF16 => tensor.as_slice().map(Weight::Bf16),
         DType::F16 => tensor.as_slice().map(Weight::F16),

@@ -9,6 +9,9 @@
 //! | [`linear()`], [`embedding`] | the two operations a model needs, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`product`] | the product over slices; knows nothing of Burn |
+//! | [`attend`], [`rms_norm`], [`add_rms_norm`], [`rotate`], [`gated`] | what a decoder layer does between its products, over Burn tensors |
+//! | [`layer_extension`] | the same over Flex's own tensors |
+//! | [`attention`], [`norm`], [`rotary`], [`gate`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
 //! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |
@@ -35,17 +38,28 @@
 //! Under [`Compute::Bf16`] activations are rounded to bf16 first, and the same holds for what they are rounded to. With weights in bf16
 //! and [`Isa::Avx512Bf16`], pairs of products are added in one instruction, which takes subnormal numbers for zero.
 
+pub mod attention;
 pub mod cast;
 mod compute;
+mod exp;
 pub mod extension;
+pub mod gate;
 mod isa;
+mod layer;
+pub mod layer_extension;
 mod linear;
+mod loops;
+pub mod norm;
 pub mod peak;
 pub mod product;
+pub mod rotary;
 mod weight;
 
 pub use compute::Compute;
+pub use gate::Gate;
 pub use isa::Isa;
+pub use layer::{Cached, add_rms_norm, attend, gated, is_flex, rms_norm, rotate};
+use linear::is_stored;
 pub use linear::{embedding, linear, linear_in};
 pub use weight::Weight;
 

@@ -1,10 +1,10 @@
 //! The two operations of this crate over Burn tensors of any device.
 
-use burn::backend::{Dispatch, DispatchDevice};
-use burn::tensor::{DType, Device, Int, Tensor};
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Int, Tensor};
 
-use crate::Compute;
 use crate::extension::StoredWeightOps;
+use crate::{Compute, is_flex};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
@@ -40,7 +40,7 @@ pub fn linear_in<const D: usize>(compute: Compute, x: Tensor<D>, weight: Tensor<
 }
 
 fn matrix_product(compute: Compute, x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    let here = on_flex(&x.device()) && on_flex(&weight.device());
+    let here = is_flex(&x.device()) && is_flex(&weight.device());
     if here && x.dtype() == DType::F32 && is_stored(weight.dtype()) {
         Tensor::from_dispatch(Dispatch::stored_linear(
             x.into_dispatch(),
@@ -61,7 +61,7 @@ fn matrix_product(compute: Compute, x: Tensor<2>, weight: Tensor<2>) -> Tensor<2
 ///
 /// If an id is not a row of the table. (Some GPU backends give an unspecified row instead; check ids first.)
 pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
-    if on_flex(&table.device()) && on_flex(&ids.device()) && is_stored(table.dtype()) {
+    if is_flex(&table.device()) && is_flex(&ids.device()) && is_stored(table.dtype()) {
         Tensor::from_dispatch(Dispatch::stored_rows(
             table.into_dispatch(),
             ids.into_dispatch(),
@@ -71,11 +71,6 @@ pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
     }
 }
 
-/// Whether a device is Flex itself: not another backend, and not autodiff around Flex.
-fn on_flex(device: &Device) -> bool {
-    matches!(device.as_dispatch(), DispatchDevice::Flex(_))
-}
-
-fn is_stored(dtype: DType) -> bool {
+pub(crate) fn is_stored(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16 | DType::F32)
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, silu};
+use outsize_kernels::Gate;
 
 /// The non-linear function of the feed-forward block (`hidden_act`), as `transformers` defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -60,6 +61,18 @@ impl Activation {
             .iter()
             .find_map(|(name, activation)| (*activation == self).then_some(*name))
             .unwrap_or_default()
+    }
+
+    /// The kernel that applies it to a gate, if there is one.
+    pub(crate) fn gate(self) -> Option<Gate> {
+        match self {
+            Self::Silu => Some(Gate::Silu),
+            Self::Gelu => None,
+            Self::GeluTanh => Some(Gate::GeluTanh),
+            Self::QuickGelu => Some(Gate::QuickGelu),
+            Self::Relu => Some(Gate::Relu),
+            Self::Relu2 => Some(Gate::Relu2),
+        }
     }
 
     /// The function of every element.

@@ -1,19 +1,20 @@
 //! What a forward pass needs besides weights and the KV cache.
 
-use crate::attention::{WIDEN_BYTES, chunk_tokens};
+use outsize_kernels::attention::Heads;
+
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
-use crate::{CacheOptions, KvDtype, Logits, ModelConfig, SCORE_BYTES, WhenFull};
+use crate::{CacheOptions, Logits, ModelConfig, WhenFull};
 
 /// Bytes of one f32.
 const VALUE_BYTES: u64 = 4;
 
-/// What Burn's matrix product keeps for each thread, once and for good: a buffer of the size of its second-level cache.
-const PRODUCT_BYTES_PER_THREAD: u64 = 2 << 20;
+/// Shapes, ids, lists of tasks and the like.
+const SMALL_BYTES: u64 = 256 << 10;
 
 impl ModelConfig {
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
-    /// each text, wherever in such a cache it ends. Counted with it are the logits asked for, the scratch space of matrix
-    /// products, and the copy that is made when a product's weight comes in tiles.
+    /// each text, wherever in such a cache it ends. Counted with it are the logits asked for, the scratch space of attention, and
+    /// the copy that is made when a product's weight comes in tiles.
     ///
     /// Grows with `tokens`: a long prompt run in several passes needs less.
     pub fn activation_bytes(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> u64 {
@@ -63,8 +64,7 @@ impl ModelConfig {
             true => rows * 2 * keys,
             false => 0,
         };
-        let attend =
-            rows * 2 * queries + held_back + self.attend_chunk_values(tokens, &cache, threads);
+        let attend = rows * 2 * queries + held_back;
         // Attention's result, its projection and the copy of a tiled product or of a biased one.
         let output = rows * (queries + 2 * hidden);
         // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the result beside the
@@ -73,9 +73,18 @@ impl ModelConfig {
         // The last norm's input squared and its output; a tiled product and its copy.
         let head = positions * (2 * hidden + 2 * self.vocab_size as u64);
         let values = base + project.max(attend).max(output).max(mlp).max(head);
+        let heads = Heads {
+            batch: cache.batch,
+            tokens,
+            heads: self.num_attention_heads,
+            key_heads: self.num_key_value_heads,
+            width: self.head_dim,
+        };
+        let sight = self.longest_sight(tokens, &cache);
         values
             .saturating_mul(VALUE_BYTES)
-            .saturating_add(threads * PRODUCT_BYTES_PER_THREAD)
+            .saturating_add(heads.scratch_bytes(sight, threads as usize))
+            .saturating_add(SMALL_BYTES)
     }
 
     /// Whether any layer may have to overwrite what a pass still looks at.
@@ -98,41 +107,12 @@ impl ModelConfig {
             WhenFull::Slide => held + tokens,
         }
     }
-
-    /// Values alive while a chunk of queries attends, beside queries and result of the whole pass.
-    fn attend_chunk_values(&self, tokens: usize, cache: &CacheOptions, threads: u64) -> u64 {
-        let heads = self.num_attention_heads as u64;
-        let (batch, width) = (cache.batch as u64, self.head_dim as u64);
-        let sight = self.longest_sight(tokens, cache);
-        let all_heads = self.num_attention_heads * cache.batch;
-        // Chunks are longest at the start, when there are fewest keys; scores are largest wherever they reach the bound.
-        let rows = tokens.min(chunk_tokens(all_heads, tokens.max(1))) as u64 * batch;
-        let row = all_heads as u64 * sight as u64;
-        let scores = row
-            .saturating_mul(tokens as u64)
-            .min(SCORE_BYTES as u64 / VALUE_BYTES)
-            .max(row);
-        // Scores and their softmax; the mask, of one head; queries in groups or the result, each before and after a
-        // transposition; the column of each key, in 64 bits.
-        let chunk =
-            2 * scores + scores / heads + 2 * rows * self.query_size() as u64 + 2 * sight as u64;
-        // Products pack one head's keys or values for each thread at work, and their queries.
-        let packed = threads.min(self.num_key_value_heads as u64 * batch) * sight as u64 * width;
-        // Keys or values in f32, and where they are; one column at least.
-        let widened = match cache.dtype {
-            KvDtype::F32 => 0,
-            KvDtype::Bf16 | KvDtype::F16 => {
-                2 * (WIDEN_BYTES as u64 / VALUE_BYTES).max(self.key_value_size() as u64 * batch)
-            }
-        };
-        chunk + packed + widened
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presets;
+    use crate::{KvDtype, presets};
 
     fn config(name: &str) -> ModelConfig {
         ModelConfig::from_json(presets::config(name).unwrap()).unwrap()
@@ -183,8 +163,8 @@ mod tests {
         config.num_hidden_layers = 1 << 12;
         assert!(config.activation_bytes_on(usize::MAX, &most, Logits::All, 1024) > 1 << 50);
         assert_eq!(
-            config.activation_bytes_on(0, &CacheOptions::new(0), Logits::All, 1),
-            PRODUCT_BYTES_PER_THREAD
+            config.activation_bytes_on(0, &CacheOptions::new(0), Logits::All, 0),
+            SMALL_BYTES
         );
     }
 }

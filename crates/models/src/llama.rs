@@ -166,14 +166,14 @@ impl LlamaForCausalLm {
             start,
             padding: &padding,
         };
+        let mut pending = None;
         for (index, layer) in self.model.layers.iter().enumerate() {
-            x = layer.forward(x, &rotation, &standing, cache, index)?;
+            let (sum, more) = layer.forward(x, pending, &rotation, &standing, cache, index)?;
+            (x, pending) = (sum, Some(more));
         }
         let positions = logits.positions(tokens);
-        let x = self
-            .model
-            .norm
-            .forward(x.narrow(1, tokens - positions, positions));
+        let wanted = |x: Tensor<3>| x.narrow(1, tokens - positions, positions);
+        let x = self.model.norm.after(wanted(x), pending.map(wanted)).1;
         let logits = match &self.lm_head {
             Some(head) => head.forward(x),
             None => self.model.embed_tokens.project(x),
@@ -209,19 +209,22 @@ impl LlamaDecoderLayer {
         }
     }
 
+    /// Takes the residual stream and what is still to be added to it, and gives them, so that each addition is made together with
+    /// the norm behind it.
     fn forward(
         &self,
         x: Tensor<3>,
+        pending: Option<Tensor<3>>,
         rotation: &Rotation,
         standing: &Standing<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<Tensor<3>, Error> {
-        let normed = self.input_layernorm.forward(x.clone());
-        let x = x + self
+    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        let (x, normed) = self.input_layernorm.after(x, pending);
+        let mixed = self
             .self_attn
             .forward(normed, rotation, standing, cache, index)?;
-        let normed = self.post_attention_layernorm.forward(x.clone());
-        Ok(x + self.mlp.forward(normed))
+        let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed);
+        Ok((x, self.mlp.forward(normed)))
     }
 }

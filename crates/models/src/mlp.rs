@@ -33,8 +33,16 @@ impl Mlp {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let gate = self.gate_proj.forward(x.clone());
+        let kernel = self.activation.gate();
+        if let Some(kernel) = kernel.filter(|_| outsize_kernels::is_flex(&gate.device())) {
+            let up = self.up_proj.forward(x);
+            return self
+                .down_proj
+                .forward(outsize_kernels::gated(kernel, gate, up));
+        }
         // Gated before the other product is made: at most two tensors of the inner width are alive at once.
-        let gate = self.activation.apply(self.gate_proj.forward(x.clone()));
+        let gate = self.activation.apply(gate);
         self.down_proj.forward(gate * self.up_proj.forward(x))
     }
 }

@@ -1,7 +1,7 @@
 //! Root-mean-square layer normalisation.
 
 use burn::module::{Module, Param, ParamId};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
 ///
@@ -30,17 +30,35 @@ impl RmsNorm {
 
     /// `[.., hidden]` f32 to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let mean_square = (x.clone() * x.clone()).mean_dim(D - 1);
-        // The weight has at most a few thousand values: a cast on every use costs nothing.
-        let weight = self.weight.val().cast(DType::F32);
-        x * (mean_square + self.epsilon).sqrt().recip() * weight.unsqueeze()
+        outsize_kernels::rms_norm(x, self.weight.val(), self.epsilon)
+    }
+
+    /// `x + add`, and the norm of that; `[.., hidden]` f32 each.
+    pub fn add_forward<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        add: Tensor<D>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        outsize_kernels::add_rms_norm(x, add, self.weight.val(), self.epsilon)
+    }
+
+    /// As [`add_forward`](Self::add_forward), if there is anything to add.
+    pub(crate) fn after<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        add: Option<Tensor<D>>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        match add {
+            Some(add) => self.add_forward(x, add),
+            None => (x.clone(), self.forward(x)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::TensorData;
+    use burn::tensor::{DType, TensorData};
 
     #[test]
     fn matches_the_formula_in_f64() {

@@ -185,13 +185,7 @@ pub struct Rotation {
 impl Rotation {
     /// Rotates `[batch, tokens, heads, head_dim]`.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let [_, _, _, width] = x.dims();
-        let half = width / 2;
-        let left = x.clone().narrow(3, 0, half);
-        let right = x.narrow(3, half, half);
-        let turned_left = left.clone() * self.cos.clone() - right.clone() * self.sin.clone();
-        let turned_right = right * self.cos.clone() + left * self.sin.clone();
-        Tensor::cat(vec![turned_left, turned_right], 3)
+        outsize_kernels::rotate(x, self.cos.clone(), self.sin.clone())
     }
 }
 

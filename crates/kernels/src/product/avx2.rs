@@ -24,7 +24,7 @@ pub(super) unsafe fn region<E: Element>(
 
 /// Eight f32.
 #[derive(Clone, Copy)]
-struct F32x8(__m256);
+pub(crate) struct F32x8(pub(crate) __m256);
 
 impl Vector for F32x8 {
     const LANES: usize = 8;

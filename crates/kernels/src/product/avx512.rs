@@ -24,7 +24,7 @@ pub(super) unsafe fn region<E: Element>(
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
-struct F32x16(__m512);
+pub(crate) struct F32x16(pub(crate) __m512);
 
 impl Vector for F32x16 {
     const LANES: usize = 16;

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::tile::Vector;
 
 /// An element of a stored weight: which loads of a [`Vector`] read it.
-pub(super) trait Element: Copy + Send + Sync + 'static {
+pub(crate) trait Element: Copy + Send + Sync + 'static {
     /// `V::LANES` elements, widened to f32.
     ///
     /// # Safety

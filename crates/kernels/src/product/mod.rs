@@ -28,9 +28,15 @@ use rayon::prelude::*;
 
 use crate::{Compute, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::F32x8;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::F32x16;
+#[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
-use element::Element;
+pub(crate) use element::Element;
 use grid::Grid;
+pub(crate) use portable::F32x4;
+pub(crate) use tile::Vector;
 
 /// The sizes of one product: `x [m, k]`, `W [n, k]`, `y [m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +199,7 @@ fn share<X: Sync, E: Sync>(
 
 /// One product as the loops see it: activations, and two matrices, row-major without gaps.
 #[derive(Clone, Copy)]
-struct Job<X, E> {
+pub(crate) struct Job<X, E> {
     x: *const X,
     weight: *const E,
     y: *mut f32,

@@ -26,7 +26,7 @@ pub(super) unsafe fn region<E: Element>(
 
 /// Four f32.
 #[derive(Clone, Copy)]
-struct F32x4(f32x4);
+pub(crate) struct F32x4(pub(crate) f32x4);
 
 impl Vector for F32x4 {
     const LANES: usize = 4;

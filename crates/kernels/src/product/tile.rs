@@ -83,7 +83,7 @@ pub(super) trait Kernel<E> {
 /// # Safety
 ///
 /// As for [`Kernel`].
-pub(super) trait Vector: Copy {
+pub(crate) trait Vector: Copy {
     /// Lanes in a vector.
     const LANES: usize;
 
@@ -191,7 +191,7 @@ impl<V: Vector, E: Element> Kernel<E> for V {
 }
 
 /// Where a strip lies.
-pub(super) struct Strip {
+pub(crate) struct Strip {
     /// The first row of `x`.
     pub(super) row: usize,
     /// How many rows of `x`.
@@ -205,7 +205,7 @@ pub(super) struct Strip {
 /// Which weights a strip fetches ahead of need. Weights are fetched in the order they lie in memory, which memory
 /// likes best, though a tile reads several rows at once.
 #[derive(Clone, Copy)]
-pub(super) enum Ahead {
+pub(crate) enum Ahead {
     /// As many as it reads, starting with those that its second tile will read.
     NextTile,
     /// Half as many as it reads, starting here (an index into the weight): two strips fetch the next panel while they

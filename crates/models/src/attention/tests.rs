@@ -1,6 +1,7 @@
-use burn::tensor::Distribution;
+use burn::tensor::{DType, Distribution};
 use proptest::prelude::*;
 
+use super::composed::chunk_tokens;
 use super::*;
 use crate::{Batch, CacheOptions, KvDtype, WhenFull};
 
@@ -141,7 +142,13 @@ impl Bench {
             start,
             padding: &padding,
         };
-        let found = values(&self.attention.attend(queries.clone(), &seen, &standing));
+        // On the CPU in one operation, elsewhere in several.
+        let ways = [
+            self.attention.attend(queries.clone(), &seen, &standing),
+            self.attention
+                .attend_composed(queries.clone(), &seen, &standing),
+        ]
+        .map(|found| values(&found));
         let held_back = seen.held_back.take();
         drop(seen);
         self.cache.keep(0, held_back).unwrap();
@@ -152,9 +159,9 @@ impl Bench {
         for (row, text) in self.texts.iter().enumerate() {
             for token in 0..tokens {
                 let (column, from) = (start + token, (row * tokens + token) * heads * width);
-                let found = &found[from..from + heads * width];
+                let ways = ways.each_ref().map(|y| &y[from..from + heads * width]);
                 assert!(
-                    found.iter().all(|v| v.is_finite()),
+                    ways.iter().all(|y| y.iter().all(|v| v.is_finite())),
                     "padding must be finite"
                 );
                 if column < padding[row] {
@@ -164,8 +171,10 @@ impl Bench {
                     |key: usize| key <= column && column - key < self.window && key >= padding[row];
                 let query = &queries[from..from + heads * width];
                 let expected = text.attend(query, self.shape, visible);
-                for (found, expected) in found.iter().zip(&expected) {
-                    worst = worst.max((found - expected).abs());
+                for found in ways {
+                    for (found, expected) in found.iter().zip(&expected) {
+                        worst = worst.max((found - expected).abs());
+                    }
                 }
             }
         }

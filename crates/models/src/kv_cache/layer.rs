@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use burn::tensor::Tensor;
+use outsize_kernels::Cached;
+use outsize_kernels::attention::Places;
 
 /// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
 /// `None` only while being written.
@@ -99,6 +101,30 @@ impl Part {
             }
             Order::Around { end, .. } if end <= oldest => 0..0,
             Order::Around { .. } => 0..len,
+        }
+    }
+
+    /// The same as the kernels take it.
+    pub fn cached(&self) -> Cached {
+        let capacity = self.keys.dims()[2];
+        let places = match self.order {
+            Order::From(start) => Places {
+                first: start,
+                end: start + self.len,
+                capacity,
+                origin: start,
+            },
+            Order::Around { end, .. } => Places {
+                first: end - self.len,
+                end,
+                capacity,
+                origin: 0,
+            },
+        };
+        Cached {
+            keys: self.keys.clone(),
+            values: self.values.clone(),
+            places,
         }
     }
 

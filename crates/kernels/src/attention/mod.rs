@@ -1,0 +1,306 @@
+//! Attention over keys and values as a cache stores them, over slices.
+//!
+//! Scaled dot products, their softmax and the weighted sum of values in one pass over keys and values
+//! ([Milakov and Gimelshein, 2018](https://arxiv.org/abs/1805.02867); [Dao et al., 2022](https://arxiv.org/abs/2205.14135)):
+//! no tensor of scores exists. All arithmetic is f32; keys and values are widened exactly as they are read.
+//!
+//! # The contract
+//!
+//! The bits of a token's result depend on its query, on the keys and values that it sees, on how many columns of its
+//! text come before the first of them, and on the [`Isa`], **and on nothing else**: not on other tokens or texts of the pass, nor on how a
+//! text is cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it holds them exactly, nor on
+//! the number of threads.
+//!
+//! It holds by construction: the columns of a text are taken in blocks of [`BLOCK`], counted from its first token. Of
+//! each block come a largest score, a sum and a weighted sum of values, from nothing, and they are folded together in order of the columns.
+//! Within a block, each dot product has one vector accumulator and each element of the sum of values takes the columns in order.
+//!
+//! # Accuracy
+//!
+//! With `w` elements in a head, and `s` the most that `Σ |q · k| / √w` is for any key in sight, each score is off by at most
+//! `e = (w / 4 + 6) · 2⁻²³ · s`. Where `n` columns are in sight and `m` is what the result would be of the magnitudes of the values, the result is
+//! off by at most `(4 e + (n / 2 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
+
+mod columns;
+mod kernel;
+mod lanes;
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use crate::product::Element;
+use crate::{Isa, Weight};
+use columns::Part;
+use kernel::{Job, Task};
+
+/// Columns that are scored before they are folded into what came before.
+pub const BLOCK: usize = 256;
+
+/// Rows of queries that a task takes through the keys together, unless one token has more heads.
+const ROWS: usize = 32;
+
+/// Below so many multiply-adds, starting other threads takes longer than the work.
+const MIN_PRODUCTS: usize = 512 << 10;
+
+/// The sizes of one call: queries `[batch, tokens, heads, width]`, keys and values of `key_heads` heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// Texts side by side.
+    pub batch: usize,
+    /// Tokens of each text.
+    pub tokens: usize,
+    /// Heads of queries; a multiple of `key_heads`. Consecutive ones share a head of keys and values.
+    pub heads: usize,
+    /// Heads of keys and of values.
+    pub key_heads: usize,
+    /// Elements of a head.
+    pub width: usize,
+}
+
+impl Heads {
+    /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token sees more than `columns` columns.
+    pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
+        let group = (self.heads / self.key_heads.max(1)).max(1);
+        let step = (ROWS / group).clamp(1, self.tokens.max(1));
+        let tasks = (self.batch as u64)
+            .saturating_mul(self.key_heads as u64)
+            .saturating_mul(self.tokens.div_ceil(step) as u64);
+        let rows = kernel::record(self.width) as u64 * (step.saturating_mul(group)) as u64 * 4;
+        // One record of each row for what came before and one for a block; or one for each block of every task, where there are few of these.
+        let mut records = 2 * threads as u64;
+        if tasks < 2 * threads as u64 {
+            let blocks = (columns.saturating_add(self.tokens) / BLOCK + 2) as u64;
+            records = records.max(tasks.saturating_mul(blocks));
+        }
+        let lists = tasks.saturating_mul((size_of::<Task>() + 2 * size_of::<usize>()) as u64);
+        rows.saturating_mul(records).saturating_add(lists)
+    }
+}
+
+/// What each token sees, by columns: the positions of the longest text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// The column of the first token. Token `t` stands in column `start + t` and sees no later one.
+    pub start: usize,
+    /// Columns that a token sees, its own included, at most.
+    pub window: usize,
+    /// Of each text, how many columns at the start have no token. They see nothing, and nothing sees them.
+    pub padding: Vec<usize>,
+}
+
+impl Sight {
+    /// The columns that a token of a text sees.
+    fn columns(&self, text: usize, token: usize) -> Range<usize> {
+        let (padding, end) = (self.padding[text], self.start + token + 1);
+        padding.max(end.saturating_sub(self.window))..end
+    }
+}
+
+/// Keys or values: where each row of `width` elements is. Rows have no gaps.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// All of them.
+    pub elements: Weight<'a>,
+    /// Elements from one text to the next.
+    pub text: usize,
+    /// Elements from one head to the next.
+    pub head: usize,
+    /// Elements from one place to the next.
+    pub place: usize,
+}
+
+/// Which column is at which place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The first column held.
+    pub first: usize,
+    /// One past the last column held.
+    pub end: usize,
+    /// Places of each head. Column `c` is at place `(c - origin) % capacity`.
+    pub capacity: usize,
+    /// The column that is, or would be, at place 0 first.
+    pub origin: usize,
+}
+
+/// Keys and values of consecutive columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Held<'a> {
+    /// Of each column, text and head.
+    pub keys: Rows<'a>,
+    /// As [`keys`](Self::keys), in the same type.
+    pub values: Rows<'a>,
+    /// Where they are.
+    pub places: Places,
+}
+
+/// Writes, for each query, the mixture of the values that its token sees to `y`; `queries` and `y` are
+/// `[batch, tokens, heads, width]`, row-major without gaps. A token that sees nothing gets zeros.
+///
+/// `held` are keys and values of consecutive columns, older ones first, all of one type. Runs on the current rayon pool when there is enough to
+/// share.
+///
+/// # Panics
+///
+/// If sizes do not fit each other, or if a column that a token sees is not held.
+pub fn attend_into(queries: &[f32], heads: Heads, held: &[Held<'_>], sight: &Sight, y: &mut [f32]) {
+    attend_into_with(Isa::detected(), queries, heads, held, sight, y);
+}
+
+/// [`attend_into`] with a chosen set of instructions, to compare one with another.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`, or as [`attend_into`] does.
+pub fn attend_into_with(
+    isa: Isa,
+    queries: &[f32],
+    heads: Heads,
+    held: &[Held<'_>],
+    sight: &Sight,
+    y: &mut [f32],
+) {
+    assert!(isa.is_available(), "this processor does not have {isa:?}");
+    let size = [heads.batch, heads.tokens, heads.heads, heads.width]
+        .into_iter()
+        .try_fold(1, usize::checked_mul);
+    assert_eq!(Some(queries.len()), size, "queries must fill {heads:?}");
+    assert_eq!(Some(y.len()), size, "y must fill {heads:?}");
+    assert!(
+        heads.key_heads > 0 && heads.heads.is_multiple_of(heads.key_heads),
+        "heads of queries must be shared evenly among those of keys, in {heads:?}"
+    );
+    assert_eq!(sight.padding.len(), heads.batch, "each text has a padding");
+    if y.is_empty() {
+        return;
+    }
+    match held.first().map(|held| held.keys.elements) {
+        Some(Weight::Bf16(_)) => attend_stored::<bf16>(isa, queries, heads, held, sight, y),
+        Some(Weight::F16(_)) => attend_stored::<f16>(isa, queries, heads, held, sight, y),
+        Some(Weight::F32(_)) => attend_stored::<f32>(isa, queries, heads, held, sight, y),
+        None => {
+            let nothing = |text| sight.columns(text, heads.tokens - 1).is_empty();
+            assert!(
+                (0..heads.batch).all(nothing),
+                "what tokens see must be held"
+            );
+            y.fill(0.0);
+        }
+    }
+}
+
+fn attend_stored<'a, E: Stored>(
+    isa: Isa,
+    queries: &[f32],
+    heads: Heads,
+    held: &[Held<'a>],
+    sight: &Sight,
+    y: &mut [f32],
+) {
+    let parts: Vec<Part<'a, E>> = held.iter().map(|held| Part::new(held, &heads)).collect();
+    for text in 0..heads.batch {
+        let seen = sight.columns(text, 0).start..sight.columns(text, heads.tokens - 1).end;
+        assert!(
+            columns::all_held(&parts, &seen),
+            "columns {seen:?} are seen, but not all of them are held: {held:?}",
+            held = parts.iter().map(Part::held).collect::<Vec<_>>()
+        );
+    }
+    let job = Job {
+        queries,
+        heads,
+        parts: &parts,
+        sight,
+    };
+    let group = heads.heads / heads.key_heads;
+    let step = (ROWS / group).clamp(1, heads.tokens);
+    let tasks: Vec<Task> = (0..heads.batch)
+        .flat_map(|text| (0..heads.key_heads).map(move |head| (text, head)))
+        .flat_map(|(text, head)| {
+            let tokens = (0..heads.tokens).step_by(step);
+            tokens.map(move |first| Task {
+                text,
+                head,
+                tokens: first..heads.tokens.min(first + step),
+            })
+        })
+        .collect();
+    let y = Output(y.as_mut_ptr());
+    // SAFETY: `attend_into_with` checked that `isa` is available and that `y` has the size of `heads`. No two tasks have a
+    // text, head and token in common, so that no two calls write the same element; nothing else reads or writes `y`.
+    let run = |task: &Task| unsafe { kernel::attend(isa, &job, task, y.pointer()) };
+    let threads = rayon::current_num_threads();
+    let products: usize = tasks.iter().map(|task| job.products(task)).sum();
+    if threads == 1 || products < MIN_PRODUCTS {
+        tasks.iter().for_each(run);
+    } else if tasks.len() >= 2 * threads {
+        tasks.par_iter().with_max_len(1).for_each(run);
+    } else {
+        split(isa, &job, &tasks, y);
+    }
+}
+
+/// Each block of each task on some thread, then what came of them together.
+fn split<E: Stored>(isa: Isa, job: &Job<'_, E>, tasks: &[Task], y: Output) {
+    let rows = tasks.iter().map(|task| job.rows(task)).max().unwrap_or(0);
+    let slot = rows * job.record();
+    let blocks: Vec<(&Task, usize)> = tasks
+        .iter()
+        .flat_map(|task| job.blocks(task).map(move |block| (task, block)))
+        .collect();
+    let mut partial = vec![0.0; slot * blocks.len()];
+    partial
+        .par_chunks_mut(slot)
+        .zip(&blocks)
+        .with_max_len(1)
+        // SAFETY: `attend_into_with` checked that `isa` is available.
+        .for_each(|(slot, (task, block))| unsafe { kernel::block(isa, job, task, *block, slot) });
+    let mut slots = partial.chunks_mut(slot.max(1));
+    for task in tasks {
+        let mut folded = slots.next();
+        for _ in job.blocks(task).skip(1) {
+            if let (Some(folded), Some(next)) = (folded.as_mut(), slots.next()) {
+                job.fold(task, folded, next);
+            }
+        }
+        // SAFETY: as in `attend_stored`.
+        unsafe { job.finish(task, folded.as_deref().unwrap_or_default(), y.pointer()) };
+    }
+}
+
+/// A type that keys and values are stored in.
+trait Stored: Element {
+    /// The elements, if they are of this type.
+    fn elements(weight: Weight<'_>) -> Option<&[Self]>;
+}
+
+macro_rules! stored {
+    ($($kind:ident $type:ty),*) => {$(
+        impl Stored for $type {
+            fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+                match weight {
+                    Weight::$kind(elements) => Some(elements),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+stored!(Bf16 bf16, F16 f16, F32 f32);
+
+/// Where results go.
+#[derive(Clone, Copy)]
+struct Output(*mut f32);
+
+impl Output {
+    fn pointer(self) -> *mut f32 {
+        self.0
+    }
+}
+
+// SAFETY: an address; what threads may write there is the contract of `kernel::attend`.
+unsafe impl Sync for Output {}
+// SAFETY: as above.
+unsafe impl Send for Output {}

@@ -1,0 +1,99 @@
+//! The gate of a feed-forward block, over slices.
+
+use rayon::prelude::*;
+
+use crate::Isa;
+use crate::exp::exp;
+use crate::loops::{for_each_isa, rows_per_share};
+
+/// What a gate does to each element before it is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
+    GeluTanh,
+    /// `x · sigmoid(1.702 x)`.
+    QuickGelu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)²`.
+    Relu2,
+}
+
+impl Gate {
+    /// All of them.
+    pub const ALL: [Gate; 5] = [
+        Gate::Silu,
+        Gate::GeluTanh,
+        Gate::QuickGelu,
+        Gate::Relu,
+        Gate::Relu2,
+    ];
+}
+
+/// Writes `gate(x) · up`, element by element, to `x`. All instruction sets give the same bits, off by at most `2⁻¹⁹` of the greater of
+/// `|x · up|` and the result.
+///
+/// # Panics
+///
+/// If the slices differ in length.
+pub fn gate_in_place(gate: Gate, x: &mut [f32], up: &[f32]) {
+    gate_in_place_with(Isa::detected(), gate, x, up);
+}
+
+/// [`gate_in_place`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`, or as [`gate_in_place`] does.
+pub fn gate_in_place_with(isa: Isa, gate: Gate, x: &mut [f32], up: &[f32]) {
+    assert_eq!(
+        x.len(),
+        up.len(),
+        "a gate has the size of what goes through"
+    );
+    match rows_per_share(x.len(), 1) {
+        None => gate_each(isa, gate, x, up),
+        Some(share) => x
+            .par_chunks_mut(share)
+            .zip(up.par_chunks(share))
+            .for_each(|(x, up)| gate_each(isa, gate, x, up)),
+    }
+}
+
+for_each_isa!(
+    fn gate_each = gate_slice(gate: Gate, x: &mut [f32], up: &[f32])
+);
+
+#[inline(always)]
+fn gate_slice(gate: Gate, x: &mut [f32], up: &[f32]) {
+    // √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
+    const SLOPE: f32 = 1.595_769_1;
+    match gate {
+        Gate::Silu => each(x, up, |x| swish(x, x)),
+        Gate::GeluTanh => each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x)))),
+        Gate::QuickGelu => each(x, up, |x| swish(x, 1.702 * x)),
+        Gate::Relu => each(x, up, relu),
+        Gate::Relu2 => each(x, up, |x| relu(x) * relu(x)),
+    }
+}
+
+#[inline(always)]
+fn each(x: &mut [f32], up: &[f32], gate: impl Fn(f32) -> f32) {
+    for (x, up) in x.iter_mut().zip(up) {
+        *x = gate(*x) * up;
+    }
+}
+
+/// `x · sigmoid(by)`.
+#[inline(always)]
+fn swish(x: f32, by: f32) -> f32 {
+    x / (1.0 + exp(-by))
+}
+
+/// Zero below zero; a NaN stays one.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}

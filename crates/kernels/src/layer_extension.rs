@@ -1,0 +1,258 @@
+//! What a decoder layer does between its products, over a backend's own tensors: a Burn backend extension for Flex.
+//!
+//! [`rms_norm`](crate::rms_norm), [`rotate`](crate::rotate) and [`gated`](crate::gated) choose between this and Burn's own operations;
+//! call them unless you write an extension yourself.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
+use burn::tensor::{DType, TensorData};
+
+use crate::Weight;
+use crate::attention::{Heads, Held, Places, Rows, Sight, attend_into};
+use crate::extension::{contiguous, stored};
+use crate::gate::{Gate, gate_in_place};
+use crate::norm::{add_rms_norm_into, rms_norm_into};
+use crate::rotary::rotate_in_place;
+
+/// What a decoder layer does between its products.
+#[backend_extension(Flex)]
+pub trait LayerOps: Backend {
+    /// Attention: queries `[batch, tokens, heads, width]` f32 over keys and values `[batch, key_heads, capacity, width]` of up to two
+    /// parts, to `[batch, tokens, heads, width]` f32. Keys and values may be views; they are read in place.
+    ///
+    /// The older part counts only if it has `places`.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another, or if what a token sees is not held.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "tensors cannot be passed in a list"
+    )]
+    fn attention(
+        queries: FloatTensor<Self>,
+        older_keys: FloatTensor<Self>,
+        older_values: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        older_places: Option<Places>,
+        places: Places,
+        sight: Sight,
+    ) -> FloatTensor<Self>;
+
+    /// The root-mean-square norm of the rows of `x [.., width]` f32, `weight [width]` in bf16, f16 or f32.
+    ///
+    /// # Panics
+    ///
+    /// If a size or a dtype is another.
+    fn root_mean_square_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// `x + add`, and its norm as [`root_mean_square_norm`](Self::root_mean_square_norm) gives it. A tensor that has no other owner is written in place.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn add_root_mean_square_norm(
+        x: FloatTensor<Self>,
+        add: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Rotates `x [batch, tokens, heads, width]` f32 by the angles of `cos` and `sin`, `[1 or batch, tokens, 1, width / 2]` f32.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn rotary(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// `gate(x) · up`, element by element, of f32 tensors of one shape.
+    ///
+    /// # Panics
+    ///
+    /// If a size or a dtype is another.
+    fn gated_product(x: FloatTensor<Self>, up: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
+}
+
+impl LayerOps for Flex {
+    fn attention(
+        queries: FlexTensor,
+        older_keys: FlexTensor,
+        older_values: FlexTensor,
+        keys: FlexTensor,
+        values: FlexTensor,
+        older_places: Option<Places>,
+        places: Places,
+        sight: Sight,
+    ) -> FlexTensor {
+        let queries = contiguous(queries);
+        let [batch, tokens, heads, width] = four(&queries, "attention: queries");
+        let tensors = [older_keys, older_values, keys, values].map(gapless_rows);
+        let [texts, key_heads, _, key_width] = four(&tensors[2], "attention: keys");
+        assert_eq!(
+            (batch, width),
+            (texts, key_width),
+            "attention: texts and widths of queries and keys"
+        );
+        let heads = Heads {
+            batch,
+            tokens,
+            heads,
+            key_heads,
+            width,
+        };
+        let part = |keys: usize, places: Places| Held {
+            keys: rows(&tensors[keys], "attention: keys"),
+            values: rows(&tensors[keys + 1], "attention: values"),
+            places,
+        };
+        let held: Vec<Held<'_>> = older_places
+            .map(|places| part(0, places))
+            .into_iter()
+            .chain([part(2, places)])
+            .collect();
+        let from = f32_elements(&queries, "attention: queries");
+        let mut y = vec![0.0; from.len()];
+        attend_into(from, heads, &held, &sight, &mut y);
+        FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
+    }
+
+    fn root_mean_square_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64) -> FlexTensor {
+        let (x, weight) = (contiguous(x), contiguous(weight));
+        let from = f32_elements(&x, "norm: x");
+        let mut y = vec![0.0; from.len()];
+        check_width(&x, &weight);
+        rms_norm_into(from, stored(&weight, "norm: weight"), epsilon, &mut y);
+        FlexTensor::from_data(TensorData::new(y, x.shape()))
+    }
+
+    fn add_root_mean_square_norm(
+        x: FlexTensor,
+        add: FlexTensor,
+        weight: FlexTensor,
+        epsilon: f64,
+    ) -> (FlexTensor, FlexTensor) {
+        assert_eq!(
+            x.shape(),
+            add.shape(),
+            "norm: what is added has another shape"
+        );
+        let (mut x, add, weight) = (whole(x), contiguous(add), contiguous(weight));
+        check_width(&x, &weight);
+        let mut y = vec![0.0; x.shape().num_elements()];
+        add_rms_norm_into(
+            f32_elements_mut(&mut x, "norm: x"),
+            f32_elements(&add, "norm: what is added"),
+            stored(&weight, "norm: weight"),
+            epsilon,
+            &mut y,
+        );
+        let shape = x.shape();
+        (x, FlexTensor::from_data(TensorData::new(y, shape)))
+    }
+
+    fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor) -> FlexTensor {
+        let [batch, tokens, heads, width] = four(&x, "rotary: x");
+        for (name, tensor) in [("cosines", &cos), ("sines", &sin)] {
+            let [texts, rotations, one, half] = four(tensor, name);
+            assert!(
+                (texts == 1 || texts == batch) && (rotations, one, 2 * half) == (tokens, 1, width),
+                "rotary: {name} {:?} do not fit {:?}",
+                tensor.shape(),
+                x.shape()
+            );
+        }
+        let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
+        rotate_in_place(
+            f32_elements_mut(&mut x, "rotary: x"),
+            heads,
+            width,
+            f32_elements(&cos, "rotary: cosines"),
+            f32_elements(&sin, "rotary: sines"),
+        );
+        x
+    }
+
+    fn gated_product(x: FlexTensor, up: FlexTensor, gate: Gate) -> FlexTensor {
+        assert_eq!(x.shape(), up.shape(), "gate: sides of other shapes");
+        let (mut x, up) = (whole(x), contiguous(up));
+        let elements = f32_elements_mut(&mut x, "gate: x");
+        gate_in_place(gate, elements, f32_elements(&up, "gate: up"));
+        x
+    }
+}
+
+/// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of which that is true.
+fn whole(tensor: FlexTensor) -> FlexTensor {
+    tensor.to_contiguous()
+}
+
+/// The tensor itself if the rows of its last dimension have no gaps; else a copy of which that is true.
+fn gapless_rows(tensor: FlexTensor) -> FlexTensor {
+    let strides = tensor.layout().strides();
+    let ahead = strides.iter().all(|&stride| stride >= 0);
+    match strides.last() {
+        Some(1) if ahead => tensor,
+        _ => tensor.to_contiguous(),
+    }
+}
+
+/// Keys or values of which the rows have no gaps, as they lie in memory.
+fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> Rows<'a> {
+    four(tensor, name);
+    let (start, strides) = (tensor.layout().start_offset(), tensor.layout().strides());
+    let elements = match tensor.dtype() {
+        DType::BF16 => Weight::Bf16(&tensor.storage()[start..]),
+        DType::F16 => Weight::F16(&tensor.storage()[start..]),
+        DType::F32 => Weight::F32(&tensor.storage()[start..]),
+        other => panic!("{name} must be bf16, f16 or f32, but they are {other:?}"),
+    };
+    let stride = |dim: usize| strides[dim].unsigned_abs();
+    Rows {
+        elements,
+        text: stride(0),
+        head: stride(1),
+        place: stride(2),
+    }
+}
+
+fn four(tensor: &FlexTensor, name: &str) -> [usize; 4] {
+    let shape = tensor.shape();
+    let Ok(dims) = shape.as_slice().try_into() else {
+        panic!("{name} must have four dimensions, but the shape is {shape:?}")
+    };
+    dims
+}
+
+fn check_width(x: &FlexTensor, weight: &FlexTensor) {
+    let (x, weight) = (x.shape(), weight.shape());
+    assert!(
+        weight.num_dims() == 1 && x.as_slice().last() == weight.as_slice().last(),
+        "norm: x {x:?} needs a weight of its last dimension, but it is {weight:?}"
+    );
+}
+
+fn f32_elements<'a>(tensor: &'a FlexTensor, name: &str) -> &'a [f32] {
+    tensor
+        .as_slice()
+        .unwrap_or_else(|| panic!("{name} must be f32, but it is {:?}", tensor.dtype()))
+}
+
+/// The elements of a tensor that fills its memory; those of a copy, if it is not the only owner.
+fn f32_elements_mut<'a>(tensor: &'a mut FlexTensor, name: &str) -> &'a mut [f32] {
+    let dtype = tensor.dtype();
+    assert!(
+        dtype == DType::F32,
+        "{name} must be f32, but it is {dtype:?}"
+    );
+    tensor.storage_mut()
+}

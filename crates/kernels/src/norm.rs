@@ -1,0 +1,157 @@
+//! Root-mean-square norm, over slices.
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+
+use crate::loops::{for_each_isa, rows_per_share};
+use crate::{Isa, Weight, cast};
+
+/// Lanes that squares are summed in.
+const LANES: usize = 16;
+
+/// Writes `x / √(mean(x²) + epsilon) · weight` of each row to `y`; `x` and `y` are `[rows, width]` with the width of `weight`.
+///
+/// Each row is summed in sixteen lanes in a fixed order, so that all instruction sets, and any number of threads and of rows, give
+/// the same bits. The error of an element is at most `(width / 32 + 8) · 2⁻²³` of it.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn rms_norm_into(x: &[f32], weight: Weight<'_>, epsilon: f64, y: &mut [f32]) {
+    rms_norm_into_with(Isa::detected(), x, weight, epsilon, y);
+}
+
+/// [`rms_norm_into`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`, or as [`rms_norm_into`] does.
+pub fn rms_norm_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, epsilon: f64, y: &mut [f32]) {
+    let weight = checked(x, weight, y);
+    match rows_per_share(x.len() / weight.len().max(1), weight.len()) {
+        None => norm(isa, x, &weight, epsilon, y),
+        Some(rows) => y
+            .par_chunks_mut(rows * weight.len())
+            .zip(x.par_chunks(rows * weight.len()))
+            .for_each(|(y, x)| norm(isa, x, &weight, epsilon, y)),
+    }
+}
+
+/// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as [`rms_norm_into`] does.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn add_rms_norm_into(
+    x: &mut [f32],
+    add: &[f32],
+    weight: Weight<'_>,
+    epsilon: f64,
+    y: &mut [f32],
+) {
+    add_rms_norm_into_with(Isa::detected(), x, add, weight, epsilon, y);
+}
+
+/// [`add_rms_norm_into`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`, or as [`add_rms_norm_into`] does.
+pub fn add_rms_norm_into_with(
+    isa: Isa,
+    x: &mut [f32],
+    add: &[f32],
+    weight: Weight<'_>,
+    epsilon: f64,
+    y: &mut [f32],
+) {
+    let weight = checked(x, weight, y);
+    assert_eq!(
+        x.len(),
+        add.len(),
+        "what is added must have the size of what it is added to"
+    );
+    let both = |x: &mut [f32], add: &[f32], y: &mut [f32]| {
+        sum(isa, x, add);
+        norm(isa, x, &weight, epsilon, y);
+    };
+    match rows_per_share(x.len() / weight.len().max(1), weight.len()) {
+        None => both(x, add, y),
+        Some(rows) => x
+            .par_chunks_mut(rows * weight.len())
+            .zip(add.par_chunks(rows * weight.len()))
+            .zip(y.par_chunks_mut(rows * weight.len()))
+            .for_each(|((x, add), y)| both(x, add, y)),
+    }
+}
+
+/// The weight in f32.
+fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [f32]> {
+    assert_eq!(x.len(), y.len(), "a norm has the size of what it is of");
+    assert!(
+        x.is_empty() || (!weight.is_empty() && x.len().is_multiple_of(weight.len())),
+        "rows of the weight's {} elements must fill {}",
+        weight.len(),
+        x.len()
+    );
+    widened(weight)
+}
+
+fn widened(weight: Weight<'_>) -> Cow<'_, [f32]> {
+    let mut wide = match weight {
+        Weight::F32(weight) => return Cow::Borrowed(weight),
+        _ => vec![0.0; weight.len()],
+    };
+    match weight {
+        Weight::Bf16(weight) => cast::bf16_to_f32(weight, &mut wide),
+        Weight::F16(weight) => cast::f16_to_f32(weight, &mut wide),
+        Weight::F32(weight) => wide.copy_from_slice(weight),
+    }
+    Cow::Owned(wide)
+}
+
+for_each_isa!(
+    fn sum = sum_each(x: &mut [f32], add: &[f32])
+);
+
+#[inline(always)]
+fn sum_each(x: &mut [f32], add: &[f32]) {
+    for (x, add) in x.iter_mut().zip(add) {
+        *x += add;
+    }
+}
+
+for_each_isa!(
+    fn norm = norm_rows(x: &[f32], weight: &[f32], epsilon: f64, y: &mut [f32])
+);
+
+#[inline(always)]
+fn norm_rows(x: &[f32], weight: &[f32], epsilon: f64, y: &mut [f32]) {
+    let width = weight.len();
+    if width == 0 {
+        return;
+    }
+    for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+        let (vectors, rest) = x.as_chunks::<LANES>();
+        let mut sums = [0.0f32; LANES];
+        for vector in vectors {
+            for (sum, x) in sums.iter_mut().zip(vector) {
+                *sum += x * x;
+            }
+        }
+        for (sum, x) in sums.iter_mut().zip(rest) {
+            *sum += x * x;
+        }
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                sums[i] += sums[i + half];
+            }
+        }
+        let mean = f64::from(sums[0]) / width as f64;
+        let scale = (mean + epsilon).sqrt().recip() as f32;
+        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+            *y = x * scale * weight;
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! Attention over slices: beside the formula in f64, and what its bits depend on.
+
+mod common;
+
+use std::ops::Range;
+
+use common::{DTYPES, Dtype, Stored, available, bits, values};
+use outsize_kernels::attention::{
+    BLOCK, Heads, Held, Places, Rows, Sight, attend_into, attend_into_with,
+};
+use outsize_kernels::{Isa, Weight};
+use proptest::prelude::*;
+
+/// Queries, keys and values of texts, by column.
+#[derive(Clone, Debug)]
+struct Texts {
+    heads: Heads,
+    sight: Sight,
+    /// `[batch, tokens, heads, width]`.
+    queries: Vec<f32>,
+    /// `[batch, columns, key_heads, width]`, rounded to the type that they are stored in.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    dtype: Dtype,
+}
+
+/// Where columns are kept.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// One behind the other, with some places to spare.
+    Straight,
+    /// The newest take the places of the oldest: the last so many columns.
+    Ring(usize),
+    /// Columns of earlier passes as in `Ring`, those of this pass beside them, token after token.
+    Beside(usize),
+}
+
+impl Texts {
+    fn new(heads: Heads, sight: Sight, dtype: Dtype, seed: u64) -> Self {
+        let columns = sight.start + heads.tokens;
+        let stored = |seed| {
+            let count = heads.batch * columns * heads.key_heads * heads.width;
+            Stored::new(dtype, &values(count, seed)).values()
+        };
+        let queries = heads.batch * heads.tokens * heads.heads * heads.width;
+        Self {
+            heads,
+            // Scores far apart and close together.
+            queries: values(queries, seed).iter().map(|q| q * 8.0).collect(),
+            keys: stored(seed + 1),
+            values: stored(seed + 2),
+            sight,
+            dtype,
+        }
+    }
+
+    fn columns(&self) -> usize {
+        self.sight.start + self.heads.tokens
+    }
+
+    /// The columns that a token sees.
+    fn seen(&self, text: usize, token: usize) -> Range<usize> {
+        let end = self.sight.start + token + 1;
+        let start = end.saturating_sub(self.sight.window);
+        start.max(self.sight.padding[text])..end
+    }
+
+    /// A row of keys or values.
+    fn row<'a>(&self, of: &'a [f32], text: usize, column: usize, head: usize) -> &'a [f32] {
+        let Heads {
+            key_heads, width, ..
+        } = self.heads;
+        &of[((text * self.columns() + column) * key_heads + head) * width..][..width]
+    }
+
+    /// The formula in f64, and what the documentation allows to be off.
+    fn reference(&self) -> Vec<(f64, f64)> {
+        let Heads {
+            batch,
+            tokens,
+            heads,
+            key_heads,
+            width,
+        } = self.heads;
+        let mut results = vec![];
+        for row in 0..batch * tokens * heads {
+            let (text, token, head) = (
+                row / heads / tokens,
+                row / heads % tokens,
+                row % heads / (heads / key_heads),
+            );
+            let query = &self.queries[row * width..][..width];
+            let seen = self.seen(text, token);
+            let scores: Vec<(f64, f64)> = seen
+                .clone()
+                .map(|column| {
+                    let key = self.row(&self.keys, text, column, head);
+                    let products = query
+                        .iter()
+                        .zip(key)
+                        .map(|(&q, &k)| f64::from(q) * f64::from(k) / (width as f64).sqrt());
+                    (products.clone().sum(), products.map(f64::abs).sum())
+                })
+                .collect();
+            let most = scores
+                .iter()
+                .fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
+            let magnitude = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
+            let off = (width as f64 / 4.0 + 6.0) * 2f64.powi(-23) * magnitude;
+            let allowed = 4.0 * off + (seen.len() as f64 / 2.0 + 32.0) * 2f64.powi(-23);
+            let weights: Vec<f64> = scores.iter().map(|s| (s.0 - most).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for i in 0..width {
+                let parts = weights.iter().zip(seen.clone()).map(|(weight, column)| {
+                    weight * f64::from(self.row(&self.values, text, column, head)[i])
+                });
+                let (mixed, size): (f64, f64) =
+                    parts.fold((0.0, 0.0), |(a, b), part| (a + part, b + part.abs()));
+                results.push(match seen.is_empty() {
+                    true => (0.0, 0.0),
+                    false => (mixed / sum, allowed * size / sum),
+                });
+            }
+        }
+        results
+    }
+
+    /// Attention with keys and values in a layout; what no token may see is NaN.
+    fn attend(&self, isa: Isa, layout: Layout) -> Vec<f32> {
+        let (columns, start) = (self.columns(), self.sight.start);
+        let parts = match layout {
+            Layout::Straight => vec![(0..columns, columns + 3, 0, false)],
+            Layout::Ring(capacity) => {
+                vec![(
+                    columns.saturating_sub(capacity)..columns,
+                    capacity,
+                    0,
+                    false,
+                )]
+            }
+            Layout::Beside(capacity) => vec![
+                (start.saturating_sub(capacity)..start, capacity, 0, false),
+                (start..columns, self.heads.tokens, start, true),
+            ],
+        };
+        let stored: Vec<_> = parts
+            .into_iter()
+            .map(|(columns, capacity, origin, by_token)| {
+                let places = Places {
+                    first: columns.start,
+                    end: columns.end,
+                    capacity,
+                    origin,
+                };
+                let [keys, values] =
+                    [&self.keys, &self.values].map(|of| self.store(of, &places, by_token));
+                (places, by_token, keys, values)
+            })
+            .collect();
+        let held: Vec<Held> = stored
+            .iter()
+            .map(|(places, by_token, keys, values)| Held {
+                keys: self.rows(keys.weight(), places.capacity, *by_token),
+                values: self.rows(values.weight(), places.capacity, *by_token),
+                places: *places,
+            })
+            .collect();
+        let mut y = vec![f32::NAN; self.queries.len()];
+        attend_into_with(isa, &self.queries, self.heads, &held, &self.sight, &mut y);
+        y
+    }
+
+    fn rows<'a>(&self, elements: Weight<'a>, capacity: usize, by_token: bool) -> Rows<'a> {
+        let Heads {
+            key_heads, width, ..
+        } = self.heads;
+        let (head, place) = match by_token {
+            true => (width, key_heads * width),
+            false => (capacity * width, width),
+        };
+        Rows {
+            elements,
+            text: capacity * key_heads * width,
+            head,
+            place,
+        }
+    }
+
+    fn store(&self, of: &[f32], places: &Places, by_token: bool) -> Stored {
+        let Heads {
+            batch,
+            key_heads,
+            width,
+            ..
+        } = self.heads;
+        let mut storage = vec![f32::NAN; batch * key_heads * places.capacity * width];
+        for text in 0..batch {
+            for column in places.first.max(self.sight.padding[text])..places.end {
+                let place = (column - places.origin) % places.capacity;
+                for head in 0..key_heads {
+                    let at = match by_token {
+                        true => (text * places.capacity + place) * key_heads + head,
+                        false => (text * key_heads + head) * places.capacity + place,
+                    };
+                    storage[at * width..][..width]
+                        .copy_from_slice(self.row(of, text, column, head));
+                }
+            }
+        }
+        Stored::new(self.dtype, &storage)
+    }
+
+    /// Layouts that hold all that is in sight.
+    fn layouts(&self) -> Vec<Layout> {
+        let oldest = (0..self.heads.batch)
+            .map(|text| self.seen(text, 0).start)
+            .min()
+            .unwrap_or(0);
+        let start = self.sight.start;
+        vec![
+            Layout::Straight,
+            Layout::Ring((self.columns() - oldest.min(start)).max(1)),
+            Layout::Beside(start.saturating_sub(oldest).max(1)),
+        ]
+    }
+}
+
+fn texts() -> impl Strategy<Value = Texts> {
+    let window = prop_oneof![Just(usize::MAX), 1usize..700];
+    let start = prop_oneof![0usize..40, 200usize..600];
+    let heads = (
+        1usize..=3,
+        1usize..=3,
+        1usize..=5,
+        prop_oneof![1usize..40, Just(64), Just(80)],
+    );
+    (heads, 1usize..=20, start, window, 0usize..=3, any::<u32>()).prop_map(
+        |((batch, key_heads, group, width), tokens, start, window, dtype, seed)| {
+            let heads = Heads {
+                batch,
+                tokens,
+                heads: key_heads * group,
+                key_heads,
+                width,
+            };
+            let padding = (0..batch)
+                .map(|text| seed as usize / (text + 1) % (start + tokens + 1) * (text % 2))
+                .collect();
+            let sight = Sight {
+                start,
+                window,
+                padding,
+            };
+            Texts::new(heads, sight, DTYPES[dtype.min(2)], seed.into())
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn follows_the_formula_and_no_layout_changes_a_bit(texts in texts()) {
+        let expected = texts.reference();
+        for isa in available() {
+            let found = texts.attend(isa, Layout::Straight);
+            for (at, (&found, &(expected, allowed))) in found.iter().zip(&expected).enumerate() {
+                prop_assert!(
+                    (f64::from(found) - expected).abs() <= allowed,
+                    "{:?}, element {}: {} for {}, {} allowed", isa, at, found, expected, allowed
+                );
+            }
+            for layout in texts.layouts() {
+                prop_assert_eq!(bits(&texts.attend(isa, layout)), bits(&found), "{:?} {:?}", isa, layout);
+            }
+        }
+    }
+
+    /// The tokens of a pass one by one, and each text of a batch alone and without its padding.
+    #[test]
+    fn a_token_alone_has_the_same_bits(texts in texts()) {
+        let Heads { batch, tokens, heads, key_heads, width } = texts.heads;
+        let (row, columns) = (heads * width, texts.columns());
+        for isa in available() {
+            let whole = texts.attend(isa, Layout::Straight);
+            for text in 0..batch {
+                let padding = texts.sight.padding[text];
+                for token in 0..tokens {
+                    let end = texts.sight.start + token + 1;
+                    let found = &whole[(text * tokens + token) * row..][..row];
+                    if end <= padding {
+                        prop_assert!(found.iter().all(|&y| y == 0.0));
+                        continue;
+                    }
+                    let cut = |of: &[f32]| {
+                        let size = key_heads * width;
+                        of[(text * columns + padding) * size..(text * columns + end) * size].to_vec()
+                    };
+                    let alone = Texts {
+                        heads: Heads { batch: 1, tokens: 1, ..texts.heads },
+                        sight: Sight { start: end - padding - 1, padding: vec![0], ..texts.sight },
+                        queries: texts.queries[(text * tokens + token) * row..][..row].to_vec(),
+                        keys: cut(&texts.keys),
+                        values: cut(&texts.values),
+                        dtype: texts.dtype,
+                    };
+                    prop_assert_eq!(bits(&alone.attend(isa, Layout::Straight)), bits(found));
+                }
+            }
+        }
+    }
+}
+
+/// Work enough to be shared: by tasks, and by blocks of columns where there are few tasks.
+#[test]
+fn threads_change_nothing() {
+    let sizes = [
+        (1, 1, 8, 1, 3000, 64),
+        (1, 1, 2, 2, 5000, 128),
+        (2, 1, 32, 4, 1000, 64),
+        (1, 130, 8, 2, 40, 64),
+    ];
+    for (batch, tokens, heads, key_heads, start, width) in sizes {
+        let heads = Heads {
+            batch,
+            tokens,
+            heads,
+            key_heads,
+            width,
+        };
+        let sight = Sight {
+            start,
+            window: usize::MAX,
+            padding: (0..batch).map(|text| text * 17).collect(),
+        };
+        let texts = Texts::new(heads, sight, Dtype::Bf16, 3);
+        for isa in available() {
+            let on = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new()
+                    .num_threads(threads)
+                    .build()
+                    .expect("threads can be started");
+                bits(&pool.install(|| texts.attend(isa, Layout::Straight)))
+            };
+            let alone = on(1);
+            for threads in [2, 3, 8] {
+                assert_eq!(on(threads), alone, "{isa:?} {heads:?} on {threads} threads");
+            }
+        }
+    }
+}
+
+/// The type they are stored in only saves memory.
+#[test]
+fn widened_keys_and_values_give_the_same_bits() {
+    let heads = Heads {
+        batch: 2,
+        tokens: 5,
+        heads: 6,
+        key_heads: 2,
+        width: 72,
+    };
+    let sight = Sight {
+        start: 2 * BLOCK,
+        window: 300,
+        padding: vec![0, 7],
+    };
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let stored = Texts::new(heads, sight.clone(), dtype, 9);
+        let wide = Texts {
+            dtype: Dtype::F32,
+            ..stored.clone()
+        };
+        for isa in available() {
+            let [stored, wide] = [&stored, &wide].map(|t| bits(&t.attend(isa, Layout::Straight)));
+            assert_eq!(stored, wide, "{isa:?} {dtype:?}");
+        }
+    }
+}
+
+/// What is no number stays with those who see it.
+#[test]
+fn a_nan_is_seen_by_later_tokens_alone() {
+    let heads = Heads {
+        batch: 1,
+        tokens: 6,
+        heads: 1,
+        key_heads: 1,
+        width: 16,
+    };
+    let sight = Sight {
+        start: 20,
+        window: usize::MAX,
+        padding: vec![0],
+    };
+    for spoil_keys in [true, false] {
+        let mut texts = Texts::new(heads, sight.clone(), Dtype::F32, 4);
+        let column = 22 * heads.width..23 * heads.width;
+        match spoil_keys {
+            true => texts.keys[column].fill(f32::NAN),
+            false => texts.values[column].fill(f32::NAN),
+        }
+        for isa in available() {
+            let y = texts.attend(isa, Layout::Straight);
+            let (before, after) = y.split_at(2 * heads.width);
+            assert!(before.iter().all(|y| y.is_finite()), "{isa:?}");
+            assert!(after.iter().all(|y| y.is_nan()), "{isa:?}");
+        }
+    }
+}
+
+#[test]
+fn no_tokens_give_nothing() {
+    let heads = Heads {
+        batch: 1,
+        tokens: 0,
+        heads: 2,
+        key_heads: 1,
+        width: 4,
+    };
+    let sight = Sight {
+        start: 0,
+        window: 1,
+        padding: vec![0],
+    };
+    attend_into(&[], heads, &[], &sight, &mut []);
+}
+
+#[test]
+#[should_panic(expected = "columns 0..3 are seen, but not all of them are held: [1..3]")]
+fn columns_that_are_not_held_are_refused() {
+    let heads = Heads {
+        batch: 1,
+        tokens: 1,
+        heads: 1,
+        key_heads: 1,
+        width: 2,
+    };
+    let sight = Sight {
+        start: 2,
+        window: usize::MAX,
+        padding: vec![0],
+    };
+    let rows = Rows {
+        elements: Weight::F32(&[0.0; 6]),
+        text: 6,
+        head: 6,
+        place: 2,
+    };
+    let held = Held {
+        keys: rows,
+        values: rows,
+        places: Places {
+            first: 1,
+            end: 3,
+            capacity: 3,
+            origin: 0,
+        },
+    };
+    attend_into(&[0.0; 2], heads, &[held], &sight, &mut [0.0; 2]);
+}

@@ -1,0 +1,179 @@
+//! Norms, rotary embedding and gates: beside the formulas in f64, and the same bits on every set of instructions and any number of threads.
+
+mod common;
+
+use common::{DTYPES, Stored, available, bits, values};
+use outsize_kernels::gate::{Gate, gate_in_place_with};
+use outsize_kernels::norm::{add_rms_norm_into_with, rms_norm_into_with};
+use outsize_kernels::rotary::rotate_in_place_with;
+use outsize_kernels::{Isa, Weight};
+use proptest::prelude::*;
+
+fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build().expect("threads can be started").install(work)
+}
+
+fn normed(isa: Isa, x: &[f32], weight: Weight<'_>) -> Vec<f32> {
+    let mut y = vec![f32::NAN; x.len()];
+    rms_norm_into_with(isa, x, weight, 1e-3, &mut y);
+    y
+}
+
+/// `gate(x)` in f64.
+fn gate(gate: Gate, x: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    match gate {
+        Gate::Silu => x * sigmoid(x),
+        Gate::GeluTanh => {
+            let slope = (2.0 / std::f64::consts::PI).sqrt();
+            x / 2.0 * (1.0 + (slope * (x + 0.044_715 * x.powi(3))).tanh())
+        }
+        Gate::QuickGelu => x * sigmoid(1.702 * x),
+        Gate::Relu => x.max(0.0),
+        Gate::Relu2 => x.max(0.0).powi(2),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_norm_follows_the_formula(rows in 1usize..6, width in 1usize..200, seed in any::<u32>()) {
+        let x = values(rows * width, seed.into());
+        let add = values(rows * width, u64::from(seed) + 1);
+        for dtype in DTYPES {
+            let stored = Stored::new(dtype, &values(width, u64::from(seed) + 2));
+            let wide = stored.values();
+            let y = normed(Isa::Portable, &x, stored.weight());
+            for (x, y) in x.chunks(width).zip(y.chunks(width)) {
+                let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / width as f64;
+                for ((&x, &weight), &y) in x.iter().zip(&wide).zip(y) {
+                    let expected = f64::from(x) / (mean + 1e-3).sqrt() * f64::from(weight);
+                    let allowed = (width as f64 / 32.0 + 8.0) * 2f64.powi(-23) * expected.abs();
+                    prop_assert!((f64::from(y) - expected).abs() <= allowed, "{y} for {expected}");
+                }
+            }
+            let sums: Vec<f32> = x.iter().zip(&add).map(|(x, add)| x + add).collect();
+            let of_sums = normed(Isa::Portable, &sums, stored.weight());
+            for isa in available() {
+                prop_assert_eq!(bits(&normed(isa, &x, stored.weight())), bits(&y), "{:?}", isa);
+                let (mut sum, mut norm) = (x.clone(), vec![f32::NAN; x.len()]);
+                add_rms_norm_into_with(isa, &mut sum, &add, stored.weight(), 1e-3, &mut norm);
+                prop_assert_eq!(bits(&sum), bits(&sums), "{:?}", isa);
+                prop_assert_eq!(bits(&norm), bits(&of_sums), "{:?}", isa);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rotation_follows_the_formula(
+        texts in 1usize..3, tokens in 1usize..5, heads in 1usize..4, half in 1usize..40, one in any::<bool>(),
+        seed in any::<u32>(),
+    ) {
+        let width = 2 * half;
+        let x = values(texts * tokens * heads * width, seed.into());
+        let rotations = if one { tokens } else { texts * tokens };
+        let angles = values(rotations * half, u64::from(seed) + 1);
+        let cos: Vec<f32> = angles.iter().map(|angle| (angle * 9.0).cos()).collect();
+        let sin: Vec<f32> = angles.iter().map(|angle| (angle * 9.0).sin()).collect();
+        let mut first = None;
+        for isa in available() {
+            let mut y = x.clone();
+            rotate_in_place_with(isa, &mut y, heads, width, &cos, &sin);
+            for at in 0..x.len() {
+                let (head, i) = (at / width, at % width);
+                let turn = head / heads % rotations * half + i % half;
+                let (c, s) = (f64::from(cos[turn]), f64::from(sin[turn]));
+                let left = f64::from(x[head * width + i % half]);
+                let right = f64::from(x[head * width + i % half + half]);
+                let expected = if i < half { left * c - right * s } else { right * c + left * s };
+                prop_assert!((f64::from(y[at]) - expected).abs() <= 2f64.powi(-22) * (left.abs() + right.abs()));
+            }
+            prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?}", isa);
+        }
+    }
+
+    #[test]
+    fn a_gate_follows_the_formula(count in 0usize..100, scale in 0.1f32..40.0, seed in any::<u32>()) {
+        let x: Vec<f32> = values(count, seed.into()).iter().map(|x| x * scale).collect();
+        let up = values(count, u64::from(seed) + 1);
+        for kind in Gate::ALL {
+            let mut first = None;
+            for isa in available() {
+                let mut y = x.clone();
+                gate_in_place_with(isa, kind, &mut y, &up);
+                for ((&x, &up), &y) in x.iter().zip(&up).zip(&y) {
+                    let expected = gate(kind, x.into()) * f64::from(up);
+                    let size = expected.abs().max((f64::from(x) * f64::from(up)).abs());
+                    prop_assert!(
+                        (f64::from(y) - expected).abs() <= 2f64.powi(-19) * size,
+                        "{:?}({}) * {}: {} for {}", kind, x, up, y, expected
+                    );
+                }
+                prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?} {:?}", kind, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_change_nothing() {
+    let (rows, width, heads) = (300, 512, 4);
+    let (x, add) = (values(rows * width, 1), values(rows * width, 2));
+    let (weight, cos, sin) = (values(width, 3), values(rows * 64, 4), values(rows * 64, 5));
+    let isa = Isa::detected();
+    let results = |threads| {
+        on(threads, || {
+            let (mut sum, mut norm) = (x.clone(), x.clone());
+            add_rms_norm_into_with(isa, &mut sum, &add, Weight::F32(&weight), 1e-5, &mut norm);
+            let plain = normed(isa, &x, Weight::F32(&weight));
+            let (mut turned, mut gated) = (x.clone(), x.clone());
+            rotate_in_place_with(isa, &mut turned, heads, width / heads, &cos, &sin);
+            gate_in_place_with(isa, Gate::Silu, &mut gated, &add);
+            [sum, norm, plain, turned, gated].map(|y| bits(&y))
+        })
+    };
+    let alone = results(1);
+    for threads in [2, 5] {
+        assert_eq!(results(threads), alone, "{threads} threads");
+    }
+}
+
+#[test]
+fn nothing_stays_nothing() {
+    let isa = Isa::detected();
+    assert_eq!(normed(isa, &[], Weight::F32(&[1.0; 3])), [0.0; 0]);
+    rotate_in_place_with(isa, &mut [], 2, 4, &[1.0; 2], &[0.0; 2]);
+    gate_in_place_with(isa, Gate::Silu, &mut [], &[]);
+}
+
+#[test]
+fn what_is_no_number_stays_none() {
+    for isa in available() {
+        for kind in Gate::ALL {
+            let mut x = [f32::NAN, 1.0, f32::INFINITY];
+            gate_in_place_with(isa, kind, &mut x, &[1.0; 3]);
+            assert!(x[0].is_nan() && x[1].is_finite(), "{isa:?} {kind:?}");
+            assert_eq!(x[2], f32::INFINITY, "{isa:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a gate has the size of what goes through")]
+fn a_gate_of_another_size_is_refused() {
+    gate_in_place_with(Isa::detected(), Gate::Relu, &mut [0.0; 2], &[0.0; 3]);
+}
+
+#[test]
+#[should_panic(expected = "rows of the weight's 3 elements must fill 4")]
+fn a_norm_of_another_width_is_refused() {
+    normed(Isa::detected(), &[1.0; 4], Weight::F32(&[1.0; 3]));
+}
+
+#[test]
+#[should_panic(expected = "must fit 3 tokens of 2 angles")]
+fn rotations_of_other_tokens_are_refused() {
+    rotate_in_place_with(Isa::detected(), &mut [0.0; 12], 1, 4, &[1.0; 4], &[0.0; 4]);
+}
