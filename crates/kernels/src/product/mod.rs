@@ -5,6 +5,8 @@
 //! `avx512` each supply.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -19,6 +21,8 @@ mod grid;
 mod pack;
 mod portable;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
 
 use std::ops::Range;
 
@@ -90,6 +94,11 @@ pub fn linear_into_with(
         "y must hold m * n elements, for {size:?}"
     );
     match (weight, compute) {
+        // SAFETY: this processor has these instructions, as was asserted.
+        #[cfg(target_arch = "x86_64")]
+        (Weight::Bf16(weight), _) if isa == Isa::AmxBf16 => unsafe {
+            amx::product(compute, x, weight, size, y)
+        },
         #[cfg(target_arch = "x86_64")]
         (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
             let grid = Grid::new(size, size_of::<bf16>(), rayon::current_num_threads());
@@ -137,9 +146,9 @@ impl<E: Element> Loops<f32, E> for Widened {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2::region(job, rows, columns),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 => avx512::region(job, rows, columns),
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => avx512::region(job, rows, columns),
                 #[cfg(not(target_arch = "x86_64"))]
-                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => portable::region(job, rows, columns),
+                _ => portable::region(job, rows, columns),
             }
         }
     }

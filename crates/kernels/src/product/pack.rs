@@ -38,12 +38,18 @@ pub(super) struct Scratch<X: 'static> {
 }
 
 impl<X: Copy + Default> Scratch<X> {
-    fn new(len: usize, home: &'static LocalKey<Cell<Vec<X>>>) -> Self {
+    /// Memory for so many values; what they are is left from before.
+    pub(super) fn new(len: usize, home: &'static LocalKey<Cell<Vec<X>>>) -> Self {
         let mut values = home.take();
         if values.len() < len {
             values.resize(len, X::default());
         }
         Self { values, len, home }
+    }
+
+    /// The values.
+    pub(super) fn values_mut(&mut self) -> &mut [X] {
+        &mut self.values[..self.len]
     }
 }
 

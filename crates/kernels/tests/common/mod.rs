@@ -2,11 +2,16 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod amx;
+
 use half::{bf16, f16};
 use outsize_kernels::{Compute, Isa, Weight};
 
-/// The sets to test here; says which are left out.
+/// The sets to test here; says which are left out. AMX is emulated where it is not.
 pub fn available() -> impl Iterator<Item = Isa> {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    amx::provide();
     Isa::ALL.into_iter().filter(|isa| {
         if !isa.is_available() {
             eprintln!("SKIPPED: this processor does not have {isa:?}");

@@ -1,0 +1,251 @@
+//! Activations as tiles: pairs of neighbouring elements of a row side by side, one column a row of activations.
+//!
+//! A strip of up to 32 rows of `x` is read from its first byte to its last, step by step of 32 elements of `k`:
+//!
+//! ```text
+//! step 0: part 0: rows 0..16, rows 16..32 | part 1: …  then step 1 …
+//! ```
+//!
+//! A tile is `[16, columns, 2]`: element pair, row of `x`, element of the pair. There are zeros beyond the last row and the last
+//! element.
+//!
+//! # Parts
+//!
+//! Rounded to bf16, an activation is one part. To keep it as it is, it is cut in three: its upper eight bits of precision, those of
+//! what remains, and the last eight, which add up to it exactly and have its sign. What lies below the least normal number, and so
+//! the last parts of numbers under `2⁻¹⁰³`, counts as zero. Of what is not finite the first part is all. The smallest
+//! comes first.
+
+use std::arch::x86_64::*;
+use std::cell::Cell;
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::super::Size;
+use super::super::pack::Scratch;
+use super::super::transpose::transposed;
+use super::tiles::{COLUMNS, ROW_BYTES, ROWS, STEP};
+use crate::Compute;
+
+/// Rows of `x` in a strip: two tiles of them.
+pub(super) const STRIP: usize = 2 * COLUMNS;
+
+/// What packing takes at least, in elements, to be worth sharing among threads.
+const SHARED: usize = 128 << 10;
+
+thread_local! {
+    static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
+}
+
+/// How the activations of a product are packed.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Layout {
+    /// Rows of `x`.
+    rows: usize,
+    /// Elements of a row of `x`.
+    k: usize,
+    /// Parts of each activation.
+    pub(super) parts: usize,
+    /// Columns of a tile.
+    pub(super) columns: usize,
+}
+
+impl Layout {
+    pub(super) fn new(compute: Compute, size: Size) -> Self {
+        let parts = match compute {
+            Compute::F32 => 3,
+            Compute::Bf16 => 1,
+        };
+        Self {
+            rows: size.m,
+            k: size.k,
+            parts,
+            columns: size.m.min(COLUMNS),
+        }
+    }
+
+    /// Steps of a row.
+    pub(super) fn steps(&self) -> usize {
+        self.k.div_ceil(STEP)
+    }
+
+    /// Elements of a tile.
+    pub(super) fn tile(&self) -> usize {
+        ROWS * self.columns * 2
+    }
+
+    /// Elements of a step of a strip of so many rows.
+    pub(super) fn step(&self, rows: usize) -> usize {
+        self.parts * rows.div_ceil(COLUMNS) * self.tile()
+    }
+
+    /// Where the strip begins whose first row is this one, a multiple of [`STRIP`].
+    pub(super) fn start(&self, row: usize) -> usize {
+        row / STRIP * self.steps() * self.step(STRIP)
+    }
+
+    /// Elements of all strips.
+    fn len(&self) -> usize {
+        let whole = self.rows / STRIP * STRIP;
+        self.start(whole) + self.steps() * self.step(self.rows - whole)
+    }
+}
+
+/// Bytes that the activations of a product take, packed.
+pub(in super::super) fn bytes(compute: Compute, size: Size) -> usize {
+    (Layout::new(compute, size).len() + SLACK) * size_of::<bf16>()
+}
+
+/// Elements that are left unused so that tiles begin with a cache line.
+const SLACK: usize = ROW_BYTES / size_of::<bf16>();
+
+/// Packed activations.
+pub(super) struct Packed {
+    scratch: Scratch<bf16>,
+    start: usize,
+    len: usize,
+}
+
+impl Packed {
+    /// Tiles, aligned to their rows where these are full.
+    pub(super) fn tiles(&self) -> &[bf16] {
+        &self.scratch[self.start..][..self.len]
+    }
+}
+
+/// Packs `x [m, k]`.
+///
+/// # Safety
+///
+/// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
+pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Packed {
+    let len = layout.len();
+    let mut scratch = Scratch::new(len + SLACK, &PACKED);
+    let start = scratch.as_ptr().align_offset(ROW_BYTES).min(SLACK);
+    let mut rest = &mut scratch.values_mut()[start..][..len];
+    let (k, steps) = (layout.k, layout.steps());
+    let strips = x.chunks((STRIP * k).max(1)).map(|x| {
+        let len = steps * layout.step(x.len() / k);
+        let (strip, after) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = after;
+        (x, strip)
+    });
+    let fill = |(x, strip): (&[f32], &mut [bf16])| {
+        // SAFETY: the caller's promise; the slices hold whole rows, and the steps of these.
+        unsafe { fill(layout, x, strip) }
+    };
+    match x.len() < SHARED {
+        true => strips.for_each(fill),
+        false => strips.collect::<Vec<_>>().into_par_iter().for_each(fill),
+    }
+    Packed {
+        scratch,
+        start,
+        len,
+    }
+}
+
+/// Packs one strip.
+///
+/// # Safety
+///
+/// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16); `x` holds rows of `layout.k` elements, at most [`STRIP`], and `strip` all
+/// tiles of so many.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn fill(layout: &Layout, x: &[f32], strip: &mut [bf16]) {
+    let (k, tile) = (layout.k, layout.tile());
+    let blocks = x.chunks(COLUMNS * k);
+    let part = blocks.len() * tile;
+    for (block, x) in blocks.enumerate() {
+        for step in 0..layout.steps() {
+            let at = step * STEP;
+            let count = STEP.min(k - at);
+            let mut parts = [[_mm512_setzero_si512(); ROWS]; 3];
+            for (row, x) in x.chunks(k).enumerate() {
+                let x = &x[at..at + count];
+                // SAFETY: masked loads of the first `count` elements touch no others.
+                let (low, high) = unsafe {
+                    (
+                        _mm512_maskz_loadu_ps(mask(count), x.as_ptr()),
+                        _mm512_maskz_loadu_ps(
+                            mask(count.saturating_sub(16)),
+                            x.as_ptr().wrapping_add(16),
+                        ),
+                    )
+                };
+                if layout.parts == 1 {
+                    parts[0][row] = rounded(low, high);
+                } else {
+                    for (to, part) in parts.iter_mut().zip(cut(low, high)) {
+                        to[row] = part;
+                    }
+                }
+            }
+            for (index, part_rows) in parts[..layout.parts].iter().enumerate() {
+                let start = step * layout.parts * part + index * part + block * tile;
+                let to = &mut strip[start..start + tile];
+                // SAFETY: the processor has AVX-512.
+                let pairs = unsafe { transposed(*part_rows) };
+                for (to, pairs) in to.chunks_mut(2 * layout.columns).zip(pairs) {
+                    // SAFETY: a masked store of so many pairs of bf16 touches no others.
+                    unsafe {
+                        _mm512_mask_storeu_epi32(
+                            to.as_mut_ptr().cast(),
+                            mask(layout.columns),
+                            pairs,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first `count` lanes of sixteen.
+#[inline(always)]
+fn mask(count: usize) -> __mmask16 {
+    ((1u32 << count.min(16)) - 1) as u16
+}
+
+/// Thirty-two numbers rounded to bf16: to nearest, ties to even, subnormal ones to zero.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn rounded(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: a vector of bf16 is a vector of bits.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// Thirty-two numbers in three parts, the smallest first.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn cut(low: __m512, high: __m512) -> [__m512i; 3] {
+    let (low, high) = (thirds(low), thirds(high));
+    std::array::from_fn(|part| {
+        // The upper halves of all lanes, those of `low` first.
+        let upper = _mm512_set_epi16(
+            63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21,
+            19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
+        );
+        _mm512_permutex2var_epi16(low[part], upper, high[part])
+    })
+}
+
+/// Sixteen numbers in three parts, the smallest first, each in the upper half of its lane with zeros below.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn thirds(x: __m512) -> [__m512i; 3] {
+    let upper = |x: __m512| _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(!0xffff));
+    let magnitude = _mm512_abs_ps(x);
+    let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(magnitude, _mm512_set1_ps(f32::INFINITY));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    // Where a NaN says so only in its lower half, the upper one alone would be infinite.
+    let quiet = _mm512_set1_epi32(0x0040_0000);
+    let first = upper(x);
+    let first = _mm512_mask_or_epi32(first, nan, first, quiet);
+    // Both differences are exact.
+    let rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
+    let second = upper(rest);
+    let last = _mm512_sub_ps(rest, _mm512_castsi512_ps(second));
+    [_mm512_castps_si512(last), second, first]
+}
