@@ -52,9 +52,7 @@ pub struct Size {
 /// Runs on the current rayon pool when the product is large enough to share. The
 /// [contract](crate#the-contract) says what a result depends on.
 ///
-/// Under [`Compute::Bf16`] each thread that calls this keeps memory for rounded activations, in the order in which they are
-/// read: two bytes for each element of the largest `x` so far, with rows padded to 32, if the processor multiplies
-/// pairs of bf16; else four.
+/// Each thread that calls this keeps memory for activations in the form in which the loops read them: see [`packed_bytes`].
 ///
 /// # Panics
 ///
@@ -117,6 +115,26 @@ fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
         Weight::F16(weight) => share(Widened(isa), &grid(2), x, weight, y),
         Weight::F32(weight) => share(Widened(isa), &grid(4), x, weight, y),
     }
+}
+
+/// An upper bound on the bytes that a thread keeps for the activations of its largest product so far, which has so many `rows`
+/// of `width`, on this processor. Nothing if the loops read them as they are.
+pub fn packed_bytes(compute: Compute, rows: u64, width: u64) -> u64 {
+    packed_bytes_with(Isa::detected(), compute, rows, width)
+}
+
+fn packed_bytes_with(isa: Isa, compute: Compute, rows: u64, width: u64) -> u64 {
+    let bytes = match (isa, compute) {
+        // Three parts of bf16.
+        (Isa::AmxBf16, Compute::F32) => 6,
+        (_, Compute::F32) => return 0,
+        // One of bf16; or, for weights that are not, rounded and widened again.
+        (_, Compute::Bf16) => 4,
+    };
+    // Whole tiles, which begin with a cache line.
+    let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
+    let values = padded(rows).saturating_mul(padded(width));
+    values.saturating_mul(bytes).saturating_add(64)
 }
 
 /// Loops of some instruction set over activations of type `X` and weights of type `E`.

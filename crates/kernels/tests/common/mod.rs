@@ -20,6 +20,14 @@ pub fn available() -> impl Iterator<Item = Isa> {
     })
 }
 
+/// Whether AMX is emulated, which is slow.
+pub fn amx_is_emulated() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::provide() == amx::Amx::Emulation;
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    false
+}
+
 /// Both ways to multiply.
 pub const COMPUTES: [Compute; 2] = [Compute::F32, Compute::Bf16];
 

@@ -37,8 +37,6 @@ use crate::Compute;
 use pack::{Layout, STRIP};
 use tiles::{COLUMNS, ROW_BYTES, ROWS, STEP, Tiles};
 
-pub(super) use pack::bytes;
-
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
 

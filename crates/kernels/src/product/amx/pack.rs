@@ -92,11 +92,6 @@ impl Layout {
     }
 }
 
-/// Bytes that the activations of a product take, packed.
-pub(in super::super) fn bytes(compute: Compute, size: Size) -> usize {
-    (Layout::new(compute, size).len() + SLACK) * size_of::<bf16>()
-}
-
 /// Elements that are left unused so that tiles begin with a cache line.
 const SLACK: usize = ROW_BYTES / size_of::<bf16>();
 
@@ -248,4 +243,70 @@ fn thirds(x: __m512) -> [__m512i; 3] {
     let second = upper(rest);
     let last = _mm512_sub_ps(rest, _mm512_castsi512_ps(second));
     [_mm512_castps_si512(last), second, first]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Isa;
+    use crate::product::packed_bytes_with;
+
+    proptest! {
+        #[test]
+        fn strips_follow_one_another_within_what_is_said(m in 0usize..200, k in 0usize..200) {
+            for compute in [Compute::F32, Compute::Bf16] {
+                let layout = Layout::new(compute, Size { m, n: 1, k });
+                for row in (0..m).step_by(STRIP) {
+                    let end = layout.start(row) + layout.steps() * layout.step(STRIP.min(m - row));
+                    let next = match row + STRIP < m {
+                        true => layout.start(row + STRIP),
+                        false => layout.len(),
+                    };
+                    prop_assert_eq!(end, next);
+                }
+                let bytes = ((layout.len() + SLACK) * size_of::<bf16>()) as u64;
+                prop_assert!(bytes <= packed_bytes_with(Isa::AmxBf16, compute, m as u64, k as u64));
+            }
+        }
+    }
+
+    /// Every element is found again where the tile says, in parts that add up to it.
+    #[test]
+    fn parts_of_a_tile_add_up() {
+        if !Isa::Avx512Bf16.is_available() {
+            eprintln!("SKIPPED: this processor does not have AVX-512 with bf16");
+            return;
+        }
+        for (m, k) in [(1, 1), (3, 40), (16, 64), (17, 33), (40, 95), (64, 32)] {
+            let x: Vec<f32> = (0..m * k).map(|i| (i as f32 + 0.1).sin()).collect();
+            for compute in [Compute::F32, Compute::Bf16] {
+                let layout = Layout::new(compute, Size { m, n: 1, k });
+                // SAFETY: the processor has the instructions.
+                let packed = unsafe { packed(&layout, &x) };
+                let tiles = packed.tiles();
+                assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);
+                for (row, x) in x.chunks(k).enumerate() {
+                    let tokens = STRIP.min(m - row / STRIP * STRIP);
+                    let (blocks, column) = (tokens.div_ceil(COLUMNS), row % COLUMNS);
+                    for at in 0..layout.steps() * STEP {
+                        let step = layout.start(row) + at / STEP * layout.step(tokens);
+                        let pair = (at % STEP / 2 * layout.columns + column) * 2 + at % 2;
+                        let of = |part: usize| {
+                            let tile = (part * blocks + row % STRIP / COLUMNS) * layout.tile();
+                            tiles[step + tile + pair].to_f32()
+                        };
+                        let sum: f32 = (0..layout.parts).map(of).sum();
+                        let x = x.get(at).copied().unwrap_or(0.0);
+                        let want = match compute {
+                            Compute::F32 => x,
+                            Compute::Bf16 => bf16::from_f32(x).to_f32(),
+                        };
+                        assert_eq!(sum, want, "{compute:?} [{m}, {k}] row {row} element {at}");
+                    }
+                }
+            }
+        }
+    }
 }
