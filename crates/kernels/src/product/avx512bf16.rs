@@ -55,6 +55,12 @@ impl Kernel<bf16> for Bf16x32 {
     }
 
     #[inline(always)]
+    unsafe fn totals(sums: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { super::avx512::sums(sums) }
+    }
+
+    #[inline(always)]
     unsafe fn x(from: *const bf16) -> __m512i {
         // SAFETY: as in `zero`, and `from` points to thirty-two elements.
         unsafe { _mm512_loadu_si512(from.cast()) }

@@ -55,6 +55,9 @@ pub(super) trait Kernel<E> {
     /// All sums of an output together, in a fixed order.
     unsafe fn total(sum: Self::Sum) -> f32;
 
+    /// The same of four outputs, bit for bit.
+    unsafe fn totals(sums: [Self::Sum; 4]) -> [f32; 4];
+
     /// `LANES` activations from a pointer to as many.
     unsafe fn x(from: *const Self::X) -> Self::Vector;
 
@@ -98,6 +101,13 @@ pub(super) trait Vector: Copy {
 
     /// The sum of all lanes, in a fixed order.
     unsafe fn sum(self) -> f32;
+
+    /// The same of four vectors, bit for bit.
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        four.map(|one| unsafe { one.sum() })
+    }
 
     /// `LANES` f32 from a pointer to as many.
     unsafe fn f32(from: *const f32) -> Self;
@@ -152,6 +162,12 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     unsafe fn total(sum: V) -> f32 {
         // SAFETY: as above.
         unsafe { sum.sum() }
+    }
+
+    #[inline(always)]
+    unsafe fn totals(sums: [V; 4]) -> [f32; 4] {
+        // SAFETY: as above.
+        unsafe { V::sums(sums) }
     }
 
     #[inline(always)]
@@ -369,8 +385,15 @@ unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const H
 
         let y = job.y.add(row * job.size.n + column);
         for i in 0..HEIGHT {
-            for j in 0..WIDTH {
-                y.add(i * job.size.n + j).write(K::total(sums[i][j]));
+            let y = y.add(i * job.size.n);
+            let (fours, rest) = sums[i].as_chunks::<4>();
+            for (j, &four) in fours.iter().enumerate() {
+                y.add(4 * j)
+                    .cast::<[f32; 4]>()
+                    .write_unaligned(K::totals(four));
+            }
+            for (j, &sum) in rest.iter().enumerate() {
+                y.add(4 * fours.len() + j).write(K::total(sum));
             }
         }
     }
