@@ -14,10 +14,14 @@ mod element;
 mod grid;
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    allow(dead_code, reason = "only loops of x86-64 take packed activations")
+    allow(
+        dead_code,
+        reason = "only loops of x86-64 take rounded activations packed"
+    )
 )]
 mod pack;
 mod portable;
+mod skinny;
 mod tile;
 
 use std::ops::Range;
@@ -26,11 +30,15 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use crate::{Compute, Isa, Weight};
+use crate::{Compute, Isa, Weight, team};
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
 use element::Element;
 use grid::Grid;
+use pack::Scratch;
+use skinny::Claims;
+#[cfg(target_arch = "x86_64")]
+use tile::Kernel;
 
 /// The sizes of one product: `x [m, k]`, `W [n, k]`, `y [m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +56,9 @@ pub struct Size {
 /// Runs on the current rayon pool when the product is large enough to share. The
 /// [contract](crate#the-contract) says what a result depends on.
 ///
-/// Under [`Compute::Bf16`] each thread that calls this keeps memory for rounded activations, in the order in which they are
-/// read: two bytes for each element of the largest `x` so far, with rows padded to 32, if the processor multiplies
+/// Each thread that calls this keeps memory for activations in the order in which they are read, as large as the largest
+/// so far: four bytes for each element of an `x` of up to 15 rows, padded to 16 columns. Under [`Compute::Bf16`] it keeps some
+/// for rounded ones: two bytes for each element of any `x`, with rows padded to 32, if the processor multiplies
 /// pairs of bf16; else four.
 ///
 /// # Panics
@@ -92,8 +101,15 @@ pub fn linear_into_with(
     match (weight, compute) {
         #[cfg(target_arch = "x86_64")]
         (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
+            if size.m < skinny::ROWS {
+                return share_skinny(Pairs, x, weight, size, y);
+            }
             let grid = Grid::new(size, size_of::<bf16>(), rayon::current_num_threads());
-            share(Pairs, &grid, &pack::packed::<Bf16x32>(x, &grid), weight, y);
+            let strips = grid
+                .row_blocks()
+                .flat_map(|rows| pack::strips(rows, <Bf16x32 as Kernel<bf16>>::TALLEST));
+            let x = pack::packed(x, size, strips, <Bf16x32 as Kernel<bf16>>::LANES);
+            share(Pairs, &grid, &x, weight, y);
         }
         (weight, Compute::Bf16) => widened(isa, &pack::rounded(x), weight, size, y),
         (weight, Compute::F32) => widened(isa, x, weight, size, y),
@@ -102,6 +118,13 @@ pub fn linear_into_with(
 
 /// The product with weights widened to f32.
 fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+    if size.m < skinny::ROWS {
+        return match weight {
+            Weight::Bf16(weight) => share_skinny(Widened(isa), x, weight, size, y),
+            Weight::F16(weight) => share_skinny(Widened(isa), x, weight, size, y),
+            Weight::F32(weight) => share_skinny(Widened(isa), x, weight, size, y),
+        };
+    }
     let grid = |bytes| Grid::new(size, bytes, rayon::current_num_threads());
     match weight {
         Weight::Bf16(weight) => share(Widened(isa), &grid(2), x, weight, y),
@@ -111,7 +134,7 @@ fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
 }
 
 /// Loops of some instruction set over activations of type `X` and weights of type `E`.
-trait Loops<X, E>: Copy + Sync {
+trait Loops<X: 'static, E>: Copy + Sync {
     /// Computes `y[rows, columns]`.
     ///
     /// # Safety
@@ -122,6 +145,16 @@ trait Loops<X, E>: Copy + Sync {
     /// - `rows` lies within `0..m` and `columns` within `0..n`, and during the call nothing else reads or writes
     ///   `y[rows, columns]`.
     unsafe fn region(self, job: &Job<X, E>, rows: Range<usize>, columns: Range<usize>);
+
+    /// Computes `y[.., columns]` of a product of fewer than [`skinny::ROWS`] rows.
+    ///
+    /// # Safety
+    ///
+    /// As for [`region`](Loops::region), with `x` from [`skinny`](Loops::skinny).
+    unsafe fn run(self, job: &Job<X, E>, columns: Range<usize>);
+
+    /// The activations of such a product, packed.
+    fn skinny(self, x: &[f32], size: Size) -> Scratch<X>;
 }
 
 /// Loops that widen weights to f32.
@@ -143,6 +176,35 @@ impl<E: Element> Loops<f32, E> for Widened {
             }
         }
     }
+
+    unsafe fn run(self, job: &Job<f32, E>, columns: Range<usize>) {
+        // SAFETY: the caller's promises are those that each of these asks for.
+        unsafe {
+            match self.0 {
+                Isa::Portable => portable::run(job, columns),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => avx2::run(job, columns),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 => avx512::run(job, columns),
+                #[cfg(not(target_arch = "x86_64"))]
+                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => portable::run(job, columns),
+            }
+        }
+    }
+
+    fn skinny(self, x: &[f32], size: Size) -> Scratch<f32> {
+        match self.0 {
+            Isa::Portable => skinny::packed::<portable::F32x4, E>(x, size),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => skinny::packed::<avx2::F32x8, E>(x, size),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 => skinny::packed::<avx512::F32x16, E>(x, size),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => {
+                skinny::packed::<portable::F32x4, E>(x, size)
+            }
+        }
+    }
 }
 
 /// Loops that multiply pairs of bf16. Activations are packed.
@@ -156,10 +218,48 @@ impl Loops<bf16, bf16> for Pairs {
         // SAFETY: the caller's promises.
         unsafe { avx512bf16::region(job, rows, columns) }
     }
+
+    unsafe fn run(self, job: &Job<bf16, bf16>, columns: Range<usize>) {
+        // SAFETY: the caller's promises.
+        unsafe { avx512bf16::run(job, columns) }
+    }
+
+    fn skinny(self, x: &[f32], size: Size) -> Scratch<bf16> {
+        skinny::packed::<Bf16x32, bf16>(x, size)
+    }
+}
+
+/// Computes a product of fewer than [`skinny::ROWS`] rows, run by run, on as many threads as it is worth.
+fn share_skinny<X: Sync + 'static, E: Sync>(
+    loops: impl Loops<X, E>,
+    x: &[f32],
+    weight: &[E],
+    size: Size,
+    y: &mut [f32],
+) {
+    let x = loops.skinny(x, size);
+    let job = Job {
+        x: x.as_ptr(),
+        weight: weight.as_ptr(),
+        y: y.as_mut_ptr(),
+        size,
+    };
+    let threads = rayon::current_num_threads();
+    let claims = Claims::new(size, size_of::<E>(), threads);
+    let threads = if claims.are_many() { threads } else { 1 };
+    team::share(threads, || {
+        while let Some(columns) = claims.claim() {
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the slices have the
+            // lengths that `size` asks for; `x` was packed for them. All are borrowed until `share` returns. Runs lie within
+            // the rows of the weight and no row is in two of them, so that no element of `y` is written by two calls; nothing
+            // reads `y`.
+            unsafe { loops.run(&job, columns) };
+        }
+    });
 }
 
 /// Computes each region of the grid on some thread. `x` is as the loops read it.
-fn share<X: Sync, E: Sync>(
+fn share<X: Sync + 'static, E: Sync>(
     loops: impl Loops<X, E>,
     grid: &Grid,
     x: &[X],
