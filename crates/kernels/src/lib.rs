@@ -40,6 +40,7 @@ pub mod extension;
 mod isa;
 mod linear;
 pub mod product;
+mod team;
 mod weight;
 
 pub use compute::Compute;

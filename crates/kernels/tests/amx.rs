@@ -78,7 +78,9 @@ fn three_parts_err_like_multiply_adds() {
             })
             .collect();
         let halves = error(&of(Isa::Avx512, &two), &x, &weight, size);
-        println!("k {k}: multiply-adds {fused:.1e}, three parts {tiles:.1e}, two parts {halves:.1e}");
+        println!(
+            "k {k}: multiply-adds {fused:.1e}, three parts {tiles:.1e}, two parts {halves:.1e}"
+        );
         assert!(tiles < 3.0 * fused, "k {k}: {tiles:e} beside {fused:e}");
         assert!(halves > 4.0 * fused, "k {k}: {halves:e} beside {fused:e}");
     }

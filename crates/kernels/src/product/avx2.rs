@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Job;
 use super::element::Element;
+use super::skinny;
 use super::tile::{self, Strip, Vector, padded};
 
 /// Computes `y[rows, columns]`.
@@ -19,16 +20,28 @@ pub(super) unsafe fn region<E: Element>(
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x8, E>(job, rows, columns) }
+    unsafe { tile::region::<F32x8, E, false>(job, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx2`](crate::Isa::Avx2).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { skinny::run::<F32x8, E>(job, columns) }
 }
 
 /// Eight f32.
 #[derive(Clone, Copy)]
-struct F32x8(__m256);
+pub(super) struct F32x8(__m256);
 
 impl Vector for F32x8 {
     const LANES: usize = 8;
     const TALLEST: usize = 4;
+    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -93,14 +106,14 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
-                1 => tile::strip::<Self, E, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, 2, 6>(job, place),
-                3 => tile::strip::<Self, E, 3, 4>(job, place),
-                _ => tile::strip::<Self, E, 4, 3>(job, place),
+                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, PACKED, 2, 6>(job, place),
+                3 => tile::strip::<Self, E, PACKED, 3, 4>(job, place),
+                _ => tile::strip::<Self, E, PACKED, 4, 3>(job, place),
             }
         }
     }

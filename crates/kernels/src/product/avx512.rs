@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Job;
 use super::element::Element;
+use super::skinny;
 use super::tile::{self, Strip, Vector};
 
 /// Computes `y[rows, columns]`.
@@ -19,16 +20,28 @@ pub(super) unsafe fn region<E: Element>(
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x16, E>(job, rows, columns) }
+    unsafe { tile::region::<F32x16, E, false>(job, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { skinny::run::<F32x16, E>(job, columns) }
 }
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
-struct F32x16(__m512);
+pub(super) struct F32x16(__m512);
 
 impl Vector for F32x16 {
     const LANES: usize = 16;
     const TALLEST: usize = 6;
+    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -96,16 +109,16 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
-                1 => tile::strip::<Self, E, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, 2, 8>(job, place),
-                3 => tile::strip::<Self, E, 3, 6>(job, place),
-                4 => tile::strip::<Self, E, 4, 6>(job, place),
-                5 => tile::strip::<Self, E, 5, 4>(job, place),
-                _ => tile::strip::<Self, E, 6, 4>(job, place),
+                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, PACKED, 2, 8>(job, place),
+                3 => tile::strip::<Self, E, PACKED, 3, 6>(job, place),
+                4 => tile::strip::<Self, E, PACKED, 4, 6>(job, place),
+                5 => tile::strip::<Self, E, PACKED, 5, 4>(job, place),
+                _ => tile::strip::<Self, E, PACKED, 6, 4>(job, place),
             }
         }
     }

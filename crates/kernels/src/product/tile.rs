@@ -30,10 +30,6 @@ pub(super) trait Kernel<E> {
     /// An activation as it is read.
     type X: Copy;
 
-    /// Whether rows of `x` come packed, strip by strip (see `pack`), with zeros up to a multiple of `LANES`; or row after row
-    /// without gaps.
-    const PACKED: bool;
-
     /// `LANES` weights or activations.
     type Vector: Copy;
 
@@ -45,6 +41,9 @@ pub(super) trait Kernel<E> {
 
     /// The most rows of `x` that [`Kernel::strip`] takes.
     const TALLEST: usize;
+
+    /// A multiple of the rows of the weight that a strip of three rows or more takes side by side, if not more than four.
+    const PANEL: usize;
 
     /// No products yet.
     unsafe fn zero() -> Self::Sum;
@@ -78,7 +77,7 @@ pub(super) trait Kernel<E> {
     /// # Safety
     ///
     /// That of [`strip`]; and `1 <= height <= TALLEST`.
-    unsafe fn strip(job: &Job<Self::X, E>, place: Strip);
+    unsafe fn strip<const PACKED: bool>(job: &Job<Self::X, E>, place: Strip);
 }
 
 /// A vector of f32 lanes, and how to fill it: the kernel for weights of any type, which are widened.
@@ -92,6 +91,9 @@ pub(super) trait Vector: Copy {
 
     /// The most rows of `x` that [`Vector::strip`] takes.
     const TALLEST: usize;
+
+    /// As [`Kernel::PANEL`].
+    const PANEL: usize;
 
     /// Zero in every lane.
     unsafe fn zero() -> Self;
@@ -135,16 +137,16 @@ pub(super) trait Vector: Copy {
     /// # Safety
     ///
     /// As there.
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip);
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip);
 }
 
 impl<V: Vector, E: Element> Kernel<E> for V {
     type X = f32;
     type Vector = V;
     type Sum = V;
-    const PACKED: bool = false;
     const LANES: usize = V::LANES;
     const TALLEST: usize = V::TALLEST;
+    const PANEL: usize = V::PANEL;
 
     #[inline(always)]
     unsafe fn zero() -> V {
@@ -200,9 +202,9 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     }
 
     #[inline(always)]
-    unsafe fn strip(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: as above.
-        unsafe { V::strip(job, place) }
+        unsafe { V::strip::<E, PACKED>(job, place) }
     }
 }
 
@@ -237,7 +239,7 @@ pub(super) enum Ahead {
 ///
 /// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn region<K: Kernel<E>, E>(
+pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
     job: &Job<K::X, E>,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -266,7 +268,7 @@ pub(super) unsafe fn region<K: Kernel<E>, E>(
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe {
-                K::strip(
+                K::strip::<PACKED>(
                     job,
                     Strip {
                         row: place.start,
@@ -281,13 +283,20 @@ pub(super) unsafe fn region<K: Kernel<E>, E>(
     }
 }
 
-/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
+/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time. Rows of `x` come packed, strip
+/// by strip (see `pack`), with zeros up to a multiple of `LANES`; or row after row without gaps.
 ///
 /// # Safety
 ///
 /// That of [`Loops::region`](super::Loops::region), with the instructions of `V`; and `place.height == HEIGHT`.
 #[inline(always)]
-pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
+pub(super) unsafe fn strip<
+    K: Kernel<E>,
+    E,
+    const PACKED: bool,
+    const HEIGHT: usize,
+    const WIDTH: usize,
+>(
     job: &Job<K::X, E>,
     place: Strip,
 ) {
@@ -304,16 +313,16 @@ pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: us
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
             match lines {
-                2 => tile::<K, E, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
-                1 => tile::<K, E, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
-                _ => tile::<K, E, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
+                2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
+                1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
+                _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
             }
         }
         column += WIDTH;
     }
     while column < end {
         // SAFETY: as above.
-        unsafe { tile::<K, E, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
+        unsafe { tile::<K, E, PACKED, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
         column += 1;
     }
 }
@@ -325,7 +334,14 @@ pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: us
 ///
 /// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
 #[inline(always)]
-unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const HALVES: usize>(
+unsafe fn tile<
+    K: Kernel<E>,
+    E,
+    const PACKED: bool,
+    const HEIGHT: usize,
+    const WIDTH: usize,
+    const HALVES: usize,
+>(
     job: &Job<K::X, E>,
     row: usize,
     column: usize,
@@ -334,7 +350,7 @@ unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const H
     const LINE: usize = 64;
     let k = job.size.k;
     // Elements from one row of `x` to the next, and from one vector of a row to the next.
-    let (next_row, next_step, start) = match K::PACKED {
+    let (next_row, next_step, start) = match PACKED {
         true => (
             K::LANES,
             HEIGHT * K::LANES,
@@ -374,7 +390,7 @@ unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const H
                 let w = K::weight_part(weight.add(j * k + at), k - at);
                 for i in 0..HEIGHT {
                     let x = x.add(i * next_row);
-                    let x = match K::PACKED {
+                    let x = match PACKED {
                         true => K::x(x),
                         false => K::x_part(x, k - at),
                     };

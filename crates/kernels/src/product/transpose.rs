@@ -63,8 +63,9 @@ mod tests {
         let rows: [[i32; 16]; 16] =
             std::array::from_fn(|row| std::array::from_fn(|lane| (16 * row + lane) as i32));
         // SAFETY: the processor has AVX-512, and arrays of sixteen i32 are as large as its vectors.
-        let columns: [[i32; 16]; 16] =
-            unsafe { std::mem::transmute(transposed(std::mem::transmute::<_, [__m512i; 16]>(rows))) };
+        let columns: [[i32; 16]; 16] = unsafe {
+            std::mem::transmute(transposed(std::mem::transmute::<_, [__m512i; 16]>(rows)))
+        };
         for (row, values) in rows.iter().enumerate() {
             for (lane, &value) in values.iter().enumerate() {
                 assert_eq!(columns[lane][row], value, "row {row}, lane {lane}");

@@ -178,7 +178,8 @@ impl Instruction {
     ///
     /// The memory that the instruction names may be read or written.
     unsafe fn run(&self, state: &mut State) {
-        if !state.configured && !matches!(self.operation, Operation::Configure(_) | Operation::Release)
+        if !state.configured
+            && !matches!(self.operation, Operation::Configure(_) | Operation::Release)
         {
             forbid("tiles are not configured");
         }
@@ -306,7 +307,9 @@ impl State {
             let row_bytes = u16::from_le_bytes([bytes[16 + 2 * tile], bytes[17 + 2 * tile]]);
             let rows = bytes[48 + tile];
             if row_bytes > 64 || rows > 16 || (row_bytes == 0) != (rows == 0) {
-                forbid("a tile of more than 16 rows or 64 bytes, or with no rows or no bytes alone");
+                forbid(
+                    "a tile of more than 16 rows or 64 bytes, or with no rows or no bytes alone",
+                );
             }
             (self.row_bytes[tile], self.rows[tile]) = (row_bytes, rows);
         }

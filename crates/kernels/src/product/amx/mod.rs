@@ -31,8 +31,9 @@ use std::ops::Range;
 use half::bf16;
 
 use super::grid::Grid;
+use super::pack::Scratch;
 use super::transpose::transposed;
-use super::{Job, Loops, Size, avx512, share};
+use super::{Job, Loops, Size, avx512, share, share_skinny, skinny};
 use crate::Compute;
 use pack::{Layout, STRIP};
 use tiles::{COLUMNS, ROW_BYTES, ROWS, STEP, Tiles};
@@ -73,6 +74,10 @@ pub(super) unsafe fn product(
     y: &mut [f32],
 ) {
     let layout = Layout::new(compute, size);
+    let loops = Amx { layout, x };
+    if size.m < skinny::ROWS {
+        return share_skinny(loops, x, weight, size, y);
+    }
     let unit = match size.m {
         0..MANY => PAIR,
         MANY.. => BROAD,
@@ -81,7 +86,7 @@ pub(super) unsafe fn product(
     let grid = Grid::in_units(size, size_of::<bf16>(), threads, [STRIP, unit]);
     // SAFETY: the caller's promise.
     let packed = unsafe { pack::packed(&layout, x) };
-    share(Amx { layout, x }, &grid, packed.tiles(), weight, y);
+    share(loops, &grid, &packed, weight, y);
 }
 
 /// Loops over tiles.
@@ -96,6 +101,20 @@ impl Loops<bf16, bf16> for Amx<'_> {
     unsafe fn region(self, job: &Job<bf16, bf16>, rows: Range<usize>, columns: Range<usize>) {
         // SAFETY: the caller's promises.
         unsafe { self.walk(job, rows, columns) }
+    }
+
+    unsafe fn run(self, job: &Job<bf16, bf16>, columns: Range<usize>) {
+        // SAFETY: the caller's promises.
+        unsafe { self.walk(job, 0..job.size.m, columns) }
+    }
+
+    fn skinny(self, x: &[f32], _: Size) -> Scratch<bf16> {
+        // SAFETY: only `product` makes these loops, whose caller promises that the processor has the instructions.
+        unsafe { pack::packed(&self.layout, x) }
+    }
+
+    fn unit(self, _: usize) -> usize {
+        PAIR
     }
 }
 
@@ -180,7 +199,9 @@ impl Amx<'_> {
                         (true, true) => self.block::<2, 2, PARTS>(job, &block, ahead, sums, edges),
                         (true, false) => self.block::<2, 1, PARTS>(job, &block, ahead, sums, edges),
                         (false, true) => self.block::<1, 2, PARTS>(job, &block, ahead, sums, edges),
-                        (false, false) => self.block::<1, 1, PARTS>(job, &block, ahead, sums, edges),
+                        (false, false) => {
+                            self.block::<1, 1, PARTS>(job, &block, ahead, sums, edges)
+                        }
                     }
                 }
             }
@@ -236,8 +257,7 @@ impl Amx<'_> {
                 tiles::load!(4, from, stride);
                 if HEIGHT == 2 {
                     let lower = block.rows - ROWS;
-                    let (from, stride) =
-                        weights(job, block.row + ROWS, lower, step, other_edge);
+                    let (from, stride) = weights(job, block.row + ROWS, lower, step, other_edge);
                     tiles::load!(5, from, stride);
                 }
                 for _ in 0..PARTS {
@@ -394,7 +414,10 @@ unsafe fn weights(
     let count = STEP.min(k - at);
     for (index, to) in edge.0.chunks_exact_mut(STEP).take(rows).enumerate() {
         // SAFETY: each row has `count` elements from here.
-        unsafe { from.add(index * k).copy_to_nonoverlapping(to.as_mut_ptr(), count) };
+        unsafe {
+            from.add(index * k)
+                .copy_to_nonoverlapping(to.as_mut_ptr(), count)
+        };
     }
     (edge.0.as_ptr(), ROW_BYTES)
 }

@@ -25,7 +25,7 @@ use rayon::prelude::*;
 use super::super::Size;
 use super::super::pack::Scratch;
 use super::super::transpose::transposed;
-use super::tiles::{COLUMNS, ROW_BYTES, ROWS, STEP};
+use super::tiles::{COLUMNS, ROWS, STEP};
 use crate::Compute;
 
 /// Rows of `x` in a strip: two tiles of them.
@@ -92,33 +92,14 @@ impl Layout {
     }
 }
 
-/// Elements that are left unused so that tiles begin with a cache line.
-const SLACK: usize = ROW_BYTES / size_of::<bf16>();
-
-/// Packed activations.
-pub(super) struct Packed {
-    scratch: Scratch<bf16>,
-    start: usize,
-    len: usize,
-}
-
-impl Packed {
-    /// Tiles, aligned to their rows where these are full.
-    pub(super) fn tiles(&self) -> &[bf16] {
-        &self.scratch[self.start..][..self.len]
-    }
-}
-
-/// Packs `x [m, k]`.
+/// Packs `x [m, k]`; the first tile begins with a cache line, and so do all rows if there are sixteen columns.
 ///
 /// # Safety
 ///
 /// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
-pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Packed {
-    let len = layout.len();
-    let mut scratch = Scratch::new(len + SLACK, &PACKED);
-    let start = scratch.as_ptr().align_offset(ROW_BYTES).min(SLACK);
-    let mut rest = &mut scratch.values_mut()[start..][..len];
+pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
+    let mut packed = Scratch::new(layout.len(), &PACKED);
+    let mut rest = &mut packed[..];
     let (k, steps) = (layout.k, layout.steps());
     let strips = x.chunks((STRIP * k).max(1)).map(|x| {
         let len = steps * layout.step(x.len() / k);
@@ -134,11 +115,7 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Packed {
         true => strips.for_each(fill),
         false => strips.collect::<Vec<_>>().into_par_iter().for_each(fill),
     }
-    Packed {
-        scratch,
-        start,
-        len,
-    }
+    packed
 }
 
 /// Packs one strip.
@@ -249,6 +226,7 @@ fn thirds(x: __m512) -> [__m512i; 3] {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::tiles::ROW_BYTES;
     use super::*;
     use crate::Isa;
     use crate::product::packed_bytes_with;
@@ -266,7 +244,7 @@ mod tests {
                     };
                     prop_assert_eq!(end, next);
                 }
-                let bytes = ((layout.len() + SLACK) * size_of::<bf16>()) as u64;
+                let bytes = (layout.len() * size_of::<bf16>() + ROW_BYTES) as u64;
                 prop_assert!(bytes <= packed_bytes_with(Isa::AmxBf16, compute, m as u64, k as u64));
             }
         }
@@ -284,8 +262,7 @@ mod tests {
             for compute in [Compute::F32, Compute::Bf16] {
                 let layout = Layout::new(compute, Size { m, n: 1, k });
                 // SAFETY: the processor has the instructions.
-                let packed = unsafe { packed(&layout, &x) };
-                let tiles = packed.tiles();
+                let tiles = unsafe { packed(&layout, &x) };
                 assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);
                 for (row, x) in x.chunks(k).enumerate() {
                     let tokens = STRIP.min(m - row / STRIP * STRIP);
