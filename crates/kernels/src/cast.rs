@@ -70,7 +70,7 @@ macro_rules! for_each_isa {
                 Isa::Avx2 => unsafe { avx2(from, to) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512(from, to) },
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => unsafe { avx512(from, to) },
                 _ => $narrow(from, to),
             }
         }
@@ -99,11 +99,11 @@ fn f16_to_f32_with(isa: Isa, from: &[f16], to: &mut [f32]) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     let (from, to) = match isa {
         Isa::Portable => (from, to),
-        // SAFETY: the assertion above: this processor has F16C, which these sets include.
+        // SAFETY: the assertion above: this processor has F16C, which all other sets include.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => unsafe { f16c::widen(from, to) },
+        _ => unsafe { f16c::widen(from, to) },
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => (from, to),
+        _ => (from, to),
     };
     for (to, from) in to.iter_mut().zip(from) {
         *to = widen_f16(from.to_bits());
@@ -115,11 +115,11 @@ fn f32_to_f16_with(isa: Isa, from: &[f32], to: &mut [f16]) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     let (from, to) = match isa {
         Isa::Portable => (from, to),
-        // SAFETY: the assertion above: this processor has F16C, which these sets include.
+        // SAFETY: the assertion above: this processor has F16C, which all other sets include.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => unsafe { f16c::narrow(from, to) },
+        _ => unsafe { f16c::narrow(from, to) },
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => (from, to),
+        _ => (from, to),
     };
     for (to, from) in to.iter_mut().zip(from) {
         *to = f16::from_f32_const(*from);

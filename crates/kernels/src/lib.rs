@@ -53,6 +53,7 @@ pub mod norm;
 pub mod peak;
 pub mod product;
 pub mod rotary;
+mod team;
 mod weight;
 
 pub use compute::Compute;

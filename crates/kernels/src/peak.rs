@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(target_arch = "x86_64")]
+use crate::product;
 use crate::{Compute, Isa};
 
 /// Multiply-adds between two looks at the clock.
@@ -11,7 +13,8 @@ const ROUNDS: usize = 20_000;
 /// about `seconds`. None if a thread came to a wrong sum.
 ///
 /// For [`Compute::Bf16`] it is pairs of products of bf16 where the processor has an instruction for them, and else the same
-/// as for [`Compute::F32`].
+/// as for [`Compute::F32`]. Where it has tiles of them, both are counted in those, with three tiles for each of f32, as products
+/// with bf16 weights take them.
 pub fn flops(compute: Compute, seconds: f64) -> Option<f64> {
     let isa = Isa::detected();
     let began = Instant::now();
@@ -36,6 +39,8 @@ pub fn flops(compute: Compute, seconds: f64) -> Option<f64> {
 /// What [`flops`] counts.
 pub fn instructions(compute: Compute) -> &'static str {
     match (Isa::detected(), compute) {
+        (Isa::AmxBf16, Compute::Bf16) => "tiles of bf16, AMX",
+        (Isa::AmxBf16, Compute::F32) => "tiles of bf16, three for f32, AMX",
         (Isa::Avx512Bf16, Compute::Bf16) => "pairs of bf16, AVX-512",
         (Isa::Avx512 | Isa::Avx512Bf16, _) => "f32, AVX-512",
         (Isa::Avx2, _) => "f32, AVX2",
@@ -66,6 +71,15 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
 
 /// Some multiply-adds: how many operations, or nothing if they came to a wrong sum.
 fn rounds(isa: Isa, compute: Compute) -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::AmxBf16 {
+        let parts = match compute {
+            Compute::F32 => 3,
+            Compute::Bf16 => 1,
+        };
+        // SAFETY: `Isa::detected` found these instructions, and no product is under way here.
+        return Some(unsafe { product::tile_rounds(ROUNDS) }? / parts);
+    }
     let (right, operations) = match (isa, compute) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::detected` found these instructions.

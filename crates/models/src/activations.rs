@@ -3,7 +3,7 @@
 use outsize_kernels::attention::Heads;
 
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
-use crate::{CacheOptions, Logits, ModelConfig, WhenFull};
+use crate::{CacheOptions, Compute, Logits, ModelConfig, WhenFull};
 
 /// Bytes of one f32.
 const VALUE_BYTES: u64 = 4;
@@ -22,15 +22,15 @@ impl ModelConfig {
         self.activation_bytes_on(tokens, cache, logits, threads)
     }
 
-    /// What [`Compute::Bf16`](crate::Compute::Bf16) takes besides, in bytes, for passes of `tokens` new tokens of each of `batch` texts: rounded activations
-    /// of the widest product.
-    pub fn rounded_bytes(&self, tokens: usize, batch: usize) -> u64 {
+    /// What products take besides, in bytes, for passes of `tokens` new tokens of each of `batch` texts: the activations of the widest one as
+    /// [`Compute`] and this processor want them.
+    pub fn packed_bytes(&self, compute: Compute, tokens: usize, batch: usize) -> u64 {
         let rows = tokens.min(MAX_CONTEXT) as u64 * batch.min(MAX_BATCH) as u64;
         let widest = self
             .hidden_size
             .max(self.intermediate_size)
             .max(self.query_size());
-        (rows * widest as u64).saturating_mul(VALUE_BYTES)
+        outsize_kernels::product::packed_bytes(compute, rows, widest as u64)
     }
 
     fn activation_bytes_on(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, FloatType, Options};
-use outsize_models::{Compute, LlamaForCausalLm, ModelConfig};
+use outsize_models::{LlamaForCausalLm, ModelConfig};
 use outsize_plan::{DeviceMap, Needs, Prediction, Residency, Workload, predict};
 
 use super::{PipelineError, Settings};
@@ -119,10 +119,6 @@ pub(super) fn place(
     let process = process_bytes();
     let cache = settings.cache();
     config.add_work(&mut tree, &cache);
-    let rounded = |chunk| match settings.compute {
-        Compute::F32 => 0,
-        Compute::Bf16 => config.rounded_bytes(chunk, cache.batch),
-    };
     let mut chunk = settings
         .prompt
         .clamp(1, LARGEST_CHUNK)
@@ -133,7 +129,7 @@ pub(super) fn place(
             process,
             activations: config
                 .activation_bytes(chunk, &cache, settings.logits)
-                .saturating_add(rounded(chunk)),
+                .saturating_add(config.packed_bytes(settings.compute, chunk, cache.batch)),
             ..Needs::default()
         };
         options.planning.workload = Workload {

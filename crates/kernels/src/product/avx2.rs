@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Job;
 use super::element::Element;
+use super::skinny;
 use super::tile::{self, Strip, Vector, padded};
 
 /// Computes `y[rows, columns]`.
@@ -19,7 +20,18 @@ pub(super) unsafe fn region<E: Element>(
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x8, E>(job, rows, columns) }
+    unsafe { tile::region::<F32x8, E, false>(job, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx2`](crate::Isa::Avx2).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { skinny::run::<F32x8, E>(job, columns) }
 }
 
 /// Eight f32.
@@ -29,6 +41,7 @@ pub(crate) struct F32x8(pub(crate) __m256);
 impl Vector for F32x8 {
     const LANES: usize = 8;
     const TALLEST: usize = 4;
+    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -46,6 +59,27 @@ impl Vector for F32x8 {
     unsafe fn sum(self) -> f32 {
         // SAFETY: as in `zero`.
         unsafe { sum(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: as in `zero`. Halves onto each other, three times, as `sum` does for one.
+        unsafe {
+            let (ab, cd) = (halves_256(a.0, b.0), halves_256(c.0, d.0));
+            // Of each lane: a, a, c, c and b, b, d, d.
+            let two = _mm256_add_ps(
+                _mm256_shuffle_ps::<0x44>(ab, cd),
+                _mm256_shuffle_ps::<0xee>(ab, cd),
+            );
+            let one = _mm256_add_ps(two, _mm256_permute_ps::<0xb1>(two));
+            let acbd = _mm_shuffle_ps::<0x88>(
+                _mm256_castps256_ps128(one),
+                _mm256_extractf128_ps::<1>(one),
+            );
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm_permute_ps::<0xd8>(acbd));
+            sums
+        }
     }
 
     #[inline(always)]
@@ -93,14 +127,14 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
-                1 => tile::strip::<Self, E, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, 2, 6>(job, place),
-                3 => tile::strip::<Self, E, 3, 4>(job, place),
-                _ => tile::strip::<Self, E, 4, 3>(job, place),
+                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, PACKED, 2, 6>(job, place),
+                3 => tile::strip::<Self, E, PACKED, 3, 4>(job, place),
+                _ => tile::strip::<Self, E, PACKED, 4, 3>(job, place),
             }
         }
     }
@@ -129,4 +163,20 @@ pub(super) unsafe fn sum(eight: __m256) -> f32 {
 pub(super) fn prefetch(address: *const u8) {
     // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+}
+
+/// The halves of each of two vectors added: first those of `a`, then those of `b`.
+///
+/// # Safety
+///
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn halves_256(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm256_add_ps(
+            _mm256_permute2f128_ps::<0x20>(a, b),
+            _mm256_permute2f128_ps::<0x31>(a, b),
+        )
+    }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Job;
 use super::element::Element;
+use super::skinny;
 use super::tile::{self, Strip, Vector};
 
 /// Computes `y[rows, columns]`.
@@ -19,7 +20,18 @@ pub(super) unsafe fn region<E: Element>(
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x16, E>(job, rows, columns) }
+    unsafe { tile::region::<F32x16, E, false>(job, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { skinny::run::<F32x16, E>(job, columns) }
 }
 
 /// Sixteen f32.
@@ -29,6 +41,7 @@ pub(crate) struct F32x16(pub(crate) __m512);
 impl Vector for F32x16 {
     const LANES: usize = 16;
     const TALLEST: usize = 6;
+    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -46,6 +59,12 @@ impl Vector for F32x16 {
     unsafe fn sum(self) -> f32 {
         // SAFETY: as in `zero`.
         unsafe { sum(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { sums(four.map(|one| one.0)) }
     }
 
     #[inline(always)]
@@ -90,16 +109,16 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
-                1 => tile::strip::<Self, E, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, 2, 8>(job, place),
-                3 => tile::strip::<Self, E, 3, 6>(job, place),
-                4 => tile::strip::<Self, E, 4, 6>(job, place),
-                5 => tile::strip::<Self, E, 5, 4>(job, place),
-                _ => tile::strip::<Self, E, 6, 4>(job, place),
+                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, PACKED, 2, 8>(job, place),
+                3 => tile::strip::<Self, E, PACKED, 3, 6>(job, place),
+                4 => tile::strip::<Self, E, PACKED, 4, 6>(job, place),
+                5 => tile::strip::<Self, E, PACKED, 5, 4>(job, place),
+                _ => tile::strip::<Self, E, PACKED, 6, 4>(job, place),
             }
         }
     }
@@ -117,6 +136,35 @@ pub(super) unsafe fn sum(sixteen: __m512) -> f32 {
         let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sixteen)));
         let eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), upper);
         super::avx2::sum(eight)
+    }
+}
+
+/// The sums of four vectors, each in the order of [`sum`]: a quarter of the instructions.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+    // SAFETY: the caller's promise; four f32 are as large as a vector of them.
+    unsafe {
+        // Halves onto each other, of two vectors at once, then quarters of four.
+        let halves = |a, b| {
+            _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+            )
+        };
+        let (ab, cd) = (halves(a, b), halves(c, d));
+        let four = _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+        );
+        // Then within the quarters: the upper two lanes onto the lower, and the second onto the first.
+        let two = _mm512_add_ps(four, _mm512_permute_ps::<0b11_10_11_10>(four));
+        let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+        let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+        std::mem::transmute(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)))
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::Job;
+use super::skinny;
 use super::tile::{self, Kernel, Strip};
 
 /// Computes `y[rows, columns]`.
@@ -16,7 +17,18 @@ use super::tile::{self, Kernel, Strip};
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn region(job: &Job<bf16, bf16>, rows: Range<usize>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<Bf16x32, bf16>(job, rows, columns) }
+    unsafe { tile::region::<Bf16x32, bf16, true>(job, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn run(job: &Job<bf16, bf16>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { skinny::run::<Bf16x32, bf16>(job, columns) }
 }
 
 /// Thirty-two bf16. Products are exact in f32 and added in pairs; subnormal ones count as zero.
@@ -26,9 +38,9 @@ impl Kernel<bf16> for Bf16x32 {
     type X = bf16;
     type Vector = __m512i;
     type Sum = __m512;
-    const PACKED: bool = true;
     const LANES: usize = 32;
     const TALLEST: usize = 6;
+    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {
@@ -52,6 +64,12 @@ impl Kernel<bf16> for Bf16x32 {
     unsafe fn total(sum: __m512) -> f32 {
         // SAFETY: as in `zero`.
         unsafe { super::avx512::sum(sum) }
+    }
+
+    #[inline(always)]
+    unsafe fn totals(sums: [__m512; 4]) -> [f32; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { super::avx512::sums(sums) }
     }
 
     #[inline(always)]
@@ -84,18 +102,18 @@ impl Kernel<bf16> for Bf16x32 {
     }
 
     #[inline(always)]
-    unsafe fn strip(job: &Job<bf16, bf16>, place: Strip) {
+    unsafe fn strip<const PACKED: bool>(job: &Job<bf16, bf16>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
-                1 => tile::strip::<Self, bf16, 1, 8>(job, place),
-                2 => tile::strip::<Self, bf16, 2, 8>(job, place),
-                3 => tile::strip::<Self, bf16, 3, 6>(job, place),
-                4 => tile::strip::<Self, bf16, 4, 6>(job, place),
-                5 => tile::strip::<Self, bf16, 5, 4>(job, place),
-                6 => tile::strip::<Self, bf16, 6, 4>(job, place),
-                7 => tile::strip::<Self, bf16, 7, 3>(job, place),
-                _ => tile::strip::<Self, bf16, 8, 3>(job, place),
+                1 => tile::strip::<Self, bf16, PACKED, 1, 8>(job, place),
+                2 => tile::strip::<Self, bf16, PACKED, 2, 8>(job, place),
+                3 => tile::strip::<Self, bf16, PACKED, 3, 6>(job, place),
+                4 => tile::strip::<Self, bf16, PACKED, 4, 6>(job, place),
+                5 => tile::strip::<Self, bf16, PACKED, 5, 4>(job, place),
+                6 => tile::strip::<Self, bf16, PACKED, 6, 4>(job, place),
+                7 => tile::strip::<Self, bf16, PACKED, 7, 3>(job, place),
+                _ => tile::strip::<Self, bf16, PACKED, 8, 3>(job, place),
             }
         }
     }

@@ -35,6 +35,16 @@ pub(super) struct Grid {
 impl Grid {
     /// A partition for weights of `element` bytes and as many `threads`.
     pub(super) fn new(size: Size, element: usize, threads: usize) -> Grid {
+        Grid::in_units(size, element, threads, [HEIGHT_UNIT, ROW_UNIT])
+    }
+
+    /// The same with activation rows and weight rows in multiples of two numbers.
+    pub(super) fn in_units(
+        size: Size,
+        element: usize,
+        threads: usize,
+        [height_unit, row_unit]: [usize; 2],
+    ) -> Grid {
         let Size { m, n, k } = size;
         let whole = Grid {
             size,
@@ -50,7 +60,7 @@ impl Grid {
         let width = n
             .div_ceil(wanted)
             .max(by_bytes.min(by_products))
-            .next_multiple_of(ROW_UNIT)
+            .next_multiple_of(row_unit)
             .min(n);
         let across = n.div_ceil(width);
         if across >= threads {
@@ -60,7 +70,7 @@ impl Grid {
         let height = m
             .div_ceil(wanted / across)
             .max(by_products)
-            .next_multiple_of(HEIGHT_UNIT)
+            .next_multiple_of(height_unit)
             .min(m);
         Grid {
             size,
@@ -115,8 +125,10 @@ mod tests {
         #[test]
         fn regions_cover_the_output_once(
             m in 0usize..200, n in 0usize..600, k in 0usize..9000, element in 1usize..=4, threads in 0usize..20,
+            height_unit in 1usize..40, row_unit in 1usize..200,
         ) {
-            let grid = Grid::new(Size { m, n, k }, element, threads);
+            let size = Size { m, n, k };
+            let grid = Grid::in_units(size, element, threads, [height_unit, row_unit]);
             let mut seen = vec![0u8; m * n];
             for index in 0..grid.regions() {
                 let (rows, columns) = grid.region(index);

@@ -5,6 +5,8 @@
 //! `avx512` each supply.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -14,11 +16,17 @@ mod element;
 mod grid;
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    allow(dead_code, reason = "only loops of x86-64 take packed activations")
+    allow(
+        dead_code,
+        reason = "only loops of x86-64 take rounded activations packed"
+    )
 )]
 mod pack;
 mod portable;
+mod skinny;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
 
 use std::ops::Range;
 
@@ -26,7 +34,9 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use crate::{Compute, Isa, Weight};
+use crate::{Compute, Isa, Weight, team};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use amx::rounds as tile_rounds;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::F32x8;
 #[cfg(target_arch = "x86_64")]
@@ -35,7 +45,11 @@ pub(crate) use avx512::F32x16;
 use avx512bf16::Bf16x32;
 pub(crate) use element::Element;
 use grid::Grid;
+use pack::Scratch;
 pub(crate) use portable::F32x4;
+use skinny::Claims;
+#[cfg(target_arch = "x86_64")]
+use tile::Kernel;
 pub(crate) use tile::Vector;
 
 /// The sizes of one product: `x [m, k]`, `W [n, k]`, `y [m, n]`.
@@ -54,9 +68,7 @@ pub struct Size {
 /// Runs on the current rayon pool when the product is large enough to share. The
 /// [contract](crate#the-contract) says what a result depends on.
 ///
-/// Under [`Compute::Bf16`] each thread that calls this keeps memory for rounded activations, in the order in which they are
-/// read: two bytes for each element of the largest `x` so far, with rows padded to 32, if the processor multiplies
-/// pairs of bf16; else four.
+/// Each thread that calls this keeps memory for activations in the form in which the loops read them: see [`packed_bytes`].
 ///
 /// # Panics
 ///
@@ -96,10 +108,22 @@ pub fn linear_into_with(
         "y must hold m * n elements, for {size:?}"
     );
     match (weight, compute) {
+        // SAFETY: this processor has these instructions, as was asserted.
+        #[cfg(target_arch = "x86_64")]
+        (Weight::Bf16(weight), _) if isa == Isa::AmxBf16 => unsafe {
+            amx::product(compute, x, weight, size, y)
+        },
         #[cfg(target_arch = "x86_64")]
         (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
+            if size.m < skinny::ROWS {
+                return share_skinny(Pairs, x, weight, size, y);
+            }
             let grid = Grid::new(size, size_of::<bf16>(), rayon::current_num_threads());
-            share(Pairs, &grid, &pack::packed::<Bf16x32>(x, &grid), weight, y);
+            let strips = grid
+                .row_blocks()
+                .flat_map(|rows| pack::strips(rows, <Bf16x32 as Kernel<bf16>>::TALLEST));
+            let x = pack::packed(x, size, strips, <Bf16x32 as Kernel<bf16>>::LANES);
+            share(Pairs, &grid, &x, weight, y);
         }
         (weight, Compute::Bf16) => widened(isa, &pack::rounded(x), weight, size, y),
         (weight, Compute::F32) => widened(isa, x, weight, size, y),
@@ -108,6 +132,13 @@ pub fn linear_into_with(
 
 /// The product with weights widened to f32.
 fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+    if size.m < skinny::ROWS {
+        return match weight {
+            Weight::Bf16(weight) => share_skinny(Widened(isa), x, weight, size, y),
+            Weight::F16(weight) => share_skinny(Widened(isa), x, weight, size, y),
+            Weight::F32(weight) => share_skinny(Widened(isa), x, weight, size, y),
+        };
+    }
     let grid = |bytes| Grid::new(size, bytes, rayon::current_num_threads());
     match weight {
         Weight::Bf16(weight) => share(Widened(isa), &grid(2), x, weight, y),
@@ -116,8 +147,32 @@ fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
     }
 }
 
+/// An upper bound on the bytes that a thread keeps for the activations of its largest product so far, which has so many `rows`
+/// of `width`, on this processor.
+pub fn packed_bytes(compute: Compute, rows: u64, width: u64) -> u64 {
+    packed_bytes_with(Isa::detected(), compute, rows, width)
+}
+
+fn packed_bytes_with(isa: Isa, compute: Compute, rows: u64, width: u64) -> u64 {
+    // Whole tiles or vectors, which begin with a cache line.
+    let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
+    let few = rows.min(skinny::ROWS as u64).saturating_mul(padded(width));
+    let few = few.saturating_mul(4).saturating_add(64);
+    let bytes = match (isa, compute) {
+        // Three parts of bf16.
+        (Isa::AmxBf16, Compute::F32) => 6,
+        // As they are, a few rows packed.
+        (_, Compute::F32) => return few,
+        // One part of bf16; or, for weights that are not, rounded and widened again.
+        (_, Compute::Bf16) => 4,
+    };
+    let values = padded(rows).saturating_mul(padded(width));
+    let all = values.saturating_mul(bytes).saturating_add(64);
+    all.saturating_add(few)
+}
+
 /// Loops of some instruction set over activations of type `X` and weights of type `E`.
-trait Loops<X, E>: Copy + Sync {
+trait Loops<X: 'static, E>: Copy + Sync {
     /// Computes `y[rows, columns]`.
     ///
     /// # Safety
@@ -128,6 +183,21 @@ trait Loops<X, E>: Copy + Sync {
     /// - `rows` lies within `0..m` and `columns` within `0..n`, and during the call nothing else reads or writes
     ///   `y[rows, columns]`.
     unsafe fn region(self, job: &Job<X, E>, rows: Range<usize>, columns: Range<usize>);
+
+    /// Computes `y[.., columns]` of a product of fewer than [`skinny::ROWS`] rows.
+    ///
+    /// # Safety
+    ///
+    /// As for [`region`](Loops::region), with `x` from [`skinny`](Loops::skinny).
+    unsafe fn run(self, job: &Job<X, E>, columns: Range<usize>);
+
+    /// The activations of such a product, packed.
+    fn skinny(self, x: &[f32], size: Size) -> Scratch<X>;
+
+    /// Rows of weights that such a product's loops take side by side, for `m` rows of activations.
+    fn unit(self, m: usize) -> usize {
+        skinny::unit(m)
+    }
 }
 
 /// Loops that widen weights to f32.
@@ -143,10 +213,39 @@ impl<E: Element> Loops<f32, E> for Widened {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => avx2::region(job, rows, columns),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 => avx512::region(job, rows, columns),
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => avx512::region(job, rows, columns),
                 #[cfg(not(target_arch = "x86_64"))]
-                Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => portable::region(job, rows, columns),
+                _ => portable::region(job, rows, columns),
             }
+        }
+    }
+
+    unsafe fn run(self, job: &Job<f32, E>, columns: Range<usize>) {
+        // SAFETY: the caller's promises are those that each of these asks for.
+        unsafe {
+            match self.0 {
+                Isa::Portable => portable::run(job, columns),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => avx2::run(job, columns),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => avx512::run(job, columns),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => portable::run(job, columns),
+            }
+        }
+    }
+
+    fn skinny(self, x: &[f32], size: Size) -> Scratch<f32> {
+        match self.0 {
+            Isa::Portable => skinny::packed::<portable::F32x4, E>(x, size),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => skinny::packed::<avx2::F32x8, E>(x, size),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => {
+                skinny::packed::<avx512::F32x16, E>(x, size)
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => skinny::packed::<portable::F32x4, E>(x, size),
         }
     }
 }
@@ -162,10 +261,48 @@ impl Loops<bf16, bf16> for Pairs {
         // SAFETY: the caller's promises.
         unsafe { avx512bf16::region(job, rows, columns) }
     }
+
+    unsafe fn run(self, job: &Job<bf16, bf16>, columns: Range<usize>) {
+        // SAFETY: the caller's promises.
+        unsafe { avx512bf16::run(job, columns) }
+    }
+
+    fn skinny(self, x: &[f32], size: Size) -> Scratch<bf16> {
+        skinny::packed::<Bf16x32, bf16>(x, size)
+    }
+}
+
+/// Computes a product of fewer than [`skinny::ROWS`] rows, run by run, on as many threads as it is worth.
+fn share_skinny<X: Sync + 'static, E: Sync>(
+    loops: impl Loops<X, E>,
+    x: &[f32],
+    weight: &[E],
+    size: Size,
+    y: &mut [f32],
+) {
+    let x = loops.skinny(x, size);
+    let job = Job {
+        x: x.as_ptr(),
+        weight: weight.as_ptr(),
+        y: y.as_mut_ptr(),
+        size,
+    };
+    let threads = rayon::current_num_threads();
+    let claims = Claims::new(size, size_of::<E>(), threads, loops.unit(size.m));
+    let threads = if claims.are_many() { threads } else { 1 };
+    team::share(threads, || {
+        while let Some(columns) = claims.claim() {
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the slices have the
+            // lengths that `size` asks for; `x` was packed for them. All are borrowed until `share` returns. Runs lie within
+            // the rows of the weight and no row is in two of them, so that no element of `y` is written by two calls; nothing
+            // reads `y`.
+            unsafe { loops.run(&job, columns) };
+        }
+    });
 }
 
 /// Computes each region of the grid on some thread. `x` is as the loops read it.
-fn share<X: Sync, E: Sync>(
+fn share<X: Sync + 'static, E: Sync>(
     loops: impl Loops<X, E>,
     grid: &Grid,
     x: &[X],

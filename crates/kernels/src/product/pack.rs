@@ -8,18 +8,20 @@
 //! ```
 //!
 //! with zeros up to a multiple of the lanes. Strips follow one another, so that the one that begins with row `r` begins `r` padded
-//! rows from the start.
+//! rows from the start. The first begins at a cache line: a vector that lies across two lines is read at half the speed.
 
 use std::cell::Cell;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, DerefMut, Range};
 use std::thread::LocalKey;
 
 use half::bf16;
 use rayon::prelude::*;
 
-use super::grid::Grid;
-use super::tile::Kernel;
+use super::Size;
 use crate::cast;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// What packing takes at least, in elements, to be worth sharing among threads.
 const SHARED: usize = 128 << 10;
@@ -28,22 +30,31 @@ const SHARED: usize = 128 << 10;
 thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
     static ROUNDED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    static STRIPS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Memory that goes back to its thread.
 pub(super) struct Scratch<X: 'static> {
     values: Vec<X>,
-    len: usize,
+    place: Range<usize>,
     home: &'static LocalKey<Cell<Vec<X>>>,
 }
 
 impl<X: Copy + Default> Scratch<X> {
-    fn new(len: usize, home: &'static LocalKey<Cell<Vec<X>>>) -> Self {
+    /// Room for `len` values, which begin at a cache line.
+    pub(super) fn new(len: usize, home: &'static LocalKey<Cell<Vec<X>>>) -> Self {
         let mut values = home.take();
-        if values.len() < len {
-            values.resize(len, X::default());
+        let gap = LINE / size_of::<X>();
+        if values.len() < len + gap {
+            values.resize(len + gap, X::default());
         }
-        Self { values, len, home }
+        // In theory nobody may say where a line begins; the values then begin anywhere, which is slower and not wrong.
+        let start = values.as_ptr().align_offset(LINE).min(gap);
+        Self {
+            values,
+            place: start..start + len,
+            home,
+        }
     }
 }
 
@@ -51,7 +62,13 @@ impl<X> Deref for Scratch<X> {
     type Target = [X];
 
     fn deref(&self) -> &[X] {
-        &self.values[..self.len]
+        &self.values[self.place.clone()]
+    }
+}
+
+impl<X> DerefMut for Scratch<X> {
+    fn deref_mut(&mut self) -> &mut [X] {
+        &mut self.values[self.place.clone()]
     }
 }
 
@@ -64,18 +81,46 @@ impl<X> Drop for Scratch<X> {
 /// `x` rounded to bf16, and widened again.
 pub(super) fn rounded(x: &[f32]) -> Scratch<f32> {
     let mut rounded = Scratch::new(x.len(), &ROUNDED);
-    for (to, from) in rounded.values.iter_mut().zip(x) {
+    for (to, from) in rounded.iter_mut().zip(x) {
         *to = bf16::from_f32(*from).to_f32();
     }
     rounded
 }
 
-/// `x [m, k]` rounded to bf16 and packed for kernel `K` on a grid.
-pub(super) fn packed<K: Kernel<bf16, X = bf16>>(x: &[f32], grid: &Grid) -> Scratch<bf16> {
-    let size = grid.size();
-    let mut packed = Scratch::new(size.m * size.k.next_multiple_of(K::LANES), &PACKED);
-    let strips = grid.row_blocks().flat_map(|rows| strips(rows, K::TALLEST));
-    pack(x, size.k, strips, K::LANES, &mut packed.values);
+/// An activation as some loops read it.
+pub(super) trait Packed: Copy + Default + Send + 'static {
+    /// Where the memory for packed ones is kept.
+    const HOME: &'static LocalKey<Cell<Vec<Self>>>;
+
+    /// Makes as many of them.
+    fn from_f32(from: &[f32], to: &mut [Self]);
+}
+
+impl Packed for f32 {
+    const HOME: &'static LocalKey<Cell<Vec<f32>>> = &STRIPS;
+
+    fn from_f32(from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+}
+
+impl Packed for bf16 {
+    const HOME: &'static LocalKey<Cell<Vec<bf16>>> = &PACKED;
+
+    fn from_f32(from: &[f32], to: &mut [bf16]) {
+        cast::f32_to_bf16(from, to);
+    }
+}
+
+/// `x [m, k]` packed for strips that cover all rows in order, and vectors of `lanes` elements.
+pub(super) fn packed<X: Packed>(
+    x: &[f32],
+    size: Size,
+    strips: impl Iterator<Item = Range<usize>>,
+    lanes: usize,
+) -> Scratch<X> {
+    let mut packed = Scratch::new(size.m * size.k.next_multiple_of(lanes), X::HOME);
+    pack(x, size.k, strips, lanes, &mut packed);
     packed
 }
 
@@ -93,24 +138,24 @@ pub(super) fn strips(rows: Range<usize>, tallest: usize) -> impl Iterator<Item =
 }
 
 /// Writes `x [m, k]` to the beginning of `packed`, for strips that cover all rows in order and vectors of `lanes` elements.
-fn pack(
+fn pack<X: Packed>(
     x: &[f32],
     k: usize,
     strips: impl Iterator<Item = Range<usize>>,
     lanes: usize,
-    packed: &mut [bf16],
+    packed: &mut [X],
 ) {
     if k == 0 {
         return;
     }
-    let fill = |(strip, place): (Range<usize>, &mut [bf16])| {
+    let fill = |(strip, place): (Range<usize>, &mut [X])| {
         let height = strip.len();
         for (i, row) in x[strip.start * k..strip.end * k].chunks(k).enumerate() {
             for (step, from) in row.chunks(lanes).enumerate() {
                 let to = &mut place[(step * height + i) * lanes..][..lanes];
                 let (to, rest) = to.split_at_mut(from.len());
-                cast::f32_to_bf16(from, to);
-                rest.fill(bf16::ZERO);
+                X::from_f32(from, to);
+                rest.fill(X::default());
             }
         }
     };
@@ -138,6 +183,16 @@ mod tests {
         assert_eq!(heights(3..4), [1]);
         assert_eq!(heights(0..8), [4, 4]);
         assert_eq!(heights(5..18), [5, 4, 4]);
+    }
+
+    #[test]
+    fn values_begin_at_a_cache_line() {
+        for len in [0, 1, 100, 5000, 3] {
+            let mut scratch = Scratch::<f32>::new(len, &STRIPS);
+            scratch.fill(1.0);
+            assert_eq!(scratch.len(), len);
+            assert_eq!(scratch.as_ptr().align_offset(LINE), 0);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use wide::f32x4;
 
 use super::Job;
 use super::element::Element;
+use super::skinny;
 use super::tile::{self, Strip, Vector, padded};
 use crate::cast::{widen_bf16, widen_f16};
 
@@ -21,7 +22,17 @@ pub(super) unsafe fn region<E: Element>(
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x4, E>(job, rows, columns) }
+    unsafe { tile::region::<F32x4, E, false>(job, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run).
+pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { skinny::run::<F32x4, E>(job, columns) }
 }
 
 /// Four f32.
@@ -31,6 +42,7 @@ pub(crate) struct F32x4(pub(crate) f32x4);
 impl Vector for F32x4 {
     const LANES: usize = 4;
     const TALLEST: usize = 4;
+    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -93,14 +105,14 @@ impl Vector for F32x4 {
     fn prefetch(_address: *const u8) {}
 
     #[inline(always)]
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: the caller's promises.
         unsafe {
             match place.height {
-                1 => tile::strip::<Self, E, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, 2, 4>(job, place),
-                3 => tile::strip::<Self, E, 3, 3>(job, place),
-                _ => tile::strip::<Self, E, 4, 3>(job, place),
+                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
+                2 => tile::strip::<Self, E, PACKED, 2, 4>(job, place),
+                3 => tile::strip::<Self, E, PACKED, 3, 3>(job, place),
+                _ => tile::strip::<Self, E, PACKED, 4, 3>(job, place),
             }
         }
     }

@@ -30,10 +30,6 @@ pub(super) trait Kernel<E> {
     /// An activation as it is read.
     type X: Copy;
 
-    /// Whether rows of `x` come packed, strip by strip (see `pack`), with zeros up to a multiple of `LANES`; or row after row
-    /// without gaps.
-    const PACKED: bool;
-
     /// `LANES` weights or activations.
     type Vector: Copy;
 
@@ -46,6 +42,9 @@ pub(super) trait Kernel<E> {
     /// The most rows of `x` that [`Kernel::strip`] takes.
     const TALLEST: usize;
 
+    /// A multiple of the rows of the weight that a strip of three rows or more takes side by side, if not more than four.
+    const PANEL: usize;
+
     /// No products yet.
     unsafe fn zero() -> Self::Sum;
 
@@ -54,6 +53,9 @@ pub(super) trait Kernel<E> {
 
     /// All sums of an output together, in a fixed order.
     unsafe fn total(sum: Self::Sum) -> f32;
+
+    /// The same of four outputs, bit for bit.
+    unsafe fn totals(sums: [Self::Sum; 4]) -> [f32; 4];
 
     /// `LANES` activations from a pointer to as many.
     unsafe fn x(from: *const Self::X) -> Self::Vector;
@@ -75,7 +77,7 @@ pub(super) trait Kernel<E> {
     /// # Safety
     ///
     /// That of [`strip`]; and `1 <= height <= TALLEST`.
-    unsafe fn strip(job: &Job<Self::X, E>, place: Strip);
+    unsafe fn strip<const PACKED: bool>(job: &Job<Self::X, E>, place: Strip);
 }
 
 /// A vector of f32 lanes, and how to fill it: the kernel for weights of any type, which are widened.
@@ -90,6 +92,9 @@ pub(crate) trait Vector: Copy {
     /// The most rows of `x` that [`Vector::strip`] takes.
     const TALLEST: usize;
 
+    /// As [`Kernel::PANEL`].
+    const PANEL: usize;
+
     /// Zero in every lane.
     unsafe fn zero() -> Self;
 
@@ -98,6 +103,13 @@ pub(crate) trait Vector: Copy {
 
     /// The sum of all lanes, in a fixed order.
     unsafe fn sum(self) -> f32;
+
+    /// The same of four vectors, bit for bit.
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        four.map(|one| unsafe { one.sum() })
+    }
 
     /// `LANES` f32 from a pointer to as many.
     unsafe fn f32(from: *const f32) -> Self;
@@ -125,16 +137,16 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     ///
     /// As there.
-    unsafe fn strip<E: Element>(job: &Job<f32, E>, place: Strip);
+    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip);
 }
 
 impl<V: Vector, E: Element> Kernel<E> for V {
     type X = f32;
     type Vector = V;
     type Sum = V;
-    const PACKED: bool = false;
     const LANES: usize = V::LANES;
     const TALLEST: usize = V::TALLEST;
+    const PANEL: usize = V::PANEL;
 
     #[inline(always)]
     unsafe fn zero() -> V {
@@ -152,6 +164,12 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     unsafe fn total(sum: V) -> f32 {
         // SAFETY: as above.
         unsafe { sum.sum() }
+    }
+
+    #[inline(always)]
+    unsafe fn totals(sums: [V; 4]) -> [f32; 4] {
+        // SAFETY: as above.
+        unsafe { V::sums(sums) }
     }
 
     #[inline(always)]
@@ -184,9 +202,9 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     }
 
     #[inline(always)]
-    unsafe fn strip(job: &Job<f32, E>, place: Strip) {
+    unsafe fn strip<const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
         // SAFETY: as above.
-        unsafe { V::strip(job, place) }
+        unsafe { V::strip::<E, PACKED>(job, place) }
     }
 }
 
@@ -221,7 +239,7 @@ pub(crate) enum Ahead {
 ///
 /// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn region<K: Kernel<E>, E>(
+pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
     job: &Job<K::X, E>,
     rows: Range<usize>,
     columns: Range<usize>,
@@ -250,7 +268,7 @@ pub(super) unsafe fn region<K: Kernel<E>, E>(
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe {
-                K::strip(
+                K::strip::<PACKED>(
                     job,
                     Strip {
                         row: place.start,
@@ -265,13 +283,20 @@ pub(super) unsafe fn region<K: Kernel<E>, E>(
     }
 }
 
-/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
+/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time. Rows of `x` come packed, strip
+/// by strip (see `pack`), with zeros up to a multiple of `LANES`; or row after row without gaps.
 ///
 /// # Safety
 ///
 /// That of [`Loops::region`](super::Loops::region), with the instructions of `V`; and `place.height == HEIGHT`.
 #[inline(always)]
-pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
+pub(super) unsafe fn strip<
+    K: Kernel<E>,
+    E,
+    const PACKED: bool,
+    const HEIGHT: usize,
+    const WIDTH: usize,
+>(
     job: &Job<K::X, E>,
     place: Strip,
 ) {
@@ -288,16 +313,16 @@ pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: us
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
             match lines {
-                2 => tile::<K, E, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
-                1 => tile::<K, E, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
-                _ => tile::<K, E, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
+                2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
+                1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
+                _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
             }
         }
         column += WIDTH;
     }
     while column < end {
         // SAFETY: as above.
-        unsafe { tile::<K, E, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
+        unsafe { tile::<K, E, PACKED, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
         column += 1;
     }
 }
@@ -309,7 +334,14 @@ pub(super) unsafe fn strip<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: us
 ///
 /// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
 #[inline(always)]
-unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const HALVES: usize>(
+unsafe fn tile<
+    K: Kernel<E>,
+    E,
+    const PACKED: bool,
+    const HEIGHT: usize,
+    const WIDTH: usize,
+    const HALVES: usize,
+>(
     job: &Job<K::X, E>,
     row: usize,
     column: usize,
@@ -318,7 +350,7 @@ unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const H
     const LINE: usize = 64;
     let k = job.size.k;
     // Elements from one row of `x` to the next, and from one vector of a row to the next.
-    let (next_row, next_step, start) = match K::PACKED {
+    let (next_row, next_step, start) = match PACKED {
         true => (
             K::LANES,
             HEIGHT * K::LANES,
@@ -358,7 +390,7 @@ unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const H
                 let w = K::weight_part(weight.add(j * k + at), k - at);
                 for i in 0..HEIGHT {
                     let x = x.add(i * next_row);
-                    let x = match K::PACKED {
+                    let x = match PACKED {
                         true => K::x(x),
                         false => K::x_part(x, k - at),
                     };
@@ -369,8 +401,15 @@ unsafe fn tile<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize, const H
 
         let y = job.y.add(row * job.size.n + column);
         for i in 0..HEIGHT {
-            for j in 0..WIDTH {
-                y.add(i * job.size.n + j).write(K::total(sums[i][j]));
+            let y = y.add(i * job.size.n);
+            let (fours, rest) = sums[i].as_chunks::<4>();
+            for (j, &four) in fours.iter().enumerate() {
+                y.add(4 * j)
+                    .cast::<[f32; 4]>()
+                    .write_unaligned(K::totals(four));
+            }
+            for (j, &sum) in rest.iter().enumerate() {
+                y.add(4 * fours.len() + j).write(K::total(sum));
             }
         }
     }

@@ -2,17 +2,30 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod amx;
+
 use half::{bf16, f16};
 use outsize_kernels::{Compute, Isa, Weight};
 
-/// The sets to test here; says which are left out.
+/// The sets to test here; says which are left out. AMX is emulated where it is not.
 pub fn available() -> impl Iterator<Item = Isa> {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    amx::provide();
     Isa::ALL.into_iter().filter(|isa| {
         if !isa.is_available() {
             eprintln!("SKIPPED: this processor does not have {isa:?}");
         }
         isa.is_available()
     })
+}
+
+/// Whether AMX is emulated, which is slow.
+pub fn amx_is_emulated() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::provide() == amx::Amx::Emulation;
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    false
 }
 
 /// Both ways to multiply.

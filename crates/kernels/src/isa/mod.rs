@@ -1,5 +1,8 @@
 //! Which vector instructions this processor has.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
+
 use std::sync::OnceLock;
 
 /// A set of vector instructions for which this crate has code.
@@ -17,11 +20,19 @@ pub enum Isa {
     /// The same with products of pairs of bf16, for [`Compute::Bf16`](crate::Compute::Bf16): Intel's servers since 2020
     /// and 2023, AMD processors since Zen 4.
     Avx512Bf16,
+    /// The same with products of whole tiles of bf16: Intel's servers since 2023. Linux is asked for permission.
+    AmxBf16,
 }
 
 impl Isa {
     /// All sets, narrowest first.
-    pub const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+    pub const ALL: [Isa; 5] = [
+        Isa::Portable,
+        Isa::Avx2,
+        Isa::Avx512,
+        Isa::Avx512Bf16,
+        Isa::AmxBf16,
+    ];
 
     /// Its name, as processors are said to have it.
     pub fn name(self) -> &'static str {
@@ -32,6 +43,7 @@ impl Isa {
             Isa::Avx2 => "AVX2",
             Isa::Avx512 => "AVX-512",
             Isa::Avx512Bf16 => "AVX-512 with bf16",
+            Isa::AmxBf16 => "AMX with bf16",
         }
     }
 
@@ -64,9 +76,22 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => Isa::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxBf16 => Isa::Avx512Bf16.is_available() && amx::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => false,
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => false,
         }
+    }
+
+    /// Takes AMX for available whatever the processor says, so that tests can run its loops on an emulation.
+    ///
+    /// # Safety
+    ///
+    /// From now on something in this process carries AMX instructions out.
+    #[doc(hidden)]
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn assume_amx() {
+        amx::assume();
     }
 }
 

@@ -1,0 +1,210 @@
+//! Products of a few rows of activations, such as one token's: what counts is that weights come from memory as fast as it gives
+//! them.
+//!
+//! Each thread claims runs of the weight's rows, long ones first and short ones last, so that all end together; within a run
+//! weights are fetched in the order they lie in memory. Activations are packed, so that a strip of them stands in the first
+//! levels of the cache without conflicts.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::pack::{self, Packed, Scratch};
+use super::tile::{Ahead, Kernel, Strip};
+use super::{Job, Size};
+
+/// Products of fewer rows of activations than this are computed here.
+pub(super) const ROWS: usize = 16;
+
+/// Rows of a strip if there are several. Two strips of four rows pass the same few rows of weights one after the other;
+/// one of eight would read twice as many activations for each weight from the second-level cache, which has its
+/// hands full with what comes from memory.
+const HEIGHT: usize = 4;
+
+/// A run is at least this many bytes of weights, about 4 µs of memory bandwidth …
+const MIN_WEIGHT_BYTES: usize = 64 << 10;
+
+/// … or makes at least this many multiply-adds, about as long in compute.
+const MIN_PRODUCTS: usize = 256 << 10;
+
+/// The strips that `m` rows are cut into, if a kernel takes up to `tallest`.
+#[inline(always)]
+fn strips(m: usize, tallest: usize) -> impl Iterator<Item = Range<usize>> {
+    pack::strips(0..m, if m <= tallest { tallest } else { HEIGHT })
+}
+
+/// `x [m, k]` as kernel `K` reads it.
+pub(super) fn packed<K: Kernel<E>, E>(x: &[f32], size: Size) -> Scratch<K::X>
+where
+    K::X: Packed,
+{
+    pack::packed(x, size, strips(size.m, K::TALLEST), K::LANES)
+}
+
+/// Computes `y[.., columns]` from packed activations.
+///
+/// # Safety
+///
+/// That of [`Loops::run`](super::Loops::run), with the instructions of `K`.
+#[inline(always)]
+pub(super) unsafe fn run<K: Kernel<E>, E>(job: &Job<K::X, E>, columns: Range<usize>) {
+    let Size { m, k, .. } = job.size;
+    let several = m > K::TALLEST;
+    let panel = if several { K::PANEL } else { columns.len() };
+    let mut start = columns.start;
+    while start < columns.end {
+        let end = columns.end.min(start.saturating_add(panel));
+        for (strip, rows) in strips(m, K::TALLEST).enumerate() {
+            // Two strips fetch half of the next panel each, or rather as much as they read; one fetches all.
+            let ahead = match (several, strip) {
+                (false, _) => Ahead::NextTile,
+                (true, 0) => Ahead::Half(end * k),
+                (true, 1) => Ahead::Half(end * k + (end - start) * k / 2),
+                _ => Ahead::Nothing,
+            };
+            let place = Strip {
+                row: rows.start,
+                height: rows.len(),
+                columns: start..end,
+                ahead,
+            };
+            // SAFETY: the caller's promises, for rows and columns within its own.
+            unsafe { K::strip::<true>(job, place) };
+        }
+        start = end;
+    }
+}
+
+/// What a run of rows of weights is a multiple of, for `m` rows of activations: the tiles' widths, see `Kernel::strip`.
+pub(super) fn unit(m: usize) -> usize {
+    match m {
+        1 => 8,
+        2 => 24,
+        _ => 12,
+    }
+}
+
+/// The rows of a weight, claimed by threads run by run.
+pub(super) struct Claims {
+    next: AtomicUsize,
+    rows: usize,
+    /// A run is a multiple of so many rows: what tiles take side by side.
+    unit: usize,
+    /// Rows of the shortest run, but for the last.
+    least: usize,
+    /// What is left is claimed in so many parts.
+    parts: usize,
+}
+
+impl Claims {
+    /// For weights of `element` bytes and up to `threads`, in multiples of `unit` rows.
+    pub(super) fn new(
+        Size { m, n, k }: Size,
+        element: usize,
+        threads: usize,
+        unit: usize,
+    ) -> Claims {
+        let by_bytes = MIN_WEIGHT_BYTES.div_ceil(k.saturating_mul(element).max(1));
+        let by_products = MIN_PRODUCTS.div_ceil(k.saturating_mul(m).max(1));
+        Claims {
+            next: AtomicUsize::new(0),
+            rows: n,
+            unit,
+            least: by_bytes.min(by_products).next_multiple_of(unit),
+            parts: threads.saturating_mul(2),
+        }
+    }
+
+    /// Whether there is more than one run.
+    pub(super) fn are_many(&self) -> bool {
+        self.parts > 2 && self.rows > self.least
+    }
+
+    /// The next run, for this thread alone.
+    pub(super) fn claim(&self) -> Option<Range<usize>> {
+        let claimed = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
+                let run = self.run(start);
+                (!run.is_empty()).then_some(run.end)
+            });
+        Some(self.run(claimed.ok()?))
+    }
+
+    /// The run that begins with row `start`.
+    fn run(&self, start: usize) -> Range<usize> {
+        let left = self.rows - start;
+        let len = (left / self.parts)
+            .next_multiple_of(self.unit)
+            .max(self.least)
+            .min(left);
+        start..start + len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn runs(size: Size, element: usize, threads: usize) -> Vec<Range<usize>> {
+        let claims = Claims::new(size, element, threads, unit(size.m));
+        std::iter::from_fn(|| claims.claim()).collect()
+    }
+
+    proptest! {
+        /// The promise that sharing rests on: every row is in exactly one run.
+        #[test]
+        fn runs_cover_the_rows_once(
+            m in 1usize..16, n in 0usize..70_000, k in 0usize..9000, element in 1usize..=4, threads in 1usize..70,
+        ) {
+            let mut end = 0;
+            for run in runs(Size { m, n, k }, element, threads) {
+                prop_assert_eq!(run.start, end);
+                prop_assert!(!run.is_empty());
+                end = run.end;
+            }
+            prop_assert_eq!(end, n);
+        }
+    }
+
+    #[test]
+    fn runs_are_long_at_first_and_short_at_last() {
+        let lengths: Vec<usize> = runs(
+            Size {
+                m: 1,
+                n: 2048,
+                k: 2048,
+            },
+            2,
+            2,
+        )
+        .into_iter()
+        .map(|run| run.len())
+        .collect();
+        assert_eq!(lengths[0], 512);
+        assert!(lengths.is_sorted_by(|a, b| a >= b), "{lengths:?}");
+        assert!(lengths.last() <= Some(&16), "{lengths:?}");
+    }
+
+    #[test]
+    fn small_products_are_not_shared() {
+        let many = |m, n| Claims::new(Size { m, n, k: 512 }, 2, 8, unit(m)).are_many();
+        assert!(!many(1, 64));
+        assert!(many(1, 640));
+        assert!(!many(15, 24));
+        assert!(
+            !Claims::new(
+                Size {
+                    m: 1,
+                    n: 9999,
+                    k: 999
+                },
+                2,
+                1,
+                8
+            )
+            .are_many()
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! AMX, on hardware or on an emulation of it (which, the tests say): that it is what runs, how exact it is, and what it makes of numbers
+//! that are hard for it. What all sets promise is tested with them, in `product.rs` and `contract.rs`.
+
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+mod common;
+
+use common::amx::{Amx, emulated, provide};
+use common::{Dtype, Stored, bits, reference, values};
+use half::bf16;
+use outsize_kernels::product::{Size, linear_into_with};
+use outsize_kernels::{Compute, Isa};
+
+fn product(isa: Isa, compute: Compute, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
+    let mut y = vec![f32::NAN; size.m * size.n];
+    linear_into_with(isa, compute, x, stored.weight(), size, &mut y);
+    y
+}
+
+/// Without this, a product that took other loops would pass all else.
+#[test]
+fn tiles_are_what_multiplies() {
+    let amx = provide();
+    if amx == Amx::None {
+        return;
+    }
+    let size = Size {
+        m: 40,
+        n: 70,
+        k: 100,
+    };
+    let x = values(size.m * size.k, 1);
+    let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, 2));
+    for (compute, parts) in [(Compute::F32, 3), (Compute::Bf16, 1)] {
+        let before = emulated();
+        product(Isa::AmxBf16, compute, &x, &stored, size);
+        // Of sixteen rows of the weight, four steps and sixteen rows of activations each. (Other tests may run meanwhile.)
+        let least = 5 * 4 * 3 * parts;
+        if amx == Amx::Emulation {
+            let ran = emulated() - before;
+            assert!(ran >= least, "{compute:?}: {ran} instructions");
+        }
+    }
+}
+
+/// Root of the mean square of errors, each relative to the sum of the magnitudes of its products.
+fn error(y: &[f32], x: &[f32], weight: &[f32], size: Size) -> f64 {
+    let sizes = [size.m, size.n, size.k];
+    let (want, allowed) = reference(x, weight, sizes);
+    let per_magnitude = (size.k as f64 / 4.0 + 4.0) * 2f64.powi(-23);
+    let square = |((&y, want), allowed): ((&f32, f64), f64)| {
+        ((f64::from(y) - want) / (allowed / per_magnitude)).powi(2)
+    };
+    let sum: f64 = y.iter().zip(want).zip(allowed).map(square).sum();
+    (sum / y.len() as f64).sqrt()
+}
+
+/// Three parts are as exact as fused multiply-adds, and two would not be.
+#[test]
+fn three_parts_err_like_multiply_adds() {
+    if provide() == Amx::None {
+        return;
+    }
+    for k in [64, 256, 2048, 5632] {
+        let size = Size { m: 16, n: 32, k };
+        let x = values(size.m * k, 3);
+        let stored = Stored::new(Dtype::Bf16, &values(size.n * k, 4));
+        let weight = stored.values();
+        let of = |isa, x: &[f32]| product(isa, Compute::F32, x, &stored, size);
+        let fused = error(&of(Isa::Avx512, &x), &x, &weight, size);
+        let tiles = error(&of(Isa::AmxBf16, &x), &x, &weight, size);
+        // What two parts hold of an activation: its nearest bf16, and the nearest to the rest.
+        let two: Vec<f32> = x
+            .iter()
+            .map(|&x| {
+                let first = bf16::from_f32(x).to_f32();
+                first + bf16::from_f32(x - first).to_f32()
+            })
+            .collect();
+        let halves = error(&of(Isa::Avx512, &two), &x, &weight, size);
+        println!(
+            "k {k}: multiply-adds {fused:.1e}, three parts {tiles:.1e}, two parts {halves:.1e}"
+        );
+        assert!(tiles < 3.0 * fused, "k {k}: {tiles:e} beside {fused:e}");
+        assert!(halves > 4.0 * fused, "k {k}: {halves:e} beside {fused:e}");
+    }
+}
+
+/// Of each magnitude that a number can have: what is below the normal ones may count as zero, and nothing else is lost.
+#[test]
+fn every_magnitude_keeps_its_bits() {
+    if provide() == Amx::None {
+        return;
+    }
+    let weight = [1.0f32, -1.5, 0.0078125, 3.0e38, 1.0e-38];
+    let stored = Stored::new(Dtype::Bf16, &weight);
+    let weight = stored.values();
+    for exponent in 0..255u32 {
+        for mantissa in [0, 1, 0x7f_ffff, 0x40_0001, 0x00_ff00, 0x2a_aaaa] {
+            let x = [f32::from_bits(exponent << 23 | mantissa)];
+            let size = Size { m: 1, n: 5, k: 1 };
+            let y = product(Isa::AmxBf16, Compute::F32, &x, &stored, size);
+            for (&y, &w) in y.iter().zip(&weight) {
+                let want = f64::from(x[0]) * f64::from(w);
+                let least = f64::from(f32::MIN_POSITIVE);
+                // A weight or a part that is lost, a product or two, and two roundings of sums of parts.
+                let lost = least * f64::from(w.abs().max(x[0].abs())) + 3.0 * least;
+                let allowed = lost + 2f64.powi(-23) * want.abs();
+                match want.abs() >= f64::from(f32::MAX) {
+                    true => assert!(y.abs() >= f32::MAX, "{} * {w}: {y}", x[0]),
+                    false => assert!(
+                        (f64::from(y) - want).abs() <= allowed,
+                        "{} * {w}: {y} for {want}",
+                        x[0]
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// What is not finite, or is not in the end, comes out as with multiply-adds, in every output and beside every other.
+#[test]
+fn what_is_not_finite_is_as_with_multiply_adds() {
+    if provide() == Amx::None {
+        return;
+    }
+    let size = Size {
+        m: 33,
+        n: 35,
+        k: 67,
+    };
+    let specials = [
+        f32::NAN,
+        // A NaN whose upper half alone would be infinite.
+        f32::from_bits(0x7f80_0001),
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        0.0,
+        -0.0,
+        f32::MAX,
+    ];
+    for seed in 0..6 {
+        let (mut x, mut weight) = (
+            values(size.m * size.k, seed),
+            values(size.n * size.k, seed + 1),
+        );
+        for (index, &special) in specials.iter().enumerate() {
+            x[(index * 311 + seed as usize * 97) % (size.m * size.k)] = special;
+            weight[(index * 613 + seed as usize * 41) % (size.n * size.k)] = special;
+        }
+        let stored = Stored::new(Dtype::Bf16, &weight);
+        let tiles = product(Isa::AmxBf16, Compute::F32, &x, &stored, size);
+        let fused = product(Isa::Avx512, Compute::F32, &x, &stored, size);
+        let mut not_finite = 0;
+        for (index, (tiles, fused)) in tiles.into_iter().zip(fused).enumerate() {
+            not_finite += usize::from(!fused.is_finite());
+            let alike = match fused.is_finite() {
+                true => tiles.is_finite(),
+                false => bits(&[tiles]) == bits(&[fused]),
+            };
+            assert!(alike, "seed {seed}, output {index}: {tiles} for {fused}");
+        }
+        assert!(not_finite > size.n, "seed {seed}: only {not_finite}");
+    }
+}
