@@ -171,7 +171,7 @@ fn peak(isa: Isa) -> f64 {
     let operations = |isa: Isa| match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::detected` found these instructions.
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::avx512(ROUNDS) },
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => unsafe { x86::avx512(ROUNDS) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { x86::avx2(ROUNDS) },

@@ -26,7 +26,8 @@
 //!
 //! It holds by construction: each output has one vector accumulator which takes `k` in order, one multiply-add per
 //! vector, the last one padded with zeros; at the end the lanes are added in one fixed tree. Blocking only chooses which
-//! outputs are computed side by side.
+//! outputs are computed side by side. [`Isa::AmxBf16`] multiplies bf16 weights in tiles instead, whose instructions add in one order of
+//! their own, for one row of activations as for many.
 //!
 //! # Accuracy
 //!
@@ -35,8 +36,12 @@
 //! underflow: a lane makes at most `k / 4` multiply-adds, of at most two roundings of `2⁻²⁴` each, and the tree at most
 //! four additions.
 //!
+//! With weights in bf16 and [`Isa::AmxBf16`], activations are cut into three parts of bf16 which add up to them exactly, so that the same bound
+//! holds; `k / 32 · 3 + 16` roundings take its place. Numbers below the least normal one, given or made, count as zero there.
+//! What is not finite comes out as with multiply-adds.
+//!
 //! Under [`Compute::Bf16`] activations are rounded to bf16 first, and the same holds for what they are rounded to. With weights in bf16
-//! and [`Isa::Avx512Bf16`], pairs of products are added in one instruction, which takes subnormal numbers for zero.
+//! and [`Isa::Avx512Bf16`] or [`Isa::AmxBf16`], pairs of products are added in one instruction, which takes subnormal numbers for zero.
 
 pub mod attention;
 pub mod cast;

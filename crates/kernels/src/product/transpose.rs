@@ -64,7 +64,10 @@ mod tests {
             std::array::from_fn(|row| std::array::from_fn(|lane| (16 * row + lane) as i32));
         // SAFETY: the processor has AVX-512, and arrays of sixteen i32 are as large as its vectors.
         let columns: [[i32; 16]; 16] = unsafe {
-            std::mem::transmute(transposed(std::mem::transmute::<_, [__m512i; 16]>(rows)))
+            std::mem::transmute(transposed(std::mem::transmute::<
+                [[i32; 16]; 16],
+                [__m512i; 16],
+            >(rows)))
         };
         for (row, values) in rows.iter().enumerate() {
             for (lane, &value) in values.iter().enumerate() {

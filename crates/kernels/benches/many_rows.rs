@@ -1,0 +1,109 @@
+//! How near products of several and of many rows come to what the cores compute on registers alone.
+//!
+//! ```text
+//! cargo bench -p outsize-kernels --bench many_rows             # every shape
+//! cargo bench -p outsize-kernels --bench many_rows -- --quick  # two of them
+//! ```
+//!
+//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are (`f32`) and rounded (`bf16`). Each product
+//! takes the next of several copies of its weight, so that it comes from memory. Both take turns; medians are shown. Beside each row
+//! stands the limit, measured in the same second: fused multiply-adds for f32 and products of pairs of bf16 for bf16; where there
+//! is AMX its products for bf16, and a third of them for f32, which takes three.
+
+mod peaks;
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use half::bf16;
+use outsize_kernels::product::{Size, linear_into};
+use outsize_kernels::{Compute, Isa, Weight};
+use peaks::Peaks;
+
+/// `[out, in]` of the weights.
+const SHAPES: [[usize; 2]; 4] = [[2048, 2048], [5632, 2048], [2048, 5632], [256, 2048]];
+
+/// Rows of activations: tokens.
+const TOKENS: [usize; 5] = [8, 16, 32, 128, 512];
+
+/// All copies of a weight together take at least this many bytes.
+const WORKING_SET: usize = 128_000_000;
+
+/// How long each row takes, in seconds, and how often it is repeated at least.
+const SECONDS: f64 = 0.5;
+const LEAST: usize = 5;
+
+fn main() {
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let shapes = if quick { &SHAPES[..2] } else { &SHAPES[..] };
+    println!(
+        "{}, {} threads",
+        Isa::detected().name(),
+        rayon::current_num_threads()
+    );
+    println!();
+    println!("weight        tokens |   f32 ms  GFLOP/s  share of    |  bf16 ms  GFLOP/s  share of");
+    for &[n, k] in shapes {
+        let weights = copies(n, k);
+        let mut turn = weights.iter().cycle();
+        for m in TOKENS {
+            let (x, mut y) = (values(m * k), vec![0.0; m * n]);
+            let mut product = |compute| {
+                let weight = turn.next().expect("a cycle goes on");
+                let start = Instant::now();
+                linear_into(
+                    compute,
+                    black_box(&x),
+                    Weight::Bf16(weight),
+                    Size { m, n, k },
+                    &mut y,
+                );
+                black_box(&mut y);
+                start.elapsed().as_secs_f64()
+            };
+            let (mut exact, mut rounded) = (vec![], vec![]);
+            let start = Instant::now();
+            let before = Peaks::measure();
+            while exact.len() < LEAST || start.elapsed().as_secs_f64() < SECONDS {
+                exact.push(product(Compute::F32));
+                rounded.push(product(Compute::Bf16));
+            }
+            let after = Peaks::measure();
+            print!("{:<13} {m:>6} |", format!("[{n}, {k}]"));
+            for (is_rounded, times) in [(false, exact), (true, rounded)] {
+                let seconds = median(times);
+                let rate = (2 * m * n * k) as f64 / seconds / 1e9;
+                let (limit, name) = before.limit(is_rounded);
+                let limit = limit.max(after.limit(is_rounded).0);
+                print!(
+                    " {:>8.3} {rate:>8.0} {:>4.0}% {name} {limit:<4.0}",
+                    seconds * 1e3,
+                    100.0 * rate / limit
+                );
+                print!("{}", if is_rounded { "\n" } else { " |" });
+            }
+        }
+    }
+}
+
+/// Enough copies of one weight to fill the working set; an odd number, so that the contenders do not keep to their own ones.
+fn copies(n: usize, k: usize) -> Vec<Vec<bf16>> {
+    let weight: Vec<bf16> = values(n * k).into_iter().map(bf16::from_f32).collect();
+    let number = WORKING_SET.div_ceil(n * k * size_of::<bf16>()) | 1;
+    vec![weight; number]
+}
+
+/// Numbers between -1 and 1, the same each time.
+fn values(count: usize) -> Vec<f32> {
+    let mut state = 1u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
