@@ -39,7 +39,7 @@ const PASSES: [(usize, Compute); 8] = [
     (16, Compute::Bf16),
 ];
 
-/// Prints how long passes take, and batch 1 by shape. `peak` is in GFLOP/s.
+/// Prints how long passes take, and those of one and eight texts by shape. `peak` is in GFLOP/s.
 pub fn passes(quick: bool, peak: f64) {
     let layers = if quick { LAYERS / 4 } else { LAYERS };
     let rounds = if quick { 7 } else { 25 };
@@ -53,7 +53,7 @@ pub fn passes(quick: bool, peak: f64) {
 
     let mut reads = vec![];
     let mut times = vec![vec![]; PASSES.len()];
-    let mut by_shape = BTreeMap::<_, Vec<f64>>::new();
+    let mut by_shape = BTreeMap::<_, (Vec<f64>, Vec<f64>)>::new();
     for _ in 0..rounds {
         reads.push(seconds(|| weights.read()));
         for (times, (batch, compute)) in times.iter_mut().zip(PASSES) {
@@ -72,9 +72,12 @@ pub fn passes(quick: bool, peak: f64) {
                         &mut y[..m * n],
                     )
                 });
-                if (batch, compute) == (1, Compute::F32) {
-                    by_shape.entry([out, width]).or_default().push(time);
+                match (batch, compute) {
+                    (1, Compute::F32) => &mut by_shape.entry([out, width]).or_default().0,
+                    (8, Compute::F32) => &mut by_shape.entry([out, width]).or_default().1,
+                    _ => continue,
                 }
+                .push(time);
             }
             times.push(began.elapsed().as_secs_f64());
         }
@@ -107,14 +110,17 @@ pub fn passes(quick: bool, peak: f64) {
         );
     }
     println!();
-    println!("batch 1 by weight |      time    GB/s  share");
-    for (shape, times) in by_shape {
+    println!("weight        | batch 1:  time    GB/s  share | batch 8:  time GFLOP/s  share");
+    for (shape, (one, eight)) in by_shape {
+        let operations = (8 * bytes(shape)) as f64 / median(eight.clone()) / 1e9;
         println!(
-            "{:<17} | {:>6.3} ms {:>7.1} {:>5.0}%",
+            "{:<13} | {:>11.3} ms {:>7.1} {:>5.0}% | {:>11.3} ms {operations:>7.0} {:>5.0}%",
             format!("{shape:?}"),
-            1e3 * median(times.clone()),
-            speed(&times, bytes(shape)),
-            100.0 * speed(&times, bytes(shape)) / speed(&reads, total),
+            1e3 * median(one.clone()),
+            speed(&one, bytes(shape)),
+            100.0 * speed(&one, bytes(shape)) / speed(&reads, total),
+            1e3 * median(eight),
+            100.0 * operations / peak,
         );
     }
 }
