@@ -10,6 +10,9 @@ const VALUE_BYTES: u64 = 4;
 /// What Burn's matrix product keeps for each thread, once and for good: a buffer of the size of its second-level cache.
 const PRODUCT_BYTES_PER_THREAD: u64 = 2 << 20;
 
+/// Products of up to so many rows of activations pack them: see `outsize_kernels::product`.
+const SKINNY_ROWS: u64 = 15;
+
 impl ModelConfig {
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
     /// each text, wherever in such a cache it ends. Counted with it are the logits asked for, the scratch space of matrix
@@ -72,7 +75,10 @@ impl ModelConfig {
         let mlp = rows * (hidden + 3 * inner);
         // The last norm's input squared and its output; a tiled product and its copy.
         let head = positions * (2 * hidden + 2 * self.vocab_size as u64);
-        let values = base + project.max(attend).max(output).max(mlp).max(head);
+        // Products of few rows keep them packed: the widest, padded to vectors.
+        let widest = hidden.max(inner).max(queries);
+        let packed = rows.min(SKINNY_ROWS) * widest.next_multiple_of(16);
+        let values = base + project.max(attend).max(output).max(mlp).max(head) + packed;
         values
             .saturating_mul(VALUE_BYTES)
             .saturating_add(threads * PRODUCT_BYTES_PER_THREAD)
