@@ -23,6 +23,9 @@ use crate::cast;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
+/// Elements of a row that are converted at once, a multiple of the lanes of every vector.
+const PIECE: usize = 512;
+
 /// What packing takes at least, in elements, to be worth sharing among threads.
 const SHARED: usize = 128 << 10;
 
@@ -92,23 +95,25 @@ pub(super) trait Packed: Copy + Default + Send + 'static {
     /// Where the memory for packed ones is kept.
     const HOME: &'static LocalKey<Cell<Vec<Self>>>;
 
-    /// Makes as many of them.
-    fn from_f32(from: &[f32], to: &mut [Self]);
+    /// Makes as many of them, in `buffer` if they have to be made.
+    fn from_f32<'a>(from: &'a [f32], buffer: &'a mut [Self; PIECE]) -> &'a [Self];
 }
 
 impl Packed for f32 {
     const HOME: &'static LocalKey<Cell<Vec<f32>>> = &STRIPS;
 
-    fn from_f32(from: &[f32], to: &mut [f32]) {
-        to.copy_from_slice(from);
+    fn from_f32<'a>(from: &'a [f32], _buffer: &'a mut [f32; PIECE]) -> &'a [f32] {
+        from
     }
 }
 
 impl Packed for bf16 {
     const HOME: &'static LocalKey<Cell<Vec<bf16>>> = &PACKED;
 
-    fn from_f32(from: &[f32], to: &mut [bf16]) {
-        cast::f32_to_bf16(from, to);
+    fn from_f32<'a>(from: &'a [f32], buffer: &'a mut [bf16; PIECE]) -> &'a [bf16] {
+        let made = &mut buffer[..from.len()];
+        cast::f32_to_bf16(from, made);
+        made
     }
 }
 
@@ -137,6 +142,26 @@ pub(super) fn strips(rows: Range<usize>, tallest: usize) -> impl Iterator<Item =
     })
 }
 
+/// Copies the lanes there are, and zeros for the others.
+fn put<X: Packed>(from: &[X], to: &mut [X]) {
+    // Moves of a fixed size, where a copy of any size would be a call.
+    if let (Ok(from), Ok(to)) = (
+        <&[X; 16]>::try_from(from),
+        <&mut [X; 16]>::try_from(&mut *to),
+    ) {
+        *to = *from;
+    } else if let (Ok(from), Ok(to)) = (
+        <&[X; 32]>::try_from(from),
+        <&mut [X; 32]>::try_from(&mut *to),
+    ) {
+        *to = *from;
+    } else {
+        let (to, rest) = to.split_at_mut(from.len());
+        to.copy_from_slice(from);
+        rest.fill(X::default());
+    }
+}
+
 /// Writes `x [m, k]` to the beginning of `packed`, for strips that cover all rows in order and vectors of `lanes` elements.
 fn pack<X: Packed>(
     x: &[f32],
@@ -150,12 +175,15 @@ fn pack<X: Packed>(
     }
     let fill = |(strip, place): (Range<usize>, &mut [X])| {
         let height = strip.len();
+        let mut buffer = [X::default(); PIECE];
         for (i, row) in x[strip.start * k..strip.end * k].chunks(k).enumerate() {
-            for (step, from) in row.chunks(lanes).enumerate() {
-                let to = &mut place[(step * height + i) * lanes..][..lanes];
-                let (to, rest) = to.split_at_mut(from.len());
-                X::from_f32(from, to);
-                rest.fill(X::default());
+            for (piece, from) in row.chunks(PIECE).enumerate() {
+                let first = piece * (PIECE / lanes);
+                let made = X::from_f32(from, &mut buffer);
+                for (step, from) in made.chunks(lanes).enumerate() {
+                    let to = &mut place[((first + step) * height + i) * lanes..][..lanes];
+                    put(from, to);
+                }
             }
         }
     };

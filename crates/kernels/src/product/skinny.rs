@@ -23,8 +23,8 @@ const HEIGHT: usize = 4;
 /// A run is at least this many bytes of weights, about 4 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
 
-/// … or makes at least this many multiply-adds, about as long in compute.
-const MIN_PRODUCTS: usize = 256 << 10;
+/// … or makes at least this many multiply-adds, about half as long in compute.
+const MIN_PRODUCTS: usize = 128 << 10;
 
 /// The strips that `m` rows are cut into, if a kernel takes up to `tallest`.
 #[inline(always)]

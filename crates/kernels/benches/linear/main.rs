@@ -15,6 +15,12 @@
 //! - `peak`: fused multiply-adds on registers on all threads, counted as two operations each.
 //! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`, Flex's own product of
 //!   bf16.
+//!
+//! Before that, a whole model: all its products one after the other, 2 GB of weights in large pages, as a pass of so many
+//! texts side by side asks for them. Passes of all kinds take turns, and with them a plain read of the same memory; `share`
+//! is the median of their quotients.
+
+mod model;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -52,6 +58,7 @@ fn main() {
         Isa::detected(),
         memory.speed(9)
     );
+    model::passes(quick, peak);
     println!();
     println!(
         "weight        tokens |      time    GB/s  memory  share | GFLOP/s  share |   rounded         |     cast          |     bf16"
