@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// The longest unit, in bytes: a sum of a few of them and some blocks does not overflow.
 const LONGEST: u64 = (isize::MAX / 4) as u64;
 
+/// The longest piece that goes through a reader's scratch memory, in bytes: each reader has as much.
+pub(crate) const STAGED_PIECE: usize = 1 << 20;
+
 /// Number of a unit in the list given to [`crate::Stream::start`].
 pub type UnitId = usize;
 
@@ -83,14 +86,29 @@ impl Unit {
         self.payload().end.div_ceil(BLOCK) * BLOCK
     }
 
-    /// In how many pieces of `piece` bytes the unit is read.
+    /// In how many pieces of at most `piece` bytes the unit is read.
     pub(crate) fn pieces(&self, piece: usize) -> usize {
-        if self.len == 0 {
-            0
-        } else if self.is_staged() {
-            (self.len as usize).div_ceil(piece)
+        self.to_read().div_ceil(self.piece(piece))
+    }
+
+    /// The length of each piece but the last, if they are of at most `piece` bytes: whole blocks, and about
+    /// as many in each. A small rest would cost a disk as much as half a megabyte.
+    pub(crate) fn piece(&self, piece: usize) -> usize {
+        let most = if self.is_staged() {
+            piece.min(STAGED_PIECE)
         } else {
-            self.block_len().div_ceil(piece)
+            piece
+        };
+        let count = self.to_read().div_ceil(most).max(1);
+        self.to_read().div_ceil(count).max(1).next_multiple_of(BLOCK)
+    }
+
+    /// Bytes to read: of the file if they are staged, else to fill the block.
+    fn to_read(&self) -> usize {
+        if self.len == 0 || self.is_staged() {
+            self.len as usize
+        } else {
+            self.block_len()
         }
     }
 
