@@ -100,7 +100,10 @@ impl Unit {
             piece
         };
         let count = self.to_read().div_ceil(most).max(1);
-        self.to_read().div_ceil(count).max(1).next_multiple_of(BLOCK)
+        self.to_read()
+            .div_ceil(count)
+            .max(1)
+            .next_multiple_of(BLOCK)
     }
 
     /// Bytes to read: of the file if they are staged, else to fill the block.
