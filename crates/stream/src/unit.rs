@@ -138,3 +138,44 @@ impl fmt::Debug for Convert {
         write!(f, "Convert({} -> {} bytes)", self.from, self.to)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Pieces cover the unit, are no longer than allowed, and about equal.
+        #[test]
+        fn pieces_are_about_equal(
+            offset in 0u64..3 * BLOCK as u64,
+            len in 0u64..40 << 20,
+            align in prop::sample::select(vec![1, 64, BLOCK]),
+            blocks in 1usize..2000,
+        ) {
+            let unit = Unit {
+                name: "a unit".into(),
+                source: 0,
+                offset,
+                len,
+                align,
+                convert: None,
+                keep: false,
+            };
+            let most = blocks * BLOCK;
+            let (count, piece) = (unit.pieces(most), unit.piece(most));
+            prop_assert!(piece.is_multiple_of(BLOCK) && piece <= most);
+            prop_assert!(!unit.is_staged() || piece <= STAGED_PIECE);
+            let all = unit.to_read();
+            prop_assert!(count * piece >= all);
+            prop_assert!(count == 0 || (count - 1) * piece < all);
+            // No more of them than need be, and none that is a small rest: each gives up less than a block to others.
+            let allowed = if unit.is_staged() { most.min(STAGED_PIECE) } else { most };
+            prop_assert_eq!(count, all.div_ceil(allowed));
+            if count > 0 {
+                let last = all - (count - 1) * piece;
+                prop_assert!(last + count * BLOCK > piece, "{} of {}, the last {}", count, piece, last);
+            }
+        }
+    }
+}
