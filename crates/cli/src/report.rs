@@ -58,6 +58,12 @@ pub struct Report {
     pub disk_bytes_per_second: Option<f64>,
     /// Time that computing waited for weights while decoding.
     pub waiting_for_data_seconds: f64,
+    /// That, as a share of all the time of decoding: close to 1 where the disk is the limit and computing hides behind it.
+    pub waiting_for_data_share: Option<f64>,
+    /// Reads that were in flight on average while decoding.
+    pub reads_in_flight: Option<f64>,
+    /// Bytes of one read on average while decoding; none if nothing was read.
+    pub bytes_per_read: Option<f64>,
     /// Time that reading waited for memory while decoding.
     pub waiting_for_buffers_seconds: f64,
     /// The largest resident set of the process.
@@ -119,6 +125,7 @@ impl Report {
         } else {
             stats.bytes_read as f64 / outcome.prefill_seconds.max(1e-9)
         };
+        let share = |time: Duration| (decode > 0.0).then(|| time.as_secs_f64() / decode);
         let placement = pipeline.device_map().clone();
         let prediction = pipeline.prediction().clone();
         let measured = median(&outcome.token_seconds).filter(|seconds| *seconds > 0.0);
@@ -149,6 +156,9 @@ impl Report {
             link_utilisation: disk.map(|disk| link / disk),
             disk_bytes_per_second: disk,
             waiting_for_data_seconds: after.waiting_for_data.as_secs_f64(),
+            waiting_for_data_share: share(after.waiting_for_data),
+            reads_in_flight: share(after.reading),
+            bytes_per_read: (after.reads > 0).then(|| after.bytes_read as f64 / after.reads as f64),
             waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
             peak_rss_bytes: outsize::machine::peak_rss(),
             placement,

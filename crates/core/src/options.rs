@@ -1,6 +1,7 @@
 use crate::{Names, Planning};
 use burn::tensor::DType;
 use outsize_plan::{Access, Budget, Needs};
+use outsize_stream::BLOCK;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -39,7 +40,8 @@ pub struct Options {
     /// The paths of the parameters in the order in which a pass needs them, if it is known. The order of
     /// declaration is taken otherwise, and the true one is learned by the first pass.
     pub order: Option<Vec<String>>,
-    /// The largest tile of a parameter that is read by tiles, in bytes.
+    /// The largest tile of a parameter that is read by tiles, in bytes. With the rest of the blocks in which it begins and ends
+    /// it should be no longer than one read.
     pub tile_bytes: u64,
     /// Parameters of fewer bytes than this always stay in memory: reading them for each pass costs more time
     /// than they take memory.
@@ -48,7 +50,7 @@ pub struct Options {
     pub min_ring_bytes: u64,
     /// Reads in flight.
     pub readers: usize,
-    /// Size of one read in bytes.
+    /// The most bytes of one read.
     pub piece_bytes: usize,
     /// Do not complain about tensors that the module does not know.
     pub allow_extra: bool,
@@ -78,7 +80,7 @@ impl Default for Options {
             no_split: Vec::new(),
             access: HashMap::new(),
             order: None,
-            tile_bytes: 4 << 20,
+            tile_bytes: (4 << 20) - BLOCK as u64,
             small_tensor_bytes: 64 << 10,
             min_ring_bytes: 0,
             readers: stream.readers,

@@ -162,7 +162,10 @@ impl Registry {
             Access::Tiles => {
                 let row_bytes = stored.row_bytes();
                 let held = entry.held(stored, row_bytes);
-                let rows = (options.tile_bytes / held.max(1)).max(1) as usize;
+                let most = (options.tile_bytes / held.max(1)).max(1) as usize;
+                // About as many rows in each: a small last tile would cost as much as a large one.
+                let count = info.shape[0].div_ceil(most).max(1);
+                let rows = info.shape[0].div_ceil(count).max(1);
                 for start in (0..info.shape[0]).step_by(rows) {
                     let height = rows.min(info.shape[0] - start);
                     self.units.push(Unit {

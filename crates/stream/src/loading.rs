@@ -35,6 +35,7 @@ impl Seat {
             unit,
             piece,
             block: Some(block),
+            began: Instant::now(),
         })
     }
 
@@ -59,6 +60,7 @@ pub(crate) struct Job<'a> {
     pub(crate) piece: usize,
     /// Until it is finished.
     block: Option<Arc<Block>>,
+    began: Instant,
 }
 
 impl Job<'_> {
@@ -72,7 +74,11 @@ impl Job<'_> {
         // Before the unit is ready, or its block would seem to be held.
         self.block = None;
         let pool = &self.seat.pool;
-        pool.finish(&mut pool.lock(), self.unit, result);
+        let took = self.began.elapsed();
+        let mut state = pool.lock();
+        state.stats.reads += 1;
+        state.stats.reading += took;
+        pool.finish(&mut state, self.unit, result);
     }
 }
 
@@ -191,14 +197,14 @@ impl Pool {
         }
         // A long schedule repeats itself; one look at each unit is enough.
         let horizon = self.units.len() * 2 + 16;
-        let missing: Vec<_> = state
-            .schedule
-            .coming()
-            .take(horizon)
-            .filter(|(_, id)| state.slots[*id].is_absent())
-            .collect();
         let mut full = false;
-        for (distance, id) in missing {
+        for distance in 0..horizon {
+            let Some(id) = state.schedule.ahead(distance) else {
+                break;
+            };
+            if !state.slots[id].is_absent() {
+                continue;
+            }
             let unit = &self.units[id];
             // What is kept has memory of its own, the ring being full or not; what is larger than the
             // ring is only ever served from the overflow share.

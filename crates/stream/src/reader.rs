@@ -4,6 +4,7 @@ use crate::arena::Block;
 use crate::buffer::Buffer;
 use crate::loading::{Job, Seat};
 use crate::pool::Pool;
+use crate::unit::STAGED_PIECE;
 use crate::{BLOCK, Error, Unit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -42,9 +43,9 @@ fn reason(panic: &(dyn std::any::Any + Send)) -> String {
 pub(crate) struct Scratch(Option<Buffer>);
 
 impl Scratch {
-    /// Bytes that staging a piece of `piece` bytes takes.
+    /// Bytes that staging takes if pieces are of at most `piece` bytes.
     pub(crate) fn bytes(piece: usize) -> usize {
-        piece + 2 * BLOCK
+        piece.min(STAGED_PIECE) + 2 * BLOCK
     }
 
     /// Scratch memory for pieces of `piece` bytes, or none if no unit needs it.
@@ -69,11 +70,9 @@ fn read_job(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, 
 /// Whole blocks of the file, straight to their place.
 fn read_in_place(pool: &Pool, unit: &Unit, piece: usize, block: &Block) -> Result<usize, Error> {
     let first = unit.offset / BLOCK as u64 * BLOCK as u64;
-    let from = piece * pool.piece;
-    let to = match piece + 1 == unit.pieces(pool.piece) {
-        true => block.len(),
-        false => from + pool.piece,
-    };
+    let len = unit.piece(pool.piece);
+    let from = piece * len;
+    let to = (from + len).min(block.len());
     let need = (unit.offset + unit.len - first) as usize;
     block.prepare(from..to);
     // SAFETY: each piece is given to one reader, pieces are disjoint parts of the block, and the
@@ -90,8 +89,9 @@ fn read_staged(
     block: &Block,
     scratch: &Buffer,
 ) -> Result<usize, Error> {
-    let from = (piece * pool.piece) as u64;
-    let to = (from + pool.piece as u64).min(unit.len);
+    let len = unit.piece(pool.piece) as u64;
+    let from = piece as u64 * len;
+    let to = (from + len).min(unit.len);
     let (start, end) = (unit.offset + from, unit.offset + to);
     let first = start / BLOCK as u64 * BLOCK as u64;
     let cover = (end - first).div_ceil(BLOCK as u64) as usize * BLOCK;

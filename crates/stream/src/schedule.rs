@@ -61,10 +61,17 @@ impl Schedule {
         })
     }
 
-    /// The coming requests with their distances, one cycle of them.
-    pub(crate) fn coming(&self) -> impl Iterator<Item = (usize, UnitId)> + '_ {
-        let (past, ahead) = self.order.split_at(self.cursor);
-        ahead.iter().chain(past).copied().enumerate()
+    /// What is expected after `distance` other requests; none beyond one cycle.
+    pub(crate) fn ahead(&self, distance: usize) -> Option<UnitId> {
+        if distance >= self.order.len() {
+            return None;
+        }
+        let behind = self.order.len() - self.cursor;
+        let at = match distance < behind {
+            true => self.cursor + distance,
+            false => distance - behind,
+        };
+        Some(self.order[at])
     }
 
     /// Ends a pass: what it asked for is what the next one is expected to ask for.
@@ -91,19 +98,26 @@ impl Schedule {
 mod tests {
     use super::*;
 
+    /// One cycle of what comes, with distances.
+    fn coming(schedule: &Schedule) -> Vec<(usize, UnitId)> {
+        (0..)
+            .map_while(|distance| Some((distance, schedule.ahead(distance)?)))
+            .collect()
+    }
+
     #[test]
     fn follows_registration_then_what_was_seen() {
         let mut schedule = Schedule::new(3, vec![0, 1, 2]);
-        assert_eq!(
-            schedule.coming().collect::<Vec<_>>(),
-            [(0, 0), (1, 1), (2, 2)]
-        );
+        assert_eq!(coming(&schedule), [(0, 0), (1, 1), (2, 2)]);
+        schedule.asked(0);
+        assert_eq!(coming(&schedule), [(0, 1), (1, 2), (2, 0)]);
+        schedule.abandon_pass();
         for unit in [2, 0] {
             schedule.asked(unit);
         }
         assert_eq!(schedule.distance(1), Some(0));
         schedule.end_pass();
-        assert_eq!(schedule.coming().collect::<Vec<_>>(), [(0, 2), (1, 0)]);
+        assert_eq!(coming(&schedule), [(0, 2), (1, 0)]);
         assert_eq!(schedule.distance(1), None);
     }
 
@@ -126,6 +140,6 @@ mod tests {
         schedule.asked(1);
         schedule.abandon_pass();
         schedule.end_pass();
-        assert_eq!(schedule.coming().collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+        assert_eq!(coming(&schedule), [(0, 0), (1, 1)]);
     }
 }

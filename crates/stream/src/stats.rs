@@ -5,6 +5,10 @@ use std::time::Duration;
 pub struct Stats {
     /// Bytes read from files, whole blocks of direct reads included.
     pub bytes_read: u64,
+    /// Reads that readers made: pieces of units.
+    pub reads: u64,
+    /// Time that these took, added up. Over a span of time it is as many times as long as there were reads in flight on average.
+    pub reading: Duration,
     /// Time that callers spent waiting for data in [`crate::Stream::lease`] and
     /// [`crate::Stream::read`].
     pub waiting_for_data: Duration,
@@ -26,6 +30,8 @@ impl Stats {
     pub fn since(&self, earlier: &Stats) -> Stats {
         Stats {
             bytes_read: self.bytes_read - earlier.bytes_read,
+            reads: self.reads - earlier.reads,
+            reading: self.reading - earlier.reading,
             waiting_for_data: self.waiting_for_data - earlier.waiting_for_data,
             waiting_for_buffers: self.waiting_for_buffers - earlier.waiting_for_buffers,
             hits: self.hits - earlier.hits,

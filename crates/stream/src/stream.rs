@@ -22,7 +22,8 @@ pub struct Options {
     pub overflow_bytes: u64,
     /// Number of reader threads, that is, reads in flight; from 1 to 1024.
     pub readers: usize,
-    /// Size of one read in bytes, rounded up to whole blocks; at most 1 GiB.
+    /// The most bytes of one read, rounded up to whole blocks; at most 1 GiB. A disk takes some time for each read,
+    /// whatever its size.
     pub piece_bytes: usize,
 }
 
@@ -32,7 +33,7 @@ impl Default for Options {
             ring_bytes: 64 << 20,
             overflow_bytes: 0,
             readers: 4,
-            piece_bytes: 1 << 20,
+            piece_bytes: 4 << 20,
         }
     }
 }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// The longest unit, in bytes: a sum of a few of them and some blocks does not overflow.
 const LONGEST: u64 = (isize::MAX / 4) as u64;
 
+/// The longest piece that goes through a reader's scratch memory, in bytes: each reader has as much.
+pub(crate) const STAGED_PIECE: usize = 1 << 20;
+
 /// Number of a unit in the list given to [`crate::Stream::start`].
 pub type UnitId = usize;
 
@@ -83,16 +86,32 @@ impl Unit {
         self.payload().end.div_ceil(BLOCK) * BLOCK
     }
 
-    /// In how many pieces of `piece` bytes the unit is read; the last may be up to an eighth larger.
+    /// In how many pieces of at most `piece` bytes the unit is read.
     pub(crate) fn pieces(&self, piece: usize) -> usize {
-        if self.len == 0 {
-            0
-        } else if self.is_staged() {
-            (self.len as usize).div_ceil(piece)
+        self.to_read().div_ceil(self.piece(piece))
+    }
+
+    /// The length of each piece but the last, if they are of at most `piece` bytes: whole blocks, and about
+    /// as many in each. A small rest would cost a disk as much as half a megabyte.
+    pub(crate) fn piece(&self, piece: usize) -> usize {
+        let most = if self.is_staged() {
+            piece.min(STAGED_PIECE)
         } else {
-            // A small rest is read with the last piece: it would take the disk as long to answer as a large one.
-            let len = self.block_len();
-            (len - (len % piece).min(piece / 8)).div_ceil(piece).max(1)
+            piece
+        };
+        let count = self.to_read().div_ceil(most).max(1);
+        self.to_read()
+            .div_ceil(count)
+            .max(1)
+            .next_multiple_of(BLOCK)
+    }
+
+    /// Bytes to read: of the file if they are staged, else to fill the block.
+    fn to_read(&self) -> usize {
+        if self.len == 0 || self.is_staged() {
+            self.len as usize
+        } else {
+            self.block_len()
         }
     }
 
@@ -117,5 +136,46 @@ pub struct Convert {
 impl fmt::Debug for Convert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Convert({} -> {} bytes)", self.from, self.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Pieces cover the unit, are no longer than allowed, and about equal.
+        #[test]
+        fn pieces_are_about_equal(
+            offset in 0u64..3 * BLOCK as u64,
+            len in 0u64..40 << 20,
+            align in prop::sample::select(vec![1, 64, BLOCK]),
+            blocks in 1usize..2000,
+        ) {
+            let unit = Unit {
+                name: "a unit".into(),
+                source: 0,
+                offset,
+                len,
+                align,
+                convert: None,
+                keep: false,
+            };
+            let most = blocks * BLOCK;
+            let (count, piece) = (unit.pieces(most), unit.piece(most));
+            prop_assert!(piece.is_multiple_of(BLOCK) && piece <= most);
+            prop_assert!(!unit.is_staged() || piece <= STAGED_PIECE);
+            let all = unit.to_read();
+            prop_assert!(count * piece >= all);
+            prop_assert!(count == 0 || (count - 1) * piece < all);
+            // No more of them than need be, and none that is a small rest: each gives up less than a block to others.
+            let allowed = if unit.is_staged() { most.min(STAGED_PIECE) } else { most };
+            prop_assert_eq!(count, all.div_ceil(allowed));
+            if count > 0 {
+                let last = all - (count - 1) * piece;
+                prop_assert!(last + count * BLOCK > piece, "{} of {}, the last {}", count, piece, last);
+            }
+        }
     }
 }

@@ -217,7 +217,8 @@ fn impossible_units_are_refused() {
         readers: 0,
         piece_bytes: usize::MAX,
     };
-    assert!(options.staging_bytes() > 1 << 30);
+    // What is staged goes in pieces of a megabyte at most.
+    assert_eq!(options.staging_bytes(), (1 << 20) + 2 * BLOCK as u64);
     assert_eq!(footprint(u64::MAX), u64::MAX);
     let sources = vec![Source::open(&path).unwrap()];
     let stream = Stream::start(sources, vec![good.clone()], vec![0], options).unwrap();

@@ -42,6 +42,10 @@ fn passes_read_what_the_ring_does_not_hold() {
     let unit_bytes = 4 * BLOCK as u64;
     assert!(stats.bytes_read >= (10 + 4 * 6) * unit_bytes, "{stats:?}");
     assert!(stats.bytes_read <= (50 + 4) * unit_bytes, "{stats:?}");
+    // Each of a block, and each took some time.
+    let done = stream.stats();
+    assert_eq!(done.reads * BLOCK as u64, done.bytes_read, "{done:?}");
+    assert!(done.reading > std::time::Duration::ZERO, "{done:?}");
 }
 
 #[test]
