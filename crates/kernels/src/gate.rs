@@ -69,7 +69,7 @@ for_each_isa!(
 #[inline(always)]
 fn gate_slice(gate: Gate, x: &mut [f32], up: &[f32]) {
     // √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
-    const SLOPE: f32 = 1.595_769_1;
+    const SLOPE: f32 = 1.595_769;
     match gate {
         Gate::Silu => each(x, up, |x| swish(x, x)),
         Gate::GeluTanh => each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x)))),

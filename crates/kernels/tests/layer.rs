@@ -81,14 +81,14 @@ proptest! {
         for isa in available() {
             let mut y = x.clone();
             rotate_in_place_with(isa, &mut y, heads, width, &cos, &sin);
-            for at in 0..x.len() {
+            for (at, &turned) in y.iter().enumerate() {
                 let (head, i) = (at / width, at % width);
                 let turn = head / heads % rotations * half + i % half;
                 let (c, s) = (f64::from(cos[turn]), f64::from(sin[turn]));
                 let left = f64::from(x[head * width + i % half]);
                 let right = f64::from(x[head * width + i % half + half]);
                 let expected = if i < half { left * c - right * s } else { right * c + left * s };
-                prop_assert!((f64::from(y[at]) - expected).abs() <= 2f64.powi(-22) * (left.abs() + right.abs()));
+                prop_assert!((f64::from(turned) - expected).abs() <= 2f64.powi(-22) * (left.abs() + right.abs()));
             }
             prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?}", isa);
         }

@@ -178,6 +178,7 @@ impl<E: Stored> Job<'_, E> {
                 // SAFETY: the caller's promise, here and below.
                 0 => unsafe { self.block::<V>(task, block, folded) },
                 _ => {
+                    // SAFETY: the caller's promise.
                     unsafe { self.block::<V>(task, block, next) };
                     self.fold(task, folded, next);
                 }
@@ -272,6 +273,7 @@ impl<E: Stored> Job<'_, E> {
                 &mut records[i * record..][..record],
                 seen[i].start..all.start,
             );
+            // SAFETY: the caller's promise.
             unsafe { self.mix_row::<V>(head, first, early, &scores[i], records) };
         }
         for (column, run) in columns::values(self.parts, head, first + all.start..first + all.end) {
@@ -281,6 +283,7 @@ impl<E: Stored> Job<'_, E> {
         }
         for i in 0..R {
             let (records, late) = (&mut records[i * record..][..record], all.end..seen[i].end);
+            // SAFETY: the caller's promise.
             unsafe { self.mix_row::<V>(head, first, late, &scores[i], records) };
         }
     }
