@@ -34,7 +34,8 @@ pub struct Report {
     pub context: usize,
     /// The type of the KV cache: f32, bf16 or f16. Its bytes are in the placement's needs.
     pub kv_dtype: &'static str,
-    /// From opening the checkpoint until the first pass could begin.
+    /// From opening the checkpoint until the first pass could begin: every parameter has its handle, the KV cache exists,
+    /// and the readers are started.
     pub load_seconds: f64,
     /// The pass over the prompt.
     pub prefill_seconds: f64,

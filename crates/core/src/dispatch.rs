@@ -59,7 +59,7 @@ pub fn dispatch<M: Module>(
         .iter()
         .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()))
         .collect();
-    let stream = Stream::start(
+    let stream = Stream::new(
         sources,
         registry.units,
         registry.order,
@@ -78,6 +78,7 @@ pub fn dispatch<M: Module>(
             .collect(),
         handles: registry.handles,
     });
+    stream.begin()?;
     Ok(Dispatched::new(module, map.clone(), stream, pass))
 }
 

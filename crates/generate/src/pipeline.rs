@@ -155,8 +155,9 @@ impl Pipeline {
             prediction: &prediction,
         });
         let streamed = streamed_range(&checkpoint, &map);
-        let model = outsize_core::dispatch(model, &checkpoint, &map, &options)?;
+        // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
         let cache = KvCache::new(&config, &settings.cache(), &device)?;
+        let model = outsize_core::dispatch(model, &checkpoint, &map, &options)?;
         observe(Step::Dispatched);
         Ok(Self {
             config,

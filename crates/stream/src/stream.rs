@@ -64,13 +64,29 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Starts the reader threads, which begin at once to read `units` in the given `order` (numbers of
-    /// units; units that it leaves out are only read on demand).
+    /// [`Stream::new`] and [`Stream::begin`] in one.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the ring or the threads' memory cannot be had; [`Error::Unit`] and
-    /// [`Error::UnknownUnit`] for units and an order that make no sense.
+    /// As these two.
     pub fn start(
+        sources: Vec<Source>,
+        units: Vec<Unit>,
+        order: Vec<UnitId>,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let stream = Self::new(sources, units, order, options)?;
+        stream.begin()?;
+        Ok(stream)
+    }
+
+    /// A stream of `units`, to be read in the given `order` (numbers of units; units that it leaves out are only read
+    /// on demand). Nothing is read before [`Stream::begin`] or the first lease: reading, and finding the memory for it,
+    /// takes the processors and the lock of the process's memory from whoever still has something to set up.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Unit`] and [`Error::UnknownUnit`] for units and an
+    /// order that make no sense.
+    pub fn new(
         sources: Vec<Source>,
         units: Vec<Unit>,
         order: Vec<UnitId>,
@@ -87,16 +103,22 @@ impl Stream {
         let readers = Readers {
             pool: pool.clone(),
             threads: Mutex::new(Vec::new()),
-            touchers: Mutex::new(Vec::new()),
+            touchers: Mutex::new(None),
         };
-        readers.touch_ahead();
-        readers.fill().map_err(|reason| Error::OutOfMemory {
-            bytes: Scratch::bytes(pool.piece) as u64,
-            purpose: format!("a reader thread ({reason})").into(),
-        })?;
         Ok(Self {
             pool,
             readers: Arc::new(readers),
+        })
+    }
+
+    /// Starts the threads that read ahead of need, unless they run already.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if not one of them can be had.
+    pub fn begin(&self) -> Result<(), Error> {
+        self.readers.fill().map_err(|reason| Error::OutOfMemory {
+            bytes: Scratch::bytes(self.pool.piece) as u64,
+            purpose: format!("a reader thread ({reason})").into(),
         })
     }
 
@@ -207,8 +229,8 @@ impl fmt::Debug for Stream {
 struct Readers {
     pool: Arc<Pool>,
     threads: Mutex<Vec<JoinHandle>>,
-    /// Threads that touch the memory of what stays; they end by themselves.
-    touchers: Mutex<Vec<JoinHandle>>,
+    /// Threads that touch the memory of what stays, once they were started; they end by themselves.
+    touchers: Mutex<Option<Vec<JoinHandle>>>,
 }
 
 impl Readers {
@@ -219,19 +241,23 @@ impl Readers {
             return;
         }
         let mut touchers = self.touchers.lock().unwrap_or_else(PoisonError::into_inner);
-        for number in 0..TOUCHERS {
-            let kept = self.pool.kept.clone();
-            let name = format!("outsize-memory-{number}");
-            touchers.extend(sync::spawn(name, move || {
-                sync::lower_priority();
-                kept.touch_all();
-            }));
-        }
+        touchers.get_or_insert_with(|| {
+            let threads = (0..TOUCHERS).map(|number| {
+                let kept = self.pool.kept.clone();
+                let name = format!("outsize-memory-{number}");
+                sync::spawn(name, move || {
+                    sync::lower_priority();
+                    kept.touch_all();
+                })
+            });
+            threads.filter_map(Result::ok).collect()
+        });
     }
 
     /// Starts the threads that are missing: all of them at first, later those that died. One is
     /// enough to go on; without any, the reason is the error.
     fn fill(&self) -> Result<(), Arc<str>> {
+        self.touch_ahead();
         let staged = self.pool.units.iter().any(Unit::is_staged);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = self.pool.readers.saturating_sub(self.pool.living());
@@ -268,7 +294,7 @@ impl Drop for Readers {
             .touchers
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..).chain(touchers.drain(..)) {
+        for thread in threads.drain(..).chain(touchers.take().unwrap_or_default()) {
             // A reader that died has told whoever waited for it; its panic is of no more use.
             if let Err(panic) = thread.join() {
                 std::mem::forget(panic);

@@ -49,6 +49,39 @@ fn passes_read_what_the_ring_does_not_hold() {
 }
 
 #[test]
+fn nothing_is_read_before_it_begins_or_is_asked_for() {
+    let (_dir, path) = file(8 * BLOCK);
+    let units: Vec<_> = (0..2)
+        .map(|i| Unit {
+            keep: i == 0,
+            ..unit(i * 4 * BLOCK, 4 * BLOCK)
+        })
+        .collect();
+    let new = || {
+        let sources = vec![Source::open(&path).unwrap()];
+        let stream = Stream::new(sources, units.clone(), vec![0, 1], Options::default()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(stream.stats().reads, 0);
+        stream
+    };
+
+    let begun = new();
+    begun.begin().unwrap();
+    begun.begin().unwrap();
+    in_time(move || {
+        while begun.stats().bytes_read < 8 * BLOCK as u64 {
+            std::thread::yield_now();
+        }
+    });
+
+    let asked = new();
+    for id in 0..2 {
+        check(&asked, &units, id).unwrap();
+    }
+    drop(new());
+}
+
+#[test]
 fn kept_units_are_read_once_and_beyond_the_ring() {
     let (_dir, path) = file(40 * BLOCK);
     let units: Vec<_> = (0..10)
