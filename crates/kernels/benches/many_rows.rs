@@ -7,18 +7,14 @@
 //!
 //! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are (`f32`) and rounded (`bf16`). Each product
 //! takes the next of several copies of its weight, so that it comes from memory. Both take turns; medians are shown. Beside each row
-//! stands the limit, measured in the same second: fused multiply-adds for f32 and products of pairs of bf16 for bf16; where there
-//! is AMX its products for bf16, and a third of them for f32, which takes three.
-
-mod peaks;
+//! stands the limit, measured in the same second (see [`peak`]).
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
 use outsize_kernels::product::{Size, linear_into};
-use outsize_kernels::{Compute, Isa, Weight};
-use peaks::Peaks;
+use outsize_kernels::{Compute, Isa, Weight, peak};
 
 /// `[out, in]` of the weights.
 const SHAPES: [[usize; 2]; 4] = [[2048, 2048], [5632, 2048], [2048, 5632], [256, 2048]];
@@ -41,8 +37,11 @@ fn main() {
         Isa::detected().name(),
         rayon::current_num_threads()
     );
+    for compute in [Compute::F32, Compute::Bf16] {
+        println!("{compute:?}: beside {}", peak::instructions(compute));
+    }
     println!();
-    println!("weight        tokens |   f32 ms  GFLOP/s  share of    |  bf16 ms  GFLOP/s  share of");
+    println!("weight        tokens |   f32 ms  GFLOP/s share   of |  bf16 ms  GFLOP/s share   of");
     for &[n, k] in shapes {
         let weights = copies(n, k);
         let mut turn = weights.iter().cycle();
@@ -63,27 +62,32 @@ fn main() {
             };
             let (mut exact, mut rounded) = (vec![], vec![]);
             let start = Instant::now();
-            let before = Peaks::measure();
+            let before = [Compute::F32, Compute::Bf16].map(limit);
             while exact.len() < LEAST || start.elapsed().as_secs_f64() < SECONDS {
                 exact.push(product(Compute::F32));
                 rounded.push(product(Compute::Bf16));
             }
-            let after = Peaks::measure();
+            let after = [Compute::F32, Compute::Bf16].map(limit);
             print!("{:<13} {m:>6} |", format!("[{n}, {k}]"));
-            for (is_rounded, times) in [(false, exact), (true, rounded)] {
+            for (at, times) in [exact, rounded].into_iter().enumerate() {
                 let seconds = median(times);
                 let rate = (2 * m * n * k) as f64 / seconds / 1e9;
-                let (limit, name) = before.limit(is_rounded);
-                let limit = limit.max(after.limit(is_rounded).0);
+                let limit = before[at].max(after[at]);
                 print!(
-                    " {:>8.3} {rate:>8.0} {:>4.0}% {name} {limit:<4.0}",
+                    " {:>8.3} {rate:>8.0} {:>4.0}% {limit:>4.0}",
                     seconds * 1e3,
                     100.0 * rate / limit
                 );
-                print!("{}", if is_rounded { "\n" } else { " |" });
+                print!("{}", if at == 1 { "\n" } else { " |" });
             }
         }
     }
+}
+
+/// What all threads compute on registers, GFLOP/s: the best of five looks.
+fn limit(compute: Compute) -> f64 {
+    let look = |_| peak::flops(compute, 0.01).expect("the processor adds up right");
+    (0..5).map(look).fold(0.0, f64::max) / 1e9
 }
 
 /// Enough copies of one weight to fill the working set; an odd number, so that the contenders do not keep to their own ones.

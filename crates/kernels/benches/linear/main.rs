@@ -12,7 +12,7 @@
 //! - `memory`: what all threads read per second from a large buffer, measured beside each row; `GB/s` is the weight's
 //!   bytes over the time of a product.
 //! - `rounded`: the same product with activations rounded to bf16, [`Compute::Bf16`].
-//! - `peak`: fused multiply-adds on registers on all threads, counted as two operations each.
+//! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`].
 //! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`, Flex's own product of
 //!   bf16.
 //!
@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
-use outsize_kernels::{Compute, Isa, linear, linear_in};
+use outsize_kernels::{Compute, Isa, linear, linear_in, peak};
 use rayon::prelude::*;
 
 /// `[out, in]` of the weights.
@@ -52,7 +52,8 @@ fn main() {
     let memory = Memory::new();
 
     let threads = rayon::current_num_threads();
-    let peak = median((0..9).map(|_| peak(Isa::detected())).collect());
+    let look = |_| peak::flops(Compute::F32, 0.02).expect("the processor adds up right") / 1e9;
+    let peak = median((0..9).map(look).collect());
     println!(
         "{:?}, {threads} threads, peak {peak:.0} GFLOP/s, memory {:.1} GB/s",
         Isa::detected(),
@@ -169,76 +170,4 @@ impl Memory {
 
 fn sum(of: &[u64]) -> u64 {
     of.iter().copied().fold(0, u64::wrapping_add)
-}
-
-/// What all threads compute on registers, GFLOP/s.
-fn peak(isa: Isa) -> f64 {
-    const ROUNDS: usize = 2_000_000;
-    let tasks = rayon::current_num_threads();
-    let operations = |isa: Isa| match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::detected` found these instructions.
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => unsafe { x86::avx512(ROUNDS) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { x86::avx2(ROUNDS) },
-        _ => portable(ROUNDS),
-    };
-    let start = Instant::now();
-    let total: usize = (0..tasks)
-        .into_par_iter()
-        .with_max_len(1)
-        .map(|_| operations(isa))
-        .sum();
-    total as f64 / start.elapsed().as_secs_f64() / 1e9
-}
-
-fn portable(rounds: usize) -> usize {
-    let (a, b) = (black_box(0.5f32), black_box(1.0f32));
-    let mut sums = [0.0f32; 48];
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = *sum * a + b;
-        }
-    }
-    black_box(sums);
-    rounds * 48 * 2
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-    use std::hint::black_box;
-
-    #[target_feature(enable = "avx512f")]
-    pub fn avx512(rounds: usize) -> usize {
-        let (a, b) = (
-            _mm512_set1_ps(black_box(0.5)),
-            _mm512_set1_ps(black_box(1.0)),
-        );
-        let mut sums = [_mm512_setzero_ps(); 16];
-        for _ in 0..rounds {
-            for sum in &mut sums {
-                *sum = _mm512_fmadd_ps(*sum, a, b);
-            }
-        }
-        black_box(sums);
-        rounds * 16 * 16 * 2
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    pub fn avx2(rounds: usize) -> usize {
-        let (a, b) = (
-            _mm256_set1_ps(black_box(0.5)),
-            _mm256_set1_ps(black_box(1.0)),
-        );
-        let mut sums = [_mm256_setzero_ps(); 12];
-        for _ in 0..rounds {
-            for sum in &mut sums {
-                *sum = _mm256_fmadd_ps(*sum, a, b);
-            }
-        }
-        black_box(sums);
-        rounds * 12 * 8 * 2
-    }
 }
