@@ -328,25 +328,27 @@ fn check(seed: u64) -> Margin {
     }
 }
 
+/// Makes a model of a shape in a folder, in bf16; its path.
+fn model_of(dir: &Path, shape: &Value) -> String {
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_string();
+    let (config, model) = (path("shape.json"), path("model"));
+    std::fs::write(&config, shape.to_string()).unwrap();
+    let made = measure(dir, &["synth", &config, &model, "--dtype", "bf16"], None);
+    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    model
+}
+
 /// The disk's speed is measured after a run, in memory of the size of the ring: what the model held must be gone by then.
 #[test]
 fn what_a_run_held_is_gone_when_the_disk_is_measured() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
-    let (config, model) = (path("shape.json"), path("model"));
     let shape = json!({
         "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
         "num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 8,
         "vocab_size": 1000, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
         "tie_word_embeddings": true,
     });
-    std::fs::write(&config, shape.to_string()).unwrap();
-    let made = measure(
-        dir.path(),
-        &["synth", &config, &model, "--dtype", "bf16"],
-        None,
-    );
-    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    let model = model_of(dir.path(), &shape);
     // What Accelerate keeps back for the largest layer becomes the ring's.
     let budget: u64 = 300_000_000;
     let limit = format!("cpu={budget}");
@@ -382,21 +384,13 @@ fn what_a_run_held_is_gone_when_the_disk_is_measured() {
 #[test]
 fn a_wide_model_runs_in_120_mb() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
-    let (config, model) = (path("shape.json"), path("model"));
     let shape = json!({
         "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
         "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 4,
         "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
         "tie_word_embeddings": false,
     });
-    std::fs::write(&config, shape.to_string()).unwrap();
-    let made = measure(
-        dir.path(),
-        &["synth", &config, &model, "--dtype", "bf16"],
-        None,
-    );
-    assert_eq!(made.status, Some(0), "{}", made.stderr);
+    let model = model_of(dir.path(), &shape);
     let budget: u64 = 120_000_000;
     let limit = format!("cpu={budget}");
     let arguments = [
