@@ -25,7 +25,8 @@ STACK = 16384
 # The first that fits a sample's function or library counts.
 GROUPS = [
     ("attention", r"attention|attend|softmax|kv_cache"),
-    ("norms", r"rms_norm|RmsNorm"),
+    ("norms", r"rms_norm|RmsNorm|kernels::norm::"),
+    ("gates", r"kernels::gate::"),
     ("rotary embedding", r"rope|Rotation|rotary"),
     ("products", r"outsize_kernels"),
     ("sharing work among threads", r"rayon|crossbeam"),
@@ -61,7 +62,7 @@ def group(frames: list[tuple[str, str]]) -> str:
     if own == "other tensor operations":
         for function, library in frames[1:]:
             caller = own_group(function, library)
-            if caller in ("attention", "norms", "rotary embedding", "products", "sampling"):
+            if caller in ("attention", "norms", "gates", "rotary embedding", "products", "sampling"):
                 return caller
     return own
 
