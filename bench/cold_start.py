@@ -26,7 +26,7 @@ BUDGETS = [("resident", 1.0), ("50 %", 0.5), ("10 %", 0.1)]
 
 
 def cold(settle: float):
-    subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, check=True)
+    disk.drop_page_cache()
     time.sleep(settle)
 
 

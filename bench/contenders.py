@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, field
 
 import cgroup
+import disk
 
 HERE = pathlib.Path(__file__).parent
 PROMPT = ",".join(str(300 + 7 * i) for i in range(32))
@@ -57,15 +58,10 @@ def llama_cpp(gguf: pathlib.Path) -> Contender:
     return Contender("llama.cpp", gguf, [sys.executable, str(HERE / "llamacpp_run.py")])
 
 
-def drop_page_cache():
-    subprocess.run(["sync"], check=True)
-    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
-
-
 def run(contender: Contender, task: Task, limit: int | None, timeout: float, cold: bool = True) -> dict:
     """Runs it in a memory cgroup of `limit` bytes. What it printed, or `failed`: why it printed nothing."""
     if cold:
-        drop_page_cache()
+        disk.drop_page_cache()
     return run_command(contender.command(task), limit, timeout)
 
 

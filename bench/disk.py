@@ -6,6 +6,8 @@
 import ctypes
 import mmap
 import os
+import pathlib
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +15,12 @@ import time
 LARGE_PAGES = "--small-pages" not in sys.argv
 
 SHAPES = [(2, 1 << 20), (4, 1 << 20), (4, 4 << 20), (8, 1 << 20)]
+
+
+def drop_page_cache():
+    """Forgets what the system has kept of files. Needs root."""
+    subprocess.run(["sync"], check=True)
+    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def address(memory: mmap.mmap) -> int:

@@ -130,7 +130,7 @@ def resident():
 
 def streamed():
     shard = str(max(args.model.glob("*.safetensors"), key=lambda path: path.stat().st_size))
-    contenders.drop_page_cache()
+    disk.drop_page_cache()
     shape = disk.best_shape(shard)
     ours = contenders.outsize(args.outsize, args.model)
     accelerate, llama = contenders.torch(args.model, "accelerate"), contenders.llama_cpp(args.gguf)

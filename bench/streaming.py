@@ -17,13 +17,12 @@ import mmap
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import threading
 import time
 
 import cgroup
-from disk import address
+from disk import address, drop_page_cache
 
 HERE = pathlib.Path(__file__).parent
 PROMPT = ",".join(str(300 + 7 * i) for i in range(32))
@@ -97,11 +96,6 @@ class Reader:
         # Every size of read begins at a multiple of the largest.
         self.at = (begun_at + sum(counts)) // ALIGN * ALIGN
         return sum(counts) / took
-
-
-def drop_page_cache():
-    subprocess.run(["sync"], check=True)
-    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def run(budget: int, tokens: int) -> dict:
