@@ -1,5 +1,6 @@
 //! A device map that a person wrote, or that another software did.
 
+use crate::error::Failure;
 use outsize::plan::ManualMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,9 +9,13 @@ use std::path::Path;
 /// The most bytes of a map that are read: no model has so many modules.
 const LARGEST: u64 = 32 << 20;
 
-/// The map in the file of `--device-map`; or what is wrong with it, the flag and the file named.
-pub fn read(path: &Path) -> Result<ManualMap, String> {
-    let wrong = |reason: String| format!("--device-map {}: {reason}", path.display());
+/// The map in the file of `--device-map`.
+///
+/// # Errors
+/// Bad usage, with the flag and the file named, if it cannot be read or is no map. Whether it is one of the model is found out later.
+pub fn read(path: &Path) -> Result<ManualMap, Failure> {
+    let wrong =
+        |reason: String| Failure::usage(format!("--device-map {}: {reason}", path.display()));
     let text = text(path).map_err(|error| wrong(error.to_string()))?;
     ManualMap::parse(&text).map_err(|error| wrong(error.to_string()))
 }

@@ -106,11 +106,7 @@ pub fn planning(
     let reserve = reserve.as_deref().map(parse_size).transpose();
     let planning = Planning {
         strategy: (*strategy).into(),
-        device_map: device_map
-            .as_deref()
-            .map(map_file::read)
-            .transpose()
-            .map_err(Failure::Usage)?,
+        device_map: device_map.as_deref().map(map_file::read).transpose()?,
         reserve_bytes: reserve
             .map_err(|error| Failure::usage(format!("--reserve: {error}")))?
             .unwrap_or(0),

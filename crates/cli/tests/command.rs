@@ -232,6 +232,43 @@ fn bad_usage_is_said_in_one_line() {
     assert_eq!(outsize(&["--version"]).status.code(), Some(0));
 }
 
+/// As in a plan: what is no map is bad usage, what is none of this model was tried; and the report names who chose.
+#[test]
+fn a_device_map_of_the_users_own_is_taken_and_named() {
+    let dir = folder();
+    let model = model(&dir);
+    let map = dir.path().join("map.json");
+    let run = |text: &str| {
+        std::fs::write(&map, text).unwrap();
+        run(
+            &model,
+            &["--max-new-tokens", "2", "--device-map", path(&map)],
+        )
+    };
+    let taken = report(&run(r#"{"": "cpu", "lm_head": "disk"}"#));
+    assert_eq!(taken["placement"]["strategy"], "manual");
+    assert_eq!(taken["placement"]["tensors"]["lm_head.weight"], "streamed");
+    for (text, status, part) in [
+        ("[1, 2", 2, "map.json"),
+        (r#"{"": "gpu"}"#, 2, "gpu"),
+        (
+            r#"{"": "cpu", "model.layer.0": "disk"}"#,
+            1,
+            "model.layer.0",
+        ),
+    ] {
+        let message = failed(&run(text), status);
+        assert!(message.contains(part), "{text}: {message}");
+    }
+    let missing = dir.path().join("none.json");
+    let args = ["run", path(&model), "--ids", "1"];
+    let message = failed(
+        &outsize(&[&args[..], &["--device-map", path(&missing)]].concat()),
+        2,
+    );
+    assert!(message.contains("none.json"), "{message}");
+}
+
 #[test]
 fn a_broken_checkpoint_is_named() {
     let dir = folder();

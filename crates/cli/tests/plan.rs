@@ -313,16 +313,22 @@ fn device_maps_are_taken_and_checked() {
     let again = done(&planned(&own["device_map"].to_string(), "gpu0=0,cpu=90MB"));
     let again: Value = serde_json::from_str(&again).unwrap();
     assert_eq!(again["device_map"], own["device_map"]);
-    for (text, budget, part) in [
-        (r#"{"model.layers": 0}"#, roomy, "model.embed_tokens"),
-        (r#"{"": "cpu", "model.layer.0": 0}"#, roomy, "model.layer.0"),
-        (r#"{"": "gpu"}"#, roomy, "gpu"),
-        (r#"{"": "cpu"}"#, "gpu0=0,cpu=60MB", "cpu"),
-        (r#"{"": 0}"#, "gpu0=20MB,cpu=60MB", "gpu0"),
-        ("[1, 2", roomy, "map"),
-        ("", roomy, "map"),
+    // What is no map is bad usage; what is none of this model, or does not fit, was tried.
+    for (text, budget, part, status) in [
+        (r#"{"model.layers": 0}"#, roomy, "model.embed_tokens", 1),
+        (
+            r#"{"": "cpu", "model.layer.0": 0}"#,
+            roomy,
+            "model.layer.0",
+            1,
+        ),
+        (r#"{"": "gpu"}"#, roomy, "gpu", 2),
+        (r#"{"": "cpu"}"#, "gpu0=0,cpu=60MB", "cpu", 1),
+        (r#"{"": 0}"#, "gpu0=20MB,cpu=60MB", "gpu0", 1),
+        ("[1, 2", roomy, "map", 2),
+        ("", roomy, "map", 2),
     ] {
-        let message = failed(&planned(text, budget), 1);
+        let message = failed(&planned(text, budget), status);
         assert!(message.contains(part), "{text}: {message}");
     }
 }

@@ -6,14 +6,16 @@
 //! the GPUs. The runs are found by [`runs`], for each number of blocks that they can cover; what remains is
 //! then tried in the order of what it takes at least, until nothing better can come.
 
+mod lack;
 mod runs;
 
+use self::lack::Lack;
 use self::runs::{Item, Runs, Speeds};
 use crate::cost::seconds;
 use crate::placement::{CpuRoom, Placement, Scene, Score, Streaming};
 use crate::prediction::Placed;
 use crate::steps::{Demand, Fit, Order, Reads, Room};
-use crate::{Error, Needs, Shortfall, Tier};
+use crate::{Error, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -104,13 +106,6 @@ struct Rest<'a> {
     inside: Vec<bool>,
 }
 
-/// What is lacking if nothing fits.
-#[derive(Debug, Clone, Copy)]
-struct Lack {
-    demand: Demand,
-    kv_cache: u64,
-}
-
 impl Rest<'_> {
     /// What stays in main memory beside so much of the KV cache.
     fn fit(&self, order: &Order, kv_cache: u64) -> Result<Fit, Lack> {
@@ -146,46 +141,6 @@ impl Rest<'_> {
             (CpuRoom::Unused, _) if kv_cache > 0 => Err(lack(Demand::default())),
             (_, fit) => fit.map_err(lack),
         }
-    }
-}
-
-impl Lack {
-    /// Bytes of main memory that would do.
-    fn least(&self, scene: &Scene<'_>) -> u64 {
-        let Needs { kv_cache, .. } = scene.options.needs;
-        let needs = Needs {
-            kv_cache: kv_cache.saturating_add(self.kv_cache),
-            ..scene.options.needs
-        };
-        needs.sum().saturating_add(self.demand.sum())
-    }
-
-    fn error(&self, scene: &Scene<'_>) -> Error {
-        let options = scene.options;
-        let least = self.least(scene).saturating_add(options.reserve);
-        let needs = Needs {
-            kv_cache: options.needs.kv_cache.saturating_add(self.kv_cache),
-            ..options.needs
-        };
-        let budget = match scene.rooms.cpu {
-            CpuRoom::Bytes(_) => scene.rooms.given_cpu,
-            CpuRoom::Unused | CpuRoom::Unbounded => 0,
-        };
-        if scene.rooms.disk.is_some() {
-            return Error::MustFit {
-                lacking: least.saturating_sub(budget),
-                least,
-            };
-        }
-        Error::TooSmall(Shortfall {
-            tier: Tier::Cpu,
-            budget,
-            least,
-            needs,
-            ring: self.demand.ring,
-            resident: self.demand.resident,
-            reserve: options.reserve,
-        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::groups::Groups;
 use crate::placement::{CpuRoom, Placement, Rooms, Scene};
 use crate::prediction::Placed;
 use crate::steps::Reads;
-use crate::{Budget, Needs, Strategy, Tier};
+use crate::{Budget, ChosenBy, Needs, Tier};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "json::Unchecked")]
 pub struct DeviceMap {
-    strategy: Strategy,
+    #[serde(rename = "strategy")]
+    chosen_by: ChosenBy,
     tiers: Vec<TierUse>,
     budget: Budget,
     needs: Needs,
@@ -117,7 +118,7 @@ impl DeviceMap {
         scene: &Scene<'_>,
         placement: &Placement,
         budget: &Budget,
-        strategy: Strategy,
+        chosen_by: ChosenBy,
     ) -> Self {
         let Scene {
             tree,
@@ -126,7 +127,7 @@ impl DeviceMap {
             ..
         } = scene;
         let mut map = Self {
-            strategy,
+            chosen_by,
             tiers: Vec::new(),
             budget: budget.clone(),
             needs: options.needs,
@@ -190,9 +191,9 @@ impl DeviceMap {
         map
     }
 
-    /// How places were chosen.
-    pub fn strategy(&self) -> Strategy {
-        self.strategy
+    /// Who chose the places.
+    pub fn chosen_by(&self) -> ChosenBy {
+        self.chosen_by
     }
 
     /// What is held on each device that has a budget or holds anything, the fastest first and the disk last.
@@ -370,83 +371,4 @@ fn uses(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Block, Options, Tensor, Tree, place};
-
-    fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
-        Tensor {
-            name: name.to_string(),
-            bytes,
-            stored_bytes: bytes / 2,
-            tied: tied.map(String::from),
-            ..Tensor::default()
-        }
-    }
-
-    fn map() -> DeviceMap {
-        let block = |name: &str, tensors| Block {
-            name: name.to_string(),
-            class: "Linear".to_string(),
-            tensors,
-            ..Block::default()
-        };
-        let tree = Tree {
-            blocks: vec![
-                block(
-                    "a",
-                    vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)],
-                ),
-                block(
-                    "b",
-                    vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)],
-                ),
-                block("c", vec![tensor("c.w", 10_000, Some("x"))]),
-            ],
-            ..Tree::default()
-        };
-        let mut budget = Budget::default();
-        budget.set(Tier::Cpu, 100_000);
-        let options = Options {
-            needs: Needs {
-                kv_cache: 7,
-                ..Needs::default()
-            },
-            min_ring: 28_672,
-            ..Options::default()
-        };
-        place(&tree, &budget, &options, |tensor| tensor.name != "b.w").unwrap()
-    }
-
-    #[test]
-    fn sums_count_shared_memory_once() {
-        let map = map();
-        assert_eq!(map.resident_bytes(), 10_030);
-        assert_eq!(map.total_bytes(), 30_030);
-        assert_eq!(map.streamed_bytes(), 10_000);
-        assert_eq!(map.resident_footprint(), 3 * 4096 + 4096 + 2 * 8192);
-        assert_eq!(map.ring_bytes(), 24_576);
-        assert_eq!(map.memory_bytes(), 7 + 8 * 4096 + 24_576);
-        assert_eq!(map.blocks()[1].resident_bytes, 20);
-        assert_eq!(map.blocks()[1].bytes, 20_020);
-    }
-
-    #[test]
-    fn is_written_as_accelerate_does() {
-        assert_eq!(
-            map().accelerate_json(),
-            serde_json::json!({ "a": "cpu", "b": "disk", "c": "cpu" })
-        );
-    }
-
-    #[test]
-    fn all_of_it_is_written_as_json() {
-        let json = serde_json::to_value(map()).unwrap();
-        assert_eq!(json["budget"]["cpu"], 100_000);
-        assert_eq!(json["needs"]["kv_cache"], 7);
-        assert_eq!(json["ring_bytes"], 24_576);
-        assert_eq!(json["blocks"][1]["tier"], "disk");
-        assert_eq!(json["tensors"]["b.w"], "streamed");
-        assert_eq!(json["tensors"]["b.n"], "cpu");
-    }
-}
+mod tests;

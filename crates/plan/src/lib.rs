@@ -81,6 +81,6 @@ pub use report::{
     Report, TierReport, WhatIf,
 };
 pub use size::{format_size, parse_size};
-pub use strategy::{Assignment, Strategy, assign};
+pub use strategy::{Assignment, ChosenBy, Strategy, assign};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
 pub use workload::{Work, Workload};

@@ -2,7 +2,7 @@ use crate::budget::unique;
 use crate::nearest::nearest;
 use crate::strategy::clean::clean;
 use crate::strategy::modules::{Kind, Modules};
-use crate::{Assignment, Budget, Error, Options, Tier, Tree};
+use crate::{Assignment, Budget, ChosenBy, Error, Options, Tier, Tree};
 use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -109,6 +109,7 @@ impl ManualMap {
             tiers,
             modules: map,
             warnings: Vec::new(),
+            chosen_by: ChosenBy::Manual,
         })
     }
 

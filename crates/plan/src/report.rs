@@ -1,12 +1,18 @@
 //! Everything that is to be said of a plan.
 
+mod bound;
+mod what_if;
+
+use self::bound::bound;
 use crate::modules::ModuleMap;
 use crate::{
-    Access, Budget, DeviceMap, Error, Figures, Options, PhaseTime, Residency, Tier, TierUse, Tree,
+    Budget, DeviceMap, Error, Figures, Options, PhaseTime, Residency, Tier, TierUse, Tree,
     Workload, predict,
 };
+pub use bound::Bound;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
+pub use what_if::{Least, WhatIf};
 
 /// The version of what [`Report`] is written as. It changes when a field is taken away or means something else, not when one is
 /// added.
@@ -129,62 +135,6 @@ pub struct PhaseReport {
     pub bound: Bound,
 }
 
-/// What a pass waits for most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Bound {
-    /// Reading from disk.
-    Disk,
-    /// Copying to a GPU.
-    Upload,
-    /// Reading weights, keys and values from the memory of what computes.
-    Memory,
-    /// Arithmetic.
-    Compute,
-}
-
-impl Bound {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Upload => "upload",
-            Self::Memory => "memory",
-            Self::Compute => "compute",
-        }
-    }
-}
-
-/// The plan with another budget.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct WhatIf {
-    /// The budget, as a share of the one asked for.
-    pub memory: f64,
-    /// The budget of each device, in bytes.
-    pub budget: Budget,
-    /// Whether there is a plan.
-    pub fits: bool,
-    /// Reading all weights that stay, in seconds; nothing if it does not fit.
-    pub load_seconds: Option<f64>,
-    /// The pass over the prompt, in seconds.
-    pub prefill_seconds: Option<f64>,
-    /// The pass that makes one more token of each text, in seconds.
-    pub decode_seconds: Option<f64>,
-    /// The device whose budget is too small, with the least bytes that would do; nothing if it fits or nobody knows.
-    pub least: Option<Least>,
-    /// Why there is no plan.
-    pub reason: Option<String>,
-}
-
-/// The least budget of a device that would do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Least {
-    /// The device.
-    pub tier: Tier,
-    /// The budget, in bytes.
-    pub bytes: u64,
-}
-
 /// What a [`Report`] is made of.
 #[derive(Debug, Clone)]
 pub struct Planned<'a> {
@@ -196,8 +146,6 @@ pub struct Planned<'a> {
     pub options: &'a Options,
     /// The model's name, architecture and types; its numbers are counted here.
     pub model: ModelReport,
-    /// How places were chosen, if not by the map's strategy.
-    pub strategy: Option<&'a str>,
     /// Other names of tensors, as a checkpoint's modules have them: a tied head's weight, and the tensor that it is.
     pub aliases: Vec<(String, String)>,
     /// Devices whose budgets were not asked for but found.
@@ -271,10 +219,7 @@ impl Report {
                 bytes: map.total_bytes(),
                 ..model
             },
-            strategy: planned
-                .strategy
-                .unwrap_or(map.strategy().name())
-                .to_string(),
+            strategy: map.chosen_by().name().to_string(),
             workload,
             tiers: tiers.collect(),
             prediction: PredictionReport {
@@ -299,43 +244,6 @@ impl Report {
         let stay = self.blocks.iter().flat_map(|block| &block.shares);
         stay.filter(|(tier, _)| **tier != Tier::Disk)
             .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
-    }
-}
-
-impl WhatIf {
-    fn new(memory: f64, budget: Budget, outcome: Result<crate::Prediction, Error>) -> Self {
-        let mut what_if = Self {
-            memory,
-            budget,
-            fits: outcome.is_ok(),
-            load_seconds: None,
-            prefill_seconds: None,
-            decode_seconds: None,
-            least: None,
-            reason: None,
-        };
-        match outcome {
-            Ok(prediction) => {
-                what_if.load_seconds = Some(prediction.load_seconds);
-                what_if.prefill_seconds = Some(prediction.prefill.seconds);
-                what_if.decode_seconds = Some(prediction.decode.seconds);
-            }
-            Err(error) => {
-                what_if.least = match &error {
-                    Error::TooSmall(shortfall) => Some(Least {
-                        tier: shortfall.tier,
-                        bytes: shortfall.least,
-                    }),
-                    Error::MustFit { least, .. } => Some(Least {
-                        tier: Tier::Cpu,
-                        bytes: *least,
-                    }),
-                    _ => None,
-                };
-                what_if.reason = Some(error.to_string());
-            }
-        }
-        what_if
     }
 }
 
@@ -429,65 +337,6 @@ fn stored_dtype(tree: &Tree) -> Option<String> {
     }
     let (dtype, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
     Some(dtype.name().to_string())
-}
-
-/// What a pass of `tokens` tokens of each text waits for most.
-fn bound(
-    tree: &Tree,
-    blocks: &[BlockReport],
-    options: &Options,
-    time: &PhaseTime,
-    tokens: u64,
-) -> Bound {
-    let figures = &options.figures;
-    if time.transfer_seconds > time.compute_seconds {
-        let disk = time.disk_bytes as f64 / figures.disk.bytes_per_second;
-        let gpu = blocks
-            .iter()
-            .find_map(|block| match (block.prefill_on, block.decode_on) {
-                (Tier::Gpu(number), _) | (_, Tier::Gpu(number)) => Some(number),
-                _ => None,
-            });
-        let upload = gpu.map_or(0.0, |gpu| {
-            time.upload_bytes as f64 / figures.gpu(gpu).upload.bytes_per_second
-        });
-        return if upload > disk {
-            Bound::Upload
-        } else {
-            Bound::Disk
-        };
-    }
-    let rows = options.workload.batch.saturating_mul(tokens) as f64;
-    let (mut memory, mut compute) = (0.0, 0.0);
-    for (block, placed) in tree.blocks.iter().zip(blocks) {
-        let processor = figures.processor(if tokens == 1 {
-            placed.decode_on
-        } else {
-            placed.prefill_on
-        });
-        let mut operations = 0.0;
-        for tensor in block
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.access != Access::Rows)
-        {
-            memory += tensor.bytes as f64 / processor.product_bytes_per_second;
-            if tensor.shape.len() > 1 {
-                operations += 2.0 * values(&tensor.shape).unwrap_or(u64::MAX) as f64;
-            }
-        }
-        let operations = block
-            .work
-            .flops_per_token
-            .map_or(operations, |flops| flops as f64);
-        compute += operations * rows / processor.product_flops;
-        memory += block.work.kv_bytes as f64 / processor.cache_bytes_per_second;
-    }
-    if compute > memory {
-        Bound::Compute
-    } else {
-        Bound::Memory
-    }
 }
 
 fn finite(value: f64) -> f64 {

@@ -57,7 +57,48 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// What a strategy of Accelerate's decides.
+/// Who chose the places of a map. Written as a strategy's name, or `manual`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "&'static str")]
+pub enum ChosenBy {
+    /// A strategy.
+    Strategy(Strategy),
+    /// A person, or a program of theirs.
+    Manual,
+}
+
+impl ChosenBy {
+    /// As it is written: `auto`, `manual`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strategy(strategy) => strategy.name(),
+            Self::Manual => "manual",
+        }
+    }
+}
+
+impl From<ChosenBy> for &'static str {
+    fn from(chosen_by: ChosenBy) -> Self {
+        chosen_by.name()
+    }
+}
+
+impl TryFrom<String> for ChosenBy {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let strategies = Strategy::ALL.into_iter().map(Self::Strategy);
+        strategies
+            .chain([Self::Manual])
+            .find(|chosen_by| chosen_by.name() == name)
+            .ok_or_else(|| {
+                let shown: String = name.escape_debug().take(100).collect();
+                format!("`{shown}` is no strategy, nor `manual`")
+            })
+    }
+}
+
+/// What a strategy of Accelerate's decides, or a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Where each tensor lives, in the tree's order.
@@ -67,6 +108,8 @@ pub struct Assignment {
     pub modules: Vec<(String, Tier)>,
     /// What a user should know of it.
     pub warnings: Vec<String>,
+    /// Who decided.
+    pub chosen_by: ChosenBy,
 }
 
 impl Assignment {

@@ -3,8 +3,8 @@
 mod support;
 
 use outsize_plan::{
-    Assignment, Budget, DeviceMap, Error, Options, Residency, Tensor, Tier, Tree, from_assignment,
-    infer, predict, unit_footprint,
+    Assignment, Budget, ChosenBy, DeviceMap, Error, Options, Residency, Tensor, Tier, Tree,
+    from_assignment, infer, predict, unit_footprint,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -164,7 +164,7 @@ proptest! {
             let other = Options { strategy, ..options.clone() };
             let Ok(map) = infer(&tree, &budget, &other) else { continue };
             check(&tree, &budget, &options, &map);
-            prop_assert_eq!(map.strategy(), strategy);
+            prop_assert_eq!(map.chosen_by(), ChosenBy::Strategy(strategy));
             let Ok(auto) = &auto else {
                 // Tied blocks that are held whole can take less than the ring for their tensors.
                 prop_assert!(tensors(&tree).any(|tensor| tensor.tied.is_some()), "only this fits: {}", shown(&map));
@@ -201,6 +201,7 @@ fn best_of_all(tree: &Tree, budget: &Budget, options: &Options) -> Option<f64> {
             tiers,
             modules: Vec::new(),
             warnings: Vec::new(),
+            chosen_by: ChosenBy::Manual,
         };
         // What splits ties or does not fit is no placement.
         if let Ok(map) = from_assignment(tree, &assignment, budget, options) {

@@ -85,7 +85,6 @@ fn report(budget: &str) -> Result<(DeviceMap, Report), Error> {
             name: "a model".to_string(),
             ..ModelReport::default()
         },
-        strategy: None,
         aliases: vec![("lm_head.weight".to_string(), "embed.weight".to_string())],
         detected: vec![Tier::Cpu],
         figures_source: "defaults".to_string(),

@@ -41,7 +41,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let mut planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
     planner.cast(&casts)?;
     if let Some(path) = &args.device_map {
-        planner.place_by(map_file::read(path).map_err(Failure::Failed)?);
+        planner.place_by(map_file::read(path)?);
     }
     let plan = planner.plan(&full)?;
     notes.extend(plan.warnings);
@@ -50,7 +50,6 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
         map: &plan.map,
         options: &plan.options,
         model,
-        strategy: args.device_map.as_ref().map(|_| "manual"),
         aliases: planner.aliases(),
         detected: detected
             .iter()

@@ -2,7 +2,7 @@
 
 use super::{DeviceMap, PlacedBlock, Residency, TierUse};
 use crate::budget::unique;
-use crate::{Budget, Needs, Strategy, Tier};
+use crate::{Budget, ChosenBy, Needs, Tier};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, HashSet};
@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, HashSet};
 /// A map as it is written, before anything of it is believed.
 #[derive(Deserialize)]
 pub(super) struct Unchecked {
-    strategy: Strategy,
+    #[serde(rename = "strategy")]
+    chosen_by: ChosenBy,
     tiers: Vec<TierUse>,
     budget: Budget,
     needs: Needs,
@@ -47,7 +48,7 @@ impl TryFrom<Unchecked> for DeviceMap {
         map.check()
             .map_err(|reason| format!("this is no device map: {reason}"))?;
         Ok(Self {
-            strategy: map.strategy,
+            chosen_by: map.chosen_by,
             tiers: map.tiers,
             budget: map.budget,
             needs: map.needs,

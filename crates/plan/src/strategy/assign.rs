@@ -2,7 +2,7 @@ use super::balance::balance;
 use super::clean::clean;
 use super::fill::{Device, Fill, Filled};
 use super::modules::{Kind, Modules, ROOT};
-use crate::{Assignment, Budget, Error, Options, Strategy, Tier, Tree, format_size};
+use crate::{Assignment, Budget, ChosenBy, Error, Options, Strategy, Tier, Tree, format_size};
 
 /// Places modules as Accelerate's `infer_auto_device_map` does, for the strategies that are named after its own.
 ///
@@ -72,6 +72,7 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
         tiers,
         modules: map,
         warnings: warnings(&filled.devices, offloaded_buffers, options),
+        chosen_by: ChosenBy::Strategy(options.strategy),
     })
 }
 

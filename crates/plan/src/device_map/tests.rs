@@ -1,0 +1,78 @@
+use super::*;
+use crate::{Block, Options, Tensor, Tree, place};
+
+fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
+    Tensor {
+        name: name.to_string(),
+        bytes,
+        stored_bytes: bytes / 2,
+        tied: tied.map(String::from),
+        ..Tensor::default()
+    }
+}
+
+fn map() -> DeviceMap {
+    let block = |name: &str, tensors| Block {
+        name: name.to_string(),
+        class: "Linear".to_string(),
+        tensors,
+        ..Block::default()
+    };
+    let tree = Tree {
+        blocks: vec![
+            block(
+                "a",
+                vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)],
+            ),
+            block(
+                "b",
+                vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)],
+            ),
+            block("c", vec![tensor("c.w", 10_000, Some("x"))]),
+        ],
+        ..Tree::default()
+    };
+    let mut budget = Budget::default();
+    budget.set(Tier::Cpu, 100_000);
+    let options = Options {
+        needs: Needs {
+            kv_cache: 7,
+            ..Needs::default()
+        },
+        min_ring: 28_672,
+        ..Options::default()
+    };
+    place(&tree, &budget, &options, |tensor| tensor.name != "b.w").unwrap()
+}
+
+#[test]
+fn sums_count_shared_memory_once() {
+    let map = map();
+    assert_eq!(map.resident_bytes(), 10_030);
+    assert_eq!(map.total_bytes(), 30_030);
+    assert_eq!(map.streamed_bytes(), 10_000);
+    assert_eq!(map.resident_footprint(), 3 * 4096 + 4096 + 2 * 8192);
+    assert_eq!(map.ring_bytes(), 24_576);
+    assert_eq!(map.memory_bytes(), 7 + 8 * 4096 + 24_576);
+    assert_eq!(map.blocks()[1].resident_bytes, 20);
+    assert_eq!(map.blocks()[1].bytes, 20_020);
+}
+
+#[test]
+fn is_written_as_accelerate_does() {
+    assert_eq!(
+        map().accelerate_json(),
+        serde_json::json!({ "a": "cpu", "b": "disk", "c": "cpu" })
+    );
+}
+
+#[test]
+fn all_of_it_is_written_as_json() {
+    let json = serde_json::to_value(map()).unwrap();
+    assert_eq!(json["budget"]["cpu"], 100_000);
+    assert_eq!(json["needs"]["kv_cache"], 7);
+    assert_eq!(json["ring_bytes"], 24_576);
+    assert_eq!(json["blocks"][1]["tier"], "disk");
+    assert_eq!(json["tensors"]["b.w"], "streamed");
+    assert_eq!(json["tensors"]["b.n"], "cpu");
+}
