@@ -1,12 +1,9 @@
-use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-
-use tempfile::TempPath;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use crate::error::Error;
 use crate::layout::{Layout, TensorSpec};
-use crate::partial;
+use crate::unnamed::Unnamed;
 
 /// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
 ///
@@ -16,10 +13,7 @@ use crate::partial;
 /// writer of the same file removes (on Unix, where the file system has locks).
 #[derive(Debug)]
 pub struct FileWriter {
-    file: BufWriter<File>,
-    /// Where it is written; removed when dropped.
-    partial: TempPath,
-    path: PathBuf,
+    file: Unnamed,
     layout: Layout,
     /// The tensor whose turn it is, as a position in the layout.
     current: usize,
@@ -38,24 +32,15 @@ impl FileWriter {
     /// If a name comes twice or a size overflows; if something else than a file is there, such as a
     /// folder or a device; if no file can be made there.
     pub fn create(path: impl AsRef<Path>, specs: Vec<TensorSpec>) -> Result<Self, Error> {
-        let path = resolve(path.as_ref())?;
         let layout = Layout::new(specs, u64::MAX).map_err(|fault| Error::Specs { fault })?;
-        let failed = |cause| Error::Create {
-            path: path.clone(),
+        let mut file = Unnamed::create(path.as_ref())?;
+        let head = file.write_all(&layout.shards[0].head);
+        head.map_err(|cause| Error::Create {
+            path: file.path().to_owned(),
             cause,
-        };
-        let folder = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().unwrap_or_default();
-        let (file, partial) = partial::file(folder, name).map_err(failed)?;
-        let mut file = BufWriter::new(file);
-        file.write_all(&layout.shards[0].head).map_err(failed)?;
+        })?;
         Ok(Self {
             file,
-            partial,
-            path,
             layout,
             current: 0,
             filled: 0,
@@ -103,7 +88,7 @@ impl FileWriter {
     /// # Errors
     ///
     /// If a tensor is not complete or writing fails: then nothing is left behind.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(self) -> Result<(), Error> {
         self.check_not_failed()?;
         if let Some(place) = self.layout.tensors.get(self.current..).and_then(|left| {
             left.iter()
@@ -117,31 +102,25 @@ impl FileWriter {
                 len: place.len,
             });
         }
-        self.file
-            .flush()
-            .and_then(|()| self.file.get_ref().sync_all())
-            .map_err(|cause| self.write_error(cause))?;
         let Self {
-            // Locked until it has its name.
-            file: _file,
-            partial,
-            path,
+            file,
             layout,
             written,
             ..
         } = self;
-        partial.persist(&path).map_err(|error| Error::Write {
+        let path = file.path().to_owned();
+        file.publish().map_err(|cause| Error::Write {
             path,
             written,
             total: layout.total_bytes,
-            cause: error.error,
+            cause,
         })
     }
 
     fn check_not_failed(&self) -> Result<(), Error> {
         match self.failed {
             true => Err(Error::WriterFailed {
-                path: self.path.clone(),
+                path: self.file.path().to_owned(),
             }),
             false => Ok(()),
         }
@@ -149,36 +128,11 @@ impl FileWriter {
 
     fn write_error(&self, cause: io::Error) -> Error {
         Error::Write {
-            path: self.path.clone(),
+            path: self.file.path().to_owned(),
             written: self.written,
             total: self.layout.total_bytes,
             cause,
         }
-    }
-}
-
-/// Checks what is at `path`, and gives where the file will be: a link to a file stays a link.
-pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
-    let wrong = |what| Error::OutputExists {
-        path: path.to_owned(),
-        what,
-    };
-    let failed = |cause| Error::Create {
-        path: path.to_owned(),
-        cause,
-    };
-    match path.metadata() {
-        Ok(kind) if kind.is_file() => path.canonicalize().map_err(failed),
-        Ok(kind) if kind.is_dir() => Err(wrong("is a folder")),
-        Ok(_) => Err(wrong("is not a regular file")),
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(failed(cause)),
-        Err(_) if path.is_symlink() => Err(wrong("is a link that leads nowhere")),
-        Err(_) if path.file_name().is_none() => Err(failed(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the path does not end in a file's name",
-        ))),
-        // Absolute, so that the program may change its folder while the file is being written.
-        Err(_) => std::path::absolute(path).map_err(failed),
     }
 }
 

@@ -50,6 +50,7 @@ mod partial;
 mod remote;
 mod shown;
 mod small_file;
+mod unnamed;
 mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};

@@ -4,8 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::error::Error;
-use crate::file_writer::resolve;
-use crate::partial;
+use crate::unnamed::Unnamed;
 
 /// Writes `contents` to the file `path`, whose folder must exist: beside its place, as `.NAME.partial-…`, and then under its
 /// name. A file that was there before is replaced by a complete one or left alone.
@@ -15,29 +14,14 @@ use crate::partial;
 /// If something else than a file is there, such as a folder or a device; if no file can be made there, or writing fails. Then
 /// nothing is left behind.
 pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<(), Error> {
-    let path = resolve(path.as_ref())?;
-    let failed = |cause| Error::Create {
-        path: path.clone(),
+    let mut file = Unnamed::create(path.as_ref())?;
+    let path = file.path().to_owned();
+    let written = file.write_all(contents).and_then(|()| file.publish());
+    written.map_err(|cause| Error::Write {
+        path,
+        written: 0,
+        total: contents.len() as u64,
         cause,
-    };
-    let folder = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().unwrap_or_default();
-    // Locked until it has its name.
-    let (mut file, partial) = partial::file(folder, name).map_err(failed)?;
-    file.write_all(contents)
-        .and_then(|()| file.sync_all())
-        .map_err(|cause| Error::Write {
-            path: path.clone(),
-            written: 0,
-            total: contents.len() as u64,
-            cause,
-        })?;
-    partial.persist(&path).map_err(|error| Error::Create {
-        path: path.clone(),
-        cause: error.error,
     })
 }
 

@@ -1,0 +1,99 @@
+//! A file that is written beside its place, and gets its name when it is complete.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempPath;
+
+use crate::error::Error;
+use crate::partial;
+
+/// Such a file: `.NAME.partial-…` until it is published, locked meanwhile; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Unnamed {
+    // Before `partial`, so that on drop it is closed before it is removed.
+    file: BufWriter<File>,
+    partial: TempPath,
+    path: PathBuf,
+}
+
+impl Unnamed {
+    /// Begins the file `path`, whose folder must exist.
+    ///
+    /// # Errors
+    ///
+    /// If something else than a file is there, such as a folder or a device; if no file can be made there.
+    pub(crate) fn create(path: &Path) -> Result<Self, Error> {
+        let path = resolve(path)?;
+        let folder = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let name = path.file_name().unwrap_or_default();
+        match partial::file(folder, name) {
+            Ok((file, partial)) => Ok(Self {
+                file: BufWriter::new(file),
+                partial,
+                path,
+            }),
+            Err(cause) => Err(Error::Create { path, cause }),
+        }
+    }
+
+    /// The name that it gets.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until everything is on the disk, and gives the file its name: what was there before is replaced.
+    pub(crate) fn publish(mut self) -> io::Result<()> {
+        self.file.flush()?;
+        // Locked until it has its name.
+        self.file.get_ref().sync_all()?;
+        self.partial
+            .persist(&self.path)
+            .map_err(|error| error.error)
+    }
+}
+
+impl Write for Unnamed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for Unnamed {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+/// Checks what is at `path`, and gives where the file will be: a link to a file stays a link.
+fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let wrong = |what| Error::OutputExists {
+        path: path.to_owned(),
+        what,
+    };
+    let failed = |cause| Error::Create {
+        path: path.to_owned(),
+        cause,
+    };
+    match path.metadata() {
+        Ok(kind) if kind.is_file() => path.canonicalize().map_err(failed),
+        Ok(kind) if kind.is_dir() => Err(wrong("is a folder")),
+        Ok(_) => Err(wrong("is not a regular file")),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(failed(cause)),
+        Err(_) if path.is_symlink() => Err(wrong("is a link that leads nowhere")),
+        Err(_) if path.file_name().is_none() => Err(failed(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path does not end in a file's name",
+        ))),
+        // Absolute, so that the program may change its folder while the file is being written.
+        Err(_) => std::path::absolute(path).map_err(failed),
+    }
+}
