@@ -20,7 +20,7 @@ use outsize_stream::Stats;
 pub use self::error::PipelineError;
 pub(crate) use self::placement::{
     BUFFERS, LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, RESIDENT_SET_VARIES, options, process_bytes,
-    steady,
+    steady, with_longest_passes,
 };
 use self::placement::{Placed, place, streamed_range};
 use crate::error::Error;

@@ -9,7 +9,7 @@ use outsize_plan::{
 };
 
 use crate::describe::Described;
-use crate::pipeline::{LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, steady};
+use crate::pipeline::{MIN_RING, PROCESS_SLACK, steady, with_longest_passes};
 
 /// Modules of the architectures that hold no tensor of a checkpoint, as maps of Accelerate's name them.
 const WITHOUT_TENSORS: [(&str, &str); 3] = [
@@ -141,16 +141,11 @@ impl Planner {
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
-        let mut chunk = self.purpose.prompt.clamp(1, LARGEST_CHUNK);
-        chunk = chunk.min(self.purpose.cache.context.max(1));
-        loop {
-            let options = self.options(chunk);
-            match self.place(budget, options) {
-                Err(_) if chunk > 1 => chunk = chunk.div_ceil(2),
-                Err(error) => return Err(steady(error)),
-                Ok(plan) => return Ok(plan),
-            }
-        }
+        let Purpose { prompt, cache, .. } = &self.purpose;
+        with_longest_passes(*prompt, cache.context, |chunk| {
+            self.place(budget, self.options(chunk))
+        })
+        .map_err(steady)
     }
 
     fn place(&self, budget: &Budget, options: Options) -> Result<Plan, Error> {

@@ -93,6 +93,22 @@ pub(crate) fn options(
     }
 }
 
+/// What `place` makes of passes of so many tokens: of the longest that it can, each further pass over a long prompt reading all that is
+/// streamed again. The error is that of passes of one token.
+pub(crate) fn with_longest_passes<T, E>(
+    prompt: usize,
+    context: usize,
+    mut place: impl FnMut(usize) -> Result<T, E>,
+) -> Result<T, E> {
+    let mut chunk = prompt.clamp(1, LARGEST_CHUNK).min(context.max(1));
+    loop {
+        match place(chunk) {
+            Err(_) if chunk > 1 => chunk = chunk.div_ceil(2),
+            placed => return placed,
+        }
+    }
+}
+
 /// Where a model is placed, and what follows from it.
 pub(super) struct Placed {
     pub(super) map: DeviceMap,
@@ -119,11 +135,7 @@ pub(super) fn place(
     let process = process_bytes();
     let cache = settings.cache();
     config.add_work(&mut tree, &cache);
-    let mut chunk = settings
-        .prompt
-        .clamp(1, LARGEST_CHUNK)
-        .min(settings.context);
-    loop {
+    with_longest_passes(settings.prompt, settings.context, |chunk| {
         // Blocks say what their part of the KV cache takes.
         options.needs = Needs {
             process,
@@ -138,23 +150,19 @@ pub(super) fn place(
             position: settings.planning.workload.position,
             chunk: chunk as u64,
         };
-        match outsize_core::decide(&tree, options) {
-            Err(_) if chunk > 1 => chunk = chunk.div_ceil(2),
-            Err(outsize_core::Error::Plan(error)) => {
-                return Err(outsize_core::Error::from(steady(error)).into());
-            }
-            Err(error) => return Err(error.into()),
-            Ok(map) => {
-                let planning = &options.planning;
-                let prediction = predict(&tree, &map, &planning.figures, &planning.workload);
-                return Ok(Placed {
-                    map,
-                    prediction,
-                    chunk,
-                });
-            }
-        }
-    }
+        let map = outsize_core::decide(&tree, options)?;
+        let planning = &options.planning;
+        let prediction = predict(&tree, &map, &planning.figures, &planning.workload);
+        Ok(Placed {
+            map,
+            prediction,
+            chunk,
+        })
+    })
+    .map_err(|error| match error {
+        outsize_core::Error::Plan(error) => outsize_core::Error::from(steady(error)).into(),
+        error => error.into(),
+    })
 }
 
 /// The refusal, asking for a budget that will still do in the next run.
