@@ -1,40 +1,19 @@
 //! `outsize bench`: a small model beside the limits of the machine. What figures come to is not tested, only that they are there.
 
+mod common;
+
+use common::{folder, message, path, start};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// As little as can be measured with.
 const LITTLE: [&str; 4] = ["--size", "17MB", "--rounds", "1"];
 
-fn start(cache: &Path, args: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_outsize"))
-        .args(args)
-        .env("OUTSIZE_CACHE", cache)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
 fn bench(cache: &Path, args: &[&str]) -> Output {
     let args = [&["bench"], &LITTLE[..], args].concat();
     start(cache, &args).wait_with_output().unwrap()
-}
-
-fn folder() -> TempDir {
-    // Beside the build's output: the system's folder for temporary files is often in memory.
-    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-fn message(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 /// A model of some 160 MB whose head and table are a small part of it.
@@ -51,8 +30,8 @@ fn model(dir: &TempDir) -> PathBuf {
         dir.path(),
         &[
             "synth",
-            text(&config),
-            text(&out),
+            path(&config),
+            path(&out),
             "--max-shard-size",
             "50MB",
         ],
@@ -92,7 +71,7 @@ fn a_model_in_two_budgets() {
     let model = model(&dir);
     let few = ["--prompt-tokens", "8", "--new-tokens", "3"];
     let budgets = ["--max-memory", "cpu=110MB", "--max-memory", "cpu=2GB"];
-    let args = [&[text(&model), "--json"], &few[..], &budgets[..]].concat();
+    let args = [&[path(&model), "--json"], &few[..], &budgets[..]].concat();
     let output = bench(dir.path(), &args);
     assert!(output.status.success(), "{}", message(&output));
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -151,7 +130,7 @@ fn a_budget_that_is_too_small_is_said_in_its_place() {
     let dir = folder();
     let model = model(&dir);
     let few = [
-        text(&model),
+        path(&model),
         "--prompt-tokens",
         "8",
         "--new-tokens",
@@ -193,7 +172,7 @@ fn a_budget_that_is_too_small_is_said_in_its_place() {
 fn what_makes_no_sense_is_said() {
     let dir = folder();
     let model = model(&dir);
-    let place = text(&model);
+    let place = path(&model);
     let missing = dir.path().join("missing");
     for (args, named) in [
         (vec!["--max-memory", "cpu=1GB"], "--max-memory"),
@@ -203,7 +182,7 @@ fn what_makes_no_sense_is_said() {
         (vec![place, "--prompt-tokens", "0"], "--prompt-tokens"),
         (vec![place, "--prompt-tokens", "60000"], "--prompt-tokens"),
         (vec![place, "--compute", "f16"], "--compute"),
-        (vec![text(&missing)], "missing"),
+        (vec![path(&missing)], "missing"),
         (
             vec!["--calibrate", "--max-memory", "cpu=1GB"],
             "--max-memory",
@@ -249,7 +228,7 @@ fn an_interrupt_ends_the_run_of_the_model_too() {
         "--max-memory",
         "cpu=2GB",
     ];
-    let args = [&["bench", text(&model)], &LITTLE[..], &long].concat();
+    let args = [&["bench", path(&model)], &LITTLE[..], &long].concat();
     let mut parent = start(dir.path(), &args);
     let child = loop {
         assert_eq!(parent.try_wait().unwrap(), None, "it ended by itself");

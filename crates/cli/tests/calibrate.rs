@@ -1,32 +1,20 @@
 //! `outsize bench --calibrate` with little memory and disk: what it keeps, and what it leaves behind, which is nothing.
 
+mod common;
+
+use common::{folder, message, start};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use tempfile::TempDir;
 
 /// As little as can be measured with.
 const LITTLE: [&str; 2] = ["--size", "17MB"];
 
-fn start(cache: &Path, args: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_outsize"))
-        .args(["bench"])
-        .args(args)
-        .env("OUTSIZE_CACHE", cache)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
 fn bench(cache: &Path, args: &[&str]) -> Output {
-    start(cache, args).wait_with_output().unwrap()
-}
-
-fn folder() -> TempDir {
-    // Beside the build's output: the system's folder for temporary files is often in memory.
-    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+    start(cache, &[&["bench"], args].concat())
+        .wait_with_output()
+        .unwrap()
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -37,10 +25,6 @@ fn names(folder: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-fn message(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A model of some 20 MB.
@@ -199,7 +183,7 @@ fn signal(child: &Child, name: &str) {
 fn an_interrupt_leaves_nothing() {
     let dir = folder();
     for milliseconds in [100, 500, 1500] {
-        let child = start(dir.path(), &["--calibrate"]);
+        let child = start(dir.path(), &["bench", "--calibrate"]);
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
         signal(&child, "-INT");
         let output = child.wait_with_output().unwrap();
@@ -219,7 +203,7 @@ fn an_interrupt_leaves_nothing() {
 fn a_killed_one_leaves_nothing() {
     let dir = folder();
     for milliseconds in [150, 1000] {
-        let mut child = start(dir.path(), &["--calibrate"]);
+        let mut child = start(dir.path(), &["bench", "--calibrate"]);
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
         signal(&child, "-KILL");
         child.wait().unwrap();

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 pub fn outsize(args: &[&str]) -> Output {
@@ -14,6 +14,23 @@ pub fn outsize(args: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .unwrap()
+}
+
+/// The command on its way, with its output caught and a cache of its own.
+pub fn start(cache: &Path, args: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_outsize"))
+        .args(args)
+        .env("OUTSIZE_CACHE", cache)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// What was said on standard error.
+pub fn message(output: &Output) -> String {
+    text(&output.stderr)
 }
 
 pub fn text(bytes: &[u8]) -> String {
@@ -29,7 +46,7 @@ pub fn done(output: &Output) -> String {
 /// The message of a command that failed with `status`. No panic ever reaches a user.
 #[track_caller]
 pub fn failed(output: &Output, status: i32) -> String {
-    let message = text(&output.stderr);
+    let message = message(output);
     assert_eq!(output.status.code(), Some(status), "{message}");
     assert!(!message.contains("panicked"), "{message}");
     message
