@@ -17,6 +17,12 @@ pub(super) fn is_available() -> bool {
         || ASSUMED.load(Ordering::Relaxed)
 }
 
+/// Says why a processor that has AMX is used without it, which nobody would see otherwise: other loops run, and are slower.
+fn refused(why: std::fmt::Arguments<'_>) -> bool {
+    tracing::warn!("this processor has AMX, and it is not used: {why}");
+    false
+}
+
 /// Whether the processor has tiles of sixteen rows of 64 bytes, eight of them, and products of bf16 on them.
 fn has_instructions() -> bool {
     const BF16: u32 = 1 << 22;
@@ -41,11 +47,16 @@ fn has_state() -> bool {
         return false;
     }
     // SAFETY: the processor has XSAVE, and the system has switched it on, which is what OSXSAVE says.
-    unsafe { _xgetbv(0) & TILES == TILES }
+    let saved = unsafe { _xgetbv(0) & TILES };
+    saved == TILES
+        || refused(format_args!(
+            "the system, or the hypervisor under it, does not save tiles"
+        ))
 }
 
-/// Asks Linux for the use of tiles, once for all threads of the process: they make what is saved of a thread larger by
-/// 8 KiB, which not every program expects.
+/// Asks Linux for the use of tiles, once for all threads of the process, those that are there already included, and for processes
+/// forked off later: tiles make what is saved of a thread larger by 8 KiB, which not every program expects. Linux refuses
+/// if a thread has an alternate stack for signals that could not hold that; Rust's own can (`AT_MINSIGSTKSZ`).
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_PRCTL: i64 = 158;
@@ -66,6 +77,10 @@ fn is_permitted() -> bool {
         );
     }
     result == 0
+        || refused(format_args!(
+            "Linux refused this process its registers: {}",
+            std::io::Error::from_raw_os_error(-result as i32)
+        ))
 }
 
 /// How other systems permit it is not known to this crate.
