@@ -22,21 +22,24 @@
 //! A part of zero times an infinite weight is not a number, where the activation times the weight is infinite. What comes out
 //! as NaN is therefore computed again with fused multiply-adds: so what is not finite comes out as there.
 
+mod output;
 mod pack;
+mod rounds;
 mod tiles;
+mod weights;
 
-use std::arch::x86_64::*;
 use std::ops::Range;
 
 use half::bf16;
 
 use super::grid::Grid;
 use super::pack::Scratch;
-use super::transpose::transposed;
-use super::{Job, Loops, Size, avx512, share, share_skinny, skinny};
+use super::{Job, Loops, Size, share, share_skinny, skinny};
 use crate::Compute;
 use pack::{Layout, STRIP};
-use tiles::{COLUMNS, ROW_BYTES, ROWS, STEP, Tiles};
+pub(crate) use rounds::rounds;
+use tiles::{COLUMNS, ROW_BYTES, ROWS, Tiles};
+use weights::{Ahead, Edge, weights};
 
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
@@ -87,39 +90,6 @@ pub(super) unsafe fn product(
     // SAFETY: the caller's promise.
     let packed = unsafe { pack::packed(&layout, x) };
     share(loops, &grid, &packed, weight, y);
-}
-
-/// Multiply-adds of one instruction on full tiles.
-const PRODUCTS: usize = ROWS * COLUMNS * STEP;
-
-/// Adds up products of tiles of ones in four tiles of sums, `rounds` times each: how many operations these were, or nothing
-/// if they came to a wrong sum. Sums are exact below 2²⁴.
-///
-/// # Safety
-///
-/// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and no product is under way on this thread.
-pub(crate) unsafe fn rounds(rounds: usize) -> Option<u64> {
-    let ones = [bf16::ONE; ROWS * STEP];
-    let mut sums = [0.0f32; SUMS];
-    // SAFETY: the caller's promise; the tiles are configured as full ones, and the memory holds one each.
-    let right = unsafe {
-        let _tiles = Tiles::configure(COLUMNS);
-        tiles::load!(4, ones.as_ptr(), ROW_BYTES);
-        tiles::load!(6, ones.as_ptr(), ROW_BYTES);
-        for _ in 0..rounds {
-            tiles::multiply!(0, 4, 6);
-            tiles::multiply!(1, 4, 6);
-            tiles::multiply!(2, 4, 6);
-            tiles::multiply!(3, 4, 6);
-        }
-        let right = (rounds * STEP) as f32;
-        let mut all = true;
-        tiles::store!(0, sums.as_mut_ptr(), ROW_BYTES);
-        all &= sums.iter().all(|sum| *sum == right);
-        tiles::store!(3, sums.as_mut_ptr(), ROW_BYTES);
-        all && sums.iter().all(|sum| *sum == right)
-    };
-    right.then_some((rounds * 4 * 2 * PRODUCTS) as u64)
 }
 
 /// Loops over tiles.
@@ -173,7 +143,20 @@ impl Amx<'_> {
             1 => self.layout.steps().max(1),
             _ => (DEPTH / self.layout.parts).max(1),
         };
-        let mut room = Room::new();
+        // Memory is cleared before use: 32 KiB of it, some 500 cycles, for all pairs. A short run of weights for a few rows, 64 KiB, takes 3000
+        // and needs no more than one pair's.
+        let (mut one, mut all);
+        let sums: &mut [[f32; 4 * SUMS]] = match pairs {
+            1 => {
+                one = Sums::<1>::new();
+                &mut one.0
+            }
+            _ => {
+                all = Sums::<PAIRS>::new();
+                &mut all.0
+            }
+        };
+        let mut edges = [Edge::new(), Edge::new()];
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
         let _tiles = unsafe { Tiles::configure(self.layout.columns) };
         for start in columns.clone().step_by(pairs * PAIR) {
@@ -187,10 +170,10 @@ impl Amx<'_> {
                 // SAFETY: the caller's promises, for rows and columns within its own.
                 unsafe {
                     match self.layout.parts {
-                        1 => self.strip::<1>(job, &place, depth, &mut ahead, &mut room),
-                        _ => self.strip::<3>(job, &place, depth, &mut ahead, &mut room),
+                        1 => self.strip::<1>(job, &place, depth, &mut ahead, sums, &mut edges),
+                        _ => self.strip::<3>(job, &place, depth, &mut ahead, sums, &mut edges),
                     }
-                    self.write(job, &place, &room);
+                    self.write(job, &place, sums);
                 }
             }
         }
@@ -209,17 +192,17 @@ impl Amx<'_> {
         place: &Place,
         depth: usize,
         ahead: &mut Ahead,
-        room: &mut Room,
+        sums: &mut [[f32; 4 * SUMS]],
+        edges: &mut [Edge; 2],
     ) {
         let (steps, tokens) = (self.layout.steps(), place.rows.len());
         let x = job.x.wrapping_add(self.layout.start(place.rows.start));
-        let edges = &mut room.edges;
         let mut first = 0;
         loop {
             let steps = first..steps.min(first + depth);
             let x = x.wrapping_add(first * self.layout.step(tokens));
             let pairs = place.columns.clone().step_by(PAIR);
-            for (row, sums) in pairs.zip(room.sums.as_chunks_mut::<{ 4 * SUMS }>().0) {
+            for (row, sums) in pairs.zip(&mut *sums) {
                 let block = Block {
                     row,
                     rows: PAIR.min(place.columns.end - row),
@@ -321,63 +304,6 @@ impl Amx<'_> {
             }
         }
     }
-
-    /// Turns the sums of a strip and a panel over into `y`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Amx::strip`].
-    #[inline(always)]
-    unsafe fn write(&self, job: &Job<bf16, bf16>, place: &Place, room: &Room) {
-        let pairs = place.columns.clone().step_by(PAIR);
-        for (first, sums) in pairs.zip(room.sums.as_chunks::<{ 4 * SUMS }>().0) {
-            for (index, sums) in sums.as_chunks::<SUMS>().0.iter().enumerate() {
-                let column = first + index / 2 * ROWS;
-                let row = place.rows.start + index % 2 * COLUMNS;
-                if column >= place.columns.end || row >= place.rows.end {
-                    continue;
-                }
-                let width = ROWS.min(place.columns.end - column);
-                let height = COLUMNS.min(place.rows.end - row);
-                // SAFETY: the caller's promises: `y` has these rows and columns.
-                let is_nan = unsafe {
-                    let y = job.y.add(row * job.size.n + column);
-                    write(sums, [height, width], y, job.size.n)
-                };
-                if is_nan && self.layout.parts > 1 {
-                    for row in row..row + height {
-                        for column in column..column + width {
-                            // SAFETY: as above.
-                            unsafe { self.again(job, row, column) };
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Computes an output again if it is not a number, with fused multiply-adds.
-    ///
-    /// # Safety
-    ///
-    /// That of [`Loops::region`], for this one output.
-    #[cold]
-    unsafe fn again(&self, job: &Job<bf16, bf16>, row: usize, column: usize) {
-        let Size { n, k, .. } = job.size;
-        // SAFETY: the output is in `y`, this row in `x`, the other in the weight; all sets of instructions up to AMX are there.
-        unsafe {
-            let y = job.y.add(row * n + column);
-            if y.read().is_nan() {
-                let one = Job {
-                    x: self.x.as_ptr().add(row * k),
-                    weight: job.weight.add(column * k),
-                    y,
-                    size: Size { m: 1, n: 1, k },
-                };
-                avx512::region(&one, 0..1, 0..1);
-            }
-        }
-    }
 }
 
 /// A strip of activations and a panel of weights.
@@ -400,136 +326,12 @@ struct Block {
     x: *const bf16,
 }
 
-/// Memory that tiles are stored to and loaded from.
+/// Memory that tiles of sums are stored to and loaded from: four tiles for each pair.
 #[repr(align(64))]
-struct Room {
-    /// Sums of a panel: four tiles for each pair.
-    sums: [f32; 4 * PAIRS * SUMS],
-    /// Tiles of weights that are not all there, with zeros where they are not.
-    edges: [Edge; 2],
-}
+struct Sums<const COUNT: usize>([[f32; 4 * SUMS]; COUNT]);
 
-impl Room {
+impl<const COUNT: usize> Sums<COUNT> {
     fn new() -> Self {
-        Self {
-            sums: [0.0; _],
-            edges: [Edge([bf16::ZERO; _]), Edge([bf16::ZERO; _])],
-        }
-    }
-}
-
-/// One such tile.
-#[repr(align(64))]
-struct Edge([bf16; ROWS * STEP]);
-
-/// Where a tile of `rows` weights from `row` on lies, and how many bytes there are from one row to the next: in the matrix,
-/// or in `edge` if the matrix ends before the tile does.
-///
-/// # Safety
-///
-/// The weight has these rows, of which there are at most [`ROWS`], and the step begins within them.
-#[inline(always)]
-unsafe fn weights(
-    job: &Job<bf16, bf16>,
-    row: usize,
-    rows: usize,
-    step: usize,
-    edge: &mut Edge,
-) -> (*const bf16, usize) {
-    let (k, at) = (job.size.k, step * STEP);
-    // SAFETY: the first element is one of the weight's.
-    let from = unsafe { job.weight.add(row * k + at) };
-    if rows == ROWS && at + STEP <= k {
-        return (from, k * size_of::<bf16>());
-    }
-    // Zeros, not what stands beyond: it may be no number, which no zero would make one.
-    edge.0.fill(bf16::ZERO);
-    let count = STEP.min(k - at);
-    for (index, to) in edge.0.chunks_exact_mut(STEP).take(rows).enumerate() {
-        // SAFETY: each row has `count` elements from here.
-        unsafe {
-            from.add(index * k)
-                .copy_to_nonoverlapping(to.as_mut_ptr(), count)
-        };
-    }
-    (edge.0.as_ptr(), ROW_BYTES)
-}
-
-/// Writes a tile of sums `[weights, activations]`, rows of sixteen, to `y [height activations, width weights]`, rows of `n`. Says whether any is
-/// not a number.
-///
-/// # Safety
-///
-/// The processor has AVX-512; `y` has these rows, which nothing else reads or writes meanwhile; `height` and `width` are at
-/// most 16.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn write(sums: &[f32; SUMS], [height, width]: [usize; 2], y: *mut f32, n: usize) -> bool {
-    let mut is_nan = false;
-    // A row or two are gathered sooner than sixteen are turned over.
-    if height <= 2 {
-        for row in 0..height {
-            for column in 0..width {
-                let sum = sums[column * COLUMNS + row];
-                is_nan |= sum.is_nan();
-                // SAFETY: the caller's promise.
-                unsafe { y.add(row * n + column).write(sum) };
-            }
-        }
-        return is_nan;
-    }
-    // SAFETY: the array holds sixteen vectors.
-    let columns = std::array::from_fn(|column| unsafe {
-        _mm512_loadu_si512(sums.as_ptr().add(column * COLUMNS).cast())
-    });
-    // SAFETY: the processor has AVX-512.
-    let rows = unsafe { transposed(columns) };
-    let there = ((1u32 << width) - 1) as u16;
-    for (row, values) in rows.into_iter().enumerate().take(height) {
-        let values = _mm512_castsi512_ps(values);
-        is_nan |= _mm512_mask_cmp_ps_mask::<_CMP_UNORD_Q>(there, values, values) != 0;
-        // SAFETY: a masked store of `width` elements touches no others.
-        unsafe { _mm512_mask_storeu_ps(y.add(row * n), there, values) };
-    }
-    is_nan
-}
-
-/// Which weights are fetched into the second-level cache ahead of need: those of the next panel, in the order in which they lie in
-/// memory, while this one is computed for its first strips.
-struct Ahead {
-    next: *const u8,
-    lines: usize,
-}
-
-impl Ahead {
-    const LINE: usize = 64;
-
-    /// The most strips that share the fetching.
-    const SHARES: usize = 4;
-
-    /// For one of so many strips.
-    fn new(job: &Job<bf16, bf16>, panel: &Range<usize>, strip: usize, strips: usize) -> Self {
-        let shares = strips.min(Self::SHARES);
-        let row_bytes = job.size.k * size_of::<bf16>();
-        let share = panel.len() * row_bytes / shares;
-        Self {
-            next: job
-                .weight
-                .cast::<u8>()
-                .wrapping_add(panel.end * row_bytes + strip * share),
-            lines: match strip < shares {
-                true => PAIR * STEP * size_of::<bf16>() / Self::LINE / shares,
-                false => 0,
-            },
-        }
-    }
-
-    /// Fetches as much as a step of a pair reads, or a share of that.
-    #[inline(always)]
-    fn fetch(&mut self) {
-        for line in 0..self.lines {
-            super::avx2::prefetch(self.next.wrapping_add(line * Self::LINE));
-        }
-        self.next = self.next.wrapping_add(self.lines * Self::LINE);
+        Self([[0.0; _]; _])
     }
 }
