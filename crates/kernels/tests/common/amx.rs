@@ -39,6 +39,21 @@ pub fn provide() -> Amx {
     })
 }
 
+/// What a tile register holds.
+pub type Tile = [[u8; 64]; 16];
+
+/// `sums` and the products of `a` and `b`, as the emulation makes them: `rows` of `sums` and `a`, `columns` of `sums` and `b`, and so many
+/// `pairs` of elements in a row of `a`.
+pub fn multiplied([rows, columns, pairs]: [usize; 3], sums: &Tile, a: &Tile, b: &Tile) -> Tile {
+    let mut state = RELEASED;
+    for (tile, rows, dwords) in [(0, rows, columns), (1, rows, pairs), (2, pairs, columns)] {
+        (state.rows[tile], state.row_bytes[tile]) = (rows as u8, 4 * dwords as u16);
+    }
+    (state.tiles[0], state.tiles[1], state.tiles[2]) = (*sums, *a, *b);
+    state.multiply(0, 1, 2);
+    state.tiles[0]
+}
+
 /// Instructions that were emulated so far.
 pub fn emulated() -> u64 {
     EMULATED.load(Ordering::Relaxed)
@@ -62,7 +77,7 @@ struct State {
     configured: bool,
     rows: [u8; 8],
     row_bytes: [u16; 8],
-    tiles: [[[u8; 64]; 16]; 8],
+    tiles: [Tile; 8],
 }
 
 const RELEASED: State = State {
