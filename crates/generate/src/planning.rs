@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use outsize_models::{CacheOptions, Logits, ModelConfig};
+use outsize_models::{CacheOptions, Compute, Logits, ModelConfig};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Needs, Options, Strategy, Tier, Tree, Workload,
     assign, from_assignment, infer,
@@ -202,7 +202,9 @@ impl Planner {
         };
         if let Some(config) = &self.config {
             let activations = config.activation_bytes(chunk, cache, Logits::Last);
-            options.needs.activations = activations;
+            // Products on the CPU pack theirs.
+            options.needs.activations =
+                activations.saturating_add(config.packed_bytes(Compute::F32, chunk, cache.batch));
             options.gpu_activations = activations;
         }
         options
