@@ -150,6 +150,29 @@ fn numbers_of(tile: &Tile, [rows, columns, _]: [usize; 3]) -> Vec<f32> {
     .collect()
 }
 
+/// Two pairs that come to the least normal number, less `2⁻¹⁵⁰` or half of that.
+fn edges() -> [[Tile; 2]; 2] {
+    let bf16 = |exponent: u16| exponent << 7;
+    [75, 76].map(|down| {
+        let (mut a, mut b) = ([[0; 64]; 16], [[0; 64]; 16]);
+        for (pair, exponent) in [(0, bf16(127 - 63)), (1, bf16(127 - down))] {
+            let negative = (pair as u16) << 15;
+            a[0][4 * pair..][..2].copy_from_slice(&exponent.to_le_bytes());
+            let other = if pair == 0 { exponent } else { bf16(127 - 75) };
+            b[pair][..2].copy_from_slice(&(other | negative).to_le_bytes());
+        }
+        [a, b]
+    })
+}
+
+/// As every x86 processor does with a fused multiply-add that flushes to zero.
+#[test]
+fn the_emulation_rounds_before_it_takes_for_zero() {
+    let sizes = [1, 1, 2];
+    let sums = edges().map(|[a, b]| numbers_of(&multiplied(sizes, &[[0; 64]; 16], &a, &b), sizes));
+    assert_eq!(sums, [[0.0], [f32::MIN_POSITIVE]]);
+}
+
 /// Numbers of all magnitudes, subnormal ones, infinite ones and none; sums that all but cancel; products about the least normal number.
 #[test]
 fn an_instruction_makes_the_bits_of_the_emulation() {
@@ -192,6 +215,13 @@ fn an_instruction_makes_the_bits_of_the_emulation() {
                 );
             }
         }
+    }
+    for [a, b] in edges() {
+        let (sizes, sums) = ([1, 1, 2], [[0; 64]; 16]);
+        // SAFETY: as above.
+        let here = unsafe { multiplied_here(sizes, &sums, &a, &b) };
+        let want = multiplied(sizes, &sums, &a, &b);
+        assert_eq!(numbers_of(&here, sizes), numbers_of(&want, sizes));
     }
     println!("{compared} sums, the same bits");
 }
@@ -404,6 +434,32 @@ fn one_permission_is_enough_for_all_threads() {
         assert_eq!(permitted() & TILES, TILES);
         asked.wait();
     });
+}
+
+/// A thread that wants its signals handled on a stack of its own which is too small for tiles keeps the process from using them.
+#[test]
+fn a_small_stack_for_signals_refuses_tiles() {
+    if !is_child() {
+        if on_hardware() {
+            let output = in_a_process("a_small_stack_for_signals_refuses_tiles", |_| ());
+            assert!(output.status.success(), "{output:?}");
+        }
+        return;
+    }
+    let mut memory = vec![0u8; 4096];
+    let small = libc::stack_t {
+        ss_sp: memory.as_mut_ptr().cast(),
+        ss_flags: 0,
+        ss_size: memory.len(),
+    };
+    let mut before = libc::stack_t { ..small };
+    // SAFETY: the memory outlives its use as a stack: the one before is put back.
+    unsafe {
+        assert_eq!(libc::sigaltstack(&small, &mut before), 0);
+        assert!(!Isa::AmxBf16.is_available());
+        assert_eq!(libc::sigaltstack(&before, std::ptr::null_mut()), 0);
+    }
+    assert_eq!(Isa::detected(), Isa::Avx512Bf16);
 }
 
 /// Where a sandbox refuses the request, products run in the next best instructions.

@@ -383,8 +383,23 @@ fn two(row: &[u8; 64], at: usize) -> (f32, f32) {
     (one(4 * at), one(4 * at + 2))
 }
 
+/// Fused, with zero for what is below the least normal number once it is rounded to 24 bits: numbers just below it, which in memory would
+/// be rounded up to it, are zero too.
 fn fma(a: f32, b: f32, sum: f32) -> f32 {
-    flushed(a.mul_add(b, sum))
+    /// Halfway from the least normal number to the one below it that has 24 bits.
+    const LEAST: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);
+    let (product, sum_64) = (f64::from(a) * f64::from(b), f64::from(sum));
+    // The product of two bf16 is exact, and so are what `total` is short of and itself together.
+    let total = product + sum_64;
+    let rest = (product - (total - (total - product))) + (sum_64 - (total - product));
+    let below = match total.abs() {
+        least if least == LEAST => rest * total.signum() < 0.0,
+        other => other < LEAST,
+    };
+    match below && total != 0.0 {
+        true => 0.0f32.copysign(total as f32),
+        false => a.mul_add(b, sum),
+    }
 }
 
 /// Zero of the same sign for a subnormal number.
