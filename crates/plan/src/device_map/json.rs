@@ -247,6 +247,20 @@ mod tests {
     }
 
     #[test]
+    fn who_chose_is_written_and_read() {
+        let mut json = written();
+        assert_eq!(json["strategy"], "auto");
+        for name in ["balanced_low_0", "manual"] {
+            json["strategy"] = json!(name);
+            let map: DeviceMap = serde_json::from_value(json.clone()).unwrap();
+            assert_eq!(map.chosen_by().name(), name);
+            assert_eq!(serde_json::to_value(&map).unwrap(), json);
+        }
+        let text = with("/strategy", json!("best\u{1b}"));
+        assert!(text.contains(r"`best\u{1b}` is no strategy"), "{text}");
+    }
+
+    #[test]
     fn sums_that_overflow_are_refused() {
         for place in ["/tiers/0/activations", "/tiers/1/other"] {
             let error = with(place, json!(u64::MAX));
