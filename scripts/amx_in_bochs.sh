@@ -2,7 +2,7 @@
 # Runs tests of AMX on an emulated processor that has it: Bochs, as a Sapphire Rapids with two cores, boots Linux, whose first program runs the
 # tests. It checks what no emulation of single instructions can: what they mean to somebody else, Linux's permission, and whose the registers are.
 #
-#   scripts/amx_in_bochs.sh [TEST...]        tests of crates/kernels/tests, "amx_system amx" if none is named
+#   scripts/amx_in_bochs.sh [TEST...]        tests of crates/kernels/tests, "amx_system amx contract product" if none is named
 #
 # It needs no rights and changes nothing outside of the folders target and WORK. It takes from ROOT, the folder of unpacked packages, or / where
 # they are installed (Debian's names):
@@ -28,7 +28,7 @@ root=${ROOT:-}
 bochs=${BOCHS:-bochs}
 work=${WORK:-$repository/target/bochs}/machine
 limit=${LIMIT:-900} # seconds
-tests=${*:-amx_system amx}
+tests=${*:-amx_system amx contract product}
 
 fail() {
     echo "amx_in_bochs: $*" >&2
@@ -82,6 +82,8 @@ cat >"$work/memory/init" <<INIT
 /bin/busybox grep -m 1 'model name' /proc/cpuinfo
 echo "processors: \$(/bin/busybox grep -c ^processor /proc/cpuinfo)"
 echo "flags: \$(/bin/busybox grep -m 1 ^flags /proc/cpuinfo | /bin/busybox grep -o 'amx[^ ]*' | /bin/busybox tr '\n' ' ')"
+# Other instructions are tested on processors.
+export OUTSIZE_TEST_ISA=AmxBf16
 for test in $tests; do
     echo "== \$test"
     /tests/\$test --nocapture --test-threads=2 2>&1

@@ -8,11 +8,13 @@ pub mod amx;
 use half::{bf16, f16};
 use outsize_kernels::{Compute, Isa, Weight};
 
-/// The sets to test here; says which are left out. AMX is emulated where it is not.
+/// The sets to test here; says which are left out. AMX is emulated where it is not. Only one if `OUTSIZE_TEST_ISA` names it, as `AmxBf16`.
 pub fn available() -> impl Iterator<Item = Isa> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     amx::provide();
-    Isa::ALL.into_iter().filter(|isa| {
+    let only = std::env::var("OUTSIZE_TEST_ISA").ok();
+    let asked = move |isa: &Isa| only.as_ref().is_none_or(|only| *only == format!("{isa:?}"));
+    Isa::ALL.into_iter().filter(asked).filter(|isa| {
         if !isa.is_available() {
             eprintln!("SKIPPED: this processor does not have {isa:?}");
         }
