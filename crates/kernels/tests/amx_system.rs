@@ -251,7 +251,7 @@ fn tiles_outlast_other_threads() {
             scope.spawn(move || {
                 let (tile, mut found) = (own(index), [[0; 64]; 16]);
                 // Each is of another size, so that configurations would be mixed up too.
-                let rows = index % 16 + 1;
+                let rows = 16 - index % 16;
                 // SAFETY: the processor has AMX, and this thread uses no tiles but these.
                 unsafe {
                     configure([rows, 16, 1]);
