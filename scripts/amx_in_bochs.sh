@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs tests of AMX on an emulated processor that has it: Bochs, as a Sapphire Rapids with two cores, boots Linux, whose first program runs the
-# tests. It checks what no emulation of single instructions can: what they mean to somebody else, Linux's permission, and whose the registers are.
+# tests. It checks what no emulation of single instructions can: what they mean to somebody else, Linux's permission, and whose the registers
+# are. It takes seven minutes on two busy cores.
 #
 #   scripts/amx_in_bochs.sh [TEST...]        tests of crates/kernels/tests, "amx_system amx contract product" if none is named
 #
@@ -27,7 +28,7 @@ repository=$(cd "$(dirname "$0")/.." && pwd)
 root=${ROOT:-}
 bochs=${BOCHS:-bochs}
 work=${WORK:-$repository/target/bochs}/machine
-limit=${LIMIT:-900} # seconds
+limit=${LIMIT:-1800} # seconds
 tests=${*:-amx_system amx contract product}
 
 fail() {
