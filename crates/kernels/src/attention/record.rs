@@ -1,0 +1,72 @@
+//! What a block of columns comes to for a row of queries, and how those of several blocks are put together.
+
+use crate::exp::exp;
+
+/// Elements that a row of a record is padded to: lanes of the widest vector.
+const PAD: usize = 16;
+
+/// Elements of a record: the sum of weighted values, padded; then [`Totals`], padded too.
+pub(super) fn record(width: usize) -> usize {
+    width.next_multiple_of(PAD) + PAD
+}
+
+/// The end of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Totals {
+    /// The largest score.
+    pub largest: f32,
+    /// The sum of weights; zero if the row saw nothing.
+    pub sum: f32,
+}
+
+impl Totals {
+    pub fn of(record: &[f32]) -> Totals {
+        let at = record.len() - PAD;
+        Totals {
+            largest: record[at],
+            sum: record[at + 1],
+        }
+    }
+
+    pub fn write(self, record: &mut [f32]) {
+        let at = record.len() - PAD;
+        (record[at], record[at + 1]) = (self.largest, self.sum);
+    }
+}
+
+/// Folds the record of a later block into that of earlier ones.
+#[inline(always)]
+pub(super) fn fold(earlier: &mut [f32], later: &[f32]) {
+    let (old, new) = (Totals::of(earlier), Totals::of(later));
+    if new.sum == 0.0 {
+        return;
+    }
+    if old.sum == 0.0 {
+        earlier.copy_from_slice(later);
+        return;
+    }
+    let largest = match new.largest > old.largest {
+        true => new.largest,
+        false => old.largest,
+    };
+    let (by_old, by_new) = (exp(old.largest - largest), exp(new.largest - largest));
+    let values = earlier.len() - PAD;
+    for (earlier, later) in earlier[..values].iter_mut().zip(&later[..values]) {
+        *earlier = *earlier * by_old + *later * by_new;
+    }
+    let sum = old.sum * by_old + new.sum * by_new;
+    Totals { largest, sum }.write(earlier);
+}
+
+/// Writes the result of a row; zeros if it saw nothing.
+#[inline(always)]
+pub(super) fn finish(record: &[f32], y: &mut [f32]) {
+    let Totals { sum, .. } = Totals::of(record);
+    if sum == 0.0 {
+        y.fill(0.0);
+        return;
+    }
+    for (y, value) in y.iter_mut().zip(record) {
+        *y = value / sum;
+    }
+}

@@ -1,0 +1,90 @@
+//! The softmax of a block's scores, but for the division by the sum.
+
+use std::ops::Range;
+
+use super::lanes::MOST_LANES;
+use super::record::Totals;
+use crate::exp::exp;
+
+/// What a row's softmax comes to if it sees nothing.
+const NOTHING: Totals = Totals {
+    largest: 0.0,
+    sum: 0.0,
+};
+
+/// As [`soften_rows`] with a known number of rows.
+#[inline(always)]
+pub(super) fn soften(
+    rows: usize,
+    scores: &mut [f32],
+    seen: &[Range<usize>],
+    scale: f32,
+) -> [Totals; MOST_LANES] {
+    match rows {
+        4 => soften_rows::<4, 8>(scores, seen, scale),
+        8 => soften_rows::<8, 16>(scores, seen, scale),
+        16 => soften_rows::<16, 32>(scores, seen, scale),
+        _ => unreachable!("vectors have 4, 8 or 16 lanes"),
+    }
+}
+
+/// Turns scores, those of `ROWS` rows for each column one behind the other, into weights: `exp` of what each, scaled, is below the
+/// row's largest. `PAIR` is twice `ROWS`. `seen` are the columns that each row sees, and the rest of the columns that any of them sees
+/// get no weight. The rows beyond those of `seen` come to something that means nothing.
+#[inline(always)]
+fn soften_rows<const ROWS: usize, const PAIR: usize>(
+    scores: &mut [f32],
+    seen: &[Range<usize>],
+    scale: f32,
+) -> [Totals; MOST_LANES] {
+    const { assert!(PAIR == 2 * ROWS && ROWS <= MOST_LANES) };
+    let visible = || seen.iter().filter(|seen| !seen.is_empty());
+    let Some(start) = visible().map(|seen| seen.start).min() else {
+        return [NOTHING; MOST_LANES];
+    };
+    let end = visible().map(|seen| seen.end).max().unwrap_or(start);
+    // Pairs of columns, counted from the start of the block: sums are of every other column, whoever else sees what.
+    let (from, to) = (start / 2 * 2, end.next_multiple_of(2));
+    for (row, seen) in seen.iter().enumerate() {
+        let (until, after) = match seen.is_empty() {
+            true => (to, to),
+            false => (seen.start, seen.end),
+        };
+        for column in (from..until).chain(after..to) {
+            scores[column * ROWS + row] = f32::NEG_INFINITY;
+        }
+    }
+    let (pairs, _) = scores[from * ROWS..to * ROWS].as_chunks_mut::<PAIR>();
+
+    let mut largest = [f32::NEG_INFINITY; PAIR];
+    for pair in pairs.iter() {
+        for (score, largest) in pair.iter().zip(&mut largest) {
+            *largest = if *score > *largest { *score } else { *largest };
+        }
+    }
+    // The scale is positive: the largest stays the largest.
+    let largest: [f32; ROWS] = std::array::from_fn(|row| {
+        let (even, odd) = (largest[row], largest[row + ROWS]);
+        let sees = seen.get(row).is_some_and(|seen| !seen.is_empty());
+        match sees {
+            true => scale * if odd > even { odd } else { even },
+            false => 0.0,
+        }
+    });
+    let both: [f32; PAIR] = std::array::from_fn(|row| largest[row % ROWS]);
+    let mut sums = [0.0f32; PAIR];
+    for pair in pairs.iter_mut() {
+        for ((score, sum), largest) in pair.iter_mut().zip(&mut sums).zip(&both) {
+            *score = exp(*score * scale - largest);
+            *sum += *score;
+        }
+    }
+    let mut totals = [NOTHING; MOST_LANES];
+    for (row, totals) in totals[..ROWS].iter_mut().enumerate() {
+        *totals = Totals {
+            largest: largest[row],
+            sum: sums[row] + sums[row + ROWS],
+        };
+    }
+    totals
+}

@@ -1,0 +1,82 @@
+//! The types that keys and values are stored in.
+
+use half::{bf16, f16};
+
+use super::lanes::Lanes;
+use crate::Weight;
+use crate::product::Element;
+
+/// A type that keys and values are stored in.
+pub(super) trait Stored: Element {
+    /// The elements, if they are of this type.
+    fn elements(weight: Weight<'_>) -> Option<&[Self]>;
+
+    /// Rows in f32: where they are, or copies in `wide`.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`; each row has `width` elements, and `wide` has room for as many rows, each padded to a
+    /// multiple of `V::LANES`.
+    #[inline(always)]
+    unsafe fn widened<V: Lanes, const N: usize>(
+        rows: [*const Self; N],
+        width: usize,
+        wide: *mut f32,
+    ) -> [*const f32; N] {
+        let padded = width.next_multiple_of(V::LANES);
+        let mut copies = [wide.cast_const(); N];
+        for (index, row) in rows.into_iter().enumerate() {
+            let copy = wide.wrapping_add(index * padded);
+            copies[index] = copy;
+            let mut at = 0;
+            while at < width {
+                // SAFETY: the caller's promise: there are elements at `at`, `LANES` of them or what is left.
+                unsafe {
+                    let vector: V = match at + V::LANES <= width {
+                        true => Self::load(row.add(at)),
+                        false => Self::load_part(row.add(at), width - at),
+                    };
+                    vector.store(copy.add(at));
+                }
+                at += V::LANES;
+            }
+        }
+        copies
+    }
+}
+
+impl Stored for f32 {
+    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::F32(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widened<V: Lanes, const N: usize>(
+        rows: [*const Self; N],
+        _width: usize,
+        _wide: *mut f32,
+    ) -> [*const f32; N] {
+        rows
+    }
+}
+
+impl Stored for bf16 {
+    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::Bf16(elements) => Some(elements),
+            _ => None,
+        }
+    }
+}
+
+impl Stored for f16 {
+    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::F16(elements) => Some(elements),
+            _ => None,
+        }
+    }
+}
