@@ -48,10 +48,9 @@ pub fn rotate_in_place_with(
     );
     match rows_per_share(x.len() / token, token) {
         None => rotate(isa, x, width, token, 0, cos, sin),
-        Some(tokens) => share(
-            x.chunks_mut(tokens * token).enumerate(),
-            |(index, x)| rotate(isa, x, width, token, index * tokens, cos, sin),
-        ),
+        Some(tokens) => share(x.chunks_mut(tokens * token).enumerate(), |(index, x)| {
+            rotate(isa, x, width, token, index * tokens, cos, sin)
+        }),
     }
 }
 

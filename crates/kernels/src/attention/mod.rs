@@ -13,13 +13,14 @@
 //!
 //! It holds by construction: the columns of a text are taken in blocks of [`BLOCK`], counted from its first token. Of
 //! each block come a largest score, a sum and a weighted sum of values, from nothing, and they are folded together in order of the columns.
-//! Within a block, each dot product has one vector accumulator and each element of the sum of values takes the columns in order.
+//! Within a block, each dot product takes the elements of a head in order, each element of the sum of values the columns in order, and weights
+//! are summed in two lanes, of even and of odd columns. Rows of queries are side by side in a vector, and nothing passes between its lanes.
 //!
 //! # Accuracy
 //!
 //! With `w` elements in a head, and `s` the most that `Σ |q · k| / √w` is for any key in sight, each score is off by at most
-//! `e = (w / 4 + 6) · 2⁻²³ · s`. Where `n` columns are in sight and `m` is what the result would be of the magnitudes of the values, the result is
-//! off by at most `(4 e + (n / 2 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
+//! `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are in sight and `m` is what the result would be of the magnitudes of the values, the result is
+//! off by at most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
 
 mod columns;
 mod job;
@@ -160,8 +161,8 @@ pub struct Held<'a> {
 /// Writes, for each query, the mixture of the values that its token sees to `y`; `queries` and `y` are
 /// `[batch, tokens, heads, width]`, row-major without gaps. A token that sees nothing gets zeros.
 ///
-/// `held` are keys and values of consecutive columns, older ones first, all of one type. Runs on the current rayon pool when there is enough to
-/// share.
+/// `held` are keys and values of consecutive columns, older ones first, all of one type. Runs on as many threads as the current rayon pool has when
+/// there is enough to share.
 ///
 /// # Panics
 ///

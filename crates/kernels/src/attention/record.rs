@@ -70,3 +70,51 @@ pub(super) fn finish(record: &[f32], y: &mut [f32]) {
         *y = value / sum;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(value: f32, totals: Totals) -> Vec<f32> {
+        let mut row = vec![value; record(5)];
+        totals.write(&mut row);
+        row
+    }
+
+    #[test]
+    fn blocks_are_weighted_by_what_they_saw() {
+        let nothing = of(
+            9.0,
+            Totals {
+                largest: 50.0,
+                sum: 0.0,
+            },
+        );
+        let (a, b) = (
+            Totals {
+                largest: 1.0,
+                sum: 2.0,
+            },
+            Totals {
+                largest: 3.0,
+                sum: 4.0,
+            },
+        );
+        // Of values 1 and 2, each times the sum of its weights.
+        let (first, second) = (of(2.0, a), of(8.0, b));
+        let less = (-2f32).exp();
+        let expected = (2.0 * less + 8.0) / (2.0 * less + 4.0);
+        for [earlier, later] in [[&first, &second], [&second, &first]] {
+            let mut folded = nothing.clone();
+            for later in [earlier, &nothing, later] {
+                fold(&mut folded, later);
+            }
+            let mut y = [0.0; 5];
+            finish(&folded, &mut y);
+            assert!(y.iter().all(|y| (y - expected).abs() < 1e-6), "{y:?}");
+        }
+        let mut y = [1.0; 5];
+        finish(&nothing, &mut y);
+        assert_eq!(y, [0.0; 5]);
+    }
+}

@@ -15,6 +15,9 @@ use super::lanes::Lanes;
 /// Keys that are scored side by side: enough sums that none waits for itself.
 pub(super) const KEYS: usize = 8;
 
+/// Elements between two looks at whether there are more.
+const STEP: usize = 4;
+
 /// Bytes that come from memory together.
 const LINE: usize = 64;
 
@@ -57,18 +60,42 @@ pub(super) unsafe fn score<V: Lanes, W: Lanes, E: Stored>(
                         V::prefetch(element.cast());
                     }
                 }
-                for i in start..end {
-                    let query = V::f32(queries.add(i * V::LANES));
-                    for j in 0..KEYS {
-                        sums[j] = sums[j].fma(V::splat(*rows[j].add(i)), query);
+                while start + STEP <= end {
+                    for i in 0..STEP {
+                        add::<V>(&mut sums, &rows, queries, start + i);
                     }
+                    start += STEP;
                 }
-                start = end;
+                while start < end {
+                    add::<V>(&mut sums, &rows, queries, start);
+                    start += 1;
+                }
             }
             for j in 0..KEYS {
                 sums[j].store(scores.add((key + j) * V::LANES));
             }
         }
         key += KEYS;
+    }
+}
+
+/// Adds the products of one element of the queries and of each key.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`; queries and keys have an element `at`.
+#[inline(always)]
+unsafe fn add<V: Lanes>(
+    sums: &mut [V; KEYS],
+    keys: &[*const f32; KEYS],
+    queries: *const f32,
+    at: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let query = V::f32(queries.add(at * V::LANES));
+        for j in 0..KEYS {
+            sums[j] = sums[j].fma(V::splat(*keys[j].add(at)), query);
+        }
     }
 }

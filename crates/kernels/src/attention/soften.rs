@@ -88,3 +88,45 @@ fn soften_rows<const ROWS: usize, const PAIR: usize>(
     }
     totals
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows side by side see different columns; what they do not see is what it should not be.
+    #[test]
+    fn weights_are_of_what_is_seen() {
+        let seen = [3..8, 0..0, 5..6, 0..9, 8..9];
+        let score = |column: usize, row: usize| (column * 7 % 5) as f32 - row as f32;
+        for rows in [8, 16] {
+            let mut scores = vec![f32::NAN; 12 * rows];
+            for (row, seen) in seen.iter().enumerate() {
+                for column in seen.clone() {
+                    scores[column * rows + row] = score(column, row);
+                }
+            }
+            let totals = soften(rows, &mut scores, &seen, 0.5);
+            for (row, seen) in seen.iter().enumerate() {
+                let expected = |column| f64::from(score(column, row)) / 2.0;
+                let largest = seen.clone().map(expected).fold(f64::MIN, f64::max);
+                let weight = |column| (expected(column) - largest).exp();
+                let sum: f64 = seen.clone().map(weight).sum();
+                assert!((f64::from(totals[row].sum) - sum).abs() < 1e-5, "row {row}");
+                if !seen.is_empty() {
+                    assert_eq!(f64::from(totals[row].largest), largest, "row {row}");
+                }
+                for column in 0..10 {
+                    let found = f64::from(scores[column * rows + row]);
+                    let expected = match seen.contains(&column) {
+                        true => weight(column),
+                        false => 0.0,
+                    };
+                    assert!(
+                        (found - expected).abs() < 1e-6,
+                        "row {row}, column {column}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -29,16 +29,15 @@ pub(super) trait Stored: Element {
             let copy = wide.wrapping_add(index * padded);
             copies[index] = copy;
             let mut at = 0;
-            while at < width {
-                // SAFETY: the caller's promise: there are elements at `at`, `LANES` of them or what is left.
-                unsafe {
-                    let vector: V = match at + V::LANES <= width {
-                        true => Self::load(row.add(at)),
-                        false => Self::load_part(row.add(at), width - at),
-                    };
-                    vector.store(copy.add(at));
+            // SAFETY: the caller's promise: there are elements at `at`, `LANES` of them or what is left.
+            unsafe {
+                while at + V::LANES <= width {
+                    Self::load::<V>(row.add(at)).store(copy.add(at));
+                    at += V::LANES;
                 }
-                at += V::LANES;
+                if at < width {
+                    Self::load_part::<V>(row.add(at), width - at).store(copy.add(at));
+                }
             }
         }
         copies

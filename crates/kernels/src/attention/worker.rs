@@ -31,6 +31,15 @@ pub(super) struct Worker<'a, E> {
     scores: Vec<f32>,
     /// Some keys in f32.
     wide: Vec<f32>,
+    /// How the rows of a strip are mixed.
+    pieces: Vec<Piece>,
+}
+
+/// Rows of a strip that see some columns of a block.
+#[derive(Debug)]
+struct Piece {
+    rows: Range<usize>,
+    columns: Range<usize>,
 }
 
 /// Elements that a [`Worker`] takes, for tasks of so many rows.
@@ -61,6 +70,36 @@ fn strips<V: Lanes>(rows: usize, block: usize) -> impl Iterator<Item = Strip> {
     })
 }
 
+/// Cuts rows, given what they see, into pieces: rows side by side at columns that all of them see, and before and after those, in order,
+/// each row alone. What a row does not see may hold anything, even what is no number.
+fn cut(seen: &[Range<usize>], pieces: &mut Vec<Piece>) {
+    let mut row = 0;
+    while row < seen.len() {
+        let tall = match seen.len() - row {
+            TALL.. => TALL,
+            2.. => 2,
+            _ => 1,
+        };
+        let group = &seen[row..row + tall];
+        let start = group.iter().map(|seen| seen.start).max().unwrap_or(0);
+        let end = group.iter().map(|seen| seen.end).min().unwrap_or(0);
+        let all = start..end.max(start);
+        let mut push = |rows, columns: Range<usize>| {
+            if !columns.is_empty() {
+                pieces.push(Piece { rows, columns });
+            }
+        };
+        for (row, seen) in (row..).zip(group) {
+            push(row..row + 1, seen.start..seen.end.min(all.start));
+        }
+        push(row..row + tall, all.clone());
+        for (row, seen) in (row..).zip(group) {
+            push(row..row + 1, seen.start.max(all.end)..seen.end);
+        }
+        row += tall;
+    }
+}
+
 impl<'a, E: Stored> Worker<'a, E> {
     /// For tasks of up to so many rows.
     pub fn new(job: &'a Job<'a, E>, rows: usize) -> Self {
@@ -71,6 +110,7 @@ impl<'a, E: Stored> Worker<'a, E> {
             queries: vec![0.0; queries],
             scores: vec![0.0; scores],
             wide: vec![0.0; wide],
+            pieces: Vec::with_capacity(3 * MOST_LANES),
         }
     }
 
@@ -92,19 +132,14 @@ impl<'a, E: Stored> Worker<'a, E> {
         let blocks = self.job.blocks(task);
         let after = next.map(|next| (next, self.job.blocks(next).start));
         let record = self.job.record();
+        let rows = self.job.rows(task) * record;
         for block in blocks.clone() {
             let next = match block + 1 < blocks.end {
                 true => Some((task, block + 1)),
                 false => after,
             };
-            if block == blocks.start {
-                // SAFETY: the caller's promise, here and below.
-                unsafe { self.block::<V>((task, block), next, records) };
-                continue;
-            }
             // SAFETY: the caller's promise.
             unsafe { self.block::<V>((task, block), next, later) };
-            let rows = self.job.rows(task) * record;
             let later = later[..rows].chunks_exact(record);
             for (earlier, later) in records[..rows].chunks_exact_mut(record).zip(later) {
                 fold(earlier, later);
@@ -219,64 +254,20 @@ impl<'a, E: Stored> Worker<'a, E> {
             totals.write(record);
         }
 
-        let mut row = 0;
-        while row < rows.len() {
-            let tall = match rows.len() - row {
-                TALL.. => TALL,
-                2.. => 2,
-                _ => 1,
-            };
-            let seen = &seen[row..row + tall];
-            let records = &mut records[row * record..(row + tall) * record];
+        self.pieces.clear();
+        cut(seen, &mut self.pieces);
+        for Piece { rows, columns } in &self.pieces {
+            let records = &mut records[rows.start * record..rows.end * record];
+            let columns = columns.clone();
+            let at = (block, rows.start, V::LANES);
             // SAFETY: the caller's promise.
             unsafe {
-                match tall {
-                    TALL => {
-                        self.mixed::<W, TALL>(task, (block, row, V::LANES), seen, ahead, records)
-                    }
-                    2 => self.mixed::<W, 2>(task, (block, row, V::LANES), seen, ahead, records),
-                    _ => self.mixed::<W, 1>(task, (block, row, V::LANES), seen, ahead, records),
+                match rows.len() {
+                    TALL => self.add::<W, TALL>(task, at, columns, ahead, records),
+                    2 => self.add::<W, 2>(task, at, columns, ahead, records),
+                    _ => self.add::<W, 1>(task, at, columns, ahead, records),
                 }
             }
-            row += tall;
-        }
-    }
-
-    /// Adds the values that `R` rows see in a block, each times its weight, to the rows' records. Weights begin in lane `row` of `lanes`.
-    ///
-    /// # Safety
-    ///
-    /// The processor has the instructions of `W`.
-    #[inline(always)]
-    unsafe fn mixed<W: Lanes, const R: usize>(
-        &self,
-        task: &Task,
-        (block, row, lanes): (usize, usize, usize),
-        seen: &[Range<usize>],
-        ahead: &mut Ahead,
-        records: &mut [f32],
-    ) {
-        // Columns that all rows see are taken together. Others may hold anything, even what is no number.
-        let start = seen.iter().map(|seen| seen.start).max().unwrap_or(0);
-        let end = seen.iter().map(|seen| seen.end).min().unwrap_or(0);
-        let all = start..end.max(start);
-        let record = self.job.record();
-        let mut nothing = Ahead::NOTHING;
-        for (i, seen) in seen.iter().enumerate() {
-            let early = seen.start..seen.end.min(all.start);
-            let records = &mut records[i * record..][..record];
-            // SAFETY: the caller's promise, here and below.
-            unsafe {
-                self.add::<W, 1>(task, (block, row + i, lanes), early, &mut nothing, records)
-            };
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.add::<W, R>(task, (block, row, lanes), all.clone(), ahead, records) };
-        for (i, seen) in seen.iter().enumerate() {
-            let late = seen.start.max(all.end)..seen.end;
-            let records = &mut records[i * record..][..record];
-            // SAFETY: the caller's promise.
-            unsafe { self.add::<W, 1>(task, (block, row + i, lanes), late, &mut nothing, records) };
         }
     }
 
@@ -294,9 +285,6 @@ impl<'a, E: Stored> Worker<'a, E> {
         ahead: &mut Ahead,
         records: &mut [f32],
     ) {
-        if columns.is_empty() {
-            return;
-        }
         let (width, record) = (self.job.heads.width, self.job.record());
         assert!(records.len() >= R * record && row + R <= lanes);
         for stretch in self.job.stretches(task, block, columns) {
@@ -316,5 +304,29 @@ impl<E: Stored> Job<'_, E> {
     /// Elements of a record of this job.
     pub(super) fn record(&self) -> usize {
         record::record(self.heads.width)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Each row gets each column that it sees once, in order, and no other.
+        #[test]
+        fn pieces_are_what_rows_see(seen in prop::collection::vec((0usize..20, 0usize..20), 0..=MOST_LANES)) {
+            let seen: Vec<_> = seen.into_iter().map(|(start, len)| start..start + len).collect();
+            let mut pieces = vec![];
+            cut(&seen, &mut pieces);
+            for (row, seen) in seen.iter().enumerate() {
+                let of_row = pieces.iter().filter(|piece| piece.rows.contains(&row));
+                let columns: Vec<_> = of_row.flat_map(|piece| piece.columns.clone()).collect();
+                prop_assert_eq!(columns, seen.clone().collect::<Vec<_>>());
+            }
+            prop_assert!(pieces.iter().all(|piece| [1, 2, TALL].contains(&piece.rows.len())));
+            prop_assert!(pieces.len() <= 3 * MOST_LANES);
+        }
     }
 }
