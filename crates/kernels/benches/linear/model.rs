@@ -1,7 +1,6 @@
 //! All products of a model, one after the other.
 
 use std::collections::BTreeMap;
-use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
