@@ -1,10 +1,8 @@
 //! The gate of a feed-forward block, over slices.
 
-use rayon::prelude::*;
-
 use crate::Isa;
 use crate::exp::exp;
-use crate::loops::{for_each_isa, rows_per_share};
+use crate::loops::{for_each_isa, rows_per_share, share};
 
 /// What a gate does to each element before it is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,10 +53,10 @@ pub fn gate_in_place_with(isa: Isa, gate: Gate, x: &mut [f32], up: &[f32]) {
     );
     match rows_per_share(x.len(), 1) {
         None => gate_each(isa, gate, x, up),
-        Some(share) => x
-            .par_chunks_mut(share)
-            .zip(up.par_chunks(share))
-            .for_each(|(x, up)| gate_each(isa, gate, x, up)),
+        Some(size) => {
+            let pieces = x.chunks_mut(size).zip(up.chunks(size));
+            share(pieces, |(x, up)| gate_each(isa, gate, x, up));
+        }
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
-use crate::loops::{for_each_isa, rows_per_share};
+use crate::loops::{for_each_isa, rows_per_share, share};
 use crate::{Isa, Weight, cast};
 
 /// Lanes that squares are summed in.
@@ -31,10 +29,11 @@ pub fn rms_norm_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, epsilon: f64,
     let weight = checked(x, weight, y);
     match rows_per_share(x.len() / weight.len().max(1), weight.len()) {
         None => norm(isa, x, &weight, epsilon, y),
-        Some(rows) => y
-            .par_chunks_mut(rows * weight.len())
-            .zip(x.par_chunks(rows * weight.len()))
-            .for_each(|(y, x)| norm(isa, x, &weight, epsilon, y)),
+        Some(rows) => {
+            let size = rows * weight.len();
+            let pieces = y.chunks_mut(size).zip(x.chunks(size));
+            share(pieces, |(y, x)| norm(isa, x, &weight, epsilon, y));
+        }
     }
 }
 
@@ -78,11 +77,11 @@ pub fn add_rms_norm_into_with(
     };
     match rows_per_share(x.len() / weight.len().max(1), weight.len()) {
         None => both(x, add, y),
-        Some(rows) => x
-            .par_chunks_mut(rows * weight.len())
-            .zip(add.par_chunks(rows * weight.len()))
-            .zip(y.par_chunks_mut(rows * weight.len()))
-            .for_each(|((x, add), y)| both(x, add, y)),
+        Some(rows) => {
+            let size = rows * weight.len();
+            let x = x.chunks_mut(size).zip(add.chunks(size));
+            share(x.zip(y.chunks_mut(size)), |((x, add), y)| both(x, add, y));
+        }
     }
 }
 

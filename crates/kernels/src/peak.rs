@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::loops::for_each_isa;
 #[cfg(target_arch = "x86_64")]
 use crate::product;
 use crate::{Compute, Isa};
@@ -67,6 +68,43 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
         return;
     }
     to.copy_from_slice(from);
+}
+
+/// Reads all bytes, each thread of the current pool a part of its own, and does little else: how fast that goes is what memory gives. Gives all
+/// of them mixed, so that nobody can leave the reading out.
+pub fn read(bytes: &[u8]) -> u64 {
+    let part = bytes
+        .len()
+        .div_ceil(crate::threads().max(1))
+        .next_multiple_of(CHUNK);
+    let mixed = rayon::broadcast(|context| {
+        let start = bytes.len().min(part * context.index());
+        let own = &bytes[start..bytes.len().min(start + part)];
+        let mut sum = 0;
+        mix(Isa::detected(), own, &mut sum);
+        sum
+    });
+    mixed.into_iter().fold(0, |a, b| a ^ b)
+}
+
+/// Bytes that are mixed side by side.
+const CHUNK: usize = 512;
+
+for_each_isa!(
+    fn mix = mix_bytes(bytes: &[u8], sum: &mut u64)
+);
+
+#[inline(always)]
+fn mix_bytes(bytes: &[u8], sum: &mut u64) {
+    let (chunks, rest) = bytes.as_chunks::<CHUNK>();
+    let mut sums = [0u64; CHUNK / 8];
+    for chunk in chunks {
+        for (sum, word) in sums.iter_mut().zip(chunk.as_chunks::<8>().0) {
+            *sum ^= u64::from_ne_bytes(*word);
+        }
+    }
+    let rest = rest.iter().fold(0, |a, &byte| a ^ u64::from(byte));
+    *sum = sums.into_iter().fold(rest, |a, b| a ^ b);
 }
 
 /// Some multiply-adds: how many operations, or nothing if they came to a wrong sum.
@@ -208,6 +246,25 @@ mod tests {
                 assert!(rate.is_finite() && rate >= 0.0, "{rate}");
             }
             assert!(!instructions(compute).is_empty());
+        }
+    }
+
+    #[test]
+    fn every_byte_is_read() {
+        let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads);
+        for threads in [1, 2, 3] {
+            pool(threads).build().unwrap().install(|| {
+                for len in [0, 1, 511, 512, 513, 5000] {
+                    let mut bytes = vec![0; len];
+                    assert_eq!(read(&bytes), 0);
+                    for at in (0..len).step_by(37).chain(len.checked_sub(1)) {
+                        bytes[at] = 7;
+                        let found = read(&bytes);
+                        assert_eq!(found.count_ones(), 3, "byte {at} of {len}");
+                        bytes[at] = 0;
+                    }
+                }
+            });
         }
     }
 

@@ -1,9 +1,7 @@
 //! Rotary position embedding, over slices.
 
-use rayon::prelude::*;
-
 use crate::Isa;
-use crate::loops::{for_each_isa, rows_per_share};
+use crate::loops::{for_each_isa, rows_per_share, share};
 
 /// Rotates each head of each token in place: element `i` together with element `i + width / 2`, by the angle of which the token has cosine and
 /// sine. `x` is `[tokens, heads, width]`; `cos` and `sin` are `[rotations, width / 2]`, token `t` taking row `t % rotations`.
@@ -50,10 +48,9 @@ pub fn rotate_in_place_with(
     );
     match rows_per_share(x.len() / token, token) {
         None => rotate(isa, x, width, token, 0, cos, sin),
-        Some(share) => x
-            .par_chunks_mut(share * token)
-            .enumerate()
-            .for_each(|(index, x)| rotate(isa, x, width, token, index * share, cos, sin)),
+        Some(tokens) => share(x.chunks_mut(tokens * token).enumerate(), |(index, x)| {
+            rotate(isa, x, width, token, index * tokens, cos, sin)
+        }),
     }
 }
 

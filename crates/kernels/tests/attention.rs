@@ -106,8 +106,8 @@ impl Texts {
                 .iter()
                 .fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
             let magnitude = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
-            let off = (width as f64 / 4.0 + 6.0) * 2f64.powi(-23) * magnitude;
-            let allowed = 4.0 * off + (seen.len() as f64 / 2.0 + 32.0) * 2f64.powi(-23);
+            let off = (width as f64 + 6.0) * 2f64.powi(-23) * magnitude;
+            let allowed = 4.0 * off + (1.25 * seen.len() as f64 + 32.0) * 2f64.powi(-23);
             let weights: Vec<f64> = scores.iter().map(|s| (s.0 - most).exp()).collect();
             let sum: f64 = weights.iter().sum();
             for i in 0..width {

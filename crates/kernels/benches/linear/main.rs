@@ -20,6 +20,8 @@
 //! texts side by side asks for them. Passes of all kinds take turns, and with them a plain read of the same memory; `share`
 //! is the median of their quotients.
 
+#[path = "../common/large.rs"]
+mod large;
 mod model;
 
 use std::hint::black_box;
@@ -28,7 +30,8 @@ use std::time::Instant;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
 use outsize_kernels::{Compute, Isa, linear, linear_in, peak};
-use rayon::prelude::*;
+
+use large::Large;
 
 /// `[out, in]` of the weights.
 const SHAPES: [[usize; 2]; 5] = [
@@ -49,7 +52,7 @@ fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let (repetitions, flex_repetitions) = if quick { (9, 1) } else { (41, 3) };
     let shapes = if quick { &SHAPES[..3] } else { &SHAPES[..] };
-    let memory = Memory::new();
+    let memory = Large::new(WORKING_SET, &values(1 << 20));
 
     let threads = rayon::current_num_threads();
     let look = |_| peak::flops(Compute::F32, 0.02).expect("the processor adds up right") / 1e9;
@@ -57,7 +60,7 @@ fn main() {
     println!(
         "{:?}, {threads} threads, peak {peak:.0} GFLOP/s, memory {:.1} GB/s",
         Isa::detected(),
-        memory.speed(9)
+        speed(&memory, 9)
     );
     model::passes(quick, peak);
     println!();
@@ -82,7 +85,7 @@ fn main() {
                     ours.push(seconds(|| linear(x.clone(), next())));
                     rounded.push(seconds(|| linear_in(Compute::Bf16, x.clone(), next())));
                 }
-                reads.push(memory.speed(1));
+                reads.push(speed(&memory, 1));
                 cast.push(seconds(|| {
                     x.clone().matmul(next().cast(DType::F32).transpose())
                 }));
@@ -146,28 +149,8 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// A buffer to read.
-struct Memory(Vec<u64>);
-
-impl Memory {
-    fn new() -> Memory {
-        Memory((0..WORKING_SET as u64 / 8).collect())
-    }
-
-    /// What all threads read, GB/s: the median of a number of passes.
-    fn speed(&self, passes: usize) -> f64 {
-        let pass = |_| {
-            seconds(|| {
-                self.0
-                    .par_chunks(1 << 17)
-                    .map(sum)
-                    .reduce(|| 0, u64::wrapping_add)
-            })
-        };
-        WORKING_SET as f64 / median((0..passes).map(pass).collect()) / 1e9
-    }
-}
-
-fn sum(of: &[u64]) -> u64 {
-    of.iter().copied().fold(0, u64::wrapping_add)
+/// What all threads read, GB/s: the median of a number of passes.
+fn speed(memory: &Large, passes: usize) -> f64 {
+    let pass = |_| seconds(|| peak::read(memory.bytes()));
+    WORKING_SET as f64 / median((0..passes).map(pass).collect()) / 1e9
 }

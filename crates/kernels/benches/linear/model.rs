@@ -1,13 +1,13 @@
 //! All products of a model, one after the other.
 
 use std::collections::BTreeMap;
-use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
 use outsize_kernels::product::{Size, linear_into};
-use outsize_kernels::{Compute, Isa, Weight};
+use outsize_kernels::{Compute, Weight, peak};
 
+use crate::large::Large;
 use crate::{median, seconds, values};
 
 /// `[out, in]` of the weights of a layer, in order of execution.
@@ -39,15 +39,16 @@ const PASSES: [(usize, Compute); 8] = [
     (16, Compute::Bf16),
 ];
 
-/// Prints how long passes take, and those of one and eight texts by shape. `peak` is in GFLOP/s.
-pub fn passes(quick: bool, peak: f64) {
+/// Prints how long passes take, and those of one and eight texts by shape. `most` is what multiply-adds on registers reach, in GFLOP/s.
+pub fn passes(quick: bool, most: f64) {
     let layers = if quick { LAYERS / 4 } else { LAYERS };
     let rounds = if quick { 7 } else { 25 };
     let mut shapes: Vec<[usize; 2]> = (0..layers).flat_map(|_| LAYER).collect();
     shapes.push(HEAD);
     let bytes = |[out, width]: [usize; 2]| out * width * size_of::<bf16>();
     let total = shapes.iter().copied().map(bytes).sum();
-    let weights = Weights::new(total);
+    let row: Vec<bf16> = values(1 << 20).into_iter().map(bf16::from_f32).collect();
+    let weights = Large::new(total, &row);
     let x = values(16 * 5632);
     let mut y = vec![0.0; 16 * 32000];
 
@@ -55,9 +56,9 @@ pub fn passes(quick: bool, peak: f64) {
     let mut times = vec![vec![]; PASSES.len()];
     let mut by_shape = BTreeMap::<_, (Vec<f64>, Vec<f64>)>::new();
     for _ in 0..rounds {
-        reads.push(seconds(|| weights.read()));
+        reads.push(seconds(|| peak::read(weights.bytes())));
         for (times, (batch, compute)) in times.iter_mut().zip(PASSES) {
-            let mut left = weights.elements();
+            let mut left = weights.elements::<bf16>();
             let began = Instant::now();
             for &[out, width] in &shapes {
                 let (weight, rest) = left.split_at(out * width);
@@ -105,7 +106,7 @@ pub fn passes(quick: bool, peak: f64) {
             1e3 * median(time.clone()),
             speed(time, total),
             100.0 * quotient(&reads, time),
-            100.0 * operations / peak,
+            100.0 * operations / most,
             quotient(time, &times[0]),
         );
     }
@@ -120,110 +121,7 @@ pub fn passes(quick: bool, peak: f64) {
             speed(&one, bytes(shape)),
             100.0 * speed(&one, bytes(shape)) / speed(&reads, total),
             1e3 * median(eight),
-            100.0 * operations / peak,
+            100.0 * operations / most,
         );
-    }
-}
-
-/// Memory for all weights, in large pages where the system has them.
-struct Weights {
-    start: *mut u8,
-    /// Bytes.
-    len: usize,
-}
-
-impl Weights {
-    fn new(len: usize) -> Weights {
-        /// Bytes of a large page.
-        const LARGE: usize = 2 << 20;
-        let whole = len + LARGE;
-        // SAFETY: a new mapping touches no memory of others. It is never taken back: it serves until the program ends.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                whole,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANON,
-                -1,
-                0,
-            )
-        };
-        assert_ne!(start, libc::MAP_FAILED, "no memory for {whole} bytes");
-        let start = start.cast::<u8>();
-        let start = start.wrapping_add(start.align_offset(LARGE));
-        #[cfg(target_os = "linux")]
-        // SAFETY: the range lies within the mapping.
-        unsafe {
-            libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE)
-        };
-        let mut weights = Weights { start, len };
-        let row: Vec<bf16> = values(1 << 20).into_iter().map(bf16::from_f32).collect();
-        for chunk in weights.elements_mut().chunks_mut(row.len()) {
-            chunk.copy_from_slice(&row[..chunk.len()]);
-        }
-        weights
-    }
-
-    fn elements(&self) -> &[bf16] {
-        // SAFETY: `start` begins a mapping of at least `len` bytes, zeroed or written with bf16, aligned to a page.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<bf16>()) }
-    }
-
-    fn elements_mut(&mut self) -> &mut [bf16] {
-        // SAFETY: as above; nobody else knows the mapping.
-        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len / size_of::<bf16>()) }
-    }
-
-    /// Reads everything, each thread its own contiguous part.
-    fn read(&self) {
-        let threads = rayon::current_num_threads();
-        let elements = self.elements();
-        let part = elements.len().div_ceil(threads).next_multiple_of(1024);
-        rayon::broadcast(|context| {
-            let start = (part * context.index()).min(elements.len());
-            let own = &elements[start..(start + part).min(elements.len())];
-            black_box(mixed(own));
-        });
-    }
-}
-
-/// All elements mixed into one number: a loop of loads and little else.
-fn mixed(elements: &[bf16]) -> u64 {
-    match Isa::detected() {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `Isa::detected` found these instructions.
-        Isa::Avx512 | Isa::Avx512Bf16 => unsafe { x86::avx512(elements) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { x86::avx2(elements) },
-        _ => plain(elements),
-    }
-}
-
-#[inline(always)]
-fn plain(elements: &[bf16]) -> u64 {
-    // SAFETY: four bf16 are 8 bytes, of which any are a u64.
-    let (_, words, _) = unsafe { elements.align_to::<u64>() };
-    let mut sums = [0u64; 64];
-    for words in words.as_chunks::<64>().0 {
-        for (sum, word) in sums.iter_mut().zip(words) {
-            *sum ^= word;
-        }
-    }
-    sums.into_iter().fold(0, |a, b| a ^ b)
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use half::bf16;
-
-    #[target_feature(enable = "avx512f")]
-    pub fn avx512(elements: &[bf16]) -> u64 {
-        super::plain(elements)
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub fn avx2(elements: &[bf16]) -> u64 {
-        super::plain(elements)
     }
 }

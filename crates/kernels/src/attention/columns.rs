@@ -22,14 +22,25 @@ struct Matrix<'a, E> {
     width: usize,
 }
 
-/// Rows that lie at equal distances: what a loop walks.
+/// Columns that are one behind the other in a part, of one head.
 #[derive(Debug)]
+pub(super) struct Stretch<'a, E> {
+    /// The first of them.
+    pub column: usize,
+    /// As many rows as there are columns.
+    pub keys: Run<'a, E>,
+    /// As many as keys.
+    pub values: Run<'a, E>,
+}
+
+/// Rows that lie at equal distances: what a loop walks.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a, E> {
     /// From the first element of the first row to the last of the last.
     pub elements: &'a [E],
     /// Elements from one row to the next.
     pub step: usize,
-    /// How many rows.
+    /// How many rows; at least one.
     pub rows: usize,
 }
 
@@ -76,11 +87,12 @@ impl<'a, E: Stored> Part<'a, E> {
         self.places.first..self.places.end
     }
 
-    /// Runs of places of which the columns are among `columns`, in order: the first column, its place, how many.
-    fn runs(
+    /// The columns among `columns` that are held, in order; of one head of one text.
+    fn stretches(
         &self,
+        (text, head): (usize, usize),
         columns: Range<usize>,
-    ) -> impl Iterator<Item = (usize, usize, usize)> + use<'a, E> {
+    ) -> impl Iterator<Item = Stretch<'a, E>> {
         let Places {
             first,
             end,
@@ -93,7 +105,12 @@ impl<'a, E: Stored> Part<'a, E> {
             (column < end).then(|| {
                 let (start, place) = (column, (column - origin) % capacity);
                 column = end.min(start + (capacity - place));
-                (start, place, column - start)
+                let run = |matrix: &Matrix<'a, E>| matrix.run(text, head, place, column - start);
+                Stretch {
+                    column: start,
+                    keys: run(&self.keys),
+                    values: run(&self.values),
+                }
             })
         })
     }
@@ -114,7 +131,6 @@ impl<'a, E> Matrix<'a, E> {
     }
 
     /// `rows` rows from a place on; there are as many.
-    #[inline(always)]
     fn run(&self, text: usize, head: usize, place: usize, rows: usize) -> Run<'a, E> {
         let start = text * self.text + head * self.head + place * self.place;
         let length = (rows - 1) * self.place + self.width;
@@ -126,30 +142,15 @@ impl<'a, E> Matrix<'a, E> {
     }
 }
 
-/// Keys of one head at `columns`, in order: with each run its first column.
-#[inline(always)]
-pub(super) fn keys<'a, E: Stored>(
-    parts: &'a [Part<'a, E>],
-    (text, head): (usize, usize),
+/// What is held of `columns`, in order; of one head of one text.
+pub(super) fn stretches<'a, E: Stored>(
+    parts: &[Part<'a, E>],
+    head: (usize, usize),
     columns: Range<usize>,
-) -> impl Iterator<Item = (usize, Run<'a, E>)> {
-    parts.iter().flat_map(move |part| {
-        part.runs(columns.clone())
-            .map(move |(column, place, rows)| (column, part.keys.run(text, head, place, rows)))
-    })
-}
-
-/// As [`keys`], of values.
-#[inline(always)]
-pub(super) fn values<'a, E: Stored>(
-    parts: &'a [Part<'a, E>],
-    (text, head): (usize, usize),
-    columns: Range<usize>,
-) -> impl Iterator<Item = (usize, Run<'a, E>)> {
-    parts.iter().flat_map(move |part| {
-        part.runs(columns.clone())
-            .map(move |(column, place, rows)| (column, part.values.run(text, head, place, rows)))
-    })
+) -> impl Iterator<Item = Stretch<'a, E>> {
+    parts
+        .iter()
+        .flat_map(move |part| part.stretches(head, columns.clone()))
 }
 
 /// Whether the parts, one behind the other, hold all of `columns`.

@@ -8,6 +8,9 @@ use crate::product::Vector;
 ///
 /// As for [`Vector`]: the processor has the instructions that the type is for.
 pub(super) trait Lanes: Vector {
+    /// A vector of half as many lanes, of which there are two in the time of one of these; or this one.
+    type Half: Lanes;
+
     /// How many vectors of a row of values are summed side by side.
     const WIDE: usize;
 
@@ -18,7 +21,12 @@ pub(super) trait Lanes: Vector {
     unsafe fn store(self, to: *mut f32);
 }
 
+/// The most lanes of a vector.
+pub(super) const MOST_LANES: usize = 16;
+
 impl Lanes for crate::product::F32x4 {
+    type Half = Self;
+
     const WIDE: usize = 2;
 
     #[inline(always)]
@@ -41,6 +49,8 @@ mod x86 {
     use crate::product::{F32x8, F32x16};
 
     impl Lanes for F32x8 {
+        type Half = Self;
+
         const WIDE: usize = 2;
 
         #[inline(always)]
@@ -57,6 +67,9 @@ mod x86 {
     }
 
     impl Lanes for F32x16 {
+        // Where processors take sixteen lanes at once, half of them would be idle either way.
+        type Half = F32x8;
+
         const WIDE: usize = 4;
 
         #[inline(always)]

@@ -13,27 +13,34 @@
 //!
 //! It holds by construction: the columns of a text are taken in blocks of [`BLOCK`], counted from its first token. Of
 //! each block come a largest score, a sum and a weighted sum of values, from nothing, and they are folded together in order of the columns.
-//! Within a block, each dot product has one vector accumulator and each element of the sum of values takes the columns in order.
+//! Within a block, each dot product takes the elements of a head in order, each element of the sum of values the columns in order, and weights
+//! are summed in two lanes, of even and of odd columns. Rows of queries are side by side in a vector, and nothing passes between its lanes.
 //!
 //! # Accuracy
 //!
 //! With `w` elements in a head, and `s` the most that `Σ |q · k| / √w` is for any key in sight, each score is off by at most
-//! `e = (w / 4 + 6) · 2⁻²³ · s`. Where `n` columns are in sight and `m` is what the result would be of the magnitudes of the values, the result is
-//! off by at most `(4 e + (n / 2 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
+//! `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are in sight and `m` is what the result would be of the magnitudes of the values, the result is
+//! off by at most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
 
 mod columns;
-mod kernel;
+mod job;
 mod lanes;
+mod mix;
+mod record;
+mod score;
+mod share;
+mod soften;
+mod stored;
+mod worker;
 
 use std::ops::Range;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
-use crate::product::Element;
 use crate::{Isa, Weight};
 use columns::Part;
-use kernel::{Job, Task};
+use job::{Job, Task};
+use stored::Stored;
 
 /// Columns that are scored before they are folded into what came before.
 pub const BLOCK: usize = 256;
@@ -62,20 +69,36 @@ pub struct Heads {
 impl Heads {
     /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token sees more than `columns` columns.
     pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
-        let group = (self.heads / self.key_heads.max(1)).max(1);
-        let step = (ROWS / group).clamp(1, self.tokens.max(1));
+        let step = self.tokens_of_task();
+        let rows = self
+            .heads
+            .div_ceil(self.key_heads.max(1))
+            .saturating_mul(step);
         let tasks = (self.batch as u64)
             .saturating_mul(self.key_heads as u64)
             .saturating_mul(self.tokens.div_ceil(step) as u64);
-        let rows = kernel::record(self.width) as u64 * (step.saturating_mul(group)) as u64 * 4;
+        let records_of_task = (record::record(self.width) as u64).saturating_mul(rows as u64);
         // One record of each row for what came before and one for a block; or one for each block of every task, where there are few of these.
-        let mut records = 2 * threads as u64;
+        let (mut records, mut lists) = (2 * threads as u64, 0);
         if tasks < 2 * threads as u64 {
             let blocks = (columns.saturating_add(self.tokens) / BLOCK + 2) as u64;
-            records = records.max(tasks.saturating_mul(blocks));
+            let blocks = tasks.saturating_mul(blocks);
+            records = records.max(blocks);
+            lists = share::list_bytes(tasks, blocks);
         }
-        let lists = tasks.saturating_mul((size_of::<Task>() + 2 * size_of::<usize>()) as u64);
-        rows.saturating_mul(records).saturating_add(lists)
+        let workers = (worker::elements(rows, self.width) as u64).saturating_mul(threads as u64);
+        records_of_task
+            .saturating_mul(records)
+            .saturating_add(workers)
+            .saturating_mul(4)
+            .saturating_add(tasks.saturating_mul(size_of::<Task>() as u64))
+            .saturating_add(lists)
+    }
+
+    /// Tokens that a task takes through the keys together.
+    fn tokens_of_task(&self) -> usize {
+        let group = (self.heads / self.key_heads.max(1)).max(1);
+        (ROWS / group).clamp(1, self.tokens.max(1))
     }
 }
 
@@ -138,8 +161,8 @@ pub struct Held<'a> {
 /// Writes, for each query, the mixture of the values that its token sees to `y`; `queries` and `y` are
 /// `[batch, tokens, heads, width]`, row-major without gaps. A token that sees nothing gets zeros.
 ///
-/// `held` are keys and values of consecutive columns, older ones first, all of one type. Runs on the current rayon pool when there is enough to
-/// share.
+/// `held` are keys and values of consecutive columns, older ones first, all of one type. Runs on as many threads as the current rayon pool has when
+/// there is enough to share.
 ///
 /// # Panics
 ///
@@ -213,94 +236,25 @@ fn attend_stored<'a, E: Stored>(
         parts: &parts,
         sight,
     };
-    let group = heads.heads / heads.key_heads;
-    let step = (ROWS / group).clamp(1, heads.tokens);
-    let tasks: Vec<Task> = (0..heads.batch)
-        .flat_map(|text| (0..heads.key_heads).map(move |head| (text, head)))
-        .flat_map(|(text, head)| {
+    let step = heads.tokens_of_task();
+    let count = heads.batch * heads.key_heads * heads.tokens.div_ceil(step);
+    let mut tasks = Vec::with_capacity(count);
+    for text in 0..heads.batch {
+        for head in 0..heads.key_heads {
             let tokens = (0..heads.tokens).step_by(step);
-            tokens.map(move |first| Task {
+            tasks.extend(tokens.map(|first| Task {
                 text,
                 head,
                 tokens: first..heads.tokens.min(first + step),
-            })
-        })
-        .collect();
-    let y = Output(y.as_mut_ptr());
-    // SAFETY: `attend_into_with` checked that `isa` is available and that `y` has the size of `heads`. No two tasks have a
-    // text, head and token in common, so that no two calls write the same element; nothing else reads or writes `y`.
-    let run = |task: &Task| unsafe { kernel::attend(isa, &job, task, y.pointer()) };
-    let threads = rayon::current_num_threads();
+            }));
+        }
+    }
     let products: usize = tasks.iter().map(|task| job.products(task)).sum();
-    if threads == 1 || products < MIN_PRODUCTS {
-        tasks.iter().for_each(run);
-    } else if tasks.len() >= 2 * threads {
-        tasks.par_iter().with_max_len(1).for_each(run);
-    } else {
-        split(isa, &job, &tasks, y);
-    }
+    let threads = match products < MIN_PRODUCTS {
+        true => 1,
+        false => rayon::current_num_threads(),
+    };
+    // SAFETY: `attend_into_with` checked that `isa` is available and that `y` has the size of `heads`. No two tasks have a text, head and
+    // token in common.
+    unsafe { share::attend(isa, &job, &tasks, threads, y) };
 }
-
-/// Each block of each task on some thread, then what came of them together.
-fn split<E: Stored>(isa: Isa, job: &Job<'_, E>, tasks: &[Task], y: Output) {
-    let rows = tasks.iter().map(|task| job.rows(task)).max().unwrap_or(0);
-    let slot = rows * job.record();
-    let blocks: Vec<(&Task, usize)> = tasks
-        .iter()
-        .flat_map(|task| job.blocks(task).map(move |block| (task, block)))
-        .collect();
-    let mut partial = vec![0.0; slot * blocks.len()];
-    partial
-        .par_chunks_mut(slot)
-        .zip(&blocks)
-        .with_max_len(1)
-        // SAFETY: `attend_into_with` checked that `isa` is available.
-        .for_each(|(slot, (task, block))| unsafe { kernel::block(isa, job, task, *block, slot) });
-    let mut slots = partial.chunks_mut(slot.max(1));
-    for task in tasks {
-        let mut folded = slots.next();
-        for _ in job.blocks(task).skip(1) {
-            if let (Some(folded), Some(next)) = (folded.as_mut(), slots.next()) {
-                job.fold(task, folded, next);
-            }
-        }
-        // SAFETY: as in `attend_stored`.
-        unsafe { job.finish(task, folded.as_deref().unwrap_or_default(), y.pointer()) };
-    }
-}
-
-/// A type that keys and values are stored in.
-trait Stored: Element {
-    /// The elements, if they are of this type.
-    fn elements(weight: Weight<'_>) -> Option<&[Self]>;
-}
-
-macro_rules! stored {
-    ($($kind:ident $type:ty),*) => {$(
-        impl Stored for $type {
-            fn elements(weight: Weight<'_>) -> Option<&[Self]> {
-                match weight {
-                    Weight::$kind(elements) => Some(elements),
-                    _ => None,
-                }
-            }
-        }
-    )*};
-}
-
-stored!(Bf16 bf16, F16 f16, F32 f32);
-
-/// Where results go.
-#[derive(Clone, Copy)]
-struct Output(*mut f32);
-
-impl Output {
-    fn pointer(self) -> *mut f32 {
-        self.0
-    }
-}
-
-// SAFETY: an address; what threads may write there is the contract of `kernel::attend`.
-unsafe impl Sync for Output {}
-// SAFETY: as above.
-unsafe impl Send for Output {}

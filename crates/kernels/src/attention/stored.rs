@@ -1,0 +1,81 @@
+//! The types that keys and values are stored in.
+
+use half::{bf16, f16};
+
+use super::lanes::Lanes;
+use crate::Weight;
+use crate::product::Element;
+
+/// A type that keys and values are stored in.
+pub(super) trait Stored: Element {
+    /// The elements, if they are of this type.
+    fn elements(weight: Weight<'_>) -> Option<&[Self]>;
+
+    /// Rows in f32: where they are, or copies in `wide`.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`; each row has `width` elements, and `wide` has room for as many rows, each padded to a
+    /// multiple of `V::LANES`.
+    #[inline(always)]
+    unsafe fn widened<V: Lanes, const N: usize>(
+        rows: [*const Self; N],
+        width: usize,
+        wide: *mut f32,
+    ) -> [*const f32; N] {
+        let padded = width.next_multiple_of(V::LANES);
+        let mut copies = [wide.cast_const(); N];
+        for (index, row) in rows.into_iter().enumerate() {
+            let copy = wide.wrapping_add(index * padded);
+            copies[index] = copy;
+            let mut at = 0;
+            // SAFETY: the caller's promise: there are elements at `at`, `LANES` of them or what is left.
+            unsafe {
+                while at + V::LANES <= width {
+                    Self::load::<V>(row.add(at)).store(copy.add(at));
+                    at += V::LANES;
+                }
+                if at < width {
+                    Self::load_part::<V>(row.add(at), width - at).store(copy.add(at));
+                }
+            }
+        }
+        copies
+    }
+}
+
+impl Stored for f32 {
+    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::F32(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widened<V: Lanes, const N: usize>(
+        rows: [*const Self; N],
+        _width: usize,
+        _wide: *mut f32,
+    ) -> [*const f32; N] {
+        rows
+    }
+}
+
+impl Stored for bf16 {
+    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::Bf16(elements) => Some(elements),
+            _ => None,
+        }
+    }
+}
+
+impl Stored for f16 {
+    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::F16(elements) => Some(elements),
+            _ => None,
+        }
+    }
+}
