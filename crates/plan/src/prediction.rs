@@ -205,3 +205,22 @@ pub(crate) fn times(
     }
     (decode, prefill)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_at_hand_is_had_first() {
+        let mut figures = Figures {
+            copy_bytes_per_second: 100.0,
+            first_touch_bytes_per_second: 10.0,
+            ..Figures::default()
+        };
+        assert_eq!(touching(&figures, 0.0), 0.0);
+        assert_eq!(touching(&figures, 300.0), 30.0);
+        figures.at_hand_bytes = 200;
+        assert_eq!(touching(&figures, 150.0), 1.5);
+        assert_eq!(touching(&figures, 300.0), 12.0);
+    }
+}

@@ -6,10 +6,8 @@ use std::time::Instant;
 use burn::tensor::Tensor;
 use outsize_kernels::{Compute, linear_in, peak};
 use outsize_machine::{
-    Bandwidth, FreshMemory, FreshRates, Machine, ReadShape, SequentialReads, Volume, read_latency,
-    volume,
+    Bandwidth, FreshRates, Machine, ReadShape, SequentialReads, Volume, read_latency, volume,
 };
-use outsize_stream::MEMORY_THREADS;
 use serde::Serialize;
 
 use super::compute::{LAYER, SMALL_LAYER, inputs};
