@@ -3,8 +3,8 @@
     python bench/cold_start.py MODEL [--outsize PATH] [--rounds 3] [--prompt 8] [--settle 10]
 
 Before each run the page cache is dropped (as root), and some seconds pass: a virtual machine may hand free memory back to its host only after a
-while, and has it quickly until then. The limit of a run is the longer of two: all bytes over the disk's speed, and the bytes of memory that it fills for the
-first time over the speed of fresh memory.
+while, and has it quickly until then. The limit of a run is the longer of two: all bytes over the disk's speed, and the time in which as many bytes of memory as
+it fills are touched for the first time; of these, the first may be had many times as fast as the rest.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import time
 
 import disk
 
+GIB = 1 << 30
 BUDGETS = [("resident", 1.0), ("50 %", 0.5), ("10 %", 0.1)]
 
 
@@ -30,26 +31,44 @@ def cold(settle: float):
     time.sleep(settle)
 
 
-def fresh_memory(length: int, threads: int = os.cpu_count()) -> float:
-    """Bytes per second at which memory that nobody has used for a while is touched, in large pages, by all processors."""
+def fresh_memory(length: int, threads: int = os.cpu_count()) -> list[float]:
+    """Seconds after which each GiB and the rest of memory that nobody has used for a while is touched, in large pages, by all processors."""
     memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     libc = ctypes.CDLL(None)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    share = length // threads >> 21 << 21
+    lock, at, seconds = threading.Lock(), [0], []
 
-    def touch(thread: int):
-        for at in range(thread * share, (thread + 1) * share, 2 << 20):
+    def touch():
+        while True:
+            with lock:
+                page = at[0]
+                at[0] += 2 << 20
+                if page % GIB == 0 and page > 0:
+                    seconds.append(time.perf_counter() - begun)
+            if page >= length:
+                return
             # ctypes lets go of the interpreter while the system works.
-            libc.memset(ctypes.c_void_p(start + at), 0, ctypes.c_size_t(2 << 20))
+            libc.memset(ctypes.c_void_p(start + page), 0, ctypes.c_size_t(min(2 << 20, length - page)))
 
     begun = time.perf_counter()
-    workers = [threading.Thread(target=touch, args=(thread,)) for thread in range(threads)]
+    workers = [threading.Thread(target=touch) for _ in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    return share * threads / (time.perf_counter() - begun)
+    return seconds[: length // GIB] + [time.perf_counter() - begun]
+
+
+def seconds_of(measured: list[float], length: int, part: int) -> float:
+    """How long the first `part` bytes of `length` took."""
+    ends = [GIB * (1 + at) for at in range(len(measured) - 1)] + [length]
+    before, begun = 0, 0.0
+    for end, seconds in zip(ends, measured):
+        if part <= end:
+            return begun + (seconds - begun) * (part - before) / max(1, end - before)
+        before, begun = end, seconds
+    return begun * part / length
 
 
 def measure(args, budget: int) -> dict:
@@ -93,9 +112,10 @@ def main():
     total = sum(map(os.path.getsize, shards))
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     print(f"{len(shards)} files, {total / 1e9:.2f} GB; prompt of {args.prompt}, medians of {args.rounds} rounds, page cache dropped")
+    length = min(total, available * 3 // 4)
     # Memory first: reading would give back pages that are had quickly.
     cold(args.settle)
-    memory_speeds, disk_speeds = [fresh_memory(1 << 30)], []
+    memory_seconds, disk_speeds = [fresh_memory(length)], []
     largest = max(shards, key=os.path.getsize)
     shape = disk.best_shape(largest)
 
@@ -108,11 +128,13 @@ def main():
             disk_speeds.append(disk.sustained(largest, shape, 1.0))
             rows.setdefault((name, budget), []).append(measure(args, budget))
         cold(args.settle)
-        memory_speeds.append(fresh_memory(1 << 30))
-    disk_speed, memory_speed = statistics.median(disk_speeds), statistics.median(memory_speeds)
+        memory_seconds.append(fresh_memory(length))
+    disk_speed = statistics.median(disk_speeds)
+    first, all_of_it = ([length_of / times[at] for times in memory_seconds] for length_of, at in ((min(GIB, length), 0), (length, -1)))
     spread = lambda speeds: f"{statistics.median(speeds) / 1e9:.2f} GB/s (least {min(speeds) / 1e9:.2f}, most {max(speeds) / 1e9:.2f})"
     print(f"direct reads of the disk, {shape[0]} of {shape[1] >> 20} MiB in flight: {spread(disk_speeds)}")
-    print(f"memory touched for the first time, {os.cpu_count()} threads: {spread(memory_speeds)}\n")
+    print(f"memory touched for the first time, {os.cpu_count()} threads, {length / 1e9:.2f} GB: {spread(all_of_it)}")
+    print(f"of it the first GiB, which the system may have at hand: {spread(first)}\n")
     print("| budget | opening, ms | first token, s | GB read | of them kept | reads | MiB a read | limit, s | share of it |")
     print("|---|---|---|---|---|---|---|---|---|")
     written = []
@@ -120,7 +142,7 @@ def main():
         median = lambda field: statistics.median(run[field] for run in runs)
         kept, read = runs[0]["placement"]["resident_bytes"], median("bytes_read")
         ring = runs[0]["placement"]["ring_bytes"]
-        limit = max(read / disk_speed, (kept + ring) / memory_speed)
+        limit = max(read / disk_speed, statistics.median(seconds_of(times, length, kept + ring) for times in memory_seconds))
         first = median("first_token_seconds")
         if args.no_strace:
             count = each = "–"

@@ -386,7 +386,7 @@ pub struct BenchArgs {
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
     /// The most memory to take at once for measuring the machine, and the most to write to disk; less is less exact
-    #[arg(long, default_value = "1GB", value_name = "SIZE")]
+    #[arg(long, default_value = "3GB", value_name = "SIZE")]
     pub size: String,
     /// Print one JSON object instead of text
     #[arg(long)]

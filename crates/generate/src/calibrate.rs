@@ -12,12 +12,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use outsize_checkpoint::Checkpoint;
 use outsize_machine::{
-    Bandwidth, CALIBRATION_VERSION, Calibration, FreshMemory, Identity, Machine, Measurement, now,
+    Bandwidth, CALIBRATION_VERSION, Calibration, FreshMemory, FreshRates, Identity, Machine,
+    Measurement, now,
 };
 use outsize_plan::{Figures, Processor, format_size};
+use outsize_stream::MEMORY_THREADS;
 
 pub use error::CalibrateError;
 pub use limits::{LIMIT_ROWS, LimitDisk, LimitSample, Limits, ProductSample};
@@ -102,6 +105,7 @@ pub fn calibrate(
             disk: disk.streamed,
             copy_bytes_per_second: measured.of(MEMORY_COPY)?,
             first_touch_bytes_per_second: measured.of(FIRST_TOUCH)?,
+            at_hand_bytes: measured.at_hand_bytes,
             cpu,
             gpus: BTreeMap::new(),
         },
@@ -115,8 +119,11 @@ const MEMORY_READ: &str = "memory read";
 const MEMORY_COPY: &str = "memory copied";
 const FIRST_TOUCH: &str = "fresh memory";
 
-/// How many times memory is touched for the first time.
-const FRESH: usize = 5;
+/// What of it is touched at a time, in bytes.
+const PIECE: u64 = 64 << 20;
+
+/// How long memory is touched for the first time at most, in seconds.
+const FRESH: f64 = 5.0;
 
 /// Bytes that no cache keeps.
 fn beyond_caches(machine: &Machine) -> u64 {
@@ -145,22 +152,20 @@ fn memory(
     let threads = machine.processors.threads.value as usize;
     let no_memory = |source| outsize_machine::Error::NoMemory { bytes, source };
     // First of all, while this program has given nothing back that it would get again for less.
-    let readers = outsize_stream::Options::default().readers;
-    let (mut fresh, mut touched) = (FreshMemory::default(), Samples::default());
-    for _ in Pace::new(2, FRESH as u32, 2.0) {
-        stop.check()?;
-        let rate = fresh.touch(bytes as usize / FRESH, readers);
-        touched.push(rate.map_err(no_memory)?);
-    }
-    drop(fresh);
-    measured.add(
+    let (rates, touched) = fresh(bytes, stop)?;
+    measured.at_hand_bytes = rates.at_hand_bytes;
+    measured.add_value(
         FIRST_TOUCH,
         "B/s",
+        rates.bytes_per_second,
         &touched,
-        format!(
-            "{} touched for the first time by {readers} threads",
-            format_size(bytes / FRESH as u64)
-        ),
+        match rates.at_hand_bytes {
+            0 => format!("touched for the first time by {MEMORY_THREADS} threads"),
+            at_hand => format!(
+                "touched for the first time by {MEMORY_THREADS} threads, behind {} that were at hand",
+                format_size(at_hand)
+            ),
+        },
     );
     let bytes = bytes.min(beyond_caches(machine));
     let mut buffers = Bandwidth::new(bytes as usize, threads).map_err(no_memory)?;
@@ -186,10 +191,31 @@ fn memory(
     Ok(())
 }
 
+/// Touches up to so many bytes for the first time: how fast they were had, and how fast each piece.
+fn fresh(bytes: u64, stop: &Stop) -> Result<(FreshRates, Samples), CalibrateError> {
+    let piece = bytes.min(PIECE);
+    let pieces = (bytes / PIECE).max(1);
+    let mut fresh = FreshMemory::new(piece as usize);
+    let mut touched = Samples::default();
+    let began = Instant::now();
+    while u64::from(touched.count()) < pieces && began.elapsed().as_secs_f64() < FRESH {
+        stop.check()?;
+        let rate = fresh.touch(MEMORY_THREADS);
+        touched.push(rate.map_err(|source| outsize_machine::Error::NoMemory { bytes, source })?);
+    }
+    let rates = fresh.rates();
+    Ok((
+        rates.ok_or(CalibrateError::Nothing { what: FIRST_TOUCH })?,
+        touched,
+    ))
+}
+
 /// What was measured so far.
 #[derive(Debug, Default)]
 struct Measured {
     list: Vec<Measurement>,
+    /// Fresh memory that was at hand, in bytes.
+    at_hand_bytes: u64,
 }
 
 impl Measured {

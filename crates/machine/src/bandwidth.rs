@@ -91,20 +91,32 @@ impl Bandwidth {
 
 /// Memory that was touched for the first time, held so that the next to be touched is other memory: what was just given
 /// back is had again for much less.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FreshMemory {
     held: Vec<Region>,
+    piece: usize,
+    /// How fast each piece was had.
+    rates: Vec<f64>,
 }
 
 impl FreshMemory {
-    /// Takes about `bytes` more as resident weights are taken, a mapping for each, touches every page with `threads`
-    /// threads, and gives the bytes per second.
+    /// None yet; `piece` bytes are to be touched at a time.
+    pub fn new(piece: usize) -> Self {
+        Self {
+            held: Vec::new(),
+            piece: piece.max(PAGE),
+            rates: Vec::new(),
+        }
+    }
+
+    /// Takes a piece more as resident weights are taken and touches every page with `threads` threads: the bytes per
+    /// second.
     ///
     /// # Errors
     /// What the system says if it has no room.
-    pub fn touch(&mut self, bytes: usize, threads: usize) -> io::Result<f64> {
+    pub fn touch(&mut self, threads: usize) -> io::Result<f64> {
         let threads = threads.max(1);
-        let each = bytes.div_ceil(threads).max(PAGE);
+        let each = self.piece.div_ceil(threads);
         let began = Instant::now();
         let taken = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| fresh(each))).collect();
@@ -119,7 +131,62 @@ impl FreshMemory {
         });
         let elapsed = seconds(began);
         self.held.extend(taken?.into_iter().flatten());
-        Ok((each * threads) as f64 / elapsed)
+        let rate = (each * threads) as f64 / elapsed;
+        self.rates.push(rate);
+        Ok(rate)
+    }
+
+    /// How fast it was had so far. None if nothing was touched.
+    pub fn rates(&self) -> Option<FreshRates> {
+        FreshRates::of(&self.rates, self.piece)
+    }
+}
+
+/// How fast memory is had that this process did not have. A system has some at hand; more of it must first be found, on a
+/// virtual machine by its host, which takes many times as long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FreshRates {
+    /// Bytes that were at hand; nought if all was had at one speed.
+    pub at_hand_bytes: u64,
+    /// Bytes per second of these.
+    pub at_hand_bytes_per_second: f64,
+    /// Bytes per second of what must be found.
+    pub bytes_per_second: f64,
+}
+
+/// What is at hand is had at least so many times as fast as the rest.
+const AT_HAND: f64 = 2.0;
+
+impl FreshRates {
+    /// Of pieces of equal size, in the order in which they were had.
+    fn of(rates: &[f64], piece: usize) -> Option<Self> {
+        let together = |rates: &[f64]| {
+            let times: f64 = rates.iter().map(|rate| 1.0 / rate).sum();
+            rates.len() as f64 / times
+        };
+        let found = together(
+            rates
+                .get(rates.len() / 2..)
+                .filter(|half| !half.is_empty())?,
+        );
+        let at_hand = rates
+            .iter()
+            .take_while(|rate| **rate >= AT_HAND * found)
+            .count();
+        Some(Self {
+            at_hand_bytes: (at_hand * piece) as u64,
+            at_hand_bytes_per_second: match at_hand {
+                0 => found,
+                _ => together(&rates[..at_hand]),
+            },
+            bytes_per_second: together(&rates[at_hand..]),
+        })
+    }
+
+    /// How long it takes to have this many bytes, in seconds.
+    pub fn seconds(&self, bytes: f64) -> f64 {
+        let at_hand = bytes.min(self.at_hand_bytes as f64);
+        at_hand / self.at_hand_bytes_per_second + (bytes - at_hand) / self.bytes_per_second
     }
 }
 
@@ -177,13 +244,33 @@ mod tests {
 
     #[test]
     fn fresh_memory_is_held() {
-        let mut fresh = FreshMemory::default();
-        for bytes in [0, 5 << 20, 70 << 20] {
-            let rate = fresh.touch(bytes, 2).unwrap();
-            assert!(rate.is_finite() && rate > 1e5, "{rate}");
+        let mut fresh = FreshMemory::new(40 << 20);
+        assert_eq!(fresh.rates(), None);
+        for _ in 0..2 {
+            fresh.touch(2).unwrap();
         }
+        let rates = fresh.rates().unwrap();
+        let rate = rates.bytes_per_second;
+        assert!(rate.is_finite() && rate > 1e5, "{rate}");
         let held: usize = fresh.held.iter().map(|part| part.as_ref().len()).sum();
-        assert_eq!(held, 2 * PAGE + (75 << 20));
+        assert_eq!(held, 2 * (40 << 20));
+    }
+
+    #[test]
+    fn what_is_at_hand_is_told_from_the_rest() {
+        let rates = FreshRates::of(&[1000.0, 1000.0, 100.0, 80.0, 120.0, 100.0], 100).unwrap();
+        assert_eq!(rates.at_hand_bytes, 200);
+        assert_eq!(rates.at_hand_bytes_per_second, 1000.0);
+        assert!((95.0..100.0).contains(&rates.bytes_per_second));
+        assert_eq!(rates.seconds(100.0), 0.1);
+        let rest = 300.0 / rates.bytes_per_second;
+        assert!((rates.seconds(500.0) - 0.2 - rest).abs() < 1e-9);
+        // One speed, with some noise.
+        let even = FreshRates::of(&[120.0, 80.0, 100.0], 100).unwrap();
+        assert_eq!(even.at_hand_bytes, 0);
+        assert_eq!(even.seconds(100.0), 100.0 / even.bytes_per_second);
+        // What is at hand and is all that was touched is of one speed, too.
+        assert_eq!(FreshRates::of(&[100.0], 5).unwrap().at_hand_bytes, 0);
     }
 
     #[test]

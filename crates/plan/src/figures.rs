@@ -10,8 +10,12 @@ pub struct Figures {
     pub disk: Link,
     /// Copies from memory to memory.
     pub copy_bytes_per_second: f64,
-    /// Memory that is touched for the first time: what a resident weight costs once beyond its reading.
+    /// Memory that is touched for the first time, which the system must find: what a resident weight costs once beside its
+    /// reading.
     pub first_touch_bytes_per_second: f64,
+    /// Bytes of memory that the system has at hand: these are had as fast as memory is copied.
+    #[serde(default)]
+    pub at_hand_bytes: u64,
     /// The processors of the host, together.
     pub cpu: Processor,
     /// GPUs by their number.
@@ -81,6 +85,7 @@ impl Default for Figures {
             },
             copy_bytes_per_second: 8e9,
             first_touch_bytes_per_second: 2e9,
+            at_hand_bytes: 0,
             cpu: Processor {
                 memory_bytes_per_second: 25e9,
                 product_bytes_per_second: 20e9,

@@ -8,11 +8,11 @@ use serde::Serialize;
 /// How long things will take, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Reading all weights that stay, and touching their memory for the first time: a part of the first pass, which does it
-    /// as it goes.
+    /// Reading all weights that stay, or touching their memory for the first time if that takes longer: a part of the first
+    /// pass, which does it as it goes.
     pub load_seconds: f64,
-    /// The first pass over the prompt, in which what stays is read: the larger of all reading and of computing, and what fresh
-    /// memory takes, which keeps the processors busy too.
+    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and of computing and having
+    /// fresh memory, which both keep the processors busy.
     pub first_pass_seconds: f64,
     /// The pass over the prompt, once what stays is there.
     pub prefill: PhaseTime,
@@ -123,17 +123,24 @@ pub fn predict(tree: &Tree, map: &DeviceMap, figures: &Figures, workload: &Workl
     } else {
         0.0
     };
-    let touching = seconds(resident, figures.first_touch_bytes_per_second);
+    let load = touching(figures, resident);
+    let fresh = touching(figures, resident + map.ring_bytes() as f64);
     Prediction {
-        load_seconds: reading + touching,
+        load_seconds: reading.max(load),
         first_pass_seconds: (reading + prefill.transfer_seconds)
-            .max(prefill.compute_seconds)
-            .max(prefill.seconds)
-            + touching,
+            .max(prefill.compute_seconds + fresh)
+            .max(prefill.seconds),
         prefill,
         decode,
         blocks,
     }
+}
+
+/// Seconds until the process has so many bytes of memory that it never had.
+fn touching(figures: &Figures, bytes: f64) -> f64 {
+    let at_hand = bytes.min(figures.at_hand_bytes as f64);
+    seconds(at_hand, figures.copy_bytes_per_second)
+        + seconds(bytes - at_hand, figures.first_touch_bytes_per_second)
 }
 
 /// How long a block takes in one kind of pass.
@@ -197,4 +204,23 @@ pub(crate) fn times(
         prefill.seconds += pass.count * compute.max(transfer);
     }
     (decode, prefill)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_at_hand_is_had_first() {
+        let mut figures = Figures {
+            copy_bytes_per_second: 100.0,
+            first_touch_bytes_per_second: 10.0,
+            ..Figures::default()
+        };
+        assert_eq!(touching(&figures, 0.0), 0.0);
+        assert_eq!(touching(&figures, 300.0), 30.0);
+        figures.at_hand_bytes = 200;
+        assert_eq!(touching(&figures, 150.0), 1.5);
+        assert_eq!(touching(&figures, 300.0), 12.0);
+    }
 }

@@ -117,6 +117,7 @@ proptest! {
                 prop_assert!(predicted.decode.seconds.is_finite());
                 prop_assert!(predicted.prefill.seconds.is_finite());
                 prop_assert!(predicted.first_pass_seconds >= predicted.prefill.seconds);
+                prop_assert!(predicted.first_pass_seconds >= predicted.load_seconds);
             }
             Err(Error::TooSmall(shortfall)) => {
                 prop_assert_eq!(shortfall.tier, Tier::Cpu);

@@ -1,9 +1,8 @@
 //! Page-aligned memory, the one hazardous thing in this crate.
 
-use crate::{BLOCK, Error};
+use crate::{BLOCK, Error, LARGE_PAGE};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A fixed, zeroed, [`BLOCK`]-aligned region of memory.
 ///
@@ -41,17 +40,39 @@ impl Buffer {
     /// Has the system find the memory of a part now rather than when it is first written to. The bytes stay as they
     /// are.
     ///
-    /// By writing rather than by `MADV_POPULATE_WRITE`, which keeps the whole process from mapping memory meanwhile.
+    /// By writing rather than by `MADV_POPULATE_WRITE`, which keeps the whole process from mapping memory meanwhile. One
+    /// write is enough for a large page, if the system gives one; what is not there after it is written to page by page.
     ///
     /// # Safety
-    /// Nobody may have a slice of `part` as long as this runs.
+    /// Nobody may have a slice of `part`, or touch it, as long as this runs.
     pub(crate) unsafe fn touch(&self, part: Range<usize>) {
         self.check(&part);
-        for at in part.step_by(BLOCK) {
-            // SAFETY: inside the allocation (checked); whoever else touches it does so atomically as well, by the
-            // caller's word.
-            let byte = unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(at)) };
-            byte.fetch_or(0, Ordering::Relaxed);
+        for large in part.clone().step_by(LARGE_PAGE) {
+            let end = part.end.min(large + LARGE_PAGE);
+            // SAFETY: inside the allocation (checked), and by the caller's word nobody else reads or writes there.
+            unsafe { self.write_to(large) };
+            let mut there = [0; LARGE_PAGE / BLOCK];
+            // SAFETY: only asks about pages of the allocation, which `large` is at the start of one of.
+            unsafe { system::ask(self.start.add(large), end - large, &mut there) };
+            for (at, there) in (large..end).step_by(BLOCK).zip(there) {
+                if there == 0 {
+                    // SAFETY: as above.
+                    unsafe { self.write_to(at) };
+                }
+            }
+        }
+    }
+
+    /// Writes what is there already to one byte.
+    ///
+    /// # Safety
+    /// `at` is inside the region, and nobody else reads or writes there meanwhile.
+    unsafe fn write_to(&self, at: usize) {
+        // SAFETY: inside the allocation, and exclusive, by the caller's word. Volatile, as a compiler drops any other write
+        // of what is there already, an atomic one too.
+        unsafe {
+            let byte = self.start.as_ptr().add(at);
+            byte.write_volatile(byte.read_volatile());
         }
     }
 
@@ -97,7 +118,7 @@ impl Drop for Buffer {
 /// the resident set is what is counted.
 #[cfg(unix)]
 mod system {
-    use crate::LARGE_PAGE;
+    use crate::{BLOCK, LARGE_PAGE};
     use std::ptr::{NonNull, null_mut};
 
     /// Maps `len` bytes, a multiple of the system's pages; from a large page on, they begin on one.
@@ -131,6 +152,37 @@ mod system {
         Some(start)
     }
 
+    /// Which pages of `len` bytes from `start` on, at most a large page, are there: not nought for each that is. Where the
+    /// system does not tell, none are.
+    ///
+    /// # Safety
+    /// `start` is the start of a page, and the `len` bytes belong to a mapping of [`take`].
+    pub(super) unsafe fn ask(start: NonNull<u8>, len: usize, there: &mut [u8; LARGE_PAGE / BLOCK]) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: it reads nothing of the mapping, and writes a byte for each of at most as many pages of the system as
+        // `there` has room for: they are of a block, or larger.
+        unsafe {
+            if len > LARGE_PAGE
+                || page() != BLOCK
+                || libc::mincore(start.as_ptr().cast(), len, there.as_mut_ptr()) != 0
+            {
+                there.fill(0);
+            }
+            for page in there {
+                *page &= 1;
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len, there);
+    }
+
+    /// Bytes of a page of the system.
+    #[cfg(target_os = "linux")]
+    fn page() -> usize {
+        // SAFETY: asks for a number.
+        usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
+    }
+
     fn map(len: usize) -> Option<NonNull<u8>> {
         // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no
         // existing memory; failure is reported as MAP_FAILED, checked below.
@@ -162,9 +214,15 @@ mod system {
 
 #[cfg(not(unix))]
 mod system {
-    use crate::BLOCK;
+    use crate::{BLOCK, LARGE_PAGE};
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
+
+    /// The system does not tell which pages are there.
+    ///
+    /// # Safety
+    /// None is needed.
+    pub(super) unsafe fn ask(_: NonNull<u8>, _: usize, _: &mut [u8; LARGE_PAGE / BLOCK]) {}
 
     pub(super) fn take(len: usize) -> Option<NonNull<u8>> {
         let layout = Layout::from_size_align(len, BLOCK).ok()?;
@@ -185,7 +243,6 @@ mod system {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LARGE_PAGE;
 
     #[test]
     fn is_aligned_zeroed_and_rounded_up() {
@@ -208,6 +265,55 @@ mod tests {
             buffer.bytes_mut(0..buffer.len()).fill(7);
             buffer.touch(BLOCK..buffer.len());
             assert!(buffer.bytes(0..buffer.len()).iter().all(|byte| *byte == 7));
+        }
+    }
+
+    /// Bytes of memory that the system has given to the mapping with this address, as it counts.
+    #[cfg(target_os = "linux")]
+    fn given(start: usize) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let first = words.next().unwrap();
+            if let Some((from, to)) = first.split_once('-') {
+                let number = |hex| usize::from_str_radix(hex, 16).unwrap();
+                inside = (number(from)..number(to)).contains(&start);
+            } else if inside && first == "Anonymous:" {
+                return words.next().unwrap().parse::<usize>().unwrap() << 10;
+            }
+        }
+        0
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_is_touched_is_there() {
+        use std::mem::ManuallyDrop;
+        // Pages that the system makes large, and pages that it does not.
+        for advice in [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE] {
+            // Between two that nobody may touch, or the system may join it with a neighbour.
+            let all = Buffer::new(5 * LARGE_PAGE, "a test").unwrap();
+            // SAFETY: the middle of a mapping that `all` holds for as long as this lives; it is not given back twice.
+            let buffer = unsafe {
+                let start = all.start.add(LARGE_PAGE);
+                libc::mprotect(all.start.as_ptr().cast(), LARGE_PAGE, libc::PROT_NONE);
+                let behind = all.start.add(4 * LARGE_PAGE).as_ptr().cast();
+                libc::mprotect(behind, LARGE_PAGE, libc::PROT_NONE);
+                libc::madvise(start.as_ptr().cast(), 3 * LARGE_PAGE, advice);
+                ManuallyDrop::new(Buffer {
+                    start,
+                    len: 3 * LARGE_PAGE,
+                })
+            };
+            let start = buffer.start.as_ptr() as usize;
+            assert_eq!(given(start), 0);
+            // SAFETY: nobody else has access.
+            unsafe { buffer.touch(LARGE_PAGE..3 * LARGE_PAGE) };
+            assert_eq!(given(start), 2 * LARGE_PAGE, "{advice}");
+            // SAFETY: as above.
+            unsafe { buffer.touch(BLOCK..3 * BLOCK) };
+            assert!(given(start) >= 2 * LARGE_PAGE + 2 * BLOCK, "{advice}");
         }
     }
 

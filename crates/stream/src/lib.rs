@@ -46,7 +46,7 @@ pub use heap::return_freed_memory;
 pub use lease::Lease;
 pub use source::Source;
 pub use stats::Stats;
-pub use stream::{Options, Stream};
+pub use stream::{MEMORY_THREADS, Options, Stream};
 pub use unit::{Convert, Unit, UnitId};
 
 /// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Threads that touch memory ahead of the readers. Each clears 10 GB/s on plain hardware, which one
 /// would do for; where a host must find each page, it is a twentieth of that, and two processors do twice as much.
-const TOUCHERS: usize = 2;
+pub const MEMORY_THREADS: usize = 2;
 
 /// How a stream works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,7 +242,7 @@ impl Readers {
         }
         let mut touchers = self.touchers.lock().unwrap_or_else(PoisonError::into_inner);
         touchers.get_or_insert_with(|| {
-            let threads = (0..TOUCHERS).map(|number| {
+            let threads = (0..MEMORY_THREADS).map(|number| {
                 let kept = self.pool.kept.clone();
                 let name = format!("outsize-memory-{number}");
                 sync::spawn(name, move || {

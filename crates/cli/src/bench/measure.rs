@@ -119,6 +119,7 @@ pub fn measure(args: &BenchArgs) -> Result<(), Failure> {
     let mut limits = Limits::new(&machine, &options)?;
     let mut bench = Bench {
         shown: &shown,
+        fresh: work.as_ref().map_or(u64::MAX, Work::fresh),
         samples: Vec::new(),
     };
     shown.set_message("measuring products");
@@ -230,6 +231,13 @@ impl Work {
         })
     }
 
+    /// The most memory that a run may fill with weights, in bytes.
+    fn fresh(&self) -> u64 {
+        let weights = self.subject.weight_bytes;
+        let most = self.cases.iter().map(|case| case.bytes.unwrap_or(weights));
+        most.max().unwrap_or(weights).min(weights)
+    }
+
     fn report(&self, args: &BenchArgs) -> TaskReport {
         TaskReport {
             prompt_tokens: args.prompt_tokens,
@@ -243,6 +251,8 @@ impl Work {
 /// What is measured, as it comes.
 struct Bench<'a> {
     shown: &'a ProgressBar,
+    /// Bytes of memory that no run has more of for the first time.
+    fresh: u64,
     samples: Vec<LimitSample>,
 }
 
@@ -251,7 +261,7 @@ impl Bench<'_> {
     fn look(&mut self, limits: &mut Limits) -> Result<LimitSample, Failure> {
         self.shown
             .set_message("measuring disk, memory and processors");
-        let sample = limits.sample()?;
+        let sample = limits.sample(self.fresh)?;
         self.samples.push(sample);
         Ok(sample)
     }

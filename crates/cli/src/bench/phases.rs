@@ -71,13 +71,27 @@ impl<'a> Timed<'a> {
 
     /// Adds a bound: how much a run needs of something, and what there is of it in a second. What is not needed is no bound.
     fn bound(
-        mut self,
+        self,
         limit_of: &'static str,
         unit: Unit,
         amount: impl Fn(&RunReport) -> f64,
         limit: impl Fn(&LimitSample) -> f64,
     ) -> Self {
-        let limit = |run: &Run| (limit(&run.before) + limit(&run.after)) / 2.0;
+        self.bound_by(limit_of, unit, amount, |sample, _| limit(sample))
+    }
+
+    /// The same of a limit that depends on how much is needed.
+    fn bound_by(
+        mut self,
+        limit_of: &'static str,
+        unit: Unit,
+        amount: impl Fn(&RunReport) -> f64,
+        limit: impl Fn(&LimitSample, f64) -> f64,
+    ) -> Self {
+        let limit = |run: &Run| {
+            let amount = amount(&run.report);
+            (limit(&run.before, amount) + limit(&run.after, amount)) / 2.0
+        };
         let rates: Vec<_> = (self.runs.iter().zip(&self.seconds))
             .map(|(run, seconds)| (amount(&run.report) / seconds, limit(run).max(1e-9)))
             .collect();
@@ -107,6 +121,8 @@ impl<'a> Timed<'a> {
 const DISK: &str = "disk";
 const MEMORY: &str = "memory read";
 const FRESH: &str = "fresh memory";
+/// Both keep the processors busy, so that neither can go on beside the other.
+const FRESH_AND_PRODUCTS: &str = "fresh memory, and then multiply-adds";
 
 /// What the phases of the runs in one budget came to.
 pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType) -> Vec<Phase> {
@@ -126,14 +142,16 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
         |_| subject.files as f64,
         |limit| 1.0 / limit.disk_latency_seconds.max(1e-9),
     );
+    let filled =
+        |run: &RunReport| (run.placement.resident_footprint + run.placement.ring_bytes) as f64;
     let first = Timed::new(runs, "first pass", |run| run.prefill_seconds)
         .bound(DISK, Unit::Bytes, |run| run.prefill_bytes_read as f64, disk)
-        .bound(
-            FRESH,
-            Unit::Bytes,
-            |run| (run.placement.resident_footprint + run.placement.ring_bytes) as f64,
-            |limit| limit.fresh_bytes_per_second,
-        )
+        .bound_by(FRESH, Unit::Bytes, filled, |limit, bytes| {
+            bytes / limit.fresh_seconds(bytes).max(1e-9)
+        })
+        .bound_by(FRESH_AND_PRODUCTS, Unit::Bytes, filled, |limit, bytes| {
+            bytes / (limit.fresh_seconds(bytes) + flops / peak(limit)).max(1e-9)
+        })
         .bound(products, Unit::Operations, |_| flops, peak);
     let of_again = |run: &RunReport, value: fn(&super::child::Again) -> f64| {
         median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
@@ -179,6 +197,8 @@ pub mod tests {
             memory_bytes_per_second: 1000.0,
             copy_bytes_per_second: 500.0,
             fresh_bytes_per_second: 50.0,
+            at_hand_bytes: 0,
+            at_hand_bytes_per_second: 500.0,
             f32_flops: 1e4,
             bf16_flops: 4e4,
         }
@@ -260,7 +280,22 @@ pub mod tests {
             .find(|bound| bound.limit_of == FRESH)
             .unwrap();
         assert_eq!(fresh.share.median, 1.0);
-        assert_eq!(phases[1].bounds[0].limit_of, FRESH);
+        // Products take more than half a second of their own.
+        let both = &phases[1].bounds[0];
+        assert_eq!(both.limit_of, FRESH_AND_PRODUCTS);
+        assert!((both.share.median - 1.05).abs() < 1e-9, "{both:?}");
+    }
+
+    #[test]
+    fn memory_at_hand_takes_less_of_a_first_pass() {
+        let mut run = run(8.0, 0);
+        run.before.at_hand_bytes = 250;
+        run.after.at_hand_bytes = 500;
+        let phases = phases(&[run], &subject(), &task(), ComputeType::F32);
+        let of = |what| phases[1].bounds.iter().find(|bound| bound.limit_of == what);
+        // Half of the 500 bytes at 500 a second and half at 50: 5.5 s; all of them at 500: 1 s.
+        let limit = of(FRESH).unwrap().limit.median;
+        assert!((limit - (500.0 / 5.5 + 500.0) / 2.0).abs() < 1e-9);
     }
 
     #[test]

@@ -82,7 +82,13 @@ fn machine(results: &Results) -> Vec<Row> {
             "fresh memory",
             Unit::Bytes,
             of(|l| l.fresh_bytes_per_second),
-            "touched for the first time".to_string(),
+            match results.limits.iter().map(|l| l.at_hand_bytes).max() {
+                Some(at_hand @ 1..) => format!(
+                    "touched for the first time, beyond up to {} at hand",
+                    format_size(at_hand)
+                ),
+                _ => "touched for the first time".to_string(),
+            },
         ),
         (
             "multiply-adds",

@@ -6,16 +6,15 @@ use std::time::Instant;
 use burn::tensor::Tensor;
 use outsize_kernels::{Compute, linear_in, peak};
 use outsize_machine::{
-    Bandwidth, FreshMemory, Machine, ReadShape, SequentialReads, Volume, read_latency, volume,
+    Bandwidth, FreshRates, Machine, ReadShape, SequentialReads, Volume, read_latency, volume,
 };
-use outsize_stream::Options;
 use serde::Serialize;
 
 use super::compute::{LAYER, SMALL_LAYER, inputs};
 use super::files::Files;
 use super::layers::{Layers, Shape};
 use super::samples::{Pace, Samples};
-use super::{CalibrateError, CalibrateOptions, Stop, beyond_caches, memory_bytes};
+use super::{CalibrateError, CalibrateOptions, Stop, beyond_caches, fresh, memory_bytes};
 
 /// How long the disk is read in one way, in seconds: long enough to meet some of its slow moments.
 const DISK: f64 = 0.5;
@@ -37,9 +36,6 @@ const PAGES: usize = 24;
 /// Rows of the products of many.
 pub const LIMIT_ROWS: usize = 512;
 
-/// The most fresh memory that is taken each time, in bytes.
-const FRESH: u64 = 256 << 20;
-
 /// What one look at the machine came to. Rates are in bytes or operations per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LimitSample {
@@ -51,12 +47,28 @@ pub struct LimitSample {
     pub memory_bytes_per_second: f64,
     /// Main memory copied by all threads, bytes written; the median.
     pub copy_bytes_per_second: f64,
-    /// Memory that the system had to find first, touched by as many threads as read weights.
+    /// Memory that the system had to find first, touched by as many threads as touch that of weights.
     pub fresh_bytes_per_second: f64,
+    /// Bytes of fresh memory that the system had at hand; nought if all was had at one speed.
+    pub at_hand_bytes: u64,
+    /// These, touched by as many threads.
+    pub at_hand_bytes_per_second: f64,
     /// Multiply-adds of f32 on registers, two operations each.
     pub f32_flops: f64,
     /// The same of pairs of bf16, where the processor has them.
     pub bf16_flops: f64,
+}
+
+impl LimitSample {
+    /// Seconds that it takes to have some bytes of fresh memory.
+    pub fn fresh_seconds(&self, bytes: f64) -> f64 {
+        let rates = FreshRates {
+            at_hand_bytes: self.at_hand_bytes,
+            at_hand_bytes_per_second: self.at_hand_bytes_per_second,
+            bytes_per_second: self.fresh_bytes_per_second,
+        };
+        rates.seconds(bytes)
+    }
 }
 
 /// What the products of this program came to, each beside its limit.
@@ -159,13 +171,14 @@ impl Limits {
         self.bytes.min(self.caches)
     }
 
-    /// Looks once, in about three seconds. Each time the disk is read on from where the last time ended.
+    /// Looks once, in about three seconds, and as long as it takes to have `fresh` bytes of memory for the first time, or as
+    /// many as may be taken. Each time the disk is read on from where the last time ended.
     ///
     /// # Errors
     /// [`CalibrateError`]; [`CalibrateError::Stopped`] if `stop` was set.
-    pub fn sample(&mut self) -> Result<LimitSample, CalibrateError> {
+    pub fn sample(&mut self, fresh: u64) -> Result<LimitSample, CalibrateError> {
         // Memory first, while this program has given nothing back that it would get again for less.
-        let fresh = self.fresh()?;
+        let fresh = self.fresh(fresh)?;
         let (memory, copy) = self.memory()?;
         let f32_flops = flops(Compute::F32)?;
         let bf16_flops = flops(Compute::Bf16)?;
@@ -185,18 +198,17 @@ impl Limits {
             disk_latency_seconds: latency.median(),
             memory_bytes_per_second: memory,
             copy_bytes_per_second: copy,
-            fresh_bytes_per_second: fresh,
+            fresh_bytes_per_second: fresh.bytes_per_second,
+            at_hand_bytes: fresh.at_hand_bytes,
+            at_hand_bytes_per_second: fresh.at_hand_bytes_per_second,
             f32_flops,
             bf16_flops,
         })
     }
 
     /// Memory touched for the first time.
-    fn fresh(&self) -> Result<f64, CalibrateError> {
-        let bytes = self.bytes.min(FRESH);
-        let readers = Options::default().readers;
-        let touched = FreshMemory::default().touch(bytes as usize, readers);
-        touched.map_err(|source| no_memory(bytes, source))
+    fn fresh(&self, bytes: u64) -> Result<FreshRates, CalibrateError> {
+        fresh(bytes.min(self.bytes), &self.stop).map(|(rates, _)| rates)
     }
 
     /// Memory read and copied.
@@ -331,11 +343,13 @@ mod tests {
             stop: None,
         };
         let mut limits = Limits::new(&Machine::detect(), &options).unwrap();
-        let sample = serde_json::to_value(limits.sample().unwrap()).unwrap();
+        let sample = serde_json::to_value(limits.sample(LEAST_CALIBRATION_BYTES).unwrap()).unwrap();
         let product = serde_json::to_value(limits.products(2).unwrap()[1]).unwrap();
         for (name, value) in [&sample, &product]
             .into_iter()
             .flat_map(|v| v.as_object().unwrap())
+            // There may be none.
+            .filter(|(name, _)| *name != "at_hand_bytes")
         {
             assert!(
                 value.as_f64().is_some_and(|value| value > 0.0),
@@ -358,7 +372,7 @@ mod tests {
         };
         let mut limits = Limits::new(&Machine::detect(), &options).unwrap();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(matches!(limits.sample(), Err(CalibrateError::Stopped)));
+        assert!(matches!(limits.sample(0), Err(CalibrateError::Stopped)));
         assert!(matches!(limits.products(1), Err(CalibrateError::Stopped)));
     }
 }
