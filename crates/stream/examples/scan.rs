@@ -1,6 +1,6 @@
 //! Reads a file through a ring and does nothing with it: the speed of the stream alone.
 //!
-//!     cargo run --release -p outsize-stream --example scan -- FILE [RING_MIB [READERS [PIECE_KIB]]]
+//!     cargo run --release -p outsize-stream --example scan -- FILE [RING_MIB [READERS [PIECE_KIB [UNIT_KIB]]]]
 
 use outsize_stream::{Options, Source, Stream, Unit};
 use std::time::Instant;
@@ -12,14 +12,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         args.get(at).map_or(Ok(default), |text| text.parse())
     };
     let (ring, readers, piece) = (number(1, 64)?, number(2, 4)?, number(3, 1024)?);
+    let unit_bytes = (number(4, 4096)?.max(1) as u64) << 10;
     let len = std::fs::metadata(path)?.len();
-    const UNIT: u64 = 4 << 20;
-    let units: Vec<Unit> = (0..len / UNIT)
+    let units: Vec<Unit> = (0..len / unit_bytes)
         .map(|at| Unit {
             name: format!("part {at}").into(),
             source: 0,
-            offset: at * UNIT,
-            len: UNIT,
+            offset: at * unit_bytes,
+            len: unit_bytes,
             align: 1,
             convert: None,
             keep: false,
