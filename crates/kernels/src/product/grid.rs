@@ -1,14 +1,8 @@
-//! How the output of a product is cut into regions for threads.
+//! How the output of a product in tiles is cut into regions for threads.
 
 use std::ops::Range;
 
 use super::Size;
-
-/// Weight rows come in multiples of this, which every blocking of weight rows (3, 4, 6, 8) divides.
-pub(super) const ROW_UNIT: usize = 24;
-
-/// Activation rows come in multiples of this, which every blocking of activation rows (4, 6, 8) divides.
-const HEIGHT_UNIT: usize = 24;
 
 /// A region reads at least this many bytes of weights, about 5 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
@@ -33,12 +27,8 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// A partition for weights of `element` bytes and as many `threads`.
-    pub(super) fn new(size: Size, element: usize, threads: usize) -> Grid {
-        Grid::in_units(size, element, threads, [HEIGHT_UNIT, ROW_UNIT])
-    }
-
-    /// The same with activation rows and weight rows in multiples of two numbers.
+    /// A partition for weights of `element` bytes and as many `threads`, with activation rows and weight rows in multiples of two
+    /// numbers.
     pub(super) fn in_units(
         size: Size,
         element: usize,
@@ -98,17 +88,6 @@ impl Grid {
         self.size
     }
 
-    /// The rows of all regions, each once.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        allow(dead_code, reason = "only loops of x86-64 take packed activations")
-    )]
-    pub(super) fn row_blocks(&self) -> impl Iterator<Item = Range<usize>> {
-        let Size { m, .. } = self.size;
-        let height = self.height;
-        (0..m.div_ceil(height)).map(move |down| down * height..m.min((down + 1) * height))
-    }
-
     fn across(&self) -> usize {
         self.size.n.div_ceil(self.width).max(1)
     }
@@ -145,27 +124,29 @@ mod tests {
     #[test]
     fn small_products_are_not_shared() {
         assert_eq!(
-            Grid::new(
+            Grid::in_units(
                 Size {
                     m: 1,
                     n: 64,
                     k: 512
                 },
                 2,
-                8
+                8,
+                [24, 24],
             )
             .regions(),
             1
         );
         assert_eq!(
-            Grid::new(
+            Grid::in_units(
                 Size {
                     m: 16,
                     n: 24,
                     k: 512
                 },
                 2,
-                8
+                8,
+                [24, 24],
             )
             .regions(),
             1
@@ -174,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_large_weight_is_shared_by_rows() {
-        let grid = Grid::new(
+        let grid = Grid::in_units(
             Size {
                 m: 1,
                 n: 2048,
@@ -182,6 +163,7 @@ mod tests {
             },
             2,
             2,
+            [24, 24],
         );
         assert_eq!(grid.regions(), 8);
         assert_eq!(grid.region(1), (0..1, 264..528));
@@ -189,7 +171,7 @@ mod tests {
 
     #[test]
     fn few_weight_rows_and_many_tokens_are_shared_by_tokens() {
-        let grid = Grid::new(
+        let grid = Grid::in_units(
             Size {
                 m: 512,
                 n: 8,
@@ -197,6 +179,7 @@ mod tests {
             },
             2,
             4,
+            [24, 24],
         );
         assert!(grid.regions() >= 4);
         assert_eq!(grid.region(0).1, 0..8);

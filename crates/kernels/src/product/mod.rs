@@ -13,6 +13,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
 mod element;
+#[cfg(target_arch = "x86_64")]
 mod grid;
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -22,6 +23,7 @@ mod grid;
     )
 )]
 mod pack;
+mod panels;
 mod portable;
 mod skinny;
 mod tile;
@@ -32,6 +34,7 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use half::bf16;
+#[cfg(target_arch = "x86_64")]
 use rayon::prelude::*;
 
 use crate::{Compute, Isa, Weight, team};
@@ -44,8 +47,10 @@ pub(crate) use avx512::F32x16;
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
 pub(crate) use element::Element;
+#[cfg(target_arch = "x86_64")]
 use grid::Grid;
-use pack::Scratch;
+use pack::{Scratch, Strips};
+use panels::Panels;
 pub(crate) use portable::F32x4;
 use skinny::Claims;
 #[cfg(target_arch = "x86_64")]
@@ -118,12 +123,9 @@ pub fn linear_into_with(
             if size.m < skinny::ROWS {
                 return share_skinny(Pairs, x, weight, size, y);
             }
-            let grid = Grid::new(size, size_of::<bf16>(), rayon::current_num_threads());
-            let strips = grid
-                .row_blocks()
-                .flat_map(|rows| pack::strips(rows, <Bf16x32 as Kernel<bf16>>::TALLEST));
+            let strips = Strips::of_many(size.m, <Bf16x32 as Kernel<bf16>>::TALLEST);
             let x = pack::packed(x, size, strips, <Bf16x32 as Kernel<bf16>>::LANES);
-            share(Pairs, &grid, &x, weight, y);
+            share_panels(Pairs, strips, &x, weight, size, y);
         }
         (weight, Compute::Bf16) => widened(isa, &pack::rounded(x), weight, size, y),
         (weight, Compute::F32) => widened(isa, x, weight, size, y),
@@ -139,11 +141,20 @@ fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
             Weight::F32(weight) => share_skinny(Widened(isa), x, weight, size, y),
         };
     }
-    let grid = |bytes| Grid::new(size, bytes, rayon::current_num_threads());
+    let tallest = match isa {
+        Isa::Portable => <F32x4 as Vector>::TALLEST,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => <F32x8 as Vector>::TALLEST,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Vector>::TALLEST,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => <F32x4 as Vector>::TALLEST,
+    };
+    let strips = Strips::of_many(size.m, tallest);
     match weight {
-        Weight::Bf16(weight) => share(Widened(isa), &grid(2), x, weight, y),
-        Weight::F16(weight) => share(Widened(isa), &grid(2), x, weight, y),
-        Weight::F32(weight) => share(Widened(isa), &grid(4), x, weight, y),
+        Weight::Bf16(weight) => share_panels(Widened(isa), strips, x, weight, size, y),
+        Weight::F16(weight) => share_panels(Widened(isa), strips, x, weight, size, y),
+        Weight::F32(weight) => share_panels(Widened(isa), strips, x, weight, size, y),
     }
 }
 
@@ -179,7 +190,7 @@ trait Loops<X: 'static, E>: Copy + Sync {
     ///
     /// - This processor has the instructions.
     /// - `weight` and `y` point to `n * k` and `m * n` elements, and `x` to `m` rows as these loops read them: row after row,
-    ///   or packed for a grid that has `rows` as a block; valid to read (`x`, `weight`) or write (`y`) for the whole call.
+    ///   or packed for strips of which some make up `rows`; valid to read (`x`, `weight`) or write (`y`) for the whole call.
     /// - `rows` lies within `0..m` and `columns` within `0..n`, and during the call nothing else reads or writes
     ///   `y[rows, columns]`.
     unsafe fn region(self, job: &Job<X, E>, rows: Range<usize>, columns: Range<usize>);
@@ -301,7 +312,46 @@ fn share_skinny<X: Sync + 'static, E: Sync>(
     });
 }
 
+/// Computes a product of many rows, panel by panel, on as many threads as it is worth. `x` is as the loops read it, which cut it
+/// into these strips.
+fn share_panels<X: Sync + 'static, E: Sync>(
+    loops: impl Loops<X, E>,
+    strips: Strips,
+    x: &[X],
+    weight: &[E],
+    size: Size,
+    y: &mut [f32],
+) {
+    let job = Job {
+        x: x.as_ptr(),
+        weight: weight.as_ptr(),
+        y: y.as_mut_ptr(),
+        size,
+    };
+    let panels = Panels::new(size, size_of::<E>(), strips);
+    let compute = |run| {
+        for (rows, columns) in panels.regions(run) {
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the slices have the
+            // lengths that `size` asks for; `x` was packed for these strips, or needs none. All are borrowed until
+            // `share_panels` returns. Regions lie within the output, begin and end with strips and do not overlap, so
+            // that no element of `y` is written by two calls; nothing reads `y`.
+            unsafe { loops.region(&job, rows, columns) };
+        }
+    };
+    let threads = rayon::current_num_threads();
+    let claims = Claims::of(panels.blocks(), threads);
+    if !claims.are_many() {
+        return compute(0..panels.blocks());
+    }
+    team::share(threads, || {
+        while let Some(run) = claims.claim() {
+            compute(run);
+        }
+    });
+}
+
 /// Computes each region of the grid on some thread. `x` is as the loops read it.
+#[cfg(target_arch = "x86_64")]
 fn share<X: Sync + 'static, E: Sync>(
     loops: impl Loops<X, E>,
     grid: &Grid,

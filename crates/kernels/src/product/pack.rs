@@ -12,19 +12,23 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Mutex, PoisonError};
 use std::thread::LocalKey;
 
 use half::bf16;
-use rayon::prelude::*;
 
 use super::Size;
-use crate::cast;
+use crate::{cast, team};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// Elements of a row that are converted at once, a multiple of the lanes of every vector.
 const PIECE: usize = 512;
+
+/// Up to so many rows, strips of four are faster than taller ones: weights just come from memory, and taller strips, of which there
+/// are too few to fetch the next ones evenly, read more activations for each weight.
+const SHORT: usize = 32;
 
 /// What packing takes at least, in elements, to be worth sharing among threads.
 const SHARED: usize = 128 << 10;
@@ -117,29 +121,59 @@ impl Packed for bf16 {
     }
 }
 
-/// `x [m, k]` packed for strips that cover all rows in order, and vectors of `lanes` elements.
-pub(super) fn packed<X: Packed>(
-    x: &[f32],
-    size: Size,
-    strips: impl Iterator<Item = Range<usize>>,
-    lanes: usize,
-) -> Scratch<X> {
+/// `x [m, k]` packed for strips of all rows, and vectors of `lanes` elements.
+pub(super) fn packed<X: Packed>(x: &[f32], size: Size, strips: Strips, lanes: usize) -> Scratch<X> {
     let mut packed = Scratch::new(size.m * size.k.next_multiple_of(lanes), X::HOME);
     pack(x, size.k, strips, lanes, &mut packed);
     packed
 }
 
-/// The strips that a block of rows is cut into: as few as can be of at most `tallest` rows, and as equal as can be: 8 rows are 4
+/// The strips that some rows are cut into: as few as can be of at most so many rows, and as equal as can be: 8 rows are 4
 /// and 4 rather than 6 and 2.
-#[inline(always)]
-pub(super) fn strips(rows: Range<usize>, tallest: usize) -> impl Iterator<Item = Range<usize>> {
-    let strips = rows.len().div_ceil(tallest);
-    let mut row = rows.start;
-    (0..strips).map(move |strip| {
-        let start = row;
-        row += (rows.end - row).div_ceil(strips - strip);
-        start..row
-    })
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strips {
+    rows: usize,
+    count: usize,
+}
+
+impl Strips {
+    /// For products of many rows, of loops that take at most `tallest` in a strip.
+    #[inline(always)]
+    pub(super) fn of_many(rows: usize, tallest: usize) -> Strips {
+        Strips::new(
+            rows,
+            tallest.min(if rows <= SHORT { 4 } else { usize::MAX }),
+        )
+    }
+
+    /// For `rows` rows, at most `tallest` in a strip.
+    #[inline(always)]
+    pub(super) fn new(rows: usize, tallest: usize) -> Strips {
+        Strips {
+            rows,
+            count: rows.div_ceil(tallest),
+        }
+    }
+
+    /// How many there are.
+    #[inline(always)]
+    pub(super) fn len(self) -> usize {
+        self.count
+    }
+
+    /// The row that strip `index` begins with; with their number, the number of rows.
+    #[inline(always)]
+    pub(super) fn start(self, index: usize) -> usize {
+        let count = self.count.max(1);
+        // Those that are a row taller come first.
+        self.rows / count * index + index.min(self.rows % count)
+    }
+
+    /// All, in order.
+    #[inline(always)]
+    pub(super) fn all(self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.count).map(move |index| self.start(index)..self.start(index + 1))
+    }
 }
 
 /// Copies the lanes there are, and zeros for the others.
@@ -162,14 +196,8 @@ fn put<X: Packed>(from: &[X], to: &mut [X]) {
     }
 }
 
-/// Writes `x [m, k]` to the beginning of `packed`, for strips that cover all rows in order and vectors of `lanes` elements.
-fn pack<X: Packed>(
-    x: &[f32],
-    k: usize,
-    strips: impl Iterator<Item = Range<usize>>,
-    lanes: usize,
-    packed: &mut [X],
-) {
+/// Writes `x [m, k]` to the beginning of `packed`, for strips of all rows and vectors of `lanes` elements.
+fn pack<X: Packed>(x: &[f32], k: usize, strips: Strips, lanes: usize, packed: &mut [X]) {
     if k == 0 {
         return;
     }
@@ -188,16 +216,25 @@ fn pack<X: Packed>(
         }
     };
     let mut rest = packed;
-    let places = strips.map(|strip| {
+    let places = strips.all().map(|strip| {
         let len = strip.len() * k.next_multiple_of(lanes);
         let (place, after) = std::mem::take(&mut rest).split_at_mut(len);
         rest = after;
         (strip, place)
     });
-    match x.len() < SHARED {
-        true => places.for_each(fill),
-        false => places.collect::<Vec<_>>().into_par_iter().for_each(fill),
+    if x.len() < SHARED {
+        return places.for_each(fill);
     }
+    let places = Mutex::new(places);
+    let next = || {
+        let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.next()
+    };
+    team::share(rayon::current_num_threads(), || {
+        while let Some(place) = next() {
+            fill(place);
+        }
+    });
 }
 
 #[cfg(test)]
@@ -206,11 +243,11 @@ mod tests {
 
     #[test]
     fn strips_are_few_and_equal() {
-        let heights = |rows| strips(rows, 6).map(|strip| strip.len()).collect::<Vec<_>>();
-        assert_eq!(heights(0..0), [0usize; 0]);
-        assert_eq!(heights(3..4), [1]);
-        assert_eq!(heights(0..8), [4, 4]);
-        assert_eq!(heights(5..18), [5, 4, 4]);
+        let strips = |rows| Strips::new(rows, 6).all().collect::<Vec<_>>();
+        assert_eq!(strips(0), [0..0; 0]);
+        assert_eq!(strips(7), [0..4, 4..7]);
+        assert_eq!(strips(8), [0..4, 4..8]);
+        assert_eq!(strips(13), [0..5, 5..9, 9..13]);
     }
 
     #[test]
@@ -227,7 +264,7 @@ mod tests {
     fn lanes_of_a_strip_stand_side_by_side() {
         let x: Vec<f32> = (0..15).map(|n| n as f32).collect();
         let mut packed = vec![bf16::ONE; 20];
-        pack(&x, 3, strips(0..5, 2), 2, &mut packed);
+        pack(&x, 3, Strips::new(5, 2), 2, &mut packed);
         let packed: Vec<f32> = packed.into_iter().map(bf16::to_f32).collect();
         let first = [0.0, 1.0, 3.0, 4.0, 2.0, 0.0, 5.0, 0.0];
         let second = [6.0, 7.0, 9.0, 10.0, 8.0, 0.0, 11.0, 0.0];

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::pack::{self, Packed, Scratch};
+use super::pack::{self, Packed, Scratch, Strips};
 use super::tile::{Ahead, Kernel, Strip};
 use super::{Job, Size};
 
@@ -28,8 +28,8 @@ const MIN_PRODUCTS: usize = 128 << 10;
 
 /// The strips that `m` rows are cut into, if a kernel takes up to `tallest`.
 #[inline(always)]
-fn strips(m: usize, tallest: usize) -> impl Iterator<Item = Range<usize>> {
-    pack::strips(0..m, if m <= tallest { tallest } else { HEIGHT })
+fn strips(m: usize, tallest: usize) -> Strips {
+    Strips::new(m, if m <= tallest { tallest } else { HEIGHT })
 }
 
 /// `x [m, k]` as kernel `K` reads it.
@@ -53,12 +53,12 @@ pub(super) unsafe fn run<K: Kernel<E>, E>(job: &Job<K::X, E>, columns: Range<usi
     let mut start = columns.start;
     while start < columns.end {
         let end = columns.end.min(start.saturating_add(panel));
-        for (strip, rows) in strips(m, K::TALLEST).enumerate() {
+        for (strip, rows) in strips(m, K::TALLEST).all().enumerate() {
             // Two strips fetch half of the next panel each, or rather as much as they read; one fetches all.
             let ahead = match (several, strip) {
                 (false, _) => Ahead::NextTile,
-                (true, 0) => Ahead::Half(end * k),
-                (true, 1) => Ahead::Half(end * k + (end - start) * k / 2),
+                (true, 0) => Ahead::Eighths(4, end * k),
+                (true, 1) => Ahead::Eighths(4, end * k + (end - start) * k / 2),
                 _ => Ahead::Nothing,
             };
             let place = Strip {
@@ -110,6 +110,17 @@ impl Claims {
             rows: n,
             unit,
             least: by_bytes.min(by_products).next_multiple_of(unit),
+            parts: threads.saturating_mul(2),
+        }
+    }
+
+    /// For as many `parts` of work, each large enough to be claimed alone.
+    pub(super) fn of(parts: usize, threads: usize) -> Claims {
+        Claims {
+            next: AtomicUsize::new(0),
+            rows: parts,
+            unit: 1,
+            least: 1,
             parts: threads.saturating_mul(2),
         }
     }

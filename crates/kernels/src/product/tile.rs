@@ -14,11 +14,7 @@
 
 use std::ops::Range;
 
-use super::{Job, element::Element, grid::ROW_UNIT};
-
-/// A panel of weights takes at most about this many bytes, so that it, the next one and rows of `x` fit in the
-/// second-level cache of a core.
-const PANEL_BYTES: usize = 384 << 10;
+use super::{Job, element::Element, pack::Strips, panels};
 
 /// How vectors of weights of type `E` and of activations are loaded and multiplied.
 ///
@@ -226,9 +222,9 @@ pub(crate) struct Strip {
 pub(crate) enum Ahead {
     /// As many as it reads, starting with those that its second tile will read.
     NextTile,
-    /// Half as many as it reads, starting here (an index into the weight): two strips fetch the next panel while they
+    /// So many eighths of what it reads, starting here (an index into the weight): a few strips fetch the next panel while they
     /// compute from this one.
-    Half(usize),
+    Eighths(usize, usize),
     /// None: others have fetched them.
     Nothing,
 }
@@ -237,33 +233,36 @@ pub(crate) enum Ahead {
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
+/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`; and strips of all rows begin and end with `rows`.
 #[inline(always)]
 pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
     job: &Job<K::X, E>,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
-    if rows.is_empty() {
-        return;
-    }
     let k = job.size.k;
-    let strips = rows.len().div_ceil(K::TALLEST);
-    let wide = k.saturating_mul(size_of::<E>() * ROW_UNIT) <= PANEL_BYTES;
-    let panel = match (strips, wide) {
-        // One strip: nothing is read twice.
-        (1, _) => columns.len(),
-        (_, true) => ROW_UNIT,
-        (_, false) => ROW_UNIT / 2,
-    };
+    let panel = panels::width(k, size_of::<E>());
+    let inside = |strip: &Range<usize>| rows.start <= strip.start && strip.end <= rows.end;
+    let strips = || Strips::of_many(job.size.m, K::TALLEST).all().filter(inside);
+    let count = strips().count();
     let mut start = columns.start;
     while start < columns.end {
         let end = columns.end.min(start.saturating_add(panel));
-        for (strip, place) in super::pack::strips(rows.clone(), K::TALLEST).enumerate() {
-            let ahead = match (strips, strip) {
-                (1, _) => Ahead::NextTile,
-                (_, 0) => Ahead::Half(end * k),
-                (_, 1) => Ahead::Half(end * k + (end - start) * k / 2),
+        // Nobody fetched the first panel: its first strip has to, and leaves the next panel to the others.
+        let late = usize::from(start == columns.start);
+        let eighths = match count - late {
+            0..=2 => 4,
+            3 => 3,
+            4..8 => 2,
+            8.. => 1,
+        };
+        for (strip, place) in strips().enumerate() {
+            let fetched = strip.checked_sub(late).map(|strip| strip * eighths);
+            let ahead = match fetched {
+                None => Ahead::NextTile,
+                Some(fetched @ 0..8) if end < columns.end => {
+                    Ahead::Eighths(eighths, end * k + (end - start) * k * fetched / 8)
+                }
                 _ => Ahead::Nothing,
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
@@ -304,15 +303,18 @@ pub(super) unsafe fn strip<
     let Range { start, end } = place.columns;
     let mut column = start;
     while column + WIDTH <= end {
-        let (index, lines) = match place.ahead {
-            Ahead::NextTile => ((column + WIDTH) * k, 2),
-            Ahead::Half(index) => (index + (column - start) * k / 2, 1),
+        let (index, eighths) = match place.ahead {
+            Ahead::NextTile => ((column + WIDTH) * k, 8),
+            Ahead::Eighths(eighths, index) => (index + (column - start) * k * eighths / 8, eighths),
             Ahead::Nothing => (0, 0),
         };
         let ahead = job.weight.wrapping_add(index).cast();
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
-            match lines {
+            match eighths {
+                8 => tile::<K, E, PACKED, HEIGHT, WIDTH, 8>(job, place.row, column, ahead),
+                4 => tile::<K, E, PACKED, HEIGHT, WIDTH, 4>(job, place.row, column, ahead),
+                3 => tile::<K, E, PACKED, HEIGHT, WIDTH, 3>(job, place.row, column, ahead),
                 2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
                 1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
                 _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
@@ -327,7 +329,7 @@ pub(super) unsafe fn strip<
     }
 }
 
-/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`; meanwhile fetches `HALVES / 2` times the weights that it
+/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`; meanwhile fetches `EIGHTHS / 8` times the weights that it
 /// reads, starting at `ahead`.
 ///
 /// # Safety
@@ -340,7 +342,7 @@ unsafe fn tile<
     const PACKED: bool,
     const HEIGHT: usize,
     const WIDTH: usize,
-    const HALVES: usize,
+    const EIGHTHS: usize,
 >(
     job: &Job<K::X, E>,
     row: usize,
@@ -369,7 +371,7 @@ unsafe fn tile<
 
         let mut at = 0;
         while at + 2 * K::LANES <= k {
-            let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * HALVES / 2;
+            let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
             let base = ahead.wrapping_add(at / (2 * K::LANES) * bytes);
             for line in 0..bytes.div_ceil(LINE) {
                 K::prefetch(base.wrapping_add(line * LINE));
