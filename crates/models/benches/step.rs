@@ -29,8 +29,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_kernels::attention::{Places, Sight};
 use outsize_kernels::{
-    Cached, Compute, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_three, rms_norm,
-    rotate,
+    Cached, Compute, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_three,
+    rms_norm, rotate,
 };
 use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 use rayon::prelude::*;
@@ -365,7 +365,11 @@ impl Memory {
     /// For how long all threads read all of it, in seconds.
     fn read(&self) -> f64 {
         const CHUNK: usize = 1 << 20;
-        let chunks: Vec<&[u8]> = self.0.iter().flat_map(|bytes| bytes.chunks(CHUNK)).collect();
+        let chunks: Vec<&[u8]> = self
+            .0
+            .iter()
+            .flat_map(|bytes| bytes.chunks(CHUNK))
+            .collect();
         seconds(|| {
             let sums = chunks.par_iter().map(|chunk| sum(chunk));
             sums.reduce(|| 0, u64::wrapping_add)

@@ -158,14 +158,7 @@ pub fn linear_each_into_with(
 }
 
 /// The product of many rows, or in tiles of AMX, with an `isa` that is there and slices that have the lengths that `size` asks for.
-fn checked(
-    isa: Isa,
-    compute: Compute,
-    x: &[f32],
-    weight: Weight<'_>,
-    size: Size,
-    y: &mut [f32],
-) {
+fn checked(isa: Isa, compute: Compute, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
     match (weight, compute) {
         // SAFETY: this processor has these instructions, as was asserted.
         #[cfg(target_arch = "x86_64")]
