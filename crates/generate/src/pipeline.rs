@@ -281,7 +281,7 @@ impl Decoder for Pipeline {
 fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {
     tensor
         .into_data()
-        .try_to_vec()
+        .try_into_vec()
         .map_err(|error| PipelineError::Logits {
             reason: format!("{error:?}"),
         })

@@ -6,15 +6,16 @@
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Shape, TensorData};
 
-use crate::product::{Size, linear_into};
-use crate::{Compute, Weight, cast};
+use crate::gate::gate_in_place;
+use crate::product::{Product, linear_each_into};
+use crate::{Compute, Gate, Weight, cast};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
 pub trait StoredWeightOps: Backend {
-    /// `x · Wᵀ`: `x [m, k]` f32, `weight [n, k]` bf16, f16 or f32, to `[m, n]` f32.
+    /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16 or f32, to `[.., n]` f32.
     ///
     /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in place. Others
     /// (transposed, sliced by columns) are first copied.
@@ -28,6 +29,32 @@ pub trait StoredWeightOps: Backend {
         compute: Compute,
     ) -> FloatTensor<Self>;
 
+    /// Three products of the same activations, each as [`stored_linear`](Self::stored_linear) gives it.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn stored_linear_three(
+        x: FloatTensor<Self>,
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        compute: Compute,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `act(x · Gᵀ) · (x · Uᵀ)`, element by element: `x [.., k]` f32, `gate` and `up` `[n, k]` bf16, f16 or f32, to `[.., n]` f32.
+    ///
+    /// # Panics
+    ///
+    /// As for [`stored_linear`](Self::stored_linear), and if the weights differ in size.
+    fn stored_gated_linear(
+        x: FloatTensor<Self>,
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        act: Gate,
+        compute: Compute,
+    ) -> FloatTensor<Self>;
+
     /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are read.
     ///
     /// # Panics
@@ -38,21 +65,32 @@ pub trait StoredWeightOps: Backend {
 
 impl StoredWeightOps for Flex {
     fn stored_linear(x: FlexTensor, weight: FlexTensor, compute: Compute) -> FlexTensor {
-        let (x, weight) = (contiguous(x), contiguous(weight));
-        let ([m, k], [n, width]) = (matrix(&x, "linear: x"), matrix(&weight, "linear: weight"));
-        assert_eq!(
-            k, width,
-            "linear: x [{m}, {k}] needs a weight [out, {k}], but it is [{n}, {width}]"
-        );
-        let mut y = vec![0.0; m * n];
-        linear_into(
-            compute,
-            activations(&x),
-            stored(&weight, "linear: weight"),
-            Size { m, n, k },
-            &mut y,
-        );
-        FlexTensor::from_data(TensorData::new(y, [m, n]))
+        let (shape, [y]) = products(x, [weight], compute);
+        result(y, shape)
+    }
+
+    fn stored_linear_three(
+        x: FlexTensor,
+        first: FlexTensor,
+        second: FlexTensor,
+        third: FlexTensor,
+        compute: Compute,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let (shape, ys) = products(x, [first, second, third], compute);
+        let [first, second, third] = ys.map(|y| result(y, shape.clone()));
+        (first, second, third)
+    }
+
+    fn stored_gated_linear(
+        x: FlexTensor,
+        gate: FlexTensor,
+        up: FlexTensor,
+        act: Gate,
+        compute: Compute,
+    ) -> FlexTensor {
+        let (shape, [(n, mut gate), (_, up)]) = products(x, [gate, up], compute);
+        gate_in_place(act, &mut gate, &up);
+        result((n, gate), shape)
     }
 
     fn stored_rows(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
@@ -85,6 +123,46 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     } else {
         tensor.to_contiguous()
     }
+}
+
+/// `x · Wᵀ` of each weight, with the weight's rows; and the shape of `x`.
+fn products<const N: usize>(
+    x: FlexTensor,
+    weights: [FlexTensor; N],
+    compute: Compute,
+) -> (Shape, [(usize, Vec<f32>); N]) {
+    let (x, weights) = (contiguous(x), weights.map(contiguous));
+    let shape = x.shape();
+    let Some((&k, rows)) = shape.as_slice().split_last() else {
+        panic!("linear: x must have a dimension")
+    };
+    let m: usize = rows.iter().product();
+    let mut ys = weights.each_ref().map(|weight| {
+        let [n, width] = matrix(weight, "linear: weight");
+        assert_eq!(
+            k, width,
+            "linear: x {shape:?} needs a weight [out, {k}], but it is [{n}, {width}]"
+        );
+        (n, vec![0.0; m * n])
+    });
+    let mut weights = weights.iter();
+    let mut each = ys.each_mut().map(|(n, y)| Product {
+        weight: weights
+            .next()
+            .map_or(Weight::F32(&[]), |weight| stored(weight, "linear: weight")),
+        n: *n,
+        y,
+    });
+    linear_each_into(compute, activations(&x), [m, k], &mut each);
+    (shape, ys)
+}
+
+/// A product as a tensor, if its activations had that shape.
+fn result((n, y): (usize, Vec<f32>), mut shape: Shape) -> FlexTensor {
+    if let Some(last) = shape.as_mut_slice().last_mut() {
+        *last = n;
+    }
+    FlexTensor::from_data(TensorData::new(y, shape))
 }
 
 fn matrix(tensor: &FlexTensor, name: &str) -> [usize; 2] {

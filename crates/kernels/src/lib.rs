@@ -6,7 +6,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`embedding`] | the two operations a model needs, over Burn tensors |
+//! | [`linear()`], [`linear_three`], [`gated_linear`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`product`] | the product over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`add_rms_norm`], [`rotate`], [`gated`] | what a decoder layer does between its products, over Burn tensors |
@@ -66,7 +66,7 @@ pub use gate::Gate;
 pub use isa::Isa;
 pub use layer::{Cached, add_rms_norm, attend, gated, is_flex, rms_norm, rotate};
 use linear::is_stored;
-pub use linear::{embedding, linear, linear_in};
+pub use linear::{embedding, gated_linear, linear, linear_in, linear_three};
 pub use weight::Weight;
 
 /// Threads that a large product is shared among: those of the current rayon pool.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
-use outsize_kernels::product::{Size, linear_into_with};
+use outsize_kernels::product::{Product, Size, linear_each_into_with, linear_into_with};
 use outsize_kernels::{Compute, Isa, Weight};
 use proptest::prelude::*;
 
@@ -84,6 +84,77 @@ fn hard_values(count: usize, seed: u64) -> Vec<f32> {
         }
     }
     values
+}
+
+/// Products of the same activations, of weights of any dtypes and heights, on a pool of `threads`.
+fn each(
+    (isa, compute): Way,
+    x: &[f32],
+    [m, k]: [usize; 2],
+    weights: &[(usize, Stored)],
+    threads: usize,
+) -> Vec<Vec<u32>> {
+    let mut ys: Vec<Vec<f32>> = weights.iter().map(|(n, _)| vec![f32::NAN; m * n]).collect();
+    let mut products: Vec<Product> = weights
+        .iter()
+        .zip(&mut ys)
+        .map(|((n, weight), y)| Product {
+            weight: weight.weight(),
+            n: *n,
+            y,
+        })
+        .collect();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .expect("threads can be started");
+    pool.install(|| linear_each_into_with(isa, compute, x, [m, k], &mut products));
+    ys.iter().map(|y| bits(y)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Made together, products have the bits that they have one by one.
+    #[test]
+    fn products_of_the_same_activations_share_nothing_but_time(
+        m in 0usize..18, k in 0usize..90, heights in prop::collection::vec((0usize..50, 0usize..3), 0..5),
+        threads in 1usize..4, seed in any::<u32>(),
+    ) {
+        let x = values(m * k, seed.into());
+        let weights: Vec<(usize, Stored)> = heights
+            .iter()
+            .map(|&(n, dtype)| (n, Stored::new(DTYPES[dtype], &values(n * k, seed as u64 + 1 + n as u64))))
+            .collect();
+        for way in ways() {
+            let alone: Vec<Vec<u32>> = weights
+                .iter()
+                .map(|(n, weight)| product(way, &x, weight.weight(), Size { m, n: *n, k }, 1))
+                .collect();
+            prop_assert_eq!(each(way, &x, [m, k], &weights, threads), alone);
+        }
+    }
+}
+
+/// Large enough that runs of rows begin and end in the middle of weights.
+#[test]
+fn large_products_of_the_same_activations_share_nothing_but_time() {
+    for way in ways().filter(|(isa, _)| *isa != Isa::AmxBf16) {
+        for m in [1, 2, 8] {
+            let k = 515;
+            let x = values(m * k, 5);
+            let weights = [700, 3, 0, 260, 901]
+                .map(|n| (n, Stored::new(Dtype::Bf16, &values(n * k, 6 + n as u64))));
+            let together = each(way, &x, [m, k], &weights, 3);
+            for ((n, weight), y) in weights.iter().zip(together) {
+                assert_eq!(
+                    y,
+                    product(way, &x, weight.weight(), Size { m, n: *n, k }, 1),
+                    "{way:?} {m} {n}"
+                );
+            }
+        }
+    }
 }
 
 proptest! {

@@ -11,17 +11,27 @@
 //! - `pass`: a whole forward pass over a cache that holds `context` tokens at its end.
 //! - each part: the same operations of the same sizes one after the other and nothing else, each layer with memory of its own, after all weights have
 //!   gone through the caches. `rest` is what `pass` takes more than its parts: embedding, rotations, the cache's new rows, calls.
-//! - `memory`: what all threads read per second from a large buffer, measured in every round; `products` reads weights at the speed beside it.
+//! - `memory`: what all threads read per second of the same weights and do nothing with, right before and right after each pass; `products` reads weights
+//!   at the speed beside it.
+//! - `of memory`: the time of those reads as a share of the pass's: what a whole step gets of the memory's speed. Not shown for many tokens, which
+//!   arithmetic limits.
 //!
-//! Parts take turns; medians are shown.
+//! Parts take turns; medians are shown. The C library gives weights large pages, as outsize does, if asked to:
+//!
+//! ```text
+//! GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo bench --workspace --bench step -- --quick
+//! ```
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_kernels::attention::{Places, Sight};
-use outsize_kernels::{Cached, Gate, add_rms_norm, attend, gated, linear, rms_norm, rotate};
+use outsize_kernels::{
+    Cached, Compute, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_three,
+    rms_norm, rotate,
+};
 use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 use rayon::prelude::*;
 
@@ -50,12 +60,11 @@ const CASES: [(usize, usize, usize); 6] = [
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let cases = if quick { &CASES[..5] } else { &CASES[..] };
-    let (model, matrices) = model();
+    let (model, matrices, memory) = model();
     let bytes: usize = matrices
         .iter()
         .map(|matrix| 2 * matrix.shape().num_elements())
         .sum();
-    let memory = Memory::new();
     println!(
         "{:?}, {} threads; {} of {} layers, {} MB of weights",
         outsize_kernels::Isa::detected(),
@@ -66,7 +75,7 @@ fn main() {
     );
     println!();
     println!(
-        "batch tokens context |      pass | products |  GB/s  memory | attention   norms  rotary    gate    rest | all but products"
+        "batch tokens context |      pass  GB/s  memory  of memory | products |  GB/s | attention   norms  rotary    gate    rest | all but products"
     );
     for &(batch, tokens, context) in cases {
         let mut case = Case::new(&model, &matrices, batch, tokens, context);
@@ -77,24 +86,35 @@ fn main() {
             (false, _) => 7,
         };
         let mut times = vec![vec![]; PARTS.len()];
-        let mut speeds = vec![];
+        let (mut reads, mut shares) = (vec![], vec![]);
         for _ in 0..rounds {
-            for (part, times) in PARTS.iter().zip(&mut times) {
+            let before = memory.read();
+            let pass = case.time(Part::Pass);
+            let after = memory.read();
+            reads.extend([before, after]);
+            shares.push((before + after) / 2.0 / pass);
+            times[0].push(pass);
+            for (part, times) in PARTS.iter().zip(&mut times).skip(1) {
                 case.products(1);
                 times.push(case.time(*part));
             }
-            speeds.push(memory.speed());
         }
         let times: Vec<f64> = times.into_iter().map(median).collect();
         let (pass, products) = (times[0], times[1]);
         let share = |time: f64| format!("{:>6.1}%", 100.0 * time / pass);
+        let speed = |time: f64| format!("{:>5.1}", bytes as f64 / time / 1e9);
+        let of_memory = match tokens {
+            1 => format!("{:>8.1}%", 100.0 * median(shares)),
+            _ => format!("{:>9}", ""),
+        };
         let rest = pass - times[1..].iter().sum::<f64>();
         println!(
-            "{batch:>5} {tokens:>6} {context:>7} | {:>6.2} ms |  {} | {:>5.1}  {:>6.1} |   {} {} {} {} {} | {}",
+            "{batch:>5} {tokens:>6} {context:>7} | {:>6.2} ms {}   {}  {of_memory} |  {} | {} |   {} {} {} {} {} | {}",
             pass * 1e3,
+            speed(pass),
+            speed(median(reads)),
             share(products),
-            bytes as f64 / products / 1e9,
-            median(speeds),
+            speed(products),
             share(times[2]),
             share(times[3]),
             share(times[4]),
@@ -250,17 +270,23 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// All products of `rows` rows of activations; the head's is of the last token of each text.
+    /// All products of `rows` rows of activations, as the model makes them; the head's is of the last token of each text.
     fn products(&self, rows: usize) {
-        let inputs = [HIDDEN, INNER].map(|width| tensor([rows, width]));
-        for matrix in self.matrices {
-            let [out, width] = matrix.dims();
-            let x = inputs[usize::from(width == INNER)].clone();
-            let x = match out == VOCABULARY {
-                true => x.narrow(0, 0, rows.min(self.batch)),
-                false => x,
-            };
-            black_box(linear(x, matrix.clone()));
+        let [hidden, inner] = [HIDDEN, INNER].map(|width| tensor([rows, width]));
+        let (layers, head) = self.matrices.as_chunks::<7>();
+        for [q, k, v, o, gate, up, down] in layers {
+            let three = [q, k, v].map(Tensor::clone);
+            black_box(linear_three(Compute::F32, hidden.clone(), three));
+            black_box(linear(hidden.clone(), o.clone()));
+            let (gate, up) = (gate.clone(), up.clone());
+            // The gate itself is counted with the others: it is next to nothing here.
+            let kind = Gate::Relu;
+            black_box(gated_linear(Compute::F32, hidden.clone(), gate, up, kind));
+            black_box(linear(inner.clone(), down.clone()));
+        }
+        for head in head {
+            let last = hidden.clone().narrow(0, 0, rows.min(self.batch));
+            black_box(linear(last, head.clone()));
         }
     }
 }
@@ -274,25 +300,37 @@ fn config() -> ModelConfig {
     .expect("a valid configuration")
 }
 
-/// The model, and its matrices in the order in which they are used.
-fn model() -> (LlamaForCausalLm, Vec<Tensor<2>>) {
-    let mut fill = Fill(vec![]);
+/// The model, its matrices in the order in which they are used, and their memory.
+fn model() -> (LlamaForCausalLm, Vec<Tensor<2>>, Memory) {
+    let mut fill = Fill {
+        matrices: vec![],
+        memory: vec![],
+    };
     let model = config().init(&Device::flex()).map(&mut fill);
     // The table of embeddings comes first, and is read by rows.
-    let matrices = fill.0.split_off(1);
-    (model, matrices)
+    let matrices = fill.matrices.split_off(1);
+    let memory = fill.memory.split_off(1);
+    (model, matrices, Memory(memory))
 }
 
 /// Gives values to the parameters of an empty model.
-struct Fill(Vec<Tensor<2>>);
+struct Fill {
+    matrices: Vec<Tensor<2>>,
+    memory: Vec<bytes::Bytes>,
+}
 
 impl ModuleMapper for Fill {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let shape = param.lazy_shape();
         let dims = <[usize; D]>::try_from(shape.to_vec()).expect("a shape of as many dimensions");
-        let tensor = (tensor(dims) * 0.05).cast(DType::BF16);
+        let values = (tensor(dims) * 0.05).cast(DType::BF16).into_data();
+        let memory = bytes::Bytes::from(values.as_bytes().to_vec());
+        let shared = Bytes::from_shared(memory.clone(), AllocationProperty::Other);
+        let data = TensorData::from_bytes(shared, dims, DType::BF16);
+        let tensor = Tensor::from_data(data, (&Device::flex(), DType::BF16));
         if let [out, width] = dims[..] {
-            self.0.push(tensor.clone().reshape([out, width]));
+            self.matrices.push(tensor.clone().reshape([out, width]));
+            self.memory.push(memory);
         }
         Param::initialized(ParamId::new(), tensor)
     }
@@ -320,21 +358,31 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// A buffer to read.
-struct Memory(Vec<u64>);
+/// The weights that a pass reads, as bytes.
+struct Memory(Vec<bytes::Bytes>);
 
 impl Memory {
-    fn new() -> Memory {
-        Memory((0..32_000_000).collect())
-    }
-
-    /// What all threads read, GB/s.
-    fn speed(&self) -> f64 {
-        let sum = |of: &[u64]| of.iter().copied().fold(0, u64::wrapping_add);
-        let time = seconds(|| {
-            let sums = self.0.par_chunks(1 << 17).map(sum);
+    /// For how long all threads read all of it, in seconds.
+    fn read(&self) -> f64 {
+        const CHUNK: usize = 1 << 20;
+        let chunks: Vec<&[u8]> = self
+            .0
+            .iter()
+            .flat_map(|bytes| bytes.chunks(CHUNK))
+            .collect();
+        seconds(|| {
+            let sums = chunks.par_iter().map(|chunk| sum(chunk));
             sums.reduce(|| 0, u64::wrapping_add)
-        });
-        (self.0.len() * size_of::<u64>()) as f64 / time / 1e9
+        })
     }
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let mut sums = [0u64; 32];
+    for line in bytes.as_chunks::<256>().0 {
+        for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
+        }
+    }
+    sums.into_iter().fold(0, u64::wrapping_add)
 }

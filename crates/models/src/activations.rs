@@ -57,7 +57,8 @@ impl ModelConfig {
         // Alive throughout a layer: the residual stream, and the rotations.
         let base = rows * (hidden + self.head_dim as u64);
         // The norm's output, queries while they are rotated (half as much again, then twice), then keys and values, of
-        // which one is twice there. What a bias makes of them is no more.
+        // which one is twice there. What a bias makes of them is no more; nor are the three made together, which are rotated in place
+        // when the norm's output is gone.
         let project = rows * (hidden + queries + (2 * queries).max(3 * keys));
         // A pass that goes past a window's end keeps its keys and values beside the cache.
         let held_back = match self.slides(&cache) {

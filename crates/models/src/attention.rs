@@ -8,7 +8,7 @@ use outsize_kernels::attention::Sight;
 use outsize_kernels::is_flex;
 
 use crate::kv_cache::{Part, Seen};
-use crate::{Error, KvCache, Linear, ModelConfig, Rotation};
+use crate::{Error, KvCache, Linear, ModelConfig, Rotation, linear};
 
 pub use composed::SCORE_BYTES;
 
@@ -69,9 +69,11 @@ impl Attention {
     ) -> Result<Tensor<3>, Error> {
         let [batch, tokens, _] = x.dims();
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
-        let queries = rotation.apply(split(self.q_proj.forward(x.clone()), self.heads));
-        let keys = rotation.apply(split(self.k_proj.forward(x.clone()), self.key_value_heads));
-        let values = split(self.v_proj.forward(x), self.key_value_heads);
+        let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
+        let [queries, keys, values] = linear::three(layers, x);
+        let queries = rotation.apply(split(queries, self.heads));
+        let keys = rotation.apply(split(keys, self.key_value_heads));
+        let values = split(values, self.key_value_heads);
         let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
         let mixed = self.attend(queries, &seen, standing);
         let held_back = seen.held_back.take();

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
-use outsize_kernels::{Compute, linear_in};
+use outsize_kernels::{Compute, Gate, gated_linear, is_flex, linear_in, linear_three};
 
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
@@ -32,13 +32,52 @@ impl Linear {
 
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let y = product(self.compute, x, &self.weight);
+        self.biased(product(self.compute, x, &self.weight))
+    }
+
+    fn biased<const D: usize>(&self, y: Tensor<D>) -> Tensor<D> {
         match &self.bias {
             // A bias is a thousandth of its weight: a cast on every use costs nothing.
             Some(bias) => y + bias.val().cast(DType::F32).unsqueeze(),
             None => y,
         }
     }
+}
+
+/// What each of three layers of one input gives; with their weights in memory, of one product.
+pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
+    let [first, second, third] = layers;
+    if !layers.iter().all(|layer| is_whole(&layer.weight)) {
+        return layers.map(|layer| layer.forward(x.clone()));
+    }
+    let weights = layers.map(|layer| layer.weight.val());
+    let [a, b, c] = linear_three(first.compute, x, weights);
+    [(first, a), (second, b), (third, c)].map(|(layer, y)| layer.biased(y))
+}
+
+/// `act(gate(x)) · up(x)` of one product, if both layers' weights are in memory of the device that computes so, and neither has a bias.
+pub(crate) fn gated<const D: usize>(
+    [gate, up]: [&Linear; 2],
+    act: Gate,
+    x: &Tensor<D>,
+) -> Option<Tensor<D>> {
+    let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
+    if !is_flex(&x.device()) || ![gate, up].into_iter().all(plain) {
+        return None;
+    }
+    let [gate_weight, up_weight] = [gate, up].map(|layer| layer.weight.val());
+    Some(gated_linear(
+        gate.compute,
+        x.clone(),
+        gate_weight,
+        up_weight,
+        act,
+    ))
+}
+
+/// Whether a weight does not come in tiles. More than one such may be held at a time.
+fn is_whole(weight: &Param<Tensor<2>>) -> bool {
+    Streamed::of(weight).is_none_or(Streamed::is_resident)
 }
 
 /// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use crate::{Activation, Linear, ModelConfig};
+use crate::{Activation, Linear, ModelConfig, linear};
 
 /// `down(act(gate(x)) · up(x))`, after [Shazeer, 2020](https://arxiv.org/abs/2002.05202).
 #[derive(Module, Debug)]
@@ -33,8 +33,12 @@ impl Mlp {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let gate = self.gate_proj.forward(x.clone());
         let kernel = self.activation.gate();
+        let both = [&self.gate_proj, &self.up_proj];
+        if let Some(inner) = kernel.and_then(|kernel| linear::gated(both, kernel, &x)) {
+            return self.down_proj.forward(inner);
+        }
+        let gate = self.gate_proj.forward(x.clone());
         if let Some(kernel) = kernel.filter(|_| outsize_kernels::is_flex(&gate.device())) {
             let up = self.up_proj.forward(x);
             return self

@@ -3,9 +3,13 @@
 use half::{bf16, f16};
 
 use super::tile::Vector;
+use crate::Weight;
 
 /// An element of a stored weight: which loads of a [`Vector`] read it.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
+    /// The elements of a weight of this dtype; `None` if it is of another.
+    fn of(weight: Weight<'_>) -> Option<&[Self]>;
+
     /// `V::LANES` elements, widened to f32.
     ///
     /// # Safety
@@ -22,6 +26,13 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
 }
 
 impl Element for f32 {
+    fn of(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::F32(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const Self) -> V {
         // SAFETY: the caller's promise.
@@ -36,6 +47,13 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
+    fn of(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::Bf16(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const Self) -> V {
         // SAFETY: the caller's promise; `bf16` is a transparent u16.
@@ -50,6 +68,13 @@ impl Element for bf16 {
 }
 
 impl Element for f16 {
+    fn of(weight: Weight<'_>) -> Option<&[Self]> {
+        match weight {
+            Weight::F16(elements) => Some(elements),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const Self) -> V {
         // SAFETY: the caller's promise; `f16` is a transparent u16.

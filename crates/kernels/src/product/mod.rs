@@ -32,8 +32,7 @@ mod transpose;
 
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use half::bf16;
+use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
 use rayon::prelude::*;
 
@@ -96,22 +95,75 @@ pub fn linear_into_with(
     y: &mut [f32],
 ) {
     let Size { m, n, k } = size;
+    let product = Product { weight, n, y };
+    linear_each_into_with(isa, compute, x, [m, k], &mut [product]);
+}
+
+/// One of several products of the same activations `x [m, k]`.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// `[n, k]`.
+    pub weight: Weight<'a>,
+    /// Rows of the weight: output features.
+    pub n: usize,
+    /// `[m, n]`, where the product goes.
+    pub y: &'a mut [f32],
+}
+
+/// Several products of the same activations `x [m, k]`, each as [`linear_into`] computes it, bit for bit. Threads share a few rows'
+/// products as one piece of work: they meet once, and `x` is packed once.
+///
+/// # Panics
+///
+/// If a slice does not have the length that the sizes ask for.
+pub fn linear_each_into(compute: Compute, x: &[f32], size: [usize; 2], products: &mut [Product]) {
+    linear_each_into_with(Isa::detected(), compute, x, size, products);
+}
+
+/// [`linear_each_into`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`, or as [`linear_each_into`] does.
+pub fn linear_each_into_with(
+    isa: Isa,
+    compute: Compute,
+    x: &[f32],
+    [m, k]: [usize; 2],
+    products: &mut [Product],
+) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
-    assert_eq!(
-        Some(x.len()),
-        m.checked_mul(k),
-        "x must hold m * k elements, for {size:?}"
-    );
-    assert_eq!(
-        Some(weight.len()),
-        n.checked_mul(k),
-        "weight must hold n * k elements, for {size:?}"
-    );
-    assert_eq!(
-        Some(y.len()),
-        m.checked_mul(n),
-        "y must hold m * n elements, for {size:?}"
-    );
+    for product in products.iter() {
+        let size = Size { m, n: product.n, k };
+        assert_eq!(
+            Some(x.len()),
+            m.checked_mul(k),
+            "x must hold m * k elements, for {size:?}"
+        );
+        assert_eq!(
+            Some(product.weight.len()),
+            size.n.checked_mul(k),
+            "weight must hold n * k elements, for {size:?}"
+        );
+        assert_eq!(
+            Some(product.y.len()),
+            m.checked_mul(size.n),
+            "y must hold m * n elements, for {size:?}"
+        );
+    }
+    if m == 0 {
+        return;
+    }
+    if m < skinny::ROWS {
+        return few_rows(isa, compute, x, [m, k], products);
+    }
+    for Product { weight, n, y } in products {
+        checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
+    }
+}
+
+/// The product of many rows, or in tiles of AMX, with an `isa` that is there and slices that have the lengths that `size` asks for.
+fn checked(isa: Isa, compute: Compute, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
     match (weight, compute) {
         // SAFETY: this processor has these instructions, as was asserted.
         #[cfg(target_arch = "x86_64")]
@@ -120,9 +172,6 @@ pub fn linear_into_with(
         },
         #[cfg(target_arch = "x86_64")]
         (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
-            if size.m < skinny::ROWS {
-                return share_skinny(Pairs, x, weight, size, y);
-            }
             let strips = Strips::of_many(size.m, <Bf16x32 as Kernel<bf16>>::TALLEST);
             let x = pack::packed(x, size, strips, <Bf16x32 as Kernel<bf16>>::LANES);
             share_panels(Pairs, strips, &x, weight, size, y);
@@ -132,15 +181,50 @@ pub fn linear_into_with(
     }
 }
 
+/// Products of fewer than [`skinny::ROWS`] rows: those that follow one another with weights of one dtype, as one piece of work.
+fn few_rows(
+    isa: Isa,
+    compute: Compute,
+    x: &[f32],
+    [m, k]: [usize; 2],
+    mut products: &mut [Product],
+) {
+    while let Some(first) = products.first() {
+        let dtype = std::mem::discriminant(&first.weight);
+        let alike = products
+            .iter()
+            .take_while(|product| std::mem::discriminant(&product.weight) == dtype)
+            .count();
+        let (these, rest) = products.split_at_mut(alike);
+        match (these[0].weight, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
+                for Product { weight, n, y } in these {
+                    checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
+                share_skinny::<_, bf16>(Pairs, x, [m, k], these)
+            }
+            (_, Compute::Bf16) => widened_few(isa, &pack::rounded(x), [m, k], these),
+            (_, Compute::F32) => widened_few(isa, x, [m, k], these),
+        }
+        products = rest;
+    }
+}
+
+/// Products of fewer than [`skinny::ROWS`] rows, with weights of one dtype widened to f32.
+fn widened_few(isa: Isa, x: &[f32], size: [usize; 2], products: &mut [Product]) {
+    match products[0].weight {
+        Weight::Bf16(_) => share_skinny::<_, bf16>(Widened(isa), x, size, products),
+        Weight::F16(_) => share_skinny::<_, f16>(Widened(isa), x, size, products),
+        Weight::F32(_) => share_skinny::<_, f32>(Widened(isa), x, size, products),
+    }
+}
+
 /// The product with weights widened to f32.
 fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
-    if size.m < skinny::ROWS {
-        return match weight {
-            Weight::Bf16(weight) => share_skinny(Widened(isa), x, weight, size, y),
-            Weight::F16(weight) => share_skinny(Widened(isa), x, weight, size, y),
-            Weight::F32(weight) => share_skinny(Widened(isa), x, weight, size, y),
-        };
-    }
     let tallest = match isa {
         Isa::Portable => <F32x4 as Vector>::TALLEST,
         #[cfg(target_arch = "x86_64")]
@@ -283,31 +367,46 @@ impl Loops<bf16, bf16> for Pairs {
     }
 }
 
-/// Computes a product of fewer than [`skinny::ROWS`] rows, run by run, on as many threads as it is worth.
-fn share_skinny<X: Sync + 'static, E: Sync>(
+/// Computes products of fewer than [`skinny::ROWS`] rows, run by run, on as many threads as they are worth. Weights must be of
+/// type `E`; the rows of all of them are shared as if they were those of one.
+fn share_skinny<X: Sync + 'static, E: Element>(
     loops: impl Loops<X, E>,
     x: &[f32],
-    weight: &[E],
-    size: Size,
-    y: &mut [f32],
+    [m, k]: [usize; 2],
+    products: &mut [Product],
 ) {
+    // Each row of each has its own elements of `y`: so many of them can be counted.
+    let n = products.iter().map(|product| product.n).sum();
+    let size = Size { m, n, k };
     let x = loops.skinny(x, size);
-    let job = Job {
-        x: x.as_ptr(),
-        weight: weight.as_ptr(),
-        y: y.as_mut_ptr(),
-        size,
-    };
+    let jobs: Vec<Job<X, E>> = products
+        .iter_mut()
+        .map(|product| Job {
+            x: x.as_ptr(),
+            weight: E::of(product.weight)
+                .expect("weights of one dtype")
+                .as_ptr(),
+            y: product.y.as_mut_ptr(),
+            size: Size { m, n: product.n, k },
+        })
+        .collect();
     let threads = rayon::current_num_threads();
-    let claims = Claims::new(size, size_of::<E>(), threads, loops.unit(size.m));
+    let claims = Claims::new(size, size_of::<E>(), threads, loops.unit(m));
     let threads = if claims.are_many() { threads } else { 1 };
     team::share(threads, || {
-        while let Some(columns) = claims.claim() {
-            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the slices have the
-            // lengths that `size` asks for; `x` was packed for them. All are borrowed until `share` returns. Runs lie within
-            // the rows of the weight and no row is in two of them, so that no element of `y` is written by two calls; nothing
-            // reads `y`.
-            unsafe { loops.run(&job, columns) };
+        while let Some(run) = claims.claim() {
+            let mut first = 0;
+            for job in &jobs {
+                let rows = run.start.max(first)..run.end.min(first + job.size.n);
+                if !rows.is_empty() {
+                    // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops, is available, and that the
+                    // slices have the lengths that their sizes ask for; `x` was packed for them. All are borrowed until `share`
+                    // returns. What is left of a run lies within the rows of the weight, and no row is in two runs, so that
+                    // no element of `y` is written by two calls; nothing reads `y`.
+                    unsafe { loops.run(job, rows.start - first..rows.end - first) };
+                }
+                first += job.size.n;
+            }
         }
     });
 }

@@ -34,8 +34,8 @@ use half::bf16;
 
 use super::grid::Grid;
 use super::pack::Scratch;
-use super::{Job, Loops, Size, share, share_skinny, skinny};
-use crate::Compute;
+use super::{Job, Loops, Product, Size, share, share_skinny, skinny};
+use crate::{Compute, Weight};
 use pack::{Layout, STRIP};
 pub(crate) use rounds::rounds;
 use tiles::{COLUMNS, ROW_BYTES, ROWS, Tiles};
@@ -79,7 +79,9 @@ pub(super) unsafe fn product(
     let layout = Layout::new(compute, size);
     let loops = Amx { layout, x };
     if size.m < skinny::ROWS {
-        return share_skinny(loops, x, weight, size, y);
+        let Size { m, n, k } = size;
+        let weight = Weight::Bf16(weight);
+        return share_skinny::<_, bf16>(loops, x, [m, k], &mut [Product { weight, n, y }]);
     }
     let unit = match size.m {
         0..MANY => PAIR,
