@@ -13,8 +13,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
 mod element;
-#[cfg(target_arch = "x86_64")]
-mod grid;
+mod few;
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(
@@ -22,6 +21,7 @@ mod grid;
         reason = "only loops of x86-64 take rounded activations packed"
     )
 )]
+mod many;
 mod pack;
 mod panels;
 mod portable;
@@ -32,11 +32,10 @@ mod transpose;
 
 use std::ops::Range;
 
-use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
-use rayon::prelude::*;
+use half::bf16;
 
-use crate::{Compute, Isa, Weight, team};
+use crate::{Compute, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::rounds as tile_rounds;
 #[cfg(target_arch = "x86_64")]
@@ -46,12 +45,10 @@ pub(crate) use avx512::F32x16;
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
 pub(crate) use element::Element;
+use pack::Scratch;
 #[cfg(target_arch = "x86_64")]
-use grid::Grid;
-use pack::{Scratch, Strips};
-use panels::Panels;
+use pack::Strips;
 pub(crate) use portable::F32x4;
-use skinny::Claims;
 #[cfg(target_arch = "x86_64")]
 use tile::Kernel;
 pub(crate) use tile::Vector;
@@ -155,7 +152,7 @@ pub fn linear_each_into_with(
         return;
     }
     if m < skinny::ROWS {
-        return few_rows(isa, compute, x, [m, k], products);
+        return few::products(isa, compute, x, [m, k], products);
     }
     for Product { weight, n, y } in products {
         checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
@@ -174,71 +171,10 @@ fn checked(isa: Isa, compute: Compute, x: &[f32], weight: Weight<'_>, size: Size
         (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
             let strips = Strips::of_many(size.m, <Bf16x32 as Kernel<bf16>>::TALLEST);
             let x = pack::packed(x, size, strips, <Bf16x32 as Kernel<bf16>>::LANES);
-            share_panels(Pairs, strips, &x, weight, size, y);
+            many::share(Pairs, strips, &x, weight, size, y);
         }
-        (weight, Compute::Bf16) => widened(isa, &pack::rounded(x), weight, size, y),
-        (weight, Compute::F32) => widened(isa, x, weight, size, y),
-    }
-}
-
-/// Products of fewer than [`skinny::ROWS`] rows: those that follow one another with weights of one dtype, as one piece of work.
-fn few_rows(
-    isa: Isa,
-    compute: Compute,
-    x: &[f32],
-    [m, k]: [usize; 2],
-    mut products: &mut [Product],
-) {
-    while let Some(first) = products.first() {
-        let dtype = std::mem::discriminant(&first.weight);
-        let alike = products
-            .iter()
-            .take_while(|product| std::mem::discriminant(&product.weight) == dtype)
-            .count();
-        let (these, rest) = products.split_at_mut(alike);
-        match (these[0].weight, compute) {
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
-                for Product { weight, n, y } in these {
-                    checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
-                share_skinny::<_, bf16>(Pairs, x, [m, k], these)
-            }
-            (_, Compute::Bf16) => widened_few(isa, &pack::rounded(x), [m, k], these),
-            (_, Compute::F32) => widened_few(isa, x, [m, k], these),
-        }
-        products = rest;
-    }
-}
-
-/// Products of fewer than [`skinny::ROWS`] rows, with weights of one dtype widened to f32.
-fn widened_few(isa: Isa, x: &[f32], size: [usize; 2], products: &mut [Product]) {
-    match products[0].weight {
-        Weight::Bf16(_) => share_skinny::<_, bf16>(Widened(isa), x, size, products),
-        Weight::F16(_) => share_skinny::<_, f16>(Widened(isa), x, size, products),
-        Weight::F32(_) => share_skinny::<_, f32>(Widened(isa), x, size, products),
-    }
-}
-
-/// The product with weights widened to f32.
-fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
-    let tallest = match isa {
-        Isa::Portable => <F32x4 as Vector>::TALLEST,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => <F32x8 as Vector>::TALLEST,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Vector>::TALLEST,
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => <F32x4 as Vector>::TALLEST,
-    };
-    let strips = Strips::of_many(size.m, tallest);
-    match weight {
-        Weight::Bf16(weight) => share_panels(Widened(isa), strips, x, weight, size, y),
-        Weight::F16(weight) => share_panels(Widened(isa), strips, x, weight, size, y),
-        Weight::F32(weight) => share_panels(Widened(isa), strips, x, weight, size, y),
+        (weight, Compute::Bf16) => many::widened(isa, &pack::rounded(x), weight, size, y),
+        (weight, Compute::F32) => many::widened(isa, x, weight, size, y),
     }
 }
 
@@ -365,122 +301,6 @@ impl Loops<bf16, bf16> for Pairs {
     fn skinny(self, x: &[f32], size: Size) -> Scratch<bf16> {
         skinny::packed::<Bf16x32, bf16>(x, size)
     }
-}
-
-/// Computes products of fewer than [`skinny::ROWS`] rows, run by run, on as many threads as they are worth. Weights must be of
-/// type `E`; the rows of all of them are shared as if they were those of one.
-fn share_skinny<X: Sync + 'static, E: Element>(
-    loops: impl Loops<X, E>,
-    x: &[f32],
-    [m, k]: [usize; 2],
-    products: &mut [Product],
-) {
-    // Each row of each has its own elements of `y`: so many of them can be counted.
-    let n = products.iter().map(|product| product.n).sum();
-    let size = Size { m, n, k };
-    let x = loops.skinny(x, size);
-    let jobs: Vec<Job<X, E>> = products
-        .iter_mut()
-        .map(|product| Job {
-            x: x.as_ptr(),
-            weight: E::of(product.weight)
-                .expect("weights of one dtype")
-                .as_ptr(),
-            y: product.y.as_mut_ptr(),
-            size: Size { m, n: product.n, k },
-        })
-        .collect();
-    let threads = rayon::current_num_threads();
-    let claims = Claims::new(size, size_of::<E>(), threads, loops.unit(m));
-    let threads = if claims.are_many() { threads } else { 1 };
-    team::share(threads, || {
-        while let Some(run) = claims.claim() {
-            let mut first = 0;
-            for job in &jobs {
-                let rows = run.start.max(first)..run.end.min(first + job.size.n);
-                if !rows.is_empty() {
-                    // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops, is available, and that the
-                    // slices have the lengths that their sizes ask for; `x` was packed for them. All are borrowed until `share`
-                    // returns. What is left of a run lies within the rows of the weight, and no row is in two runs, so that
-                    // no element of `y` is written by two calls; nothing reads `y`.
-                    unsafe { loops.run(job, rows.start - first..rows.end - first) };
-                }
-                first += job.size.n;
-            }
-        }
-    });
-}
-
-/// Computes a product of many rows, panel by panel, on as many threads as it is worth. `x` is as the loops read it, which cut it
-/// into these strips.
-fn share_panels<X: Sync + 'static, E: Sync>(
-    loops: impl Loops<X, E>,
-    strips: Strips,
-    x: &[X],
-    weight: &[E],
-    size: Size,
-    y: &mut [f32],
-) {
-    let job = Job {
-        x: x.as_ptr(),
-        weight: weight.as_ptr(),
-        y: y.as_mut_ptr(),
-        size,
-    };
-    let panels = Panels::new(size, size_of::<E>(), strips);
-    let compute = |run| {
-        for (rows, columns) in panels.regions(run) {
-            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the slices have the
-            // lengths that `size` asks for; `x` was packed for these strips, or needs none. All are borrowed until
-            // `share_panels` returns. Regions lie within the output, begin and end with strips and do not overlap, so
-            // that no element of `y` is written by two calls; nothing reads `y`.
-            unsafe { loops.region(&job, rows, columns) };
-        }
-    };
-    let threads = rayon::current_num_threads();
-    let claims = Claims::of(panels.blocks(), threads);
-    if !claims.are_many() {
-        return compute(0..panels.blocks());
-    }
-    team::share(threads, || {
-        while let Some(run) = claims.claim() {
-            compute(run);
-        }
-    });
-}
-
-/// Computes each region of the grid on some thread. `x` is as the loops read it.
-#[cfg(target_arch = "x86_64")]
-fn share<X: Sync + 'static, E: Sync>(
-    loops: impl Loops<X, E>,
-    grid: &Grid,
-    x: &[X],
-    weight: &[E],
-    y: &mut [f32],
-) {
-    let size = grid.size();
-    let job = Job {
-        x: x.as_ptr(),
-        weight: weight.as_ptr(),
-        y: y.as_mut_ptr(),
-        size,
-    };
-    if grid.regions() == 1 {
-        // SAFETY: as below, with one region.
-        unsafe { loops.region(&job, 0..size.m, 0..size.n) };
-        return;
-    }
-    (0..grid.regions())
-        .into_par_iter()
-        .with_max_len(1)
-        .for_each(|index| {
-            let (rows, columns) = grid.region(index);
-            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the three
-            // slices have the lengths that `size` asks for; what is packed was packed for this grid. All are borrowed until
-            // `for_each` returns. The regions of a grid lie within the output and do not overlap, so that no element of `y`
-            // is written by two calls; nothing reads `y`.
-            unsafe { loops.region(&job, rows, columns) };
-        });
 }
 
 /// One product as the loops see it: activations, and two matrices, row-major without gaps.

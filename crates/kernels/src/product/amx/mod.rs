@@ -22,6 +22,7 @@
 //! A part of zero times an infinite weight is not a number, where the activation times the weight is infinite. What comes out
 //! as NaN is therefore computed again with fused multiply-adds: so what is not finite comes out as there.
 
+mod grid;
 mod output;
 mod pack;
 mod rounds;
@@ -32,10 +33,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::grid::Grid;
 use super::pack::Scratch;
-use super::{Job, Loops, Product, Size, share, share_skinny, skinny};
+use super::{Job, Loops, Product, Size, few, skinny};
 use crate::{Compute, Weight};
+use grid::Grid;
 use pack::{Layout, STRIP};
 pub(crate) use rounds::rounds;
 use tiles::{COLUMNS, ROW_BYTES, ROWS, Tiles};
@@ -81,7 +82,7 @@ pub(super) unsafe fn product(
     if size.m < skinny::ROWS {
         let Size { m, n, k } = size;
         let weight = Weight::Bf16(weight);
-        return share_skinny::<_, bf16>(loops, x, [m, k], &mut [Product { weight, n, y }]);
+        return few::share::<_, bf16>(loops, x, [m, k], &mut [Product { weight, n, y }]);
     }
     let unit = match size.m {
         0..MANY => PAIR,
@@ -91,7 +92,7 @@ pub(super) unsafe fn product(
     let grid = Grid::in_units(size, size_of::<bf16>(), threads, [STRIP, unit]);
     // SAFETY: the caller's promise.
     let packed = unsafe { pack::packed(&layout, x) };
-    share(loops, &grid, &packed, weight, y);
+    grid::share(loops, &grid, &packed, weight, y);
 }
 
 /// Loops over tiles.

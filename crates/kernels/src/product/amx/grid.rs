@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::Size;
+use rayon::prelude::*;
+
+use super::super::{Job, Loops, Size};
 
 /// A region reads at least this many bytes of weights, about 5 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
@@ -91,6 +93,39 @@ impl Grid {
     fn across(&self) -> usize {
         self.size.n.div_ceil(self.width).max(1)
     }
+}
+
+/// Computes each region of the grid on some thread. `x` is as the loops read it.
+pub(super) fn share<X: Sync + 'static, E: Sync>(
+    loops: impl Loops<X, E>,
+    grid: &Grid,
+    x: &[X],
+    weight: &[E],
+    y: &mut [f32],
+) {
+    let size = grid.size();
+    let job = Job {
+        x: x.as_ptr(),
+        weight: weight.as_ptr(),
+        y: y.as_mut_ptr(),
+        size,
+    };
+    if grid.regions() == 1 {
+        // SAFETY: as below, with one region.
+        unsafe { loops.region(&job, 0..size.m, 0..size.n) };
+        return;
+    }
+    (0..grid.regions())
+        .into_par_iter()
+        .with_max_len(1)
+        .for_each(|index| {
+            let (rows, columns) = grid.region(index);
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the three
+            // slices have the lengths that `size` asks for; what is packed was packed for this grid. All are borrowed until
+            // `for_each` returns. The regions of a grid lie within the output and do not overlap, so that no element of `y`
+            // is written by two calls; nothing reads `y`.
+            unsafe { loops.region(&job, rows, columns) };
+        });
 }
 
 #[cfg(test)]
