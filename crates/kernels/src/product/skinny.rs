@@ -56,7 +56,7 @@ pub(super) unsafe fn run<K: Kernel<E>, E>(job: &Job<K::X, E>, columns: Range<usi
         for (strip, rows) in strips(m, K::TALLEST).all().enumerate() {
             // Two strips fetch half of the next panel each, or rather as much as they read; one fetches all.
             let ahead = match (several, strip) {
-                (false, _) => Ahead::NextTile,
+                (false, _) => Ahead::Far,
                 (true, 0) => Ahead::Eighths(4, end * k),
                 (true, 1) => Ahead::Eighths(4, end * k + (end - start) * k / 2),
                 _ => Ahead::Nothing,
