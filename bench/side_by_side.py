@@ -3,6 +3,7 @@
     python bench/side_by_side.py MODEL MODEL.gguf                      # everything in memory, and 10, 25 and 50 % of the weights
     python bench/side_by_side.py MODEL MODEL.gguf --only resident      # only one half of it
     python bench/side_by_side.py MODEL MODEL.gguf --only streamed --shares 25
+    python bench/side_by_side.py MODEL MODEL.gguf --only tokens --rounds 10   # a token with everything in memory, and nothing else
 
 MODEL is a folder made by `outsize synth llama-1b MODEL --dtype bf16`, MODEL.gguf made of it by gguf_from_safetensors.py. Every run is in a
 memory cgroup of its own, which counts the page cache; in a row of the table all cgroups are equally large. Cold runs begin with an
@@ -27,7 +28,7 @@ BATCHES = [1, 2, 4, 8, 16]
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model", type=pathlib.Path)
 parser.add_argument("gguf", type=pathlib.Path)
-parser.add_argument("--only", choices=["resident", "streamed"])
+parser.add_argument("--only", choices=["resident", "streamed", "tokens"])
 parser.add_argument("--outsize", default=str(HERE.parent / "target/release/outsize"))
 parser.add_argument("--passes", default=str(HERE.parent / "target/release/examples/passes"), help="the example of that name")
 parser.add_argument("--rounds", type=int, default=3, help="rounds with everything in memory")
@@ -128,6 +129,26 @@ def resident():
     same_tokens(cold, {"torch": ROUNDED, "llama.cpp": ROUNDED})
 
 
+def tokens():
+    """Each run's token: where memory has more than one speed, a median of few runs says little."""
+    limit = int(1.5 * WEIGHTS) + 1_000_000_000
+    everyone = [contenders.outsize(args.outsize, args.model), contenders.torch(args.model), contenders.llama_cpp(args.gguf)]
+    columns, rounds = {contender.name: Column() for contender in everyone}, []
+    for at in range(args.rounds):
+        rounds.append([])
+        for contender in everyone:
+            print(f"a token, round {at + 1}: {contender.name}", file=sys.stderr)
+            rounds[-1].append(contenders.run(contender, Task(args.new_tokens), limit, args.timeout, cold=False))
+            columns[contender.name].add(rounds[-1][-1])
+    print(f"\n**A token**, everything in memory, in cgroups of {limit / 1e6:.0f} MB, in milliseconds; {args.rounds} rounds in turns.")
+    table("round", list(columns))
+    token = field("seconds_per_token", scale=1e3)
+    for at, results in enumerate(rounds):
+        row(str(at + 1), [result["failed"] if "failed" in result else f"{token(result):.1f}" for result in results])
+    row("median", [column.cell(token, ".1f") for column in columns.values()])
+    row("least", [f"{min(map(token, column.runs)):.1f}" if column.runs else "" for column in columns.values()])
+
+
 def streamed():
     shard = str(max(args.model.glob("*.safetensors"), key=lambda path: path.stat().st_size))
     disk.drop_page_cache()
@@ -176,10 +197,12 @@ def main():
         if not path.exists():
             sys.exit(f"{path} is missing: see README.md")
     print(f"{os.cpu_count()} CPUs; {contenders.versions()}; batch 1 unless said; in turns")
-    if args.only != "streamed":
+    if args.only in (None, "resident"):
         resident()
-    if args.only != "resident":
+    if args.only in (None, "streamed"):
         streamed()
+    if args.only == "tokens":
+        tokens()
 
 
 main()
