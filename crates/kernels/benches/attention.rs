@@ -13,17 +13,17 @@
 //!
 //! Both are measured in turns with attention; medians are shown.
 
-use std::hint::black_box;
-use std::time::Instant;
-
 use half::bf16;
 use outsize_kernels::attention::{Heads, Held, Places, Rows, Sight, attend_into};
 use outsize_kernels::{Compute, Isa, Weight, peak};
 
 #[path = "common/large.rs"]
 mod large;
+#[path = "common/timing.rs"]
+mod timing;
 
 use large::Large;
+use timing::{median, seconds, values};
 
 const HEADS: usize = 32;
 const KEY_HEADS: usize = 4;
@@ -164,26 +164,4 @@ impl Case {
         };
         attend_into(queries, self.heads, &[held], &sight, y);
     }
-}
-
-/// Numbers between -1 and 1.
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(next).collect()
-}
-
-/// How long it takes.
-fn seconds<T>(work: impl FnOnce() -> T) -> f64 {
-    let start = Instant::now();
-    black_box(work());
-    start.elapsed().as_secs_f64()
-}
-
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
 }

@@ -16,6 +16,11 @@ use half::bf16;
 use outsize_kernels::product::{Size, linear_into};
 use outsize_kernels::{Compute, Isa, Weight, peak};
 
+#[path = "common/timing.rs"]
+mod timing;
+
+use timing::{median, seconds, values};
+
 /// `[out, in]` of the weights.
 const SHAPES: [[usize; 2]; 4] = [[2048, 2048], [5632, 2048], [2048, 5632], [256, 2048]];
 
@@ -49,16 +54,16 @@ fn main() {
             let (x, mut y) = (values(m * k), vec![0.0; m * n]);
             let mut product = |compute| {
                 let weight = turn.next().expect("a cycle goes on");
-                let start = Instant::now();
-                linear_into(
-                    compute,
-                    black_box(&x),
-                    Weight::Bf16(weight),
-                    Size { m, n, k },
-                    &mut y,
-                );
-                black_box(&mut y);
-                start.elapsed().as_secs_f64()
+                seconds(|| {
+                    linear_into(
+                        compute,
+                        black_box(&x),
+                        Weight::Bf16(weight),
+                        Size { m, n, k },
+                        &mut y,
+                    );
+                    black_box(&mut y);
+                })
             };
             let (mut exact, mut rounded) = (vec![], vec![]);
             let start = Instant::now();
@@ -95,19 +100,4 @@ fn copies(n: usize, k: usize) -> Vec<Vec<bf16>> {
     let weight: Vec<bf16> = values(n * k).into_iter().map(bf16::from_f32).collect();
     let number = WORKING_SET.div_ceil(n * k * size_of::<bf16>()) | 1;
     vec![weight; number]
-}
-
-/// Numbers between -1 and 1, the same each time.
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(next).collect()
-}
-
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
 }

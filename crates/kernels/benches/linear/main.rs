@@ -23,15 +23,17 @@
 #[path = "../common/large.rs"]
 mod large;
 mod model;
+#[path = "../common/timing.rs"]
+mod timing;
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
 use outsize_kernels::{Compute, Isa, linear, linear_in, peak};
 
 use large::Large;
+use timing::{median, seconds, values};
 
 /// `[out, in]` of the weights.
 const SHAPES: [[usize; 2]; 5] = [
@@ -126,27 +128,6 @@ fn copies(out: usize, width: usize) -> Vec<Tensor<2>> {
         Tensor::from_data(data, (&Device::flex(), DType::BF16))
     };
     (0..number).map(copy).collect()
-}
-
-/// Numbers between -1 and 1, the same each time.
-fn values(count: usize) -> Vec<f32> {
-    let mut state = 1u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(next).collect()
-}
-
-fn seconds<T>(work: impl FnOnce() -> T) -> f64 {
-    let start = Instant::now();
-    black_box(work());
-    start.elapsed().as_secs_f64()
-}
-
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
 }
 
 /// What all threads read, GB/s: the median of a number of passes.

@@ -8,7 +8,7 @@ use outsize_kernels::product::{Size, linear_into};
 use outsize_kernels::{Compute, Weight, peak};
 
 use crate::large::Large;
-use crate::{median, seconds, values};
+use crate::timing::{median, seconds, values};
 
 /// `[out, in]` of the weights of a layer, in order of execution.
 const LAYER: [[usize; 2]; 7] = [

@@ -57,7 +57,7 @@ impl<'a, E: Stored> Part<'a, E> {
             places.first
         );
         let matrix = |rows: &Rows<'a>, name| {
-            let Some(elements) = E::elements(rows.elements) else {
+            let Some(elements) = E::of(rows.elements) else {
                 panic!("{name} must be of the type of the other keys and values")
             };
             let matrix = Matrix {

@@ -3,14 +3,10 @@
 use half::{bf16, f16};
 
 use super::lanes::Lanes;
-use crate::Weight;
 use crate::product::Element;
 
 /// A type that keys and values are stored in.
 pub(super) trait Stored: Element {
-    /// The elements, if they are of this type.
-    fn elements(weight: Weight<'_>) -> Option<&[Self]>;
-
     /// Rows in f32: where they are, or copies in `wide`.
     ///
     /// # Safety
@@ -45,13 +41,6 @@ pub(super) trait Stored: Element {
 }
 
 impl Stored for f32 {
-    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
-        match weight {
-            Weight::F32(elements) => Some(elements),
-            _ => None,
-        }
-    }
-
     #[inline(always)]
     unsafe fn widened<V: Lanes, const N: usize>(
         rows: [*const Self; N],
@@ -62,20 +51,6 @@ impl Stored for f32 {
     }
 }
 
-impl Stored for bf16 {
-    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
-        match weight {
-            Weight::Bf16(elements) => Some(elements),
-            _ => None,
-        }
-    }
-}
+impl Stored for bf16 {}
 
-impl Stored for f16 {
-    fn elements(weight: Weight<'_>) -> Option<&[Self]> {
-        match weight {
-            Weight::F16(elements) => Some(elements),
-            _ => None,
-        }
-    }
-}
+impl Stored for f16 {}
