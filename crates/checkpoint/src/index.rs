@@ -48,7 +48,7 @@ impl<'a> Index<'a> {
             serde_json::from_slice(json).map_err(|error| IndexFault::Json {
                 detail: shortened(&error.to_string()),
             })?;
-        let Places {
+        let RingLayout {
             shards: positions,
             mut tensors,
         } = weight_map;
@@ -150,29 +150,32 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
 #[derive(Deserialize)]
 struct Contents<'a> {
     #[serde(borrow)]
-    weight_map: Places<'a>,
+    weight_map: RingLayout<'a>,
     #[serde(rename = "metadata")]
     _metadata: Option<IgnoredAny>,
 }
 
 /// A weight map, nothing of it checked but the form of names.
-struct Places<'a> {
+struct RingLayout<'a> {
     /// Names, with positions by first appearance.
     shards: HashMap<Cow<'a, str>, usize>,
     tensors: Vec<(Cow<'a, str>, usize)>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Places<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for RingLayout<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries;
         impl<'de> Visitor<'de> for Entries {
-            type Value = Places<'de>;
+            type Value = RingLayout<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of shards' names")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Places<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut access: A,
+            ) -> Result<RingLayout<'de>, A::Error> {
                 let (mut shards, mut tensors) = (HashMap::new(), Vec::new());
                 while let Some(Text(name)) = access.next_key::<Text<'de>>()? {
                     let Text(file) = access.next_value().map_err(|error| within(&name, error))?;
@@ -190,7 +193,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Places<'a> {
                     }
                     tensors.push((name, shard));
                 }
-                Ok(Places { shards, tensors })
+                Ok(RingLayout { shards, tensors })
             }
         }
         deserializer.deserialize_map(Entries)

@@ -129,7 +129,7 @@ pub enum ComputeType {
     Bf16,
 }
 
-impl From<ComputeType> for outsize::models::Compute {
+impl From<ComputeType> for outsize::models::ActivationDtype {
     fn from(kind: ComputeType) -> Self {
         match kind {
             ComputeType::F32 => Self::F32,

@@ -2,7 +2,7 @@
 
 use crate::error::Failure;
 use outsize::machine::{Machine, Provenance, figures_for};
-use outsize::plan::Figures;
+use outsize::plan::HardwareProfile;
 use std::path::{Path, PathBuf};
 
 /// `$OUTSIZE_CACHE`, or the user's cache folder. It need not exist.
@@ -21,6 +21,6 @@ pub fn folder() -> Result<PathBuf, Failure> {
 }
 
 /// The figures for predicting how the model in a folder runs on this machine, and where they came from.
-pub fn figures(machine: &Machine, model: &Path) -> (Figures, Provenance) {
+pub fn figures(machine: &Machine, model: &Path) -> (HardwareProfile, Provenance) {
     figures_for(machine, folder().ok().as_deref(), model)
 }

@@ -3,12 +3,12 @@
 use crate::args::{DemoArgs, SynthDtype};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
-use crate::request::Asked;
+use crate::request::GenerateRequest;
 use crate::{cache, interrupt, run, synth};
 use outsize::generate::{
-    Pipeline, Request, Sampling, Settings, Step, TextOptions, Tokenizer, read_config,
+    Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, Tokenizer, read_config,
 };
-use outsize::models::{Compute, KvDtype, Logits, WhenFull, presets};
+use outsize::models::{ActivationDtype, KvDtype, Logits, WhenFull, presets};
 use outsize::plan::{Budget, Tier, format_size};
 use std::time::Instant;
 
@@ -52,14 +52,14 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     ));
     let mut max_memory = Budget::default();
     max_memory.set(Tier::Cpu, budget);
-    let settings = Settings {
+    let settings = PipelineSettings {
         planning: Default::default(),
         max_memory,
         context: ids.len() + NEW_TOKENS,
         prompt: ids.len(),
         logits: Logits::Last,
         kv_dtype: KvDtype::F32,
-        compute: Compute::F32,
+        compute: ActivationDtype::F32,
         when_full: WhenFull::Refuse,
         stop: Some(interrupt::flag()),
     };
@@ -69,7 +69,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         began,
         load: loading.elapsed(),
     };
-    let asked = Asked {
+    let asked = GenerateRequest {
         request: Request {
             ids,
             max_new_tokens: NEW_TOKENS,

@@ -5,10 +5,10 @@ use crate::error::Failure;
 use crate::{cache, run, table};
 use outsize::kernels::{Isa, threads};
 use outsize::machine::{
-    CALIBRATION_FILE, Calibration, DiskFigures, GpuMemory, Known, Machine, Provenance, Volume,
+    CALIBRATION_FILE, Calibration, DiskFigures, GpuMemory, Machine, Provenance, Sourced, Volume,
     current_rss, detected_budget, figures_for, volume,
 };
-use outsize::plan::{Figures, Processor, Tier, format_size};
+use outsize::plan::{HardwareProfile, Processor, Tier, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ struct Env {
     /// What it can compute on.
     backends: Vec<&'static str>,
     /// The vector instructions that products use.
-    instructions: Known<&'static str>,
+    instructions: Sourced<&'static str>,
     /// Threads that products use.
-    product_threads: Known<usize>,
+    product_threads: Sourced<usize>,
     /// What this machine has.
     machine: Machine,
     /// What may be held on each device if no budget is named.
-    budget: BTreeMap<Tier, Known<u64>>,
+    budget: BTreeMap<Tier, Sourced<u64>>,
     /// Where things are kept from one run to the next; null if no folder is known.
     cache: Option<Volume>,
     /// Where the command was called.
@@ -47,7 +47,7 @@ struct Measured {
     /// Where they came from.
     provenance: Provenance,
     /// The figures, measured or not, for a model in the cache folder.
-    figures: Figures,
+    figures: HardwareProfile,
     /// The disks that were measured.
     disks: Vec<DiskFigures>,
 }
@@ -73,7 +73,7 @@ impl Env {
             version: env!("CARGO_PKG_VERSION"),
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
             backends: vec!["cpu"],
-            instructions: Known::new(
+            instructions: Sourced::new(
                 Isa::detected().name(),
                 "the processor, asked by cpuid or alike",
             ),
@@ -339,12 +339,12 @@ impl Measured {
 }
 
 /// How many threads products use, and why.
-fn product_threads(machine: &Machine) -> Known<usize> {
+fn product_threads(machine: &Machine) -> Sourced<usize> {
     let source = match std::env::var_os("RAYON_NUM_THREADS") {
         Some(_) => "RAYON_NUM_THREADS",
         None => &machine.processors.threads.source,
     };
-    Known::new(threads(), source)
+    Sourced::new(threads(), source)
 }
 
 fn heading(text: &str) -> Vec<String> {
@@ -360,6 +360,6 @@ fn row(name: &str, value: &str, source: &str) -> Vec<String> {
     row
 }
 
-fn size(name: &str, bytes: &Known<u64>) -> Vec<String> {
+fn size(name: &str, bytes: &Sourced<u64>) -> Vec<String> {
     row(name, &format_size(bytes.value), &bytes.source)
 }

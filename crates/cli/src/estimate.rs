@@ -19,7 +19,7 @@ const MOST_OF_CACHE: u64 = 1 << 60;
 
 /// The result of `outsize estimate --json`. All sizes in bytes.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct EstimateOutput {
     /// The model as it was named.
     pub model: String,
     /// `model_type` in its config.json.
@@ -85,7 +85,7 @@ fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> 
     }
 }
 
-fn report(args: &EstimateArgs, mut described: Described) -> Result<Report, Failure> {
+fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutput, Failure> {
     let mut notes = std::mem::take(&mut described.notes);
     let mut passes = None;
     let mut running = None;
@@ -118,7 +118,7 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<Report, Failu
     notes.extend(explanations(&described, &estimates));
     let stored = estimate_tree(tree, None, None)?;
     let kv_dtype: outsize::models::KvDtype = args.kv_dtype.into();
-    Ok(Report {
+    Ok(EstimateOutput {
         model: args.model.clone(),
         architecture: described.architecture.clone(),
         source: described.source.name(),

@@ -2,8 +2,8 @@
 
 use crate::error::Failure;
 use crate::interrupt;
-use crate::report::{Again, Report, Timing};
-use crate::request::Asked;
+use crate::report::{RepeatedRun, RunOutput, Timing};
+use crate::request::GenerateRequest;
 use outsize::generate::{Decoder, Pipeline, TextOutcome, generate, generate_text};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ pub struct Opened {
 /// empty while a character or a stop string is not complete.
 pub fn run(
     mut pipeline: Pipeline,
-    asked: &Asked,
+    asked: &GenerateRequest,
     opened: Opened,
     mut show: impl FnMut(&str) -> Result<(), Failure>,
-) -> Result<Report, Failure> {
+) -> Result<RunOutput, Failure> {
     let mut timing = Timing {
         load: opened.load,
         first_token: opened.load,
@@ -77,11 +77,20 @@ pub fn run(
     timing.at_end = pipeline.stats();
     let again = again(&mut pipeline, asked)?;
     let prompt_tokens = asked.request.ids.len();
-    Ok(Report::new(pipeline, prompt_tokens, outcome, timing, again))
+    Ok(RunOutput::new(
+        pipeline,
+        prompt_tokens,
+        outcome,
+        timing,
+        again,
+    ))
 }
 
 /// Runs the prompt as many times more as somebody wants to know about.
-fn again(pipeline: &mut Pipeline, asked: &Asked) -> Result<Option<Vec<Again>>, Failure> {
+fn again(
+    pipeline: &mut Pipeline,
+    asked: &GenerateRequest,
+) -> Result<Option<Vec<RepeatedRun>>, Failure> {
     let Some(times) = asked.prompt_again else {
         return Ok(None);
     };
@@ -92,7 +101,7 @@ fn again(pipeline: &mut Pipeline, asked: &Asked) -> Result<Option<Vec<Again>>, F
         pipeline.forward(&asked.request.ids)?;
         let seconds = began.elapsed().as_secs_f64();
         let since = pipeline.stats().since(&before);
-        runs.push(Again {
+        runs.push(RepeatedRun {
             seconds,
             bytes_read: since.bytes_read,
             waiting_for_data_seconds: since.waiting_for_data.as_secs_f64(),

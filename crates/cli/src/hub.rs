@@ -9,7 +9,7 @@ mod settings;
 
 pub use self::address::Address;
 pub use self::error::HubError;
-pub use self::settings::Settings;
+pub use self::settings::HubSettings;
 
 use self::client::Client;
 use crate::progress;
@@ -32,7 +32,7 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 ///
 /// # Errors
 /// No cache and no network, no such model, no right to see it; or what is wrong with its files.
-pub fn describe_model(settings: &Settings, address: &Address) -> Result<Described, HubError> {
+pub fn describe_model(settings: &HubSettings, address: &Address) -> Result<Described, HubError> {
     let cached = cache::snapshot(settings, address);
     if let Some(found) = &cached {
         match describe(&found.folder) {

@@ -2,7 +2,7 @@
 
 use crate::args::LogitsArgs;
 use crate::error::Failure;
-use crate::model::Purpose;
+use crate::model::DispatchRequest;
 use crate::{interrupt, model, run};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize::generate::Step;
@@ -22,7 +22,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     }
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
-    let purpose = Purpose {
+    let purpose = DispatchRequest {
         prompt: ids.len(),
         context: ids.len(),
         logits: Logits::All,

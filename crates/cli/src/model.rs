@@ -7,7 +7,9 @@ use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
 use outsize::core::Planning;
-use outsize::generate::{ConfigText, Described, Pipeline, Settings, Step, describe, read_config};
+use outsize::generate::{
+    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
+};
 use outsize::machine::{Machine, Provenance};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, Tier, Workload, parse_size};
@@ -71,7 +73,10 @@ pub fn described(model: &str) -> Result<Described, Failure> {
             org = address.org
         )));
     }
-    Ok(hub::describe_model(&hub::Settings::from_env()?, &address)?)
+    Ok(hub::describe_model(
+        &hub::HubSettings::from_env()?,
+        &address,
+    )?)
 }
 
 /// The budget: as given, or most of what this machine has left.
@@ -122,7 +127,7 @@ pub fn planning(
 
 /// What a model is opened for.
 #[derive(Debug, Clone, Copy)]
-pub struct Purpose {
+pub struct DispatchRequest {
     /// Tokens of the prompt.
     pub prompt: usize,
     /// Tokens in all, unless the arguments say otherwise.
@@ -137,11 +142,11 @@ pub struct Purpose {
 pub fn open(
     args: &ModelArgs,
     config: ModelConfig,
-    purpose: Purpose,
+    purpose: DispatchRequest,
     planning: Planning,
     observe: impl FnMut(Step<'_>),
 ) -> Result<Pipeline, Failure> {
-    let settings = Settings {
+    let settings = PipelineSettings {
         planning,
         max_memory: budget(args)?,
         context: args.context.unwrap_or(purpose.context),

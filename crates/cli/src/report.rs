@@ -18,7 +18,7 @@ const PROBE_MEMORY: u64 = 64 << 20;
 
 /// The result of `outsize run --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
-pub struct Report {
+pub struct RunOutput {
     /// The generated text, up to a stop string; the tokens' numbers if the prompt was given by ids and there is no tokenizer.
     pub text: String,
     /// Tokens of the prompt, special ones included.
@@ -80,12 +80,12 @@ pub struct Report {
     pub figures: Option<Provenance>,
     /// The prompt run again, as `outsize bench` asks for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub prompt_again: Vec<Again>,
+    pub prompt_again: Vec<RepeatedRun>,
 }
 
 /// The prompt run once more, from an empty context, with everything there that stays.
 #[derive(Serialize, Debug, Clone, Copy)]
-pub struct Again {
+pub struct RepeatedRun {
     /// How long it took.
     pub seconds: f64,
     /// Read from the checkpoint meanwhile.
@@ -107,14 +107,14 @@ pub struct Timing {
     pub at_end: Stats,
 }
 
-impl Report {
+impl RunOutput {
     /// Collects what happened, and then measures the disk if somebody should: in the memory that the model gives back.
     pub fn new(
         pipeline: Pipeline,
         prompt_tokens: usize,
         generated: TextOutcome,
         timing: Timing,
-        again: Option<Vec<Again>>,
+        again: Option<Vec<RepeatedRun>>,
     ) -> Self {
         let outcome = generated.outcome;
         let cache = *pipeline.cache_options();

@@ -11,7 +11,7 @@ const NEW_TOKENS: usize = 64;
 
 /// What to generate, and how to show it.
 #[derive(Debug)]
-pub struct Asked {
+pub struct GenerateRequest {
     /// The tokens and how they are chosen.
     pub request: Request,
     /// How tokens become text.
@@ -22,7 +22,7 @@ pub struct Asked {
     pub prompt_again: Option<u32>,
 }
 
-impl Asked {
+impl GenerateRequest {
     /// Reads the checkpoint's small files; the weights are not touched.
     pub fn new(args: &RunArgs, config: &ModelConfig) -> Result<Self, Failure> {
         let generation = generation_config(args)?;

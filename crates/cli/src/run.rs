@@ -3,8 +3,8 @@
 use crate::args::{RunArgs, WhenFullArg};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
-use crate::model::Purpose;
-use crate::request::Asked;
+use crate::model::DispatchRequest;
+use crate::request::GenerateRequest;
 use crate::{interrupt, model, progress, report};
 use outsize::generate::Step;
 use outsize::machine::{Machine, Provenance};
@@ -18,9 +18,9 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     // Looking at the machine takes as long as reading a tokenizer.
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
-    let asked = Asked::new(args, &config)?;
+    let asked = GenerateRequest::new(args, &config)?;
     let prompt = asked.request.ids.len();
-    let purpose = Purpose {
+    let purpose = DispatchRequest {
         prompt,
         context: prompt
             .saturating_add(asked.request.max_new_tokens)

@@ -23,7 +23,7 @@ pub enum Error {
     Stream(#[from] outsize_stream::Error),
     /// The checkpoint and the module do not belong together.
     #[error("{0}")]
-    Mismatch(Box<Misfit>),
+    Mismatch(Box<KeyMismatch>),
     /// The module already carries a hook on this parameter.
     #[error(
         "parameter `{path}` already carries a reparameterization (LoRA, QLoRA, an earlier dispatch …) and Burn \
@@ -133,7 +133,7 @@ pub enum Error {
 
 /// All that does not fit between a module and a checkpoint, in one list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Misfit {
+pub struct KeyMismatch {
     /// Where the checkpoint is.
     pub checkpoint: String,
     /// Parameters without a tensor: `(parameter, names looked for)`.
@@ -148,7 +148,7 @@ pub struct Misfit {
     pub mistyped: Vec<(String, String, &'static str)>,
 }
 
-impl Misfit {
+impl KeyMismatch {
     /// Whether there is nothing to complain about, unused rules aside.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty()
@@ -161,7 +161,7 @@ impl Misfit {
 /// Lines of each kind that a message shows; the rest is counted.
 const SHOWN: usize = 12;
 
-impl fmt::Display for Misfit {
+impl fmt::Display for KeyMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -41,7 +41,7 @@ mod unwinding;
 
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
-pub use error::{Error, Misfit};
+pub use error::{Error, KeyMismatch};
 pub use location::Location;
 pub use names::{Layout, Names};
 pub use options::{FloatType, Options};

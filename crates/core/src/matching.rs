@@ -2,10 +2,10 @@
 
 use crate::convert;
 use crate::names::Names;
-use crate::{Access, Error, FloatType, Kind, Location, Misfit, Options, Parameter};
+use crate::{Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter};
 use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
-use outsize_stream::{Convert, Unit};
+use outsize_stream::{Chunk, Convert};
 use std::collections::{HashMap, HashSet};
 
 /// A parameter and the tensor that holds its value.
@@ -71,8 +71,8 @@ impl Matched {
     }
 
     /// The whole value as one unit of streaming.
-    pub(crate) fn unit(&self, stored: &Stored) -> Unit {
-        Unit {
+    pub(crate) fn unit(&self, stored: &Stored) -> Chunk {
+        Chunk {
             name: stored.info.name.as_str().into(),
             source: stored.info.file,
             offset: stored.info.offset,
@@ -107,9 +107,9 @@ pub(crate) fn match_parameters(
     for parameter in parameters {
         refuse(parameter)?;
     }
-    let mut misfit = Misfit {
+    let mut misfit = KeyMismatch {
         checkpoint: checkpoint.folder().display().to_string(),
-        ..Misfit::default()
+        ..KeyMismatch::default()
     };
     let mut used = Used::default();
     let mut matched = Vec::with_capacity(parameters.len());
@@ -209,7 +209,7 @@ fn wanted_shape(entry: &Matched) -> Vec<usize> {
 }
 
 /// Checks shape and type of one pair, and notes how the value is held.
-fn fit(entry: &mut Matched, tensor: &TensorInfo, options: &Options, misfit: &mut Misfit) {
+fn fit(entry: &mut Matched, tensor: &TensorInfo, options: &Options, misfit: &mut KeyMismatch) {
     let wanted = wanted_shape(entry);
     if tensor.shape != wanted {
         misfit

@@ -1,6 +1,6 @@
 //! Small tensors that stay are read in one go with a neighbour in the file.
 
-use outsize_stream::Unit;
+use outsize_stream::Chunk;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -14,7 +14,7 @@ const SMALL: u64 = 256 << 10;
 pub(crate) struct Part<K> {
     /// The key of the neighbour that comes first in the file: the same for all parts of the unit.
     pub(crate) of: K,
-    pub(crate) unit: Unit,
+    pub(crate) unit: Chunk,
     /// In bytes.
     pub(crate) range: Range<usize>,
 }
@@ -22,8 +22,8 @@ pub(crate) struct Part<K> {
 /// Joins small units to a unit that lies right before or behind them in the same file, whichever is needed at a more
 /// similar time. `units` come in the order of use, each with its key. Only what is read straight to its place is joined, and
 /// only what is joined is in the result.
-pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Unit)]) -> HashMap<K, Part<K>> {
-    let mut found: Vec<(usize, &K, &Unit)> = units
+pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Chunk)]) -> HashMap<K, Part<K>> {
+    let mut found: Vec<(usize, &K, &Chunk)> = units
         .iter()
         .enumerate()
         .filter(|(_, (_, unit))| unit.keep && unit.len > 0 && !unit.is_staged())
@@ -66,7 +66,7 @@ pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Unit)]) -> HashMap<K, Part<
             let members = &found[first..end];
             let (_, of, head) = members[0];
             let names: Vec<&str> = members.iter().map(|(_, _, unit)| &*unit.name).collect();
-            let unit = Unit {
+            let unit = Chunk {
                 name: names.join(", ").into(),
                 len: members.iter().map(|(_, _, unit)| unit.len).sum(),
                 ..head.clone()
@@ -91,8 +91,8 @@ pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Unit)]) -> HashMap<K, Part<
 mod tests {
     use super::*;
 
-    fn unit(offset: u64, len: u64) -> Unit {
-        Unit {
+    fn unit(offset: u64, len: u64) -> Chunk {
+        Chunk {
             name: format!("at {offset}").into(),
             source: 0,
             offset,

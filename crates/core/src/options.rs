@@ -1,6 +1,6 @@
 use crate::{Names, Planning};
 use burn::tensor::DType;
-use outsize_plan::{Access, Budget, Needs};
+use outsize_plan::{Access, Budget, MemoryOverhead};
 use outsize_stream::BLOCK;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub enum FloatType {
 pub struct Options {
     /// Bytes that outsize may hold on each device.
     pub budget: Budget,
-    /// What of the budget is needed besides weights. [`Needs::overflow`] is for modules that hold more
+    /// What of the budget is needed besides weights. [`MemoryOverhead::overflow`] is for modules that hold more
     /// weights at once than the two largest of one layer.
-    pub needs: Needs,
+    pub needs: MemoryOverhead,
     /// How places are chosen, and what the predicted speed is made of.
     pub planning: Planning,
     /// In which type float parameters are held; 32-bit floats unless said.
@@ -73,7 +73,7 @@ impl Default for Options {
         let stream = outsize_stream::Options::default();
         Self {
             budget: Budget::default(),
-            needs: Needs::default(),
+            needs: MemoryOverhead::default(),
             planning: Planning::default(),
             float_type: FloatType::Cast(DType::F32),
             names: Names::default(),

@@ -2,7 +2,7 @@
 
 use crate::{Error, Options};
 use outsize_plan::{
-    DeviceMap, Figures, ManualMap, Strategy, Tree, Workload, from_assignment, infer,
+    DeviceMap, HardwareProfile, ManualMap, Strategy, Tree, Workload, from_assignment, infer,
 };
 
 /// How places are chosen within the budget.
@@ -17,7 +17,7 @@ pub struct Planning {
     /// Whether it is an error if anything would be streamed from disk.
     pub must_fit: bool,
     /// How fast the machine is.
-    pub figures: Figures,
+    pub figures: HardwareProfile,
     /// For what the speed is predicted.
     pub workload: Workload,
 }

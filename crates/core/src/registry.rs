@@ -5,7 +5,7 @@ use crate::neighbours::{Part, join};
 use crate::streamed::Units;
 use crate::{Access, Options};
 use outsize_plan::{DeviceMap, Residency};
-use outsize_stream::{Unit, UnitId};
+use outsize_stream::{Chunk, ChunkId};
 use std::collections::{HashMap, HashSet};
 
 /// The entries in the order in which a pass needs them: as the options say, then as declared.
@@ -44,7 +44,7 @@ type Key = (usize, usize, usize);
 /// Units made of neighbours, and the number of each once it is registered.
 struct Joined {
     parts: HashMap<Key, Part<Key>>,
-    units: HashMap<Key, UnitId>,
+    units: HashMap<Key, ChunkId>,
 }
 
 fn stays(map: &DeviceMap, path: &str) -> bool {
@@ -52,7 +52,7 @@ fn stays(map: &DeviceMap, path: &str) -> bool {
 }
 
 /// What stays, each value once, in the order of use.
-fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Unit)> {
+fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Chunk)> {
     let mut seen = HashSet::new();
     in_order(matched, options)
         .into_iter()
@@ -60,7 +60,7 @@ fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Un
         .filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
         .filter(|(_, stored)| seen.insert(stored.key))
         .map(|(entry, stored)| {
-            let unit = Unit {
+            let unit = Chunk {
                 keep: true,
                 ..entry.unit(stored)
             };
@@ -72,8 +72,8 @@ fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Un
 /// What a stream is started with. Parameters that cannot be streamed have no units.
 #[derive(Default)]
 pub(crate) struct Registry {
-    pub(crate) units: Vec<Unit>,
-    pub(crate) order: Vec<UnitId>,
+    pub(crate) units: Vec<Chunk>,
+    pub(crate) order: Vec<ChunkId>,
     /// By the parameter's path: its units, and whether it stays once it is read.
     pub(crate) handles: HashMap<String, (Units, bool)>,
 }
@@ -148,7 +148,7 @@ impl Registry {
         options: &Options,
     ) -> Units {
         let info = &stored.info;
-        let whole = Unit {
+        let whole = Chunk {
             keep: resident,
             ..entry.unit(stored)
         };
@@ -168,7 +168,7 @@ impl Registry {
                 let rows = info.shape[0].div_ceil(count).max(1);
                 for start in (0..info.shape[0]).step_by(rows) {
                     let height = rows.min(info.shape[0] - start);
-                    self.units.push(Unit {
+                    self.units.push(Chunk {
                         offset: info.offset + start as u64 * row_bytes,
                         len: height as u64 * row_bytes,
                         ..whole.clone()

@@ -2,7 +2,7 @@ use crate::pass::Pass;
 use crate::{Access, Error};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
-use outsize_stream::{Convert, Lease, Stream, UnitId};
+use outsize_stream::{ChunkId, Convert, Lease, Stream};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -45,12 +45,12 @@ pub(crate) struct Inner {
 /// How a parameter's value is divided into units of streaming.
 #[derive(Debug, Clone)]
 pub(crate) enum Units {
-    Whole(UnitId),
+    Whole(ChunkId),
     /// The bytes of a unit that is read in one go with neighbours.
-    Part(UnitId, Range<usize>),
+    Part(ChunkId, Range<usize>),
     Tiles {
         rows: usize,
-        ids: Vec<UnitId>,
+        ids: Vec<ChunkId>,
     },
     Rows,
 }
@@ -164,7 +164,7 @@ impl Inner {
         }
     }
 
-    fn lease(&self, unit: UnitId) -> Result<Lease, Error> {
+    fn lease(&self, unit: ChunkId) -> Result<Lease, Error> {
         self.pass.check(&self.path);
         Ok(self.stream.lease(unit)?)
     }

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 use common::{bits, fill, flat, folder, options, values, write};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Dispatched, Error, dispatch, tree};
-use outsize_plan::{Budget, Needs, Options as Plan, place};
+use outsize_plan::{Budget, MemoryOverhead, Options as Plan, place};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -113,9 +113,9 @@ fn case() -> Case {
     write(&path, &values(&module), Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut options = options(None);
-    options.needs = Needs {
+    options.needs = MemoryOverhead {
         overflow: 1 << 20,
-        ..Needs::default()
+        ..MemoryOverhead::default()
     };
     let tree = tree(&Stack::new(), &checkpoint, &options).unwrap();
     let plan: Plan = options.plan();

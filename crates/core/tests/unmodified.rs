@@ -9,7 +9,7 @@ use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{
     Dispatched, Error, Layout, Names, Options, load_checkpoint_and_dispatch, parameters,
 };
-use outsize_plan::{Budget, Needs};
+use outsize_plan::{Budget, MemoryOverhead};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -343,9 +343,9 @@ fn child() {
         outsize_core::tree(&model, &checkpoint, &Options::default()).unwrap();
     } else {
         let mut options = options(Some(budget), &Names::default());
-        options.needs = Needs {
+        options.needs = MemoryOverhead {
             activations: ACTIVATIONS,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         };
         let model = Stack::new(&Device::flex());
         let model = load_checkpoint_and_dispatch(model, &path, &options).unwrap();

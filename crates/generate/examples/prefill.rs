@@ -9,8 +9,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use outsize_generate::{Decoder, Pipeline, Settings, read_config};
-use outsize_models::{Compute, KvDtype, Logits, WhenFull};
+use outsize_generate::{Decoder, Pipeline, PipelineSettings, read_config};
+use outsize_models::{ActivationDtype, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,8 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("MODEL is missing: a folder with config.json and safetensors".into());
     };
     let compute = match rest.first().map(String::as_str) {
-        None | Some("f32") => Compute::F32,
-        Some("bf16") => Compute::Bf16,
+        None | Some("f32") => ActivationDtype::F32,
+        Some("bf16") => ActivationDtype::Bf16,
         Some(other) => return Err(format!("compute is f32 or bf16, not {other}").into()),
     };
     let lengths = rest.get(1).map_or("8,32,128,512", String::as_str);
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vocabulary = config.vocab_size.max(1);
     let mut max_memory = Budget::default();
     max_memory.set(Tier::Cpu, u64::MAX >> 8);
-    let settings = Settings {
+    let settings = PipelineSettings {
         max_memory,
         context: longest + 1,
         prompt: longest,

@@ -16,10 +16,10 @@ use std::time::Instant;
 
 use outsize_checkpoint::Checkpoint;
 use outsize_machine::{
-    Bandwidth, CALIBRATION_VERSION, Calibration, FreshMemory, FreshRates, Identity, Machine,
-    Measurement, now,
+    CALIBRATION_VERSION, Calibration, FreshMemory, FreshRates, Identity, Machine, Measurement,
+    MemoryProbe, now,
 };
-use outsize_plan::{Figures, Processor, format_size};
+use outsize_plan::{HardwareProfile, Processor, format_size};
 use outsize_stream::MEMORY_THREADS;
 
 pub use error::CalibrateError;
@@ -56,14 +56,14 @@ pub enum CalibrateStep {
     /// Main memory.
     Memory,
     /// Products and layers on the processors.
-    Compute,
+    ActivationDtype,
     /// A file is written to read.
     Writing,
     /// The disk.
     Disk,
 }
 
-/// Measures all that [`Figures`] holds, in less than 20 seconds unless the machine is very slow. Other work on the machine
+/// Measures all that [`HardwareProfile`] holds, in less than 20 seconds unless the machine is very slow. Other work on the machine
 /// makes all of it slower. `observe` is told of each step. GPUs are not measured by a program that cannot compute on them.
 ///
 /// The figures' disk is the one measured; earlier disks are brought back by [`Calibration::with_disk`].
@@ -85,7 +85,7 @@ pub fn calibrate(
     let mut measured = Measured::default();
     observe(CalibrateStep::Memory);
     memory(&mut measured, machine, bytes, &stop)?;
-    observe(CalibrateStep::Compute);
+    observe(CalibrateStep::ActivationDtype);
     compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
@@ -101,7 +101,7 @@ pub fn calibrate(
         version: CALIBRATION_VERSION,
         date: now(),
         identity: Identity::of(machine),
-        figures: Figures {
+        figures: HardwareProfile {
             disk: disk.streamed,
             copy_bytes_per_second: measured.of(MEMORY_COPY)?,
             first_touch_bytes_per_second: measured.of(FIRST_TOUCH)?,
@@ -168,7 +168,7 @@ fn memory(
         },
     );
     let bytes = bytes.min(beyond_caches(machine));
-    let mut buffers = Bandwidth::new(bytes as usize, threads).map_err(no_memory)?;
+    let mut buffers = MemoryProbe::new(bytes as usize, threads).map_err(no_memory)?;
     let (mut read, mut copy) = (Samples::default(), Samples::default());
     for _ in Pace::new(5, 9, 0.6) {
         stop.check()?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo};
 use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
-use outsize_plan::{Needs, Options, Tree};
+use outsize_plan::{MemoryOverhead, Options, Tree};
 
 pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
@@ -232,10 +232,10 @@ impl Described {
     pub fn options(&self, cache: &CacheOptions, tokens: usize) -> Option<Options> {
         let config = self.config.as_ref()?;
         Some(Options {
-            needs: Needs {
+            needs: MemoryOverhead {
                 process: process_bytes() + UNTIL_OPENED + RESIDENT_SET_VARIES,
                 activations: config.activation_bytes(tokens, cache, Logits::Last),
-                ..Needs::default()
+                ..MemoryOverhead::default()
             },
             min_ring: MIN_RING,
             ..outsize_core::Options::default().plan()

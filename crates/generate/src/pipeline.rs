@@ -12,7 +12,8 @@ use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Dispatched, Planning};
 use outsize_models::{
-    CacheOptions, Compute, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig, WhenFull,
+    ActivationDtype, CacheOptions, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig,
+    WhenFull,
 };
 use outsize_plan::{Budget, DeviceMap, Prediction};
 use outsize_stream::Stats;
@@ -29,7 +30,7 @@ use crate::json_file::{CONFIG_LIMIT, read_bounded};
 
 /// What a model is opened with.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct PipelineSettings {
     /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set.
     pub max_memory: Budget,
     /// Tokens that prompt and answer together may have; at most what the model was made for.
@@ -44,14 +45,14 @@ pub struct Settings {
     /// The type of the KV cache.
     pub kv_dtype: KvDtype,
     /// The type in which activations are multiplied with weights.
-    pub compute: Compute,
+    pub compute: ActivationDtype,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
-impl Settings {
+impl PipelineSettings {
     /// What the KV cache is made for.
     fn cache(&self) -> CacheOptions {
         CacheOptions {
@@ -125,7 +126,7 @@ impl Pipeline {
     pub fn open(
         folder: &Path,
         config: ModelConfig,
-        settings: &Settings,
+        settings: &PipelineSettings,
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Self, PipelineError> {
         let most = config.longest_context();

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use outsize_models::{CacheOptions, Compute, Logits, ModelConfig};
+use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
 use outsize_plan::{
-    Budget, Casts, DeviceMap, Error, ManualMap, Needs, Options, Strategy, Tier, Tree, Workload,
-    assign, from_assignment, infer,
+    Budget, Casts, DeviceMap, Error, ManualMap, MemoryOverhead, Options, Strategy, Tier, Tree,
+    Workload, assign, from_assignment, infer,
 };
 
 use crate::describe::Described;
@@ -20,7 +20,7 @@ const WITHOUT_TENSORS: [(&str, &str); 3] = [
 
 /// For what a model is planned.
 #[derive(Debug, Clone)]
-pub struct Purpose {
+pub struct GenerationWorkload {
     /// What the KV cache is made for.
     pub cache: CacheOptions,
     /// Tokens of the prompt of each text.
@@ -36,7 +36,7 @@ pub struct Purpose {
 pub struct Planner {
     tree: Tree,
     config: Option<ModelConfig>,
-    purpose: Purpose,
+    purpose: GenerationWorkload,
     manual: Option<ManualMap>,
 }
 
@@ -54,7 +54,7 @@ pub struct Plan {
 impl Planner {
     /// For a model and a purpose. Without classes in [`Options::no_split`], strategies of Accelerate's do not split blocks that are
     /// numbered, such as decoder layers.
-    pub fn new(mut described: Described, mut purpose: Purpose) -> Self {
+    pub fn new(mut described: Described, mut purpose: GenerationWorkload) -> Self {
         described.set_cache(&purpose.cache);
         let options = &mut purpose.options;
         options.workload = Workload {
@@ -141,7 +141,7 @@ impl Planner {
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
-        let Purpose { prompt, cache, .. } = &self.purpose;
+        let GenerationWorkload { prompt, cache, .. } = &self.purpose;
         with_longest_passes(*prompt, cache.context, |chunk| {
             self.place(budget, self.options(chunk))
         })
@@ -196,15 +196,18 @@ impl Planner {
         let mut options = self.purpose.options.clone();
         options.workload.chunk = chunk as u64;
         // Blocks say what their part of the KV cache takes.
-        options.needs = Needs {
+        options.needs = MemoryOverhead {
             process: self.purpose.process.saturating_add(PROCESS_SLACK),
-            ..Needs::default()
+            ..MemoryOverhead::default()
         };
         if let Some(config) = &self.config {
             let activations = config.activation_bytes(chunk, cache, Logits::Last);
             // Products on the CPU pack theirs.
-            options.needs.activations =
-                activations.saturating_add(config.packed_bytes(Compute::F32, chunk, cache.batch));
+            options.needs.activations = activations.saturating_add(config.packed_bytes(
+                ActivationDtype::F32,
+                chunk,
+                cache.batch,
+            ));
             options.gpu_activations = activations;
         }
         options

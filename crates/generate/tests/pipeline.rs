@@ -2,9 +2,10 @@
 
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
-    Decoder, Finish, Pipeline, PipelineError, Request, Sampling, Settings, generate, read_config,
+    Decoder, Finish, Pipeline, PipelineError, PipelineSettings, Request, Sampling, generate,
+    read_config,
 };
-use outsize_models::{Compute, KvDtype, Logits, WhenFull};
+use outsize_models::{ActivationDtype, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -40,25 +41,25 @@ fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
     (ids("ids"), ids("greedy"), logits.collect())
 }
 
-fn settings(budget: Option<u64>, logits: Logits) -> Settings {
+fn settings(budget: Option<u64>, logits: Logits) -> PipelineSettings {
     let mut max_memory = Budget::default();
     if let Some(bytes) = budget {
         max_memory.set(Tier::Cpu, bytes);
     }
-    Settings {
+    PipelineSettings {
         planning: Default::default(),
         max_memory,
         context: 64,
         prompt: 32,
         logits,
         kv_dtype: KvDtype::F32,
-        compute: Compute::F32,
+        compute: ActivationDtype::F32,
         when_full: WhenFull::Refuse,
         stop: None,
     }
 }
 
-fn open_with(folder: &Path, settings: &Settings) -> Result<Pipeline, PipelineError> {
+fn open_with(folder: &Path, settings: &PipelineSettings) -> Result<Pipeline, PipelineError> {
     Pipeline::open(folder, read_config(folder)?, settings, |_| {})
 }
 
@@ -224,7 +225,7 @@ fn bits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<u32> {
 fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
     for kv_dtype in KvDtype::ALL {
         let (ids, _, _) = expected("gqa");
-        let settings = Settings {
+        let settings = PipelineSettings {
             kv_dtype: *kv_dtype,
             ..settings(None, Logits::Last)
         };
@@ -272,7 +273,7 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
 #[test]
 fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
     let (ids, _, _) = expected("gqa");
-    let sliding = Settings {
+    let sliding = PipelineSettings {
         context: 8,
         when_full: WhenFull::Slide,
         ..settings(None, Logits::Last)
@@ -314,7 +315,7 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
     wide(&folder, false, Dtype::BF16);
     let ids: Vec<u32> = (1..20).collect();
     let run = |budget: Option<u64>, compute| {
-        let settings = Settings {
+        let settings = PipelineSettings {
             compute,
             ..settings(budget, Logits::All)
         };
@@ -322,10 +323,13 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
         let found = logits(&mut pipeline, &ids);
         (found, pipeline.device_map().streamed_bytes())
     };
-    let (exact, _) = run(None, Compute::F32);
-    let (resident, none) = run(None, Compute::Bf16);
+    let (exact, _) = run(None, ActivationDtype::F32);
+    let (resident, none) = run(None, ActivationDtype::Bf16);
     // Rounded activations of passes of 32 tokens.
-    let (streamed, some) = run(Some(least_budget(&folder) + (1 << 20)), Compute::Bf16);
+    let (streamed, some) = run(
+        Some(least_budget(&folder) + (1 << 20)),
+        ActivationDtype::Bf16,
+    );
     assert!(none == 0 && some > 0);
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&resident), bits(&streamed));
@@ -344,7 +348,7 @@ fn the_type_of_the_cache_is_counted_and_costs_little_precision() {
         (KvDtype::F16, 2e-3),
         (KvDtype::Bf16, 2e-2),
     ] {
-        let settings = Settings {
+        let settings = PipelineSettings {
             kv_dtype,
             ..settings(None, Logits::All)
         };
@@ -377,7 +381,7 @@ fn a_prompt_in_several_passes_gives_the_same_logits() {
     let folder = fixture("gqa");
     let mut at_once = open(&folder, None, Logits::All).unwrap();
     let reference = logits(&mut at_once, &ids);
-    let short = Settings {
+    let short = PipelineSettings {
         prompt: 3,
         ..settings(None, Logits::All)
     };
@@ -408,7 +412,7 @@ fn what_is_wrong_is_said() {
     );
 
     let folder = fixture("gqa");
-    let long = Settings {
+    let long = PipelineSettings {
         context: 1 << 20,
         ..settings(None, Logits::Last)
     };
@@ -430,7 +434,7 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn a_context_beyond_the_models_own_is_for_rotations_that_follow_the_length() {
-    let settings = Settings {
+    let settings = PipelineSettings {
         context: 200,
         ..settings(None, Logits::Last)
     };

@@ -14,8 +14,8 @@
 //! Both are measured in turns with attention; medians are shown.
 
 use half::bf16;
-use outsize_kernels::attention::{Heads, Held, Places, Rows, Sight, attend_into};
-use outsize_kernels::{Compute, Isa, Weight, peak};
+use outsize_kernels::attention::{AttentionMask, Heads, Held, RingLayout, Rows, attend_into};
+use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/large.rs"]
 mod large;
@@ -107,7 +107,9 @@ impl Case {
                 }
             }));
             reads.push(seconds(|| peak::read(cache.bytes())));
-            peaks.push(peak::flops(Compute::F32, 0.02).expect("the processor adds up right"));
+            peaks.push(
+                peak::flops(ActivationDtype::F32, 0.02).expect("the processor adds up right"),
+            );
         }
         let time = median(times) / layers as f64;
         let (speed, memory) = (
@@ -150,14 +152,14 @@ impl Case {
         let held = Held {
             keys: rows(2 * layer),
             values: rows(2 * layer + 1),
-            places: Places {
+            places: RingLayout {
                 first: 0,
                 end: self.context,
                 capacity: self.context,
                 origin: 0,
             },
         };
-        let sight = Sight {
+        let sight = AttentionMask {
             start: self.context - self.heads.tokens,
             window: usize::MAX,
             padding: vec![0; self.heads.batch],

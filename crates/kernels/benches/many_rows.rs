@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use half::bf16;
 use outsize_kernels::product::{Size, linear_into};
-use outsize_kernels::{Compute, Isa, Weight, peak};
+use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/timing.rs"]
 mod timing;
@@ -42,7 +42,7 @@ fn main() {
         Isa::detected().name(),
         rayon::current_num_threads()
     );
-    for compute in [Compute::F32, Compute::Bf16] {
+    for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
         println!("{compute:?}: beside {}", peak::instructions(compute));
     }
     println!();
@@ -67,12 +67,12 @@ fn main() {
             };
             let (mut exact, mut rounded) = (vec![], vec![]);
             let start = Instant::now();
-            let before = [Compute::F32, Compute::Bf16].map(limit);
+            let before = [ActivationDtype::F32, ActivationDtype::Bf16].map(limit);
             while exact.len() < LEAST || start.elapsed().as_secs_f64() < SECONDS {
-                exact.push(product(Compute::F32));
-                rounded.push(product(Compute::Bf16));
+                exact.push(product(ActivationDtype::F32));
+                rounded.push(product(ActivationDtype::Bf16));
             }
-            let after = [Compute::F32, Compute::Bf16].map(limit);
+            let after = [ActivationDtype::F32, ActivationDtype::Bf16].map(limit);
             print!("{:<13} {m:>6} |", format!("[{n}, {k}]"));
             for (at, times) in [exact, rounded].into_iter().enumerate() {
                 let seconds = median(times);
@@ -90,7 +90,7 @@ fn main() {
 }
 
 /// What all threads compute on registers, GFLOP/s: the best of five looks.
-fn limit(compute: Compute) -> f64 {
+fn limit(compute: ActivationDtype) -> f64 {
     let look = |_| peak::flops(compute, 0.01).expect("the processor adds up right");
     (0..5).map(look).fold(0.0, f64::max) / 1e9
 }

@@ -2,7 +2,7 @@
 
 /// The type that activations are multiplied in. Sums are f32 in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Compute {
+pub enum ActivationDtype {
     /// As they are.
     #[default]
     F32,

@@ -10,7 +10,7 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::gate::gate_in_place;
 use crate::product::{Product, linear_each_into};
-use crate::{Compute, Gate, Weight, cast};
+use crate::{ActivationDtype, Gate, Weight, cast};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
@@ -26,7 +26,7 @@ pub trait StoredWeightOps: Backend {
     fn stored_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        compute: Compute,
+        compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
     /// Three products of the same activations, each as [`stored_linear`](Self::stored_linear) gives it.
@@ -39,7 +39,7 @@ pub trait StoredWeightOps: Backend {
         first: FloatTensor<Self>,
         second: FloatTensor<Self>,
         third: FloatTensor<Self>,
-        compute: Compute,
+        compute: ActivationDtype,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// `act(x · Gᵀ) · (x · Uᵀ)`, element by element: `x [.., k]` f32, `gate` and `up` `[n, k]` bf16, f16 or f32, to `[.., n]` f32.
@@ -52,7 +52,7 @@ pub trait StoredWeightOps: Backend {
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
         act: Gate,
-        compute: Compute,
+        compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
     /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are read.
@@ -64,7 +64,7 @@ pub trait StoredWeightOps: Backend {
 }
 
 impl StoredWeightOps for Flex {
-    fn stored_linear(x: FlexTensor, weight: FlexTensor, compute: Compute) -> FlexTensor {
+    fn stored_linear(x: FlexTensor, weight: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         let (shape, [y]) = products(x, [weight], compute);
         result(y, shape)
     }
@@ -74,7 +74,7 @@ impl StoredWeightOps for Flex {
         first: FlexTensor,
         second: FlexTensor,
         third: FlexTensor,
-        compute: Compute,
+        compute: ActivationDtype,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, ys) = products(x, [first, second, third], compute);
         let [first, second, third] = ys.map(|y| result(y, shape.clone()));
@@ -86,7 +86,7 @@ impl StoredWeightOps for Flex {
         gate: FlexTensor,
         up: FlexTensor,
         act: Gate,
-        compute: Compute,
+        compute: ActivationDtype,
     ) -> FlexTensor {
         let (shape, [(n, mut gate), (_, up)]) = products(x, [gate, up], compute);
         gate_in_place(act, &mut gate, &up);
@@ -129,7 +129,7 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
 fn products<const N: usize>(
     x: FlexTensor,
     weights: [FlexTensor; N],
-    compute: Compute,
+    compute: ActivationDtype,
 ) -> (Shape, [(usize, Vec<f32>); N]) {
     let (x, weights) = (contiguous(x), weights.map(contiguous));
     let shape = x.shape();
@@ -230,6 +230,6 @@ mod tests {
     fn other_dtypes_are_refused() {
         let x = FlexTensor::from_data(TensorData::new(vec![1.0f32; 3], [1, 3]));
         let weight = FlexTensor::from_data(TensorData::new(vec![1.0f64; 3], [1, 3]));
-        Flex::stored_linear(x, weight, Compute::F32);
+        Flex::stored_linear(x, weight, ActivationDtype::F32);
     }
 }

@@ -3,7 +3,7 @@
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::attention::{Places, Sight};
+use crate::attention::{AttentionMask, RingLayout};
 use crate::layer_extension::LayerOps;
 use crate::{Gate, is_stored};
 
@@ -20,7 +20,7 @@ pub struct Cached {
     /// In the type of the keys.
     pub values: Tensor<4>,
     /// Which column is where.
-    pub places: Places,
+    pub places: RingLayout,
 }
 
 /// Attention: queries `[batch, tokens, heads, width]` f32 over what is held, to the same. See [`attention`](crate::attention) for what
@@ -31,7 +31,12 @@ pub struct Cached {
 /// # Panics
 ///
 /// If a tensor is not on a device that [`is_flex`], if sizes or types do not fit each other, or if a column that a token sees is not held.
-pub fn attend(queries: Tensor<4>, older: Option<Cached>, held: Cached, sight: Sight) -> Tensor<4> {
+pub fn attend(
+    queries: Tensor<4>,
+    older: Option<Cached>,
+    held: Cached,
+    sight: AttentionMask,
+) -> Tensor<4> {
     let places = older.as_ref().map(|older| older.places);
     let older = older.unwrap_or_else(|| held.clone());
     for tensor in [

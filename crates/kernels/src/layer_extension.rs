@@ -9,7 +9,7 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, TensorData};
 
 use crate::Weight;
-use crate::attention::{Heads, Held, Places, Rows, Sight, attend_into};
+use crate::attention::{AttentionMask, Heads, Held, RingLayout, Rows, attend_into};
 use crate::extension::{contiguous, stored};
 use crate::gate::{Gate, gate_in_place};
 use crate::norm::{add_rms_norm_into, rms_norm_into};
@@ -36,9 +36,9 @@ pub trait LayerOps: Backend {
         older_values: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
-        older_places: Option<Places>,
-        places: Places,
-        sight: Sight,
+        older_places: Option<RingLayout>,
+        places: RingLayout,
+        sight: AttentionMask,
     ) -> FloatTensor<Self>;
 
     /// The root-mean-square norm of the rows of `x [.., width]` f32, `weight [width]` in bf16, f16 or f32.
@@ -90,9 +90,9 @@ impl LayerOps for Flex {
         older_values: FlexTensor,
         keys: FlexTensor,
         values: FlexTensor,
-        older_places: Option<Places>,
-        places: Places,
-        sight: Sight,
+        older_places: Option<RingLayout>,
+        places: RingLayout,
+        sight: AttentionMask,
     ) -> FlexTensor {
         let queries = contiguous(queries);
         let [batch, tokens, heads, width] = four(&queries, "attention: queries");
@@ -110,7 +110,7 @@ impl LayerOps for Flex {
             key_heads,
             width,
         };
-        let part = |keys: usize, places: Places| Held {
+        let part = |keys: usize, places: RingLayout| Held {
             keys: rows(&tensors[keys], "attention: keys"),
             values: rows(&tensors[keys + 1], "attention: values"),
             places,

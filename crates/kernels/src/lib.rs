@@ -6,7 +6,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`linear_three`], [`gated_linear`], [`embedding`] | what a model does with its weights, over Burn tensors |
+//! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`product`] | the product over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`add_rms_norm`], [`rotate`], [`gated`] | what a decoder layer does between its products, over Burn tensors |
@@ -19,7 +19,7 @@
 //! # The contract
 //!
 //! For `y = x · Wᵀ` with `x [m, k]` and `W [n, k]`, the bits of `y[i, j]` depend on the bits of row `i` of `x`, the
-//! bits of row `j` of `W`, the [`Isa`] and the [`Compute`], **and on nothing else**: not on `m` or `n`, not on where the rows stand in
+//! bits of row `j` of `W`, the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on `m` or `n`, not on where the rows stand in
 //! their matrices or in memory, not on the number of threads or how work is shared among them. So a product over a
 //! slice of the weight's rows is that slice of the whole product, and a sequence gives the same logits alone as in a
 //! batch. (The payload of a NaN is not part of the contract; that it is a NaN is.)
@@ -40,7 +40,7 @@
 //! holds; `k / 32 · 3 + 16` roundings take its place. Numbers below the least normal one, given or made, count as zero there.
 //! What is not finite comes out as with multiply-adds.
 //!
-//! Under [`Compute::Bf16`] activations are rounded to bf16 first, and the same holds for what they are rounded to. With weights in bf16
+//! Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first, and the same holds for what they are rounded to. With weights in bf16
 //! and [`Isa::Avx512Bf16`] or [`Isa::AmxBf16`], pairs of products are added in one instruction, which takes subnormal numbers for zero.
 
 pub mod attention;
@@ -61,12 +61,12 @@ pub mod rotary;
 mod team;
 mod weight;
 
-pub use compute::Compute;
+pub use compute::ActivationDtype;
 pub use gate::Gate;
 pub use isa::Isa;
 pub use layer::{Cached, add_rms_norm, attend, gated, is_flex, rms_norm, rotate};
 use linear::is_stored;
-pub use linear::{embedding, gated_linear, linear, linear_in, linear_three};
+pub use linear::{embedding, gated_linear, linear, linear_in, linear_qkv};
 pub use weight::Weight;
 
 /// Threads that a large product is shared among: those of the current rayon pool.

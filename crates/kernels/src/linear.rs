@@ -4,7 +4,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::extension::StoredWeightOps;
-use crate::{Compute, Gate, is_flex};
+use crate::{ActivationDtype, Gate, is_flex};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
@@ -17,7 +17,7 @@ use crate::{Compute, Gate, is_flex};
 ///
 /// If the last dimension of `x` is not `in`, or if the two lie on different devices.
 pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
-    linear_in(Compute::F32, x, weight)
+    linear_in(ActivationDtype::F32, x, weight)
 }
 
 /// [`linear`] with activations multiplied in a type of the caller's choice. Burn's own product, where that is taken,
@@ -26,7 +26,11 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
 /// # Panics
 ///
 /// As [`linear`].
-pub fn linear_in<const D: usize>(compute: Compute, x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
+pub fn linear_in<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: Tensor<2>,
+) -> Tensor<D> {
     check_width(&x, &weight);
     if is_here(&x, &[&weight]) {
         return Tensor::from_dispatch(Dispatch::stored_linear(
@@ -51,8 +55,8 @@ pub fn linear_in<const D: usize>(compute: Compute, x: Tensor<D>, weight: Tensor<
 /// # Panics
 ///
 /// As [`linear`].
-pub fn linear_three<const D: usize>(
-    compute: Compute,
+pub fn linear_qkv<const D: usize>(
+    compute: ActivationDtype,
     x: Tensor<D>,
     weights: [Tensor<2>; 3],
 ) -> [Tensor<D>; 3] {
@@ -74,7 +78,7 @@ pub fn linear_three<const D: usize>(
 /// As [`linear`]; if the weights differ in size; if a tensor is not on a device that [`is_flex`], if `x` is not in f32 or a weight not in bf16,
 /// f16 or f32.
 pub fn gated_linear<const D: usize>(
-    compute: Compute,
+    compute: ActivationDtype,
     x: Tensor<D>,
     gate: Tensor<2>,
     up: Tensor<2>,

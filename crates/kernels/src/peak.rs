@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::loops::for_each_isa;
 #[cfg(target_arch = "x86_64")]
 use crate::product;
-use crate::{Compute, Isa};
+use crate::{ActivationDtype, Isa};
 
 /// Multiply-adds between two looks at the clock.
 const ROUNDS: usize = 20_000;
@@ -13,10 +13,10 @@ const ROUNDS: usize = 20_000;
 /// Operations per second of multiply-adds on registers, on as many threads as products use: two operations each. Goes on for
 /// about `seconds`. None if a thread came to a wrong sum.
 ///
-/// For [`Compute::Bf16`] it is pairs of products of bf16 where the processor has an instruction for them, and else the same
-/// as for [`Compute::F32`]. Where it has tiles of them, both are counted in those, with three tiles for each of f32, as products
+/// For [`ActivationDtype::Bf16`] it is pairs of products of bf16 where the processor has an instruction for them, and else the same
+/// as for [`ActivationDtype::F32`]. Where it has tiles of them, both are counted in those, with three tiles for each of f32, as products
 /// with bf16 weights take them.
-pub fn flops(compute: Compute, seconds: f64) -> Option<f64> {
+pub fn flops(compute: ActivationDtype, seconds: f64) -> Option<f64> {
     let isa = Isa::detected();
     let began = Instant::now();
     let end = began + Duration::from_secs_f64(seconds);
@@ -38,11 +38,11 @@ pub fn flops(compute: Compute, seconds: f64) -> Option<f64> {
 }
 
 /// What [`flops`] counts.
-pub fn instructions(compute: Compute) -> &'static str {
+pub fn instructions(compute: ActivationDtype) -> &'static str {
     match (Isa::detected(), compute) {
-        (Isa::AmxBf16, Compute::Bf16) => "tiles of bf16, AMX",
-        (Isa::AmxBf16, Compute::F32) => "tiles of bf16, three for f32, AMX",
-        (Isa::Avx512Bf16, Compute::Bf16) => "pairs of bf16, AVX-512",
+        (Isa::AmxBf16, ActivationDtype::Bf16) => "tiles of bf16, AMX",
+        (Isa::AmxBf16, ActivationDtype::F32) => "tiles of bf16, three for f32, AMX",
+        (Isa::Avx512Bf16, ActivationDtype::Bf16) => "pairs of bf16, AVX-512",
         (Isa::Avx512 | Isa::Avx512Bf16, _) => "f32, AVX-512",
         (Isa::Avx2, _) => "f32, AVX2",
         (Isa::Portable, _) => "f32, no vector instructions of this crate",
@@ -108,12 +108,12 @@ fn mix_bytes(bytes: &[u8], sum: &mut u64) {
 }
 
 /// Some multiply-adds: how many operations, or nothing if they came to a wrong sum.
-fn rounds(isa: Isa, compute: Compute) -> Option<u64> {
+fn rounds(isa: Isa, compute: ActivationDtype) -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::AmxBf16 {
         let parts = match compute {
-            Compute::F32 => 3,
-            Compute::Bf16 => 1,
+            ActivationDtype::F32 => 3,
+            ActivationDtype::Bf16 => 1,
         };
         // SAFETY: `Isa::detected` found these instructions, and no product is under way here.
         return Some(unsafe { product::tile_rounds(ROUNDS) }? / parts);
@@ -121,7 +121,7 @@ fn rounds(isa: Isa, compute: Compute) -> Option<u64> {
     let (right, operations) = match (isa, compute) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Isa::detected` found these instructions.
-        (Isa::Avx512Bf16, Compute::Bf16) => unsafe { (x86::pairs(), 64 * x86::WIDE) },
+        (Isa::Avx512Bf16, ActivationDtype::Bf16) => unsafe { (x86::pairs(), 64 * x86::WIDE) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         (Isa::Avx512 | Isa::Avx512Bf16, _) => unsafe { (x86::avx512(), 32 * x86::WIDE) },
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn every_set_of_instructions_comes_to_the_right_sum() {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            for compute in [Compute::F32, Compute::Bf16] {
+            for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
                 let operations = rounds(isa, compute).unwrap();
                 assert!(operations >= (ROUNDS * 2 * LANES) as u64, "{isa:?}");
             }
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn rates_are_finite() {
-        for compute in [Compute::F32, Compute::Bf16] {
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
             for seconds in [0.0, 1e-3] {
                 let rate = flops(compute, seconds).unwrap();
                 assert!(rate.is_finite() && rate >= 0.0, "{rate}");

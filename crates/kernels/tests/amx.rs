@@ -9,9 +9,9 @@ use common::amx::{Amx, emulated, provide};
 use common::{Dtype, Stored, bits, reference, values};
 use half::bf16;
 use outsize_kernels::product::{Size, linear_into_with};
-use outsize_kernels::{Compute, Isa};
+use outsize_kernels::{ActivationDtype, Isa};
 
-fn product(isa: Isa, compute: Compute, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
+fn product(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
     let mut y = vec![f32::NAN; size.m * size.n];
     linear_into_with(isa, compute, x, stored.weight(), size, &mut y);
     y
@@ -31,7 +31,7 @@ fn tiles_are_what_multiplies() {
     };
     let x = values(size.m * size.k, 1);
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, 2));
-    for (compute, parts) in [(Compute::F32, 3), (Compute::Bf16, 1)] {
+    for (compute, parts) in [(ActivationDtype::F32, 3), (ActivationDtype::Bf16, 1)] {
         let before = emulated();
         product(Isa::AmxBf16, compute, &x, &stored, size);
         // Of sixteen rows of the weight, four steps and sixteen rows of activations each. (Other tests may run meanwhile.)
@@ -66,7 +66,7 @@ fn three_parts_err_like_multiply_adds() {
         let x = values(size.m * k, 3);
         let stored = Stored::new(Dtype::Bf16, &values(size.n * k, 4));
         let weight = stored.values();
-        let of = |isa, x: &[f32]| product(isa, Compute::F32, x, &stored, size);
+        let of = |isa, x: &[f32]| product(isa, ActivationDtype::F32, x, &stored, size);
         let fused = error(&of(Isa::Avx512, &x), &x, &weight, size);
         let tiles = error(&of(Isa::AmxBf16, &x), &x, &weight, size);
         // What two parts hold of an activation: its nearest bf16, and the nearest to the rest.
@@ -99,7 +99,7 @@ fn every_magnitude_keeps_its_bits() {
         for mantissa in [0, 1, 0x7f_ffff, 0x40_0001, 0x00_ff00, 0x2a_aaaa] {
             let x = [f32::from_bits(exponent << 23 | mantissa)];
             let size = Size { m: 1, n: 5, k: 1 };
-            let y = product(Isa::AmxBf16, Compute::F32, &x, &stored, size);
+            let y = product(Isa::AmxBf16, ActivationDtype::F32, &x, &stored, size);
             for (&y, &w) in y.iter().zip(&weight) {
                 let want = f64::from(x[0]) * f64::from(w);
                 let least = f64::from(f32::MIN_POSITIVE);
@@ -151,8 +151,8 @@ fn what_is_not_finite_is_as_with_multiply_adds() {
             weight[(index * 613 + seed as usize * 41) % (size.n * size.k)] = special;
         }
         let stored = Stored::new(Dtype::Bf16, &weight);
-        let tiles = product(Isa::AmxBf16, Compute::F32, &x, &stored, size);
-        let fused = product(Isa::Avx512, Compute::F32, &x, &stored, size);
+        let tiles = product(Isa::AmxBf16, ActivationDtype::F32, &x, &stored, size);
+        let fused = product(Isa::Avx512, ActivationDtype::F32, &x, &stored, size);
         let mut not_finite = 0;
         for (index, (tiles, fused)) in tiles.into_iter().zip(fused).enumerate() {
             not_finite += usize::from(!fused.is_finite());

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use common::{DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::attention::{
-    BLOCK, Heads, Held, Places, Rows, Sight, attend_into, attend_into_with,
+    AttentionMask, BLOCK, Heads, Held, RingLayout, Rows, attend_into, attend_into_with,
 };
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 struct Texts {
     heads: Heads,
-    sight: Sight,
+    sight: AttentionMask,
     /// `[batch, tokens, heads, width]`.
     queries: Vec<f32>,
     /// `[batch, columns, key_heads, width]`, rounded to the type that they are stored in.
@@ -36,7 +36,7 @@ enum Layout {
 }
 
 impl Texts {
-    fn new(heads: Heads, sight: Sight, dtype: Dtype, seed: u64) -> Self {
+    fn new(heads: Heads, sight: AttentionMask, dtype: Dtype, seed: u64) -> Self {
         let columns = sight.start + heads.tokens;
         let stored = |seed| {
             let count = heads.batch * columns * heads.key_heads * heads.width;
@@ -146,7 +146,7 @@ impl Texts {
         let stored: Vec<_> = parts
             .into_iter()
             .map(|(columns, capacity, origin, by_token)| {
-                let places = Places {
+                let places = RingLayout {
                     first: columns.start,
                     end: columns.end,
                     capacity,
@@ -186,7 +186,7 @@ impl Texts {
         }
     }
 
-    fn store(&self, of: &[f32], places: &Places, by_token: bool) -> Stored {
+    fn store(&self, of: &[f32], places: &RingLayout, by_token: bool) -> Stored {
         let Heads {
             batch,
             key_heads,
@@ -246,7 +246,7 @@ fn texts() -> impl Strategy<Value = Texts> {
             let padding = (0..batch)
                 .map(|text| seed as usize / (text + 1) % (start + tokens + 1) * (text % 2))
                 .collect();
-            let sight = Sight {
+            let sight = AttentionMask {
                 start,
                 window,
                 padding,
@@ -298,7 +298,7 @@ proptest! {
                     };
                     let alone = Texts {
                         heads: Heads { batch: 1, tokens: 1, ..texts.heads },
-                        sight: Sight { start: end - padding - 1, padding: vec![0], ..texts.sight },
+                        sight: AttentionMask { start: end - padding - 1, padding: vec![0], ..texts.sight },
                         queries: texts.queries[(text * tokens + token) * row..][..row].to_vec(),
                         keys: cut(&texts.keys),
                         values: cut(&texts.values),
@@ -328,7 +328,7 @@ fn threads_change_nothing() {
             key_heads,
             width,
         };
-        let sight = Sight {
+        let sight = AttentionMask {
             start,
             window: usize::MAX,
             padding: (0..batch).map(|text| text * 17).collect(),
@@ -360,7 +360,7 @@ fn widened_keys_and_values_give_the_same_bits() {
         key_heads: 2,
         width: 72,
     };
-    let sight = Sight {
+    let sight = AttentionMask {
         start: 2 * BLOCK,
         window: 300,
         padding: vec![0, 7],
@@ -388,7 +388,7 @@ fn a_nan_is_seen_by_later_tokens_alone() {
         key_heads: 1,
         width: 16,
     };
-    let sight = Sight {
+    let sight = AttentionMask {
         start: 20,
         window: usize::MAX,
         padding: vec![0],
@@ -418,7 +418,7 @@ fn no_tokens_give_nothing() {
         key_heads: 1,
         width: 4,
     };
-    let sight = Sight {
+    let sight = AttentionMask {
         start: 0,
         window: 1,
         padding: vec![0],
@@ -436,7 +436,7 @@ fn columns_that_are_not_held_are_refused() {
         key_heads: 1,
         width: 2,
     };
-    let sight = Sight {
+    let sight = AttentionMask {
         start: 2,
         window: usize::MAX,
         padding: vec![0],
@@ -450,7 +450,7 @@ fn columns_that_are_not_held_are_refused() {
     let held = Held {
         keys: rows,
         values: rows,
-        places: Places {
+        places: RingLayout {
             first: 1,
             end: 3,
             capacity: 3,

@@ -4,11 +4,11 @@ mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::product::{Product, Size, linear_each_into_with, linear_into_with};
-use outsize_kernels::{Compute, Isa, Weight};
+use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
 /// How a product is computed.
-type Way = (Isa, Compute);
+type Way = (Isa, ActivationDtype);
 
 /// What to test a way with: AMX takes bf16 only, all else is left to AVX-512.
 fn dtypes((isa, _): Way) -> &'static [Dtype] {
@@ -242,7 +242,7 @@ fn a_widened_weight_has_the_same_bits() {
     for (m, n, k) in [(1, 40, 517), (9, 40, 517)] {
         let x = values(m * k, 5);
         let isas = available().filter(|&isa| isa != Isa::AmxBf16);
-        for way in isas.map(|isa| (isa, Compute::F32)) {
+        for way in isas.map(|isa| (isa, ActivationDtype::F32)) {
             for dtype in [Dtype::Bf16, Dtype::F16] {
                 let stored = Stored::new(dtype, &values(n * k, 6));
                 let wide = stored.values();

@@ -4,13 +4,13 @@ mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, multiplied, reference, values};
 use outsize_kernels::product::{Size, linear_into, linear_into_with};
-use outsize_kernels::{Compute, Isa};
+use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
 /// Runs one product whose matrices begin `skip` elements into their buffers and are surrounded by NaN, so that
 /// whatever is read beyond them shows, and checks that nothing beyond `y` is written.
 fn surrounded(
-    (isa, compute): (Isa, Compute),
+    (isa, compute): (Isa, ActivationDtype),
     x: &[f32],
     stored: &Stored,
     dtype: Dtype,
@@ -152,7 +152,7 @@ fn infinities_and_nan_reach_their_outputs_alone() {
 fn empty_sides_give_empty_or_zero_results() {
     let weight = Stored::new(Dtype::Bf16, &[]);
     linear_into(
-        Compute::F32,
+        ActivationDtype::F32,
         &[],
         weight.weight(),
         Size { m: 0, n: 0, k: 5 },
@@ -160,7 +160,7 @@ fn empty_sides_give_empty_or_zero_results() {
     );
     let mut y = [f32::NAN; 6];
     linear_into(
-        Compute::F32,
+        ActivationDtype::F32,
         &[],
         weight.weight(),
         Size { m: 2, n: 3, k: 0 },
@@ -174,7 +174,7 @@ fn empty_sides_give_empty_or_zero_results() {
 fn a_weight_of_another_size_is_refused() {
     let weight = Stored::new(Dtype::Bf16, &[1.0; 5]);
     linear_into(
-        Compute::F32,
+        ActivationDtype::F32,
         &[1.0; 3],
         weight.weight(),
         Size { m: 1, n: 2, k: 3 },
@@ -187,7 +187,7 @@ fn a_weight_of_another_size_is_refused() {
 fn sizes_that_overflow_are_refused() {
     let weight = Stored::new(Dtype::Bf16, &[]);
     linear_into(
-        Compute::F32,
+        ActivationDtype::F32,
         &[],
         weight.weight(),
         Size {

@@ -5,7 +5,7 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    Compute, Gate, embedding, gated, gated_linear, linear, linear_in, linear_three,
+    ActivationDtype, Gate, embedding, gated, gated_linear, linear, linear_in, linear_qkv,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -51,12 +51,12 @@ fn linear_is_the_product_for_any_rank_and_dtype() {
 
 #[test]
 fn three_products_have_the_bits_of_each() {
-    for compute in [Compute::F32, Compute::Bf16] {
+    for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
         for rows in [1, 5, 20] {
             let x = tensor([rows, 2, 53], 4);
             let weights = [(19, DType::BF16), (7, DType::F16), (300, DType::BF16)]
                 .map(|(n, dtype)| tensor([n, 53], n as u64).cast(dtype));
-            let three = linear_three(compute, x.clone(), weights.clone());
+            let three = linear_qkv(compute, x.clone(), weights.clone());
             for (y, weight) in three.into_iter().zip(weights) {
                 let alone = linear_in(compute, x.clone(), weight);
                 assert_eq!(y.dims(), alone.dims());
@@ -70,7 +70,7 @@ fn three_products_have_the_bits_of_each() {
 fn three_products_of_other_dtypes_are_burn_s_own() {
     let x = tensor([3, 53], 1);
     let weights = [19, 7, 8].map(|n| tensor([n, 53], n as u64).cast(DType::F64));
-    let three = linear_three(Compute::F32, x.clone(), weights.clone());
+    let three = linear_qkv(ActivationDtype::F32, x.clone(), weights.clone());
     for (y, weight) in three.into_iter().zip(weights) {
         check(y, x.clone(), weight);
     }
@@ -78,7 +78,7 @@ fn three_products_of_other_dtypes_are_burn_s_own() {
 
 #[test]
 fn a_gated_product_has_the_bits_of_its_parts() {
-    for compute in [Compute::F32, Compute::Bf16] {
+    for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
         for rows in [1, 5, 20] {
             let x = tensor([rows, 2, 53], 4);
             let [gate, up] = [1, 2].map(|seed| tensor([37, 53], seed).cast(DType::BF16));
@@ -99,7 +99,13 @@ fn a_gated_product_has_the_bits_of_its_parts() {
 #[should_panic(expected = "gate: sides of other shapes")]
 fn sides_of_other_heights_are_refused() {
     let [gate, up] = [37, 38].map(|n| tensor([n, 53], 1).cast(DType::BF16));
-    gated_linear(Compute::F32, tensor([2, 53], 2), gate, up, Gate::Silu);
+    gated_linear(
+        ActivationDtype::F32,
+        tensor([2, 53], 2),
+        gate,
+        up,
+        Gate::Silu,
+    );
 }
 
 #[test]

@@ -20,11 +20,11 @@ const WEIGHT: usize = 16 << 20;
 
 /// Buffers for measuring main memory: one for each thread, far larger together than the processor's caches.
 #[derive(Debug)]
-pub struct Bandwidth {
+pub struct MemoryProbe {
     parts: Vec<Region>,
 }
 
-impl Bandwidth {
+impl MemoryProbe {
     /// Takes and touches about `bytes` of memory for `threads` threads.
     ///
     /// # Errors
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_bytes_there_are() {
-        let mut memory = Bandwidth::new(4 << 20, 2).unwrap();
+        let mut memory = MemoryProbe::new(4 << 20, 2).unwrap();
         for rate in [memory.read().unwrap(), memory.copy()] {
             assert!(rate.is_finite() && rate > 1e6, "{rate}");
         }
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn no_room_is_an_error() {
-        assert!(Bandwidth::new(usize::MAX / 4, 2).is_err());
+        assert!(MemoryProbe::new(usize::MAX / 4, 2).is_err());
         assert!(Region::new(usize::MAX / 4).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The budgets that are assumed where none is named.
 
-use crate::{GpuMemory, Known, Machine};
+use crate::{GpuMemory, Machine, Sourced};
 use outsize_plan::{Budget, Tier};
 
 /// Share of what is free that is taken when nobody says how much: other programs grow too.
@@ -10,7 +10,7 @@ pub const DETECTED_SHARE: f64 = 0.9;
 /// what is free. `held` bytes of main memory are taken already, by this process; as a budget counts the whole process,
 /// they come on top. GPUs that work in the host's memory, or of which nobody says how much they have, have no share of
 /// their own.
-pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Known<u64>)> {
+pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Sourced<u64>)> {
     let share = |bytes: u64| (bytes as f64 * DETECTED_SHARE) as u64;
     let mut shares = Vec::new();
     for gpu in &machine.gpus.found {
@@ -18,7 +18,7 @@ pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Known<u64>)> 
             let known = free.as_ref().unwrap_or(total);
             shares.push((
                 Tier::Gpu(gpu.number),
-                Known::new(
+                Sourced::new(
                     share(known.value),
                     format!("nine tenths of {}", known.source),
                 ),
@@ -28,14 +28,14 @@ pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Known<u64>)> 
     if let Some(ram) = &machine.ram {
         let bytes = share(ram.available.value).saturating_add(held);
         let source = format!("nine tenths of {}", ram.available.source);
-        shares.push((Tier::Cpu, Known::new(bytes, source)));
+        shares.push((Tier::Cpu, Sourced::new(bytes, source)));
     }
     shares
 }
 
 /// The budget for planning: `given` where it names a device, `detected` where it does not. A device with a budget of 0
 /// stays in it, so that it is not used.
-pub fn complete_budget(given: &Budget, detected: &[(Tier, Known<u64>)]) -> Budget {
+pub fn complete_budget(given: &Budget, detected: &[(Tier, Sourced<u64>)]) -> Budget {
     let mut budget = given.clone();
     for (tier, share) in detected {
         if budget.get(*tier).is_none() {
@@ -57,10 +57,10 @@ mod tests {
             source: String::new(),
             memory,
         };
-        let known = |value| Known::new(value, "a file");
+        let known = |value| Sourced::new(value, "a file");
         Machine {
             processors: Processors {
-                name: Known::new(String::new(), ""),
+                name: Sourced::new(String::new(), ""),
                 cores: None,
                 logical: None,
                 threads: known(2),

@@ -9,7 +9,7 @@ pub(crate) use check::check_figures;
 pub use choose::{Provenance, figures_for};
 pub use identity::Identity;
 
-use outsize_plan::{Figures, Link};
+use outsize_plan::{Bandwidth, HardwareProfile};
 use serde::{Deserialize, Serialize};
 
 /// The name of the file in the cache folder.
@@ -28,7 +28,7 @@ pub struct Calibration {
     /// The hardware that it was measured on.
     pub identity: Identity,
     /// What predictions are made of. Its disk is the one that was measured last.
-    pub figures: Figures,
+    pub figures: HardwareProfile,
     /// Each disk that was measured.
     pub disks: Vec<DiskFigures>,
     /// How each figure came about.
@@ -45,7 +45,7 @@ pub struct DiskFigures {
     /// When it was measured.
     pub date: String,
     /// What streaming gets beside products: what predictions are made of.
-    pub streamed: Link,
+    pub streamed: Bandwidth,
     /// What plain reads get with nothing beside them, in bytes per second.
     pub plain_bytes_per_second: f64,
     /// Whether the reads went past the page cache. If not, these may be figures of the memory.
@@ -117,7 +117,7 @@ pub(crate) mod tests {
                 memory_bytes: 24 << 30,
                 gpus: Vec::new(),
             },
-            figures: Figures::default(),
+            figures: HardwareProfile::default(),
             disks: Vec::new(),
             measurements: vec![Measurement {
                 name: "memory read".to_string(),
@@ -136,7 +136,7 @@ pub(crate) mod tests {
             device: device.to_string(),
             file_system: "ext4".to_string(),
             date: "2026-03-01T17:05:00Z".to_string(),
-            streamed: Link {
+            streamed: Bandwidth {
                 bytes_per_second,
                 latency_seconds: 1e-4,
             },

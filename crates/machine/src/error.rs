@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// A file with figures that was named is of no use.
     #[error("{path} holds no figures of a machine: {reason}", path = .path.display())]
-    Figures {
+    HardwareProfile {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.

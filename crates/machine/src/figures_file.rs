@@ -4,7 +4,7 @@ use crate::calibration::check_figures;
 use crate::small_file::read_small;
 use crate::system::shown;
 use crate::{CALIBRATION_FILE, Error};
-use outsize_plan::Figures;
+use outsize_plan::HardwareProfile;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -14,16 +14,16 @@ const LARGEST: u64 = 64 << 20;
 /// A file with figures in it, such as a calibration or a plan.
 #[derive(Deserialize)]
 struct Around {
-    figures: Figures,
+    figures: HardwareProfile,
 }
 
 /// Reads the figures in a JSON file: these alone, or an object of which they are the field `figures`, such as a calibration
 /// or what `outsize plan --json` prints.
 ///
 /// # Errors
-/// [`Error::Figures`] for a file that cannot be read, holds no figures, or says what no machine does.
-pub fn read_figures(path: &Path) -> Result<Figures, Error> {
-    let wrong = |reason: String| Error::Figures {
+/// [`Error::HardwareProfile`] for a file that cannot be read, holds no figures, or says what no machine does.
+pub fn read_figures(path: &Path) -> Result<HardwareProfile, Error> {
+    let wrong = |reason: String| Error::HardwareProfile {
         path: path.to_owned(),
         reason,
     };
@@ -53,7 +53,7 @@ mod tests {
     fn figures_are_read_alone_or_within_something() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("figures.json");
-        let mut figures = Figures::default();
+        let mut figures = HardwareProfile::default();
         figures.disk.bytes_per_second = 7e9;
         figures.gpus.insert(3, outsize_plan::Gpu::default());
         std::fs::write(&path, serde_json::to_vec(&figures).unwrap()).unwrap();
@@ -67,7 +67,7 @@ mod tests {
     fn what_are_no_figures_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("figures.json");
-        let mut figures = Figures::default();
+        let mut figures = HardwareProfile::default();
         figures.cpu.product_flops = -1.0;
         let negative = serde_json::to_string(&figures).unwrap();
         for (text, part) in [

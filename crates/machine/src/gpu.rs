@@ -5,7 +5,7 @@ mod drm;
 mod nvml;
 mod visible;
 
-use crate::Known;
+use crate::Sourced;
 use crate::system::System;
 use serde::Serialize;
 
@@ -38,9 +38,9 @@ pub enum GpuMemory {
     /// Its own. In bytes.
     Own {
         /// All of it.
-        total: Known<u64>,
+        total: Sourced<u64>,
         /// What nobody uses; nothing where the system does not say.
-        free: Option<Known<u64>>,
+        free: Option<Sourced<u64>>,
     },
     /// The host's, which is counted there and not twice.
     Unified {
@@ -147,8 +147,8 @@ mod tests {
                 source: "NVML".to_string(),
                 uuid: "GPU-1".to_string(),
                 memory: GpuMemory::Own {
-                    total: Known::new(150_000_000_000, "NVML"),
-                    free: Some(Known::new(140_000_000_000, "NVML")),
+                    total: Sourced::new(150_000_000_000, "NVML"),
+                    free: Some(Sourced::new(140_000_000_000, "NVML")),
                 },
             }],
             notes: vec!["a note".to_string()],

@@ -1,6 +1,6 @@
 //! What this machine has and how fast it is: memory, cgroups, processors, GPUs, disks, measured bandwidths.
 //!
-//! [`Machine::detect`] looks at all of it without ever failing; each figure is a [`Known`], which says what file,
+//! [`Machine::detect`] looks at all of it without ever failing; each figure is a [`Sourced`], which says what file,
 //! library or call it came from. Memory and processors are known on Linux; elsewhere `ram` is `None`, and the caller asks
 //! for a budget instead. GPUs are found by NVIDIA's library, which is loaded when there is one, and by what Linux writes
 //! in `/sys`.
@@ -31,7 +31,7 @@ mod system;
 mod usage;
 mod volume;
 
-pub use bandwidth::{Bandwidth, FreshMemory, FreshRates};
+pub use bandwidth::{FreshMemory, FreshRates, MemoryProbe};
 pub use budget::{DETECTED_SHARE, complete_budget, detected_budget};
 pub use cached::forget_cached;
 pub use calibration::{
@@ -44,7 +44,7 @@ pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed, read_latency};
 pub use error::Error;
 pub use figures_file::read_figures;
 pub use gpu::{GpuInfo, GpuMemory, Gpus};
-pub use known::Known;
+pub use known::Sourced;
 pub use load::load_average;
 pub use memory::{Memory, Ram, available, current_rss, memory, peak_rss};
 pub use processor::Processors;

@@ -1,17 +1,17 @@
-use crate::Known;
+use crate::Sourced;
 use crate::system::System;
 
 /// How many threads, on average over the last minute, wanted to run on this machine; nothing where the system does not
 /// say.
-pub fn load_average() -> Option<Known<f64>> {
+pub fn load_average() -> Option<Sourced<f64>> {
     load(&System::here())
 }
 
-fn load(system: &System) -> Option<Known<f64>> {
+fn load(system: &System) -> Option<Sourced<f64>> {
     let file = "/proc/loadavg";
     let text = system.read(file)?;
     let load: f64 = text.split_ascii_whitespace().next()?.parse().ok()?;
-    (load.is_finite() && load >= 0.0).then(|| Known::new(load, file))
+    (load.is_finite() && load >= 0.0).then(|| Sourced::new(load, file))
 }
 
 #[cfg(test)]

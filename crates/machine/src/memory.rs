@@ -1,6 +1,6 @@
 use crate::cgroup::cgroup_of;
 use crate::system::System;
-use crate::{Cgroup, Known, cgroup, proc};
+use crate::{Cgroup, Sourced, cgroup, proc};
 use serde::Serialize;
 
 /// The machine's main memory, in bytes.
@@ -16,11 +16,11 @@ pub struct Memory {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ram {
     /// What the machine has.
-    pub total: Known<u64>,
+    pub total: Sourced<u64>,
     /// What this process can take more: the least of what the machine has left and what the cgroups leave.
-    pub available: Known<u64>,
+    pub available: Sourced<u64>,
     /// What the machine has left, whatever this process may take of it.
-    pub system_available: Known<u64>,
+    pub system_available: Sourced<u64>,
     /// The cgroup that leaves the least, if any has a limit.
     pub cgroup: Option<Cgroup>,
 }
@@ -30,14 +30,14 @@ pub(crate) fn ram(system: &System) -> Option<Ram> {
     let text = system.read("/proc/meminfo")?;
     let known = |key: &str| {
         let bytes = proc::kilobytes(&text, key)?;
-        Some(Known::new(bytes, format!("/proc/meminfo {key}")))
+        Some(Sourced::new(bytes, format!("/proc/meminfo {key}")))
     };
     // Before Linux 3.14 there was no estimate.
     let system_available = known("MemAvailable").or_else(|| known("MemFree"))?;
     let cgroup = cgroup_of(system);
     let bound = cgroup
         .as_ref()
-        .map(|group| Known::new(group.available(), group.file.display().to_string()));
+        .map(|group| Sourced::new(group.available(), group.file.display().to_string()));
     let available = match bound {
         Some(bound) if bound.value < system_available.value => bound,
         _ => system_available.clone(),

@@ -2,7 +2,7 @@
 
 use crate::proc::{Controller, Generation, memberships_of, mounts_of};
 use crate::system::{System, shown};
-use crate::{Known, cgroup};
+use crate::{Sourced, cgroup};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ const LARGEST_CACHE: u64 = 16 << 30;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Processors {
     /// What they call themselves; the architecture if the system does not say.
-    pub name: Known<String>,
+    pub name: Sourced<String>,
     /// Physical cores of the machine, where the system tells them from threads.
-    pub cores: Option<Known<u64>>,
+    pub cores: Option<Sourced<u64>>,
     /// Threads that the machine can run at once.
-    pub logical: Option<Known<u64>>,
+    pub logical: Option<Sourced<u64>>,
     /// Threads that this process may run at once: the least of what the machine has, of what the process is bound to
     /// and of what its cgroups allow.
-    pub threads: Known<u64>,
+    pub threads: Sourced<u64>,
     /// The largest cache of one processor, in bytes.
-    pub cache: Option<Known<u64>>,
+    pub cache: Option<Sourced<u64>>,
     /// When the system gives out large pages without being told where they are: `always`, `madvise` (where a
     /// program asks, as this one does) or `never`.
-    pub large_pages: Option<Known<String>>,
+    pub large_pages: Option<Sourced<String>>,
 }
 
 /// What a cgroup allows of the processors.
@@ -41,11 +41,11 @@ struct Quota {
 pub(crate) fn processors(system: &System, parallelism: u64) -> Processors {
     let info = system.read("/proc/cpuinfo").unwrap_or_default();
     let status = system.read("/proc/self/status").unwrap_or_default();
-    let logical = logical(&info).map(|count| Known::new(count, "/proc/cpuinfo"));
+    let logical = logical(&info).map(|count| Sourced::new(count, "/proc/cpuinfo"));
     let large = "/sys/kernel/mm/transparent_hugepage/enabled";
     Processors {
         name: name(system, &info),
-        cores: cores(&info).map(|count| Known::new(count, "/proc/cpuinfo core id")),
+        cores: cores(&info).map(|count| Sourced::new(count, "/proc/cpuinfo core id")),
         threads: threads(
             logical.as_ref(),
             affinity(&status),
@@ -57,7 +57,7 @@ pub(crate) fn processors(system: &System, parallelism: u64) -> Processors {
         large_pages: system
             .read(large)
             .and_then(|text| chosen(&text))
-            .map(|choice| Known::new(choice, large)),
+            .map(|choice| Sourced::new(choice, large)),
     }
 }
 
@@ -71,19 +71,19 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     (name.trim() == key).then(|| value.trim())
 }
 
-fn name(system: &System, info: &str) -> Known<String> {
+fn name(system: &System, info: &str) -> Sourced<String> {
     // x86; s390 and POWER; older ARM kernels. ARM's own boards say it in the device tree alone.
     for key in ["model name", "cpu model", "cpu", "Model", "Hardware"] {
         let name = field(info, key).map(shown).filter(|name| !name.is_empty());
         if let Some(name) = name {
-            return Known::new(name, format!("/proc/cpuinfo {key}"));
+            return Sourced::new(name, format!("/proc/cpuinfo {key}"));
         }
     }
     let tree = "/proc/device-tree/model";
     let board = system.read(tree).map(|text| shown(&text));
     match board.filter(|name| !name.is_empty()) {
-        Some(name) => Known::new(name, tree),
-        None => Known::new(
+        Some(name) => Sourced::new(name, tree),
+        None => Sourced::new(
             std::env::consts::ARCH.to_string(),
             "what this program was built for",
         ),
@@ -161,13 +161,13 @@ fn share(text: &str) -> Option<f64> {
 }
 
 fn threads(
-    logical: Option<&Known<u64>>,
+    logical: Option<&Sourced<u64>>,
     affinity: Option<u64>,
     quota: Option<Quota>,
     parallelism: u64,
-) -> Known<u64> {
-    let mut least = Known::new(parallelism.max(1), "what the system grants this process");
-    let mut bound = |known: Known<u64>| {
+) -> Sourced<u64> {
+    let mut least = Sourced::new(parallelism.max(1), "what the system grants this process");
+    let mut bound = |known: Sourced<u64>| {
         // The standard library knows most of these too, but not by name.
         if known.value <= least.value {
             least = known;
@@ -177,20 +177,20 @@ fn threads(
         bound(logical.clone());
     }
     if let Some(count) = affinity {
-        bound(Known::new(count, "/proc/self/status Cpus_allowed_list"));
+        bound(Sourced::new(count, "/proc/self/status Cpus_allowed_list"));
     }
     if let Some(quota) = quota {
         // A part of a processor runs a thread, more slowly.
         let whole = (quota.processors.floor() as u64).max(1);
         if logical.is_none_or(|logical| whole < logical.value) {
-            bound(Known::new(whole, quota.file));
+            bound(Sourced::new(whole, quota.file));
         }
     }
     least
 }
 
 /// The largest data cache of the first processor.
-fn cache(system: &System) -> Option<Known<u64>> {
+fn cache(system: &System) -> Option<Sourced<u64>> {
     let folder = "/sys/devices/system/cpu/cpu0/cache";
     system
         .names(folder)
@@ -208,7 +208,7 @@ fn cache(system: &System) -> Option<Known<u64>> {
                 },
             };
             let bytes = number.parse::<u64>().ok()?.checked_mul(unit)?;
-            (bytes <= LARGEST_CACHE).then(|| Known::new(bytes, file))
+            (bytes <= LARGEST_CACHE).then(|| Sourced::new(bytes, file))
         })
         .max_by_key(|known| known.value)
 }

@@ -1,6 +1,6 @@
 //! Where files would be written: the file system, its disk and its room.
 
-use crate::Known;
+use crate::Sourced;
 use crate::proc::unescape;
 use crate::system::{System, shown};
 use serde::Serialize;
@@ -14,11 +14,11 @@ pub struct Volume {
     /// The nearest folder that exists, of which all of this is told.
     pub folder: PathBuf,
     /// Room for files of this user's, in bytes; nothing where the system does not say.
-    pub free: Option<Known<u64>>,
+    pub free: Option<Sourced<u64>>,
     /// Its size in bytes.
-    pub total: Option<Known<u64>>,
+    pub total: Option<Sourced<u64>>,
     /// Where it is mounted, what it is and what it is on.
-    pub mount: Option<Known<MountInfo>>,
+    pub mount: Option<Sourced<MountInfo>>,
 }
 
 /// A mounted file system.
@@ -58,12 +58,12 @@ pub(crate) fn volume_of(system: &System, path: &Path) -> Volume {
     let mount = system
         .read("/proc/self/mountinfo")
         .and_then(|text| mount(&text, &folder))
-        .map(|mount| Known::new(mount, "/proc/self/mountinfo"));
+        .map(|mount| Sourced::new(mount, "/proc/self/mountinfo"));
     Volume {
         path: path.to_path_buf(),
         folder,
-        free: space.map(|(free, _)| Known::new(free, "statvfs")),
-        total: space.map(|(_, total)| Known::new(total, "statvfs")),
+        free: space.map(|(free, _)| Sourced::new(free, "statvfs")),
+        total: space.map(|(_, total)| Sourced::new(total, "statvfs")),
         mount,
     }
 }

@@ -27,9 +27,9 @@ use std::time::Instant;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
-use outsize_kernels::attention::{Places, Sight};
+use outsize_kernels::attention::{AttentionMask, RingLayout};
 use outsize_kernels::{
-    Cached, Compute, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_three,
+    ActivationDtype, Cached, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_qkv,
     rms_norm, rotate,
 };
 use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
@@ -215,14 +215,14 @@ impl<'a> Case<'a> {
                         let held = Cached {
                             keys: keys.clone(),
                             values: values.clone(),
-                            places: Places {
+                            places: RingLayout {
                                 first: 0,
                                 end: self.context,
                                 capacity: self.context,
                                 origin: 0,
                             },
                         };
-                        let sight = Sight {
+                        let sight = AttentionMask {
                             start: self.context - tokens,
                             window: usize::MAX,
                             padding: vec![0; self.batch],
@@ -276,12 +276,18 @@ impl<'a> Case<'a> {
         let (layers, head) = self.matrices.as_chunks::<7>();
         for [q, k, v, o, gate, up, down] in layers {
             let three = [q, k, v].map(Tensor::clone);
-            black_box(linear_three(Compute::F32, hidden.clone(), three));
+            black_box(linear_qkv(ActivationDtype::F32, hidden.clone(), three));
             black_box(linear(hidden.clone(), o.clone()));
             let (gate, up) = (gate.clone(), up.clone());
             // The gate itself is counted with the others: it is next to nothing here.
             let kind = Gate::Relu;
-            black_box(gated_linear(Compute::F32, hidden.clone(), gate, up, kind));
+            black_box(gated_linear(
+                ActivationDtype::F32,
+                hidden.clone(),
+                gate,
+                up,
+                kind,
+            ));
             black_box(linear(inner.clone(), down.clone()));
         }
         for head in head {

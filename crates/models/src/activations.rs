@@ -3,7 +3,7 @@
 use outsize_kernels::attention::Heads;
 
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
-use crate::{CacheOptions, Compute, Logits, ModelConfig, WhenFull};
+use crate::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 
 /// Bytes of one f32.
 const VALUE_BYTES: u64 = 4;
@@ -23,8 +23,8 @@ impl ModelConfig {
     }
 
     /// What products take besides, in bytes, for passes of `tokens` new tokens of each of `batch` texts: the activations of the widest one as
-    /// [`Compute`] and this processor want them.
-    pub fn packed_bytes(&self, compute: Compute, tokens: usize, batch: usize) -> u64 {
+    /// [`ActivationDtype`] and this processor want them.
+    pub fn packed_bytes(&self, compute: ActivationDtype, tokens: usize, batch: usize) -> u64 {
         let rows = tokens.min(MAX_CONTEXT) as u64 * batch.min(MAX_BATCH) as u64;
         let widest = self
             .hidden_size

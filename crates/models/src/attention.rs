@@ -4,7 +4,7 @@ mod composed;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use outsize_kernels::attention::Sight;
+use outsize_kernels::attention::AttentionMask;
 use outsize_kernels::is_flex;
 
 use crate::kv_cache::{Part, Seen};
@@ -31,7 +31,7 @@ pub struct Attention {
 
 /// Where the tokens of a pass stand, which decides what they see.
 #[derive(Debug)]
-pub(crate) struct Standing<'a> {
+pub(crate) struct QueryPositions<'a> {
     /// The column of the first.
     pub start: usize,
     /// Of each text, how many columns at the start have no token.
@@ -63,7 +63,7 @@ impl Attention {
         &self,
         x: Tensor<3>,
         rotation: &Rotation,
-        standing: &Standing<'_>,
+        standing: &QueryPositions<'_>,
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
@@ -83,11 +83,11 @@ impl Attention {
     }
 
     /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
-    fn attend(&self, queries: Tensor<4>, seen: &Seen, standing: &Standing<'_>) -> Tensor<3> {
+    fn attend(&self, queries: Tensor<4>, seen: &Seen, standing: &QueryPositions<'_>) -> Tensor<3> {
         match seen.parts.as_slice() {
             [older @ .., newest] if older.len() < 2 && is_flex(&queries.device()) => {
                 let [batch, tokens, heads, width] = queries.dims();
-                let sight = Sight {
+                let sight = AttentionMask {
                     start: standing.start,
                     window: seen.window,
                     padding: standing.padding.to_vec(),

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::linear::{matrix, product};
 use outsize_core::Streamed;
-use outsize_kernels::Compute;
+use outsize_kernels::ActivationDtype;
 
 /// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16 or f32.
 #[derive(Module, Debug)]
@@ -13,7 +13,7 @@ pub struct Embedding {
     /// `[vocabulary, hidden]`.
     pub weight: Param<Tensor<2>>,
     #[module(skip)]
-    pub(crate) compute: Compute,
+    pub(crate) compute: ActivationDtype,
 }
 
 impl Embedding {
@@ -21,7 +21,7 @@ impl Embedding {
     pub fn new(vocabulary: usize, hidden: usize, device: &Device) -> Self {
         Self {
             weight: matrix([vocabulary, hidden], device),
-            compute: Compute::F32,
+            compute: ActivationDtype::F32,
         }
     }
 

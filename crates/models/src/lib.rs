@@ -51,7 +51,7 @@ pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use linear::Linear;
 pub use llama::{LlamaDecoderLayer, LlamaForCausalLm, LlamaModel, Logits};
 pub use mlp::Mlp;
-pub use outsize_kernels::Compute;
+pub use outsize_kernels::ActivationDtype;
 pub use random::RandomWeights;
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, Rotation};

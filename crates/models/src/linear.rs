@@ -3,7 +3,7 @@
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
-use outsize_kernels::{Compute, Gate, gated_linear, is_flex, linear_in, linear_three};
+use outsize_kernels::{ActivationDtype, Gate, gated_linear, is_flex, linear_in, linear_qkv};
 
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
@@ -16,7 +16,7 @@ pub struct Linear {
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
-    pub(crate) compute: Compute,
+    pub(crate) compute: ActivationDtype,
 }
 
 impl Linear {
@@ -26,7 +26,7 @@ impl Linear {
         Self {
             weight: matrix([outputs, inputs], device),
             bias: bias.then(|| zeros(outputs, device)),
-            compute: Compute::F32,
+            compute: ActivationDtype::F32,
         }
     }
 
@@ -51,7 +51,7 @@ pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tens
         return layers.map(|layer| layer.forward(x.clone()));
     }
     let weights = layers.map(|layer| layer.weight.val());
-    let [a, b, c] = linear_three(first.compute, x, weights);
+    let [a, b, c] = linear_qkv(first.compute, x, weights);
     [(first, a), (second, b), (third, c)].map(|(layer, y)| layer.biased(y))
 }
 
@@ -83,7 +83,7 @@ fn is_whole(weight: &Param<Tensor<2>>) -> bool {
 /// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
 /// each output depends on its own row of the weight alone.
 pub(crate) fn product<const D: usize>(
-    compute: Compute,
+    compute: ActivationDtype,
     x: Tensor<D>,
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {

@@ -2,9 +2,9 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use outsize_kernels::Compute;
+use outsize_kernels::ActivationDtype;
 
-use crate::attention::Standing;
+use crate::attention::QueryPositions;
 use crate::{
     Attention, Batch, Embedding, Error, KvCache, Linear, Mlp, ModelConfig, RmsNorm, Rope, Rotation,
 };
@@ -92,9 +92,9 @@ impl LlamaForCausalLm {
         }
     }
 
-    /// The same model, its linear layers multiplying activations in another type. [`Compute::F32`] unless said; attention, norms
+    /// The same model, its linear layers multiplying activations in another type. [`ActivationDtype::F32`] unless said; attention, norms
     /// and sums are f32 in any case.
-    pub fn compute_in(mut self, compute: Compute) -> Self {
+    pub fn compute_in(mut self, compute: ActivationDtype) -> Self {
         self.model.embed_tokens.compute = compute;
         for layer in &mut self.model.layers {
             let (attention, mlp) = (&mut layer.self_attn, &mut layer.mlp);
@@ -162,7 +162,7 @@ impl LlamaForCausalLm {
         let mut x = x.reshape([batch.rows(), tokens, hidden]);
         let length = cache.length_after(tokens);
         let rotation = self.rope.at(start, tokens, length, &padding, &x.device());
-        let standing = Standing {
+        let standing = QueryPositions {
             start,
             padding: &padding,
         };
@@ -216,7 +216,7 @@ impl LlamaDecoderLayer {
         x: Tensor<3>,
         pending: Option<Tensor<3>>,
         rotation: &Rotation,
-        standing: &Standing<'_>,
+        standing: &QueryPositions<'_>,
         cache: &mut KvCache,
         index: usize,
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {

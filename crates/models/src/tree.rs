@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outsize_plan::{Access, Block, Dtype, Tensor, TensorKind, Tree, Work};
+use outsize_plan::{Access, Block, BlockCost, Dtype, Tensor, TensorKind, Tree};
 
 use crate::kv_cache::window_and_capacity;
 use crate::{BlockSpec, CacheOptions, KvCache, ModelConfig, TensorSpec, WeightDtype, WeightKind};
@@ -28,7 +28,7 @@ impl ModelConfig {
                 .into_iter()
                 .map(|tensor| described(tensor, dtype))
                 .collect(),
-            work: Work::default(),
+            work: BlockCost::default(),
         });
         Tree {
             blocks: blocks.collect(),
@@ -51,9 +51,9 @@ impl ModelConfig {
             let values = products
                 .map(|tensor| tensor.shape.iter().product::<u64>())
                 .fold(0, u64::saturating_add);
-            block.work = Work {
+            block.work = BlockCost {
                 flops_per_token: Some(values.saturating_mul(2)),
-                ..Work::default()
+                ..BlockCost::default()
             };
             if let Some(&layer) = layers.get(&block.name) {
                 let (window, _) = window_and_capacity(self.window(layer), cache);
@@ -161,7 +161,7 @@ mod tests {
             ] {
                 let mut tree = config.tree();
                 config.add_work(&mut tree, &cache);
-                let sum = |of: fn(&Work) -> u64| -> u64 {
+                let sum = |of: fn(&BlockCost) -> u64| -> u64 {
                     tree.blocks.iter().map(|block| of(&block.work)).sum()
                 };
                 assert_eq!(

@@ -5,8 +5,8 @@ mod common;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::{
-    Batch, CacheOptions, Compute, Error, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig,
-    WhenFull,
+    ActivationDtype, Batch, CacheOptions, Error, KvCache, KvDtype, LlamaForCausalLm, Logits,
+    ModelConfig, WhenFull,
 };
 
 const FIXTURES: [&str; 21] = [
@@ -167,7 +167,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
     for name in FIXTURES {
         let (config, model) = common::load(name);
         let expected = expected(name);
-        let model = model.compute_in(Compute::Bf16);
+        let model = model.compute_in(ActivationDtype::Bf16);
         let run = |ids: &[u32], cache: &mut KvCache| {
             values(model.forward(ids, cache, Logits::All).unwrap())
         };

@@ -8,7 +8,7 @@
 
 use outsize::core::FloatType;
 use outsize::generate::read_config;
-use outsize::models::{Batch, CacheOptions, Compute, KvCache, LlamaForCausalLm, Logits};
+use outsize::models::{ActivationDtype, Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits};
 use outsize::{Budget, Dispatched, Options, load_checkpoint_and_dispatch};
 use std::error::Error;
 use std::path::Path;
@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     };
     let compute = match compute.as_str() {
-        "f32" => Compute::F32,
-        "bf16" => Compute::Bf16,
+        "f32" => ActivationDtype::F32,
+        "bf16" => ActivationDtype::Bf16,
         other => return Err(format!("{other}: activations are multiplied in f32 or bf16").into()),
     };
     let (prompts, batches) = (numbers(prompts)?, numbers(batches)?);

@@ -2,19 +2,19 @@
 //!
 //! It is chosen from a family that does not depend on the budget, so that a larger budget only adds to it: each GPU computes
 //! one run of blocks that follow one another, with all of their weights, and what comes after (or before) these runs
-//! lies in main memory and on disk, tensor by tensor ([`Order`]); it is computed there or streamed to one of
+//! lies in main memory and on disk, tensor by tensor ([`ResidencyOrder`]); it is computed there or streamed to one of
 //! the GPUs. The runs are found by [`runs`], for each number of blocks that they can cover; what remains is
 //! then tried in the order of what it takes at least, until nothing better can come.
 
 mod lack;
 mod runs;
 
-use self::lack::Lack;
+use self::lack::InsufficientMemory;
 use self::runs::{Item, Runs, Speeds};
 use crate::cost::seconds;
-use crate::placement::{CpuRoom, Placement, Scene, Score, Streaming};
+use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
 use crate::prediction::Placed;
-use crate::steps::{Demand, Fit, Order, Reads, Room};
+use crate::steps::{Capacity, DiskTraffic, MemoryDemand, ResidencyOrder, StreamingSet};
 use crate::{Error, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -26,13 +26,13 @@ const COMPARISONS: usize = 1 << 16;
 ///
 /// # Errors
 /// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
-pub(crate) fn choose(scene: &Scene<'_>) -> Result<Placement, Error> {
+pub(crate) fn choose(scene: &PlanContext<'_>) -> Result<Placement, Error> {
     let groups = &scene.groups;
     if scene.rooms.gpus.is_empty() {
-        let together = Order::together(groups);
-        let better = |order: &Order| is_better(scene, order, &together);
-        let order = Some(Order::spread(groups)).filter(better);
-        let order = order.or_else(|| Some(Order::sequential(groups)).filter(better));
+        let together = ResidencyOrder::together(groups);
+        let better = |order: &ResidencyOrder| is_better(scene, order, &together);
+        let order = Some(ResidencyOrder::spread(groups)).filter(better);
+        let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
         let order = order.unwrap_or(together);
         let rest = Rest {
             scene,
@@ -51,13 +51,16 @@ pub(crate) fn choose(scene: &Scene<'_>) -> Result<Placement, Error> {
         let none = vec![None; scene.tree.blocks.len()];
         return Ok(scene.placement(tiers, &none, &fit, Streaming::None));
     }
-    let orders = [Order::spread(groups), Order::together(groups)];
+    let orders = [
+        ResidencyOrder::spread(groups),
+        ResidencyOrder::together(groups),
+    ];
     Search::new(scene, &orders).run()
 }
 
 /// Whether filling memory in an order is never predicted slower than in another, whatever the budget: the choice must not depend
 /// on the budget, or a larger one could stream more.
-fn is_better(scene: &Scene<'_>, order: &Order, than: &Order) -> bool {
+fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOrder) -> bool {
     if order == than {
         return true;
     }
@@ -79,8 +82,8 @@ fn is_better(scene: &Scene<'_>, order: &Order, than: &Order) -> bool {
 
 /// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing fits.
 fn seconds_in<'a>(
-    scene: &'a Scene<'_>,
-    order: &'a Order,
+    scene: &'a PlanContext<'_>,
+    order: &'a ResidencyOrder,
     memories: &'a [u64],
 ) -> impl Iterator<Item = Option<f64>> + 'a {
     let min_ring = scene.options.min_ring;
@@ -89,7 +92,7 @@ fn seconds_in<'a>(
 }
 
 /// Blocks that compute on the CPU and read so much.
-fn on_cpu(reads: Vec<Reads>) -> Vec<Placed> {
+fn on_cpu(reads: Vec<DiskTraffic>) -> Vec<Placed> {
     let placed = reads.into_iter().map(|reads| Placed {
         decode_on: Tier::Cpu,
         prefill_on: Tier::Cpu,
@@ -101,44 +104,48 @@ fn on_cpu(reads: Vec<Reads>) -> Vec<Placed> {
 
 /// What is on no GPU.
 struct Rest<'a> {
-    scene: &'a Scene<'a>,
+    scene: &'a PlanContext<'a>,
     /// For each group whether it is one of these.
     inside: Vec<bool>,
 }
 
 impl Rest<'_> {
     /// What stays in main memory beside so much of the KV cache.
-    fn fit(&self, order: &Order, kv_cache: u64) -> Result<Fit, Lack> {
-        let Scene {
+    fn fit(
+        &self,
+        order: &ResidencyOrder,
+        kv_cache: u64,
+    ) -> Result<StreamingSet, InsufficientMemory> {
+        let PlanContext {
             groups,
             options,
             rooms,
             ..
         } = self.scene;
-        let lack = |demand| Lack { demand, kv_cache };
+        let lack = |demand| InsufficientMemory { demand, kv_cache };
         let needs = options.needs.sum().saturating_add(kv_cache);
         let memory = match rooms.cpu {
-            CpuRoom::Unbounded => None,
-            CpuRoom::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
-            CpuRoom::Unused => Some(0),
+            CpuCapacity::Unbounded => None,
+            CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
+            CpuCapacity::Unused => Some(0),
         };
-        let room = Room {
+        let room = Capacity {
             memory,
             disk: rooms.disk,
             min_ring: options.min_ring,
         };
         let fit = order.fit(groups, &room, |at| self.inside[at]);
         match (rooms.cpu, fit) {
-            (CpuRoom::Bytes(bytes), Ok(_)) if needs > bytes => {
+            (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
                 // Nothing is left: ask for what would do.
-                let none = Room {
+                let none = Capacity {
                     memory: Some(0),
                     ..room
                 };
                 let demand = order.fit(groups, &none, |at| self.inside[at]);
                 Err(lack(demand.err().unwrap_or_default()))
             }
-            (CpuRoom::Unused, _) if kv_cache > 0 => Err(lack(Demand::default())),
+            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(lack(MemoryDemand::default())),
             (_, fit) => fit.map_err(lack),
         }
     }
@@ -146,8 +153,8 @@ impl Rest<'_> {
 
 /// The search over runs and remainders.
 struct Search<'a> {
-    scene: &'a Scene<'a>,
-    orders: &'a [Order; 2],
+    scene: &'a PlanContext<'a>,
+    orders: &'a [ResidencyOrder; 2],
     items: Vec<Item>,
     /// For each group, its item.
     item_of: Vec<usize>,
@@ -162,7 +169,7 @@ struct Search<'a> {
 }
 
 /// What fits in each order.
-type Fits = Vec<Result<Rc<Fit>, Lack>>;
+type Fits = Vec<Result<Rc<StreamingSet>, InsufficientMemory>>;
 
 /// How blocks are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -184,7 +191,7 @@ struct Layout {
 }
 
 impl<'a> Search<'a> {
-    fn new(scene: &'a Scene<'a>, orders: &'a [Order; 2]) -> Self {
+    fn new(scene: &'a PlanContext<'a>, orders: &'a [ResidencyOrder; 2]) -> Self {
         let (items, item_of) = runs::items(scene);
         let mut stored = vec![0.0; items.len()];
         let mut saving = 0.0f64;
@@ -222,8 +229,8 @@ impl<'a> Search<'a> {
             }
         }
         candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
-        let mut best: Option<(Score, usize, usize, Rc<Fit>)> = None;
-        let mut lack: Option<Lack> = None;
+        let mut best: Option<(Score, usize, usize, Rc<StreamingSet>)> = None;
+        let mut lack: Option<InsufficientMemory> = None;
         for (least, at, covered) in candidates {
             if let Some((score, ..)) = &best
                 && least > score.decode * (1.0 + 1e-9)
@@ -240,7 +247,9 @@ impl<'a> Search<'a> {
                         }
                     }
                     Err(new) => {
-                        let less = |old: &Lack| new.least(self.scene) < old.least(self.scene);
+                        let less = |old: &InsufficientMemory| {
+                            new.least(self.scene) < old.least(self.scene)
+                        };
                         if lack.as_ref().is_none_or(less) {
                             lack = Some(new);
                         }
@@ -252,8 +261,8 @@ impl<'a> Search<'a> {
             (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit)),
             (None, Some(lack)) => Err(lack.error(self.scene)),
             // Covering nothing is always one of the candidates.
-            (None, None) => Err(Lack {
-                demand: Demand::default(),
+            (None, None) => Err(InsufficientMemory {
+                demand: MemoryDemand::default(),
                 kv_cache: 0,
             }
             .error(self.scene)),
@@ -328,11 +337,11 @@ impl<'a> Search<'a> {
             .map(|item| self.stored[*item])
             .sum();
         let reading = match self.scene.rooms.cpu {
-            CpuRoom::Bytes(bytes) => {
+            CpuCapacity::Bytes(bytes) => {
                 let stored = stored - bytes as f64 * self.saving;
                 seconds(stored, figures.disk.bytes_per_second)
             }
-            CpuRoom::Unbounded | CpuRoom::Unused => 0.0,
+            CpuCapacity::Unbounded | CpuCapacity::Unused => 0.0,
         };
         // Sums in another order must not seem to be less.
         Some((runs + computing.max(reading)) * (1.0 - 1e-9))
@@ -370,7 +379,7 @@ impl<'a> Search<'a> {
 
     /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a GPU computes there, and to others
     /// comes all that they have.
-    fn blocks(&self, layout: &Layout, covered: usize, reads: &[Reads]) -> Vec<Placed> {
+    fn blocks(&self, layout: &Layout, covered: usize, reads: &[DiskTraffic]) -> Vec<Placed> {
         let executors = layout.executors.iter();
         let mut placed: Vec<Placed> = (executors.zip(reads).zip(&self.uses))
             .map(|(((decode_on, prefill_on), reads), bytes)| {
@@ -398,7 +407,7 @@ impl<'a> Search<'a> {
         placed
     }
 
-    fn placement(&self, layout: &Layout, covered: usize, fit: &Fit) -> Placement {
+    fn placement(&self, layout: &Layout, covered: usize, fit: &StreamingSet) -> Placement {
         let mut on: Vec<Tier> = vec![Tier::Cpu; self.items.len()];
         let mut holding = vec![None; self.scene.tree.blocks.len()];
         for (gpu, run) in layout.runs.of(covered) {

@@ -1,6 +1,6 @@
 //! What a block costs: the arithmetic behind predictions and choices.
 
-use crate::{Block, Gpu, Processor, Tensor, Tree, Work, Workload};
+use crate::{Block, BlockCost, Gpu, Processor, Tensor, Tree, Workload};
 
 /// Operations of attention for each byte of keys and values that a token of a prompt looks at: as with 32-bit values and two
 /// query heads for each key. Only prompts of many thousand tokens notice.
@@ -154,7 +154,7 @@ impl Costs {
 }
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {
-    let Work {
+    let BlockCost {
         kv_bytes_per_position,
         window,
         flops_per_token,
@@ -262,10 +262,10 @@ mod tests {
     #[test]
     fn a_window_bounds_what_attention_looks_at() {
         let block = |window| Block {
-            work: Work {
+            work: BlockCost {
                 kv_bytes_per_position: 100,
                 window,
-                ..Work::default()
+                ..BlockCost::default()
             },
             ..Block::default()
         };
@@ -283,7 +283,7 @@ mod tests {
         let on = Processor {
             cache_bytes_per_second: 1.0,
             block_seconds: 0.0,
-            ..crate::Figures::default().cpu
+            ..crate::HardwareProfile::default().cpu
         };
         assert_eq!(costs.decode(0, &on), 100_000.0);
         assert_eq!(costs.decode(1, &on), 6_400.0);

@@ -3,10 +3,10 @@ mod residencies;
 
 use self::residencies::Residencies;
 use crate::groups::Groups;
-use crate::placement::{CpuRoom, Placement, Rooms, Scene};
+use crate::placement::{Capacities, CpuCapacity, Placement, PlanContext};
 use crate::prediction::Placed;
-use crate::steps::Reads;
-use crate::{Budget, ChosenBy, Needs, Tier};
+use crate::steps::DiskTraffic;
+use crate::{Budget, ChosenBy, MemoryOverhead, Tier};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct DeviceMap {
     chosen_by: ChosenBy,
     tiers: Vec<TierUse>,
     budget: Budget,
-    needs: Needs,
+    needs: MemoryOverhead,
     ring_bytes: u64,
     resident_bytes: u64,
     resident_stored_bytes: u64,
@@ -115,12 +115,12 @@ pub struct PlacedBlock {
 impl DeviceMap {
     /// What `placement` comes to. The sums were checked for overflow when the scene was set.
     pub(crate) fn new(
-        scene: &Scene<'_>,
+        scene: &PlanContext<'_>,
         placement: &Placement,
         budget: &Budget,
         chosen_by: ChosenBy,
     ) -> Self {
-        let Scene {
+        let PlanContext {
             tree,
             options,
             groups,
@@ -243,7 +243,7 @@ impl DeviceMap {
     }
 
     /// What must fit besides weights and ring.
-    pub fn needs(&self) -> &Needs {
+    pub fn needs(&self) -> &MemoryOverhead {
         &self.needs
     }
 
@@ -282,7 +282,7 @@ impl PlacedBlock {
         Placed {
             decode_on: self.decode_on,
             prefill_on: self.prefill_on,
-            reads: Reads {
+            reads: DiskTraffic {
                 streamed: self.streamed_bytes,
                 kept: self.kept_bytes,
             },
@@ -304,13 +304,13 @@ fn residencies(groups: &Groups, placement: &Placement) -> Vec<Residency> {
 
 /// What is held on each device. The cache of blocks that compute on the CPU is added to its needs.
 fn uses(
-    scene: &Scene<'_>,
+    scene: &PlanContext<'_>,
     placement: &Placement,
     weights: &BTreeMap<Tier, u64>,
-    needs: &mut Needs,
+    needs: &mut MemoryOverhead,
     budget: &Budget,
 ) -> Vec<TierUse> {
-    let Rooms {
+    let Capacities {
         gpus,
         cpu,
         gpu_ring,
@@ -351,7 +351,9 @@ fn uses(
     uses.push(TierUse {
         tier: Tier::Cpu,
         // What the process itself needs is there even if nothing else may be.
-        budget: budget.get(Tier::Cpu).filter(|_| *cpu != CpuRoom::Unused),
+        budget: budget
+            .get(Tier::Cpu)
+            .filter(|_| *cpu != CpuCapacity::Unused),
         weights: weights(Tier::Cpu),
         ring: placement.ring,
         kv_cache: needs.kv_cache,

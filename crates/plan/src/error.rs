@@ -1,4 +1,4 @@
-use crate::{Needs, Strategy, Tier, format_size};
+use crate::{MemoryOverhead, Strategy, Tier, format_size};
 use std::fmt;
 
 /// Why there is no plan.
@@ -204,7 +204,7 @@ pub struct Shortfall {
     /// The least budget that would do.
     pub least: u64,
     /// What of it is needed besides weights.
-    pub needs: Needs,
+    pub needs: MemoryOverhead,
     /// What of it takes the ring that weights are streamed through.
     pub ring: u64,
     /// What of it take the weights that stay in memory.
@@ -255,10 +255,10 @@ mod tests {
             tier: Tier::Cpu,
             budget: 50_000_000,
             least: 93_123_456,
-            needs: Needs {
+            needs: MemoryOverhead {
                 process: 40_000_000,
                 kv_cache: 23_000_000,
-                ..Needs::default()
+                ..MemoryOverhead::default()
             },
             ring: 30_000_000,
             resident: 123_456,

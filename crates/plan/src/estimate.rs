@@ -1,7 +1,7 @@
 //! What a model takes in memory, whatever the machine.
 
 use crate::{
-    Block, Budget, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, Work, infer, place,
+    Block, BlockCost, Budget, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer, place,
 };
 use serde::Serialize;
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ pub fn estimate(
         .fold(0, u64::saturating_add);
     for block in &mut tree.blocks {
         // Counted among the needs, for all blocks together.
-        block.work = Work::default();
+        block.work = BlockCost::default();
     }
     let with_cache = |options: &Options| {
         let mut options = options.clone();

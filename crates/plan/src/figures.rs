@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 /// How fast a machine is: what a prediction is made of. Rates in bytes or operations per second, times in
 /// seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct HardwareProfile {
     /// Reads of the checkpoint's files past the page cache, with several in flight.
-    pub disk: Link,
+    pub disk: Bandwidth,
     /// Copies from memory to memory.
     pub copy_bytes_per_second: f64,
     /// Memory that is touched for the first time, which the system must find: what a resident weight costs once beside its
@@ -24,7 +24,7 @@ pub struct Figures {
 
 /// A way that bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Link {
+pub struct Bandwidth {
     /// Bytes per second of a long transfer.
     pub bytes_per_second: f64,
     /// Seconds before the first byte arrives.
@@ -53,7 +53,7 @@ pub struct Gpu {
     /// What computes on it.
     pub processor: Processor,
     /// From main memory to its own.
-    pub upload: Link,
+    pub upload: Bandwidth,
 }
 
 impl Default for Gpu {
@@ -67,7 +67,7 @@ impl Default for Gpu {
                 cache_bytes_per_second: 200e9,
                 block_seconds: 100e-6,
             },
-            upload: Link {
+            upload: Bandwidth {
                 bytes_per_second: 20e9,
                 latency_seconds: 20e-6,
             },
@@ -75,11 +75,11 @@ impl Default for Gpu {
     }
 }
 
-impl Default for Figures {
+impl Default for HardwareProfile {
     /// A middling desktop machine, until it is measured.
     fn default() -> Self {
         Self {
-            disk: Link {
+            disk: Bandwidth {
                 bytes_per_second: 2e9,
                 latency_seconds: 100e-6,
             },
@@ -98,7 +98,7 @@ impl Default for Figures {
     }
 }
 
-impl Figures {
+impl HardwareProfile {
     /// What computes on the tier; the host's processors for the disk. A GPU that was not measured is taken for a
     /// middling one.
     pub fn processor(&self, tier: Tier) -> Processor {

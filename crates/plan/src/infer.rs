@@ -1,11 +1,11 @@
 use crate::auto;
 use crate::groups::{Groups, Streamed};
-use crate::placement::{CpuRoom, Placement, Scene, Score, Streaming};
-use crate::steps::{Fit, Order};
+use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
+use crate::steps::{ResidencyOrder, StreamingSet};
 use crate::tree::PAGE;
 use crate::{
-    Assignment, Budget, ChosenBy, DeviceMap, Error, Needs, Options, Shortfall, Strategy, Tensor,
-    Tier, Tree, assign,
+    Assignment, Budget, ChosenBy, DeviceMap, Error, MemoryOverhead, Options, Shortfall, Strategy,
+    Tensor, Tier, Tree, assign,
 };
 
 /// Decides where each tensor of `tree` lives and where each block computes, so that weights, rings, KV cache and needs stay
@@ -33,7 +33,7 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
         return assigned(tree, budget, options);
     }
     let options = &tree.adjust(options);
-    let scene = Scene::new(tree, budget, options)?;
+    let scene = PlanContext::new(tree, budget, options)?;
     let placement = auto::choose(&scene)?;
     let chosen_by = ChosenBy::Strategy(Strategy::Auto);
     Ok(DeviceMap::new(&scene, &placement, budget, chosen_by))
@@ -88,7 +88,7 @@ pub fn place(
     {
         without_gpus.set(tier, bytes);
     }
-    let scene = Scene::new(tree, &without_gpus, options)?;
+    let scene = PlanContext::new(tree, &without_gpus, options)?;
     let mut tiers = vec![Tier::Disk; scene.groups.groups.len()];
     for (tensor, at) in tree.tensors().zip(&scene.groups.of_tensor) {
         if stays(tensor) || scene.groups.groups[*at].only_stays {
@@ -121,7 +121,7 @@ pub fn from_assignment(
     options: &Options,
 ) -> Result<DeviceMap, Error> {
     let options = &tree.adjust(options);
-    let mut scene = Scene::new(tree, budget, options)?;
+    let mut scene = PlanContext::new(tree, budget, options)?;
     for tier in &assignment.tiers {
         if let (Tier::Gpu(number), None) = (*tier, budget.get(*tier)) {
             scene.rooms.add_unbounded(number, &options.figures);
@@ -180,13 +180,13 @@ fn tiers_of_groups(
 
 /// The placement with groups where `tiers` says, if it fits; what is left of main memory is the ring's.
 fn fixed(
-    scene: &Scene<'_>,
+    scene: &PlanContext<'_>,
     budget: &Budget,
     tiers: Vec<Tier>,
     streaming: Streaming,
 ) -> Result<Placement, Error> {
     let groups = &scene.groups;
-    let order = Order::together(groups);
+    let order = ResidencyOrder::together(groups);
     let mut rest = Streamed::new(groups, scene.options.min_ring);
     // Whoever chose may let small tensors stream, which no order does.
     let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
@@ -197,7 +197,7 @@ fn fixed(
     for at in &streamed {
         rest.add(&groups.groups[*at]);
     }
-    let fit = Fit::new(groups, streamed.clone(), rest.ring(), &rest);
+    let fit = StreamingSet::new(groups, streamed.clone(), rest.ring(), &rest);
     let holding = scene.gpus_of_blocks(&tiers);
     let placement = scene.placement(tiers.clone(), &holding, &fit, streaming);
     let map = DeviceMap::new(scene, &placement, budget, ChosenBy::Manual);
@@ -217,9 +217,9 @@ fn fixed(
             least: resident
                 .saturating_add(scene.options.gpu_activations)
                 .saturating_add(scene.options.reserve),
-            needs: Needs {
+            needs: MemoryOverhead {
                 activations: scene.options.gpu_activations,
-                ..Needs::default()
+                ..MemoryOverhead::default()
             },
             ring: 0,
             resident,
@@ -232,15 +232,15 @@ fn fixed(
         let cpu = held.tier == Tier::Cpu;
         let room = match (held.tier, scene.rooms.cpu) {
             (Tier::Disk, _) => continue,
-            (Tier::Cpu, CpuRoom::Unbounded) => continue,
-            (Tier::Cpu, CpuRoom::Unused) => 0,
+            (Tier::Cpu, CpuCapacity::Unbounded) => continue,
+            (Tier::Cpu, CpuCapacity::Unused) => 0,
             (tier, _) => match budget.get(tier) {
                 Some(bytes) => bytes,
                 None => continue,
             },
         };
         let taken = match (held.tier, scene.rooms.cpu) {
-            (Tier::Cpu, CpuRoom::Unused) => held
+            (Tier::Cpu, CpuCapacity::Unused) => held
                 .weights
                 .saturating_add(held.ring)
                 .saturating_add(held.kv_cache),
@@ -253,10 +253,10 @@ fn fixed(
                 least: taken,
                 needs: match cpu {
                     true => *map.needs(),
-                    false => Needs {
+                    false => MemoryOverhead {
                         kv_cache: held.kv_cache,
                         activations: held.activations,
-                        ..Needs::default()
+                        ..MemoryOverhead::default()
                     },
                 },
                 ring: held.ring,
@@ -276,7 +276,7 @@ fn fixed(
         });
     }
     let ring = (fit.ring.saturating_add(left)) / PAGE * PAGE;
-    let fit = Fit::new(groups, streamed, ring, &rest);
+    let fit = StreamingSet::new(groups, streamed, ring, &rest);
     Ok(scene.placement(tiers, &holding, &fit, streaming))
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`Tree`] | the blocks of a model in the order in which a pass uses them, with the size of each tensor |
 //! | [`Budget`] | bytes that may be held on each [`Tier`] |
-//! | [`Needs`] | what must fit besides weights |
+//! | [`MemoryOverhead`] | what must fit besides weights |
 //!
 //! [`infer`] turns them into a [`DeviceMap`]: which tensors stay in memory, which are streamed, and
 //! how large the ring is that they are streamed through. [`place`] does the same for somebody else's choice.
@@ -69,11 +69,11 @@ pub use drawing::Style;
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
 pub use estimate::{BlockSize, Estimate, Passes, Training, cast, estimate};
-pub use figures::{Figures, Gpu, Link, Processor};
+pub use figures::{Bandwidth, Gpu, HardwareProfile, Processor};
 pub use infer::{from_assignment, infer, place};
 pub use manual::ManualMap;
 pub use modules::ModuleMap;
-pub use needs::Needs;
+pub use needs::MemoryOverhead;
 pub use options::Options;
 pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
 pub use report::{
@@ -83,4 +83,4 @@ pub use report::{
 pub use size::{format_size, parse_size};
 pub use strategy::{Assignment, ChosenBy, Strategy, assign};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
-pub use workload::{Work, Workload};
+pub use workload::{BlockCost, Workload};

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 /// What must fit on the device that computes besides weights and the ring they are streamed through.
 /// All in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Needs {
+pub struct MemoryOverhead {
     /// The process itself: its code, libraries and the slack of its allocator.
     pub process: u64,
     /// Keys and values of all positions of the blocks that compute there.
@@ -19,7 +19,7 @@ pub struct Needs {
     pub overflow: u64,
 }
 
-impl Needs {
+impl MemoryOverhead {
     /// All together, in bytes; no more than 64 bits hold.
     pub fn sum(&self) -> u64 {
         [self.kv_cache, self.activations, self.readers, self.overflow]
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn every_need_counts_and_none_overflows() {
-        let mut needs = Needs {
+        let mut needs = MemoryOverhead {
             process: 1,
             kv_cache: 20,
             activations: 300,

@@ -1,4 +1,4 @@
-use crate::{Figures, Needs, Strategy, Workload};
+use crate::{HardwareProfile, MemoryOverhead, Strategy, Workload};
 
 /// What the plan depends on besides sizes and budget.
 #[derive(Debug, Clone, PartialEq)]
@@ -7,7 +7,7 @@ pub struct Options {
     pub strategy: Strategy,
     /// What must fit in main memory besides weights, rings and the KV cache of the blocks that say what
     /// theirs takes.
-    pub needs: Needs,
+    pub needs: MemoryOverhead,
     /// Intermediate results of a pass on each GPU that computes, in bytes.
     pub gpu_activations: u64,
     /// Bytes that are left free on every device.
@@ -29,7 +29,7 @@ pub struct Options {
     /// The least size of the ring in bytes, if as much is streamed.
     pub min_ring: u64,
     /// How fast the machine is.
-    pub figures: Figures,
+    pub figures: HardwareProfile,
     /// For what the speed is predicted.
     pub workload: Workload,
 }
@@ -38,7 +38,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             strategy: Strategy::default(),
-            needs: Needs::default(),
+            needs: MemoryOverhead::default(),
             gpu_activations: 0,
             reserve: 0,
             must_fit: false,
@@ -48,7 +48,7 @@ impl Default for Options {
             tile_bytes: 4 << 20,
             small_tensor: 64 << 10,
             min_ring: 0,
-            figures: Figures::default(),
+            figures: HardwareProfile::default(),
             workload: Workload::default(),
         }
     }

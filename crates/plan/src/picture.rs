@@ -236,7 +236,7 @@ fn bar(blocks: &[PlacedBlock], cells: usize, glyphs: &Glyphs) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Access, Block, Budget, DeviceMap, Needs, Options, Tensor, Tree, infer};
+    use crate::{Access, Block, Budget, DeviceMap, MemoryOverhead, Options, Tensor, Tree, infer};
 
     /// `layers` layers of 100 MB each between an embedding and a head of 200 MB.
     fn map(names: &[&str], budget: Option<&str>) -> DeviceMap {
@@ -259,9 +259,9 @@ mod tests {
         );
         blocks.push(block("head", 200_000_000, Access::Tiles));
         let options = Options {
-            needs: Needs {
+            needs: MemoryOverhead {
                 kv_cache: 23_000_000,
-                ..Needs::default()
+                ..MemoryOverhead::default()
             },
             ..Options::default()
         };

@@ -3,24 +3,24 @@
 use crate::cost::Costs;
 use crate::groups::Groups;
 use crate::prediction::{Placed, times};
-use crate::steps::Fit;
-use crate::{Budget, Error, Figures, Gpu, Options, Tier, Tree};
+use crate::steps::StreamingSet;
+use crate::{Budget, Error, Gpu, HardwareProfile, Options, Tier, Tree};
 
 /// What is known of a model and a machine before anything is placed.
-pub(crate) struct Scene<'a> {
+pub(crate) struct PlanContext<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) options: &'a Options,
     pub(crate) groups: Groups,
     pub(crate) costs: Costs,
-    pub(crate) rooms: Rooms,
+    pub(crate) rooms: Capacities,
 }
 
 /// What each device has room for besides what it needs in any case, in bytes.
-pub(crate) struct Rooms {
+pub(crate) struct Capacities {
     /// GPUs that may be used, by number.
-    pub(crate) gpus: Vec<GpuRoom>,
+    pub(crate) gpus: Vec<GpuCapacity>,
     /// Main memory.
-    pub(crate) cpu: CpuRoom,
+    pub(crate) cpu: CpuCapacity,
     /// The budget of main memory as it was given, in bytes; zero if none was.
     pub(crate) given_cpu: u64,
     /// Weights that may be on disk alone; nothing if that is not bounded.
@@ -31,7 +31,7 @@ pub(crate) struct Rooms {
 
 /// A GPU with a budget.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GpuRoom {
+pub(crate) struct GpuCapacity {
     pub(crate) number: usize,
     /// For weights, KV cache and ring.
     pub(crate) room: u64,
@@ -40,7 +40,7 @@ pub(crate) struct GpuRoom {
 
 /// What may be held in main memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CpuRoom {
+pub(crate) enum CpuCapacity {
     /// Nothing: neither weights nor what passes through.
     Unused,
     /// Anything.
@@ -54,7 +54,7 @@ pub(crate) enum CpuRoom {
 pub(crate) enum Streaming {
     /// None: it is computed where it lies.
     None,
-    /// The pass over the prompt, on the GPU of this place in [`Rooms::gpus`], where that is faster.
+    /// The pass over the prompt, on the GPU of this place in [`Capacities::gpus`], where that is faster.
     Prefill(usize),
     /// Both, where that is faster.
     Both(usize),
@@ -82,7 +82,7 @@ pub(crate) struct Placement {
     pub(crate) streamed_to: Vec<usize>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> PlanContext<'a> {
     /// # Errors
     /// What makes a tree impossible to plan.
     pub(crate) fn new(
@@ -93,7 +93,7 @@ impl<'a> Scene<'a> {
         let groups = Groups::new(tree, options)?;
         let costs = Costs::new(tree, &options.workload);
         let gpu_ring = groups.ring_for_any();
-        let rooms = Rooms::new(budget, options, gpu_ring);
+        let rooms = Capacities::new(budget, options, gpu_ring);
         Ok(Self {
             tree,
             options,
@@ -103,7 +103,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    pub(crate) fn figures(&self) -> &Figures {
+    pub(crate) fn figures(&self) -> &HardwareProfile {
         &self.options.figures
     }
 
@@ -117,7 +117,7 @@ impl<'a> Scene<'a> {
         let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
-        let GpuRoom {
+        let GpuCapacity {
             number,
             figures: gpu,
             ..
@@ -139,7 +139,7 @@ impl<'a> Scene<'a> {
         &self,
         tiers: Vec<Tier>,
         holding: &[Option<usize>],
-        fit: &Fit,
+        fit: &StreamingSet,
         streaming: Streaming,
     ) -> Placement {
         let mut placed: Vec<Placed> = (holding.iter().zip(&fit.reads).enumerate())
@@ -251,7 +251,7 @@ impl Score {
     }
 }
 
-impl Rooms {
+impl Capacities {
     fn new(budget: &Budget, options: &Options, gpu_ring: u64) -> Self {
         let mut gpus = Vec::new();
         for (tier, bytes) in budget.iter() {
@@ -261,7 +261,7 @@ impl Rooms {
                 .and_then(|room| room.checked_sub(options.gpu_activations));
             if let Some(room) = room.filter(|room| *room > 0) {
                 let figures = options.figures.gpu(number);
-                gpus.push(GpuRoom {
+                gpus.push(GpuCapacity {
                     number,
                     room,
                     figures,
@@ -269,9 +269,9 @@ impl Rooms {
             }
         }
         let cpu = match budget.get(Tier::Cpu) {
-            None => CpuRoom::Unbounded,
-            Some(0) if !gpus.is_empty() => CpuRoom::Unused,
-            Some(bytes) => CpuRoom::Bytes(bytes.saturating_sub(options.reserve)),
+            None => CpuCapacity::Unbounded,
+            Some(0) if !gpus.is_empty() => CpuCapacity::Unused,
+            Some(bytes) => CpuCapacity::Bytes(bytes.saturating_sub(options.reserve)),
         };
         let disk = match options.must_fit {
             true => Some(0),
@@ -287,9 +287,9 @@ impl Rooms {
     }
 
     /// Adds a GPU of which nobody says how much it may hold.
-    pub(crate) fn add_unbounded(&mut self, number: usize, figures: &Figures) {
+    pub(crate) fn add_unbounded(&mut self, number: usize, figures: &HardwareProfile) {
         if self.gpus.iter().all(|gpu| gpu.number != number) {
-            self.gpus.push(GpuRoom {
+            self.gpus.push(GpuCapacity {
                 number,
                 room: u64::MAX,
                 figures: figures.gpu(number),

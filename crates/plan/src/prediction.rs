@@ -1,8 +1,8 @@
 //! How fast a placement will be.
 
 use crate::cost::{Costs, seconds};
-use crate::steps::Reads;
-use crate::{DeviceMap, Figures, Tier, Tree, Workload};
+use crate::steps::DiskTraffic;
+use crate::{DeviceMap, HardwareProfile, Tier, Tree, Workload};
 use serde::Serialize;
 
 /// How long things will take, in seconds.
@@ -58,7 +58,7 @@ pub(crate) struct Placed {
     pub(crate) decode_on: Tier,
     pub(crate) prefill_on: Tier,
     /// From disk.
-    pub(crate) reads: Reads,
+    pub(crate) reads: DiskTraffic,
     /// To the GPU that it computes on, in bytes.
     pub(crate) upload: u64,
 }
@@ -80,7 +80,12 @@ impl Placed {
 /// time in which the keys and values so far do; and a little for each block. A prompt takes as many passes as it has
 /// chunks, each of which reads what streams, less what the ring keeps from one to the next. Embeddings that are read by
 /// rows cost nothing, nor do activations on their way between devices.
-pub fn predict(tree: &Tree, map: &DeviceMap, figures: &Figures, workload: &Workload) -> Prediction {
+pub fn predict(
+    tree: &Tree,
+    map: &DeviceMap,
+    figures: &HardwareProfile,
+    workload: &Workload,
+) -> Prediction {
     let costs = Costs::new(tree, workload);
     let mut decode = PhaseTime::default();
     let mut prefill = PhaseTime::default();
@@ -92,7 +97,7 @@ pub fn predict(tree: &Tree, map: &DeviceMap, figures: &Figures, workload: &Workl
     for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
         let placed = block.placed();
         let (one, all) = times(&costs, figures, at, &placed);
-        let Reads { streamed, kept } = placed.reads;
+        let DiskTraffic { streamed, kept } = placed.reads;
         let upload = |tier| match tier {
             Tier::Gpu(_) => placed.upload,
             Tier::Cpu | Tier::Disk => 0,
@@ -137,7 +142,7 @@ pub fn predict(tree: &Tree, map: &DeviceMap, figures: &Figures, workload: &Workl
 }
 
 /// Seconds until the process has so many bytes of memory that it never had.
-fn touching(figures: &Figures, bytes: f64) -> f64 {
+fn touching(figures: &HardwareProfile, bytes: f64) -> f64 {
     let at_hand = bytes.min(figures.at_hand_bytes as f64);
     seconds(at_hand, figures.copy_bytes_per_second)
         + seconds(bytes - at_hand, figures.first_touch_bytes_per_second)
@@ -164,11 +169,11 @@ impl PhaseTime {
 /// How long the block of this number takes for a token, and for the prompt.
 pub(crate) fn times(
     costs: &Costs,
-    figures: &Figures,
+    figures: &HardwareProfile,
     block: usize,
     placed: &Placed,
 ) -> (Time, Time) {
-    let Reads { streamed, kept } = placed.reads;
+    let DiskTraffic { streamed, kept } = placed.reads;
     let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
     let upload = |tier| match tier {
         Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
@@ -212,10 +217,10 @@ mod tests {
 
     #[test]
     fn memory_at_hand_is_had_first() {
-        let mut figures = Figures {
+        let mut figures = HardwareProfile {
             copy_bytes_per_second: 100.0,
             first_touch_bytes_per_second: 10.0,
-            ..Figures::default()
+            ..HardwareProfile::default()
         };
         assert_eq!(touching(&figures, 0.0), 0.0);
         assert_eq!(touching(&figures, 300.0), 30.0);

@@ -6,7 +6,7 @@ mod what_if;
 use self::bound::bound;
 use crate::modules::ModuleMap;
 use crate::{
-    Budget, DeviceMap, Error, Figures, Options, PhaseTime, Residency, Tier, TierUse, Tree,
+    Budget, DeviceMap, Error, HardwareProfile, Options, PhaseTime, Residency, Tier, TierUse, Tree,
     Workload, predict,
 };
 pub use bound::Bound;
@@ -41,7 +41,7 @@ pub struct Report {
     /// What another budget would change.
     pub what_if: Vec<WhatIf>,
     /// The figures of the machine that the prediction is made of.
-    pub figures: Figures,
+    pub figures: HardwareProfile,
     /// Where these come from.
     pub figures_source: String,
     /// The map in Accelerate's own format.

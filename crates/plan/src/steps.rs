@@ -1,6 +1,6 @@
 //! In which order tensors of main memory become resident, and how many fit.
 //!
-//! What is resident after a step of an [`Order`] is so after the next: that is why a larger budget never streams more. What
+//! What is resident after a step of an [`ResidencyOrder`] is so after the next: that is why a larger budget never streams more. What
 //! the ring keeps from one pass to the next is taken for what would become resident next: that is why a larger budget is
 //! never predicted slower either.
 
@@ -10,9 +10,9 @@ use std::cmp::Reverse;
 
 /// An order in which groups become resident; those that always stay are not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Order(Vec<usize>);
+pub(crate) struct ResidencyOrder(Vec<usize>);
 
-impl Order {
+impl ResidencyOrder {
     /// In the order of execution, blocks that share memory together, where the first of them is; tables that are
     /// read by single rows come last, since streaming those costs nothing. No strategy of Accelerate's can fill memory in a way
     /// that is predicted to be faster than this.
@@ -85,14 +85,14 @@ impl Order {
     pub(crate) fn fit(
         &self,
         groups: &Groups,
-        room: &Room,
+        room: &Capacity,
         inside: impl Fn(usize) -> bool,
-    ) -> Result<Fit, Demand> {
+    ) -> Result<StreamingSet, MemoryDemand> {
         let mut walk = Walk::new(self, groups, room, inside);
         match room.memory {
-            None => Ok(Fit {
+            None => Ok(StreamingSet {
                 reads: walk.streamed_of,
-                ..Fit::default()
+                ..StreamingSet::default()
             }),
             Some(memory) => {
                 walk.to(memory)?;
@@ -108,8 +108,8 @@ impl Order {
         groups: &'a Groups,
         min_ring: u64,
         memories: impl Iterator<Item = u64> + 'a,
-    ) -> impl Iterator<Item = Option<Vec<Reads>>> + 'a {
-        let room = Room {
+    ) -> impl Iterator<Item = Option<Vec<DiskTraffic>>> + 'a {
+        let room = Capacity {
             memory: None,
             disk: None,
             min_ring,
@@ -128,26 +128,26 @@ struct Walk<'a, I> {
     disk: Option<u64>,
     /// What has not left.
     rest: I,
-    demand: Demand,
-    cheapest: Demand,
+    demand: MemoryDemand,
+    cheapest: MemoryDemand,
     streaming: Streamed,
     on_disk: u64,
     /// What has left.
     streamed: Vec<usize>,
     /// What each block reads of it if the ring keeps nothing.
-    streamed_of: Vec<Reads>,
+    streamed_of: Vec<DiskTraffic>,
 }
 
 impl<'a> Walk<'a, ()> {
     fn new<F: Fn(usize) -> bool>(
-        order: &'a Order,
+        order: &'a ResidencyOrder,
         groups: &'a Groups,
-        room: &Room,
+        room: &Capacity,
         inside: F,
     ) -> Walk<'a, impl Iterator<Item = usize> + use<'a, F>> {
         let all = groups.groups.iter().enumerate();
         let resident = all.filter(|(at, _)| inside(*at));
-        let demand = Demand {
+        let demand = MemoryDemand {
             resident: resident.map(|(_, group)| group.footprint).sum(),
             ring: 0,
         };
@@ -160,14 +160,14 @@ impl<'a> Walk<'a, ()> {
             streaming: Streamed::new(groups, room.min_ring),
             on_disk: 0,
             streamed: Vec::new(),
-            streamed_of: vec![Reads::default(); groups.anchors.len()],
+            streamed_of: vec![DiskTraffic::default(); groups.anchors.len()],
         }
     }
 }
 
 impl<I: Iterator<Item = usize>> Walk<'_, I> {
     /// Goes on until what has not left fits into so much memory, together with the ring of the others.
-    fn to(&mut self, memory: u64) -> Result<(), Demand> {
+    fn to(&mut self, memory: u64) -> Result<(), MemoryDemand> {
         while self.demand.sum() > memory {
             if self.demand.sum() < self.cheapest.sum() {
                 self.cheapest = self.demand;
@@ -198,19 +198,19 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
     }
 
     /// What blocks read there.
-    fn reads(&self, memory: u64) -> Vec<Reads> {
+    fn reads(&self, memory: u64) -> Vec<DiskTraffic> {
         let (_, keeps) = self.ring(memory);
         let mut reads = self.streamed_of.clone();
         keep(self.groups, self.streamed.iter().rev(), keeps, &mut reads);
         reads
     }
 
-    fn fit(self, memory: u64) -> Fit {
+    fn fit(self, memory: u64) -> StreamingSet {
         let (ring, _) = self.ring(memory);
         let reads = self.reads(memory);
         let mut streamed = self.streamed;
         streamed.reverse();
-        Fit {
+        StreamingSet {
             streamed,
             ring,
             reads,
@@ -237,14 +237,14 @@ fn movable(groups: &Groups) -> impl Iterator<Item = usize> + '_ {
 
 /// What a choice of steps takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Demand {
+pub(crate) struct MemoryDemand {
     /// Memory of resident tensors.
     pub(crate) resident: u64,
     /// The least ring that streams the rest well, in whole pages.
     pub(crate) ring: u64,
 }
 
-impl Demand {
+impl MemoryDemand {
     pub(crate) fn sum(self) -> u64 {
         self.resident.saturating_add(self.ring)
     }
@@ -252,7 +252,7 @@ impl Demand {
 
 /// What there is room for, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     /// Main memory for weights and ring; nothing if it is not bounded.
     pub(crate) memory: Option<u64>,
     /// Weights that may be on disk alone; nothing if that is not bounded.
@@ -263,16 +263,16 @@ pub(crate) struct Room {
 
 /// What fits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Fit {
+pub(crate) struct StreamingSet {
     /// Groups that do not stay, those that would next do so first.
     pub(crate) streamed: Vec<usize>,
     /// The size of the ring.
     pub(crate) ring: u64,
     /// For each block what it reads from disk in each pass, and what of that the ring keeps. In bytes as stored.
-    pub(crate) reads: Vec<Reads>,
+    pub(crate) reads: Vec<DiskTraffic>,
 }
 
-impl Fit {
+impl StreamingSet {
     /// With a ring of `memory` bytes at most.
     pub(crate) fn new(
         groups: &Groups,
@@ -282,7 +282,7 @@ impl Fit {
     ) -> Self {
         debug_assert!(streamed.iter().all(|at| *at < groups.groups.len()));
         let (ring, keeps) = ring(memory, streaming);
-        let mut reads = vec![Reads::default(); groups.anchors.len()];
+        let mut reads = vec![DiskTraffic::default(); groups.anchors.len()];
         for at in &streamed {
             for one in groups.groups[*at].uses() {
                 reads[one.block()].streamed += one.stored;
@@ -302,7 +302,7 @@ fn keep<'a>(
     groups: &Groups,
     mut streamed: impl Iterator<Item = &'a usize>,
     mut keeps: u64,
-    reads: &mut [Reads],
+    reads: &mut [DiskTraffic],
 ) {
     while keeps > 0
         && let Some(at) = streamed.next()
@@ -329,7 +329,7 @@ fn share(group: &Group, bytes: u64, kept: u64) -> u64 {
 
 /// What a block reads from disk in a pass, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Reads {
+pub(crate) struct DiskTraffic {
     /// If the ring held nothing of it.
     pub(crate) streamed: u64,
     /// What of that the ring keeps from one pass to the next.

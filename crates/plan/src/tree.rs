@@ -1,4 +1,4 @@
-use crate::{Dtype, Options, Work};
+use crate::{BlockCost, Dtype, Options};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub struct Block {
     /// Its parameters and buffers.
     pub tensors: Vec<Tensor>,
     /// What it does besides holding these.
-    pub work: Work,
+    pub work: BlockCost,
 }
 
 /// Whether a tensor is learned.

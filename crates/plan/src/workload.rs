@@ -27,7 +27,7 @@ impl Default for Workload {
 
 /// What a block does besides holding weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Work {
+pub struct BlockCost {
     /// Keys and values of all positions of all texts that the block keeps where it computes, in bytes.
     pub kv_bytes: u64,
     /// Keys and values that one position of all texts adds, in bytes: what attention reads for each position that it looks at.

@@ -1,8 +1,9 @@
 //! Plans drawn for terminals and pages. The drawings in `drawings/` are made anew with `OUTSIZE_DRAW=1`; look at them then.
 
 use outsize_plan::{
-    BlockReport, Bound, Budget, Figures, Least, ModelReport, ModuleMap, PhaseReport, PhaseTime,
-    PredictionReport, REPORT_VERSION, Report, Style, Tier, TierReport, TierUse, WhatIf, Workload,
+    BlockReport, Bound, Budget, HardwareProfile, Least, ModelReport, ModuleMap, PhaseReport,
+    PhaseTime, PredictionReport, REPORT_VERSION, Report, Style, Tier, TierReport, TierUse, WhatIf,
+    Workload,
 };
 use proptest::prelude::*;
 use std::path::Path;
@@ -83,7 +84,7 @@ fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> Report {
         prediction: PredictionReport {
             load_seconds: 12.34,
             first_pass_seconds: 13.5,
-            prefill: phase(2.31, 256.0, Bound::Compute, 3_000 * MB),
+            prefill: phase(2.31, 256.0, Bound::ActivationDtype, 3_000 * MB),
             decode: phase(0.414, 1.0, Bound::Disk, 830 * MB),
         },
         what_if: vec![
@@ -111,7 +112,7 @@ fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> Report {
                 reason: Some("the budget is too small".to_string()),
             },
         ],
-        figures: Figures::default(),
+        figures: HardwareProfile::default(),
         figures_source:
             "figures of a middling machine: this one was not measured, which `outsize bench --calibrate` does"
                 .to_string(),

@@ -4,8 +4,8 @@ mod common;
 
 use common::{Model, budget, modules};
 use outsize_plan::{
-    Assignment, Budget, Error, ManualMap, Needs, Options, Residency, Strategy as Planning, Tier,
-    assign, from_assignment, infer,
+    Assignment, Budget, Error, ManualMap, MemoryOverhead, Options, Residency, Strategy as Planning,
+    Tier, assign, from_assignment, infer,
 };
 use proptest::prelude::*;
 
@@ -194,9 +194,9 @@ fn budgets_are_kept() {
     assert!(place(map, &budget("gpu0=0"), &plain).is_err());
     assert!(place(map, &budget("gpu1=0"), &plain).is_ok());
     let needing = Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             process: 7,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         gpu_activations: 5,
         reserve: 1,

@@ -1,7 +1,8 @@
 //! What holds for every plan, recomputed here from the tree and the map alone.
 
 use outsize_plan::{
-    Access, Block, Budget, DeviceMap, Error, Needs, Options, Residency, Tensor, Tier, Tree, infer,
+    Access, Block, Budget, DeviceMap, Error, MemoryOverhead, Options, Residency, Tensor, Tier,
+    Tree, infer,
 };
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -59,7 +60,7 @@ fn options() -> impl Strategy<Value = Options> {
         0u64..30_000_000,
     )
         .prop_map(|(needs, tile_bytes, small_tensor, min_ring)| Options {
-            needs: Needs {
+            needs: MemoryOverhead {
                 process: needs[0],
                 kv_cache: needs[1],
                 activations: needs[2],
@@ -318,7 +319,7 @@ proptest! {
             ..Tree::default()
         };
         let options = Options {
-            needs: Needs { process: process >> 2, kv_cache: kv_cache >> 2, ..Needs::default() },
+            needs: MemoryOverhead { process: process >> 2, kv_cache: kv_cache >> 2, ..MemoryOverhead::default() },
             tile_bytes: tile_bytes >> (budget % 64),
             small_tensor,
             min_ring: min_ring >> (process % 64),

@@ -1,8 +1,8 @@
 //! What is said of a plan, and that docs/planning.md describes all of it.
 
 use outsize_plan::{
-    Access, Block, Bound, Budget, DeviceMap, Error, Figures, Gpu, Least, ModelReport, Needs,
-    Options, Planned, Report, Tensor, Tier, Tree, infer,
+    Access, Block, Bound, Budget, DeviceMap, Error, Gpu, HardwareProfile, Least, MemoryOverhead,
+    ModelReport, Options, Planned, Report, Tensor, Tier, Tree, infer,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -61,12 +61,12 @@ fn tree() -> Tree {
 }
 
 fn options() -> Options {
-    let mut figures = Figures::default();
+    let mut figures = HardwareProfile::default();
     figures.gpus.insert(0, Gpu::default());
     Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             process: 30 * MB,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         figures,
         ..Options::default()
@@ -179,7 +179,7 @@ fn what_limits_a_pass_is_named() {
     assert_eq!(streamed.prediction.decode.bound, Bound::Disk);
     let (_, resident) = report("cpu=1GB").unwrap();
     assert_eq!(resident.prediction.decode.bound, Bound::Memory);
-    assert_eq!(resident.prediction.prefill.bound, Bound::Compute);
+    assert_eq!(resident.prediction.prefill.bound, Bound::ActivationDtype);
     let seconds = resident.prediction.decode.time.seconds;
     assert!((resident.prediction.decode.tokens_per_second * seconds - 1.0).abs() < 1e-9);
 }

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Model, budget, modules};
-use outsize_plan::{Casts, Dtype, Error, Needs, Options, Strategy, TensorKind, Tier, assign};
+use outsize_plan::{
+    Casts, Dtype, Error, MemoryOverhead, Options, Strategy, TensorKind, Tier, assign,
+};
 
 /// The model of Accelerate's tests: 64, 72 and 100 bytes.
 fn small(model: Model, path: &str) -> Model {
@@ -305,10 +307,10 @@ fn what_is_needed_besides_weights_is_taken_off_the_budgets() {
     });
     assert_eq!(placed(&model, "gpu0=80,cpu=119"), "0:0 1:cpu 2:disk 3:disk");
     let options = Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             process: 30,
             kv_cache: 10,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         gpu_activations: 20,
         reserve: 7,

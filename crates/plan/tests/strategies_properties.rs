@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Model, random};
-use outsize_plan::{Assignment, Budget, Needs, Options, Tier, assign};
+use outsize_plan::{Assignment, Budget, MemoryOverhead, Options, Tier, assign};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,9 +23,9 @@ fn options() -> impl Strategy<Value = Options> {
                 },
                 fallback_allocation: fallback,
                 offload_buffers: buffers,
-                needs: Needs {
+                needs: MemoryOverhead {
                     kv_cache: kv,
-                    ..Needs::default()
+                    ..MemoryOverhead::default()
                 },
                 gpu_activations: gpu,
                 reserve,

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p outsize-stream --example scan -- FILE [RING_MIB [READERS [PIECE_KIB [UNIT_KIB]]]]
 
-use outsize_stream::{Options, Source, Stream, Unit};
+use outsize_stream::{Chunk, Options, Source, Stream};
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (ring, readers, piece) = (number(1, 64)?, number(2, 4)?, number(3, 1024)?);
     let unit_bytes = (number(4, 4096)?.max(1) as u64) << 10;
     let len = std::fs::metadata(path)?.len();
-    let units: Vec<Unit> = (0..len / unit_bytes)
-        .map(|at| Unit {
+    let units: Vec<Chunk> = (0..len / unit_bytes)
+        .map(|at| Chunk {
             name: format!("part {at}").into(),
             source: 0,
             offset: at * unit_bytes,

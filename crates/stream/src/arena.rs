@@ -1,7 +1,7 @@
 //! The ring's memory: one region, from which contiguous blocks are cut and to which they return.
 
 use crate::buffer::Buffer;
-use crate::kept::Kept;
+use crate::kept::ResidentArena;
 use crate::overflow::Loan;
 use crate::{BLOCK, Error};
 use std::collections::BTreeMap;
@@ -65,8 +65,8 @@ pub(crate) enum Block {
         range: Range<usize>,
     },
     /// The place of a unit that is kept.
-    Kept {
-        kept: Arc<Kept>,
+    ResidentArena {
+        kept: Arc<ResidentArena>,
         range: Range<usize>,
     },
     /// Memory from the overflow share.
@@ -77,7 +77,7 @@ impl Block {
     /// Length in bytes, a multiple of [`BLOCK`].
     pub(crate) fn len(&self) -> usize {
         match self {
-            Block::Ring { range, .. } | Block::Kept { range, .. } => range.len(),
+            Block::Ring { range, .. } | Block::ResidentArena { range, .. } => range.len(),
             Block::Overflow(Loan { buffer, .. }) => buffer.len(),
         }
     }
@@ -89,7 +89,7 @@ impl Block {
 
     /// Sees to it that the system has found the memory of a part before it is read into, where that pays.
     pub(crate) fn prepare(&self, part: Range<usize>) {
-        if let Block::Kept { kept, range } = self {
+        if let Block::ResidentArena { kept, range } = self {
             kept.prepare(range.start + part.start..range.start + part.end);
         }
     }
@@ -101,7 +101,7 @@ impl Block {
                 &arena.memory,
                 range.start + part.start..range.start + part.end,
             ),
-            Block::Kept { kept, range } => (
+            Block::ResidentArena { kept, range } => (
                 kept.memory(),
                 range.start + part.start..range.start + part.end,
             ),

@@ -91,7 +91,7 @@ pub enum Error {
     },
     /// The unit cannot be streamed: it was registered with impossible figures.
     #[error("`{unit}` cannot be streamed: {reason}")]
-    Unit {
+    Chunk {
         /// Name of the unit.
         unit: Arc<str>,
         /// What is impossible about it.

@@ -12,13 +12,13 @@
 use crate::arena::Block;
 use crate::buffer::Buffer;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
-use crate::{Error, LARGE_PAGE, Unit, UnitId};
+use crate::{Chunk, ChunkId, Error, LARGE_PAGE};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// The region, and how much of it was touched.
-pub(crate) struct Kept {
+pub(crate) struct ResidentArena {
     memory: Buffer,
     /// Where each unit's block lies; an empty range for those that are not kept.
     places: Vec<Range<usize>>,
@@ -38,7 +38,7 @@ struct Fresh {
     next: usize,
     /// Pages that are not yet done.
     left: usize,
-    /// Threads in [`Kept::touch_all`].
+    /// Threads in [`ResidentArena::touch_all`].
     touchers: usize,
 }
 
@@ -49,9 +49,9 @@ enum Page {
     Done,
 }
 
-impl Kept {
+impl ResidentArena {
     /// Places for the units that are kept, in the given order of use, those that it leaves out at the end.
-    pub(crate) fn new(units: &[Unit], order: &[UnitId]) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(units: &[Chunk], order: &[ChunkId]) -> Result<Arc<Self>, Error> {
         let (places, end) = places(units, order);
         let purpose = "the weights that stay";
         let len = usize::try_from(end)
@@ -82,8 +82,8 @@ impl Kept {
     }
 
     /// The place of a unit that is kept. The caller sees to it that nobody has it already.
-    pub(crate) fn block(self: &Arc<Self>, unit: UnitId) -> Block {
-        Block::Kept {
+    pub(crate) fn block(self: &Arc<Self>, unit: ChunkId) -> Block {
+        Block::ResidentArena {
             kept: self.clone(),
             range: self.places[unit].clone(),
         }
@@ -94,7 +94,7 @@ impl Kept {
         self.fresh().pages.len() > 1
     }
 
-    /// Touches page after page from the beginning on, until none is left or [`Kept::close`] is called.
+    /// Touches page after page from the beginning on, until none is left or [`ResidentArena::close`] is called.
     pub(crate) fn touch_all(&self) {
         self.fresh().touchers += 1;
         let _leaving = Leaving(self);
@@ -114,7 +114,7 @@ impl Kept {
         }
     }
 
-    /// Sees to it that a part of the region was touched: what threads in [`Kept::touch_all`] will soon come to is waited
+    /// Sees to it that a part of the region was touched: what threads in [`ResidentArena::touch_all`] will soon come to is waited
     /// for, so that no more threads than those take the processors from who computes.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         let mut fresh = self.fresh();
@@ -162,7 +162,7 @@ impl Kept {
         fresh
     }
 
-    /// Ends [`Kept::touch_all`] soon.
+    /// Ends [`ResidentArena::touch_all`] soon.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -174,7 +174,7 @@ impl Kept {
 }
 
 /// A thread that ends to touch memory: who waited for it goes on alone.
-struct Leaving<'a>(&'a Kept);
+struct Leaving<'a>(&'a ResidentArena);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -184,7 +184,7 @@ impl Drop for Leaving<'_> {
 }
 
 /// Where each unit's block lies, and the end of the last.
-fn places(units: &[Unit], order: &[UnitId]) -> (Vec<Range<usize>>, u64) {
+fn places(units: &[Chunk], order: &[ChunkId]) -> (Vec<Range<usize>>, u64) {
     let mut places = vec![0..0; units.len()];
     let mut end = 0u64;
     for id in order.iter().copied().chain(0..units.len()) {
@@ -204,8 +204,8 @@ mod tests {
     use super::*;
     use crate::BLOCK;
 
-    fn unit(offset: usize, len: usize, keep: bool) -> Unit {
-        Unit {
+    fn unit(offset: usize, len: usize, keep: bool) -> Chunk {
+        Chunk {
             name: "a test".into(),
             source: 0,
             offset: offset as u64,
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn more_than_there_can_be_is_refused() {
         let units = vec![unit(0, isize::MAX as usize / 4 / BLOCK * BLOCK, true); 9];
-        let error = Kept::new(&units, &[]).err().unwrap();
+        let error = ResidentArena::new(&units, &[]).err().unwrap();
         assert!(error.to_string().contains("weights that stay"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Bytes from disk into a fixed pool of memory, ahead of need.
 //!
-//! A [`Stream`] knows a list of [`Unit`]s (byte ranges of files) and the order in which they are
+//! A [`Stream`] knows a list of [`Chunk`]s (byte ranges of files) and the order in which they are
 //! likely to be asked for. Reader threads fill a ring of fixed size with the units that come next;
 //! [`Stream::lease`] hands one out, waiting for it if it must. A [`Lease`] is RAII: when the last
 //! clone is dropped, its memory returns to the ring and the next read starts.
@@ -11,7 +11,7 @@
 //!                        └── what was asked for         └── memory comes back ─┘
 //! ```
 //!
-//! * The ring is the bound: nothing that is not *kept* (see [`Unit::keep`]) is ever held outside of
+//! * The ring is the bound: nothing that is not *kept* (see [`Chunk::keep`]) is ever held outside of
 //!   it, but for the declared overflow share that serves a caller who holds more than foreseen.
 //! * The schedule is learned. The first pass follows the order of registration, later ones the order
 //!   last seen. A wrong guess costs one read on demand, never a wrong byte.
@@ -47,7 +47,7 @@ pub use lease::Lease;
 pub use source::Source;
 pub use stats::Stats;
 pub use stream::{MEMORY_THREADS, Options, Stream};
-pub use unit::{Convert, Unit, UnitId};
+pub use unit::{Chunk, ChunkId, Convert};
 
 /// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
 pub const BLOCK: usize = 4096;

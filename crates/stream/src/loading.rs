@@ -3,7 +3,7 @@
 use crate::arena::Block;
 use crate::pool::{Pool, Started};
 use crate::state::{Slot, State};
-use crate::{Error, UnitId};
+use crate::{ChunkId, Error};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -56,7 +56,7 @@ impl Drop for Seat {
 /// waits for it in vain.
 pub(crate) struct Job<'a> {
     seat: &'a Seat,
-    pub(crate) unit: UnitId,
+    pub(crate) unit: ChunkId,
     pub(crate) piece: usize,
     /// Until it is finished.
     block: Option<Arc<Block>>,
@@ -102,7 +102,7 @@ impl Pool {
     pub(crate) fn start(
         &self,
         state: &mut State,
-        id: UnitId,
+        id: ChunkId,
         distance: usize,
     ) -> Result<Started, Error> {
         let unit = &self.units[id];
@@ -132,7 +132,7 @@ impl Pool {
         Ok(Started::NoRoom)
     }
 
-    pub(crate) fn load_into(&self, state: &mut State, id: UnitId, block: Block) {
+    pub(crate) fn load_into(&self, state: &mut State, id: ChunkId, block: Block) {
         let block = Arc::new(block);
         if self.units[id].pieces(self.piece) == 0 {
             state.slots[id] = Slot::Ready(block);
@@ -149,7 +149,7 @@ impl Pool {
     }
 
     /// The next piece for a reader, and where it goes; waits for one. None when the stream is closed.
-    fn next_piece(&self) -> Option<(UnitId, usize, Arc<Block>)> {
+    fn next_piece(&self) -> Option<(ChunkId, usize, Arc<Block>)> {
         let mut state = self.lock();
         loop {
             if state.closed {
@@ -177,7 +177,7 @@ impl Pool {
         }
     }
 
-    fn issue(&self, state: &mut State) -> Option<(UnitId, usize, Arc<Block>)> {
+    fn issue(&self, state: &mut State) -> Option<(ChunkId, usize, Arc<Block>)> {
         let id = *state.queue.front()?;
         let Slot::Loading { block, issued, .. } = &mut state.slots[id] else {
             unreachable!("only loading units are queued");
@@ -221,7 +221,7 @@ impl Pool {
     }
 
     /// A reader is done with a piece.
-    fn finish(&self, state: &mut State, unit: UnitId, result: Result<usize, Error>) {
+    fn finish(&self, state: &mut State, unit: ChunkId, result: Result<usize, Error>) {
         let pieces = self.units[unit].pieces(self.piece);
         let Slot::Loading {
             block,

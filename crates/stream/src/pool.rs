@@ -20,24 +20,24 @@
 //! of schedule.
 
 use crate::arena::{Arena, Block};
-use crate::kept::Kept;
+use crate::kept::ResidentArena;
 use crate::overflow::{Overflow, Refusal};
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
-use crate::{Error, Lease, Source, Stats, Unit, UnitId};
+use crate::{Chunk, ChunkId, Error, Lease, Source, Stats};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Everything that callers and readers share.
 pub(crate) struct Pool {
-    pub(crate) units: Vec<Unit>,
+    pub(crate) units: Vec<Chunk>,
     pub(crate) sources: Vec<Source>,
     /// Size of one read in bytes.
     pub(crate) piece: usize,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<ResidentArena>,
     overflow: Overflow,
     /// How many readers there should be.
     pub(crate) readers: usize,
@@ -64,11 +64,11 @@ impl Pool {
     /// A pool without readers; units and order are checked already.
     pub(crate) fn new(
         sources: Vec<Source>,
-        units: Vec<Unit>,
-        order: Vec<UnitId>,
+        units: Vec<Chunk>,
+        order: Vec<ChunkId>,
         options: &crate::Options,
     ) -> Result<Self, Error> {
-        let kept = Kept::new(&units, &order)?;
+        let kept = ResidentArena::new(&units, &order)?;
         let schedule = Schedule::new(units.len(), order);
         Ok(Self {
             piece: options.piece(),
@@ -92,7 +92,7 @@ impl Pool {
     }
 
     /// Waits for the unit's bytes and hands them out.
-    pub(crate) fn lease(self: &Arc<Self>, id: UnitId) -> Result<Lease, Error> {
+    pub(crate) fn lease(self: &Arc<Self>, id: ChunkId) -> Result<Lease, Error> {
         let Some(unit) = self.units.get(id) else {
             return Err(Error::UnknownUnit {
                 id,
@@ -184,7 +184,7 @@ impl Pool {
 
     /// Begins to load what a caller waits for, whatever it takes. Without room now, there will be a
     /// change to wait for.
-    fn start_on_demand(&self, state: &mut State, id: UnitId) -> Result<Started, Error> {
+    fn start_on_demand(&self, state: &mut State, id: ChunkId) -> Result<Started, Error> {
         let unit = &self.units[id];
         if state.readers == 0 {
             return Err(Error::Reader {
@@ -212,7 +212,7 @@ impl Pool {
         Ok(Started::Yes)
     }
 
-    fn exhausted(&self, state: &State, unit: &Unit, overflow_used: u64) -> Error {
+    fn exhausted(&self, state: &State, unit: &Chunk, overflow_used: u64) -> Error {
         let evictable: usize = state.evictable(0).iter().map(|(.., len)| len).sum();
         let in_ring = self.arena.size() - self.arena.free_bytes() - evictable;
         Error::Exhausted {

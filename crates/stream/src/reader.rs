@@ -5,7 +5,7 @@ use crate::buffer::Buffer;
 use crate::loading::{Job, Seat};
 use crate::pool::Pool;
 use crate::unit::STAGED_PIECE;
-use crate::{BLOCK, Error, Unit};
+use crate::{BLOCK, Chunk, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Reads one piece after the other until the stream is closed.
@@ -68,7 +68,7 @@ fn read_job(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, 
 }
 
 /// Whole blocks of the file, straight to their place.
-fn read_in_place(pool: &Pool, unit: &Unit, piece: usize, block: &Block) -> Result<usize, Error> {
+fn read_in_place(pool: &Pool, unit: &Chunk, piece: usize, block: &Block) -> Result<usize, Error> {
     let first = unit.offset / BLOCK as u64 * BLOCK as u64;
     let len = unit.piece(pool.piece);
     let from = piece * len;
@@ -84,7 +84,7 @@ fn read_in_place(pool: &Pool, unit: &Unit, piece: usize, block: &Block) -> Resul
 /// Whole blocks of the file to scratch memory, and from there converted or moved to alignment.
 fn read_staged(
     pool: &Pool,
-    unit: &Unit,
+    unit: &Chunk,
     piece: usize,
     block: &Block,
     scratch: &Buffer,

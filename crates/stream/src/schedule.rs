@@ -1,23 +1,23 @@
 //! What will be asked for next: the order last seen.
 
-use crate::UnitId;
+use crate::ChunkId;
 
 /// A trace longer than this is cut: what comes later is then fetched on demand.
 const LONGEST: usize = 1 << 20;
 
 /// The cyclic order in which units are asked for, learned from the last pass.
 pub(crate) struct Schedule {
-    order: Vec<UnitId>,
+    order: Vec<ChunkId>,
     /// For each unit, its positions in `order`, ascending.
     positions: Vec<Vec<u32>>,
     /// Position in `order` of what is expected next.
     cursor: usize,
     /// What this pass asked for so far.
-    trace: Vec<UnitId>,
+    trace: Vec<ChunkId>,
 }
 
 impl Schedule {
-    pub(crate) fn new(units: usize, order: Vec<UnitId>) -> Self {
+    pub(crate) fn new(units: usize, order: Vec<ChunkId>) -> Self {
         let mut schedule = Self {
             order: Vec::new(),
             positions: vec![Vec::new(); units],
@@ -28,7 +28,7 @@ impl Schedule {
         schedule
     }
 
-    fn learn(&mut self, mut order: Vec<UnitId>) {
+    fn learn(&mut self, mut order: Vec<ChunkId>) {
         order.truncate(LONGEST);
         for positions in &mut self.positions {
             positions.clear();
@@ -41,7 +41,7 @@ impl Schedule {
     }
 
     /// Notes that `unit` was asked for now.
-    pub(crate) fn asked(&mut self, unit: UnitId) {
+    pub(crate) fn asked(&mut self, unit: ChunkId) {
         if self.trace.len() < LONGEST {
             self.trace.push(unit);
         }
@@ -51,7 +51,7 @@ impl Schedule {
     }
 
     /// How many other requests are expected before `unit` is asked for; none if it is not expected.
-    pub(crate) fn distance(&self, unit: UnitId) -> Option<usize> {
+    pub(crate) fn distance(&self, unit: ChunkId) -> Option<usize> {
         let positions = &self.positions[unit];
         let first = *positions.first()? as usize;
         let at = positions.partition_point(|at| (*at as usize) < self.cursor);
@@ -62,7 +62,7 @@ impl Schedule {
     }
 
     /// What is expected after `distance` other requests; none beyond one cycle.
-    pub(crate) fn ahead(&self, distance: usize) -> Option<UnitId> {
+    pub(crate) fn ahead(&self, distance: usize) -> Option<ChunkId> {
         if distance >= self.order.len() {
             return None;
         }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     /// One cycle of what comes, with distances.
-    fn coming(schedule: &Schedule) -> Vec<(usize, UnitId)> {
+    fn coming(schedule: &Schedule) -> Vec<(usize, ChunkId)> {
         (0..)
             .map_while(|distance| Some((distance, schedule.ahead(distance)?)))
             .collect()

@@ -2,7 +2,7 @@
 
 use crate::arena::Block;
 use crate::schedule::Schedule;
-use crate::{Error, Stats, UnitId};
+use crate::{ChunkId, Error, Stats};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(crate) struct State {
     /// For each unit, the callers that are asking for it now: what is ready is not evicted under them.
     pub(crate) callers: Vec<u32>,
     /// Units being loaded of which some pieces are not yet given to a reader.
-    pub(crate) queue: VecDeque<UnitId>,
+    pub(crate) queue: VecDeque<ChunkId>,
     pub(crate) schedule: Schedule,
     /// Callers that wait for memory: no read ahead is begun meanwhile.
     pub(crate) starving: usize,
@@ -61,7 +61,7 @@ impl State {
     }
 
     /// Moves a unit that a caller waits for to the front of the queue.
-    pub(crate) fn hurry(&mut self, id: UnitId) {
+    pub(crate) fn hurry(&mut self, id: ChunkId) {
         if let Some(at) = self.queue.iter().position(|queued| *queued == id) {
             self.queue.remove(at);
             self.queue.push_front(id);
@@ -70,7 +70,7 @@ impl State {
 
     /// What may leave the ring for a unit needed after `distance` requests: no lease holds it, no
     /// caller asks for it, and it is needed later. With each: when it is needed, and its bytes.
-    pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, UnitId, usize)> {
+    pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, ChunkId, usize)> {
         let mut found = Vec::new();
         for (id, slot) in self.slots.iter().enumerate() {
             if let Slot::Ready(block) = slot

@@ -3,7 +3,7 @@ use crate::loading::Seat;
 use crate::pool::Pool;
 use crate::reader::{self, Scratch};
 use crate::sync::{self, JoinHandle, Mutex};
-use crate::{BLOCK, Error, Lease, Source, Stats, Unit, UnitId};
+use crate::{BLOCK, Chunk, ChunkId, Error, Lease, Source, Stats};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -70,8 +70,8 @@ impl Stream {
     /// As these two.
     pub fn start(
         sources: Vec<Source>,
-        units: Vec<Unit>,
-        order: Vec<UnitId>,
+        units: Vec<Chunk>,
+        order: Vec<ChunkId>,
         options: Options,
     ) -> Result<Self, Error> {
         let stream = Self::new(sources, units, order, options)?;
@@ -84,12 +84,12 @@ impl Stream {
     /// takes the processors and the lock of the process's memory from whoever still has something to set up.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Unit`] and [`Error::UnknownUnit`] for units and an
+    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Chunk`] and [`Error::UnknownUnit`] for units and an
     /// order that make no sense.
     pub fn new(
         sources: Vec<Source>,
-        units: Vec<Unit>,
-        order: Vec<UnitId>,
+        units: Vec<Chunk>,
+        order: Vec<ChunkId>,
         options: Options,
     ) -> Result<Self, Error> {
         for unit in &units {
@@ -131,7 +131,7 @@ impl Stream {
     /// What the read said, naming the unit and its file; [`Error::Exhausted`] if leases hold so much of
     /// the ring that neither it nor the overflow share has room. After an error the next call tries
     /// again.
-    pub fn lease(&self, unit: UnitId) -> Result<Lease, Error> {
+    pub fn lease(&self, unit: ChunkId) -> Result<Lease, Error> {
         let readers = if self.pool.deserted.load(Ordering::Relaxed) {
             self.readers.fill()
         } else {
@@ -155,7 +155,7 @@ impl Stream {
         target: &mut [u8],
     ) -> Result<(), Error> {
         let began = Instant::now();
-        let wrong = |reason| Error::Unit {
+        let wrong = |reason| Error::Chunk {
             unit: name.into(),
             reason,
         };
@@ -258,7 +258,7 @@ impl Readers {
     /// enough to go on; without any, the reason is the error.
     fn fill(&self) -> Result<(), Arc<str>> {
         self.touch_ahead();
-        let staged = self.pool.units.iter().any(Unit::is_staged);
+        let staged = self.pool.units.iter().any(Chunk::is_staged);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = self.pool.readers.saturating_sub(self.pool.living());
         for _ in 0..missing {

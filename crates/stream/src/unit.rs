@@ -10,11 +10,11 @@ const LONGEST: u64 = (isize::MAX / 4) as u64;
 pub(crate) const STAGED_PIECE: usize = 1 << 20;
 
 /// Number of a unit in the list given to [`crate::Stream::start`].
-pub type UnitId = usize;
+pub type ChunkId = usize;
 
 /// A byte range of a file that is read, held and dropped as a whole: a tensor, or a tile of one.
 #[derive(Debug, Clone)]
-pub struct Unit {
+pub struct Chunk {
     /// Name for error messages, usually the tensor's.
     pub name: Arc<str>,
     /// Index of the file among the sources.
@@ -32,7 +32,7 @@ pub struct Unit {
     pub keep: bool,
 }
 
-impl Unit {
+impl Chunk {
     /// Length in memory, in bytes: after the conversion.
     pub fn len_in_memory(&self) -> u64 {
         match &self.convert {
@@ -65,7 +65,7 @@ impl Unit {
         } else {
             return Ok(());
         };
-        Err(Error::Unit {
+        Err(Error::Chunk {
             unit: self.name.clone(),
             reason,
         })
@@ -153,7 +153,7 @@ mod tests {
             align in prop::sample::select(vec![1, 64, BLOCK]),
             blocks in 1usize..2000,
         ) {
-            let unit = Unit {
+            let unit = Chunk {
                 name: "a unit".into(),
                 source: 0,
                 offset,

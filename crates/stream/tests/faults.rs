@@ -6,7 +6,7 @@
 mod common;
 
 use common::{byte, check, file, in_time, unit};
-use outsize_stream::{BLOCK, Error, Options, Source, Stream, Unit};
+use outsize_stream::{BLOCK, Chunk, Error, Options, Source, Stream};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// A stream over one file, nothing of which fits in memory twice.
-fn stream(source: Source, units: &[Unit]) -> Stream {
+fn stream(source: Source, units: &[Chunk]) -> Stream {
     let order = (0..units.len()).collect();
     let options = Options {
         ring_bytes: 8 * BLOCK as u64,
@@ -26,7 +26,7 @@ fn stream(source: Source, units: &[Unit]) -> Stream {
 }
 
 /// Two units at the ends of a file of sixteen blocks; both together are more than the ring.
-fn two_units() -> Vec<Unit> {
+fn two_units() -> Vec<Chunk> {
     vec![unit(0, 6 * BLOCK), unit(9 * BLOCK, 7 * BLOCK)]
 }
 
@@ -102,7 +102,7 @@ fn a_file_cut_short_and_put_back() {
 fn a_file_written_over_in_place() {
     let (_dir, path) = file(16 * BLOCK);
     let mut units = two_units();
-    units.push(Unit {
+    units.push(Chunk {
         keep: true,
         ..unit(BLOCK, BLOCK)
     });

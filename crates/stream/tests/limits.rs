@@ -4,7 +4,7 @@
 mod common;
 
 use common::{check, file, in_time, unit, widen};
-use outsize_stream::{BLOCK, Convert, Error, Options, Source, Stream, Unit, footprint};
+use outsize_stream::{BLOCK, Chunk, Convert, Error, Options, Source, Stream, footprint};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +42,7 @@ fn a_reader_that_panics_or_dies() {
         run: widen_or_fail,
     };
     let units: Vec<_> = (0..3)
-        .map(|at| Unit {
+        .map(|at| Chunk {
             convert: Some(convert.clone()),
             ..unit(at * BLOCK, BLOCK)
         })
@@ -146,53 +146,53 @@ fn impossible_units_are_refused() {
     };
     let good = unit(0, 64);
     let wrong = [
-        Unit {
+        Chunk {
             source: 1,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             len: u64::MAX,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             offset: u64::MAX,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             offset: i64::MAX as u64,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             align: 0,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             align: 3,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             align: 2 * BLOCK,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             convert: convert(0, 1),
             ..good.clone()
         },
-        Unit {
+        Chunk {
             convert: convert(1, 0),
             ..good.clone()
         },
-        Unit {
+        Chunk {
             convert: convert(3, 1),
             len: 63,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             convert: convert(4, 1),
             len: 63,
             ..good.clone()
         },
-        Unit {
+        Chunk {
             convert: convert(1, usize::MAX),
             ..good.clone()
         },
@@ -203,7 +203,7 @@ fn impossible_units_are_refused() {
     };
     for unit in wrong {
         let error = start(vec![good.clone(), unit], vec![0]).unwrap_err();
-        assert!(matches!(error, Error::Unit { .. }), "{error:?}");
+        assert!(matches!(error, Error::Chunk { .. }), "{error:?}");
         assert!(error.to_string().contains("unit at 0"), "{error}");
     }
     let error = start(vec![good.clone()], vec![0, 1]).unwrap_err();
@@ -228,7 +228,7 @@ fn impossible_units_are_refused() {
         let error = stream
             .read("a row", source, offset, &mut [0; 2])
             .unwrap_err();
-        assert!(matches!(error, Error::Unit { .. }), "{error:?}");
+        assert!(matches!(error, Error::Chunk { .. }), "{error:?}");
     }
     assert!(matches!(
         stream.lease(1),

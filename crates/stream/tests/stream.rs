@@ -3,7 +3,7 @@
 mod common;
 
 use common::{byte, check, file, in_time, unit, widen};
-use outsize_stream::{BLOCK, Convert, Error, Options, Source, Stream, Unit, footprint};
+use outsize_stream::{BLOCK, Chunk, Convert, Error, Options, Source, Stream, footprint};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -52,7 +52,7 @@ fn passes_read_what_the_ring_does_not_hold() {
 fn nothing_is_read_before_it_begins_or_is_asked_for() {
     let (_dir, path) = file(8 * BLOCK);
     let units: Vec<_> = (0..2)
-        .map(|i| Unit {
+        .map(|i| Chunk {
             keep: i == 0,
             ..unit(i * 4 * BLOCK, 4 * BLOCK)
         })
@@ -85,7 +85,7 @@ fn nothing_is_read_before_it_begins_or_is_asked_for() {
 fn kept_units_are_read_once_and_beyond_the_ring() {
     let (_dir, path) = file(40 * BLOCK);
     let units: Vec<_> = (0..10)
-        .map(|i| Unit {
+        .map(|i| Chunk {
             keep: true,
             ..unit(i * 4 * BLOCK, 4 * BLOCK)
         })

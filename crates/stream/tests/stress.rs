@@ -9,7 +9,7 @@
 mod common;
 
 use common::{byte, file, unit, widen};
-use outsize_stream::{BLOCK, Convert, Error, Lease, Options, Source, Stream, Unit, footprint};
+use outsize_stream::{BLOCK, Chunk, Convert, Error, Lease, Options, Source, Stream, footprint};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -129,7 +129,7 @@ struct Faults {
 
 struct Round {
     stream: Stream,
-    units: Vec<Unit>,
+    units: Vec<Chunk>,
     faults: Faults,
     /// How many leases a caller holds at most.
     hold: usize,
@@ -204,7 +204,7 @@ fn round(seed: u64) {
     round.works_again(options);
 }
 
-fn some_units(rng: &mut Rng, len: usize) -> Vec<Unit> {
+fn some_units(rng: &mut Rng, len: usize) -> Vec<Chunk> {
     (0..1 + rng.below(40))
         .map(|_| {
             let offset = rng.below(len);
@@ -344,7 +344,7 @@ impl Round {
 }
 
 /// Whether a lease holds the bytes of its unit.
-fn right(unit: &Unit, lease: &Lease) {
+fn right(unit: &Chunk, lease: &Lease) {
     let bytes: &[u8] = lease.as_ref();
     assert_eq!(bytes.len() as u64, unit.len_in_memory(), "{}", unit.name);
     assert!((bytes.as_ptr() as usize).is_multiple_of(unit.align) || unit.convert.is_some());

@@ -33,7 +33,7 @@ pub fn calibrate_machine(args: &BenchArgs) -> Result<(), Failure> {
         shown.set_message(match step {
             CalibrateStep::Writing => "writing a file to read",
             CalibrateStep::Memory => "measuring memory",
-            CalibrateStep::Compute => "measuring products and layers",
+            CalibrateStep::ActivationDtype => "measuring products and layers",
             CalibrateStep::Disk => "measuring the disk",
         });
     });

@@ -37,7 +37,7 @@ impl Figure {
 
 /// What a rate is of.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum RateUnit {
     /// Bytes per second.
     #[serde(rename = "B/s")]
     Bytes,
@@ -49,7 +49,7 @@ pub enum Unit {
     Times,
 }
 
-impl Unit {
+impl RateUnit {
     /// For people.
     pub fn show(self, rate: f64) -> String {
         match self {
@@ -106,9 +106,9 @@ mod tests {
             (percent(0.954), percent(0.004)),
             ("95 %".to_string(), "0.4 %".to_string())
         );
-        assert_eq!(Unit::Operations.show(1.5e11), "150 GFLOP/s");
+        assert_eq!(RateUnit::Operations.show(1.5e11), "150 GFLOP/s");
         assert_eq!(
-            Unit::Bytes.show(3.2e9),
+            RateUnit::Bytes.show(3.2e9),
             format!("{}/s", format_size(3_200_000_000))
         );
     }

@@ -98,7 +98,7 @@ pub fn measure(args: &BenchArgs) -> Result<(), Failure> {
     let machine = Machine::detect();
     let disk = disk(args.place.as_deref())?;
     let work = match &disk {
-        DiskToMeasure::Checkpoint(checkpoint) => Some(Work::new(args, checkpoint)?),
+        DiskToMeasure::Checkpoint(checkpoint) => Some(BlockCost::new(args, checkpoint)?),
         DiskToMeasure::Folder(folder) if !args.max_memory.is_empty() => {
             return Err(Failure::usage(format!(
                 "--max-memory is for running a model, and there are no safetensors in {}",
@@ -119,7 +119,7 @@ pub fn measure(args: &BenchArgs) -> Result<(), Failure> {
     let mut limits = Limits::new(&machine, &options)?;
     let mut bench = Bench {
         shown: &shown,
-        fresh: work.as_ref().map_or(u64::MAX, Work::fresh),
+        fresh: work.as_ref().map_or(u64::MAX, BlockCost::fresh),
         samples: Vec::new(),
     };
     shown.set_message("measuring products");
@@ -188,7 +188,7 @@ fn failed(results: &Results) -> Result<(), Failure> {
 }
 
 /// A model to be run.
-struct Work {
+struct BlockCost {
     subject: Subject,
     files: Vec<std::path::PathBuf>,
     cases: Vec<Case>,
@@ -196,7 +196,7 @@ struct Work {
     compute: ComputeType,
 }
 
-impl Work {
+impl BlockCost {
     fn new(args: &BenchArgs, checkpoint: &Checkpoint) -> Result<Self, Failure> {
         let config = read_config(checkpoint.folder())?;
         let ids = Task::prompt(args.prompt_tokens, config.vocab_size);
@@ -270,7 +270,7 @@ impl Bench<'_> {
     fn model(
         &mut self,
         limits: &mut Limits,
-        work: &Work,
+        work: &BlockCost,
         rounds: u32,
     ) -> Result<Vec<Budgeted>, Failure> {
         let mut budgets: Vec<_> = work.cases.iter().map(Budgeted::new).collect();

@@ -1,7 +1,7 @@
 //! Each phase of a run beside what bounds it.
 
 use super::child::{RunReport, Task};
-use super::figures::{Figure, Unit};
+use super::figures::{Figure, RateUnit};
 use super::subject::Subject;
 use crate::args::ComputeType;
 use crate::report::median;
@@ -38,7 +38,7 @@ pub struct Bound {
     /// What it is: `disk`.
     pub limit_of: &'static str,
     /// Of the rates.
-    pub unit: Unit,
+    pub unit: RateUnit,
     /// What the phase got in a second.
     pub achieved: Figure,
     /// What can be had in a second, the mean of right before and right after.
@@ -73,7 +73,7 @@ impl<'a> Timed<'a> {
     fn bound(
         self,
         limit_of: &'static str,
-        unit: Unit,
+        unit: RateUnit,
         amount: impl Fn(&RunReport) -> f64,
         limit: impl Fn(&LimitSample) -> f64,
     ) -> Self {
@@ -84,7 +84,7 @@ impl<'a> Timed<'a> {
     fn bound_by(
         mut self,
         limit_of: &'static str,
-        unit: Unit,
+        unit: RateUnit,
         amount: impl Fn(&RunReport) -> f64,
         limit: impl Fn(&LimitSample, f64) -> f64,
     ) -> Self {
@@ -138,21 +138,29 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
     let memory = |limit: &LimitSample| limit.memory_bytes_per_second;
     let opening = Timed::new(runs, "opening", |run| run.load_seconds).bound(
         "single pages, one a file",
-        Unit::Times,
+        RateUnit::Times,
         |_| subject.files as f64,
         |limit| 1.0 / limit.disk_latency_seconds.max(1e-9),
     );
     let filled =
         |run: &RunReport| (run.placement.resident_footprint + run.placement.ring_bytes) as f64;
     let first = Timed::new(runs, "first pass", |run| run.prefill_seconds)
-        .bound(DISK, Unit::Bytes, |run| run.prefill_bytes_read as f64, disk)
-        .bound_by(FRESH, Unit::Bytes, filled, |limit, bytes| {
+        .bound(
+            DISK,
+            RateUnit::Bytes,
+            |run| run.prefill_bytes_read as f64,
+            disk,
+        )
+        .bound_by(FRESH, RateUnit::Bytes, filled, |limit, bytes| {
             bytes / limit.fresh_seconds(bytes).max(1e-9)
         })
-        .bound_by(FRESH_AND_PRODUCTS, Unit::Bytes, filled, |limit, bytes| {
-            bytes / (limit.fresh_seconds(bytes) + flops / peak(limit)).max(1e-9)
-        })
-        .bound(products, Unit::Operations, |_| flops, peak);
+        .bound_by(
+            FRESH_AND_PRODUCTS,
+            RateUnit::Bytes,
+            filled,
+            |limit, bytes| bytes / (limit.fresh_seconds(bytes) + flops / peak(limit)).max(1e-9),
+        )
+        .bound(products, RateUnit::Operations, |_| flops, peak);
     let of_again = |run: &RunReport, value: fn(&super::child::Again) -> f64| {
         median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
     };
@@ -161,27 +169,27 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
     })
     .bound(
         DISK,
-        Unit::Bytes,
+        RateUnit::Bytes,
         |run| of_again(run, |again| again.bytes_read as f64),
         disk,
     )
     .bound(
         MEMORY,
-        Unit::Bytes,
+        RateUnit::Bytes,
         |_| subject.product_bytes as f64,
         memory,
     )
-    .bound(products, Unit::Operations, |_| flops, peak);
+    .bound(products, RateUnit::Operations, |_| flops, peak);
     // A token in the middle of the answer.
     let read = subject.token_bytes(prompt as f64 + new / 2.0);
     let token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
         .bound(
             DISK,
-            Unit::Bytes,
+            RateUnit::Bytes,
             |run| run.decode_bytes_read as f64 / decoded,
             disk,
         )
-        .bound(MEMORY, Unit::Bytes, |_| read, memory);
+        .bound(MEMORY, RateUnit::Bytes, |_| read, memory);
     [opening, first, again, token].map(Timed::done).into()
 }
 
@@ -310,7 +318,7 @@ pub mod tests {
         let products = phases[2]
             .bounds
             .iter()
-            .find(|bound| bound.unit == Unit::Operations)
+            .find(|bound| bound.unit == RateUnit::Operations)
             .unwrap();
         // Eight tokens through the layers, one through the head.
         assert_eq!(products.achieved.median, 2.0 * (8.0 * 300.0 + 100.0) / 5.0);

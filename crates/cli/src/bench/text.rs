@@ -1,6 +1,6 @@
 //! What was measured, as tables for people.
 
-use super::figures::{Figure, Unit, percent, time};
+use super::figures::{Figure, RateUnit, percent, time};
 use super::measure::{Budgeted, Results};
 use super::phases::Phase;
 use crate::table;
@@ -57,7 +57,7 @@ fn machine(results: &Results) -> Vec<Row> {
     let limits = [
         (
             "disk",
-            Unit::Bytes,
+            RateUnit::Bytes,
             of(|l| l.disk_bytes_per_second),
             format!(
                 "{} reads of {} in flight, of {}",
@@ -68,19 +68,19 @@ fn machine(results: &Results) -> Vec<Row> {
         ),
         (
             "memory read",
-            Unit::Bytes,
+            RateUnit::Bytes,
             of(|l| l.memory_bytes_per_second),
             memory.clone(),
         ),
         (
             "memory copied",
-            Unit::Bytes,
+            RateUnit::Bytes,
             of(|l| l.copy_bytes_per_second),
             memory,
         ),
         (
             "fresh memory",
-            Unit::Bytes,
+            RateUnit::Bytes,
             of(|l| l.fresh_bytes_per_second),
             match results.limits.iter().map(|l| l.at_hand_bytes).max() {
                 Some(at_hand @ 1..) => format!(
@@ -92,11 +92,16 @@ fn machine(results: &Results) -> Vec<Row> {
         ),
         (
             "multiply-adds",
-            Unit::Operations,
+            RateUnit::Operations,
             of(|l| l.f32_flops),
             f32.to_string(),
         ),
-        ("", Unit::Operations, of(|l| l.bf16_flops), bf16.to_string()),
+        (
+            "",
+            RateUnit::Operations,
+            of(|l| l.bf16_flops),
+            bf16.to_string(),
+        ),
     ];
     let mut rows = vec![row(["the machine", "median", "spread", "how"])];
     for (name, unit, figure, how) in limits {
@@ -125,30 +130,30 @@ fn machine(results: &Results) -> Vec<Row> {
 fn products(samples: &[ProductSample]) -> Vec<Row> {
     type Of = fn(&ProductSample) -> f64;
     let rows = format!("products, {LIMIT_ROWS} rows");
-    let measured: [(&str, Unit, Of, Of, &str); 3] = [
+    let measured: [(&str, RateUnit, Of, Of, &str); 3] = [
         (
             "products, 1 row",
-            Unit::Bytes,
+            RateUnit::Bytes,
             |p| p.one_row_bytes_per_second,
             |p| p.memory_bytes_per_second,
             "memory read",
         ),
         (
             &rows,
-            Unit::Operations,
+            RateUnit::Operations,
             |p| p.f32_rows_flops,
             |p| p.f32_flops,
             "multiply-adds of f32",
         ),
         (
             "",
-            Unit::Operations,
+            RateUnit::Operations,
             |p| p.bf16_rows_flops,
             |p| p.bf16_flops,
             "those of bf16, rounded to it",
         ),
     ];
-    let line = |(name, unit, of, limit, what): (&str, Unit, Of, Of, &str)| {
+    let line = |(name, unit, of, limit, what): (&str, RateUnit, Of, Of, &str)| {
         let figure = Figure::of(samples.iter().map(of));
         let share = Figure::of(
             samples

@@ -1,6 +1,6 @@
 //! The table of `outsize estimate`.
 
-use super::Report;
+use super::EstimateOutput;
 use outsize::plan::{Estimate, format_size};
 
 /// What is shown where nothing is known.
@@ -19,7 +19,7 @@ const TITLES: [&str; 8] = [
 ];
 
 /// The report as text, in lines of at most `width` columns where the table can be had so; as wide as it likes without one.
-pub fn text(report: &Report, width: Option<usize>) -> String {
+pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
     let rows: Vec<[String; 8]> = report
         .estimates
         .iter()
@@ -44,7 +44,7 @@ pub fn text(report: &Report, width: Option<usize>) -> String {
     text
 }
 
-fn head(report: &Report) -> String {
+fn head(report: &EstimateOutput) -> String {
     let architecture = report
         .architecture
         .as_deref()
@@ -70,7 +70,7 @@ fn head(report: &Report) -> String {
 }
 
 /// What the columns mean, those that are there.
-fn legend(report: &Report) -> Vec<String> {
+fn legend(report: &EstimateOutput) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(pass) = report.pass {
         lines.push(format!(
@@ -88,7 +88,7 @@ fn legend(report: &Report) -> Vec<String> {
     lines
 }
 
-fn cells(row: &Estimate, report: &Report) -> [String; 8] {
+fn cells(row: &Estimate, report: &EstimateOutput) -> [String; 8] {
     let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), format_size);
     let largest = match &row.largest_block {
         Some(block) => format!("{} {}", format_size(block.bytes), shown(&block.name)),
@@ -111,7 +111,7 @@ fn cells(row: &Estimate, report: &Report) -> [String; 8] {
 }
 
 /// The type that all, or most, of the weights are stored in.
-fn stored(report: &Report) -> String {
+fn stored(report: &EstimateOutput) -> String {
     let most = report.stored.iter().max_by_key(|(_, bytes)| **bytes);
     match (most, report.stored.len()) {
         (None, _) => String::new(),
@@ -220,8 +220,8 @@ mod tests {
         }
     }
 
-    fn report(name: &str) -> Report {
-        Report {
+    fn report(name: &str) -> EstimateOutput {
+        EstimateOutput {
             model: "org/name".to_owned(),
             architecture: Some("llama".to_owned()),
             source: "headers",

@@ -1,6 +1,6 @@
 //! What the Hub's own software has downloaded to this machine.
 
-use super::{Address, Settings};
+use super::{Address, HubSettings};
 use outsize::generate::Source;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ impl Snapshot {
 }
 
 /// The model's files in the cache, if there are any.
-pub fn snapshot(settings: &Settings, address: &Address) -> Option<Snapshot> {
+pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
     let folder = format!("models--{}--{}", address.org, address.name);
     let folder = settings.cache.as_ref()?.join(folder);
     let revision = address.revision();
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn snapshots_are_found_by_branch_and_by_commit() {
         let place = tempfile::tempdir().unwrap();
-        let settings = Settings {
+        let settings = HubSettings {
             endpoint: String::new(),
             token: None,
             offline: true,

@@ -2,7 +2,7 @@
 
 use super::answer::{content_range, encoded, follow, origin, retry_after, text, unsatisfied};
 use super::cache::is_commit;
-use super::{Address, HubError, Settings};
+use super::{Address, HubError, HubSettings};
 use crate::interrupt;
 use outsize::checkpoint::Part;
 use std::io::{ErrorKind, Read};
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// One model on the Hub.
 pub struct Client<'a> {
-    settings: &'a Settings,
+    settings: &'a HubSettings,
     address: &'a Address,
     agent: Agent,
     begun: Instant,
@@ -45,7 +45,7 @@ struct Request<'a> {
 
 impl<'a> Client<'a> {
     /// One that has asked nothing yet.
-    pub fn new(settings: &'a Settings, address: &'a Address) -> Self {
+    pub fn new(settings: &'a HubSettings, address: &'a Address) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Followed here: the token is for the Hub alone.

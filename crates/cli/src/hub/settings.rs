@@ -13,7 +13,7 @@ const MOST_OF_TOKEN: usize = 4096;
 
 /// Where the Hub is, what is kept of it here, and who asks.
 #[derive(Clone)]
-pub struct Settings {
+pub struct HubSettings {
     /// `HF_ENDPOINT`: the Hub, or a mirror of it, without a slash at the end.
     pub endpoint: String,
     /// `HF_TOKEN`, or what the file of `HF_TOKEN_PATH` (`$HF_HOME/token`) holds.
@@ -26,7 +26,7 @@ pub struct Settings {
     pub timeout: Duration,
 }
 
-impl Settings {
+impl HubSettings {
     /// Reads the environment.
     ///
     /// # Errors
@@ -129,9 +129,9 @@ fn clean(token: &str, name: &'static str) -> Result<Option<String>, HubError> {
 }
 
 /// The token is nobody's business.
-impl std::fmt::Debug for Settings {
+impl std::fmt::Debug for HubSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("HubSettings")
             .field("endpoint", &self.endpoint)
             .field("token", &self.token.as_ref().map(|_| "…"))
             .field("offline", &self.offline)
@@ -145,12 +145,12 @@ impl std::fmt::Debug for Settings {
 mod tests {
     use super::*;
 
-    fn read(values: &[(&str, &str)]) -> Result<Settings, String> {
+    fn read(values: &[(&str, &str)]) -> Result<HubSettings, String> {
         let get = |name: &str| {
             let value = values.iter().find(|(known, _)| *known == name);
             value.map(|(_, value)| OsString::from(value))
         };
-        Settings::read(get, Some("/home/me".into())).map_err(|error| error.to_string())
+        HubSettings::read(get, Some("/home/me".into())).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -14,7 +14,7 @@ use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
 use outsize::models::KvDtype;
-use outsize::plan::{Budget, Figures, ModelReport, Options, Planned, Report};
+use outsize::plan::{Budget, HardwareProfile, ModelReport, Options, Planned, Report};
 use std::path::Path;
 
 /// Runs the command.
@@ -87,7 +87,7 @@ fn refuse_to_replace(args: &PlanArgs) -> Result<(), Failure> {
 }
 
 /// The figures of this machine or of a file, and where they come from.
-fn figures(args: &PlanArgs) -> Result<(Figures, String), Failure> {
+fn figures(args: &PlanArgs) -> Result<(HardwareProfile, String), Failure> {
     match &args.purpose.figures {
         Some(path) => {
             let figures = read_figures(path)

@@ -2,9 +2,9 @@
 
 use super::args::{PlacingArgs, PurposeArgs};
 use crate::error::Failure;
-use outsize::generate::{Described, Purpose};
+use outsize::generate::{Described, GenerationWorkload};
 use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT};
-use outsize::plan::{Budget, Casts, Dtype, Figures, Options, Tier, parse_size};
+use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier, parse_size};
 
 /// Tokens of text and prompt that are planned for unless told otherwise.
 const CONTEXT: usize = 512;
@@ -15,7 +15,7 @@ const PROMPT: usize = 256;
 const OPENED: u64 = 20 << 20;
 
 /// What the model is to be used for.
-pub struct Asked {
+pub struct PlanRequest {
     cache: CacheOptions,
     prompt: usize,
 }
@@ -39,7 +39,7 @@ pub fn placing(args: &PlacingArgs) -> Result<Options, Failure> {
 }
 
 /// What the arguments say of the model's use, checked against the model.
-pub fn asked(args: &PurposeArgs, described: &Described) -> Result<Asked, Failure> {
+pub fn asked(args: &PurposeArgs, described: &Described) -> Result<PlanRequest, Failure> {
     let most = described.config.as_ref().map_or(MAX_CONTEXT, |config| {
         config.longest_context().min(MAX_CONTEXT)
     });
@@ -62,7 +62,7 @@ pub fn asked(args: &PurposeArgs, described: &Described) -> Result<Asked, Failure
         Some(tokens) => within("--prompt-tokens", tokens, context, "the context's")?,
         None => PROMPT.min(context.div_ceil(2)),
     };
-    Ok(Asked {
+    Ok(PlanRequest {
         cache: CacheOptions {
             context,
             batch: within("--batch", args.batch, MAX_BATCH, "the possible")?,
@@ -73,10 +73,10 @@ pub fn asked(args: &PurposeArgs, described: &Described) -> Result<Asked, Failure
     })
 }
 
-impl Asked {
+impl PlanRequest {
     /// With what the plan depends on besides.
-    pub fn purpose(self, options: Options) -> Purpose {
-        Purpose {
+    pub fn purpose(self, options: Options) -> GenerationWorkload {
+        GenerationWorkload {
             cache: self.cache,
             prompt: self.prompt,
             process: OPENED,
@@ -137,7 +137,7 @@ fn dtype(flag: &str, name: &str) -> Result<Dtype, Failure> {
 }
 
 /// What a user should know of a plan with such a budget.
-pub fn notes(described: &Described, budget: &Budget, figures: &Figures) -> Vec<String> {
+pub fn notes(described: &Described, budget: &Budget, figures: &HardwareProfile) -> Vec<String> {
     let mut notes = Vec::new();
     if described.config.is_none() {
         notes.push(

@@ -11,7 +11,7 @@ use burn_store::{ModuleSnapshot, SafetensorsStore};
 use common::{Numbers, bits, fill, flat, folder, options, values, write};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{
-    Dispatched, Error, FloatType, Misfit, Names, Options, Streamed, dispatch, tree,
+    Dispatched, Error, FloatType, KeyMismatch, Names, Options, Streamed, dispatch, tree,
 };
 use outsize_plan::{Budget, place};
 
@@ -68,7 +68,7 @@ fn streamed<M: Module>(
     dispatch(module, checkpoint, &map, options)
 }
 
-fn misfit<T>(result: Result<T, Error>) -> Misfit {
+fn misfit<T>(result: Result<T, Error>) -> KeyMismatch {
     match result {
         Err(Error::Mismatch(misfit)) => *misfit,
         Err(error) => panic!("{error}"),

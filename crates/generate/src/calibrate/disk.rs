@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_machine::{DiskFigures, direct_read_speed, now, read_latency, volume};
-use outsize_plan::{Link, format_size};
-use outsize_stream::{Lease, Options, Stream, Unit};
+use outsize_plan::{Bandwidth, format_size};
+use outsize_stream::{Chunk, Lease, Options, Stream};
 
 use super::files::{Files, Tile, bytes_of};
 use super::samples::{Pace, Samples};
@@ -131,7 +131,7 @@ impl Probe {
             device,
             file_system,
             date: now(),
-            streamed: Link {
+            streamed: Bandwidth {
                 bytes_per_second: measured.of(STREAMED)?,
                 latency_seconds: latency.median(),
             },
@@ -159,7 +159,7 @@ impl Probe {
     /// Streams all tiles several times, as a pass over a model does, and multiplies one row by each. Gives the bytes per
     /// second of each time, and what was done beside.
     fn stream(&self, stop: &Stop) -> Result<(Samples, String), CalibrateError> {
-        let units = self.tiles.iter().enumerate().map(|(at, tile)| Unit {
+        let units = self.tiles.iter().enumerate().map(|(at, tile)| Chunk {
             name: format!("part {at}").into(),
             source: tile.file,
             offset: tile.offset,

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::tensor::Tensor;
-use outsize_kernels::{Compute, linear_in, peak};
+use outsize_kernels::{ActivationDtype, linear_in, peak};
 use outsize_machine::{
-    Bandwidth, FreshRates, Machine, ReadShape, SequentialReads, Volume, read_latency, volume,
+    FreshRates, Machine, MemoryProbe, ReadShape, SequentialReads, Volume, read_latency, volume,
 };
 use serde::Serialize;
 
@@ -180,8 +180,8 @@ impl Limits {
         // Memory first, while this program has given nothing back that it would get again for less.
         let fresh = self.fresh(fresh)?;
         let (memory, copy) = self.memory()?;
-        let f32_flops = flops(Compute::F32)?;
-        let bf16_flops = flops(Compute::Bf16)?;
+        let f32_flops = flops(ActivationDtype::F32)?;
+        let bf16_flops = flops(ActivationDtype::Bf16)?;
         self.stop.check()?;
         let mut disk: f64 = 0.0;
         for shape in &self.shapes {
@@ -214,7 +214,7 @@ impl Limits {
     /// Memory read and copied.
     fn memory(&self) -> Result<(f64, f64), CalibrateError> {
         let bytes = self.memory_bytes();
-        let buffers = Bandwidth::new(bytes as usize, self.threads);
+        let buffers = MemoryProbe::new(bytes as usize, self.threads);
         let mut buffers = buffers.map_err(|source| no_memory(bytes, source))?;
         let (mut read, mut copy) = (Samples::default(), Samples::default());
         for _ in 0..7 {
@@ -240,19 +240,21 @@ impl Limits {
         let layers = bytes.div_ceil(shape.layer_bytes()).clamp(1, 64) as usize;
         let layers = Shape { layers, ..shape }.make()?;
         self.stop.check()?;
-        let buffers = Bandwidth::new(bytes as usize, self.threads);
+        let buffers = MemoryProbe::new(bytes as usize, self.threads);
         let mut buffers = buffers.map_err(|source| no_memory(bytes, source))?;
         let mut samples = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let (mut one, mut memory) = (Samples::default(), Samples::default());
             for _ in Pace::new(3, 7, 0.1) {
                 self.stop.check()?;
-                one.push(layers.bytes as f64 / run(&layers, &layers.matrices, 1, Compute::F32)?);
+                one.push(
+                    layers.bytes as f64 / run(&layers, &layers.matrices, 1, ActivationDtype::F32)?,
+                );
                 memory.push(buffers.read()?);
             }
-            let (f32_rows_flops, f32_flops) = rows(&layers, Compute::F32)?;
+            let (f32_rows_flops, f32_flops) = rows(&layers, ActivationDtype::F32)?;
             self.stop.check()?;
-            let (bf16_rows_flops, bf16_flops) = rows(&layers, Compute::Bf16)?;
+            let (bf16_rows_flops, bf16_flops) = rows(&layers, ActivationDtype::Bf16)?;
             self.stop.check()?;
             samples.push(ProductSample {
                 one_row_bytes_per_second: one.median(),
@@ -268,7 +270,7 @@ impl Limits {
 }
 
 /// Products of many rows with one layer, and their limit, in operations per second.
-fn rows(layers: &Layers, compute: Compute) -> Result<(f64, f64), CalibrateError> {
+fn rows(layers: &Layers, compute: ActivationDtype) -> Result<(f64, f64), CalibrateError> {
     let one = layers.matrices.len() / layers.config.num_hidden_layers;
     let matrices = &layers.matrices[..one];
     let values: usize = matrices.iter().map(|m| m.shape().num_elements()).sum();
@@ -283,7 +285,7 @@ fn run(
     layers: &Layers,
     matrices: &[Tensor<2>],
     rows: usize,
-    compute: Compute,
+    compute: ActivationDtype,
 ) -> Result<f64, CalibrateError> {
     let inputs = inputs(layers, rows);
     let began = Instant::now();
@@ -305,7 +307,7 @@ fn run(
     Ok(seconds.max(1e-9))
 }
 
-fn flops(compute: Compute) -> Result<f64, CalibrateError> {
+fn flops(compute: ActivationDtype) -> Result<f64, CalibrateError> {
     let mut best = 0.0;
     for _ in 0..PEAKS {
         let rate = peak::flops(compute, PEAK);

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use outsize_models::{Compute, KvCache, KvDtype, Logits, WhenFull, presets};
+use outsize_models::{ActivationDtype, KvCache, KvDtype, Logits, WhenFull, presets};
 use outsize_plan::{Access, Budget, Dtype};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::Settings;
+use crate::PipelineSettings;
 
 fn fixtures() -> Vec<PathBuf> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
@@ -24,14 +24,14 @@ fn fixtures() -> Vec<PathBuf> {
 fn with_weights(folder: &Path) -> Tree {
     let config = crate::read_config(folder).unwrap();
     let checkpoint = Checkpoint::open(folder).unwrap();
-    let settings = Settings {
+    let settings = PipelineSettings {
         planning: outsize_core::Planning::default(),
         max_memory: Budget::default(),
         context: 8,
         prompt: 8,
         logits: Logits::Last,
         kv_dtype: KvDtype::F32,
-        compute: Compute::F32,
+        compute: ActivationDtype::F32,
         when_full: WhenFull::Refuse,
         stop: None,
     };

@@ -7,9 +7,9 @@ use burn::tensor::DType;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, FloatType, Options};
 use outsize_models::{LlamaForCausalLm, ModelConfig};
-use outsize_plan::{DeviceMap, Needs, Prediction, Residency, Workload, predict};
+use outsize_plan::{DeviceMap, MemoryOverhead, Prediction, Residency, Workload, predict};
 
-use super::{PipelineError, Settings};
+use super::{PipelineError, PipelineSettings};
 
 /// Memory that the process itself will take beyond what it has when a model is opened: code that is
 /// not yet touched, stacks of worker threads, small allocations and what the allocator keeps of them.
@@ -52,7 +52,7 @@ pub(super) fn streamed_range(
 pub(crate) fn options(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
-    settings: &Settings,
+    settings: &PipelineSettings,
 ) -> Options {
     let blocks = config.blocks();
     let mut access = std::collections::HashMap::new();
@@ -128,7 +128,7 @@ pub(super) fn place(
     model: &LlamaForCausalLm,
     checkpoint: &Checkpoint,
     config: &ModelConfig,
-    settings: &Settings,
+    settings: &PipelineSettings,
     options: &mut Options,
 ) -> Result<Placed, PipelineError> {
     let mut tree = outsize_core::tree(model, checkpoint, options)?;
@@ -137,12 +137,12 @@ pub(super) fn place(
     config.add_work(&mut tree, &cache);
     with_longest_passes(settings.prompt, settings.context, |chunk| {
         // Blocks say what their part of the KV cache takes.
-        options.needs = Needs {
+        options.needs = MemoryOverhead {
             process,
             activations: config
                 .activation_bytes(chunk, &cache, settings.logits)
                 .saturating_add(config.packed_bytes(settings.compute, chunk, cache.batch)),
-            ..Needs::default()
+            ..MemoryOverhead::default()
         };
         options.planning.workload = Workload {
             batch: cache.batch as u64,

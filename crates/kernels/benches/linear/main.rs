@@ -11,7 +11,7 @@
 //!
 //! - `memory`: what all threads read per second from a large buffer, measured beside each row; `GB/s` is the weight's
 //!   bytes over the time of a product.
-//! - `rounded`: the same product with activations rounded to bf16, [`Compute::Bf16`].
+//! - `rounded`: the same product with activations rounded to bf16, [`ActivationDtype::Bf16`].
 //! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`].
 //! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`, Flex's own product of
 //!   bf16.
@@ -30,7 +30,7 @@ use std::hint::black_box;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
-use outsize_kernels::{Compute, Isa, linear, linear_in, peak};
+use outsize_kernels::{ActivationDtype, Isa, linear, linear_in, peak};
 
 use large::Large;
 use timing::{median, seconds, values};
@@ -57,7 +57,8 @@ fn main() {
     let memory = Large::new(WORKING_SET, &values(1 << 20));
 
     let threads = rayon::current_num_threads();
-    let look = |_| peak::flops(Compute::F32, 0.02).expect("the processor adds up right") / 1e9;
+    let look =
+        |_| peak::flops(ActivationDtype::F32, 0.02).expect("the processor adds up right") / 1e9;
     let peak = median((0..9).map(look).collect());
     println!(
         "{:?}, {threads} threads, peak {peak:.0} GFLOP/s, memory {:.1} GB/s",
@@ -85,7 +86,9 @@ fn main() {
             for _ in 0..flex_repetitions {
                 for _ in 0..repetitions / flex_repetitions {
                     ours.push(seconds(|| linear(x.clone(), next())));
-                    rounded.push(seconds(|| linear_in(Compute::Bf16, x.clone(), next())));
+                    rounded.push(seconds(|| {
+                        linear_in(ActivationDtype::Bf16, x.clone(), next())
+                    }));
                 }
                 reads.push(speed(&memory, 1));
                 cast.push(seconds(|| {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use half::bf16;
 use outsize_kernels::product::{Size, linear_into};
-use outsize_kernels::{Compute, Weight, peak};
+use outsize_kernels::{ActivationDtype, Weight, peak};
 
 use crate::large::Large;
 use crate::timing::{median, seconds, values};
@@ -28,15 +28,15 @@ const LAYERS: usize = 22;
 const HEAD: [usize; 2] = [32000, 2048];
 
 /// Texts side by side, and how activations are multiplied.
-const PASSES: [(usize, Compute); 8] = [
-    (1, Compute::F32),
-    (2, Compute::F32),
-    (4, Compute::F32),
-    (8, Compute::F32),
-    (16, Compute::F32),
-    (1, Compute::Bf16),
-    (8, Compute::Bf16),
-    (16, Compute::Bf16),
+const PASSES: [(usize, ActivationDtype); 8] = [
+    (1, ActivationDtype::F32),
+    (2, ActivationDtype::F32),
+    (4, ActivationDtype::F32),
+    (8, ActivationDtype::F32),
+    (16, ActivationDtype::F32),
+    (1, ActivationDtype::Bf16),
+    (8, ActivationDtype::Bf16),
+    (16, ActivationDtype::Bf16),
 ];
 
 /// Prints how long passes take, and those of one and eight texts by shape. `most` is what multiply-adds on registers reach, in GFLOP/s.
@@ -74,8 +74,8 @@ pub fn passes(quick: bool, most: f64) {
                     )
                 });
                 match (batch, compute) {
-                    (1, Compute::F32) => &mut by_shape.entry([out, width]).or_default().0,
-                    (8, Compute::F32) => &mut by_shape.entry([out, width]).or_default().1,
+                    (1, ActivationDtype::F32) => &mut by_shape.entry([out, width]).or_default().0,
+                    (8, ActivationDtype::F32) => &mut by_shape.entry([out, width]).or_default().1,
                     _ => continue,
                 }
                 .push(time);
@@ -100,8 +100,8 @@ pub fn passes(quick: bool, most: f64) {
         println!(
             "{batch:>5}  {:<11} | {:>6.2} ms {:>7.1} {:>5.0}% | {operations:>7.0} {:>5.0}% | {:>5.2}x",
             match compute {
-                Compute::F32 => "f32",
-                Compute::Bf16 => "bf16",
+                ActivationDtype::F32 => "f32",
+                ActivationDtype::Bf16 => "bf16",
             },
             1e3 * median(time.clone()),
             speed(time, total),

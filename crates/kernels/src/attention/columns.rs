@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::{Heads, Held, Places, Rows, Stored};
+use super::{Heads, Held, RingLayout, Rows, Stored};
 
 /// Keys and values of consecutive columns, of a known type.
 #[derive(Debug)]
 pub(super) struct Part<'a, E> {
     keys: Matrix<'a, E>,
     values: Matrix<'a, E>,
-    places: Places,
+    places: RingLayout,
 }
 
 /// As [`Rows`].
@@ -93,7 +93,7 @@ impl<'a, E: Stored> Part<'a, E> {
         (text, head): (usize, usize),
         columns: Range<usize>,
     ) -> impl Iterator<Item = Stretch<'a, E>> {
-        let Places {
+        let RingLayout {
             first,
             end,
             capacity,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::columns::{self, Part, Stretch};
-use super::{BLOCK, Heads, Sight, Stored};
+use super::{AttentionMask, BLOCK, Heads, Stored};
 
 /// One call of attention.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Job<'a, E> {
     pub heads: Heads,
     /// Keys and values, older columns first.
     pub parts: &'a [Part<'a, E>],
-    pub sight: &'a Sight,
+    pub sight: &'a AttentionMask,
 }
 
 /// Some tokens of a text, and the heads of queries that share a head of keys.

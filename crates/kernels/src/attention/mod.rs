@@ -104,7 +104,7 @@ impl Heads {
 
 /// What each token sees, by columns: the positions of the longest text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct AttentionMask {
     /// The column of the first token. Token `t` stands in column `start + t` and sees no later one.
     pub start: usize,
     /// Columns that a token sees, its own included, at most.
@@ -113,7 +113,7 @@ pub struct Sight {
     pub padding: Vec<usize>,
 }
 
-impl Sight {
+impl AttentionMask {
     /// The columns that a token of a text sees.
     fn columns(&self, text: usize, token: usize) -> Range<usize> {
         let (padding, end) = (self.padding[text], self.start + token + 1);
@@ -136,7 +136,7 @@ pub struct Rows<'a> {
 
 /// Which column is at which place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct RingLayout {
     /// The first column held.
     pub first: usize,
     /// One past the last column held.
@@ -155,7 +155,7 @@ pub struct Held<'a> {
     /// As [`keys`](Self::keys), in the same type.
     pub values: Rows<'a>,
     /// Where they are.
-    pub places: Places,
+    pub places: RingLayout,
 }
 
 /// Writes, for each query, the mixture of the values that its token sees to `y`; `queries` and `y` are
@@ -167,7 +167,13 @@ pub struct Held<'a> {
 /// # Panics
 ///
 /// If sizes do not fit each other, or if a column that a token sees is not held.
-pub fn attend_into(queries: &[f32], heads: Heads, held: &[Held<'_>], sight: &Sight, y: &mut [f32]) {
+pub fn attend_into(
+    queries: &[f32],
+    heads: Heads,
+    held: &[Held<'_>],
+    sight: &AttentionMask,
+    y: &mut [f32],
+) {
     attend_into_with(Isa::detected(), queries, heads, held, sight, y);
 }
 
@@ -181,7 +187,7 @@ pub fn attend_into_with(
     queries: &[f32],
     heads: Heads,
     held: &[Held<'_>],
-    sight: &Sight,
+    sight: &AttentionMask,
     y: &mut [f32],
 ) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -218,7 +224,7 @@ fn attend_stored<'a, E: Stored>(
     queries: &[f32],
     heads: Heads,
     held: &[Held<'a>],
-    sight: &Sight,
+    sight: &AttentionMask,
     y: &mut [f32],
 ) {
     let parts: Vec<Part<'a, E>> = held.iter().map(|held| Part::new(held, &heads)).collect();

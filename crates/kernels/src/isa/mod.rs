@@ -17,7 +17,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW and VL, sixteen lanes: servers since 2017, AMD processors since Zen 4.
     Avx512,
-    /// The same with products of pairs of bf16, for [`Compute::Bf16`](crate::Compute::Bf16): Intel's servers since 2020
+    /// The same with products of pairs of bf16, for [`ActivationDtype::Bf16`](crate::Compute::Bf16): Intel's servers since 2020
     /// and 2023, AMD processors since Zen 4.
     Avx512Bf16,
     /// The same with products of whole tiles of bf16: Intel's servers since 2023. Linux is asked for permission.

@@ -6,12 +6,12 @@ use super::skinny::Claims;
 use super::{Element, Job, Loops, Product, Size, Widened, pack};
 #[cfg(target_arch = "x86_64")]
 use super::{Pairs, checked};
-use crate::{Compute, Isa, Weight, team};
+use crate::{ActivationDtype, Isa, Weight, team};
 
 /// Products of fewer than [`ROWS`](super::skinny::ROWS) rows: those that follow one another with weights of one dtype, as one piece of work.
 pub(super) fn products(
     isa: Isa,
-    compute: Compute,
+    compute: ActivationDtype,
     x: &[f32],
     [m, k]: [usize; 2],
     mut products: &mut [Product],
@@ -31,11 +31,11 @@ pub(super) fn products(
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
+            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
                 share::<_, bf16>(Pairs, x, [m, k], these)
             }
-            (_, Compute::Bf16) => widened(isa, &pack::rounded(x), [m, k], these),
-            (_, Compute::F32) => widened(isa, x, [m, k], these),
+            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], these),
+            (_, ActivationDtype::F32) => widened(isa, x, [m, k], these),
         }
         products = rest;
     }

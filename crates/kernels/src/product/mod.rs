@@ -35,7 +35,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use half::bf16;
 
-use crate::{Compute, Isa, Weight};
+use crate::{ActivationDtype, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::rounds as tile_rounds;
 #[cfg(target_arch = "x86_64")]
@@ -74,7 +74,13 @@ pub struct Size {
 /// # Panics
 ///
 /// If a slice does not have the length that `size` asks for.
-pub fn linear_into(compute: Compute, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+pub fn linear_into(
+    compute: ActivationDtype,
+    x: &[f32],
+    weight: Weight<'_>,
+    size: Size,
+    y: &mut [f32],
+) {
     linear_into_with(Isa::detected(), compute, x, weight, size, y);
 }
 
@@ -85,7 +91,7 @@ pub fn linear_into(compute: Compute, x: &[f32], weight: Weight<'_>, size: Size, 
 /// If this processor does not have `isa`, or as [`linear_into`] does.
 pub fn linear_into_with(
     isa: Isa,
-    compute: Compute,
+    compute: ActivationDtype,
     x: &[f32],
     weight: Weight<'_>,
     size: Size,
@@ -113,7 +119,12 @@ pub struct Product<'a> {
 /// # Panics
 ///
 /// If a slice does not have the length that the sizes ask for.
-pub fn linear_each_into(compute: Compute, x: &[f32], size: [usize; 2], products: &mut [Product]) {
+pub fn linear_each_into(
+    compute: ActivationDtype,
+    x: &[f32],
+    size: [usize; 2],
+    products: &mut [Product],
+) {
     linear_each_into_with(Isa::detected(), compute, x, size, products);
 }
 
@@ -124,7 +135,7 @@ pub fn linear_each_into(compute: Compute, x: &[f32], size: [usize; 2], products:
 /// If this processor does not have `isa`, or as [`linear_each_into`] does.
 pub fn linear_each_into_with(
     isa: Isa,
-    compute: Compute,
+    compute: ActivationDtype,
     x: &[f32],
     [m, k]: [usize; 2],
     products: &mut [Product],
@@ -160,7 +171,14 @@ pub fn linear_each_into_with(
 }
 
 /// The product of many rows, or in tiles of AMX, with an `isa` that is there and slices that have the lengths that `size` asks for.
-fn checked(isa: Isa, compute: Compute, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+fn checked(
+    isa: Isa,
+    compute: ActivationDtype,
+    x: &[f32],
+    weight: Weight<'_>,
+    size: Size,
+    y: &mut [f32],
+) {
     match (weight, compute) {
         // SAFETY: this processor has these instructions, as was asserted.
         #[cfg(target_arch = "x86_64")]
@@ -168,34 +186,34 @@ fn checked(isa: Isa, compute: Compute, x: &[f32], weight: Weight<'_>, size: Size
             amx::product(compute, x, weight, size, y)
         },
         #[cfg(target_arch = "x86_64")]
-        (Weight::Bf16(weight), Compute::Bf16) if isa == Isa::Avx512Bf16 => {
+        (Weight::Bf16(weight), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
             let strips = Strips::of_many(size.m, <Bf16x32 as Kernel<bf16>>::TALLEST);
             let x = pack::packed(x, size, strips, <Bf16x32 as Kernel<bf16>>::LANES);
             many::share(Pairs, strips, &x, weight, size, y);
         }
-        (weight, Compute::Bf16) => many::widened(isa, &pack::rounded(x), weight, size, y),
-        (weight, Compute::F32) => many::widened(isa, x, weight, size, y),
+        (weight, ActivationDtype::Bf16) => many::widened(isa, &pack::rounded(x), weight, size, y),
+        (weight, ActivationDtype::F32) => many::widened(isa, x, weight, size, y),
     }
 }
 
 /// An upper bound on the bytes that a thread keeps for the activations of its largest product so far, which has so many `rows`
 /// of `width`, on this processor.
-pub fn packed_bytes(compute: Compute, rows: u64, width: u64) -> u64 {
+pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     packed_bytes_with(Isa::detected(), compute, rows, width)
 }
 
-fn packed_bytes_with(isa: Isa, compute: Compute, rows: u64, width: u64) -> u64 {
+fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     // Whole tiles or vectors, which begin with a cache line.
     let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
     let few = rows.min(skinny::ROWS as u64).saturating_mul(padded(width));
     let few = few.saturating_mul(4).saturating_add(64);
     let bytes = match (isa, compute) {
         // Three parts of bf16.
-        (Isa::AmxBf16, Compute::F32) => 6,
+        (Isa::AmxBf16, ActivationDtype::F32) => 6,
         // As they are, a few rows packed.
-        (_, Compute::F32) => return few,
+        (_, ActivationDtype::F32) => return few,
         // One part of bf16; or, for weights that are not, rounded and widened again.
-        (_, Compute::Bf16) => 4,
+        (_, ActivationDtype::Bf16) => 4,
     };
     let values = padded(rows).saturating_mul(padded(width));
     let all = values.saturating_mul(bytes).saturating_add(64);

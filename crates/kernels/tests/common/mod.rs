@@ -6,7 +6,7 @@
 pub mod amx;
 
 use half::{bf16, f16};
-use outsize_kernels::{Compute, Isa, Weight};
+use outsize_kernels::{ActivationDtype, Isa, Weight};
 
 /// The sets to test here; says which are left out. AMX is emulated where it is not. Only one if `OUTSIZE_TEST_ISA` names it, as `AmxBf16`.
 pub fn available() -> impl Iterator<Item = Isa> {
@@ -31,13 +31,13 @@ pub fn amx_is_emulated() -> bool {
 }
 
 /// Both ways to multiply.
-pub const COMPUTES: [Compute; 2] = [Compute::F32, Compute::Bf16];
+pub const COMPUTES: [ActivationDtype; 2] = [ActivationDtype::F32, ActivationDtype::Bf16];
 
 /// Activations as they are multiplied.
-pub fn multiplied(compute: Compute, x: &[f32]) -> Vec<f32> {
+pub fn multiplied(compute: ActivationDtype, x: &[f32]) -> Vec<f32> {
     match compute {
-        Compute::F32 => x.to_vec(),
-        Compute::Bf16 => x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect(),
+        ActivationDtype::F32 => x.to_vec(),
+        ActivationDtype::Bf16 => x.iter().map(|&x| bf16::from_f32(x).to_f32()).collect(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A calibration is read from a file, which anything may have written.
 
 use super::{Calibration, DiskFigures};
-use outsize_plan::{Figures, Link, Processor};
+use outsize_plan::{Bandwidth, HardwareProfile, Processor};
 
 /// The most disks, GPUs or measurements.
 pub(super) const MOST_ENTRIES: usize = 64;
@@ -53,7 +53,7 @@ impl Calibration {
 ///
 /// # Errors
 /// The field at fault and what is wrong with it.
-pub(crate) fn check_figures(figures: &Figures) -> Result<(), String> {
+pub(crate) fn check_figures(figures: &HardwareProfile) -> Result<(), String> {
     link("figures.disk", &figures.disk)?;
     rate(
         "figures.copy_bytes_per_second",
@@ -98,7 +98,7 @@ fn processor(name: &str, processor: &Processor) -> Result<(), String> {
     seconds(&format!("{name}.block_seconds"), processor.block_seconds)
 }
 
-fn link(name: &str, link: &Link) -> Result<(), String> {
+fn link(name: &str, link: &Bandwidth) -> Result<(), String> {
     rate(&format!("{name}.bytes_per_second"), link.bytes_per_second)?;
     seconds(&format!("{name}.latency_seconds"), link.latency_seconds)
 }

@@ -2,7 +2,7 @@
 
 use super::{CALIBRATION_FILE, Calibration, Identity};
 use crate::{Machine, volume};
-use outsize_plan::Figures;
+use outsize_plan::HardwareProfile;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -40,7 +40,11 @@ impl Provenance {
 /// The figures for predicting how a model in `model` runs on `machine`, by the calibration in the `cache` folder if there
 /// is one; sane defaults before that, or if it is damaged or of other hardware. Never fails: the [`Provenance`] says
 /// which it was, and what to do.
-pub fn figures_for(machine: &Machine, cache: Option<&Path>, model: &Path) -> (Figures, Provenance) {
+pub fn figures_for(
+    machine: &Machine,
+    cache: Option<&Path>,
+    model: &Path,
+) -> (HardwareProfile, Provenance) {
     let loaded = match cache.map(Calibration::load) {
         None => Ok(None),
         Some(loaded) => loaded,
@@ -49,10 +53,13 @@ pub fn figures_for(machine: &Machine, cache: Option<&Path>, model: &Path) -> (Fi
         Ok(Some(calibration)) => calibration,
         Ok(None) => {
             let reason = "this one was not measured, which `outsize bench --calibrate` does";
-            return (Figures::default(), Provenance::defaults(reason));
+            return (HardwareProfile::default(), Provenance::defaults(reason));
         }
         Err(error) => {
-            return (Figures::default(), Provenance::defaults(&error.to_string()));
+            return (
+                HardwareProfile::default(),
+                Provenance::defaults(&error.to_string()),
+            );
         }
     };
     let volume = volume(model);
@@ -70,13 +77,13 @@ fn choose(
     calibration: Calibration,
     machine: &Identity,
     disk: Option<(&str, &str)>,
-) -> (Figures, Provenance) {
+) -> (HardwareProfile, Provenance) {
     if let Some(difference) = calibration.identity.differs_from(machine) {
         let reason = format!(
             "{CALIBRATION_FILE} is of another one ({difference}) and is ignored; `outsize bench --calibrate` measures \
              this one"
         );
-        return (Figures::default(), Provenance::defaults(&reason));
+        return (HardwareProfile::default(), Provenance::defaults(&reason));
     }
     let mut figures = calibration.figures.clone();
     let day = calibration.date.split('T').next().unwrap_or_default();
@@ -150,7 +157,7 @@ mod tests {
         let mut fast = example();
         fast.figures.cpu.product_flops = 1e15;
         let (figures, provenance) = choose(fast, &identity, None);
-        assert_eq!(figures, Figures::default());
+        assert_eq!(figures, HardwareProfile::default());
         assert!(!provenance.measured && provenance.date.is_none());
         assert!(
             provenance.note.contains("2 threads and not 64"),
@@ -164,12 +171,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for cache in [None, Some(folder.path())] {
             let (figures, provenance) = figures_for(&machine, cache, folder.path());
-            assert_eq!(figures, Figures::default());
+            assert_eq!(figures, HardwareProfile::default());
             assert!(provenance.note.contains("outsize bench --calibrate"));
         }
         std::fs::write(folder.path().join(CALIBRATION_FILE), "{").unwrap();
         let (figures, provenance) = figures_for(&machine, Some(folder.path()), folder.path());
-        assert_eq!(figures, Figures::default());
+        assert_eq!(figures, HardwareProfile::default());
         assert!(provenance.note.contains("damaged"), "{provenance}");
         let mut here = example();
         here.identity = Identity::of(&machine);

@@ -1,7 +1,7 @@
 //! GPUs by what the kernel's graphics drivers write in `/sys/class/drm`, and boards by their device tree.
 
 use super::{Candidate, GpuMemory, Search};
-use crate::Known;
+use crate::Sourced;
 use crate::system::System;
 
 const CARDS: &str = "/sys/class/drm";
@@ -61,7 +61,7 @@ fn amd(system: &System, device: &str) -> Candidate {
         Some(total) => GpuMemory::Own {
             free: used.map(|used| {
                 let free = total.value.saturating_sub(used.value);
-                Known::new(free, format!("{} - {}", total.source, "mem_info_vram_used"))
+                Sourced::new(free, format!("{} - {}", total.source, "mem_info_vram_used"))
             }),
             total,
         },
@@ -152,9 +152,9 @@ fn name(system: &System, device: &str, otherwise: &str) -> String {
     }
 }
 
-fn sized(system: &System, file: String) -> Option<Known<u64>> {
+fn sized(system: &System, file: String) -> Option<Sourced<u64>> {
     let bytes = system.number(&file)?;
-    Some(Known::new(bytes, file))
+    Some(Sourced::new(bytes, file))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! NVIDIA's GPUs, by the library that comes with the driver.
 
 use super::{Candidate, GpuMemory, Search};
-use crate::Known;
+use crate::Sourced;
 use crate::system::shown;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -72,8 +72,8 @@ fn memory(name: &str, source: &str, sizes: Result<(u64, u64), NvmlError>) -> Gpu
     }
     match sizes {
         Ok((total, free)) if total > 0 => GpuMemory::Own {
-            total: Known::new(total, source),
-            free: Some(Known::new(free.min(total), source)),
+            total: Sourced::new(total, source),
+            free: Some(Sourced::new(free.min(total), source)),
         },
         // So the library answers where there is no memory but the host's.
         Ok(_) | Err(NvmlError::NotSupported) => GpuMemory::Unified {

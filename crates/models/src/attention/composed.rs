@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
-use super::{Attention, Standing};
+use super::{Attention, QueryPositions};
 use crate::kv_cache::{Part, Seen};
 
 /// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in
@@ -21,7 +21,7 @@ impl Attention {
         &self,
         queries: Tensor<4>,
         seen: &Seen,
-        standing: &Standing<'_>,
+        standing: &QueryPositions<'_>,
     ) -> Tensor<3> {
         let [batch, tokens, _, _] = queries.dims();
         let length = seen.parts.iter().map(|part| part.len).sum();
@@ -33,7 +33,7 @@ impl Attention {
         let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
         for first in (0..tokens).step_by(chunk) {
             let count = chunk.min(tokens - first);
-            let standing = Standing {
+            let standing = QueryPositions {
                 start: standing.start + first,
                 ..*standing
             };
@@ -44,7 +44,12 @@ impl Attention {
     }
 
     /// The same with all scores at once.
-    fn attend_chunk(&self, queries: Tensor<4>, seen: &Seen, standing: &Standing<'_>) -> Tensor<3> {
+    fn attend_chunk(
+        &self,
+        queries: Tensor<4>,
+        seen: &Seen,
+        standing: &QueryPositions<'_>,
+    ) -> Tensor<3> {
         let [batch, tokens, heads, width] = queries.dims();
         // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
         let rows = heads / self.key_value_heads * tokens;
@@ -90,7 +95,7 @@ impl Attention {
 /// What `tokens` tokens may see, in pieces of which the f32 values are of a bounded size.
 fn pieces<'a>(
     seen: &'a Seen,
-    standing: &Standing<'_>,
+    standing: &QueryPositions<'_>,
     tokens: usize,
 ) -> Vec<(&'a Part, Range<usize>)> {
     let oldest = (standing.start + 1).saturating_sub(seen.window);
@@ -140,7 +145,7 @@ pub(super) fn chunk_tokens(heads: usize, length: usize) -> usize {
 fn bias(
     pieces: &[(&Part, Range<usize>)],
     window: usize,
-    standing: &Standing<'_>,
+    standing: &QueryPositions<'_>,
     tokens: usize,
     device: &Device,
 ) -> Option<Tensor<4>> {

@@ -138,7 +138,7 @@ impl Bench {
             .collect();
         self.cache.begin(tokens);
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
-        let standing = Standing {
+        let standing = QueryPositions {
             start,
             padding: &padding,
         };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::Tensor;
 use outsize_kernels::Cached;
-use outsize_kernels::attention::Places;
+use outsize_kernels::attention::RingLayout;
 
 /// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
 /// `None` only while being written.
@@ -108,13 +108,13 @@ impl Part {
     pub fn cached(&self) -> Cached {
         let capacity = self.keys.dims()[2];
         let places = match self.order {
-            Order::From(start) => Places {
+            Order::From(start) => RingLayout {
                 first: start,
                 end: start + self.len,
                 capacity,
                 origin: start,
             },
-            Order::Around { end, .. } => Places {
+            Order::Around { end, .. } => RingLayout {
                 first: end - self.len,
                 end,
                 capacity,

@@ -1,23 +1,23 @@
 //! What is lacking where nothing fits.
 
-use crate::placement::{CpuRoom, Scene};
-use crate::steps::Demand;
-use crate::{Error, Needs, Shortfall, Tier};
+use crate::placement::{CpuCapacity, PlanContext};
+use crate::steps::MemoryDemand;
+use crate::{Error, MemoryOverhead, Shortfall, Tier};
 
 /// What is lacking if nothing fits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lack {
+pub(super) struct InsufficientMemory {
     /// Beside the needs, in main memory.
-    pub(super) demand: Demand,
+    pub(super) demand: MemoryDemand,
     /// Keys and values of blocks on the CPU, in bytes.
     pub(super) kv_cache: u64,
 }
 
-impl Lack {
+impl InsufficientMemory {
     /// Bytes of main memory that would do.
-    pub(super) fn least(&self, scene: &Scene<'_>) -> u64 {
-        let Needs { kv_cache, .. } = scene.options.needs;
-        let needs = Needs {
+    pub(super) fn least(&self, scene: &PlanContext<'_>) -> u64 {
+        let MemoryOverhead { kv_cache, .. } = scene.options.needs;
+        let needs = MemoryOverhead {
             kv_cache: kv_cache.saturating_add(self.kv_cache),
             ..scene.options.needs
         };
@@ -25,16 +25,16 @@ impl Lack {
     }
 
     /// What is said of it.
-    pub(super) fn error(&self, scene: &Scene<'_>) -> Error {
+    pub(super) fn error(&self, scene: &PlanContext<'_>) -> Error {
         let options = scene.options;
         let least = self.least(scene).saturating_add(options.reserve);
-        let needs = Needs {
+        let needs = MemoryOverhead {
             kv_cache: options.needs.kv_cache.saturating_add(self.kv_cache),
             ..options.needs
         };
         let budget = match scene.rooms.cpu {
-            CpuRoom::Bytes(_) => scene.rooms.given_cpu,
-            CpuRoom::Unused | CpuRoom::Unbounded => 0,
+            CpuCapacity::Bytes(_) => scene.rooms.given_cpu,
+            CpuCapacity::Unused | CpuCapacity::Unbounded => 0,
         };
         if scene.rooms.disk.is_some() {
             return Error::MustFit {

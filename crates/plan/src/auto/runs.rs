@@ -1,6 +1,6 @@
 //! Runs of blocks on GPUs: for each number of blocks the fastest way to cover them.
 
-use crate::placement::{Scene, Streaming};
+use crate::placement::{PlanContext, Streaming};
 use crate::{Processor, Tier};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(super) struct Item {
 }
 
 /// The items in the order of execution, and for each group its item.
-pub(super) fn items(scene: &Scene<'_>) -> (Vec<Item>, Vec<usize>) {
+pub(super) fn items(scene: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
     let anchors = &scene.groups.anchors;
     let mut items: Vec<Item> = Vec::new();
     let mut item_of_block = vec![0; anchors.len()];
@@ -70,11 +70,11 @@ impl Cost {
     }
 }
 
-/// What each block takes on each GPU, these by their places in [`Rooms::gpus`](crate::placement::Rooms).
+/// What each block takes on each GPU, these by their places in [`Capacities::gpus`](crate::placement::Rooms).
 pub(super) struct Speeds(Vec<Vec<Cost>>);
 
 impl Speeds {
-    pub(super) fn new(scene: &Scene<'_>) -> Self {
+    pub(super) fn new(scene: &PlanContext<'_>) -> Self {
         let of = |on: &Processor| {
             let costs = &scene.costs;
             let blocks = 0..scene.tree.blocks.len();
@@ -96,10 +96,10 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// The runs of GPUs in `order` (places in [`Rooms::gpus`](crate::placement::Rooms)), of which the last also computes what
+    /// The runs of GPUs in `order` (places in [`Capacities::gpus`](crate::placement::Rooms)), of which the last also computes what
     /// is streamed to it; `executors` says where blocks compute that are on no GPU.
     pub(super) fn new(
-        scene: &Scene<'_>,
+        scene: &PlanContext<'_>,
         speeds: &Speeds,
         items: &[Item],
         sequence: &[usize],
@@ -223,7 +223,7 @@ impl Runs {
 }
 
 /// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is streamed to.
-fn remaining(scene: &Scene<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
+fn remaining(scene: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
     let (mut seconds, mut cache) = (0.0, 0u64);
     for block in &item.blocks {
         match executors[*block].0 {

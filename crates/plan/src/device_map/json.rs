@@ -2,7 +2,7 @@
 
 use super::{DeviceMap, PlacedBlock, Residency, TierUse};
 use crate::budget::unique;
-use crate::{Budget, ChosenBy, Needs, Tier};
+use crate::{Budget, ChosenBy, MemoryOverhead, Tier};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, HashSet};
@@ -14,7 +14,7 @@ pub(super) struct Unchecked {
     chosen_by: ChosenBy,
     tiers: Vec<TierUse>,
     budget: Budget,
-    needs: Needs,
+    needs: MemoryOverhead,
     ring_bytes: u64,
     resident_bytes: u64,
     resident_stored_bytes: u64,

@@ -35,9 +35,9 @@ fn map() -> DeviceMap {
     let mut budget = Budget::default();
     budget.set(Tier::Cpu, 100_000);
     let options = Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             kv_cache: 7,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         min_ring: 28_672,
         ..Options::default()

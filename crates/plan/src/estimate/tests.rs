@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Access, Needs, unit_footprint};
+use crate::{Access, MemoryOverhead, unit_footprint};
 use proptest::prelude::*;
 
 fn tensor(name: &str, shape: &[u64], dtype: Dtype) -> Tensor {
@@ -145,10 +145,10 @@ fn running_is_what_the_planner_says() {
     tree.blocks[1].work.kv_bytes = 5000;
     tree.blocks[2].work.kv_bytes = 700;
     let options = |activations| Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             process: 100_000,
             activations,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         small_tensor: 0,
         ..Options::default()
@@ -165,7 +165,7 @@ fn running_is_what_the_planner_says() {
     // The least budget does, and a byte less does not.
     let least = estimate.least.unwrap();
     for block in &mut tree.blocks {
-        block.work = Work::default();
+        block.work = BlockCost::default();
     }
     let mut options = options(1000);
     options.needs.kv_cache = 5700;

@@ -197,9 +197,9 @@ fn somebody_else_can_choose() {
 #[test]
 fn needs_and_the_least_ring_count() {
     let options = Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             kv_cache: 3 * MIB,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         min_ring: 30 * MIB + 1,
         ..Options::default()
@@ -238,9 +238,9 @@ fn what_readers_need_counts_once() {
     };
     let needs = |readers, tree: &Tree| {
         let options = Options {
-            needs: Needs {
+            needs: MemoryOverhead {
                 readers,
-                ..Needs::default()
+                ..MemoryOverhead::default()
             },
             ..Options::default()
         };
@@ -254,9 +254,9 @@ fn what_readers_need_counts_once() {
 #[test]
 fn needs_that_exceed_the_budget_alone_are_too_much() {
     let options = Options {
-        needs: Needs {
+        needs: MemoryOverhead {
             process: 100,
-            ..Needs::default()
+            ..MemoryOverhead::default()
         },
         ..Options::default()
     };

@@ -15,7 +15,7 @@ pub enum Bound {
     /// Reading weights, keys and values from the memory of what computes.
     Memory,
     /// Arithmetic.
-    Compute,
+    ActivationDtype,
 }
 
 impl Bound {
@@ -25,7 +25,7 @@ impl Bound {
             Self::Disk => "disk",
             Self::Upload => "upload",
             Self::Memory => "memory",
-            Self::Compute => "compute",
+            Self::ActivationDtype => "compute",
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn bound(
         memory += block.work.kv_bytes as f64 / processor.cache_bytes_per_second;
     }
     if compute > memory {
-        Bound::Compute
+        Bound::ActivationDtype
     } else {
         Bound::Memory
     }

@@ -3,7 +3,7 @@
 
 pub mod random;
 
-use outsize_plan::{Assignment, Block, Budget, Dtype, Tensor, TensorKind, Tier, Tree, Work};
+use outsize_plan::{Assignment, Block, BlockCost, Budget, Dtype, Tensor, TensorKind, Tier, Tree};
 use std::collections::BTreeMap;
 
 /// A model whose tensors are given one by one.
@@ -82,9 +82,9 @@ impl Model {
     pub fn tree(&self) -> Tree {
         let caches = self.caches.iter().map(|(path, bytes)| Block {
             name: path.clone(),
-            work: Work {
+            work: BlockCost {
                 kv_bytes: *bytes,
-                ..Work::default()
+                ..BlockCost::default()
             },
             ..Block::default()
         });

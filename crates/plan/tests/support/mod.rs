@@ -1,8 +1,8 @@
 //! Random models, machines and budgets.
 
 use outsize_plan::{
-    Access, Block, Budget, Figures, Gpu, Link, Needs, Options, Processor, Tensor, Tier, Tree, Work,
-    Workload,
+    Access, Bandwidth, Block, BlockCost, Budget, Gpu, HardwareProfile, MemoryOverhead, Options,
+    Processor, Tensor, Tier, Tree, Workload,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -31,10 +31,10 @@ fn tensor() -> impl Strategy<Value = Tensor> {
         })
 }
 
-fn work() -> impl Strategy<Value = Work> {
+fn work() -> impl Strategy<Value = BlockCost> {
     let window = prop_oneof![3 => Just(None), 1 => (1u64..1000).prop_map(Some)];
     (0u64..4_000_000, 0u64..10_000, window).prop_map(|(kv_bytes, kv_bytes_per_position, window)| {
-        Work {
+        BlockCost {
             kv_bytes,
             kv_bytes_per_position,
             window,
@@ -44,7 +44,7 @@ fn work() -> impl Strategy<Value = Work> {
 }
 
 /// Names and classes of blocks, which all have the class `Layer`.
-fn named(mut blocks: Vec<(Vec<Tensor>, Work)>) -> Tree {
+fn named(mut blocks: Vec<(Vec<Tensor>, BlockCost)>) -> Tree {
     // What shares memory has one size.
     let mut tied: HashMap<String, Tensor> = HashMap::new();
     for tensor in blocks.iter_mut().flat_map(|(tensors, _)| tensors) {
@@ -121,22 +121,22 @@ fn processor(scale: f64) -> impl Strategy<Value = Processor> {
     )
 }
 
-fn link(most: f64) -> impl Strategy<Value = Link> {
-    (rate(most), 0.0..1e-3).prop_map(|(bytes_per_second, latency_seconds)| Link {
+fn link(most: f64) -> impl Strategy<Value = Bandwidth> {
+    (rate(most), 0.0..1e-3).prop_map(|(bytes_per_second, latency_seconds)| Bandwidth {
         bytes_per_second,
         latency_seconds,
     })
 }
 
-pub fn figures() -> impl Strategy<Value = Figures> {
+pub fn figures() -> impl Strategy<Value = HardwareProfile> {
     let gpu =
         (processor(10.0), link(40e9)).prop_map(|(processor, upload)| Gpu { processor, upload });
     (link(8e9), processor(1.0), prop::collection::vec(gpu, 3)).prop_map(|(disk, cpu, gpus)| {
-        Figures {
+        HardwareProfile {
             disk,
             cpu,
             gpus: gpus.into_iter().enumerate().collect(),
-            ..Figures::default()
+            ..HardwareProfile::default()
         }
     })
 }
@@ -151,7 +151,7 @@ pub fn options() -> impl Strategy<Value = Options> {
     )
         .prop_map(
             |(needs, small_tensor, min_ring, figures, (batch, prompt, position, chunk))| Options {
-                needs: Needs {
+                needs: MemoryOverhead {
                     process: needs[0],
                     kv_cache: needs[1],
                     activations: needs[2],

@@ -3,7 +3,7 @@
 // Each of the test programs uses a part of it.
 #![allow(dead_code)]
 
-use outsize_stream::{Error, Stream, Unit, UnitId};
+use outsize_stream::{Chunk, ChunkId, Error, Stream};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ pub fn byte(at: usize) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 7) as u8
 }
 
-pub fn unit(offset: usize, len: usize) -> Unit {
-    Unit {
+pub fn unit(offset: usize, len: usize) -> Chunk {
+    Chunk {
         name: format!("unit at {offset}").into(),
         source: 0,
         offset: offset as u64,
@@ -38,7 +38,7 @@ pub fn unit(offset: usize, len: usize) -> Unit {
     }
 }
 
-pub fn check(stream: &Stream, units: &[Unit], id: UnitId) -> Result<(), Error> {
+pub fn check(stream: &Stream, units: &[Chunk], id: ChunkId) -> Result<(), Error> {
     let lease = stream.lease(id)?;
     let bytes: &[u8] = lease.as_ref();
     let unit = &units[id];

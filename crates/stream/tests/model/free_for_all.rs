@@ -3,7 +3,7 @@
 use crate::reader;
 use crate::source::{Faults, Source};
 use crate::{
-    BLOCK, Convert, Error, Lease, Options, Stream, Unit, buffer, check, explore, sync, unit,
+    BLOCK, Chunk, Convert, Error, Lease, Options, Stream, buffer, check, explore, sync, unit,
 };
 use shuttle::rand::{Rng, thread_rng};
 use std::cell::Cell;
@@ -38,7 +38,7 @@ fn widen(from: &[u8], to: &mut [u8]) {
     }
 }
 
-fn some_units() -> Vec<Unit> {
+fn some_units() -> Vec<Chunk> {
     let mut rng = thread_rng();
     let block = BLOCK as u64;
     (0..rng.gen_range(1..=4))
@@ -69,7 +69,7 @@ fn scenario(faulty: bool) {
     let mut rng = thread_rng();
     let mut units = some_units();
     let order: Vec<usize> = (0..units.len()).collect();
-    let largest = units.iter().map(Unit::block_len).max().unwrap_or(0);
+    let largest = units.iter().map(Chunk::block_len).max().unwrap_or(0);
     let (callers, hold) = (rng.gen_range(1..=3), rng.gen_range(1..=2));
     // Whether memory is there for all that the callers hold at once.
     let foreseen = rng.gen_bool(0.5);
@@ -153,7 +153,7 @@ fn scenario(faulty: bool) {
 
 struct World {
     stream: Stream,
-    units: Vec<Unit>,
+    units: Vec<Chunk>,
     faulty: bool,
     foreseen: bool,
     /// How many leases a caller holds at most.
@@ -219,7 +219,7 @@ impl World {
 
     /// Whether this error is one that may come here: nothing fails without a reason, and each error
     /// names the unit.
-    fn judge(&self, unit: &Unit, error: &Error) {
+    fn judge(&self, unit: &Chunk, error: &Error) {
         assert!(error.to_string().contains(&*unit.name), "{error}");
         match error {
             Error::Exhausted {

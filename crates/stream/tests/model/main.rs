@@ -47,7 +47,7 @@ pub use lease::Lease;
 pub use source::Source;
 pub use stats::Stats;
 pub use stream::{Options, Stream};
-pub use unit::{Convert, Unit, UnitId};
+pub use unit::{Chunk, ChunkId, Convert};
 
 /// Blocks are small here: what matters is who touches them when.
 pub const BLOCK: usize = 16;
@@ -82,8 +82,8 @@ fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static
 }
 
 /// A unit of whole elements at `offset`.
-fn unit(offset: u64, len: u64) -> Unit {
-    Unit {
+fn unit(offset: u64, len: u64) -> Chunk {
+    Chunk {
         name: format!("unit at {offset}").into(),
         source: 0,
         offset,
@@ -95,7 +95,7 @@ fn unit(offset: u64, len: u64) -> Unit {
 }
 
 /// Whether a lease holds the bytes of its unit, looking twice: others run in between.
-fn check(unit: &Unit, lease: &Lease) {
+fn check(unit: &Chunk, lease: &Lease) {
     for _ in 0..2 {
         let bytes = lease.as_ref();
         assert_eq!(bytes.len() as u64, unit.len_in_memory(), "{}", unit.name);

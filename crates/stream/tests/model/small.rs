@@ -1,11 +1,11 @@
 //! Small worlds, each made for one hazard, so that few schedules see much of it.
 
-use crate::kept::Kept;
+use crate::kept::ResidentArena;
 use crate::loading::Seat;
 use crate::pool::Pool;
 use crate::reader::{self, Scratch};
 use crate::source::{Faults, Source};
-use crate::{BLOCK, Error, Options, Stream, Unit, buffer, check, explore, sync, unit};
+use crate::{BLOCK, Chunk, Error, Options, Stream, buffer, check, explore, sync, unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +17,7 @@ fn healthy() -> Arc<Faults> {
 }
 
 /// Units of `blocks` blocks each, one after the other.
-fn row_of(units: u64, blocks: u64) -> Vec<Unit> {
+fn row_of(units: u64, blocks: u64) -> Vec<Chunk> {
     let len = blocks * BLOCK as u64;
     (0..units).map(|at| unit(at * len, len)).collect()
 }
@@ -31,7 +31,7 @@ fn options(ring: usize, overflow: usize, readers: usize) -> Options {
     }
 }
 
-fn start(faults: &Arc<Faults>, units: &[Unit], options: Options) -> Stream {
+fn start(faults: &Arc<Faults>, units: &[Chunk], options: Options) -> Stream {
     let order = (0..units.len()).collect();
     Stream::start(vec![Source::new(faults)], units.to_vec(), order, options).unwrap()
 }
@@ -331,7 +331,7 @@ fn memory_is_touched_once() {
         healthy();
         let mut units = row_of(3, 3);
         units.iter_mut().for_each(|unit| unit.keep = true);
-        let kept = Kept::new(&units, &[2, 0, 1]).unwrap();
+        let kept = ResidentArena::new(&units, &[2, 0, 1]).unwrap();
         let shared = kept.clone();
         in_threads(5, move |at| match at {
             0 | 1 => shared.touch_all(),

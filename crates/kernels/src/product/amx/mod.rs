@@ -35,7 +35,7 @@ use half::bf16;
 
 use super::pack::Scratch;
 use super::{Job, Loops, Product, Size, few, skinny};
-use crate::{Compute, Weight};
+use crate::{ActivationDtype, Weight};
 use grid::Grid;
 use pack::{Layout, STRIP};
 pub(crate) use rounds::rounds;
@@ -71,7 +71,7 @@ const SUMS: usize = ROWS * COLUMNS;
 ///
 /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available.
 pub(super) unsafe fn product(
-    compute: Compute,
+    compute: ActivationDtype,
     x: &[f32],
     weight: &[bf16],
     size: Size,

@@ -26,7 +26,7 @@ use super::super::Size;
 use super::super::pack::Scratch;
 use super::super::transpose::transposed;
 use super::tiles::{COLUMNS, ROWS, STEP};
-use crate::Compute;
+use crate::ActivationDtype;
 
 /// Rows of `x` in a strip: two tiles of them.
 pub(super) const STRIP: usize = 2 * COLUMNS;
@@ -52,10 +52,10 @@ pub(in super::super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(compute: Compute, size: Size) -> Self {
+    pub(super) fn new(compute: ActivationDtype, size: Size) -> Self {
         let parts = match compute {
-            Compute::F32 => 3,
-            Compute::Bf16 => 1,
+            ActivationDtype::F32 => 3,
+            ActivationDtype::Bf16 => 1,
         };
         Self {
             rows: size.m,
@@ -234,7 +234,7 @@ mod tests {
     proptest! {
         #[test]
         fn strips_follow_one_another_within_what_is_said(m in 0usize..200, k in 0usize..200) {
-            for compute in [Compute::F32, Compute::Bf16] {
+            for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
                 let layout = Layout::new(compute, Size { m, n: 1, k });
                 for row in (0..m).step_by(STRIP) {
                     let end = layout.start(row) + layout.steps() * layout.step(STRIP.min(m - row));
@@ -259,7 +259,7 @@ mod tests {
         }
         for (m, k) in [(1, 1), (3, 40), (16, 64), (17, 33), (40, 95), (64, 32)] {
             let x: Vec<f32> = (0..m * k).map(|i| (i as f32 + 0.1).sin()).collect();
-            for compute in [Compute::F32, Compute::Bf16] {
+            for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
                 let layout = Layout::new(compute, Size { m, n: 1, k });
                 // SAFETY: the processor has the instructions.
                 let tiles = unsafe { packed(&layout, &x) };
@@ -277,8 +277,8 @@ mod tests {
                         let sum: f32 = (0..layout.parts).map(of).sum();
                         let x = x.get(at).copied().unwrap_or(0.0);
                         let want = match compute {
-                            Compute::F32 => x,
-                            Compute::Bf16 => bf16::from_f32(x).to_f32(),
+                            ActivationDtype::F32 => x,
+                            ActivationDtype::Bf16 => bf16::from_f32(x).to_f32(),
                         };
                         assert_eq!(sum, want, "{compute:?} [{m}, {k}] row {row} element {at}");
                     }

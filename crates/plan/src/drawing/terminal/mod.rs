@@ -317,7 +317,9 @@ pub(super) fn bounded(phase: &PhaseReport) -> String {
     let each = match phase.bound {
         Bound::Disk => phase.time.disk_bytes,
         Bound::Upload => phase.time.upload_bytes,
-        Bound::Memory | Bound::Compute => return format!("{} is the limit", phase.bound.name()),
+        Bound::Memory | Bound::ActivationDtype => {
+            return format!("{} is the limit", phase.bound.name());
+        }
     };
     format!("{} is the limit: {}", phase.bound.name(), format_size(each))
 }
