@@ -62,12 +62,10 @@ impl From<outsize::generate::PipelineError> for Failure {
     }
 }
 
-impl From<outsize::generate::CalibrateError> for Failure {
-    fn from(error: outsize::generate::CalibrateError) -> Self {
+impl From<outsize::bench::Error> for Failure {
+    fn from(error: outsize::bench::Error) -> Self {
         match interrupt::check() {
-            Err(interrupted) if matches!(error, outsize::generate::CalibrateError::Stopped) => {
-                interrupted
-            }
+            Err(interrupted) if matches!(error, outsize::bench::Error::Stopped) => interrupted,
             _ => Self::Failed(error.to_string()),
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::error::Failure;
 use crate::interrupt;
-use crate::report::{RepeatedRun, RunOutput, Timing};
+use crate::report::{RunOutput, Timing};
 use crate::request::GenerateRequest;
+use outsize::bench::RepeatedRun;
 use outsize::generate::{Decoder, Pipeline, TextOutcome, generate, generate_text};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! What a run did: the object that `--json` prints, and the lines that a person reads.
 
 use crate::interrupt;
+use outsize::bench::{RepeatedRun, median};
 use outsize::generate::{Outcome, Pipeline, TextOutcome};
 use outsize::machine::Provenance;
 use outsize::plan::{DeviceMap, Prediction};
@@ -81,17 +82,6 @@ pub struct RunOutput {
     /// The prompt run again, as `outsize bench` asks for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prompt_again: Vec<RepeatedRun>,
-}
-
-/// The prompt run once more, from an empty context, with everything there that stays.
-#[derive(Serialize, Debug, Clone, Copy)]
-pub struct RepeatedRun {
-    /// How long it took.
-    pub seconds: f64,
-    /// Read from the checkpoint meanwhile.
-    pub bytes_read: u64,
-    /// Time that computing waited for weights.
-    pub waiting_for_data_seconds: f64,
 }
 
 /// What is measured around a generation.
@@ -237,18 +227,6 @@ pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.*}", (1 - before).clamp(0, 9) as usize)
 }
 
-/// The middle value; the mean of the two in the middle of an even number.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,12 +243,5 @@ mod tests {
         ] {
             assert_eq!(seconds(value), shown);
         }
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

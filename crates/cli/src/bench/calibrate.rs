@@ -4,7 +4,7 @@ use super::{disk, size};
 use crate::args::BenchArgs;
 use crate::error::Failure;
 use crate::{cache, interrupt, progress, run, table};
-use outsize::generate::{CalibrateOptions, CalibrateStep, calibrate};
+use outsize::bench::{CalibrateOptions, CalibrateStep, calibrate};
 use outsize::machine::{Calibration, Machine, Measurement, load_average};
 use outsize::plan::format_size;
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub fn calibrate_machine(args: &BenchArgs) -> Result<(), Failure> {
         shown.set_message(match step {
             CalibrateStep::Writing => "writing a file to read",
             CalibrateStep::Memory => "measuring memory",
-            CalibrateStep::ActivationDtype => "measuring products and layers",
+            CalibrateStep::Compute => "measuring products and layers",
             CalibrateStep::Disk => "measuring the disk",
         });
     });

@@ -1,9 +1,8 @@
-//! The model runs in a process of its own, so that its memory is its own.
+//! Runs the model in a process of its own, so that its memory is its own.
 
-use super::budgets::Case;
 use crate::error::Failure;
 use crate::interrupt;
-use serde::{Deserialize, Serialize};
+use outsize::bench::{BudgetCase, RunReport};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,22 +14,20 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What every run does.
 #[derive(Debug, Clone)]
-pub struct Task {
+pub struct ChildTask {
     /// The prompt, as `outsize run` takes it.
     pub ids: String,
-    /// Tokens of it.
-    pub prompt_tokens: u32,
     /// Tokens to generate.
     pub new_tokens: u32,
     /// Tokens that the context holds, if somebody says.
     pub context: Option<usize>,
-    /// The type that activations are multiplied in, as `outsize run` takes it.
-    pub compute: String,
+    /// The dtype that activations are multiplied in, as `outsize run` takes it.
+    pub compute: &'static str,
     /// How many times the prompt is run again.
     pub again: u32,
 }
 
-impl Task {
+impl ChildTask {
     /// A prompt of `tokens` tokens of a vocabulary: any will do, products take as long for each.
     pub fn prompt(tokens: u32, vocabulary: usize) -> String {
         let ids = (0..u64::from(tokens)).map(|at| (300 + 7 * at) % vocabulary.max(1) as u64);
@@ -38,64 +35,12 @@ impl Task {
     }
 }
 
-/// What `outsize run --json` says, as far as it matters here. Times in seconds, sizes in bytes.
-#[derive(Deserialize, Serialize, Debug, Clone)]
-pub struct RunReport {
-    /// The tokens that were generated.
-    #[serde(skip_serializing)]
-    pub tokens: Vec<u32>,
-    /// From opening the checkpoint until the first pass could begin.
-    pub load_seconds: f64,
-    /// The first pass, which loads what stays.
-    pub prefill_seconds: f64,
-    /// Read by the end of it.
-    pub prefill_bytes_read: u64,
-    /// From the start of the process to the first token.
-    pub first_token_seconds: f64,
-    /// All other tokens together.
-    pub decode_seconds: f64,
-    /// Read for the other tokens.
-    pub decode_bytes_read: u64,
-    /// Time that computing waited for weights meanwhile.
-    pub waiting_for_data_seconds: f64,
-    /// The largest resident set.
-    pub peak_rss_bytes: Option<u64>,
-    /// The prompt run again.
-    pub prompt_again: Vec<Again>,
-    /// Where the weights were.
-    pub placement: Placement,
-}
-
-/// The prompt run again.
-#[derive(Deserialize, Serialize, Debug, Clone)]
-pub struct Again {
-    /// How long it took, in seconds.
-    pub seconds: f64,
-    /// Read meanwhile, in bytes.
-    pub bytes_read: u64,
-}
-
-/// How much stayed in memory, in bytes.
-#[derive(Deserialize, Serialize, Debug, Clone)]
-pub struct Placement {
-    /// Weights that stayed, as they lie in memory.
-    pub resident_footprint: u64,
-    /// Weights that were streamed in each pass.
-    pub streamed_bytes: u64,
-    /// The ring.
-    pub ring_bytes: u64,
-}
-
-impl RunReport {
-    /// All that it read.
-    pub fn bytes_read(&self) -> u64 {
-        let again: u64 = self.prompt_again.iter().map(|again| again.bytes_read).sum();
-        self.prefill_bytes_read + self.decode_bytes_read + again
-    }
-}
-
 /// Runs the model once. The inner error is what the child said; the outer one ends the command.
-pub fn run(model: &Path, case: &Case, task: &Task) -> Result<Result<RunReport, String>, Failure> {
+pub fn run(
+    model: &Path,
+    case: &BudgetCase,
+    task: &ChildTask,
+) -> Result<Result<RunReport, String>, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program to run it: {error}")))?;
     let mut command = Command::new(&program);
@@ -106,7 +51,7 @@ pub fn run(model: &Path, case: &Case, task: &Task) -> Result<Result<RunReport, S
         .args(["--ids", &task.ids])
         .args(["--max-new-tokens", &task.new_tokens.to_string()])
         .args(["--prompt-again", &task.again.to_string()])
-        .args(["--compute", &task.compute])
+        .args(["--compute", task.compute])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -192,9 +137,9 @@ mod tests {
 
     #[test]
     fn prompts_are_of_the_vocabulary() {
-        assert_eq!(Task::prompt(3, 32_000), "300,307,314");
-        assert_eq!(Task::prompt(3, 10), "0,7,4");
-        assert_eq!(Task::prompt(2, 0), "0,0");
+        assert_eq!(ChildTask::prompt(3, 32_000), "300,307,314");
+        assert_eq!(ChildTask::prompt(3, 10), "0,7,4");
+        assert_eq!(ChildTask::prompt(2, 0), "0,0");
     }
 
     #[test]

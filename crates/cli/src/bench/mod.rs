@@ -1,29 +1,164 @@
 //! `outsize bench`: how fast this machine is, and how close a model runs to that.
 
-mod budgets;
 mod calibrate;
 mod child;
 mod figures;
-mod measure;
-mod notes;
-mod phases;
-mod subject;
 mod text;
 
-use crate::args::BenchArgs;
-use crate::cache;
+use crate::args::{BenchArgs, ComputeType};
 use crate::error::Failure;
+use crate::{cache, interrupt, progress, run, table};
+use child::ChildTask;
+use outsize::bench::{
+    BenchResults, BenchStep, BenchTask, BudgetCase, CalibrateOptions, DiskToMeasure,
+    LEAST_CALIBRATION_BYTES, ModelBench, ModelCost, default_budgets,
+};
 use outsize::checkpoint::Checkpoint;
-use outsize::generate::{DiskToMeasure, LEAST_CALIBRATION_BYTES};
-use outsize::plan::{format_size, parse_size};
+use outsize::generate::{describe, read_config};
+use outsize::machine::{Machine, available};
+use outsize::models::CacheOptions;
+use outsize::plan::{Budget, Tier, format_size, parse_size};
 use std::path::Path;
+
+/// How many times the prompt is run again in each run.
+const AGAIN: u32 = 2;
+
+/// The longest list of token ids that a program may be given as one argument, in bytes.
+const LONGEST: usize = 120_000;
+
+/// Columns where the output is no terminal.
+const COLUMNS: usize = 80;
 
 /// Runs the command.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     match args.calibrate {
         true => calibrate::calibrate_machine(args),
-        false => measure::measure(args),
+        false => measure(args),
     }
+}
+
+/// Measures the machine, and runs the model if one is named.
+fn measure(args: &BenchArgs) -> Result<(), Failure> {
+    let bytes = size(args)?;
+    let machine = Machine::detect();
+    let disk = disk(args.place.as_deref())?;
+    let (model, child) = match &disk {
+        DiskToMeasure::Checkpoint(checkpoint) => {
+            let (model, child) = model(args, checkpoint)?;
+            (Some(model), Some(child))
+        }
+        DiskToMeasure::Folder(folder) if !args.max_memory.is_empty() => {
+            return Err(Failure::usage(format!(
+                "--max-memory is for running a model, and there are no safetensors in {}",
+                folder.display()
+            )));
+        }
+        DiskToMeasure::Folder(_) => (None, None),
+    };
+    let options = CalibrateOptions {
+        disk,
+        bytes,
+        stop: Some(interrupt::flag()),
+    };
+    let shown = progress::activity();
+    let results = outsize::bench::bench(
+        &machine,
+        &options,
+        args.rounds,
+        model,
+        |step| {
+            shown.set_message(match step {
+                BenchStep::Choosing => "finding out how the disk is read fastest".to_string(),
+                BenchStep::Products => "measuring products".to_string(),
+                BenchStep::Limits => "measuring disk, memory and processors".to_string(),
+                BenchStep::Run { round, case } => {
+                    format!("round {round} of {}: {}", args.rounds, case.name)
+                }
+            });
+        },
+        |case| match (&args.place, &child) {
+            (Some(model), Some(child)) => child::run(model, case, child),
+            _ => Ok(Err("there is no model".to_string())),
+        },
+    )?;
+    shown.finish_and_clear();
+    match args.json {
+        true => println!("{}", serde_json::to_string(&results)?),
+        false => {
+            let width = match table::width() {
+                usize::MAX => COLUMNS,
+                width => width,
+            };
+            run::print(&text::text(&results, width))?;
+        }
+    }
+    failed(&results)
+}
+
+/// An error if the model ran in no budget at all.
+fn failed(results: &BenchResults) -> Result<(), Failure> {
+    let budgets = &results.budgets;
+    match budgets.iter().find_map(|budget| budget.error.clone()) {
+        Some(error) if budgets.iter().all(|budget| budget.runs.is_empty()) => {
+            Err(Failure::Failed(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The model to run, and how.
+fn model(args: &BenchArgs, checkpoint: &Checkpoint) -> Result<(ModelBench, ChildTask), Failure> {
+    let config = read_config(checkpoint.folder())?;
+    let ids = ChildTask::prompt(args.prompt_tokens, config.vocab_size);
+    if ids.len() > LONGEST {
+        return Err(Failure::usage(format!(
+            "--prompt-tokens: {} are too many to hand over to another process; take at most {}",
+            args.prompt_tokens,
+            LONGEST / 6
+        )));
+    }
+    let mut described = describe(checkpoint.folder())?;
+    described.set_cache(&CacheOptions::new(1));
+    let cost = ModelCost::new(checkpoint, &described.tree);
+    let model = ModelBench {
+        checkpoint: checkpoint.clone(),
+        budgets: budgets(&args.max_memory, cost.weight_bytes)?,
+        cost,
+        task: BenchTask {
+            prompt_tokens: args.prompt_tokens,
+            new_tokens: args.new_tokens,
+            rounds: args.rounds,
+            compute: args.compute.into(),
+        },
+    };
+    let child = ChildTask {
+        ids,
+        new_tokens: args.new_tokens,
+        context: args.context,
+        compute: match args.compute {
+            ComputeType::F32 => "f32",
+            ComputeType::Bf16 => "bf16",
+        },
+        again: AGAIN,
+    };
+    Ok((model, child))
+}
+
+/// The budgets given, or those that suit the size of the weights.
+fn budgets(given: &[String], weights: u64) -> Result<Vec<BudgetCase>, Failure> {
+    if given.is_empty() {
+        return Ok(default_budgets(weights, available()));
+    }
+    let case = |text: &String| {
+        let budget = Budget::parse(text)
+            .map_err(|error| Failure::usage(format!("--max-memory: {error}")))?;
+        Ok(BudgetCase {
+            name: text.clone(),
+            max_memory: Some(text.clone()),
+            bytes: budget.get(Tier::Cpu),
+        })
+    };
+    given.iter().map(case).collect()
 }
 
 /// The most memory and disk to take, in bytes.
@@ -73,4 +208,22 @@ fn has_weights(folder: &Path) -> bool {
             path.extension().is_some_and(|end| end == "safetensors") && path.is_file()
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budgets_given_are_run() {
+        let given = ["cpu=600MB".to_string(), "cpu=1GiB".to_string()];
+        let cases = budgets(&given, 5).unwrap();
+        let bytes: Vec<_> = cases.iter().map(|case| case.bytes).collect();
+        assert_eq!(bytes, [Some(600_000_000), Some(1 << 30)]);
+        assert_eq!(cases[0].max_memory.as_deref(), Some("cpu=600MB"));
+        for wrong in ["600MB", "cpu=", "cpu=many", ""] {
+            let error = budgets(&[wrong.to_string()], 5).unwrap_err();
+            assert!(matches!(error, Failure::Usage(message) if message.contains("--max-memory")));
+        }
+    }
 }

@@ -1,18 +1,23 @@
-//! What was measured, as tables for people.
+//! Results of the bench as tables.
 
-use super::figures::{Figure, RateUnit, percent, time};
-use super::measure::{Budgeted, Results};
-use super::phases::Phase;
+use super::figures::{percent, rate, time};
 use crate::table;
-use outsize::generate::{LIMIT_ROWS, LimitSample, ProductSample};
+use outsize::bench::{
+    BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, Phase, ProductSample, RateUnit, Summary,
+};
+use outsize::kernels::ActivationDtype;
 use outsize::plan::format_size;
 
 type Row = Vec<String>;
 
-/// All of it, in lines of at most `width` columns.
-pub fn text(results: &Results, width: usize) -> String {
+/// The results, in lines of at most `width` columns.
+pub fn text(results: &BenchResults, width: usize) -> String {
     let mut text = table::lines(&machine(results), width).join("\n") + "\n";
     if let (Some(model), Some(task)) = (&results.model, &results.task) {
+        let compute = match task.compute {
+            ActivationDtype::F32 => "f32",
+            ActivationDtype::Bf16 => "bf16",
+        };
         let head = format!(
             "{}: {} of weights in {} files; prompt of {} tokens, {} new, activations in {}; rounds: {}, in turns \
              with the measurements above",
@@ -21,7 +26,7 @@ pub fn text(results: &Results, width: usize) -> String {
             model.files,
             task.prompt_tokens,
             task.new_tokens,
-            task.compute,
+            compute,
             task.rounds,
         );
         let rows = std::iter::once(vec![head]).chain(results.budgets.iter().flat_map(budget));
@@ -44,9 +49,9 @@ fn row<const N: usize>(cells: [&str; N]) -> Row {
     cells.map(String::from).to_vec()
 }
 
-/// The limits, and this program's products beside them.
-fn machine(results: &Results) -> Vec<Row> {
-    let of = |value: fn(&LimitSample) -> f64| Figure::of(results.limits.iter().map(value));
+/// The limits, and this program's matmuls beside them.
+fn machine(results: &BenchResults) -> Vec<Row> {
+    let of = |value: fn(&LimitSample) -> f64| Summary::of(results.limits.iter().map(value));
     let disk = &results.disk;
     let memory = format!(
         "{}, {} threads",
@@ -79,15 +84,15 @@ fn machine(results: &Results) -> Vec<Row> {
             memory,
         ),
         (
-            "fresh memory",
+            "memory, first touch",
             RateUnit::Bytes,
-            of(|l| l.fresh_bytes_per_second),
-            match results.limits.iter().map(|l| l.at_hand_bytes).max() {
-                Some(at_hand @ 1..) => format!(
-                    "touched for the first time, beyond up to {} at hand",
-                    format_size(at_hand)
+            of(|l| l.first_touch_bytes_per_second),
+            match results.limits.iter().map(|l| l.prefaulted_bytes).max() {
+                Some(prefaulted @ 1..) => format!(
+                    "page faults included, after up to {} prefaulted",
+                    format_size(prefaulted)
                 ),
-                _ => "touched for the first time".to_string(),
+                _ => "page faults included".to_string(),
             },
         ),
         (
@@ -107,7 +112,7 @@ fn machine(results: &Results) -> Vec<Row> {
     for (name, unit, figure, how) in limits {
         rows.push(row([
             name,
-            &unit.show(figure.median),
+            &rate(unit, figure.median),
             &percent(figure.spread()),
             &how,
         ]));
@@ -126,7 +131,7 @@ fn machine(results: &Results) -> Vec<Row> {
     rows
 }
 
-/// This program's products.
+/// This program's matmuls.
 fn products(samples: &[ProductSample]) -> Vec<Row> {
     type Of = fn(&ProductSample) -> f64;
     let rows = format!("products, {LIMIT_ROWS} rows");
@@ -154,15 +159,15 @@ fn products(samples: &[ProductSample]) -> Vec<Row> {
         ),
     ];
     let line = |(name, unit, of, limit, what): (&str, RateUnit, Of, Of, &str)| {
-        let figure = Figure::of(samples.iter().map(of));
-        let share = Figure::of(
+        let figure = Summary::of(samples.iter().map(of));
+        let share = Summary::of(
             samples
                 .iter()
                 .map(|sample| of(sample) / limit(sample).max(1e-9)),
         );
         row([
             name,
-            &unit.show(figure.median),
+            &rate(unit, figure.median),
             &percent(figure.spread()),
             &format!("{} of {what}", percent(share.median)),
         ])
@@ -171,7 +176,7 @@ fn products(samples: &[ProductSample]) -> Vec<Row> {
 }
 
 /// A model in one budget.
-fn budget(budget: &Budgeted) -> Vec<Row> {
+fn budget(budget: &BudgetResults) -> Vec<Row> {
     let mut rows = vec![Vec::new()];
     let Some(first) = budget.runs.first() else {
         let error = budget.error.as_deref().unwrap_or("it was not run");
@@ -205,7 +210,7 @@ fn budget(budget: &Budgeted) -> Vec<Row> {
         "spread",
         "achieved",
         "share",
-        "of what can be had",
+        "of the limit",
     ]));
     rows.extend(budget.phases.iter().flat_map(phase));
     rows
@@ -222,11 +227,11 @@ fn phase(phase: &Phase) -> Vec<Row> {
     for bound in &phase.bounds {
         let mut row = std::mem::replace(&mut start, vec![String::new(); 3]);
         row.extend([
-            bound.unit.show(bound.achieved.median),
+            rate(bound.unit, bound.achieved.median),
             percent(bound.share.median),
             format!(
                 "{}, {}",
-                bound.unit.show(bound.limit.median),
+                rate(bound.unit, bound.limit.median),
                 bound.limit_of
             ),
         ]);

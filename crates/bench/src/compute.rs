@@ -1,27 +1,28 @@
-//! Products, attention and whole layers on the processors.
+//! Matmuls, attention and whole decoder layers on the processors.
 
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_models::{CacheOptions, KvCache, Logits};
 use outsize_plan::format_size;
 
-use super::layers::{Layers, Shape, VOCABULARY};
-use super::samples::{Pace, Samples};
-use super::{CalibrateError, Measured, Stop};
+use crate::Error;
+use crate::layers::{Layers, Sequence, Shape};
+use crate::measured::Measured;
+use crate::options::Stop;
+use crate::samples::{Pace, Samples, seconds};
 
-pub(super) const ONE_ROW: &str = "products of one row";
-pub(super) const MANY_ROWS: &str = "products of many rows";
-pub(super) const ATTENTION: &str = "attention";
-pub(super) const BLOCK: &str = "rest of a block";
+pub(crate) const GEMV: &str = "products of one row";
+pub(crate) const GEMM: &str = "products of many rows";
+pub(crate) const ATTENTION: &str = "attention";
+pub(crate) const BLOCK: &str = "rest of a block";
 
-/// Rows of the products of many.
+/// Rows of activations of the larger matmuls.
 const ROWS: usize = 128;
 
 /// A decoder layer of a model of 1.1 billion parameters: 88 MB in bf16.
-pub(super) const LAYER: Shape = Shape {
+pub(crate) const LAYER: Shape = Shape {
     hidden: 2048,
     inner: 5632,
     heads: 32,
@@ -32,7 +33,7 @@ pub(super) const LAYER: Shape = Shape {
 };
 
 /// The same where memory is scarce: 6 MB.
-pub(super) const SMALL_LAYER: Shape = Shape {
+pub(crate) const SMALL_LAYER: Shape = Shape {
     hidden: 512,
     inner: 1408,
     heads: 8,
@@ -40,10 +41,10 @@ pub(super) const SMALL_LAYER: Shape = Shape {
     ..LAYER
 };
 
-/// Tokens behind which a layer is timed.
+/// Tokens in the KV cache when a layer is timed.
 const SHORT: usize = 16;
 
-/// A layer that is nearly all attention, as the larger Llama 3 have it: four queries to a key.
+/// A layer that is nearly all attention, with four query heads to a key head.
 const THIN: Shape = Shape {
     hidden: 256,
     inner: 256,
@@ -54,22 +55,18 @@ const THIN: Shape = Shape {
     context: FAR + 8,
 };
 
-/// Tokens that attention is timed over.
+/// Tokens in the KV cache when attention is timed.
 const NEAR: usize = 64;
 const FAR: usize = 1024;
 
-/// What the rest of a block is taken for if it cannot be told from noise, in seconds.
+/// The time of the rest of a block if noise hides it, in seconds.
 const LEAST_BLOCK: f64 = 1e-6;
 
-/// The longest that each part goes on beyond the least number of repetitions, in seconds.
+/// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
 const LIMIT: f64 = 1.5;
 
-/// Measures all of it, with about `bytes` of weights.
-pub(super) fn measure(
-    measured: &mut Measured,
-    bytes: u64,
-    stop: &Stop,
-) -> Result<(), CalibrateError> {
+/// Measures matmuls, a block and attention, with about `bytes` of weights.
+pub(crate) fn measure(measured: &mut Measured, bytes: u64, stop: &Stop) -> Result<(), Error> {
     let threads = outsize_kernels::threads();
     let shape = if bytes < LAYER.layer_bytes() {
         SMALL_LAYER
@@ -85,7 +82,7 @@ pub(super) fn measure(
     attention(measured, &products, threads, stop)
 }
 
-/// Products of one row with all matrices of a model, one after the other.
+/// One row of activations, multiplied with all matrices of a model one after the other.
 struct Products<'a> {
     layers: &'a Layers,
     /// By their length.
@@ -100,7 +97,7 @@ impl<'a> Products<'a> {
         }
     }
 
-    /// Runs them, and gives the seconds that it took. What was in the caches before is not afterwards.
+    /// Runs the matmuls and returns the seconds they took. Evicts everything else from the caches.
     fn run(&self) -> f64 {
         let began = Instant::now();
         for matrix in &self.layers.matrices {
@@ -111,7 +108,7 @@ impl<'a> Products<'a> {
 }
 
 /// Activations `[rows, in]` for each width that the matrices take.
-pub(super) fn inputs(layers: &Layers, rows: usize) -> HashMap<usize, Tensor<2>> {
+pub(crate) fn inputs(layers: &Layers, rows: usize) -> HashMap<usize, Tensor<2>> {
     let widths = layers.matrices.iter().map(|matrix| matrix.dims()[1]);
     widths
         .map(|width| {
@@ -129,24 +126,24 @@ fn product(inputs: &HashMap<usize, Tensor<2>>, matrix: &Tensor<2>) {
     }
 }
 
-/// Whole layers beside their products: what a layer takes more is the rest of a block.
+/// Measures whole layers beside their matmuls: the difference is the rest of a block.
 fn blocks(
     measured: &mut Measured,
     layers: &Layers,
     products: &Products<'_>,
     threads: usize,
     stop: &Stop,
-) -> Result<(), CalibrateError> {
-    let mut text = Text::new(layers, SHORT)?;
+) -> Result<(), Error> {
+    let mut sequence = Sequence::new(layers, SHORT)?;
     let (mut product, mut pass) = (Samples::default(), Samples::default());
     products.run();
     for _ in Pace::new(7, 41, LIMIT) {
         stop.check()?;
         product.push(products.run());
-        pass.push(text.next()?);
+        pass.push(sequence.next_token()?);
     }
     measured.add(
-        ONE_ROW,
+        GEMV,
         "B/s",
         &product.under(layers.bytes as f64),
         format!(
@@ -155,12 +152,12 @@ fn blocks(
         ),
     );
     let rest = pass.beyond(&product);
-    // On a noisy machine the difference of two times may be nothing.
+    // On a noisy machine the difference of two times may be zero.
     let samples = match rest.median() {
-        median if median > 0.0 => rest.over(layers.config.num_hidden_layers as f64),
+        median if median > 0.0 => rest.over(layers.count() as f64),
         _ => Samples::from_iter([LEAST_BLOCK]),
     };
-    let (hidden, inner) = (layers.config.hidden_size, layers.config.intermediate_size);
+    let Shape { hidden, inner, .. } = layers.shape;
     measured.add(
         BLOCK,
         "s",
@@ -175,13 +172,13 @@ fn many_rows(
     layers: &Layers,
     threads: usize,
     stop: &Stop,
-) -> Result<(), CalibrateError> {
+) -> Result<(), Error> {
     let inputs = inputs(layers, ROWS);
-    let one = layers.matrices.len() / layers.config.num_hidden_layers;
+    let one = layers.matrices.len() / layers.count();
     let mut rate = Samples::default();
     for at in Pace::new(2, 15, LIMIT) {
         stop.check()?;
-        let first = at as usize % layers.config.num_hidden_layers * one;
+        let first = at as usize % layers.count() * one;
         let (mut operations, began) = (0.0, Instant::now());
         for matrix in &layers.matrices[first..first + one] {
             product(&inputs, matrix);
@@ -190,7 +187,7 @@ fn many_rows(
         rate.push(operations / seconds(began));
     }
     measured.add(
-        MANY_ROWS,
+        GEMM,
         "FLOP/s",
         &rate,
         format!("{ROWS} rows of activations with bf16 weights, on {threads} threads"),
@@ -198,30 +195,30 @@ fn many_rows(
     Ok(())
 }
 
-/// A token far into a text beside one near its beginning: what it takes more is attention.
+/// Measures a token late in a sequence beside an early one: the difference is attention.
 fn attention(
     measured: &mut Measured,
     evict: &Products<'_>,
     threads: usize,
     stop: &Stop,
-) -> Result<(), CalibrateError> {
+) -> Result<(), Error> {
     let layers = THIN.make()?;
     stop.check()?;
-    let mut near = Text::new(&layers, NEAR)?;
-    let mut far = Text::new(&layers, FAR)?;
+    let mut near = Sequence::new(&layers, NEAR)?;
+    let mut far = Sequence::new(&layers, FAR)?;
     let position = 2 * (THIN.key_value_heads * THIN.head_dim * size_of::<f32>() * THIN.layers);
     let bytes = (position * (FAR - NEAR)) as f64;
     let (mut short, mut long) = (Samples::default(), Samples::default());
     for _ in Pace::new(7, 41, LIMIT) {
         stop.check()?;
-        // Between two tokens of a real model all of its weights go through the caches.
+        // Between two tokens of a real model, all of its weights pass through the caches.
         evict.run();
-        short.push(near.next()?);
+        short.push(near.next_token()?);
         evict.run();
-        long.push(far.next()?);
+        long.push(far.next_token()?);
     }
     let difference = long.beyond(&short);
-    // Should noise hide the difference, all of the time is taken for attention's.
+    // If noise hides the difference, all of the time counts as attention.
     let samples = match difference.median() {
         median if median > 0.0 => difference.under(bytes),
         _ => long.under(bytes),
@@ -236,46 +233,4 @@ fn attention(
         ),
     );
     Ok(())
-}
-
-/// A text that is always as long when its next token is timed.
-struct Text<'a> {
-    layers: &'a Layers,
-    cache: KvCache,
-    position: usize,
-}
-
-impl<'a> Text<'a> {
-    /// Runs `tokens` tokens.
-    fn new(layers: &'a Layers, tokens: usize) -> Result<Self, CalibrateError> {
-        let options = CacheOptions::new(tokens + 1);
-        let mut cache = KvCache::new(&layers.config, &options, &Device::flex())?;
-        let ids: Vec<u32> = (0..tokens).map(|at| (at % VOCABULARY) as u32).collect();
-        for chunk in ids.chunks(256) {
-            layers.model.forward(chunk, &mut cache, Logits::Last)?;
-        }
-        Ok(Self {
-            layers,
-            cache,
-            position: tokens,
-        })
-    }
-
-    /// Runs one more, forgets it, and gives the seconds that running it took.
-    fn next(&mut self) -> Result<f64, CalibrateError> {
-        let began = Instant::now();
-        black_box(
-            self.layers
-                .model
-                .forward(&[1], &mut self.cache, Logits::Last)?,
-        );
-        let taken = seconds(began);
-        self.cache.truncate(self.position)?;
-        Ok(taken)
-    }
-}
-
-/// Never nothing: a clock may not tick.
-fn seconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64().max(1e-9)
 }

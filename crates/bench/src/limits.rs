@@ -1,4 +1,4 @@
-//! What this machine can do at most, measured again and again beside the work that is held against it.
+//! What this machine can do at most, measured again and again beside the work that is compared with it.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -6,37 +6,39 @@ use std::time::Instant;
 use burn::tensor::Tensor;
 use outsize_kernels::{ActivationDtype, linear_in, peak};
 use outsize_machine::{
-    FreshRates, Machine, MemoryProbe, ReadShape, SequentialReads, Volume, read_latency, volume,
+    FirstTouchRates, Machine, MemoryProbe, ReadShape, SequentialReads, Volume, read_latency, volume,
 };
 use serde::Serialize;
 
-use super::compute::{LAYER, SMALL_LAYER, inputs};
-use super::files::Files;
-use super::layers::{Layers, Shape};
-use super::samples::{Pace, Samples};
-use super::{CalibrateError, CalibrateOptions, Stop, beyond_caches, fresh, memory_bytes};
+use crate::Error;
+use crate::compute::{LAYER, SMALL_LAYER, inputs};
+use crate::files::Files;
+use crate::layers::{Layers, Shape};
+use crate::measured::{first_touch, no_memory};
+use crate::options::{CalibrateOptions, Stop, beyond_caches, memory_bytes};
+use crate::samples::{Pace, Samples};
 
-/// How long the disk is read in one way, in seconds: long enough to meet some of its slow moments.
+/// How long the disk is read one way, in seconds: long enough for some of its slow moments.
 const DISK: f64 = 0.5;
 
-/// In how many ways it is read each time, those that were the fastest at first. The best counts.
+/// How many ways of reading, the fastest at first, each sample tries. The best counts.
 const WAYS: usize = 3;
 
-/// How long each way to read is tried, in seconds.
+/// How long each way of reading is tried at first, in seconds.
 const CHOICE: f64 = 0.08;
 
-/// How long multiply-adds go on, in seconds, and how many times each time: the best counts, as two threads may begin on one
-/// processor.
+/// How long multiply-adds run, in seconds, and how many times in each sample. The best counts, as
+/// two threads may begin on one processor.
 const PEAK: f64 = 0.02;
 const PEAKS: usize = 4;
 
-/// Single pages that are read each time.
+/// Single pages that each sample reads.
 const PAGES: usize = 24;
 
-/// Rows of the products of many.
+/// Rows of activations of [`Limits::products`].
 pub const LIMIT_ROWS: usize = 512;
 
-/// What one look at the machine came to. Rates are in bytes or operations per second.
+/// The limits, measured once. Rates are in bytes or operations per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LimitSample {
     /// The disk, read from one end to the other past the page cache, with nothing beside it.
@@ -47,42 +49,46 @@ pub struct LimitSample {
     pub memory_bytes_per_second: f64,
     /// Main memory copied by all threads, bytes written; the median.
     pub copy_bytes_per_second: f64,
-    /// Memory that the system had to find first, touched by as many threads as touch that of weights.
-    pub fresh_bytes_per_second: f64,
-    /// Bytes of fresh memory that the system had at hand; nought if all was had at one speed.
-    pub at_hand_bytes: u64,
-    /// These, touched by as many threads.
-    pub at_hand_bytes_per_second: f64,
+    /// Memory touched for the first time, page faults included, by as many threads as touch that
+    /// of weights.
+    #[serde(rename = "fresh_bytes_per_second")]
+    pub first_touch_bytes_per_second: f64,
+    /// Bytes of it that were prefaulted; zero if all of it came at one speed.
+    #[serde(rename = "at_hand_bytes")]
+    pub prefaulted_bytes: u64,
+    /// The same of these.
+    #[serde(rename = "at_hand_bytes_per_second")]
+    pub prefaulted_bytes_per_second: f64,
     /// Multiply-adds of f32 on registers, two operations each.
     pub f32_flops: f64,
-    /// The same of pairs of bf16, where the processor has them.
+    /// Multiply-adds of pairs of bf16, if the processor has them.
     pub bf16_flops: f64,
 }
 
 impl LimitSample {
-    /// Seconds that it takes to have some bytes of fresh memory.
-    pub fn fresh_seconds(&self, bytes: f64) -> f64 {
-        let rates = FreshRates {
-            at_hand_bytes: self.at_hand_bytes,
-            at_hand_bytes_per_second: self.at_hand_bytes_per_second,
-            bytes_per_second: self.fresh_bytes_per_second,
+    /// Seconds that the first touch of some bytes takes.
+    pub fn first_touch_seconds(&self, bytes: f64) -> f64 {
+        let rates = FirstTouchRates {
+            prefaulted_bytes: self.prefaulted_bytes,
+            prefaulted_bytes_per_second: self.prefaulted_bytes_per_second,
+            bytes_per_second: self.first_touch_bytes_per_second,
         };
         rates.seconds(bytes)
     }
 }
 
-/// What the products of this program came to, each beside its limit.
+/// The speed of this program's matmuls, each beside its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ProductSample {
-    /// One row of activations with several layers of bf16 weights: bytes of these per second.
+    /// One row of activations times several layers of bf16 weights: bytes of these per second.
     pub one_row_bytes_per_second: f64,
     /// Main memory read right after it.
     pub memory_bytes_per_second: f64,
-    /// 512 rows of f32 activations with one layer of bf16 weights: operations per second.
+    /// 512 rows of f32 activations times one layer of bf16 weights: operations per second.
     pub f32_rows_flops: f64,
     /// Multiply-adds of f32 right after it.
     pub f32_flops: f64,
-    /// The same products with activations rounded to bf16.
+    /// The same with activations rounded to bf16.
     pub bf16_rows_flops: f64,
     /// Multiply-adds of pairs of bf16 right after it.
     pub bf16_flops: f64,
@@ -97,15 +103,16 @@ pub struct LimitDisk {
     pub files: &'static str,
     /// What the file system is on, and its kind: `/dev/vda (ext4)`.
     pub disk: String,
-    /// Whether the reads go past the page cache. If not, these may be figures of the memory.
+    /// Whether the reads bypass the page cache. If not, they may measure memory.
     pub direct: bool,
-    /// Reads in flight where it was read fastest at first. Each time this and the two next best are tried.
+    /// Reads in flight in the fastest way at first. Each sample tries this and the two next best.
     pub in_flight: usize,
     /// Bytes of one read.
     pub block: usize,
 }
 
-/// Measures the limits of a machine. Between two looks nothing runs, and no memory is held but what the disk is read into.
+/// Measures the limits of a machine. Between two samples nothing runs, and the only memory held is
+/// what the disk is read into.
 #[derive(Debug)]
 pub struct Limits {
     stop: Stop,
@@ -116,7 +123,7 @@ pub struct Limits {
     /// The fastest first.
     shapes: Vec<ReadShape>,
     direct: bool,
-    /// What single pages are read of.
+    /// The file that single pages are read from.
     paged: PathBuf,
     threads: usize,
     /// The most memory to take at once.
@@ -125,11 +132,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Writes a file, or takes those of a checkpoint, and finds out how they are read fastest.
+    /// Writes a file, or takes those of a checkpoint, and finds the fastest way to read them.
     ///
     /// # Errors
-    /// [`CalibrateError`]; [`CalibrateError::Stopped`] if `stop` was set.
-    pub fn new(machine: &Machine, options: &CalibrateOptions) -> Result<Self, CalibrateError> {
+    /// [`Error`]; [`Error::Stopped`] if `stop` was set.
+    pub fn new(machine: &Machine, options: &CalibrateOptions) -> Result<Self, Error> {
         let stop = Stop(options.stop.clone());
         let (folder, files) = Files::new(options, &stop)?;
         let paths = files.paths();
@@ -171,14 +178,14 @@ impl Limits {
         self.bytes.min(self.caches)
     }
 
-    /// Looks once, in about three seconds, and as long as it takes to have `fresh` bytes of memory for the first time, or as
-    /// many as may be taken. Each time the disk is read on from where the last time ended.
+    /// Measures once, in about three seconds and the time of the first touch of `fresh` bytes, or
+    /// of as many as may be taken. The disk is read on from where the last sample ended.
     ///
     /// # Errors
-    /// [`CalibrateError`]; [`CalibrateError::Stopped`] if `stop` was set.
-    pub fn sample(&mut self, fresh: u64) -> Result<LimitSample, CalibrateError> {
-        // Memory first, while this program has given nothing back that it would get again for less.
-        let fresh = self.fresh(fresh)?;
+    /// [`Error`]; [`Error::Stopped`] if `stop` was set.
+    pub fn sample(&mut self, fresh: u64) -> Result<LimitSample, Error> {
+        // First touch comes first: memory that this process gave back would be had again for less.
+        let (touch, _) = first_touch(fresh.min(self.bytes), &self.stop)?;
         let (memory, copy) = self.memory()?;
         let f32_flops = flops(ActivationDtype::F32)?;
         let bf16_flops = flops(ActivationDtype::Bf16)?;
@@ -198,21 +205,16 @@ impl Limits {
             disk_latency_seconds: latency.median(),
             memory_bytes_per_second: memory,
             copy_bytes_per_second: copy,
-            fresh_bytes_per_second: fresh.bytes_per_second,
-            at_hand_bytes: fresh.at_hand_bytes,
-            at_hand_bytes_per_second: fresh.at_hand_bytes_per_second,
+            first_touch_bytes_per_second: touch.bytes_per_second,
+            prefaulted_bytes: touch.prefaulted_bytes,
+            prefaulted_bytes_per_second: touch.prefaulted_bytes_per_second,
             f32_flops,
             bf16_flops,
         })
     }
 
-    /// Memory touched for the first time.
-    fn fresh(&self, bytes: u64) -> Result<FreshRates, CalibrateError> {
-        fresh(bytes.min(self.bytes), &self.stop).map(|(rates, _)| rates)
-    }
-
-    /// Memory read and copied.
-    fn memory(&self) -> Result<(f64, f64), CalibrateError> {
+    /// The bandwidth of memory, read and copied.
+    fn memory(&self) -> Result<(f64, f64), Error> {
         let bytes = self.memory_bytes();
         let buffers = MemoryProbe::new(bytes as usize, self.threads);
         let mut buffers = buffers.map_err(|source| no_memory(bytes, source))?;
@@ -226,11 +228,11 @@ impl Limits {
         Ok((read.median(), copy.median()))
     }
 
-    /// Measures this program's products beside their limits, `rounds` times.
+    /// Measures this program's matmuls beside their limits, `rounds` times.
     ///
     /// # Errors
-    /// [`CalibrateError`]; [`CalibrateError::Stopped`] if `stop` was set.
-    pub fn products(&self, rounds: usize) -> Result<Vec<ProductSample>, CalibrateError> {
+    /// [`Error`]; [`Error::Stopped`] if `stop` was set.
+    pub fn products(&self, rounds: usize) -> Result<Vec<ProductSample>, Error> {
         let bytes = self.memory_bytes();
         let shape = if bytes < LAYER.layer_bytes() {
             SMALL_LAYER
@@ -269,9 +271,9 @@ impl Limits {
     }
 }
 
-/// Products of many rows with one layer, and their limit, in operations per second.
-fn rows(layers: &Layers, compute: ActivationDtype) -> Result<(f64, f64), CalibrateError> {
-    let one = layers.matrices.len() / layers.config.num_hidden_layers;
+/// The speed of many rows times one layer, and its limit, in operations per second.
+fn rows(layers: &Layers, compute: ActivationDtype) -> Result<(f64, f64), Error> {
+    let one = layers.matrices.len() / layers.count();
     let matrices = &layers.matrices[..one];
     let values: usize = matrices.iter().map(|m| m.shape().num_elements()).sum();
     let seconds = run(layers, matrices, LIMIT_ROWS, compute)?;
@@ -279,14 +281,14 @@ fn rows(layers: &Layers, compute: ActivationDtype) -> Result<(f64, f64), Calibra
     Ok((operations / seconds, flops(compute)?))
 }
 
-/// Multiplies rows of activations with each matrix, and gives the seconds that the products took. What comes out must be
-/// numbers.
+/// Multiplies rows of activations with each matrix and returns the seconds that it took. The
+/// results must be finite.
 fn run(
     layers: &Layers,
     matrices: &[Tensor<2>],
     rows: usize,
     compute: ActivationDtype,
-) -> Result<f64, CalibrateError> {
+) -> Result<f64, Error> {
     let inputs = inputs(layers, rows);
     let began = Instant::now();
     let outputs: Vec<_> = matrices
@@ -297,17 +299,17 @@ fn run(
         })
         .collect();
     let seconds = began.elapsed().as_secs_f64();
-    // Afterwards: what computes a sum in between lets the threads of products fall asleep.
+    // Afterwards: summing in between would let the threads of the matmuls fall asleep.
     for y in outputs {
         let sum: f32 = y.sum().into_scalar();
         if !sum.is_finite() {
-            return Err(CalibrateError::Wrong { what: "products" });
+            return Err(Error::Wrong { what: "products" });
         }
     }
     Ok(seconds.max(1e-9))
 }
 
-fn flops(compute: ActivationDtype) -> Result<f64, CalibrateError> {
+fn flops(compute: ActivationDtype) -> Result<f64, Error> {
     let mut best = 0.0;
     for _ in 0..PEAKS {
         let rate = peak::flops(compute, PEAK);
@@ -315,14 +317,10 @@ fn flops(compute: ActivationDtype) -> Result<f64, CalibrateError> {
     }
     match best > 0.0 {
         true => Ok(best),
-        false => Err(CalibrateError::Wrong {
+        false => Err(Error::Wrong {
             what: "multiply-adds",
         }),
     }
-}
-
-fn no_memory(bytes: u64, source: std::io::Error) -> CalibrateError {
-    outsize_machine::Error::NoMemory { bytes, source }.into()
 }
 
 /// The longest of some files.
@@ -333,8 +331,8 @@ fn longest(paths: &[PathBuf]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DiskToMeasure, LEAST_CALIBRATION_BYTES};
     use super::*;
+    use crate::options::{DiskToMeasure, LEAST_CALIBRATION_BYTES};
 
     #[test]
     fn little_memory_and_disk_give_figures_too() {
@@ -350,7 +348,7 @@ mod tests {
         for (name, value) in [&sample, &product]
             .into_iter()
             .flat_map(|v| v.as_object().unwrap())
-            // There may be none.
+            // May be zero.
             .filter(|(name, _)| *name != "at_hand_bytes")
         {
             assert!(
@@ -374,7 +372,7 @@ mod tests {
         };
         let mut limits = Limits::new(&Machine::detect(), &options).unwrap();
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(matches!(limits.sample(0), Err(CalibrateError::Stopped)));
-        assert!(matches!(limits.products(1), Err(CalibrateError::Stopped)));
+        assert!(matches!(limits.sample(0), Err(Error::Stopped)));
+        assert!(matches!(limits.products(1), Err(Error::Stopped)));
     }
 }

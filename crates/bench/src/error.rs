@@ -4,7 +4,7 @@ use std::path::PathBuf;
 /// Why a machine could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CalibrateError {
+pub enum Error {
     /// The disk or the memory could not be measured.
     #[error(transparent)]
     Machine(#[from] outsize_machine::Error),

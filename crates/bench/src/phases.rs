@@ -1,24 +1,25 @@
-//! Each phase of a run beside what bounds it.
+//! Each phase of a run beside the limits that bound it.
 
-use super::child::{RunReport, Task};
-use super::figures::{Figure, RateUnit};
-use super::subject::Subject;
-use crate::args::ComputeType;
-use crate::report::median;
-use outsize::generate::LimitSample;
+use outsize_kernels::ActivationDtype;
 use serde::Serialize;
 
-/// A run of the model, and what the machine could do right before and right after it.
-#[derive(Serialize, Debug, Clone)]
-pub struct Run {
-    /// What the run came to.
-    pub report: RunReport,
-    /// The limits before it.
-    pub before: LimitSample,
-    /// The limits after it.
-    pub after: LimitSample,
-    /// Bytes that were fetched from storage meanwhile, as the system counts; nothing where it does not.
-    pub fetched_bytes: Option<u64>,
+use crate::limits::LimitSample;
+use crate::model_cost::ModelCost;
+use crate::runs::{BenchTask, ModelRun, RepeatedRun, RunReport};
+use crate::samples::{Summary, median};
+
+/// What a rate counts.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateUnit {
+    /// Bytes per second.
+    #[serde(rename = "B/s")]
+    Bytes,
+    /// Operations per second.
+    #[serde(rename = "FLOP/s")]
+    Operations,
+    /// Times per second.
+    #[serde(rename = "1/s")]
+    Times,
 }
 
 /// A phase of all runs in one budget.
@@ -27,37 +28,37 @@ pub struct Phase {
     /// `opening`, `first pass`, `prompt again` or `token`.
     pub name: &'static str,
     /// How long it took, in seconds.
-    pub seconds: Figure,
-    /// What bounds it, the nearest bound first.
-    pub bounds: Vec<Bound>,
+    pub seconds: Summary,
+    /// What bounds it, the tightest bound first.
+    pub bounds: Vec<PhaseBound>,
 }
 
-/// Something that a phase needs, and has only so much of in a second.
+/// A resource that a phase needs, and of which the machine gives only so much in a second.
 #[derive(Serialize, Debug, Clone)]
-pub struct Bound {
+pub struct PhaseBound {
     /// What it is: `disk`.
     pub limit_of: &'static str,
-    /// Of the rates.
+    /// The unit of the rates.
     pub unit: RateUnit,
     /// What the phase got in a second.
-    pub achieved: Figure,
-    /// What can be had in a second, the mean of right before and right after.
-    pub limit: Figure,
-    /// The first as a share of the second, run by run: the share of the phase that would be left if nothing but this
-    /// bounded it.
-    pub share: Figure,
+    pub achieved: Summary,
+    /// The machine's limit, the mean of right before and right after the run.
+    pub limit: Summary,
+    /// Achieved as a share of the limit, run by run: the share of the phase's time that would be left
+    /// if only this bounded it.
+    pub share: Summary,
 }
 
-/// Of one phase: name, and how long it took in a run.
+/// One phase, with its time in each run.
 struct Timed<'a> {
-    runs: &'a [Run],
+    runs: &'a [ModelRun],
     name: &'static str,
     seconds: Vec<f64>,
-    bounds: Vec<Bound>,
+    bounds: Vec<PhaseBound>,
 }
 
 impl<'a> Timed<'a> {
-    fn new(runs: &'a [Run], name: &'static str, seconds: impl Fn(&RunReport) -> f64) -> Self {
+    fn new(runs: &'a [ModelRun], name: &'static str, seconds: impl Fn(&RunReport) -> f64) -> Self {
         Self {
             runs,
             name,
@@ -69,7 +70,8 @@ impl<'a> Timed<'a> {
         }
     }
 
-    /// Adds a bound: how much a run needs of something, and what there is of it in a second. What is not needed is no bound.
+    /// Adds a bound: the amount that a run needs, and the limit per second. What is not needed is no
+    /// bound.
     fn bound(
         self,
         limit_of: &'static str,
@@ -80,7 +82,7 @@ impl<'a> Timed<'a> {
         self.bound_by(limit_of, unit, amount, |sample, _| limit(sample))
     }
 
-    /// The same of a limit that depends on how much is needed.
+    /// The same with a limit that depends on the amount.
     fn bound_by(
         mut self,
         limit_of: &'static str,
@@ -88,7 +90,7 @@ impl<'a> Timed<'a> {
         amount: impl Fn(&RunReport) -> f64,
         limit: impl Fn(&LimitSample, f64) -> f64,
     ) -> Self {
-        let limit = |run: &Run| {
+        let limit = |run: &ModelRun| {
             let amount = amount(&run.report);
             (limit(&run.before, amount) + limit(&run.after, amount)) / 2.0
         };
@@ -96,12 +98,12 @@ impl<'a> Timed<'a> {
             .map(|(run, seconds)| (amount(&run.report) / seconds, limit(run).max(1e-9)))
             .collect();
         if rates.iter().any(|(achieved, _)| *achieved > 0.0) {
-            self.bounds.push(Bound {
+            self.bounds.push(PhaseBound {
                 limit_of,
                 unit,
-                achieved: Figure::of(rates.iter().map(|(achieved, _)| *achieved)),
-                limit: Figure::of(rates.iter().map(|(_, limit)| *limit)),
-                share: Figure::of(rates.iter().map(|(achieved, limit)| achieved / limit)),
+                achieved: Summary::of(rates.iter().map(|(achieved, _)| *achieved)),
+                limit: Summary::of(rates.iter().map(|(_, limit)| *limit)),
+                share: Summary::of(rates.iter().map(|(achieved, limit)| achieved / limit)),
             });
         }
         self
@@ -112,7 +114,7 @@ impl<'a> Timed<'a> {
             .sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
         Phase {
             name: self.name,
-            seconds: Figure::of(self.seconds),
+            seconds: Summary::of(self.seconds),
             bounds: self.bounds,
         }
     }
@@ -120,26 +122,26 @@ impl<'a> Timed<'a> {
 
 const DISK: &str = "disk";
 const MEMORY: &str = "memory read";
-const FRESH: &str = "fresh memory";
-/// Both keep the processors busy, so that neither can go on beside the other.
-const FRESH_AND_PRODUCTS: &str = "fresh memory, and then multiply-adds";
+const FIRST_TOUCH: &str = "memory, first touch";
+/// One after the other: both keep the processors busy.
+const FIRST_TOUCH_AND_FLOPS: &str = "first touch, and then multiply-adds";
 
-/// What the phases of the runs in one budget came to.
-pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType) -> Vec<Phase> {
+/// The phases of the runs in one budget, beside what bounds them.
+pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask) -> Vec<Phase> {
     let prompt = u64::from(task.prompt_tokens);
     let new = f64::from(task.new_tokens);
     let decoded = new - 1.0;
-    let flops = subject.prompt_flops(prompt);
-    let (products, peak): (_, fn(&LimitSample) -> f64) = match compute {
-        ComputeType::F32 => ("multiply-adds of f32", |limit| limit.f32_flops),
-        ComputeType::Bf16 => ("multiply-adds of bf16", |limit| limit.bf16_flops),
+    let flops = cost.prompt_flops(prompt);
+    let (products, peak): (_, fn(&LimitSample) -> f64) = match task.compute {
+        ActivationDtype::F32 => ("multiply-adds of f32", |limit| limit.f32_flops),
+        ActivationDtype::Bf16 => ("multiply-adds of bf16", |limit| limit.bf16_flops),
     };
     let disk = |limit: &LimitSample| limit.disk_bytes_per_second;
     let memory = |limit: &LimitSample| limit.memory_bytes_per_second;
     let opening = Timed::new(runs, "opening", |run| run.load_seconds).bound(
         "single pages, one a file",
         RateUnit::Times,
-        |_| subject.files as f64,
+        |_| cost.files as f64,
         |limit| 1.0 / limit.disk_latency_seconds.max(1e-9),
     );
     let filled =
@@ -151,17 +153,19 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
             |run| run.prefill_bytes_read as f64,
             disk,
         )
-        .bound_by(FRESH, RateUnit::Bytes, filled, |limit, bytes| {
-            bytes / limit.fresh_seconds(bytes).max(1e-9)
+        .bound_by(FIRST_TOUCH, RateUnit::Bytes, filled, |limit, bytes| {
+            bytes / limit.first_touch_seconds(bytes).max(1e-9)
         })
         .bound_by(
-            FRESH_AND_PRODUCTS,
+            FIRST_TOUCH_AND_FLOPS,
             RateUnit::Bytes,
             filled,
-            |limit, bytes| bytes / (limit.fresh_seconds(bytes) + flops / peak(limit)).max(1e-9),
+            |limit, bytes| {
+                bytes / (limit.first_touch_seconds(bytes) + flops / peak(limit)).max(1e-9)
+            },
         )
         .bound(products, RateUnit::Operations, |_| flops, peak);
-    let of_again = |run: &RunReport, value: fn(&super::child::Again) -> f64| {
+    let of_again = |run: &RunReport, value: fn(&RepeatedRun) -> f64| {
         median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
     };
     let again = Timed::new(runs, "prompt again", |run| {
@@ -176,12 +180,12 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
     .bound(
         MEMORY,
         RateUnit::Bytes,
-        |_| subject.product_bytes as f64,
+        |_| cost.product_bytes as f64,
         memory,
     )
     .bound(products, RateUnit::Operations, |_| flops, peak);
     // A token in the middle of the answer.
-    let read = subject.token_bytes(prompt as f64 + new / 2.0);
+    let read = cost.token_bytes(prompt as f64 + new / 2.0);
     let token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
         .bound(
             DISK,
@@ -194,9 +198,9 @@ pub fn phases(runs: &[Run], subject: &Subject, task: &Task, compute: ComputeType
 }
 
 #[cfg(test)]
-pub mod tests {
-    use super::super::child::{Again, Placement};
+pub(crate) mod tests {
     use super::*;
+    use crate::runs::PlacedBytes;
 
     pub fn limits(disk: f64) -> LimitSample {
         LimitSample {
@@ -204,17 +208,17 @@ pub mod tests {
             disk_latency_seconds: 1e-4,
             memory_bytes_per_second: 1000.0,
             copy_bytes_per_second: 500.0,
-            fresh_bytes_per_second: 50.0,
-            at_hand_bytes: 0,
-            at_hand_bytes_per_second: 500.0,
+            first_touch_bytes_per_second: 50.0,
+            prefaulted_bytes: 0,
+            prefaulted_bytes_per_second: 500.0,
             f32_flops: 1e4,
             bf16_flops: 4e4,
         }
     }
 
     /// A run of 4 tokens after one of 8, at a disk of 100 and then 300 bytes per second.
-    pub fn run(decode_seconds: f64, decode_bytes_read: u64) -> Run {
-        Run {
+    pub fn run(decode_seconds: f64, decode_bytes_read: u64) -> ModelRun {
+        ModelRun {
             report: RunReport {
                 tokens: vec![1; 5],
                 load_seconds: 1e-3,
@@ -225,11 +229,12 @@ pub mod tests {
                 decode_bytes_read,
                 waiting_for_data_seconds: 0.0,
                 peak_rss_bytes: Some(600),
-                prompt_again: vec![Again {
+                prompt_again: vec![RepeatedRun {
                     seconds: 5.0,
                     bytes_read: 0,
+                    waiting_for_data_seconds: 0.0,
                 }],
-                placement: Placement {
+                placement: PlacedBytes {
                     resident_footprint: 450,
                     streamed_bytes: 500,
                     ring_bytes: 50,
@@ -241,8 +246,8 @@ pub mod tests {
         }
     }
 
-    pub fn subject() -> Subject {
-        Subject {
+    pub fn cost() -> ModelCost {
+        ModelCost {
             folder: "model".into(),
             files: 5,
             weight_bytes: 1000,
@@ -253,21 +258,19 @@ pub mod tests {
         }
     }
 
-    pub fn task() -> Task {
-        Task {
-            ids: String::new(),
+    pub fn task(compute: ActivationDtype) -> BenchTask {
+        BenchTask {
             prompt_tokens: 8,
             new_tokens: 5,
-            context: None,
-            compute: "f32".to_string(),
-            again: 1,
+            rounds: 1,
+            compute,
         }
     }
 
     #[test]
     fn the_nearest_bound_comes_first() {
         let runs = [run(8.0, 1200), run(10.0, 1200), run(16.0, 1200)];
-        let phases = phases(&runs, &subject(), &task(), ComputeType::F32);
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32));
         let names: Vec<_> = phases.iter().map(|phase| phase.name).collect();
         assert_eq!(names, ["opening", "first pass", "prompt again", "token"]);
         let token = &phases[3];
@@ -280,36 +283,36 @@ pub mod tests {
         assert_eq!((disk.share.median, disk.share.most), (0.6, 0.75));
         // Matrices, and two bytes for each of 10.5 positions.
         assert_eq!(token.bounds[1].achieved.median, 821.0 / 2.5);
-        // Half a second of files' pages in a millisecond, 500 bytes of fresh memory in 10 s of 50 a second.
+        // Half a second of files' pages in a millisecond, 500 bytes touched in 10 s at 50 a second.
         assert_eq!(phases[0].bounds[0].share.median, 0.5);
-        let fresh = phases[1]
+        let touch = phases[1]
             .bounds
             .iter()
-            .find(|bound| bound.limit_of == FRESH)
+            .find(|bound| bound.limit_of == FIRST_TOUCH)
             .unwrap();
-        assert_eq!(fresh.share.median, 1.0);
+        assert_eq!(touch.share.median, 1.0);
         // Products take more than half a second of their own.
         let both = &phases[1].bounds[0];
-        assert_eq!(both.limit_of, FRESH_AND_PRODUCTS);
+        assert_eq!(both.limit_of, FIRST_TOUCH_AND_FLOPS);
         assert!((both.share.median - 1.05).abs() < 1e-9, "{both:?}");
     }
 
     #[test]
-    fn memory_at_hand_takes_less_of_a_first_pass() {
+    fn prefaulted_memory_takes_less_of_a_first_pass() {
         let mut run = run(8.0, 0);
-        run.before.at_hand_bytes = 250;
-        run.after.at_hand_bytes = 500;
-        let phases = phases(&[run], &subject(), &task(), ComputeType::F32);
+        run.before.prefaulted_bytes = 250;
+        run.after.prefaulted_bytes = 500;
+        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32));
         let of = |what| phases[1].bounds.iter().find(|bound| bound.limit_of == what);
         // Half of the 500 bytes at 500 a second and half at 50: 5.5 s; all of them at 500: 1 s.
-        let limit = of(FRESH).unwrap().limit.median;
+        let limit = of(FIRST_TOUCH).unwrap().limit.median;
         assert!((limit - (500.0 / 5.5 + 500.0) / 2.0).abs() < 1e-9);
     }
 
     #[test]
     fn what_is_not_needed_is_no_bound() {
         let runs = [run(8.0, 0)];
-        let phases = phases(&runs, &subject(), &task(), ComputeType::Bf16);
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16));
         assert!(
             phases[2..]
                 .iter()

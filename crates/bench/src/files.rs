@@ -1,4 +1,4 @@
-//! Files of weights to stream: a model's own, or one that is made for it.
+//! Files of weights to read: those of a model, or a temporary one.
 
 use std::path::{Path, PathBuf};
 
@@ -7,31 +7,32 @@ use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_machine::{Scratch, volume};
 use outsize_stream::Source;
 
-use super::layers::Random;
-use super::samples::Pace;
-use super::{CalibrateError, CalibrateOptions, DiskToMeasure, LEAST_CALIBRATION_BYTES, Stop};
+use crate::Error;
+use crate::layers::Random;
+use crate::options::{CalibrateOptions, DiskToMeasure, LEAST_CALIBRATION_BYTES, Stop};
+use crate::samples::Pace;
 
-/// Columns of the matrices in a file that was made to be read.
+/// Columns of the matrices in the temporary file.
 const WIDTH: usize = 2048;
 
 /// The most bytes of a tile, as models stream their matrices.
 const TILE: u64 = 4 << 20;
 
-/// Tiles that there are at least: a ring holds some of them, and what it holds is not read.
+/// The least number of tiles: the ring holds some of them, and those are not read again.
 const TILES: u64 = 32;
 
-/// The most to write or read in one go, in bytes.
+/// The most to write or to read in one pass, in bytes.
 const MOST: u64 = 384 << 20;
 
 /// Bytes written at once.
-const PIECE: usize = 8 << 20;
+const WRITE: usize = 8 << 20;
 
-/// The longest that writing the file takes, in seconds; what is written by then must do.
+/// How long the file is written at most, in seconds; the bytes written by then must do.
 const WRITING: f64 = 3.0;
 
-/// A part of a matrix that streams as one.
+/// Rows of a matrix that are streamed as one chunk.
 #[derive(Debug, Clone)]
-pub(super) struct Tile {
+pub(crate) struct Tile {
     pub file: usize,
     pub offset: u64,
     pub len: u64,
@@ -42,16 +43,16 @@ pub(super) struct Tile {
 
 /// The files to read.
 #[derive(Debug)]
-pub(super) enum Files {
-    /// One that was made, and its bytes.
+pub(crate) enum Files {
+    /// A temporary one, and its bytes.
     Made(Scratch, u64),
-    /// Those of a model.
+    /// Those of a checkpoint.
     Model(Checkpoint),
 }
 
 impl Files {
-    /// Writes a file, or takes those of a checkpoint; and whose folder's disk that is.
-    pub fn new(options: &CalibrateOptions, stop: &Stop) -> Result<(PathBuf, Self), CalibrateError> {
+    /// Writes a file, or takes those of a checkpoint; returns their folder, too.
+    pub fn new(options: &CalibrateOptions, stop: &Stop) -> Result<(PathBuf, Self), Error> {
         match &options.disk {
             DiskToMeasure::Folder(folder) => {
                 let most = options.bytes.clamp(LEAST_CALIBRATION_BYTES, MOST);
@@ -106,7 +107,7 @@ impl Files {
         }
     }
 
-    /// What they are.
+    /// What they are, for a report.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Made(..) => "a file made for it",
@@ -116,33 +117,33 @@ impl Files {
 }
 
 /// Writes up to `most` bytes of weights on the file system of a folder: less if it is slow or nearly full.
-fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), CalibrateError> {
+fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), Error> {
     let free = volume(folder).free.map_or(u64::MAX, |free| free.value);
-    // Half of the room stays for others.
-    let most = most.min(free / 2) / PIECE as u64 * PIECE as u64;
+    // Half of the room stays free.
+    let most = most.min(free / 2) / WRITE as u64 * WRITE as u64;
     if most < LEAST_CALIBRATION_BYTES {
-        return Err(CalibrateError::NoRoom {
+        return Err(Error::NoRoom {
             folder: folder.to_path_buf(),
             free,
             needed: 2 * LEAST_CALIBRATION_BYTES,
         });
     }
     let mut scratch = Scratch::new(folder)?;
-    let failed = |source| CalibrateError::Write {
+    let failed = |source| Error::Write {
         folder: folder.to_path_buf(),
         source,
     };
     let mut random = Random::new(7);
-    let mut piece = vec![0; PIECE];
-    let least = (LEAST_CALIBRATION_BYTES / PIECE as u64) as u32;
+    let mut buffer = vec![0; WRITE];
+    let least = (LEAST_CALIBRATION_BYTES / WRITE as u64) as u32;
     let mut bytes = 0;
-    for _ in Pace::new(least, (most / PIECE as u64) as u32, WRITING) {
+    for _ in Pace::new(least, (most / WRITE as u64) as u32, WRITING) {
         stop.check()?;
-        random.fill(&mut piece);
-        scratch.write(&piece).map_err(failed)?;
-        bytes += PIECE as u64;
-        // So that the time is that of the disk.
-        if bytes.is_multiple_of(8 * PIECE as u64) {
+        random.fill(&mut buffer);
+        scratch.write(&buffer).map_err(failed)?;
+        bytes += WRITE as u64;
+        // Synced, so that the time is the disk's.
+        if bytes.is_multiple_of(8 * WRITE as u64) {
             scratch.settle().map_err(failed)?;
         }
     }
@@ -150,7 +151,7 @@ fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), Calibr
     Ok((scratch, bytes))
 }
 
-pub(super) fn bytes_of(tiles: &[Tile]) -> u64 {
+pub(crate) fn bytes_of(tiles: &[Tile]) -> u64 {
     tiles.iter().map(|tile| tile.len).sum()
 }
 

@@ -1,28 +1,32 @@
-//! What makes figures worth less, said beside them.
+//! What makes results less reliable, as notes beside them.
 
-use super::figures::percent;
-use super::measure::{Budgeted, Results};
-use super::phases::Run;
-use outsize::generate::LimitSample;
-use outsize::plan::format_size;
+use outsize_plan::format_size;
 
-/// By how much a limit may differ before and after a run.
+use crate::bench::{BenchResults, BudgetResults};
+use crate::limits::LimitSample;
+use crate::runs::ModelRun;
+
+/// The drift of a limit, from before a run to after it, that is worth no note.
 const DRIFT: f64 = 0.1;
 
-/// What others may use of the processors.
+/// The share of the processors that other programs may use.
 const OTHERS: f64 = 0.05;
 
-/// What a host may give to others.
+/// The share of the processors that the host of a virtual machine may steal.
 const STOLEN: f64 = 0.02;
 
 /// The least share of what a model read that came from storage.
 const FETCHED: f64 = 0.95;
 
-/// Beyond this a limit was none.
+/// A share of a limit above this means that the limit was measured too low.
 const MORE: f64 = 1.05;
 
-/// All that a reader should know.
-pub fn notes(results: &Results) -> Vec<String> {
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// All notes on some results.
+pub fn notes(results: &BenchResults) -> Vec<String> {
     let mut notes = Vec::new();
     if !results.disk.direct {
         notes.push(format!(
@@ -66,15 +70,15 @@ pub fn notes(results: &Results) -> Vec<String> {
     notes
 }
 
-/// A figure of a look at the machine.
+/// A field of a sample.
 type Of = fn(&LimitSample) -> f64;
 
-/// Limits that were not the same before and after a run.
-fn drifts<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Vec<String> {
+/// Limits that drifted during a run.
+fn drifts<'a>(runs: impl Iterator<Item = &'a ModelRun> + Clone) -> Vec<String> {
     let limits: [(&str, Of); 5] = [
         ("the disk", |limit| limit.disk_bytes_per_second),
         ("memory read", |limit| limit.memory_bytes_per_second),
-        ("fresh memory", |limit| limit.fresh_bytes_per_second),
+        ("first touch", |limit| limit.first_touch_bytes_per_second),
         ("multiply-adds of f32", |limit| limit.f32_flops),
         ("multiply-adds of bf16", |limit| limit.bf16_flops),
     ];
@@ -99,14 +103,14 @@ fn drifts<'a>(runs: impl Iterator<Item = &'a Run> + Clone) -> Vec<String> {
     limits.into_iter().filter_map(drift).collect()
 }
 
-/// The share of what a run read that came from storage.
-fn fetched(run: &Run) -> Option<f64> {
-    // Where nothing is ever counted nothing can be said.
+/// The share of a run's reads that came from storage.
+fn fetched(run: &ModelRun) -> Option<f64> {
+    // Zero means that the system does not count.
     let fetched = run.fetched_bytes.filter(|bytes| *bytes > 0)?;
     Some(fetched as f64 / run.report.bytes_read().max(1) as f64)
 }
 
-fn of_budget(budget: &Budgeted) -> Vec<String> {
+fn of_budget(budget: &BudgetResults) -> Vec<String> {
     let mut notes = Vec::new();
     let peaks = budget
         .runs
@@ -134,22 +138,22 @@ fn of_budget(budget: &Budgeted) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::phases::phases;
-    use super::super::phases::tests::{limits, run, subject, task};
     use super::*;
-    use crate::args::ComputeType;
-    use outsize::generate::LimitDisk;
+    use crate::limits::LimitDisk;
+    use crate::phases::phases;
+    use crate::phases::tests::{cost, limits, run, task};
+    use outsize_kernels::ActivationDtype;
 
     /// Nothing worth a note.
-    fn quiet() -> Run {
+    fn quiet() -> ModelRun {
         let mut run = run(8.0, 400);
         (run.before, run.after) = (limits(200.0), limits(200.0));
         run.report.tokens = vec![1, 2];
         run
     }
 
-    fn results(runs: Vec<Run>) -> Results {
-        Results {
+    fn results(runs: Vec<ModelRun>) -> BenchResults {
+        BenchResults {
             version: 1,
             seconds: 1.0,
             processor: String::new(),
@@ -168,14 +172,14 @@ mod tests {
             products: Vec::new(),
             others_share: Some(0.01),
             stolen_share: Some(0.0),
-            model: Some(subject()),
+            model: Some(cost()),
             task: None,
-            budgets: vec![Budgeted {
+            budgets: vec![BudgetResults {
                 name: "cpu=600B".to_string(),
                 max_memory: None,
                 budget_bytes: Some(600),
                 error: None,
-                phases: phases(&runs, &subject(), &task(), ComputeType::F32),
+                phases: phases(&runs, &cost(), &task(ActivationDtype::F32)),
                 runs,
             }],
             notes: Vec::new(),
@@ -192,12 +196,12 @@ mod tests {
 
     #[test]
     fn what_spoils_figures_is_said() {
-        let said = |change: fn(&mut Results)| {
+        let said = |change: fn(&mut BenchResults)| {
             let mut results = results(vec![quiet(), quiet()]);
             change(&mut results);
             notes(&results).join("\n")
         };
-        type Change = fn(&mut Results);
+        type Change = fn(&mut BenchResults);
         let cases: [(&str, Change); 7] = [
             ("/dev/vda (ext4) allows no reads", |r| r.disk.direct = false),
             ("other programs", |r| r.others_share = Some(0.2)),

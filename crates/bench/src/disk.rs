@@ -1,4 +1,4 @@
-//! The disk, as streaming gets it and as plain reads do.
+//! Disk bandwidth: with streaming, and with plain reads.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -11,9 +11,11 @@ use outsize_machine::{DiskFigures, direct_read_speed, now, read_latency, volume}
 use outsize_plan::{Bandwidth, format_size};
 use outsize_stream::{Chunk, Lease, Options, Stream};
 
-use super::files::{Files, Tile, bytes_of};
-use super::samples::{Pace, Samples};
-use super::{CalibrateError, CalibrateOptions, LEAST_CALIBRATION_BYTES, Measured, Stop};
+use crate::Error;
+use crate::files::{Files, Tile, bytes_of};
+use crate::measured::Measured;
+use crate::options::{CalibrateOptions, LEAST_CALIBRATION_BYTES, Stop};
+use crate::samples::{Pace, Samples, seconds};
 
 const STREAMED: &str = "disk, streaming";
 const PLAIN: &str = "disk, plain reads";
@@ -28,11 +30,11 @@ const STREAMING: f64 = 5.0;
 /// Memory that plain reads go into, in bytes: more than stays in a cache.
 const PLAIN_MEMORY: u64 = 64 << 20;
 
-/// If computing waits for data for less than this share of a pass, it is not the disk that bounds it.
+/// A pass that waits for data for less than this share of its time is not bound by the disk.
 const WAITING: f64 = 0.1;
 
 /// What is read to measure a disk.
-pub(super) struct Probe {
+pub(crate) struct Probe {
     /// Whose disk it is.
     folder: PathBuf,
     files: Files,
@@ -41,12 +43,12 @@ pub(super) struct Probe {
 
 impl Probe {
     /// Writes a file, or picks what to read of a checkpoint.
-    pub fn new(options: &CalibrateOptions, stop: &Stop) -> Result<Self, CalibrateError> {
+    pub fn new(options: &CalibrateOptions, stop: &Stop) -> Result<Self, Error> {
         let (folder, files) = Files::new(options, stop)?;
         let tiles = files.tiles(options.bytes);
         let bytes = bytes_of(&tiles);
         if bytes < LEAST_CALIBRATION_BYTES {
-            return Err(CalibrateError::Small {
+            return Err(Error::Small {
                 folder,
                 bytes,
                 needed: LEAST_CALIBRATION_BYTES,
@@ -59,12 +61,8 @@ impl Probe {
         })
     }
 
-    /// Reads it in both ways.
-    pub fn measure(
-        mut self,
-        measured: &mut Measured,
-        stop: &Stop,
-    ) -> Result<DiskFigures, CalibrateError> {
+    /// Reads it both ways.
+    pub fn measure(mut self, measured: &mut Measured, stop: &Stop) -> Result<DiskFigures, Error> {
         let (path, range) = self.longest_range();
         // A slow disk is measured with less.
         let first = range.start..range.end.min(range.start + 2 * LEAST_CALIBRATION_BYTES);
@@ -94,7 +92,7 @@ impl Probe {
         };
         let size = format_size(bytes_of(&self.tiles));
         let readers = Options::default().readers;
-        // A disk may have better and worse seconds, and a long pass has both.
+        // A disk has better and worse seconds, and a long pass has both.
         measured.add_value(
             STREAMED,
             "B/s",
@@ -140,7 +138,7 @@ impl Probe {
         })
     }
 
-    /// The file of which most is read, and the range of it.
+    /// The file with the most bytes to read, and the range of these.
     fn longest_range(&self) -> (PathBuf, Range<u64>) {
         let mut ranges: HashMap<usize, (u64, Range<u64>)> = HashMap::new();
         for tile in &self.tiles {
@@ -156,9 +154,9 @@ impl Probe {
         (self.files.path(file), range)
     }
 
-    /// Streams all tiles several times, as a pass over a model does, and multiplies one row by each. Gives the bytes per
-    /// second of each time, and what was done beside.
-    fn stream(&self, stop: &Stop) -> Result<(Samples, String), CalibrateError> {
+    /// Streams all tiles several times, as passes over a model do, and multiplies one row by each.
+    /// Returns the bytes per second of each pass, and what was done beside reading.
+    fn stream(&self, stop: &Stop) -> Result<(Samples, String), Error> {
         let units = self.tiles.iter().enumerate().map(|(at, tile)| Chunk {
             name: format!("part {at}").into(),
             source: tile.file,
@@ -171,7 +169,7 @@ impl Probe {
         let largest = self.tiles.iter().map(|tile| tile.len).max().unwrap_or(0);
         let ring = Options::default()
             .ring_bytes
-            // What the ring holds is not read.
+            // Chunks that stay in the ring are not read again.
             .min(bytes_of(&self.tiles) / 4)
             .max(outsize_stream::footprint(largest) * 4);
         let options = Options {
@@ -181,7 +179,7 @@ impl Probe {
         let order = (0..self.tiles.len()).collect();
         let stream = Stream::start(self.files.sources(), units.collect(), order, options)?;
         let inputs = self.inputs();
-        // The first pass begins with an empty ring, and ends with a full one.
+        // A warm-up pass: it begins with an empty ring and ends with a full one.
         self.pass(&stream, Some(&inputs))?;
         let (mut multiply, mut unhindered) = (true, 0);
         let mut rate = Samples::default();
@@ -194,7 +192,7 @@ impl Probe {
                 false => 0,
             };
             if multiply && unhindered == 2 {
-                // Computing was the limit, twice running, so this says nothing of the disk.
+                // Compute was the limit twice running, so these samples say nothing of the disk.
                 multiply = false;
                 rate = Samples::default();
             }
@@ -209,12 +207,12 @@ impl Probe {
         Ok((rate, beside.to_string()))
     }
 
-    /// One pass: bytes read per second, and the share of it that was spent waiting for data.
+    /// Runs one pass; returns the bytes read per second and the share of time spent waiting for data.
     fn pass(
         &self,
         stream: &Stream,
         inputs: Option<&HashMap<usize, Tensor<2>>>,
-    ) -> Result<(f64, f64), CalibrateError> {
+    ) -> Result<(f64, f64), Error> {
         let (before, began) = (stream.stats(), Instant::now());
         for (unit, tile) in self.tiles.iter().enumerate() {
             let lease = stream.lease(unit)?;
@@ -222,7 +220,7 @@ impl Probe {
                 multiply(x, lease, tile);
             }
         }
-        let seconds = began.elapsed().as_secs_f64().max(1e-9);
+        let seconds = seconds(began);
         let stats = stream.stats().since(&before);
         stream.end_pass();
         Ok((
@@ -245,7 +243,7 @@ impl Probe {
     }
 }
 
-/// A row times the leased matrix. Nothing happens with bytes that are no matrix.
+/// Multiplies a row with the leased matrix. Bytes that are no matrix are skipped.
 fn multiply(x: &Tensor<2>, lease: Lease, tile: &Tile) {
     let bytes = Bytes::from_shared(bytes::Bytes::from_owner(lease), AllocationProperty::Other);
     if let Ok(data) = TensorData::try_from_bytes(bytes, tile.dims.to_vec(), tile.dtype) {
@@ -256,8 +254,8 @@ fn multiply(x: &Tensor<2>, lease: Lease, tile: &Tile) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::DiskToMeasure;
     use super::*;
+    use crate::options::DiskToMeasure;
 
     #[test]
     fn what_fits_the_ring_is_not_all_that_is_read() {

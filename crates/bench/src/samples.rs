@@ -1,10 +1,60 @@
-//! Repeated measurements.
+//! Repeated measurements and their statistics.
 
 use std::time::{Duration, Instant};
 
-/// What one thing came to each time that it was measured.
+use serde::Serialize;
+
+/// The median: the mean of the two middle values of an even number of them. None of no values.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let sorted = sorted(values);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// Median, least and most of some values.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// The median.
+    pub median: f64,
+    /// The minimum.
+    pub least: f64,
+    /// The maximum.
+    pub most: f64,
+}
+
+impl Summary {
+    /// Summarises some values; all zero if there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.into_iter().collect();
+        Self {
+            median: median(&values).unwrap_or(0.0),
+            least: values.iter().copied().reduce(f64::min).unwrap_or(0.0),
+            most: values.iter().copied().reduce(f64::max).unwrap_or(0.0),
+        }
+    }
+
+    /// The range from least to most, as a share of the median.
+    pub fn spread(&self) -> f64 {
+        match self.median {
+            0.0 => 0.0,
+            median => (self.most - self.least) / median,
+        }
+    }
+}
+
+/// The values of one quantity, one for each time that it was measured.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Samples(Vec<f64>);
+pub(crate) struct Samples(Vec<f64>);
 
 impl FromIterator<f64> for Samples {
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
@@ -22,16 +72,15 @@ impl Samples {
         self.0.len() as u32
     }
 
-    /// How much longer each took than `other`, the shortest beside the shortest. Only the faster half is compared: what slows
-    /// the other half is the rest of the machine.
+    /// How much longer each took than `other`, the shortest beside the shortest. Only the faster
+    /// half is compared: the slower half is noise of the machine.
     pub fn beyond(&self, other: &Self) -> Self {
-        let sorted = |samples: &Self| {
-            let mut sorted = samples.0.clone();
-            sorted.sort_by(f64::total_cmp);
+        let faster = |samples: &Self| {
+            let mut sorted = sorted(&samples.0);
             sorted.truncate(sorted.len().div_ceil(2));
             sorted
         };
-        let pairs = sorted(self).into_iter().zip(sorted(other));
+        let pairs = faster(self).into_iter().zip(faster(other));
         pairs.map(|(own, other)| own - other).collect()
     }
 
@@ -45,19 +94,12 @@ impl Samples {
         self.0.iter().map(|value| number / value).collect()
     }
 
-    /// The middle value, the mean of two if there are two; nought of none.
+    /// The median; zero of none.
     pub fn median(&self) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        match sorted.len() {
-            0 => 0.0,
-            n if n % 2 == 1 => sorted[middle],
-            _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-        }
+        median(&self.0).unwrap_or(0.0)
     }
 
-    /// Of rates over equal work: that of all of it together.
+    /// The rate over all the work, of rates over equal parts of it (the harmonic mean).
     pub fn overall(&self) -> f64 {
         let times: f64 = self.0.iter().map(|rate| 1.0 / rate).sum();
         match self.0.len() {
@@ -66,10 +108,9 @@ impl Samples {
         }
     }
 
-    /// How far apart the values are that a quarter lies below and a quarter above, as a share of the median.
+    /// The interquartile range, as a share of the median.
     pub fn spread(&self) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
+        let sorted = sorted(&self.0);
         let Some(last) = sorted.len().checked_sub(1) else {
             return 0.0;
         };
@@ -82,9 +123,14 @@ impl Samples {
     }
 }
 
+/// Seconds since then, never zero: a clock may not tick.
+pub(crate) fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64().max(1e-9)
+}
+
 /// Counts repetitions: a least number, then more until time is up.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     done: u32,
     least: u32,
     most: u32,
@@ -137,6 +183,21 @@ mod tests {
         assert_eq!((many.median(), many.spread()), (10.0, 0.2));
         assert_eq!(samples(&[0.0]).spread(), 0.0);
         assert_eq!(samples(&[-1.0, 0.0, 1.0]).spread(), 0.0);
+    }
+
+    #[test]
+    fn summaries() {
+        let summary = Summary::of([3.0, 2.0, 2.5]);
+        let Summary {
+            median,
+            least,
+            most,
+        } = summary;
+        assert_eq!((median, least, most), (2.5, 2.0, 3.0));
+        assert_eq!(summary.spread(), 0.4);
+        assert_eq!(Summary::of([]).spread(), 0.0);
+        assert_eq!(super::median(&[]), None);
+        assert_eq!(super::median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
     #[test]

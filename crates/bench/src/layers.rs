@@ -1,25 +1,39 @@
-//! A model in memory, with weights that mean nothing, kept as resident weights are.
+//! A model of a few decoder layers with random weights, kept in memory as resident weights are.
+//!
+//! The one file here that builds a model of some architecture.
+
+use std::hint::black_box;
+use std::time::Instant;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_machine::Region;
-use outsize_models::{LlamaForCausalLm, ModelConfig};
+use outsize_models::{CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 
-use super::CalibrateError;
+use crate::Error;
+use crate::samples::seconds;
 
-/// A model with a few real layers and next to no vocabulary.
-pub(super) struct Layers {
-    pub config: ModelConfig,
-    pub model: LlamaForCausalLm,
-    /// Its matrices `[out, in]` but for table and head, in order of use.
+/// A model with a few real layers and a tiny vocabulary.
+pub(crate) struct Layers {
+    pub shape: Shape,
+    config: ModelConfig,
+    model: LlamaForCausalLm,
+    /// The matrices `[out, in]` of the layers, in order of use.
     pub matrices: Vec<Tensor<2>>,
     /// Bytes of these.
     pub bytes: u64,
 }
 
+impl Layers {
+    /// How many layers there are.
+    pub fn count(&self) -> usize {
+        self.shape.layers
+    }
+}
+
 /// The shape of a model.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub hidden: usize,
     pub inner: usize,
     pub heads: usize,
@@ -29,8 +43,8 @@ pub(super) struct Shape {
     pub context: usize,
 }
 
-/// Tokens that the models know.
-pub(super) const VOCABULARY: usize = 64;
+/// Size of the vocabulary.
+const VOCABULARY: usize = 64;
 
 impl Shape {
     /// Bytes of the matrices of one layer in bf16.
@@ -46,8 +60,8 @@ impl Shape {
     /// Makes the model.
     ///
     /// # Errors
-    /// No memory.
-    pub fn make(&self) -> Result<Layers, CalibrateError> {
+    /// If there is not enough memory.
+    pub fn make(&self) -> Result<Layers, Error> {
         let config = ModelConfig::from_json(
             &serde_json::json!({
                 "model_type": "llama",
@@ -77,6 +91,7 @@ impl Shape {
             return Err(error);
         }
         Ok(Layers {
+            shape: *self,
             config,
             model,
             matrices: fill.matrices,
@@ -85,18 +100,55 @@ impl Shape {
     }
 }
 
-/// Gives values to the parameters of an empty model.
+/// A sequence that has the same length each time its next token is timed.
+pub(crate) struct Sequence<'a> {
+    layers: &'a Layers,
+    cache: KvCache,
+    position: usize,
+}
+
+impl<'a> Sequence<'a> {
+    /// Prefills `tokens` tokens.
+    pub fn new(layers: &'a Layers, tokens: usize) -> Result<Self, Error> {
+        let options = CacheOptions::new(tokens + 1);
+        let mut cache = KvCache::new(&layers.config, &options, &Device::flex())?;
+        let ids: Vec<u32> = (0..tokens).map(|at| (at % VOCABULARY) as u32).collect();
+        for chunk in ids.chunks(256) {
+            layers.model.forward(chunk, &mut cache, Logits::Last)?;
+        }
+        Ok(Self {
+            layers,
+            cache,
+            position: tokens,
+        })
+    }
+
+    /// Runs one more token, removes it from the cache, and returns the seconds that running took.
+    pub fn next_token(&mut self) -> Result<f64, Error> {
+        let began = Instant::now();
+        let logits = self
+            .layers
+            .model
+            .forward(&[1], &mut self.cache, Logits::Last)?;
+        black_box(logits);
+        let taken = seconds(began);
+        self.cache.truncate(self.position)?;
+        Ok(taken)
+    }
+}
+
+/// Initialises the parameters of an empty model with random values.
 struct Fill {
     device: Device,
     random: Random,
     path: Vec<String>,
     matrices: Vec<Tensor<2>>,
     bytes: u64,
-    error: Option<CalibrateError>,
+    error: Option<Error>,
 }
 
 impl Fill {
-    fn tensor<const D: usize>(&mut self, dims: [usize; D]) -> Result<Tensor<D>, CalibrateError> {
+    fn tensor<const D: usize>(&mut self, dims: [usize; D]) -> Result<Tensor<D>, Error> {
         let bytes = 2 * dims.iter().product::<usize>();
         let no_memory = |source| outsize_machine::Error::NoMemory {
             bytes: bytes as u64,
@@ -106,7 +158,7 @@ impl Fill {
         self.random.fill(region.as_mut());
         let bytes = Bytes::from_shared(bytes::Bytes::from_owner(region), AllocationProperty::Other);
         let data = TensorData::try_from_bytes(bytes, dims.to_vec(), DType::BF16)
-            .map_err(|_| CalibrateError::Nothing { what: "a weight" })?;
+            .map_err(|_| Error::Nothing { what: "a weight" })?;
         Ok(Tensor::from_data(data, (&self.device, DType::BF16)))
     }
 }
@@ -143,8 +195,8 @@ impl ModuleMapper for Fill {
     }
 }
 
-/// Random weights in bf16, fast: of either sign, from 1/128 to 1/32.
-pub(super) struct Random(u64);
+/// Random weights in bf16, made fast: of either sign, from 1/128 to 1/32.
+pub(crate) struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
@@ -205,7 +257,7 @@ mod tests {
         let layers = shape.make().unwrap();
         assert_eq!(layers.matrices.len(), 3 * 7);
         assert_eq!(layers.bytes, 3 * shape.layer_bytes());
-        assert_eq!(layers.config.num_hidden_layers, 3);
+        assert_eq!(layers.count(), 3);
         assert_eq!(layers.matrices[0].dims(), [48, 48]);
         assert_eq!(layers.matrices[6].dims(), [48, 80]);
     }
