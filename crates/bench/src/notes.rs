@@ -2,8 +2,8 @@
 
 use outsize_plan::format_size;
 
-use crate::bench::{BenchResults, BudgetResults};
 use crate::limits::LimitSample;
+use crate::results::{BenchResults, BudgetResults};
 use crate::runs::ModelRun;
 
 /// The drift of a limit, from before a run to after it, that is worth no note.

@@ -50,6 +50,10 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Interrupted) => {
+            eprintln!("error: interrupted");
+            ExitCode::FAILURE
+        }
         Err(Failure::Failed(message)) => {
             eprintln!("error: {message}");
             ExitCode::FAILURE
