@@ -1,6 +1,5 @@
 //! The budgets that a model is run in by default.
 
-use outsize_machine::DETECTED_SHARE;
 use outsize_plan::format_size;
 
 /// Percentages of the weights.
@@ -22,11 +21,10 @@ pub struct BudgetCase {
     pub bytes: Option<u64>,
 }
 
-/// All of the `available` memory, if a model of `weights` bytes fits it, and some shares of the
-/// weights.
-pub fn default_budgets(weights: u64, available: Option<u64>) -> Vec<BudgetCase> {
+/// All of the `free` memory, if a model of `weights` bytes fits it, and some shares of the weights.
+pub fn default_budgets(weights: u64, free: Option<u64>) -> Vec<BudgetCase> {
     let needed = weights as f64 * (1.0 + OVERHEAD_SHARE) + OVERHEAD as f64;
-    let fits = available.is_none_or(|free| free as f64 * DETECTED_SHARE >= needed);
+    let fits = free.is_none_or(|free| free as f64 >= needed);
     let all = fits.then(|| BudgetCase {
         name: "all in memory".to_string(),
         max_memory: None,
@@ -58,8 +56,8 @@ mod tests {
             Some("cpu=1000000000B".to_string()),
             Some("cpu=200000000B".to_string()),
         ];
-        assert_eq!(named(Some(2_500_000_000)), shares);
-        assert_eq!(named(Some(2_800_000_000))[0], None);
+        assert_eq!(named(Some(2_300_000_000)), shares);
+        assert_eq!(named(Some(2_320_000_000))[0], None);
         assert_eq!(named(None)[1..], shares);
         for share in shares.iter().flatten() {
             assert!(Budget::parse(share).is_ok());

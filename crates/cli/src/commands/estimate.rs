@@ -3,10 +3,11 @@
 use crate::args::{EstimateArgs, EstimateDtype};
 use crate::error::Failure;
 use crate::model;
+use crate::views::estimate::{EstimateOutput, text};
+use crate::views::output;
 use outsize::generate::{Described, Source};
 use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Dtype, Estimate, Passes, TensorKind, Tree, estimate as estimate_tree};
-use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The context if none is asked for, in tokens, unless the model was made for less.
@@ -14,35 +15,6 @@ const CONTEXT: usize = 4096;
 
 /// Bytes of a KV cache that are no machine's: sums of more would not be what they seem.
 const MOST_OF_CACHE: u64 = 1 << 60;
-
-/// The result of `outsize estimate --json`. All sizes in bytes.
-#[derive(Debug, Serialize)]
-pub struct EstimateOutput {
-    /// The model as it was named.
-    pub model: String,
-    /// `model_type` in its config.json.
-    pub architecture: Option<String>,
-    /// What the sizes come from: config, config and headers, or headers.
-    pub source: &'static str,
-    /// Values of all weights, as far as they are floating point numbers or integers of their own.
-    pub parameters: u64,
-    /// Tensors.
-    pub tensors: usize,
-    /// Bytes of weights and buffers by the type that they are stored in.
-    pub stored: BTreeMap<Dtype, u64>,
-    /// Tokens that each text may have; none if nothing is known of the KV cache.
-    pub context: Option<usize>,
-    /// Texts at once.
-    pub batch: usize,
-    /// The type of the KV cache.
-    pub kv_dtype: &'static str,
-    /// Tokens of each text in the longest pass.
-    pub pass: Option<usize>,
-    /// One for each type asked for, in that order.
-    pub estimates: Vec<Estimate>,
-    /// What should be known of them.
-    pub notes: Vec<String>,
-}
 
 /// Runs the command.
 pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
@@ -56,10 +28,7 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     let width = console::Term::stdout()
         .size_checked()
         .map(|(_, width)| width);
-    crate::run::print(&crate::views::estimate::text(
-        &report,
-        width.map(usize::from),
-    ))
+    output::print(&text(&report, width.map(usize::from)))
 }
 
 fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {

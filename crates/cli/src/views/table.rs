@@ -33,6 +33,18 @@ pub fn lines(rows: &[Vec<String>], width: usize) -> Vec<String> {
         .collect()
 }
 
+/// Pads the cells of some columns on their left, so that they end below each other.
+pub fn align_right(rows: &mut [Vec<String>], columns: &[usize]) {
+    for &column in columns {
+        let cells = || rows.iter().filter_map(|row| row.get(column));
+        let width = cells().map(|cell| measure_text_width(cell)).max();
+        for cell in rows.iter_mut().filter_map(|row| row.get_mut(column)) {
+            let gap = width.unwrap_or(0) - measure_text_width(cell);
+            cell.insert_str(0, &" ".repeat(gap));
+        }
+    }
+}
+
 fn line(row: &[String], widths: &[usize], width: usize) -> Vec<String> {
     let Some((last, cells)) = row.split_last() else {
         return vec![String::new()];

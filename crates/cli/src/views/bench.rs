@@ -1,7 +1,7 @@
 //! Results of the bench as tables.
 
-use super::figures::{percent, rate, time};
-use crate::table;
+use super::rates::{percent, rate, time};
+use super::table;
 use outsize::bench::{
     BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, Phase, ProductSample, RateUnit, Summary,
 };

@@ -5,12 +5,15 @@ use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::model::DispatchRequest;
 use crate::request::GenerateRequest;
-use crate::{interrupt, model, progress, report};
+use crate::views::output::{picture, print};
+use crate::views::progress::Following;
+use crate::views::run::seconds;
+use crate::{interrupt, model};
 use outsize::generate::Step;
 use outsize::machine::{Machine, Provenance};
 use outsize::models::{Logits, WhenFull};
 use outsize::plan::Prediction;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
@@ -37,7 +40,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         .unwrap_or_else(Machine::detect);
     let (planning, figures) = model::planning(&args.model, middle, &machine)?;
     let loading = Instant::now();
-    let pipeline = model::open(&args.model, config, purpose, planning, |step| {
+    let pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             eprintln!("{}", picture(map));
             eprintln!("{}", predicted(prediction, &figures));
@@ -47,7 +50,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         began,
         load: loading.elapsed(),
     };
-    let mut reading = Some(progress::Following::new(
+    let mut reading = Some(Following::new(
         pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
         "reading",
         {
@@ -82,20 +85,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
 fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
     format!(
         "predicted {} s per token, prompt {} s with loading ({figures})",
-        report::seconds(prediction.decode.seconds),
-        report::seconds(prediction.first_pass_seconds),
+        seconds(prediction.decode.seconds),
+        seconds(prediction.first_pass_seconds),
     )
-}
-
-/// Writes to standard output at once.
-pub fn print(part: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(part.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::writing("the text", error))
-}
-
-/// One line that shows where the weights are, as wide as the terminal.
-pub fn picture(map: &outsize::plan::DeviceMap) -> String {
-    map.picture(console::Term::stderr().size().1.into())
 }

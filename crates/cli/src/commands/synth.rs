@@ -2,7 +2,8 @@
 
 use crate::args::{SynthArgs, SynthDtype};
 use crate::error::Failure;
-use crate::{interrupt, progress};
+use crate::interrupt;
+use crate::views::progress;
 use outsize::checkpoint::{Dtype, ShardWriter, TensorSpec};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
 use outsize::kernels::cast;

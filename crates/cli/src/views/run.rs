@@ -1,21 +1,9 @@
 //! What a run did: the object that `--json` prints, and the lines that a person reads.
 
-use crate::interrupt;
-use outsize::bench::{RepeatedRun, median};
-use outsize::generate::{Outcome, Pipeline, TextOutcome};
+use outsize::bench::RepeatedRun;
 use outsize::machine::Provenance;
 use outsize::plan::{DeviceMap, Prediction};
-use outsize::stream::Stats;
 use serde::Serialize;
-use std::ops::Range;
-use std::path::Path;
-use std::time::Duration;
-
-/// Bytes that are read to find the disk's speed after a run.
-const PROBE_BYTES: u64 = 512 << 20;
-
-/// The most memory that these are read into: as with the ring, more than the processor's cache.
-const PROBE_MEMORY: u64 = 64 << 20;
 
 /// The result of `outsize run --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
@@ -84,82 +72,7 @@ pub struct RunOutput {
     pub prompt_again: Vec<RepeatedRun>,
 }
 
-/// What is measured around a generation.
-#[derive(Debug, Clone, Copy)]
-pub struct Timing {
-    /// Opening the model.
-    pub load: Duration,
-    /// From the start of the process to the first token.
-    pub first_token: Duration,
-    /// The stream's counts after the first token.
-    pub at_first_token: Stats,
-    /// The stream's counts after the last token.
-    pub at_end: Stats,
-}
-
 impl RunOutput {
-    /// Collects what happened, and then measures the disk if somebody should: in the memory that the model gives back.
-    pub fn new(
-        pipeline: Pipeline,
-        prompt_tokens: usize,
-        generated: TextOutcome,
-        timing: Timing,
-        again: Option<Vec<RepeatedRun>>,
-    ) -> Self {
-        let outcome = generated.outcome;
-        let cache = *pipeline.cache_options();
-        let stats = timing.at_end;
-        let decode: f64 = outcome.token_seconds.iter().sum();
-        let after = stats.since(&timing.at_first_token);
-        let link = if decode > 0.0 {
-            after.bytes_read as f64 / decode
-        } else {
-            stats.bytes_read as f64 / outcome.prefill_seconds.max(1e-9)
-        };
-        let share = |time: Duration| (decode > 0.0).then(|| time.as_secs_f64() / decode);
-        let placement = pipeline.device_map().clone();
-        let prediction = pipeline.prediction().clone();
-        let measured = median(&outcome.token_seconds).filter(|seconds| *seconds > 0.0);
-        let predicted = prediction.decode.seconds;
-        let streamed = pipeline.streamed_range();
-        drop(pipeline);
-        let ring = placement.ring_bytes();
-        let disk = streamed
-            .filter(|_| again.is_none() && !interrupt::asked())
-            .and_then(|(path, range)| disk_speed(&path, range, ring));
-        Self {
-            text: generated.text,
-            prompt_tokens,
-            finish: finish(&outcome),
-            tokens: outcome.tokens,
-            stop_string: generated.stop_string,
-            context: cache.context,
-            kv_dtype: cache.dtype.name(),
-            load_seconds: timing.load.as_secs_f64(),
-            prefill_seconds: outcome.prefill_seconds,
-            first_token_seconds: timing.first_token.as_secs_f64(),
-            seconds_per_token: median(&outcome.token_seconds),
-            decode_seconds: decode,
-            bytes_read: stats.bytes_read,
-            prefill_bytes_read: timing.at_first_token.bytes_read,
-            decode_bytes_read: after.bytes_read,
-            link_bytes_per_second: link,
-            link_utilisation: disk.map(|disk| link / disk),
-            disk_bytes_per_second: disk,
-            waiting_for_data_seconds: after.waiting_for_data.as_secs_f64(),
-            waiting_for_data_share: share(after.waiting_for_data),
-            reads_in_flight: share(after.reading),
-            bytes_per_read: (after.reads > 0).then(|| after.bytes_read as f64 / after.reads as f64),
-            waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
-            peak_rss_bytes: outsize::machine::peak_rss(),
-            placement,
-            prediction,
-            prediction_error: measured.map(|measured| predicted / measured - 1.0),
-            figures: None,
-            prompt_again: again.unwrap_or_default(),
-        }
-    }
-
     /// What a person wants to know, in a few lines.
     pub fn summary(&self) -> String {
         let size = outsize::plan::format_size;
@@ -196,25 +109,6 @@ impl RunOutput {
             size(self.bytes_read),
         )
     }
-}
-
-fn finish(outcome: &Outcome) -> &'static str {
-    use outsize::generate::Finish;
-    match outcome.finish {
-        Finish::Eos => "eos",
-        Finish::Length => "length",
-        Finish::Context => "context",
-        Finish::StopString => "stop_string",
-        Finish::Stopped => "stopped",
-    }
-}
-
-/// The speed of direct reads where the streamed weights lie, in bytes per second.
-fn disk_speed(path: &Path, range: Range<u64>, ring: u64) -> Option<f64> {
-    let range = range.start..range.end.min(range.start + PROBE_BYTES);
-    let speed = outsize::machine::direct_read_speed(path, range, ring.min(PROBE_MEMORY)).ok()?;
-    // Through the page cache it would be the memory's speed, not the disk's.
-    speed.direct.then_some(speed.bytes_per_second)
 }
 
 /// Seconds with two digits that matter: `1.3`, `0.41`, `0.0052`.

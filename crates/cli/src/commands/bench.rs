@@ -1,23 +1,20 @@
 //! `outsize bench`: how fast this machine is, and how close a model runs to that.
 
-mod calibrate;
-mod child;
-mod figures;
-mod text;
-
-use crate::args::{BenchArgs, ComputeType};
+use super::calibrate::calibrate_machine;
+use crate::args::{self, BenchArgs, ComputeType};
+use crate::child::{self, ChildTask};
 use crate::error::Failure;
-use crate::{cache, interrupt, progress, run, table};
-use child::ChildTask;
+use crate::views::{bench as view, output, progress, table};
+use crate::{cache, interrupt, model};
 use outsize::bench::{
     BenchResults, BenchStep, BenchTask, BudgetCase, CalibrateOptions, DiskToMeasure,
     LEAST_CALIBRATION_BYTES, ModelBench, ModelCost, default_budgets,
 };
 use outsize::checkpoint::Checkpoint;
 use outsize::generate::{describe, read_config};
-use outsize::machine::{Machine, available};
+use outsize::machine::Machine;
 use outsize::models::CacheOptions;
-use outsize::plan::{Budget, Tier, format_size, parse_size};
+use outsize::plan::{Tier, format_size, parse_size};
 use std::path::Path;
 
 /// How many times the prompt is run again in each run.
@@ -32,20 +29,19 @@ const COLUMNS: usize = 80;
 /// Runs the command.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     match args.calibrate {
-        true => calibrate::calibrate_machine(args),
+        true => calibrate_machine(&options(args)?, args.json),
         false => measure(args),
     }
 }
 
 /// Measures the machine, and runs the model if one is named.
 fn measure(args: &BenchArgs) -> Result<(), Failure> {
-    let bytes = size(args)?;
+    let options = options(args)?;
     let machine = Machine::detect();
-    let disk = disk(args.place.as_deref())?;
-    let (model, child) = match &disk {
+    let (bench, child) = match &options.disk {
         DiskToMeasure::Checkpoint(checkpoint) => {
-            let (model, child) = model(args, checkpoint)?;
-            (Some(model), Some(child))
+            let (bench, child) = model_bench(args, checkpoint, &machine)?;
+            (Some(bench), Some(child))
         }
         DiskToMeasure::Folder(folder) if !args.max_memory.is_empty() => {
             return Err(Failure::usage(format!(
@@ -55,17 +51,12 @@ fn measure(args: &BenchArgs) -> Result<(), Failure> {
         }
         DiskToMeasure::Folder(_) => (None, None),
     };
-    let options = CalibrateOptions {
-        disk,
-        bytes,
-        stop: Some(interrupt::flag()),
-    };
     let shown = progress::activity();
     let results = outsize::bench::bench(
         &machine,
         &options,
         args.rounds,
-        model,
+        bench,
         |step| {
             shown.set_message(match step {
                 BenchStep::Choosing => "finding out how the disk is read fastest".to_string(),
@@ -89,7 +80,7 @@ fn measure(args: &BenchArgs) -> Result<(), Failure> {
                 usize::MAX => COLUMNS,
                 width => width,
             };
-            run::print(&text::text(&results, width))?;
+            output::print(&view::text(&results, width))?;
         }
     }
     failed(&results)
@@ -107,7 +98,11 @@ fn failed(results: &BenchResults) -> Result<(), Failure> {
 }
 
 /// The model to run, and how.
-fn model(args: &BenchArgs, checkpoint: &Checkpoint) -> Result<(ModelBench, ChildTask), Failure> {
+fn model_bench(
+    args: &BenchArgs,
+    checkpoint: &Checkpoint,
+    machine: &Machine,
+) -> Result<(ModelBench, ChildTask), Failure> {
     let config = read_config(checkpoint.folder())?;
     let ids = ChildTask::prompt(args.prompt_tokens, config.vocab_size);
     if ids.len() > LONGEST {
@@ -120,9 +115,9 @@ fn model(args: &BenchArgs, checkpoint: &Checkpoint) -> Result<(ModelBench, Child
     let mut described = describe(checkpoint.folder())?;
     described.set_cache(&CacheOptions::new(1));
     let cost = ModelCost::new(checkpoint, &described.tree);
-    let model = ModelBench {
+    let bench = ModelBench {
         checkpoint: checkpoint.clone(),
-        budgets: budgets(&args.max_memory, cost.weight_bytes)?,
+        budgets: budgets(&args.max_memory, cost.weight_bytes, machine)?,
         cost,
         task: BenchTask {
             prompt_tokens: args.prompt_tokens,
@@ -141,24 +136,32 @@ fn model(args: &BenchArgs, checkpoint: &Checkpoint) -> Result<(ModelBench, Child
         },
         again: AGAIN,
     };
-    Ok((model, child))
+    Ok((bench, child))
 }
 
 /// The budgets given, or those that suit the size of the weights.
-fn budgets(given: &[String], weights: u64) -> Result<Vec<BudgetCase>, Failure> {
+fn budgets(given: &[String], weights: u64, machine: &Machine) -> Result<Vec<BudgetCase>, Failure> {
     if given.is_empty() {
-        return Ok(default_budgets(weights, available()));
+        let free = model::default_budget(machine, 0).get(Tier::Cpu);
+        return Ok(default_budgets(weights, free));
     }
     let case = |text: &String| {
-        let budget = Budget::parse(text)
-            .map_err(|error| Failure::usage(format!("--max-memory: {error}")))?;
         Ok(BudgetCase {
             name: text.clone(),
             max_memory: Some(text.clone()),
-            bytes: budget.get(Tier::Cpu),
+            bytes: args::budget(text)?.get(Tier::Cpu),
         })
     };
     given.iter().map(case).collect()
+}
+
+/// What to measure with.
+fn options(args: &BenchArgs) -> Result<CalibrateOptions, Failure> {
+    Ok(CalibrateOptions {
+        bytes: size(args)?,
+        disk: disk(args.place.as_deref())?,
+        stop: Some(interrupt::flag()),
+    })
 }
 
 /// The most memory and disk to take, in bytes.
@@ -216,13 +219,14 @@ mod tests {
 
     #[test]
     fn the_budgets_given_are_run() {
+        let machine = Machine::detect();
         let given = ["cpu=600MB".to_string(), "cpu=1GiB".to_string()];
-        let cases = budgets(&given, 5).unwrap();
+        let cases = budgets(&given, 5, &machine).unwrap();
         let bytes: Vec<_> = cases.iter().map(|case| case.bytes).collect();
         assert_eq!(bytes, [Some(600_000_000), Some(1 << 30)]);
         assert_eq!(cases[0].max_memory.as_deref(), Some("cpu=600MB"));
         for wrong in ["600MB", "cpu=", "cpu=many", ""] {
-            let error = budgets(&[wrong.to_string()], 5).unwrap_err();
+            let error = budgets(&[wrong.to_string()], 5, &machine).unwrap_err();
             assert!(matches!(error, Failure::Usage(message) if message.contains("--max-memory")));
         }
     }

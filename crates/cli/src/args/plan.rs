@@ -1,6 +1,6 @@
-//! What can be asked of a plan.
+//! `outsize plan`.
 
-use crate::args::{KvType, StrategyArg};
+use super::{KvType, PlaceArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -14,9 +14,6 @@ pub struct PlanArgs {
     /// tenths of what is free there, one with 0 is not used
     #[arg(long, value_name = "DEVICE=SIZE,…")]
     pub max_memory: Option<String>,
-    /// Where each module lives, instead of a strategy: a JSON or YAML file as Accelerate writes it, {"model.layers.0": 0, "": "disk"}
-    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
-    pub device_map: Option<PathBuf>,
     /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format
     #[arg(long)]
     pub json: bool,
@@ -28,31 +25,25 @@ pub struct PlanArgs {
     pub force: bool,
     /// How places are chosen.
     #[command(flatten)]
-    pub placing: PlacingArgs,
-    /// What the model is to be used for.
-    #[command(flatten)]
-    pub purpose: PurposeArgs,
-}
-
-/// How places are chosen.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Placing")]
-pub struct PlacingArgs {
-    /// How places are chosen
-    #[arg(long, value_enum, default_value = "auto", value_name = "STRATEGY")]
-    pub strategy: StrategyArg,
+    pub places: PlaceArgs,
     /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer [default: those of the model's blocks]
     #[arg(long, value_name = "CLASS", num_args = 1.., value_delimiter = ',')]
     pub no_split: Vec<String>,
     /// Offload the buffers of modules that are offloaded too (strategies other than auto)
     #[arg(long)]
     pub offload_buffers: bool,
-    /// Leave this much free on every device
-    #[arg(long, value_name = "SIZE")]
-    pub reserve: Option<String>,
-    /// It is an error if anything would have to stay on disk
-    #[arg(long)]
-    pub must_fit: bool,
+    /// Which dtypes weights are held in.
+    #[command(flatten)]
+    pub dtypes: DtypeArgs,
+    /// What the model is to be used for.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+}
+
+/// Which dtypes weights are held in.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Dtypes")]
+pub struct DtypeArgs {
     /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as they are stored]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<String>,
@@ -66,8 +57,8 @@ pub struct PlacingArgs {
 
 /// What the model is to be used for.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Purpose")]
-pub struct PurposeArgs {
+#[command(next_help_heading = "Workload")]
+pub struct WorkloadArgs {
     /// Tokens that prompt and answer together may have [default: 512]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,

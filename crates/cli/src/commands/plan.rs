@@ -1,16 +1,11 @@
 //! `outsize plan`: where everything would live, and how fast that would be.
 
-mod args;
-mod purpose;
-
-pub use args::PlanArgs;
-
-use crate::cache;
+use crate::args::{self, PlanArgs, workload};
 use crate::error::Failure;
-use crate::run::print;
+use crate::views::output::{self, print};
 use crate::views::plan::{ModelReport, PlanReport, Planned};
 use crate::views::style;
-use crate::{map_file, model};
+use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
@@ -21,27 +16,27 @@ use std::path::Path;
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let budget = match &args.max_memory {
-        Some(text) => {
-            Budget::parse(text).map_err(|error| Failure::usage(format!("--max-memory: {error}")))?
-        }
+        Some(text) => args::budget(text)?,
         None => Budget::default(),
     };
-    let placing = purpose::placing(&args.placing)?;
-    let casts = purpose::casts(&args.placing)?;
-    refuse_to_replace(args)?;
+    let options = workload::options(args)?;
+    let casts = workload::casts(&args.dtypes)?;
+    if let Some(path) = &args.svg {
+        output::refuse_to_replace(path, args.force)?;
+    }
     let described = model::described(&args.model)?;
-    let asked = purpose::asked(&args.purpose, &described)?;
+    let request = workload::request(&args.workload, &described)?;
     let machine = Machine::detect();
-    let (figures, figures_source) = figures(args)?;
+    let (figures, figures_source) = figures(args, &machine)?;
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
     let mut notes = described.notes.clone();
-    notes.extend(purpose::notes(&described, &full, &figures));
+    notes.extend(workload::notes(&described, &full, &figures));
     let model = summary(&described, args);
-    let mut planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
+    let mut planner = Planner::new(described, request.workload(Options { figures, ..options }));
     planner.cast(&casts)?;
-    if let Some(path) = &args.device_map {
+    if let Some(path) = &args.places.device_map {
         planner.place_by(map_file::read(path)?);
     }
     let plan = planner.plan(&full)?;
@@ -76,27 +71,16 @@ fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     }
 }
 
-/// A file of the user's is replaced only if that was said. Found out before anything else is done.
-fn refuse_to_replace(args: &PlanArgs) -> Result<(), Failure> {
-    match &args.svg {
-        Some(path) if path.exists() && !args.force => Err(Failure::usage(format!(
-            "{} exists; give --force to replace it",
-            path.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// The figures of this machine or of a file, and where they come from.
-fn figures(args: &PlanArgs) -> Result<(HardwareProfile, String), Failure> {
-    match &args.purpose.figures {
+fn figures(args: &PlanArgs, machine: &Machine) -> Result<(HardwareProfile, String), Failure> {
+    match &args.workload.figures {
         Some(path) => {
             let figures = read_figures(path)
                 .map_err(|error| Failure::usage(format!("--figures: {error}")))?;
             Ok((figures, format!("of {}", path.display())))
         }
         None => {
-            let (figures, source) = cache::figures(&Machine::detect(), Path::new(&args.model));
+            let (figures, source) = cache::figures(machine, Path::new(&args.model));
             Ok((figures, source.note))
         }
     }
@@ -118,11 +102,11 @@ fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
     ModelReport {
         name,
         architecture: described.architecture.clone(),
-        dtype: args.placing.dtype.clone(),
+        dtype: args.dtypes.dtype.clone(),
         kv_dtype: described
             .config
             .as_ref()
-            .map(|_| KvDtype::from(args.purpose.kv_dtype).name().to_string()),
+            .map(|_| KvDtype::from(args.workload.kv_dtype).name().to_string()),
         ..ModelReport::default()
     }
 }

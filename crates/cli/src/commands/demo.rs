@@ -1,10 +1,12 @@
 //! `outsize demo`: the five steps, shown as they happen, on a model that does not fit.
 
+use super::synth;
 use crate::args::{DemoArgs, SynthDtype};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::request::GenerateRequest;
-use crate::{cache, interrupt, run, synth};
+use crate::views::output;
+use crate::{cache, interrupt};
 use outsize::generate::{
     Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, Tokenizer, read_config,
 };
@@ -83,7 +85,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     };
     let show = |part: &str| match args.json {
         true => Ok(()),
-        false => run::print(part),
+        false => output::print(part),
     };
     show(&format!("5 run         {PROMPT}"))?;
     let report = generation::run(pipeline, &asked, opened, show)?;
@@ -119,7 +121,7 @@ fn line(step: &Step<'_>) -> String {
             checkpoint.tensors().len(),
             checkpoint.files().len()
         ),
-        Step::Planned { map, .. } => format!("3 plan        {}", run::picture(map)),
+        Step::Planned { map, .. } => format!("3 plan        {}", output::picture(map)),
         Step::Dispatched => {
             "4 dispatch    a handle on every parameter; reading has begun".to_string()
         }

@@ -3,7 +3,8 @@
 use crate::args::LogitsArgs;
 use crate::error::Failure;
 use crate::model::DispatchRequest;
-use crate::{interrupt, model, run};
+use crate::views::output;
+use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize::generate::Step;
 use outsize::machine::Machine;
@@ -14,12 +15,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
     let ids = model::ids("--ids", &args.ids, &config)?;
     let vocabulary = config.vocab_size;
-    if args.output.exists() && !args.force {
-        return Err(Failure::usage(format!(
-            "{} exists; give --force to replace it",
-            args.output.display()
-        )));
-    }
+    output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
     let purpose = DispatchRequest {
@@ -28,10 +24,11 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
         logits: Logits::All,
         when_full: WhenFull::Refuse,
     };
-    let (planning, _) = model::planning(&args.model, ids.len(), &Machine::detect())?;
-    let mut pipeline = model::open(&args.model, config, purpose, planning, |step| {
+    let machine = Machine::detect();
+    let (planning, _) = model::planning(&args.model, ids.len(), &machine)?;
+    let mut pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
         if let Step::Planned { map, .. } = step {
-            eprintln!("{}", run::picture(map));
+            eprintln!("{}", output::picture(map));
         }
     })?;
     let mut written = Ok(());

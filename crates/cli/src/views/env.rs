@@ -1,93 +1,54 @@
-//! `outsize env`: what this machine has, and what said so.
+//! What a machine has, as JSON and as text.
 
-use crate::args::EnvArgs;
-use crate::error::Failure;
-use crate::{cache, run, table};
-use outsize::kernels::{Isa, threads};
-use outsize::machine::{
-    CALIBRATION_FILE, Calibration, DiskFigures, GpuMemory, Machine, Provenance, Sourced, Volume,
-    current_rss, detected_budget, figures_for, volume,
-};
+use super::table;
+use outsize::machine::{DiskFigures, GpuMemory, Machine, Provenance, Sourced, Volume};
 use outsize::plan::{HardwareProfile, Processor, Tier, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What the command prints with `--json`. Sizes in bytes, rates in bytes or operations per second, times in seconds; each
 /// `{"value": …, "source": …}` says what the value came from. What is not known is `null`. Keys are only ever added.
 #[derive(Debug, Serialize)]
-struct Env {
+pub struct Env {
     /// Of this program.
-    version: &'static str,
+    pub version: &'static str,
     /// The kind of machine that it was built for: `x86_64-linux`.
-    target: String,
+    pub target: String,
     /// What it can compute on.
-    backends: Vec<&'static str>,
+    pub backends: Vec<&'static str>,
     /// The vector instructions that products use.
-    instructions: Sourced<&'static str>,
+    pub instructions: Sourced<&'static str>,
     /// Threads that products use.
-    product_threads: Sourced<usize>,
+    pub product_threads: Sourced<usize>,
     /// What this machine has.
-    machine: Machine,
+    pub machine: Machine,
     /// What may be held on each device if no budget is named.
-    budget: BTreeMap<Tier, Sourced<u64>>,
+    pub budget: BTreeMap<Tier, Sourced<u64>>,
     /// Where things are kept from one run to the next; null if no folder is known.
-    cache: Option<Volume>,
+    pub cache: Option<Volume>,
     /// Where the command was called.
-    current: Option<Volume>,
+    pub current: Option<Volume>,
     /// How fast the machine was measured to be.
-    calibration: Measured,
+    pub calibration: Calibrated,
 }
 
 /// What predictions are made of.
 #[derive(Debug, Serialize)]
-struct Measured {
+pub struct Calibrated {
     /// The file that the figures are kept in.
-    file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// Where they came from.
-    provenance: Provenance,
+    pub provenance: Provenance,
     /// The figures, measured or not, for a model in the cache folder.
-    figures: HardwareProfile,
+    pub figures: HardwareProfile,
     /// The disks that were measured.
-    disks: Vec<DiskFigures>,
-}
-
-/// Runs the command. It fails only if nobody takes what it prints.
-pub fn env(args: &EnvArgs) -> Result<(), Failure> {
-    let env = Env::new();
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&env)? + "\n",
-        false => env.text(table::width()),
-    };
-    run::print(&text)
+    pub disks: Vec<DiskFigures>,
 }
 
 impl Env {
-    fn new() -> Self {
-        let machine = Machine::detect();
-        let folder = cache::folder().ok();
-        let budget = detected_budget(&machine, current_rss().unwrap_or(0))
-            .into_iter()
-            .collect();
-        Self {
-            version: env!("CARGO_PKG_VERSION"),
-            target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
-            backends: vec!["cpu"],
-            instructions: Sourced::new(
-                Isa::detected().name(),
-                "the processor, asked by cpuid or alike",
-            ),
-            product_threads: product_threads(&machine),
-            budget,
-            current: std::env::current_dir().ok().map(|folder| volume(&folder)),
-            cache: folder.as_deref().map(volume),
-            calibration: Measured::new(&machine, folder.as_deref()),
-            machine,
-        }
-    }
-
     /// For a person, in lines of at most `width` columns.
-    fn text(&self, width: usize) -> String {
+    pub fn text(&self, width: usize) -> String {
         let mut rows = vec![
             heading(&format!(
                 "outsize {} for {}, computing on {}",
@@ -246,21 +207,7 @@ impl Env {
     }
 }
 
-impl Measured {
-    fn new(machine: &Machine, folder: Option<&Path>) -> Self {
-        let place = folder.unwrap_or(Path::new("."));
-        let (figures, provenance) = figures_for(machine, folder, place);
-        let kept = folder.and_then(|folder| Calibration::load(folder).ok().flatten());
-        Self {
-            file: folder.map(|folder| folder.join(CALIBRATION_FILE)),
-            figures,
-            disks: kept
-                .filter(|_| provenance.measured)
-                .map_or_else(Vec::new, |kept| kept.disks),
-            provenance,
-        }
-    }
-
+impl Calibrated {
     fn rows(&self, rows: &mut Vec<Vec<String>>) {
         rows.push(heading("Speed, for predictions"));
         rows.push(row("from", &self.provenance.note, ""));
@@ -336,15 +283,6 @@ impl Measured {
             rows.push(row("kept in", &file.display().to_string(), ""));
         }
     }
-}
-
-/// How many threads products use, and why.
-fn product_threads(machine: &Machine) -> Sourced<usize> {
-    let source = match std::env::var_os("RAYON_NUM_THREADS") {
-        Some(_) => "RAYON_NUM_THREADS",
-        None => &machine.processors.threads.source,
-    };
-    Sourced::new(threads(), source)
 }
 
 fn heading(text: &str) -> Vec<String> {

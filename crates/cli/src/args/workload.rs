@@ -1,12 +1,12 @@
-//! Arguments made into what planners take, checked before anything is read.
+//! What a plan is made for, from the arguments of `outsize plan`.
 
-use super::args::{PlacingArgs, PurposeArgs};
+use super::{DtypeArgs, PlanArgs, WorkloadArgs};
 use crate::error::Failure;
 use outsize::generate::{Described, GenerationWorkload};
 use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT};
-use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier, parse_size};
+use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier};
 
-/// Tokens of text and prompt that are planned for unless told otherwise.
+/// Tokens of context and prompt by default.
 const CONTEXT: usize = 512;
 const PROMPT: usize = 256;
 
@@ -20,26 +20,20 @@ pub struct PlanRequest {
     prompt: usize,
 }
 
-/// What the arguments say of placing.
-pub fn placing(args: &PlacingArgs) -> Result<Options, Failure> {
-    let reserve = match &args.reserve {
-        Some(text) => {
-            parse_size(text).map_err(|error| Failure::usage(format!("--reserve: {error}")))?
-        }
-        None => 0,
-    };
+/// How places are chosen.
+pub fn options(args: &PlanArgs) -> Result<Options, Failure> {
     Ok(Options {
-        strategy: args.strategy.into(),
-        reserve,
-        must_fit: args.must_fit,
+        strategy: args.places.strategy.into(),
+        reserve: args.places.reserve_bytes()?,
+        must_fit: args.places.must_fit,
         no_split: args.no_split.clone(),
         offload_buffers: args.offload_buffers,
         ..Options::default()
     })
 }
 
-/// What the arguments say of the model's use, checked against the model.
-pub fn asked(args: &PurposeArgs, described: &Described) -> Result<PlanRequest, Failure> {
+/// The workload that the arguments describe, checked against the model.
+pub fn request(args: &WorkloadArgs, described: &Described) -> Result<PlanRequest, Failure> {
     let most = described.config.as_ref().map_or(MAX_CONTEXT, |config| {
         config.longest_context().min(MAX_CONTEXT)
     });
@@ -74,8 +68,8 @@ pub fn asked(args: &PurposeArgs, described: &Described) -> Result<PlanRequest, F
 }
 
 impl PlanRequest {
-    /// With what the plan depends on besides.
-    pub fn purpose(self, options: Options) -> GenerationWorkload {
+    /// The workload, planned with these options.
+    pub fn workload(self, options: Options) -> GenerationWorkload {
         GenerationWorkload {
             cache: self.cache,
             prompt: self.prompt,
@@ -85,8 +79,8 @@ impl PlanRequest {
     }
 }
 
-/// The types that weights are held in, as the arguments say.
-pub fn casts(args: &PlacingArgs) -> Result<Casts, Failure> {
+/// The dtypes that weights are held in.
+pub fn casts(args: &DtypeArgs) -> Result<Casts, Failure> {
     let mut casts = Casts {
         dtype: match &args.dtype {
             Some(name) => Some(dtype("--dtype", name)?),
@@ -136,7 +130,7 @@ fn dtype(flag: &str, name: &str) -> Result<Dtype, Failure> {
         })
 }
 
-/// What a user should know of a plan with such a budget.
+/// Notes on a plan with such a budget.
 pub fn notes(described: &Described, budget: &Budget, figures: &HardwareProfile) -> Vec<String> {
     let mut notes = Vec::new();
     if described.config.is_none() {
@@ -158,7 +152,9 @@ pub fn notes(described: &Described, budget: &Budget, figures: &HardwareProfile) 
                 .to_string(),
         );
         if gpus.iter().any(|number| !figures.gpus.contains_key(number)) {
-            notes.push("GPUs that were not measured are taken for middling ones".to_string());
+            notes.push(
+                "GPUs that were not measured are assumed to have a default profile".to_string(),
+            );
         }
     }
     notes
