@@ -13,7 +13,7 @@ use outsize::models::{Logits, WhenFull};
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
     let ids = model::ids("--ids", &args.ids, &config)?;
-    let vocabulary = config.vocab_size;
+    let vocabulary = config.vocab_size();
     if args.output.exists() && !args.force {
         return Err(Failure::usage(format!(
             "{} exists; give --force to replace it",
@@ -27,6 +27,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
         context: ids.len(),
         logits: Logits::All,
         when_full: WhenFull::Refuse,
+        tokenizer: 0,
     };
     let (planning, _) = model::planning(&args.model, ids.len(), &Machine::detect())?;
     let mut pipeline = model::open(&args.model, config, purpose, planning, |step| {

@@ -55,6 +55,7 @@ fn settings(budget: Option<u64>, logits: Logits) -> PipelineSettings {
         kv_dtype: KvDtype::F32,
         compute: ActivationDtype::F32,
         when_full: WhenFull::Refuse,
+        tokenizer: 0,
         stop: None,
     }
 }
@@ -124,11 +125,7 @@ fn wide(folder: &Path, tied: bool, dtype: Dtype) {
             "max_position_embeddings": 128, "tie_word_embeddings": {tied}}}"#
     );
     let parsed = outsize_models::ModelConfig::from_json(&config).unwrap();
-    let tensors: Vec<_> = parsed
-        .blocks()
-        .into_iter()
-        .flat_map(|block| block.tensors)
-        .collect();
+    let tensors = parsed.weights();
     let specs = tensors
         .iter()
         .map(|tensor| TensorSpec::new(&tensor.name, dtype, tensor.shape.clone()))

@@ -199,7 +199,7 @@ struct BlockCost {
 impl BlockCost {
     fn new(args: &BenchArgs, checkpoint: &Checkpoint) -> Result<Self, Failure> {
         let config = read_config(checkpoint.folder())?;
-        let ids = Task::prompt(args.prompt_tokens, config.vocab_size);
+        let ids = Task::prompt(args.prompt_tokens, config.vocab_size());
         if ids.len() > LONGEST {
             return Err(Failure::usage(format!(
                 "--prompt-tokens: {} are too many to hand over to another process; take at most {}",
@@ -207,7 +207,7 @@ impl BlockCost {
                 LONGEST / 6
             )));
         }
-        let subject = Subject::new(checkpoint, &config);
+        let subject = Subject::new(checkpoint, &config)?;
         Ok(Self {
             cases: cases(&args.max_memory, subject.weight_bytes)?,
             files: checkpoint

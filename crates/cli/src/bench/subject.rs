@@ -1,7 +1,9 @@
 //! The model that is run, as amounts of work.
 
+use crate::error::Failure;
 use outsize::checkpoint::Checkpoint;
-use outsize::models::ModelConfig;
+use outsize::models::{CacheLayer, ModelConfig};
+use outsize::plan::Access;
 use serde::Serialize;
 
 /// What a model is made of, in what its limits are counted in.
@@ -24,42 +26,33 @@ pub struct Subject {
     pub cache_bytes_per_position: u64,
 }
 
-/// The table of embeddings, and the head.
-const TABLE: &str = "embed_tokens.weight";
-const HEAD: &str = "lm_head.weight";
-
 impl Subject {
     /// Counts the matrices of a checkpoint.
-    pub fn new(checkpoint: &Checkpoint, config: &ModelConfig) -> Self {
-        let tied = config.tie_word_embeddings;
+    pub fn new(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<Self, Failure> {
+        let folder = checkpoint.folder();
+        let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
+        let head = config.head_weight();
         let (mut product_bytes, mut layer_values, mut head_values) = (0, 0, 0);
-        for tensor in checkpoint.tensors() {
-            let &[rows, width] = &tensor.shape[..] else {
-                continue;
-            };
-            let values = rows as u64 * width as u64;
-            let (table, head) = (tensor.name.ends_with(TABLE), tensor.name.ends_with(HEAD));
-            // A tied model's checkpoint may have a head all the same: it is not used.
-            if (table && !tied) || (head && tied) {
-                continue;
-            }
-            product_bytes += tensor.len;
-            match table || head {
+        let tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
+        for tensor in tensors.filter(|tensor| tensor.access == Access::Tiles) {
+            product_bytes += tensor.stored_bytes;
+            let values = tensor.shape.iter().product::<u64>();
+            match tensor.name == head {
                 true => head_values += values,
                 false => layer_values += values,
             }
         }
-        let values = 2 * config.key_value_size() * config.num_hidden_layers;
-        Self {
-            folder: checkpoint.folder().to_path_buf(),
+        let layers = config.cache().layers.iter();
+        Ok(Self {
+            folder: folder.to_path_buf(),
             files: checkpoint.files().len(),
             weight_bytes: checkpoint.total_bytes(),
             product_bytes,
             layer_values,
             head_values,
             // The cache is kept in f32, as `outsize run` does by default.
-            cache_bytes_per_position: 4 * values as u64,
-        }
+            cache_bytes_per_position: 4 * layers.map(CacheLayer::values).sum::<u64>(),
+        })
     }
 
     /// Operations of the products of a pass over a prompt: two for each value and token.

@@ -38,7 +38,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let mut notes = described.notes.clone();
     notes.extend(purpose::notes(&described, &full, &figures));
     let model = summary(&described, args);
-    let mut planner = Planner::new(described, asked.purpose(Options { figures, ..placing }));
+    let mut planner = Planner::new(described, asked, Options { figures, ..placing });
     planner.cast(&casts)?;
     if let Some(path) = &args.device_map {
         planner.place_by(map_file::read(path)?);

@@ -157,10 +157,10 @@ fn blocks(
     let rest = pass.beyond(&product);
     // On a noisy machine the difference of two times may be nothing.
     let samples = match rest.median() {
-        median if median > 0.0 => rest.over(layers.config.num_hidden_layers as f64),
+        median if median > 0.0 => rest.over(layers.shape.layers as f64),
         _ => Samples::from_iter([LEAST_BLOCK]),
     };
-    let (hidden, inner) = (layers.config.hidden_size, layers.config.intermediate_size);
+    let (hidden, inner) = (layers.shape.hidden, layers.shape.inner);
     measured.add(
         BLOCK,
         "s",
@@ -177,11 +177,11 @@ fn many_rows(
     stop: &Stop,
 ) -> Result<(), CalibrateError> {
     let inputs = inputs(layers, ROWS);
-    let one = layers.matrices.len() / layers.config.num_hidden_layers;
+    let one = layers.matrices.len() / layers.shape.layers;
     let mut rate = Samples::default();
     for at in Pace::new(2, 15, LIMIT) {
         stop.check()?;
-        let first = at as usize % layers.config.num_hidden_layers * one;
+        let first = at as usize % layers.shape.layers * one;
         let (mut operations, began) = (0.0, Instant::now());
         for matrix in &layers.matrices[first..first + one] {
             product(&inputs, matrix);
@@ -249,7 +249,7 @@ impl<'a> Text<'a> {
     /// Runs `tokens` tokens.
     fn new(layers: &'a Layers, tokens: usize) -> Result<Self, CalibrateError> {
         let options = CacheOptions::new(tokens + 1);
-        let mut cache = KvCache::new(&layers.config, &options, &Device::flex())?;
+        let mut cache = KvCache::new(layers.config.cache(), &options, &Device::flex())?;
         let ids: Vec<u32> = (0..tokens).map(|at| (at % VOCABULARY) as u32).collect();
         for chunk in ids.chunks(256) {
             layers.model.forward(chunk, &mut cache, Logits::Last)?;

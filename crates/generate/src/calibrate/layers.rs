@@ -1,16 +1,16 @@
 //! A model in memory, with weights that mean nothing, kept as resident weights are.
 
-use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_machine::Region;
-use outsize_models::{LlamaForCausalLm, ModelConfig};
+use outsize_models::{FilledDecoder, Init, ModelConfig};
 
 use super::CalibrateError;
 
 /// A model with a few real layers and next to no vocabulary.
 pub(super) struct Layers {
     pub config: ModelConfig,
-    pub model: LlamaForCausalLm,
+    pub shape: Shape,
+    pub model: FilledDecoder,
     /// Its matrices `[out, in]` but for table and head, in order of use.
     pub matrices: Vec<Tensor<2>>,
     /// Bytes of these.
@@ -64,82 +64,23 @@ impl Shape {
             .to_string(),
         )?;
         let device = Device::flex();
-        let mut fill = Fill {
-            device: device.clone(),
-            random: Random::new(1),
-            path: Vec::new(),
-            matrices: Vec::new(),
-            bytes: 0,
-            error: None,
-        };
-        let model = config.init(&device).map(&mut fill);
-        if let Some(error) = fill.error {
-            return Err(error);
-        }
+        let mut random = Random::new(1);
+        let (mut matrices, mut bytes) = (Vec::new(), 0);
+        let model = config.fill(&Init::new(&device), |weight| {
+            let value = random.tensor(&weight.shape)?;
+            if let ([out, width], true) = (&weight.shape[..], weight.name.contains("layers")) {
+                bytes += 2 * (out * width) as u64;
+                matrices.push(Tensor::from_data(value.clone(), (&device, DType::BF16)));
+            }
+            Ok::<_, CalibrateError>(value)
+        })?;
         Ok(Layers {
             config,
+            shape: *self,
             model,
-            matrices: fill.matrices,
-            bytes: fill.bytes,
+            matrices,
+            bytes,
         })
-    }
-}
-
-/// Gives values to the parameters of an empty model.
-struct Fill {
-    device: Device,
-    random: Random,
-    path: Vec<String>,
-    matrices: Vec<Tensor<2>>,
-    bytes: u64,
-    error: Option<CalibrateError>,
-}
-
-impl Fill {
-    fn tensor<const D: usize>(&mut self, dims: [usize; D]) -> Result<Tensor<D>, CalibrateError> {
-        let bytes = 2 * dims.iter().product::<usize>();
-        let no_memory = |source| outsize_machine::Error::NoMemory {
-            bytes: bytes as u64,
-            source,
-        };
-        let mut region = Region::new(bytes).map_err(no_memory)?;
-        self.random.fill(region.as_mut());
-        let bytes = Bytes::from_shared(bytes::Bytes::from_owner(region), AllocationProperty::Other);
-        let data = TensorData::try_from_bytes(bytes, dims.to_vec(), DType::BF16)
-            .map_err(|_| CalibrateError::Nothing { what: "a weight" })?;
-        Ok(Tensor::from_data(data, (&self.device, DType::BF16)))
-    }
-}
-
-impl ModuleMapper for Fill {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let shape = param.lazy_shape();
-        let Ok(dims) = <[usize; D]>::try_from(shape.to_vec()) else {
-            return param;
-        };
-        match self.tensor(dims) {
-            Ok(tensor) => {
-                if let ([out, width], true) =
-                    (&dims[..], self.path.iter().any(|part| part == "layers"))
-                {
-                    self.matrices.push(tensor.clone().reshape([*out, *width]));
-                    self.bytes += 2 * (out * width) as u64;
-                }
-                Param::initialized(ParamId::new(), tensor)
-            }
-            Err(error) => {
-                self.error = Some(error);
-                param
-            }
-        }
     }
 }
 
@@ -149,6 +90,20 @@ pub(super) struct Random(u64);
 impl Random {
     pub fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// A weight of this shape, in memory as resident weights are.
+    fn tensor(&mut self, shape: &[usize]) -> Result<TensorData, CalibrateError> {
+        let bytes = 2 * shape.iter().product::<usize>();
+        let no_memory = |source| outsize_machine::Error::NoMemory {
+            bytes: bytes as u64,
+            source,
+        };
+        let mut region = Region::new(bytes).map_err(no_memory)?;
+        self.fill(region.as_mut());
+        let bytes = Bytes::from_shared(bytes::Bytes::from_owner(region), AllocationProperty::Other);
+        TensorData::try_from_bytes(bytes, shape.to_vec(), DType::BF16)
+            .map_err(|_| CalibrateError::Nothing { what: "a weight" })
     }
 
     /// Fills bytes with weights, little endian.
@@ -205,7 +160,7 @@ mod tests {
         let layers = shape.make().unwrap();
         assert_eq!(layers.matrices.len(), 3 * 7);
         assert_eq!(layers.bytes, 3 * shape.layer_bytes());
-        assert_eq!(layers.config.num_hidden_layers, 3);
+        assert_eq!(layers.config.cache().layers.len(), 3);
         assert_eq!(layers.matrices[0].dims(), [48, 48]);
         assert_eq!(layers.matrices[6].dims(), [48, 80]);
     }

@@ -271,7 +271,7 @@ impl Limits {
 
 /// Products of many rows with one layer, and their limit, in operations per second.
 fn rows(layers: &Layers, compute: ActivationDtype) -> Result<(f64, f64), CalibrateError> {
-    let one = layers.matrices.len() / layers.config.num_hidden_layers;
+    let one = layers.matrices.len() / layers.shape.layers;
     let matrices = &layers.matrices[..one];
     let values: usize = matrices.iter().map(|m| m.shape().num_elements()).sum();
     let seconds = run(layers, matrices, LIMIT_ROWS, compute)?;

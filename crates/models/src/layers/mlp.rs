@@ -1,9 +1,10 @@
 //! The gated feed-forward block.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
-use crate::{Activation, Linear, ModelConfig, linear};
+use super::{Activation, Linear, linear};
+use crate::{Activations, Init, PassShape};
 
 /// `down(act(gate(x)) · up(x))`, after [Shazeer, 2020](https://arxiv.org/abs/2002.05202).
 #[derive(Module, Debug)]
@@ -20,15 +21,28 @@ pub struct Mlp {
 
 impl Mlp {
     /// A block without storage.
-    pub fn new(config: &ModelConfig, device: &Device) -> Self {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let linear = |inputs, outputs| Linear::new(inputs, outputs, config.mlp_bias, device);
+    pub fn new(
+        hidden: usize,
+        inner: usize,
+        bias: bool,
+        activation: Activation,
+        init: &Init,
+    ) -> Self {
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, bias, init);
         Self {
             gate_proj: linear(hidden, inner),
             up_proj: linear(hidden, inner),
             down_proj: linear(inner, hidden),
-            activation: config.activation,
+            activation,
         }
+    }
+
+    /// What it holds at most, besides the residual stream.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let [inner, hidden]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
+        // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the result beside the
+        // product.
+        Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64))
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.

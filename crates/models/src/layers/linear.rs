@@ -5,6 +5,8 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{ActivationDtype, Gate, gated_linear, is_flex, linear_in, linear_qkv};
 
+use crate::Init;
+
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
 
@@ -22,11 +24,11 @@ pub struct Linear {
 impl Linear {
     /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
     /// bias is 0.
-    pub fn new(inputs: usize, outputs: usize, bias: bool, device: &Device) -> Self {
+    pub fn new(inputs: usize, outputs: usize, bias: bool, init: &Init) -> Self {
         Self {
-            weight: matrix([outputs, inputs], device),
-            bias: bias.then(|| zeros(outputs, device)),
-            compute: ActivationDtype::F32,
+            weight: matrix([outputs, inputs], &init.device),
+            bias: bias.then(|| zeros(outputs, &init.device)),
+            compute: init.compute,
         }
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
-use super::{Attention, QueryPositions};
+use super::QueryPositions;
 use crate::kv_cache::{Part, Seen};
 
 /// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in
@@ -15,91 +15,80 @@ pub const SCORE_BYTES: usize = 8 << 20;
 /// Bound on the keys, and on the values, that are widened to f32 at once where the cache holds a narrower type, in bytes.
 const WIDEN_BYTES: usize = 1 << 20;
 
-impl Attention {
-    /// As [`attend`](Self::attend), on any device.
-    pub(super) fn attend_composed(
-        &self,
-        queries: Tensor<4>,
-        seen: &Seen,
-        standing: &QueryPositions<'_>,
-    ) -> Tensor<3> {
-        let [batch, tokens, _, _] = queries.dims();
-        let length = seen.parts.iter().map(|part| part.len).sum();
-        let chunk = chunk_tokens(batch * self.heads, length);
-        if tokens <= chunk {
-            return self.attend_chunk(queries, seen, standing);
-        }
-        let width = self.heads * self.head_dim;
-        let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
-        for first in (0..tokens).step_by(chunk) {
-            let count = chunk.min(tokens - first);
-            let standing = QueryPositions {
-                start: standing.start + first,
-                ..*standing
-            };
-            let part = self.attend_chunk(queries.clone().narrow(1, first, count), seen, &standing);
-            mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
-        }
-        mixed
+/// As [`attend_seen`](super::attend_seen), on any device.
+pub(super) fn attend(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+    let [batch, tokens, heads, width] = queries.dims();
+    let length = seen.parts.iter().map(|part| part.len).sum();
+    let chunk = chunk_tokens(batch * heads, length);
+    if tokens <= chunk {
+        return attend_chunk(queries, seen, positions);
     }
-
-    /// The same with all scores at once.
-    fn attend_chunk(
-        &self,
-        queries: Tensor<4>,
-        seen: &Seen,
-        standing: &QueryPositions<'_>,
-    ) -> Tensor<3> {
-        let [batch, tokens, heads, width] = queries.dims();
-        // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
-        let rows = heads / self.key_value_heads * tokens;
-        let grouped = queries
-            .swap_dims(1, 2)
-            .reshape([batch, self.key_value_heads, rows, width])
-            * (width as f64).powf(-0.5);
-        let pieces = pieces(seen, standing, tokens);
-        let mut scores: Vec<_> = pieces
-            .iter()
-            .map(|(part, places)| {
-                let keys = widened(&part.keys, places);
-                grouped.clone().matmul(keys.swap_dims(2, 3))
-            })
-            .collect();
-        drop(grouped);
-        let mut scores = match scores.len() {
-            1 => scores.remove(0),
-            _ => Tensor::cat(scores, 3),
+    let width = heads * width;
+    let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
+    for first in (0..tokens).step_by(chunk) {
+        let count = chunk.min(tokens - first);
+        let positions = QueryPositions {
+            start: positions.start + first,
+            ..*positions
         };
-        if let Some(bias) = bias(&pieces, seen.window, standing, tokens, &scores.device()) {
-            let dims = scores.dims();
-            scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
-        }
-        let weights = softmax(scores, 3);
-        let mut from = 0;
-        let mixed = pieces.iter().map(|(part, places)| {
-            let weights = weights.clone().narrow(3, from, places.len());
-            from += places.len();
-            weights.matmul(widened(&part.values, places))
-        });
-        // A token sees itself, so there is at least one piece.
-        let mixed = mixed
-            .reduce(|sum, mixed| sum + mixed)
-            .expect("a pass has tokens");
-        mixed
-            .reshape([batch, heads, tokens, width])
-            .swap_dims(1, 2)
-            .reshape([batch, tokens, heads * width])
+        let part = attend_chunk(queries.clone().narrow(1, first, count), seen, &positions);
+        mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
     }
+    mixed
+}
+
+/// The same with all scores at once.
+fn attend_chunk(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+    let [batch, tokens, heads, width] = queries.dims();
+    let key_heads = seen.parts[0].keys.dims()[1];
+    // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
+    let rows = heads / key_heads * tokens;
+    let grouped = queries
+        .swap_dims(1, 2)
+        .reshape([batch, key_heads, rows, width])
+        * (width as f64).powf(-0.5);
+    let pieces = pieces(seen, positions, tokens);
+    let mut scores: Vec<_> = pieces
+        .iter()
+        .map(|(part, places)| {
+            let keys = widened(&part.keys, places);
+            grouped.clone().matmul(keys.swap_dims(2, 3))
+        })
+        .collect();
+    drop(grouped);
+    let mut scores = match scores.len() {
+        1 => scores.remove(0),
+        _ => Tensor::cat(scores, 3),
+    };
+    if let Some(bias) = bias(&pieces, seen.window, positions, tokens, &scores.device()) {
+        let dims = scores.dims();
+        scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
+    }
+    let weights = softmax(scores, 3);
+    let mut from = 0;
+    let mixed = pieces.iter().map(|(part, places)| {
+        let weights = weights.clone().narrow(3, from, places.len());
+        from += places.len();
+        weights.matmul(widened(&part.values, places))
+    });
+    // A token sees itself, so there is at least one piece.
+    let mixed = mixed
+        .reduce(|sum, mixed| sum + mixed)
+        .expect("a pass has tokens");
+    mixed
+        .reshape([batch, heads, tokens, width])
+        .swap_dims(1, 2)
+        .reshape([batch, tokens, heads * width])
 }
 
 /// What `tokens` tokens may see, in pieces of which the f32 values are of a bounded size.
 fn pieces<'a>(
     seen: &'a Seen,
-    standing: &QueryPositions<'_>,
+    positions: &QueryPositions<'_>,
     tokens: usize,
 ) -> Vec<(&'a Part, Range<usize>)> {
-    let oldest = (standing.start + 1).saturating_sub(seen.window);
-    let newest = standing.start + tokens - 1;
+    let oldest = (positions.start + 1).saturating_sub(seen.window);
+    let newest = positions.start + tokens - 1;
     let mut pieces = Vec::with_capacity(seen.parts.len());
     for part in &seen.parts {
         let Range { start, end } = part.places(oldest, newest);
@@ -145,7 +134,7 @@ pub(super) fn chunk_tokens(heads: usize, length: usize) -> usize {
 fn bias(
     pieces: &[(&Part, Range<usize>)],
     window: usize,
-    standing: &QueryPositions<'_>,
+    positions: &QueryPositions<'_>,
     tokens: usize,
     device: &Device,
 ) -> Option<Tensor<4>> {
@@ -154,13 +143,13 @@ fn bias(
         .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
         .collect();
     // Texts without padding see the same.
-    let rows = match standing.padding.iter().any(|&padding| padding > 0) {
-        true => standing.padding,
-        false => &standing.padding[..1],
+    let rows = match positions.padding.iter().any(|&padding| padding > 0) {
+        true => positions.padding,
+        false => &positions.padding[..1],
     };
     let mut bias = Vec::with_capacity(rows.len() * tokens * columns.len());
     for &padding in rows {
-        for query in standing.start..standing.start + tokens {
+        for query in positions.start..positions.start + tokens {
             // Padding looks at padding: what it computes is not used, but must be finite.
             let padding = if query < padding { 0 } else { padding };
             bias.extend(columns.iter().map(|&key| {

@@ -1,36 +1,18 @@
-use burn::tensor::{DType, Distribution};
+use burn::tensor::{DType, Device, Distribution};
 use proptest::prelude::*;
 
 use super::composed::chunk_tokens;
 use super::*;
-use crate::{Batch, CacheOptions, KvDtype, WhenFull};
+use crate::{Batch, CacheOptions, CacheSpec, KvDtype, WhenFull};
 
 const HEADS: usize = 4;
 const KEY_HEADS: usize = 2;
 const WIDTH: usize = 6;
 
-fn attention(heads: usize, key_value_heads: usize, head_dim: usize) -> Attention {
-    let device = Device::default();
-    let linear = || Linear::new(1, 1, false, &device);
-    Attention {
-        q_proj: linear(),
-        k_proj: linear(),
-        v_proj: linear(),
-        o_proj: linear(),
-        heads,
-        key_value_heads,
-        head_dim,
-    }
-}
-
-fn config(heads: usize, key_heads: usize, width: usize, window: Option<usize>) -> ModelConfig {
-    ModelConfig::from_json(&format!(
-        r#"{{"model_type": "mistral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-            "num_attention_heads": {heads}, "num_key_value_heads": {key_heads}, "head_dim": {width}, "vocab_size": 8,
-            "sliding_window": {}}}"#,
-        window.map_or("null".to_owned(), |window| window.to_string())
-    ))
-    .unwrap()
+fn spec([_, key_value_heads, head_dim]: [usize; 3], window: Option<usize>) -> CacheSpec {
+    let mut spec = CacheSpec::uniform(1, key_value_heads, head_dim, 1 << 20);
+    spec.layers[0].window = window;
+    spec
 }
 
 fn random(shape: [usize; 4]) -> Tensor<4> {
@@ -85,7 +67,6 @@ impl Text {
 
 /// A cache, beside it all that was ever put there, and one to be compared with the other.
 struct Bench {
-    attention: Attention,
     cache: KvCache,
     shape: [usize; 3],
     /// Columns that a token sees.
@@ -95,15 +76,12 @@ struct Bench {
 
 impl Bench {
     fn new(shape: [usize; 3], window: Option<usize>, options: CacheOptions) -> Self {
-        let [heads, key_heads, width] = shape;
-        let config = config(heads, key_heads, width, window);
         let slide = match options.when_full {
             WhenFull::Refuse => usize::MAX,
             WhenFull::Slide => options.context,
         };
         Self {
-            attention: attention(heads, key_heads, width),
-            cache: KvCache::new(&config, &options, &Device::default()).unwrap(),
+            cache: KvCache::new(&spec(shape, window), &options, &Device::default()).unwrap(),
             shape,
             window: window.unwrap_or(usize::MAX).min(slide),
             texts: vec![Text::default(); options.batch],
@@ -138,15 +116,14 @@ impl Bench {
             .collect();
         self.cache.begin(tokens);
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
-        let standing = QueryPositions {
+        let positions = QueryPositions {
             start,
             padding: &padding,
         };
         // On the CPU in one operation, elsewhere in several.
         let ways = [
-            self.attention.attend(queries.clone(), &seen, &standing),
-            self.attention
-                .attend_composed(queries.clone(), &seen, &standing),
+            attend_seen(queries.clone(), &seen, &positions),
+            composed::attend(queries.clone(), &seen, &positions),
         ]
         .map(|found| values(&found));
         let held_back = seen.held_back.take();
@@ -273,7 +250,7 @@ proptest! {
             context,
         };
         let mut bench = Bench::new([HEADS, KEY_HEADS, WIDTH], window, options);
-        let windows = [window];
+        let spec = spec([HEADS, KEY_HEADS, WIDTH], window);
         let rows: Vec<_> = lengths.iter().map(|&length| vec![0; length]).collect();
         let first = Batch::left_padded(&rows).unwrap();
         // One past the last column that was written.
@@ -286,7 +263,7 @@ proptest! {
                     let batch = batch.take().unwrap_or_else(|| go_on(tokens));
                     let position = bench.cache.position();
                     let end = position + batch.tokens();
-                    match bench.cache.check(KEY_HEADS, WIDTH, &windows, &batch) {
+                    match bench.cache.check(&spec, &batch) {
                         Ok(()) => prop_assert!(slide || end <= context),
                         Err(Error::ContextFull { .. }) => {
                             prop_assert!(!slide && end > context);

@@ -1,7 +1,9 @@
 //! Root-mean-square layer normalisation.
 
 use burn::module::{Module, Param, ParamId};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
+
+use crate::Init;
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
 ///
@@ -15,13 +17,13 @@ pub struct RmsNorm {
 
 impl RmsNorm {
     /// A norm without storage; unless loaded, its weight is 1.
-    pub fn new(hidden: usize, epsilon: f64, device: &Device) -> Self {
+    pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
         let weight = Param::uninitialized(
             ParamId::new(),
             move |device, require_grad| {
                 Tensor::ones([hidden], device).set_require_grad(require_grad)
             },
-            device.clone(),
+            init.device.clone(),
             false,
             [hidden].into(),
         );
@@ -58,7 +60,7 @@ impl RmsNorm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::{DType, TensorData};
+    use burn::tensor::{DType, Device, TensorData};
 
     #[test]
     fn matches_the_formula_in_f64() {
@@ -68,7 +70,7 @@ mod tests {
             .map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0)
             .collect();
         let w: Vec<f32> = (0..hidden).map(|i| 1.0 + i as f32 / 8.0).collect();
-        let mut norm = RmsNorm::new(hidden, epsilon, &device);
+        let mut norm = RmsNorm::new(hidden, epsilon, &Init::new(&device));
         norm.weight = Param::initialized(
             ParamId::new(),
             Tensor::from_data(TensorData::new(w.clone(), [hidden]), (&device, DType::BF16)),

@@ -1,9 +1,10 @@
 //! A table of token embeddings.
 
 use burn::module::{Module, Param};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::linear::{matrix, product};
+use super::linear::{matrix, product};
+use crate::Init;
 use outsize_core::Streamed;
 use outsize_kernels::ActivationDtype;
 
@@ -18,11 +19,16 @@ pub struct Embedding {
 
 impl Embedding {
     /// A table without storage; unless loaded, it is drawn from a normal distribution of deviation 0.02.
-    pub fn new(vocabulary: usize, hidden: usize, device: &Device) -> Self {
+    pub fn new(vocabulary: usize, hidden: usize, init: &Init) -> Self {
         Self {
-            weight: matrix([vocabulary, hidden], device),
-            compute: ActivationDtype::F32,
+            weight: matrix([vocabulary, hidden], &init.device),
+            compute: init.compute,
         }
+    }
+
+    /// Values of one row.
+    pub fn width(&self) -> usize {
+        self.weight.lazy_shape()[1]
     }
 
     /// The rows of the ids: `[1, tokens, hidden]` f32. Ids must be below the vocabulary's size.

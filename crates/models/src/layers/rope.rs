@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::{ModelConfig, RopeConfig, RopeScaling};
+use crate::config::{RopeConfig, RopeScaling};
 
 /// The frequencies of a rotary position embedding ([Su et al., 2021](https://arxiv.org/abs/2104.09864)), in the half-split
 /// layout of `transformers`: dimension `i` is rotated together with dimension `i + head_dim / 2`.
@@ -20,20 +20,25 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// The frequencies of a model.
-    pub fn new(config: &ModelConfig) -> Self {
-        let magnitude = match config.rope.scaling {
+    /// The frequencies of a model whose heads are `head_dim` wide.
+    pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
+        let magnitude = match config.scaling {
             RopeScaling::Yarn {
                 attention_factor, ..
             } => attention_factor,
             _ => 1.0,
         };
         Self {
-            config: config.rope,
-            head_dim: config.head_dim,
-            frequencies: frequencies(&config.rope, config.head_dim, 0),
+            config: *config,
+            head_dim,
+            frequencies: frequencies(config, head_dim, 0),
             magnitude,
         }
+    }
+
+    /// Elements of a head that are rotated.
+    pub fn width(&self) -> usize {
+        self.head_dim
     }
 
     /// The rotations of `tokens` columns from `start` on, for texts that are `length` columns long and begin after
@@ -192,19 +197,30 @@ impl Rotation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ModelConfig;
+    use crate::arch::LlamaForCausalLm;
 
-    fn config(scaling: &str) -> ModelConfig {
-        ModelConfig::from_json(&format!(
+    fn rope(fields: &str) -> Rope {
+        let config = ModelConfig::from_json(&format!(
             r#"{{"model_type": "llama", "hidden_size": 128, "intermediate_size": 8, "num_hidden_layers": 1,
-                "num_attention_heads": 2, "vocab_size": 8, "rope_theta": 500000.0, "rope_scaling": {scaling}}}"#
+                "vocab_size": 8, {fields}}}"#
+        ));
+        let config = config.unwrap();
+        let config = config.of::<LlamaForCausalLm>().unwrap();
+        Rope::new(&config.rope, config.head_dim)
+    }
+
+    /// With heads of 64.
+    fn scaled(scaling: &str) -> Rope {
+        rope(&format!(
+            r#""num_attention_heads": 2, "rope_theta": 500000.0, "rope_scaling": {scaling}"#
         ))
-        .unwrap()
     }
 
     #[test]
     fn rotates_pairs_by_position_times_frequency() {
         let device = Device::default();
-        let rope = Rope::new(&config("null"));
+        let rope = scaled("null");
         let x: Vec<f32> = (0..2 * 64).map(|i| (i as f32 * 0.7).sin()).collect();
         let input = Tensor::from_data(
             TensorData::new(x.clone(), [1, 2, 1, 64]),
@@ -241,11 +257,11 @@ mod tests {
 
     #[test]
     fn llama3_keeps_short_waves_and_stretches_long_ones() {
-        let plain = Rope::new(&config("null")).frequencies;
-        let scaled = Rope::new(&config(
+        let plain = scaled("null").frequencies;
+        let scaled = scaled(
             r#"{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 8192}"#,
-        ))
+        )
         .frequencies;
         assert_eq!(plain[0], scaled[0]);
         assert_eq!(plain[31] / 8.0, scaled[31]);
@@ -345,13 +361,10 @@ mod tests {
             ),
         ];
         for (parameters, trained, length, magnitude, expected) in cases {
-            let config = ModelConfig::from_json(&format!(
-                r#"{{"model_type": "llama", "hidden_size": 128, "intermediate_size": 8, "num_hidden_layers": 1,
-                    "num_attention_heads": 8, "vocab_size": 8, "max_position_embeddings": {trained},
-                    "rope_parameters": {parameters}}}"#
-            ))
-            .unwrap();
-            let rope = Rope::new(&config);
+            let rope = rope(&format!(
+                r#""num_attention_heads": 8, "max_position_embeddings": {trained},
+                    "rope_parameters": {parameters}"#
+            ));
             assert!((rope.magnitude - magnitude).abs() < 1e-12, "{parameters}");
             let found = rope.for_length(length);
             assert_eq!(found.len(), expected.len());
@@ -371,14 +384,9 @@ mod tests {
             ("null", 2048),
             (r#"{"rope_type": "dynamic", "factor": 2.0}"#, 8),
         ] {
-            let mut config = config("null");
-            config.rope = ModelConfig::from_json(&format!(
-                r#"{{"model_type": "llama", "hidden_size": 128, "intermediate_size": 8, "num_hidden_layers": 1,
-                    "num_attention_heads": 2, "vocab_size": 8, "max_position_embeddings": {trained}, "rope_scaling": {scaling}}}"#
-            ))
-            .unwrap()
-            .rope;
-            let rope = Rope::new(&config);
+            let rope = rope(&format!(
+                r#""num_attention_heads": 2, "max_position_embeddings": {trained}, "rope_scaling": {scaling}"#
+            ));
             let padded = rope.at(10, 3, 13, &[0, 4], &device);
             assert_eq!(padded.cos.dims(), [2, 3, 1, 32]);
             for (row, padding) in [(0, 0), (1, 4)] {
