@@ -5,15 +5,16 @@
 //! cargo bench -p outsize-kernels --bench many_rows -- --quick  # two of them
 //! ```
 //!
-//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are (`f32`) and rounded (`bf16`). Each product
-//! takes the next of several copies of its weight, so that it comes from memory. Both take turns; medians are shown. Beside each row
-//! stands the limit, measured in the same second (see [`peak`]).
+//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are
+//! (`f32`) and rounded (`bf16`). Each product takes the next of several copies of its weight, so
+//! that it comes from memory. Both take turns; medians are shown. Beside each row stands the limit,
+//! measured in the same second (see [`peak`]).
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
-use outsize_kernels::product::{Size, linear_into};
+use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/timing.rs"]
@@ -95,7 +96,8 @@ fn limit(compute: ActivationDtype) -> f64 {
     (0..5).map(look).fold(0.0, f64::max) / 1e9
 }
 
-/// Enough copies of one weight to fill the working set; an odd number, so that the contenders do not keep to their own ones.
+/// Enough copies of one weight to fill the working set; an odd number, so that the contenders do
+/// not keep to their own ones.
 fn copies(n: usize, k: usize) -> Vec<Vec<bf16>> {
     let weight: Vec<bf16> = values(n * k).into_iter().map(bf16::from_f32).collect();
     let number = WORKING_SET.div_ceil(n * k * size_of::<bf16>()) | 1;

@@ -1,5 +1,6 @@
-//! AMX, on hardware or on an emulation of it (which, the tests say): that it is what runs, how exact it is, and what it makes of numbers
-//! that are hard for it. What all sets promise is tested with them, in `product.rs` and `contract.rs`.
+//! AMX, on hardware or on an emulation of it (which, the tests say): that it is what runs, how
+//! exact it is, and what it makes of numbers that are hard for it. What all sets promise is tested
+//! with them, in `product.rs` and `contract.rs`.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -8,7 +9,7 @@ mod common;
 use common::amx::{Amx, emulated, provide};
 use common::{Dtype, Stored, bits, reference, values};
 use half::bf16;
-use outsize_kernels::product::{Size, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa};
 
 fn product(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
@@ -34,7 +35,8 @@ fn tiles_are_what_multiplies() {
     for (compute, parts) in [(ActivationDtype::F32, 3), (ActivationDtype::Bf16, 1)] {
         let before = emulated();
         product(Isa::AmxBf16, compute, &x, &stored, size);
-        // Of sixteen rows of the weight, four steps and sixteen rows of activations each. (Other tests may run meanwhile.)
+        // Of sixteen rows of the weight, four steps and sixteen rows of activations each. (Other
+        // tests may run meanwhile.)
         let least = 5 * 4 * 3 * parts;
         if amx == Amx::Emulation {
             let ran = emulated() - before;
@@ -86,7 +88,8 @@ fn three_parts_err_like_multiply_adds() {
     }
 }
 
-/// Of each magnitude that a number can have: what is below the normal ones may count as zero, and nothing else is lost.
+/// Of each magnitude that a number can have: what is below the normal ones may count as zero, and
+/// nothing else is lost.
 #[test]
 fn every_magnitude_keeps_its_bits() {
     if provide() == Amx::None {
@@ -103,7 +106,8 @@ fn every_magnitude_keeps_its_bits() {
             for (&y, &w) in y.iter().zip(&weight) {
                 let want = f64::from(x[0]) * f64::from(w);
                 let least = f64::from(f32::MIN_POSITIVE);
-                // A weight or a part that is lost, a product or two, and two roundings of sums of parts.
+                // A weight or a part that is lost, a product or two, and two roundings of sums of
+                // parts.
                 let lost = least * f64::from(w.abs().max(x[0].abs())) + 3.0 * least;
                 let allowed = lost + 2f64.powi(-23) * want.abs();
                 match want.abs() >= f64::from(f32::MAX) {
@@ -119,7 +123,8 @@ fn every_magnitude_keeps_its_bits() {
     }
 }
 
-/// What is not finite, or is not in the end, comes out as with multiply-adds, in every output and beside every other.
+/// What is not finite, or is not in the end, comes out as with multiply-adds, in every output and
+/// beside every other.
 #[test]
 fn what_is_not_finite_is_as_with_multiply_adds() {
     if provide() == Amx::None {

@@ -1,9 +1,10 @@
-//! The contract: the bits of an output depend on its row of `x`, its row of the weight and the instruction set alone.
+//! The contract: the bits of an output depend on its row of `x`, its row of the weight and the
+//! instruction set alone.
 
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
-use outsize_kernels::product::{Product, Size, linear_each_into_with, linear_into_with};
+use outsize_kernels::matmul::{Matmul, Size, linear_each_into_with, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
@@ -69,8 +70,8 @@ fn assert_same_alone(
     }
 }
 
-/// Values in which any order of summation shows: of many magnitudes, with zeros of both signs, subnormals and, rarely,
-/// others that are not finite.
+/// Values in which any order of summation shows: of many magnitudes, with zeros of both signs,
+/// subnormals and, rarely, others that are not finite.
 fn hard_values(count: usize, seed: u64) -> Vec<f32> {
     let mut values = values(count, seed);
     for (index, value) in values.iter_mut().enumerate() {
@@ -95,10 +96,10 @@ fn each(
     threads: usize,
 ) -> Vec<Vec<u32>> {
     let mut ys: Vec<Vec<f32>> = weights.iter().map(|(n, _)| vec![f32::NAN; m * n]).collect();
-    let mut products: Vec<Product> = weights
+    let mut matmuls: Vec<Matmul> = weights
         .iter()
         .zip(&mut ys)
-        .map(|((n, weight), y)| Product {
+        .map(|((n, weight), y)| Matmul {
             weight: weight.weight(),
             n: *n,
             y,
@@ -108,7 +109,7 @@ fn each(
         .num_threads(threads)
         .build()
         .expect("threads can be started");
-    pool.install(|| linear_each_into_with(isa, compute, x, [m, k], &mut products));
+    pool.install(|| linear_each_into_with(isa, compute, x, [m, k], &mut matmuls));
     ys.iter().map(|y| bits(y)).collect()
 }
 
@@ -235,8 +236,9 @@ fn threads_and_panels_change_nothing() {
     }
 }
 
-/// A weight widened beforehand gives the same bits, if activations stay as they are: the dtype it is stored in only saves
-/// memory. (With AMX it also chooses the instructions: bf16 is multiplied in tiles.)
+/// A weight widened beforehand gives the same bits, if activations stay as they are: the dtype it
+/// is stored in only saves memory. (With AMX it also chooses the instructions: bf16 is multiplied
+/// in tiles.)
 #[test]
 fn a_widened_weight_has_the_same_bits() {
     for (m, n, k) in [(1, 40, 517), (9, 40, 517)] {

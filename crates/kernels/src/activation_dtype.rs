@@ -6,7 +6,7 @@ pub enum ActivationDtype {
     /// As they are.
     #[default]
     F32,
-    /// Rounded to bf16 before each product, to nearest, ties to even. With weights in bf16 this is faster by half on
-    /// processors that multiply pairs of bf16.
+    /// Rounded to bf16 before each product, to nearest, ties to even. With weights in bf16 this is
+    /// faster by half on processors that multiply pairs of bf16.
     Bf16,
 }
