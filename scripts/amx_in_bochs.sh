@@ -29,7 +29,7 @@ root=${ROOT:-}
 bochs=${BOCHS:-bochs}
 work=${WORK:-$repository/target/bochs}/machine
 limit=${LIMIT:-1800} # seconds
-tests=${*:-amx_system amx contract product}
+tests=${*:-amx_system amx contract matmul}
 
 fail() {
     echo "amx_in_bochs: $*" >&2

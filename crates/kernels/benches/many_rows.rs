@@ -1,4 +1,4 @@
-//! How near products of several and of many rows come to what the cores compute on registers alone.
+//! How near matmuls of several and of many rows come to what the cores compute on registers alone.
 //!
 //! ```text
 //! cargo bench -p outsize-kernels --bench many_rows             # every shape
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are
-//! (`f32`) and rounded (`bf16`). Each product takes the next of several copies of its weight, so
+//! (`f32`) and rounded (`bf16`). Each matmul takes the next of several copies of its weight, so
 //! that it comes from memory. Both take turns; medians are shown. Beside each row stands the limit,
 //! measured in the same second (see [`peak`]).
 
@@ -53,7 +53,7 @@ fn main() {
         let mut turn = weights.iter().cycle();
         for m in TOKENS {
             let (x, mut y) = (values(m * k), vec![0.0; m * n]);
-            let mut product = |compute| {
+            let mut matmul = |compute| {
                 let weight = turn.next().expect("a cycle goes on");
                 seconds(|| {
                     linear_into(
@@ -70,8 +70,8 @@ fn main() {
             let start = Instant::now();
             let before = [ActivationDtype::F32, ActivationDtype::Bf16].map(limit);
             while exact.len() < LEAST || start.elapsed().as_secs_f64() < SECONDS {
-                exact.push(product(ActivationDtype::F32));
-                rounded.push(product(ActivationDtype::Bf16));
+                exact.push(matmul(ActivationDtype::F32));
+                rounded.push(matmul(ActivationDtype::Bf16));
             }
             let after = [ActivationDtype::F32, ActivationDtype::Bf16].map(limit);
             print!("{:<13} {m:>6} |", format!("[{n}, {k}]"));

@@ -29,7 +29,7 @@ pub trait StoredWeightOps: Backend {
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
-    /// Three products of the same activations, each as [`stored_linear`](Self::stored_linear) gives
+    /// Three matmuls of the same activations, each as [`stored_linear`](Self::stored_linear) gives
     /// it.
     ///
     /// # Panics
@@ -162,7 +162,7 @@ fn matmuls<const N: usize>(
     (shape, ys)
 }
 
-/// A product as a tensor, if its activations had that shape.
+/// A matmul as a tensor, if its activations had that shape.
 fn result((n, y): (usize, Vec<f32>), mut shape: Shape) -> FlexTensor {
     if let Some(last) = shape.as_mut_slice().last_mut() {
         *last = n;

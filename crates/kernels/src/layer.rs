@@ -1,4 +1,4 @@
-//! What a decoder layer does between its products, over Burn tensors.
+//! What a decoder layer does between its matmuls, over Burn tensors.
 
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{DType, Device, Tensor};
@@ -158,9 +158,5 @@ pub fn gated<const D: usize>(gate: ActivationFunction, x: Tensor<D>, up: Tensor<
         is_flex(&x.device()) && is_flex(&up.device()),
         "gate: tensors must be on Flex"
     );
-    Tensor::from_dispatch(Dispatch::gated_product(
-        x.into_dispatch(),
-        up.into_dispatch(),
-        gate,
-    ))
+    Tensor::from_dispatch(Dispatch::gated(x.into_dispatch(), up.into_dispatch(), gate))
 }

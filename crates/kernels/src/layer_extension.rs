@@ -1,4 +1,4 @@
-//! What a decoder layer does between its products, over a backend's own tensors: a Burn backend
+//! What a decoder layer does between its matmuls, over a backend's own tensors: a Burn backend
 //! extension for Flex.
 //!
 //! [`rms_norm`](crate::rms_norm), [`rotate`](crate::rotate) and [`gated`](crate::gated) choose
@@ -18,7 +18,7 @@ use crate::extension::{contiguous, stored};
 use crate::norm::{add_rms_norm_into, rms_norm_into};
 use crate::rotary::rotate_in_place;
 
-/// What a decoder layer does between its products.
+/// What a decoder layer does between its matmuls.
 #[backend_extension(Flex)]
 pub trait LayerOps: Backend {
     /// Attention: queries `[batch, tokens, heads, width]` f32 over keys and values `[batch,
@@ -84,7 +84,7 @@ pub trait LayerOps: Backend {
     /// # Panics
     ///
     /// If a size or a dtype is another.
-    fn gated_product(
+    fn gated(
         x: FloatTensor<Self>,
         up: FloatTensor<Self>,
         gate: ActivationFunction,
@@ -191,7 +191,7 @@ impl LayerOps for Flex {
         x
     }
 
-    fn gated_product(x: FlexTensor, up: FlexTensor, gate: ActivationFunction) -> FlexTensor {
+    fn gated(x: FlexTensor, up: FlexTensor, gate: ActivationFunction) -> FlexTensor {
         assert_eq!(x.shape(), up.shape(), "gate: sides of other shapes");
         let (mut x, up) = (whole(x), contiguous(up));
         let elements = f32_elements_mut(&mut x, "gate: x");

@@ -1,18 +1,18 @@
-//! Products with weights kept as stored, bf16, f16 or f32, as a Burn backend extension.
+//! Matmuls with weights kept as stored, bf16, f16 or f32, as a Burn backend extension.
 //!
 //! A checkpoint stores the weight of a linear layer as `[out, in]`, row after row. Here it stays
 //! that way, in the dtype it has on disk: [`linear`] multiplies f32 activations by it with f32
 //! accumulation, and reads every weight from memory once. Nothing is transposed, converted or
-//! copied ahead of the product.
+//! copied ahead of the matmul.
 //!
 //! | module | its one job |
 //! |---|---|
 //! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
-//! | [`product`] | the product over slices; knows nothing of Burn |
-//! | [`attend`], [`rms_norm`], [`add_rms_norm`], [`rotate`], [`gated`] | what a decoder layer does between its products, over Burn tensors |
+//! | [`matmul`] | the matmul over slices; knows nothing of Burn |
+//! | [`attend`], [`rms_norm`], [`add_rms_norm`], [`rotate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`attention`], [`norm`], [`rotary`], [`gate`] | the same over slices |
+//! | [`attention`], [`norm`], [`rotary`], [`activation`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
 //! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |
@@ -22,8 +22,8 @@
 //! For `y = x · Wᵀ` with `x [m, k]` and `W [n, k]`, the bits of `y[i, j]` depend on the bits of row
 //! `i` of `x`, the bits of row `j` of `W`, the [`Isa`] and the [`ActivationDtype`], **and on
 //! nothing else**: not on `m` or `n`, not on where the rows stand in their matrices or in memory,
-//! not on the number of threads or how work is shared among them. So a product over a slice of the
-//! weight's rows is that slice of the whole product, and a sequence gives the same logits alone as
+//! not on the number of threads or how work is shared among them. So a matmul over a slice of the
+//! weight's rows is that slice of the whole matmul, and a sequence gives the same logits alone as
 //! in a batch. (The payload of a NaN is not part of the contract; that it is a NaN is.)
 //!
 //! It holds by construction: each output has one vector accumulator which takes `k` in order, one
@@ -74,7 +74,7 @@ use linear::is_stored;
 pub use linear::{embedding, gated_linear, linear, linear_qkv, linear_with};
 pub use weight::Weight;
 
-/// Threads that a large product is shared among: those of the current rayon pool.
+/// Threads that a large matmul is shared among: those of the current rayon pool.
 pub fn threads() -> usize {
     rayon::current_num_threads()
 }

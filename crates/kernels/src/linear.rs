@@ -1,4 +1,4 @@
-//! Products and rows of stored weights over Burn tensors of any device.
+//! Matmuls and rows of stored weights over Burn tensors of any device.
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
@@ -11,7 +11,7 @@ use crate::{ActivationDtype, ActivationFunction, is_flex};
 /// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16 or f32, the weight is read
 /// as it lies in memory and the result keeps this crate's [contract](crate#the-contract).
 /// Everything else, that is other devices, other dtypes and tensors on an autodiff device (there is
-/// no backward pass here), takes Burn's own product with the weight cast to the dtype of `x`. The
+/// no backward pass here), takes Burn's own matmul with the weight cast to the dtype of `x`. The
 /// result has the dtype of `x`.
 ///
 /// # Panics
@@ -21,7 +21,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
     linear_with(ActivationDtype::F32, x, weight)
 }
 
-/// [`linear`] with activations multiplied in a type of the caller's choice. Burn's own product,
+/// [`linear`] with activations multiplied in a type of the caller's choice. Burn's own matmul,
 /// where that is taken, keeps them as they are.
 ///
 /// # Panics
@@ -50,7 +50,7 @@ pub fn linear_with<const D: usize>(
     y.reshape(dims)
 }
 
-/// Three products of the same activations, each as [`linear_with`] gives it, bit for bit. A CPU's
+/// Three matmuls of the same activations, each as [`linear_with`] gives it, bit for bit. A CPU's
 /// threads share those of a few rows as one piece of work, which is faster than one after the
 /// other.
 ///
@@ -102,7 +102,7 @@ pub fn gated_linear<const D: usize>(
     ))
 }
 
-/// Whether products of these are computed in this crate.
+/// Whether matmuls of these are computed in this crate.
 fn is_here<const D: usize>(x: &Tensor<D>, weights: &[&Tensor<2>]) -> bool {
     let stored = |weight: &&Tensor<2>| is_flex(&weight.device()) && is_stored(weight.dtype());
     is_flex(&x.device()) && x.dtype() == DType::F32 && weights.iter().all(stored)

@@ -1,4 +1,4 @@
-//! What this processor can do at most: the limits that products are held against.
+//! What this processor can do at most: the limits that matmuls are held against.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use crate::{ActivationDtype, Isa};
 /// Multiply-adds between two looks at the clock.
 const ROUNDS: usize = 20_000;
 
-/// Operations per second of multiply-adds on registers, on as many threads as products use: two
+/// Operations per second of multiply-adds on registers, on as many threads as matmuls use: two
 /// operations each. Goes on for about `seconds`. None if a thread came to a wrong sum.
 ///
 /// For [`ActivationDtype::Bf16`] it is pairs of products of bf16 where the processor has an
 /// instruction for them, and else the same as for [`ActivationDtype::F32`]. Where it has tiles of
-/// them, both are counted in those, with three tiles for each of f32, as products with bf16 weights
+/// them, both are counted in those, with three tiles for each of f32, as matmuls with bf16 weights
 /// take them.
 pub fn flops(compute: ActivationDtype, seconds: f64) -> Option<f64> {
     let isa = Isa::detected();
@@ -119,7 +119,7 @@ fn rounds(isa: Isa, compute: ActivationDtype) -> Option<u64> {
             ActivationDtype::F32 => 3,
             ActivationDtype::Bf16 => 1,
         };
-        // SAFETY: `Isa::detected` found these instructions, and no product is under way here.
+        // SAFETY: `Isa::detected` found these instructions, and no matmul is under way here.
         return Some(unsafe { matmul::tile_rounds(ROUNDS) }? / parts);
     }
     let (right, operations) = match (isa, compute) {

@@ -1,7 +1,7 @@
 //! Threads that share one short piece of work at a time.
 //!
-//! A token's pass is a hundred and more products of a tenth of a millisecond. Waking a thread for
-//! each of them takes as long as a part of the product, so these threads do not sleep at once when
+//! A token's pass is a hundred and more matmuls of a tenth of a millisecond. Waking a thread for
+//! each of them takes as long as a part of the matmul, so these threads do not sleep at once when
 //! a piece of work is done: they look for the next one for [`AWAKE`]. The thread that calls works
 //! too, from the first moment on, and waits for nobody who has not begun; a helper that comes late
 //! finds less to do.
@@ -21,7 +21,7 @@ const AWAKE: Duration = Duration::from_micros(100);
 /// How long a wait stays on the processor before it lets other threads run.
 const POLITE: Duration = Duration::from_micros(10);
 
-/// Stack of a helper, in bytes: the loops of a product need little.
+/// Stack of a helper, in bytes: the loops of a matmul need little.
 const STACK: usize = 256 << 10;
 
 /// The helpers of this process.

@@ -353,7 +353,7 @@ fn live_tiles() -> u64 {
     unsafe { _xgetbv(1) & TILES }
 }
 
-fn product(isa: Isa, seed: u64, size: Size) -> Vec<f32> {
+fn matmul(isa: Isa, seed: u64, size: Size) -> Vec<f32> {
     let x = values(size.m * size.k, seed);
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, seed + 1));
     let mut y = vec![f32::NAN; size.m * size.n];
@@ -383,7 +383,7 @@ fn no_product_leaves_tiles_in_use() {
     }
     for m in [1, 40] {
         let size = Size { m, n: 4096, k: 256 };
-        product(Isa::AmxBf16, 1, size);
+        matmul(Isa::AmxBf16, 1, size);
         assert_eq!(live_tiles(), 0, "{m} rows");
         let live = rayon::broadcast(|_| live_tiles());
         assert!(live.iter().all(|&live| live == 0), "{m} rows: {live:x?}");
@@ -477,14 +477,14 @@ fn a_small_stack_for_signals_refuses_tiles() {
     assert_eq!(Isa::detected(), Isa::Avx512Bf16);
 }
 
-/// Where a sandbox refuses the request, products run in the next best instructions.
+/// Where a sandbox refuses the request, matmuls run in the next best instructions.
 #[test]
 fn without_permission_other_loops_run() {
     if is_child() {
         assert!(!Isa::AmxBf16.is_available());
         assert_eq!(Isa::detected(), Isa::Avx512Bf16);
         let size = Size { m: 3, n: 5, k: 70 };
-        let y = product(Isa::detected(), 1, size);
+        let y = matmul(Isa::detected(), 1, size);
         assert!(y.iter().all(|y| y.is_finite()));
         return;
     }

@@ -8,7 +8,7 @@ use outsize_kernels::matmul::{Matmul, Size, linear_each_into_with, linear_into_w
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
-/// How a product is computed.
+/// How a matmul is computed.
 type Way = (Isa, ActivationDtype);
 
 /// What to test a way with: AMX takes bf16 only, all else is left to AVX-512.
@@ -24,8 +24,8 @@ fn ways() -> impl Iterator<Item = Way> {
     available().flat_map(|isa| COMPUTES.map(|compute| (isa, compute)))
 }
 
-/// The product on a pool of `threads`.
-fn product(
+/// The matmul on a pool of `threads`.
+fn matmul(
     (isa, compute): Way,
     x: &[f32],
     weight: Weight<'_>,
@@ -87,7 +87,7 @@ fn hard_values(count: usize, seed: u64) -> Vec<f32> {
     values
 }
 
-/// Products of the same activations, of weights of any dtypes and heights, on a pool of `threads`.
+/// Matmuls of the same activations, of weights of any dtypes and heights, on a pool of `threads`.
 fn each(
     (isa, compute): Way,
     x: &[f32],
@@ -116,7 +116,7 @@ fn each(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Made together, products have the bits that they have one by one.
+    /// Made together, matmuls have the bits that they have one by one.
     #[test]
     fn products_of_the_same_activations_share_nothing_but_time(
         m in 0usize..18, k in 0usize..90, heights in prop::collection::vec((0usize..50, 0usize..3), 0..5),
@@ -130,7 +130,7 @@ proptest! {
         for way in ways() {
             let alone: Vec<Vec<u32>> = weights
                 .iter()
-                .map(|(n, weight)| product(way, &x, weight.weight(), Size { m, n: *n, k }, 1))
+                .map(|(n, weight)| matmul(way, &x, weight.weight(), Size { m, n: *n, k }, 1))
                 .collect();
             prop_assert_eq!(each(way, &x, [m, k], &weights, threads), alone);
         }
@@ -150,7 +150,7 @@ fn large_products_of_the_same_activations_share_nothing_but_time() {
             for ((n, weight), y) in weights.iter().zip(together) {
                 assert_eq!(
                     y,
-                    product(way, &x, weight.weight(), Size { m, n: *n, k }, 1),
+                    matmul(way, &x, weight.weight(), Size { m, n: *n, k }, 1),
                     "{way:?} {m} {n}"
                 );
             }
@@ -225,10 +225,10 @@ fn threads_and_panels_change_nothing() {
         for way in ways() {
             for &dtype in dtypes(way) {
                 let stored = Stored::new(dtype, &values(n * k, 6));
-                let alone = product(way, &x, stored.weight(), size, 1);
+                let alone = matmul(way, &x, stored.weight(), size, 1);
                 assert_same_alone(way, &x, stored.weight(), size, &alone);
                 for threads in [2, 3, 7] {
-                    let y = product(way, &x, stored.weight(), size, threads);
+                    let y = matmul(way, &x, stored.weight(), size, threads);
                     assert_eq!(y, alone, "{way:?} {dtype:?} {size:?} on {threads} threads");
                 }
             }
@@ -249,10 +249,10 @@ fn a_widened_weight_has_the_same_bits() {
                 let stored = Stored::new(dtype, &values(n * k, 6));
                 let wide = stored.values();
                 let size = Size { m, n, k };
-                let y = product(way, &x, stored.weight(), size, 1);
+                let y = matmul(way, &x, stored.weight(), size, 1);
                 assert_eq!(
                     y,
-                    product(way, &x, Weight::F32(&wide), size, 1),
+                    matmul(way, &x, Weight::F32(&wide), size, 1),
                     "{way:?} {dtype:?}"
                 );
             }

@@ -1,4 +1,4 @@
-//! The product over slices against one in f64: every instruction set, dtype, odd size and
+//! The matmul over slices against one in f64: every instruction set, dtype, odd size and
 //! alignment.
 
 mod common;
@@ -8,7 +8,7 @@ use outsize_kernels::matmul::{Size, linear_into, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
-/// Runs one product whose matrices begin `skip` elements into their buffers and are surrounded by
+/// Runs one matmul whose matrices begin `skip` elements into their buffers and are surrounded by
 /// NaN, so that whatever is read beyond them shows, and checks that nothing beyond `y` is written.
 fn surrounded(
     (isa, compute): (Isa, ActivationDtype),

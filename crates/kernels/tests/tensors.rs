@@ -26,7 +26,7 @@ fn elements<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         .expect("an f32 tensor holds f32")
 }
 
-/// Checks `y` against the product in f64 of the same tensors, flattened.
+/// Checks `y` against the matmul in f64 of the same tensors, flattened.
 fn check<const D: usize>(y: Tensor<D>, x: Tensor<D>, weight: Tensor<2>) {
     let [n, k] = weight.dims();
     let mut dims = x.dims();

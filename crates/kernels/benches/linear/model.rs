@@ -1,4 +1,4 @@
-//! All products of a model, one after the other.
+//! All matmuls of a model, one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

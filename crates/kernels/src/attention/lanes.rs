@@ -1,4 +1,4 @@
-//! What attention asks of a vector besides what products ask.
+//! What attention asks of a vector besides what matmuls ask.
 
 use crate::matmul::Vector;
 

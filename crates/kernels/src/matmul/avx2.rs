@@ -1,4 +1,4 @@
-//! The product in AVX2 with FMA and F16C: eight lanes, sixteen registers.
+//! The matmul in AVX2 with FMA and F16C: eight lanes, sixteen registers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;

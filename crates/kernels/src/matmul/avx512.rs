@@ -1,4 +1,4 @@
-//! The product in AVX-512: sixteen lanes, thirty-two registers.
+//! The matmul in AVX-512: sixteen lanes, thirty-two registers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;

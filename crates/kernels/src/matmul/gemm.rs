@@ -1,4 +1,4 @@
-//! Products of many rows of activations, shared among threads panel by panel.
+//! Matmuls of many rows of activations, shared among threads panel by panel.
 
 use super::claims::Claims;
 use super::pack::RowBlocks;
@@ -8,7 +8,7 @@ use super::{F32x4, MatmulLoops, Operands, Size, Vector, Widened};
 use super::{F32x8, F32x16};
 use crate::{Isa, Weight, thread_pool};
 
-/// The product with weights widened to f32.
+/// The matmul with weights widened to f32.
 pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
     let max_rows = match isa {
         Isa::Portable => <F32x4 as Vector>::MAX_ROWS,
@@ -27,7 +27,7 @@ pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &m
     }
 }
 
-/// Computes a product of many rows, panel by panel, on as many threads as it is worth. `x` is as
+/// Computes a matmul of many rows, panel by panel, on as many threads as it is worth. `x` is as
 /// the loops read it, which cut it into these row blocks.
 pub(super) fn share<X: Sync + 'static, E: Sync>(
     loops: impl MatmulLoops<X, E>,

@@ -1,6 +1,6 @@
 //! `y = x · Wᵀ` over slices.
 //!
-//! [`linear_into`] shares the product among the threads of the current rayon pool and runs each
+//! [`linear_into`] shares the matmul among the threads of the current rayon pool and runs each
 //! share with the widest instructions at hand. The loops are written once, in `tile`, over a vector
 //! type that `portable`, `avx2` and `avx512` each supply.
 
@@ -54,7 +54,7 @@ pub(crate) use portable::F32x4;
 use tile::Kernel;
 pub(crate) use tile::Vector;
 
-/// The sizes of one product: `x [m, k]`, `W [n, k]`, `y [m, n]`.
+/// The sizes of one matmul: `x [m, k]`, `W [n, k]`, `y [m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Rows of `x` and of `y`: tokens.
@@ -67,7 +67,7 @@ pub struct Size {
 
 /// Writes `x · Wᵀ` to `y`: `x [m, k]`, `weight [n, k]`, `y [m, n]`, all row-major without gaps.
 ///
-/// Runs on the current rayon pool when the product is large enough to share. The
+/// Runs on the current rayon pool when the matmul is large enough to share. The
 /// [contract](crate#the-contract) says what a result depends on.
 ///
 /// Each thread that calls this keeps memory for activations in the form in which the loops read
@@ -104,19 +104,19 @@ pub fn linear_into_with(
     linear_each_into_with(isa, compute, x, [m, k], &mut [matmul]);
 }
 
-/// One of several products of the same activations `x [m, k]`.
+/// One of several matmuls of the same activations `x [m, k]`.
 #[derive(Debug)]
 pub struct Matmul<'a> {
     /// `[n, k]`.
     pub weight: Weight<'a>,
     /// Rows of the weight: output features.
     pub n: usize,
-    /// `[m, n]`, where the product goes.
+    /// `[m, n]`, where the matmul goes.
     pub y: &'a mut [f32],
 }
 
-/// Several products of the same activations `x [m, k]`, each as [`linear_into`] computes it, bit
-/// for bit. Threads share a few rows' products as one piece of work: they meet once, and `x` is
+/// Several matmuls of the same activations `x [m, k]`, each as [`linear_into`] computes it, bit
+/// for bit. Threads share a few rows' matmuls as one piece of work: they meet once, and `x` is
 /// packed once.
 ///
 /// # Panics
@@ -173,7 +173,7 @@ pub fn linear_each_into_with(
     }
 }
 
-/// The product of many rows, or in tiles of AMX, with an `isa` that is there and slices that have
+/// The matmul of many rows, or in tiles of AMX, with an `isa` that is there and slices that have
 /// the lengths that `size` asks for.
 fn checked(
     isa: Isa,
@@ -200,7 +200,7 @@ fn checked(
     }
 }
 
-/// An upper bound on the bytes that a thread keeps for the activations of its largest product so
+/// An upper bound on the bytes that a thread keeps for the activations of its largest matmul so
 /// far, which has so many `rows` of `width`, on this processor.
 pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     packed_bytes_with(Isa::detected(), compute, rows, width)
@@ -238,7 +238,7 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     ///   reads or writes `y[rows, columns]`.
     unsafe fn region(self, operands: &Operands<X, E>, rows: Range<usize>, columns: Range<usize>);
 
-    /// Computes `y[.., columns]` of a product of fewer than [`small_m::ROWS`] rows.
+    /// Computes `y[.., columns]` of a matmul of fewer than [`small_m::ROWS`] rows.
     ///
     /// # Safety
     ///
@@ -246,10 +246,10 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     /// [`pack_small_m`](MatmulLoops::pack_small_m).
     unsafe fn small_m(self, operands: &Operands<X, E>, columns: Range<usize>);
 
-    /// The activations of such a product, packed.
+    /// The activations of such a matmul, packed.
     fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<X>;
 
-    /// Rows of weights that such a product's loops take side by side, for `m` rows of activations.
+    /// Rows of weights that such a matmul's loops take side by side, for `m` rows of activations.
     fn small_m_unit(self, m: usize) -> usize {
         small_m::unit(m)
     }
@@ -334,7 +334,7 @@ impl MatmulLoops<bf16, bf16> for Pairs {
     }
 }
 
-/// One product as the loops see it: activations, and two matrices, row-major without gaps.
+/// One matmul as the loops see it: activations, and two matrices, row-major without gaps.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands<X, E> {
     x: *const X,

@@ -36,7 +36,7 @@ const SHORT: usize = 32;
 /// What packing takes at least, in elements, to be worth sharing among threads.
 const SHARED: usize = 128 << 10;
 
-// Memory is kept from one product to the next: pages that are fresh each time would cost more than
+// Memory is kept from one matmul to the next: pages that are fresh each time would cost more than
 // the packing.
 thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
@@ -147,7 +147,7 @@ pub(super) struct RowBlocks {
 }
 
 impl RowBlocks {
-    /// For products of many rows, of loops that take at most `max_rows` in a row block.
+    /// For matmuls of many rows, of loops that take at most `max_rows` in a row block.
     #[inline(always)]
     pub(super) fn of_many(rows: usize, max_rows: usize) -> RowBlocks {
         RowBlocks::new(

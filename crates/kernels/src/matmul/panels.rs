@@ -1,4 +1,4 @@
-//! How the output of a product of many rows is cut, and claimed by threads.
+//! How the output of a matmul of many rows is cut, and claimed by threads.
 //!
 //! A panel of the weight's rows is read from memory once and then stands in the second-level cache
 //! while all row blocks of activations pass it. A panel is cut in blocks of row blocks, so that

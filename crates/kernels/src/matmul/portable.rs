@@ -1,4 +1,4 @@
-//! The product in four lanes, of the vector instructions that every processor of a target has:
+//! The matmul in four lanes, of the vector instructions that every processor of a target has:
 //! SSE2, NEON, SIMD128, or plain arithmetic where there are none.
 
 use std::ops::Range;

@@ -17,7 +17,7 @@ use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, pack};
 use super::{Pairs, checked};
 use crate::{ActivationDtype, Isa, Weight, thread_pool};
 
-/// Products of fewer rows of activations than this are computed here.
+/// Matmuls of fewer rows of activations than this are computed here.
 pub(super) const ROWS: usize = 16;
 
 /// Rows of a row block if there are several. Two row blocks of four rows pass the same few rows of
@@ -84,7 +84,7 @@ pub(super) fn unit(m: usize) -> usize {
     }
 }
 
-/// Products of fewer than [`ROWS`](super::small_m::ROWS) rows: those that follow one another with
+/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows: those that follow one another with
 /// weights of one dtype, as one piece of work.
 pub(super) fn matmuls(
     isa: Isa,
@@ -118,7 +118,7 @@ pub(super) fn matmuls(
     }
 }
 
-/// Products of fewer than [`ROWS`](super::small_m::ROWS) rows, with weights of one dtype widened to
+/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, with weights of one dtype widened to
 /// f32.
 fn widened(isa: Isa, x: &[f32], size: [usize; 2], matmuls: &mut [Matmul]) {
     match matmuls[0].weight {
@@ -128,7 +128,7 @@ fn widened(isa: Isa, x: &[f32], size: [usize; 2], matmuls: &mut [Matmul]) {
     }
 }
 
-/// Computes products of fewer than [`ROWS`](super::small_m::ROWS) rows, run by run, on as many
+/// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, run by run, on as many
 /// threads as they are worth. Weights must be of type `E`; the rows of all of them are shared as if
 /// they were those of one.
 pub(super) fn share<X: Sync + 'static, E: Element>(

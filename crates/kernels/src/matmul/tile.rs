@@ -1,4 +1,4 @@
-//! The loops of a product, written once for every kind of vector.
+//! The loops of a matmul, written once for every kind of vector.
 //!
 //! A region of the output is walked in three steps: [`region`] takes the weight's rows in panels
 //! that stay in the second-level cache; for each, [`row_block`] takes a few rows of `x` over the

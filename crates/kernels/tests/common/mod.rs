@@ -115,7 +115,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
         .collect()
 }
 
-/// The product in f64, and for each output the error that the crate's documentation allows.
+/// The matmul in f64, and for each output the error that the crate's documentation allows.
 pub fn reference(x: &[f32], weight: &[f32], [m, n, k]: [usize; 3]) -> (Vec<f64>, Vec<f64>) {
     let (mut y, mut allowed) = (vec![], vec![]);
     for i in 0..m {

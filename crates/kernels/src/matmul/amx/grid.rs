@@ -1,4 +1,4 @@
-//! How the output of a product in tiles is cut into regions for threads.
+//! How the output of a matmul in tiles is cut into regions for threads.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ const MIN_WEIGHT_BYTES: usize = 64 << 10;
 const MIN_MULTIPLY_ADDS: usize = 256 << 10;
 
 /// Regions per thread: a few, so that a thread which another program holds up does not hold up the
-/// product.
+/// matmul.
 const REGIONS_PER_THREAD: usize = 4;
 
 /// A partition of the output `[m, n]` into rectangles of equal size, but for the last in each

@@ -127,7 +127,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
     }
 
     fn pack_small_m(self, x: &[f32], _: Size) -> Scratch<bf16> {
-        // SAFETY: only `product` makes these loops, whose caller promises that the processor has
+        // SAFETY: only `matmul` makes these loops, whose caller promises that the processor has
         // the instructions.
         unsafe { pack::packed(&self.layout, x) }
     }

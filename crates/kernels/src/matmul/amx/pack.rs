@@ -41,7 +41,7 @@ thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
 }
 
-/// How the activations of a product are packed.
+/// How the activations of a matmul are packed.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Layout {
     /// Rows of `x`.
