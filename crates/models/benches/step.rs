@@ -29,8 +29,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_kernels::attention::{AttentionMask, RingLayout};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, KvTensors, add_rms_norm, attend, gated, gated_linear,
-    linear, linear_qkv, rms_norm, rotate,
+    ActivationDtype, ActivationFunction, KvTensors, RotaryPairs, add_rms_norm, attend, gated,
+    gated_linear, linear, linear_qkv, rms_norm, rotate,
 };
 use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 use rayon::prelude::*;
@@ -252,8 +252,8 @@ impl<'a> Case<'a> {
                 let [cos, sin] = [0, 1].map(|_| tensor([1, tokens, 1, WIDTH / 2]));
                 seconds(|| {
                     for _ in 0..LAYERS[0] {
-                        queries = rotate(queries, cos.clone(), sin.clone());
-                        keys = rotate(keys, cos.clone(), sin.clone());
+                        queries = rotate(queries, RotaryPairs::Halves, cos.clone(), sin.clone());
+                        keys = rotate(keys, RotaryPairs::Halves, cos.clone(), sin.clone());
                     }
                     (queries, keys)
                 })
