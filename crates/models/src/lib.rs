@@ -44,7 +44,7 @@ pub use decoder::{Decoder, Head, Logits, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
-    Activation, Attention, AttentionShape, Embedding, Linear, Mlp, QueryPositions, RmsNorm, Rope,
+    Activation, Attention, AttentionConfig, Embedding, Linear, Mlp, QueryPositions, RmsNorm, Rope,
     Rotation, SCORE_BYTES,
 };
 pub use model_config::{DispatchedDecoder, FilledDecoder, ModelConfig};

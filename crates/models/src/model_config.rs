@@ -151,7 +151,7 @@ impl ModelConfig {
             .iter()
             .filter(|weight| weight.kind == WeightKind::Linear);
         let widest = products.filter_map(|weight| weight.shape.last()).max();
-        outsize_kernels::product::packed_bytes(compute, rows, widest.map_or(0, |n| *n as u64))
+        outsize_kernels::matmul::packed_bytes(compute, rows, widest.map_or(0, |n| *n as u64))
     }
 
     /// A model that is all in memory, with values from `value`: of each weight in the type that it is to be kept in.

@@ -1,6 +1,6 @@
 //! What a forward pass needs besides weights and the KV cache.
 
-use outsize_kernels::attention::Heads;
+use outsize_kernels::attention::AttentionShape;
 
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT, window_and_capacity};
 use crate::{CacheOptions, CacheSpec, Logits, WhenFull};
@@ -72,14 +72,14 @@ impl PassShape {
 
     /// The scratch memory of attention, in bytes.
     pub fn attention_scratch(&self, heads: usize, key_heads: usize, width: usize) -> u64 {
-        let heads = Heads {
+        let shape = AttentionShape {
             batch: self.batch,
             tokens: self.tokens,
             heads,
             key_heads,
             width,
         };
-        heads.scratch_bytes(self.visible, self.threads)
+        shape.scratch_bytes(self.visible, self.threads)
     }
 }
 

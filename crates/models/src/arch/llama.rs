@@ -13,7 +13,7 @@ use crate::config::{
 use crate::decoder::{Decoder, Head, Pass};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
-    Activation, Attention, AttentionShape, Embedding, Linear, Mlp, RmsNorm, Rope, Rotation,
+    Activation, Attention, AttentionConfig, Embedding, Linear, Mlp, RmsNorm, Rope, Rotation,
 };
 use crate::{Activations, CacheLayer, CacheSpec, Error, KvCache, PassShape};
 
@@ -183,7 +183,7 @@ impl Decoder for LlamaForCausalLm {
 impl LlamaDecoderLayer {
     fn new(config: &LlamaConfig, init: &Init) -> Self {
         let norm = || RmsNorm::new(config.hidden_size, config.rms_norm_eps, init);
-        let attention = AttentionShape {
+        let attention = AttentionConfig {
             hidden: config.hidden_size,
             heads: config.num_attention_heads,
             key_value_heads: config.num_key_value_heads,

@@ -15,7 +15,7 @@ pub use composed::SCORE_BYTES;
 
 /// The sizes of an [`Attention`].
 #[derive(Debug, Clone, Copy)]
-pub struct AttentionShape {
+pub struct AttentionConfig {
     /// Width of the residual stream.
     pub hidden: usize,
     /// Query heads.
@@ -58,8 +58,8 @@ pub struct QueryPositions<'a> {
 
 impl Attention {
     /// A block without storage.
-    pub fn new(shape: &AttentionShape, init: &Init) -> Self {
-        let AttentionShape {
+    pub fn new(shape: &AttentionConfig, init: &Init) -> Self {
+        let AttentionConfig {
             hidden,
             heads,
             key_value_heads,

@@ -9,7 +9,7 @@ mod rms_norm;
 mod rope;
 
 pub use activation::Activation;
-pub use attention::{Attention, AttentionShape, QueryPositions, SCORE_BYTES};
+pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
 pub use embedding::Embedding;
 pub use linear::Linear;
 pub use mlp::Mlp;

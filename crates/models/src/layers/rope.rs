@@ -190,7 +190,12 @@ pub struct Rotation {
 impl Rotation {
     /// Rotates `[batch, tokens, heads, head_dim]`.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        outsize_kernels::rotate(x, self.cos.clone(), self.sin.clone())
+        outsize_kernels::rotate(
+            x,
+            outsize_kernels::RotaryPairs::Halves,
+            self.cos.clone(),
+            self.sin.clone(),
+        )
     }
 }
 
