@@ -1,7 +1,5 @@
 //! `outsize estimate`: what memory a model takes, by the type of its weights.
 
-mod table;
-
 use crate::args::{EstimateArgs, EstimateDtype};
 use crate::error::Failure;
 use crate::model;
@@ -58,7 +56,10 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     let width = console::Term::stdout()
         .size_checked()
         .map(|(_, width)| width);
-    crate::run::print(&table::text(&report, width.map(usize::from)))
+    crate::run::print(&crate::views::estimate::text(
+        &report,
+        width.map(usize::from),
+    ))
 }
 
 fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {

@@ -21,6 +21,7 @@ mod request;
 mod run;
 mod synth;
 mod table;
+mod views;
 
 use args::{Args, Command};
 use clap::Parser;

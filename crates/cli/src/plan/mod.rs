@@ -2,19 +2,20 @@
 
 mod args;
 mod purpose;
-mod terminal;
 
 pub use args::PlanArgs;
 
 use crate::cache;
 use crate::error::Failure;
 use crate::run::print;
+use crate::views::plan::{ModelReport, PlanReport, Planned};
+use crate::views::style;
 use crate::{map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
 use outsize::models::KvDtype;
-use outsize::plan::{Budget, HardwareProfile, ModelReport, Options, Planned, Report};
+use outsize::plan::{Budget, HardwareProfile, Options};
 use std::path::Path;
 
 /// Runs the command.
@@ -59,19 +60,19 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
         figures_source,
         notes,
     };
-    let report = Report::new(planned, |budget| Ok(planner.plan(budget)?.map));
+    let report = PlanReport::new(planned, |budget| Ok(planner.plan(budget)?.map));
     write(args, &report)
 }
 
 /// Draws the plan where it is wanted.
-fn write(args: &PlanArgs, report: &Report) -> Result<(), Failure> {
+fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         write_file(path, report.svg().as_bytes())?;
         eprintln!("wrote {}", path.display());
     }
     match args.json {
         true => print(&format!("{}\n", serde_json::to_string(report)?)),
-        false => print(&report.text(&terminal::style())),
+        false => print(&report.text(&style::style())),
     }
 }
 

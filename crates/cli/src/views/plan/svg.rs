@@ -1,15 +1,14 @@
 //! A plan as a picture for a page: one SVG file without scripts, fonts or anything else from outside.
 
-mod canvas;
-
-use super::bar::{Part, apportion, on, parts};
+use super::bar::{MemoryUse, apportion, on, parts};
+use super::canvas::{COLUMN, Canvas, SMALL_COLUMN, escaped, small_width};
 use super::palette::{class, part_class, style_sheet};
+use super::report::{BlockReport, PhaseReport, PlanReport, TierReport};
 use super::rows::{Row, rows};
 use super::terminal::{bounded, figures, is_drawn, outcome};
-use super::text::{fit, plain};
-use super::words;
-use crate::{BlockReport, PhaseReport, Report, Tier, TierReport, format_size};
-use canvas::{COLUMN, Canvas, SMALL_COLUMN, escaped, small_width};
+use crate::views::human;
+use crate::views::text::{fit, plain};
+use outsize::plan::{Tier, format_size};
 use std::collections::BTreeSet;
 
 /// The picture's width, its margin and what is between, in pixels.
@@ -31,7 +30,7 @@ const MOST_BLOCKS: usize = 450;
 /// Rows of blocks that are listed at most.
 const MOST_ROWS: usize = 28;
 
-impl Report {
+impl PlanReport {
     /// The plan as a standalone SVG: a bar for each device, a strip of all blocks in the order of execution, the blocks with their
     /// places, how long things will take, and what another budget would change. It is light or dark as its reader prefers.
     ///
@@ -77,16 +76,16 @@ impl Report {
         let prediction = &self.prediction;
         text.push_str(&format!(
             "Predicted: {} to load, {} for the prompt, {} per token.",
-            words::seconds(prediction.load_seconds),
-            words::seconds(prediction.prefill.time.seconds),
-            words::seconds(prediction.decode.time.seconds),
+            human::seconds(prediction.load_seconds),
+            human::seconds(prediction.prefill.time.seconds),
+            human::seconds(prediction.decode.time.seconds),
         ));
         text
     }
 }
 
 struct Drawing<'a> {
-    report: &'a Report,
+    report: &'a PlanReport,
     canvas: Canvas,
     /// Where the next thing begins.
     y: f64,
@@ -102,7 +101,7 @@ impl Drawing<'_> {
         parts.extend(
             model
                 .parameters
-                .map(|n| format!("{} parameters", words::parameters(n))),
+                .map(|n| format!("{} parameters", human::parameters(n))),
         );
         parts.push(match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
             Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
@@ -110,9 +109,9 @@ impl Drawing<'_> {
         });
         let workload = &self.report.workload;
         if workload.batch != 1 {
-            parts.push(words::count(workload.batch, "text"));
+            parts.push(human::count(workload.batch, "text"));
         }
-        parts.push(format!("prompt {}", words::count(workload.prompt, "token")));
+        parts.push(format!("prompt {}", human::count(workload.prompt, "token")));
         parts.push(format!("context {}", workload.position));
         parts.extend(
             model
@@ -160,8 +159,8 @@ impl Drawing<'_> {
         {
             let w = halves as f64 / 2.0;
             match part {
-                Part::Free => {}
-                Part::Weights => self.weights(tier, x, halves),
+                MemoryUse::Free => {}
+                MemoryUse::Weights => self.weights(tier, x, halves),
                 part => {
                     let title = format!("{}: {}", part.name(), format_size(*bytes));
                     self.canvas
@@ -179,7 +178,7 @@ impl Drawing<'_> {
                 self.y += 18.0;
             }
             let class = match part {
-                Part::Weights => class(held.tier),
+                MemoryUse::Weights => class(held.tier),
                 part => part_class(part).to_string(),
             };
             x += self.canvas.swatch(x, self.y, &class, &text);
@@ -310,7 +309,7 @@ impl Drawing<'_> {
         let workload = &self.report.workload;
         let tokens = workload.prompt.saturating_mul(workload.batch);
         let rate =
-            |phase: &PhaseReport| format!("{} tokens/s", words::rate(phase.tokens_per_second));
+            |phase: &PhaseReport| format!("{} tokens/s", human::rate(phase.tokens_per_second));
         let cards = [
             (
                 "load",
@@ -322,7 +321,7 @@ impl Drawing<'_> {
                     ),
                     format!(
                         "first token after {}",
-                        words::seconds(prediction.first_pass_seconds)
+                        human::seconds(prediction.first_pass_seconds)
                     ),
                 ],
             ),
@@ -332,7 +331,7 @@ impl Drawing<'_> {
                 [
                     format!(
                         "{}, {}",
-                        words::count(tokens, "token"),
+                        human::count(tokens, "token"),
                         rate(&prediction.prefill)
                     ),
                     bounded(&prediction.prefill),
@@ -349,7 +348,7 @@ impl Drawing<'_> {
             let x = MARGIN + step * at as f64;
             self.small(x, self.y + 14.0, what, step);
             self.canvas
-                .text(x, self.y + 42.0, "b", &words::seconds(seconds));
+                .text(x, self.y + 42.0, "b", &human::seconds(seconds));
             for (line, text) in lines
                 .iter()
                 .enumerate()

@@ -1,17 +1,15 @@
 //! A plan in a terminal.
 
-mod page;
-mod style;
-
-pub use style::Style;
-
-use super::bar::{Part, apportion, on, parts};
+use super::bar::{MemoryUse, apportion, on, parts};
+use super::page::{Page, Span, painted, said};
 use super::palette::{ansi, ansi_part};
+use super::report::{PhaseReport, PlanReport, TierReport};
 use super::rows::{Row, rows};
-use super::text::{fit, plain, width};
-use super::words;
-use crate::{Bound, PhaseReport, Report, TierReport, WhatIf, format_size};
-use page::{Page, Span, painted, said};
+use super::what_if::WhatIf;
+use crate::views::human;
+use crate::views::style::Style;
+use crate::views::text::{fit, plain, width};
+use outsize::plan::{Bound, format_size};
 
 /// From here on a bar and its figures are in one line.
 const ONE_LINE: usize = 64;
@@ -19,7 +17,7 @@ const ONE_LINE: usize = 64;
 /// Rows of blocks that are shown at most.
 const MOST_ROWS: usize = 40;
 
-impl Report {
+impl PlanReport {
     /// The plan as text, for a terminal or a file: a bar for each device, the blocks with their places, how long things will take, and
     /// what another budget would change. Lines end in `\n`.
     pub fn text(&self, style: &Style) -> String {
@@ -39,7 +37,7 @@ impl Report {
 }
 
 impl Page {
-    fn model(&mut self, report: &Report) {
+    fn model(&mut self, report: &PlanReport) {
         let model = &report.model;
         let ellipsis = self.glyphs.ellipsis;
         let mut parts = vec![said(fit(
@@ -51,7 +49,7 @@ impl Page {
         parts.extend(
             model
                 .parameters
-                .map(|n| said(format!("{} parameters", words::parameters(n)))),
+                .map(|n| said(format!("{} parameters", human::parameters(n)))),
         );
         parts.push(said(
             match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
@@ -63,11 +61,11 @@ impl Page {
         let workload = &report.workload;
         let mut parts = vec![said(plain(&report.strategy))];
         if workload.batch != 1 {
-            parts.push(said(words::count(workload.batch, "text")));
+            parts.push(said(human::count(workload.batch, "text")));
         }
         parts.push(said(format!(
             "prompt {}",
-            words::count(workload.prompt, "token")
+            human::count(workload.prompt, "token")
         )));
         parts.push(said(format!("context {}", workload.position)));
         parts.extend(
@@ -79,7 +77,7 @@ impl Page {
         self.flow(0, parts);
     }
 
-    fn tier(&mut self, report: &Report, tier: &TierReport) {
+    fn tier(&mut self, report: &PlanReport, tier: &TierReport) {
         let held = &tier.held;
         let label = held.tier.to_string();
         let label_width = report
@@ -127,7 +125,7 @@ impl Page {
     }
 
     /// What is held on a device, as wide as it is large; blocks alternate where they can be told apart.
-    fn bar(&self, report: &Report, tier: &TierReport, cells: usize) -> Vec<Span> {
+    fn bar(&self, report: &PlanReport, tier: &TierReport, cells: usize) -> Vec<Span> {
         let held = parts(tier);
         let sizes: Vec<u64> = held.iter().map(|(_, bytes)| *bytes).collect();
         let mut spans = vec![said(self.glyphs.left)];
@@ -135,7 +133,7 @@ impl Page {
         for ((part, _), cells) in held.iter().zip(apportion(&sizes, cells)) {
             used += cells;
             let text = match part {
-                Part::Weights => self.weights(report, tier, cells),
+                MemoryUse::Weights => self.weights(report, tier, cells),
                 part => self.glyphs.of(*part).to_string().repeat(cells),
             };
             spans.push(painted(
@@ -148,7 +146,7 @@ impl Page {
         spans
     }
 
-    fn weights(&self, report: &Report, tier: &TierReport, cells: usize) -> String {
+    fn weights(&self, report: &PlanReport, tier: &TierReport, cells: usize) -> String {
         let [even, odd] = self.glyphs.weights;
         let blocks = on(tier.held.tier, &report.blocks);
         if blocks.len() * 2 > cells {
@@ -166,7 +164,7 @@ impl Page {
         }
     }
 
-    fn blocks(&mut self, report: &Report) {
+    fn blocks(&mut self, report: &PlanReport) {
         let rows = rows(&report.blocks);
         let shown = if rows.len() > MOST_ROWS {
             MOST_ROWS - 1
@@ -226,26 +224,26 @@ impl Page {
         self.flow(2, parts);
     }
 
-    fn prediction(&mut self, report: &Report) {
+    fn prediction(&mut self, report: &PlanReport) {
         let prediction = &report.prediction;
         let resident = report.resident_bytes();
         let mut parts = vec![said(format!(
             "{} that stay in memory",
             format_size(resident)
         ))];
-        let first = words::seconds(prediction.first_pass_seconds);
+        let first = human::seconds(prediction.first_pass_seconds);
         parts.push(said(format!("first token after {first}")));
         self.timed("load", prediction.load_seconds, parts);
         let phase = |phase: &PhaseReport, what: &str| {
             let mut parts = vec![said(format!(
                 "{} {what}",
-                words::rate(phase.tokens_per_second)
+                human::rate(phase.tokens_per_second)
             ))];
             parts.push(said(bounded(phase)));
             parts
         };
         let tokens = report.workload.prompt.saturating_mul(report.workload.batch);
-        let mut parts = vec![said(words::count(tokens, "token"))];
+        let mut parts = vec![said(human::count(tokens, "token"))];
         parts.extend(phase(&prediction.prefill, "tokens/s"));
         self.timed("prefill", prediction.prefill.time.seconds, parts);
         self.timed(
@@ -262,7 +260,7 @@ impl Page {
     }
 
     fn timed(&mut self, what: &str, seconds: f64, parts: Vec<Span>) {
-        let seconds = words::seconds(seconds);
+        let seconds = human::seconds(seconds);
         let line = format!("{what:<9} {seconds:>9}");
         if self.width >= ONE_LINE && !parts.is_empty() {
             let mut texts = parts.into_iter();
@@ -292,7 +290,7 @@ impl Page {
         );
     }
 
-    fn notes(&mut self, report: &Report) {
+    fn notes(&mut self, report: &PlanReport) {
         self.blank();
         self.prose("", &format!("Figures {}", figures(report)), 0);
         for note in &report.notes {
@@ -302,22 +300,22 @@ impl Page {
 }
 
 /// Whether a device has anything to show: what is not used and not bounded has not.
-pub(super) fn is_drawn(tier: &TierReport) -> bool {
+pub fn is_drawn(tier: &TierReport) -> bool {
     tier.held.budget.is_some() || tier.held.sum() > 0
 }
 
 /// Where the figures come from.
-pub(super) fn figures(report: &Report) -> &str {
+pub fn figures(report: &PlanReport) -> &str {
     let source = report.figures_source.as_str();
     source.strip_prefix("figures ").unwrap_or(source)
 }
 
 /// What limits a pass, in words.
-pub(super) fn bounded(phase: &PhaseReport) -> String {
+pub fn bounded(phase: &PhaseReport) -> String {
     let each = match phase.bound {
         Bound::Disk => phase.time.disk_bytes,
         Bound::Upload => phase.time.upload_bytes,
-        Bound::Memory | Bound::ActivationDtype => {
+        Bound::Memory | Bound::Compute => {
             return format!("{} is the limit", phase.bound.name());
         }
     };
@@ -325,11 +323,11 @@ pub(super) fn bounded(phase: &PhaseReport) -> String {
 }
 
 /// What another budget would change, in words.
-pub(super) fn outcome(what_if: &WhatIf, now: f64) -> String {
+pub fn outcome(what_if: &WhatIf, now: f64) -> String {
     match (what_if.decode_seconds, what_if.least, &what_if.reason) {
         (Some(seconds), ..) => {
-            let text = format!("{} per token", words::seconds(seconds));
-            match words::change(now, seconds) {
+            let text = format!("{} per token", human::seconds(seconds));
+            match human::change(now, seconds) {
                 Some(change) => format!("{text} ({change})"),
                 None => text,
             }

@@ -1,13 +1,13 @@
 //! Colours of devices and parts.
 
-use super::bar::Part;
-use crate::Tier;
+use super::bar::MemoryUse;
+use outsize::plan::Tier;
 
 /// A colour in a terminal, as the number in its escape sequence: of the sixteen that every theme has.
-pub(super) type Ansi = u8;
+pub type Ansi = u8;
 
 /// The colour of what is on a device.
-pub(super) fn ansi(tier: Tier) -> Ansi {
+pub fn ansi(tier: Tier) -> Ansi {
     match tier {
         Tier::Gpu(number) => [32, 92][number % 2],
         Tier::Cpu => 34,
@@ -16,18 +16,18 @@ pub(super) fn ansi(tier: Tier) -> Ansi {
 }
 
 /// The colour of a part that is not weights.
-pub(super) fn ansi_part(part: Part) -> Option<Ansi> {
+pub fn ansi_part(part: MemoryUse) -> Option<Ansi> {
     match part {
-        Part::Weights => None,
-        Part::Ring => Some(36),
-        Part::KvCache => Some(35),
-        Part::Activations | Part::Other => Some(37),
-        Part::Free => Some(90),
+        MemoryUse::Weights => None,
+        MemoryUse::Ring => Some(36),
+        MemoryUse::KvCache => Some(35),
+        MemoryUse::Activations | MemoryUse::Other => Some(37),
+        MemoryUse::Free => Some(90),
     }
 }
 
 /// The class of what is on a device in an SVG's style sheet: GPUs beyond the eighth begin anew.
-pub(super) fn class(tier: Tier) -> String {
+pub fn class(tier: Tier) -> String {
     match tier {
         Tier::Gpu(number) => format!("g{}", number % GPUS.len()),
         Tier::Cpu => "cpu".to_string(),
@@ -36,14 +36,14 @@ pub(super) fn class(tier: Tier) -> String {
 }
 
 /// The class of a part that is not weights.
-pub(super) fn part_class(part: Part) -> &'static str {
+pub fn part_class(part: MemoryUse) -> &'static str {
     match part {
-        Part::Weights => "weights",
-        Part::Ring => "ring",
-        Part::KvCache => "kv",
-        Part::Activations => "act",
-        Part::Other => "proc",
-        Part::Free => "free",
+        MemoryUse::Weights => "weights",
+        MemoryUse::Ring => "ring",
+        MemoryUse::KvCache => "kv",
+        MemoryUse::Activations => "act",
+        MemoryUse::Other => "proc",
+        MemoryUse::Free => "free",
     }
 }
 
@@ -53,7 +53,7 @@ const GPUS: [&str; 8] = [
 ];
 
 /// The style sheet: light, and dark where the reader prefers that.
-pub(super) fn style_sheet() -> String {
+pub fn style_sheet() -> String {
     let mut css = String::from(
         "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;\
          font-size:13px;fill:#1f2328}\

@@ -1,7 +1,28 @@
 //! What standard output is, and what may be written to it.
 
-use outsize::plan::Style;
 use std::io::IsTerminal;
+
+/// How a plan is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Columns that a line may have; at least 20 are used.
+    pub width: usize,
+    /// Whether escape sequences for colours are understood.
+    pub colour: bool,
+    /// Whether only ASCII is.
+    pub ascii: bool,
+}
+
+impl Default for Style {
+    /// For a file: 80 columns without colours.
+    fn default() -> Self {
+        Self {
+            width: 80,
+            colour: false,
+            ascii: false,
+        }
+    }
+}
 
 /// Columns of a line where nobody says.
 const WIDTH: usize = 80;

@@ -1,9 +1,12 @@
 //! Plans drawn for terminals and pages. The drawings in `drawings/` are made anew with `OUTSIZE_DRAW=1`; look at them then.
 
-use outsize_plan::{
-    BlockReport, Bound, Budget, HardwareProfile, Least, ModelReport, ModuleMap, PhaseReport,
-    PhaseTime, PredictionReport, REPORT_VERSION, Report, Style, Tier, TierReport, TierUse, WhatIf,
-    Workload,
+use super::report::{
+    BlockReport, ModelReport, PhaseReport, PlanReport, PredictionReport, REPORT_VERSION, TierReport,
+};
+use super::what_if::{Least, WhatIf};
+use crate::views::style::Style;
+use outsize::plan::{
+    Bound, Budget, HardwareProfile, ModuleMap, PhaseTime, Tier, TierUse, Workload,
 };
 use proptest::prelude::*;
 use std::path::Path;
@@ -57,16 +60,17 @@ fn phase(seconds: f64, tokens: f64, bound: Bound, disk_bytes: u64) -> PhaseRepor
             transfer_seconds: seconds,
             disk_bytes,
             upload_bytes: 0,
+            bound,
         },
         tokens_per_second: tokens / seconds,
         bound,
     }
 }
 
-fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> Report {
+fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> PlanReport {
     let mut budget = Budget::default();
     budget.set(Tier::Cpu, 750 * MB);
-    Report {
+    PlanReport {
         version: REPORT_VERSION,
         model: ModelReport {
             name: "meta-llama/Llama-2-13b-hf".to_string(),
@@ -84,7 +88,7 @@ fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> Report {
         prediction: PredictionReport {
             load_seconds: 12.34,
             first_pass_seconds: 13.5,
-            prefill: phase(2.31, 256.0, Bound::ActivationDtype, 3_000 * MB),
+            prefill: phase(2.31, 256.0, Bound::Compute, 3_000 * MB),
             decode: phase(0.414, 1.0, Bound::Disk, 830 * MB),
         },
         what_if: vec![
@@ -122,7 +126,7 @@ fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> Report {
 }
 
 /// Two GPUs, main memory with a part of some layers, and disk.
-fn gpus() -> Report {
+fn gpus() -> PlanReport {
     use Tier::{Cpu, Disk, Gpu};
     let mut blocks = vec![block("model.embed_tokens", &[(Gpu(0), 320 * MB)], Gpu(0))];
     for n in 0..40 {
@@ -157,7 +161,7 @@ fn gpus() -> Report {
 }
 
 /// Ten tiers, a hundred and twenty-eight blocks, and names that are hard to draw.
-fn hostile() -> Report {
+fn hostile() -> PlanReport {
     let mut tiers: Vec<_> = (0..8)
         .map(|n| {
             tier(
@@ -392,7 +396,7 @@ prop_compose! {
         note in any::<String>(),
         seconds in any::<f64>(),
         memory in any::<f64>(),
-    ) -> Report {
+    ) -> PlanReport {
         let tiers = tiers.into_iter().map(|(at, budget, held)| tier(at, budget, held)).collect();
         let mut report = report(tiers, Vec::new());
         report.blocks = blocks;

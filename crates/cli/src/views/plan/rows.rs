@@ -1,8 +1,9 @@
 //! The list of blocks, with like neighbours in one row.
 
-use super::text::plain;
-use super::words;
-use crate::{BlockReport, Tier};
+use super::report::BlockReport;
+use crate::views::human;
+use crate::views::text::plain;
+use outsize::plan::{Tier, list_index};
 use std::collections::BTreeMap;
 
 /// Rows that the numbered blocks of one list are shown in at most, before they become one.
@@ -10,7 +11,7 @@ const MOST_OF_A_LIST: usize = 12;
 
 /// Blocks next to one another that are in like places.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Row {
+pub struct Row {
     /// Their names: `model.layers.0-12`.
     pub name: String,
     /// Bytes of all.
@@ -31,7 +32,7 @@ struct Unit<'a> {
 }
 
 /// All blocks in the order of execution.
-pub(super) fn rows(blocks: &[BlockReport]) -> Vec<Row> {
+pub fn rows(blocks: &[BlockReport]) -> Vec<Row> {
     let units = units(blocks);
     let mut rows = Vec::new();
     for list in units.chunk_by(|a, b| a.follows(b)) {
@@ -52,7 +53,7 @@ pub(super) fn rows(blocks: &[BlockReport]) -> Vec<Row> {
 fn units(blocks: &[BlockReport]) -> Vec<Unit<'_>> {
     let mut units: Vec<Unit<'_>> = Vec::new();
     for block in blocks {
-        let numbered = numbered(&block.name);
+        let numbered = list_index(&block.name);
         let row = Row::of(block);
         match units.last_mut() {
             Some(last) if numbered.is_some() && last.numbered == numbered => {
@@ -222,26 +223,10 @@ fn percents(shares: &BTreeMap<Tier, u64>) -> BTreeMap<Tier, (u32, u32)> {
     shares
         .iter()
         .filter_map(|(tier, bytes)| {
-            let percent = words::percent(u128::from(*bytes), total)?;
+            let percent = human::percent(u128::from(*bytes), total)?;
             (percent > 0).then_some((*tier, (percent, percent)))
         })
         .collect()
-}
-
-/// The path before the first number in a path, and the number: `model.layers` and 3 of
-/// `model.layers.3.mlp`.
-pub(crate) fn numbered(name: &str) -> Option<(&str, u64)> {
-    let mut start = 0;
-    for part in name.split('.') {
-        if start > 0
-            && part.bytes().all(|byte| byte.is_ascii_digit())
-            && let Ok(number) = part.parse()
-        {
-            return Some((&name[..start - 1], number));
-        }
-        start += part.len() + 1;
-    }
-    None
 }
 
 #[cfg(test)]
@@ -342,11 +327,5 @@ mod tests {
             shown(&blocks),
             ["e.0-1 → cpu", "d.0-1 → cpu", "d.3 → cpu", "d.1 → cpu"]
         );
-        assert_eq!(
-            numbered("a.18446744073709551616.2"),
-            Some(("a.18446744073709551616", 2))
-        );
-        assert_eq!(numbered("0.a"), None);
-        assert_eq!(numbered("a.+1"), None);
     }
 }

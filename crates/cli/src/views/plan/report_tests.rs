@@ -1,8 +1,10 @@
 //! What is said of a plan, and that docs/planning.md describes all of it.
 
-use outsize_plan::{
-    Access, Block, Bound, Budget, DeviceMap, Error, Gpu, HardwareProfile, Least, MemoryOverhead,
-    ModelReport, Options, Planned, Report, Tensor, Tier, Tree, infer,
+use super::report::{ModelReport, PlanReport, Planned};
+use super::what_if::Least;
+use outsize::plan::{
+    Access, Block, Bound, Budget, DeviceMap, Error, Gpu, HardwareProfile, MemoryOverhead, Options,
+    Tensor, Tier, Tree, infer,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -73,7 +75,7 @@ fn options() -> Options {
     }
 }
 
-fn report(budget: &str) -> Result<(DeviceMap, Report), Error> {
+fn report(budget: &str) -> Result<(DeviceMap, PlanReport), Error> {
     let (tree, options) = (tree(), options());
     let budget = Budget::parse(budget)?;
     let map = infer(&tree, &budget, &options)?;
@@ -90,7 +92,7 @@ fn report(budget: &str) -> Result<(DeviceMap, Report), Error> {
         figures_source: "defaults".to_string(),
         notes: Vec::new(),
     };
-    let report = Report::new(planned, |budget| infer(&tree, budget, &options));
+    let report = PlanReport::new(planned, |budget| infer(&tree, budget, &options));
     Ok((map, report))
 }
 
@@ -164,8 +166,8 @@ fn the_map_has_other_names_too() {
     let modules = &report.device_map;
     for tensor in tree().blocks.iter().flat_map(|block| &block.tensors) {
         let place = match map.residency(&tensor.name).unwrap() {
-            outsize_plan::Residency::Resident(tier) => tier,
-            outsize_plan::Residency::Streamed => Tier::Disk,
+            outsize::plan::Residency::Resident(tier) => tier,
+            outsize::plan::Residency::Streamed => Tier::Disk,
         };
         assert_eq!(modules.get(&tensor.name), Some(place), "{}", tensor.name);
     }
@@ -179,7 +181,7 @@ fn what_limits_a_pass_is_named() {
     assert_eq!(streamed.prediction.decode.bound, Bound::Disk);
     let (_, resident) = report("cpu=1GB").unwrap();
     assert_eq!(resident.prediction.decode.bound, Bound::Memory);
-    assert_eq!(resident.prediction.prefill.bound, Bound::ActivationDtype);
+    assert_eq!(resident.prediction.prefill.bound, Bound::Compute);
     let seconds = resident.prediction.decode.time.seconds;
     assert!((resident.prediction.decode.tokens_per_second * seconds - 1.0).abs() < 1e-9);
 }
@@ -221,7 +223,7 @@ fn fields(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 
 #[test]
 fn every_field_is_documented_and_every_documented_field_is_there() {
-    let text = include_str!("../../../docs/planning.md");
+    let text = include_str!("../../../../../docs/planning.md");
     let (_, section) = text
         .split_once("\n## The JSON\n")
         .expect("a section on the JSON");

@@ -1,8 +1,9 @@
 //! Lines of text that stay within their page.
 
-use super::style::{ASCII, Glyphs, Style, UNICODE};
-use crate::drawing::palette::Ansi;
-use crate::drawing::text::{fit, head, plain, width};
+use super::glyphs::{ASCII, Glyphs, UNICODE};
+use super::palette::Ansi;
+use crate::views::style::Style;
+use crate::views::text::{fit, head, plain, width};
 use std::fmt::Write;
 
 /// No narrower than this is anything drawn, in columns.
@@ -12,26 +13,26 @@ const LEAST_WIDTH: usize = 20;
 const MOST_WIDTH: usize = 120;
 
 /// A text with an optional colour.
-pub(super) struct Span {
+pub struct Span {
     pub text: String,
     pub colour: Option<Ansi>,
 }
 
-pub(super) fn said(text: impl Into<String>) -> Span {
+pub fn said(text: impl Into<String>) -> Span {
     Span {
         text: text.into(),
         colour: None,
     }
 }
 
-pub(super) fn painted(text: impl Into<String>, colour: Ansi) -> Span {
+pub fn painted(text: impl Into<String>, colour: Ansi) -> Span {
     Span {
         text: text.into(),
         colour: Some(colour),
     }
 }
 
-pub(super) struct Page {
+pub struct Page {
     pub glyphs: &'static Glyphs,
     colour: bool,
     ascii: bool,

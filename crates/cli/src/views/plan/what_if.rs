@@ -1,6 +1,6 @@
 //! What another budget would change.
 
-use crate::{Budget, Error, Prediction, Tier};
+use outsize::plan::{Budget, Error, Prediction, Tier};
 use serde::Serialize;
 
 /// The plan with another budget.
@@ -34,7 +34,7 @@ pub struct Least {
 }
 
 impl WhatIf {
-    pub(super) fn new(memory: f64, budget: Budget, outcome: Result<Prediction, Error>) -> Self {
+    pub fn new(memory: f64, budget: Budget, outcome: Result<Prediction, Error>) -> Self {
         let mut what_if = Self {
             memory,
             budget,

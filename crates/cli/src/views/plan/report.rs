@@ -1,20 +1,14 @@
 //! Everything that is to be said of a plan.
 
-mod bound;
-mod what_if;
-
-use self::bound::bound;
-use crate::modules::ModuleMap;
-use crate::{
-    Budget, DeviceMap, Error, HardwareProfile, Options, PhaseTime, Residency, Tier, TierUse, Tree,
-    Workload, predict,
+use super::what_if::WhatIf;
+use outsize::plan::{
+    Bound, Budget, DeviceMap, Dtype, Error, HardwareProfile, ModuleMap, Options, PhaseTime,
+    Residency, Tier, TierUse, Tree, Workload, predict,
 };
-pub use bound::Bound;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-pub use what_if::{Least, WhatIf};
 
-/// The version of what [`Report`] is written as. It changes when a field is taken away or means something else, not when one is
+/// The version of what [`PlanReport`] is written as. It changes when a field is taken away or means something else, not when one is
 /// added.
 pub const REPORT_VERSION: u32 = 1;
 
@@ -23,7 +17,7 @@ const OTHER_MEMORY: [f64; 2] = [1.25, 0.75];
 
 /// Everything that is to be said of a plan: what `outsize plan --json` writes, and what is drawn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct PlanReport {
     /// [`REPORT_VERSION`].
     pub version: u32,
     /// What is placed.
@@ -135,7 +129,7 @@ pub struct PhaseReport {
     pub bound: Bound,
 }
 
-/// What a [`Report`] is made of.
+/// What a [`PlanReport`] is made of.
 #[derive(Debug, Clone)]
 pub struct Planned<'a> {
     /// What was placed.
@@ -156,7 +150,7 @@ pub struct Planned<'a> {
     pub notes: Vec<String>,
 }
 
-impl Report {
+impl PlanReport {
     /// Collects what there is to say; `replan` makes the same plan with another budget, to see what that would change.
     pub fn new(
         planned: Planned<'_>,
@@ -199,7 +193,7 @@ impl Report {
         let phase = |time: PhaseTime, tokens: u64| PhaseReport {
             time,
             tokens_per_second: finite(workload.batch.saturating_mul(tokens) as f64 / time.seconds),
-            bound: bound(tree, &blocks, options, &time, tokens),
+            bound: time.bound,
         };
         let what_if = OTHER_MEMORY
             .into_iter()
@@ -238,9 +232,9 @@ impl Report {
     }
 }
 
-impl Report {
+impl PlanReport {
     /// Bytes of the weights that stay in memory.
-    pub(crate) fn resident_bytes(&self) -> u64 {
+    pub fn resident_bytes(&self) -> u64 {
         let stay = self.blocks.iter().flat_map(|block| &block.shares);
         stay.filter(|(tier, _)| **tier != Tier::Disk)
             .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
@@ -248,7 +242,7 @@ impl Report {
 }
 
 /// `DeviceMap` by modules, with other names of its tensors.
-pub(crate) fn device_map(tree: &Tree, map: &DeviceMap, aliases: &[(String, String)]) -> ModuleMap {
+pub fn device_map(tree: &Tree, map: &DeviceMap, aliases: &[(String, String)]) -> ModuleMap {
     let own = tree
         .tensors()
         .map(|tensor| (tensor.name.as_str(), tier(map, &tensor.name)));
@@ -330,7 +324,7 @@ fn values(shape: &[u64]) -> Option<u64> {
 
 /// The type that most bytes are stored in.
 fn stored_dtype(tree: &Tree) -> Option<String> {
-    let mut bytes: BTreeMap<crate::Dtype, u64> = BTreeMap::new();
+    let mut bytes: BTreeMap<Dtype, u64> = BTreeMap::new();
     for tensor in tree.tensors() {
         let sum = bytes.entry(tensor.dtype).or_default();
         *sum = sum.saturating_add(tensor.stored_bytes);

@@ -1,7 +1,7 @@
 //! Figures in words.
 
 /// Seconds for a person, to two digits or so: `41 ms`, `0.41 s`, `3 min 20 s`.
-pub(super) fn seconds(seconds: f64) -> String {
+pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "no end".to_string();
     }
@@ -22,7 +22,7 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 /// How many of something come in a second: `2.4`, `0.013`, `1300`.
-pub(super) fn rate(per_second: f64) -> String {
+pub fn rate(per_second: f64) -> String {
     match per_second {
         r if !r.is_finite() => "?".to_string(),
         r if r < 0.0095 => format!("{r:.1e}"),
@@ -34,7 +34,7 @@ pub(super) fn rate(per_second: f64) -> String {
 }
 
 /// A count with its thing: `1 token`, `3 tokens`.
-pub(super) fn count(number: u64, thing: &str) -> String {
+pub fn count(number: u64, thing: &str) -> String {
     match number {
         1 => format!("1 {thing}"),
         _ => format!("{number} {thing}s"),
@@ -42,7 +42,7 @@ pub(super) fn count(number: u64, thing: &str) -> String {
 }
 
 /// A number of parameters: `1.1 billion`.
-pub(super) fn parameters(number: u64) -> String {
+pub fn parameters(number: u64) -> String {
     let number = number as f64;
     match number {
         n if n >= 999.5e9 => format!("{} trillion", rate(n / 1e12)),
@@ -53,7 +53,7 @@ pub(super) fn parameters(number: u64) -> String {
 }
 
 /// `part` of `whole` in percent, rounded; nothing if there is no whole.
-pub(super) fn percent(part: u128, whole: u128) -> Option<u32> {
+pub fn percent(part: u128, whole: u128) -> Option<u32> {
     let percent = part
         .checked_mul(200)?
         .checked_add(whole)?
@@ -62,7 +62,7 @@ pub(super) fn percent(part: u128, whole: u128) -> Option<u32> {
 }
 
 /// How much longer or shorter something takes: `+27 %`.
-pub(super) fn change(from: f64, to: f64) -> Option<String> {
+pub fn change(from: f64, to: f64) -> Option<String> {
     let percent = ((to / from - 1.0) * 100.0).round();
     if !percent.is_finite() {
         return None;

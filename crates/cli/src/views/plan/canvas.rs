@@ -1,19 +1,19 @@
 //! Shapes and texts of an SVG.
 
-use crate::drawing::text::{plain, width};
+use crate::views::text::{plain, width};
 use std::fmt::Write;
 
 /// Pixels that a column of text takes in the body's size, and in the smaller one: as a wide font has it.
-pub(super) const COLUMN: f64 = 7.3;
-pub(super) const SMALL_COLUMN: f64 = 6.8;
+pub const COLUMN: f64 = 7.3;
+pub const SMALL_COLUMN: f64 = 6.8;
 
 /// SVG that is being written. Sizes are in pixels.
-pub(super) struct Canvas {
+pub struct Canvas {
     body: String,
 }
 
 /// `text` for a place between tags or in an attribute, without anything that XML forbids.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in plain(text).chars() {
         match c {
@@ -29,7 +29,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// The width that a small text takes at most, in pixels.
-pub(super) fn small_width(text: &str) -> f64 {
+pub fn small_width(text: &str) -> f64 {
     width(text) as f64 * SMALL_COLUMN
 }
 

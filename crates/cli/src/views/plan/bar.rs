@@ -1,10 +1,11 @@
 //! What is held on a device, in proportion.
 
-use crate::{BlockReport, Tier, TierReport};
+use super::report::{BlockReport, TierReport};
+use outsize::plan::Tier;
 
 /// What a part of a device is held for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub enum MemoryUse {
     Weights,
     Ring,
     KvCache,
@@ -13,7 +14,7 @@ pub(super) enum Part {
     Free,
 }
 
-impl Part {
+impl MemoryUse {
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
@@ -28,15 +29,15 @@ impl Part {
 }
 
 /// What a device is held for, in bytes; only what there is.
-pub(super) fn parts(tier: &TierReport) -> Vec<(Part, u64)> {
+pub fn parts(tier: &TierReport) -> Vec<(MemoryUse, u64)> {
     let held = &tier.held;
     [
-        (Part::Weights, held.weights),
-        (Part::Ring, held.ring),
-        (Part::KvCache, held.kv_cache),
-        (Part::Activations, held.activations),
-        (Part::Other, held.other),
-        (Part::Free, tier.free.unwrap_or(0)),
+        (MemoryUse::Weights, held.weights),
+        (MemoryUse::Ring, held.ring),
+        (MemoryUse::KvCache, held.kv_cache),
+        (MemoryUse::Activations, held.activations),
+        (MemoryUse::Other, held.other),
+        (MemoryUse::Free, tier.free.unwrap_or(0)),
     ]
     .into_iter()
     .filter(|(_, bytes)| *bytes > 0)
@@ -44,7 +45,7 @@ pub(super) fn parts(tier: &TierReport) -> Vec<(Part, u64)> {
 }
 
 /// The bytes of each block that are on a device, in the order of execution; only those that have any there.
-pub(super) fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)> {
+pub fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)> {
     blocks
         .iter()
         .filter_map(|block| {
@@ -55,7 +56,7 @@ pub(super) fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)>
 }
 
 /// Shares `room` out in proportion to `weights`. Whatever is not nothing gets one at least while there is room, the largest first.
-pub(super) fn apportion(weights: &[u64], room: usize) -> Vec<usize> {
+pub fn apportion(weights: &[u64], room: usize) -> Vec<usize> {
     let mut sorted: Vec<usize> = (0..weights.len()).filter(|at| weights[*at] > 0).collect();
     sorted.sort_by_key(|at| std::cmp::Reverse(weights[*at]));
     sorted.truncate(room);

@@ -4,7 +4,7 @@ use unicode_width::UnicodeWidthStr;
 
 /// `name` without anything that a terminal or a page would obey: control characters, marks that turn the
 /// direction of text, and what is not printable are escaped.
-pub(crate) fn plain(name: &str) -> String {
+pub fn plain(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut buffer = String::new();
     for c in name.chars() {
@@ -22,12 +22,12 @@ pub(crate) fn plain(name: &str) -> String {
 }
 
 /// Columns that `text` takes in a terminal.
-pub(super) fn width(text: &str) -> usize {
+pub fn width(text: &str) -> usize {
     text.width()
 }
 
 /// `text` in at most `columns`: of what is too long the middle is left out, since names differ at their end.
-pub(super) fn fit(text: &str, columns: usize, ellipsis: &str) -> String {
+pub fn fit(text: &str, columns: usize, ellipsis: &str) -> String {
     if width(text) <= columns {
         return text.to_string();
     }
@@ -41,7 +41,7 @@ pub(super) fn fit(text: &str, columns: usize, ellipsis: &str) -> String {
 }
 
 /// The longest beginning of at most `columns`.
-pub(super) fn head(text: &str, columns: usize) -> &str {
+pub fn head(text: &str, columns: usize) -> &str {
     let mut end = 0;
     for (at, c) in text.char_indices() {
         let next = at + c.len_utf8();

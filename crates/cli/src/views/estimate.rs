@@ -1,6 +1,6 @@
 //! The table of `outsize estimate`.
 
-use super::EstimateOutput;
+use crate::estimate::EstimateOutput;
 use outsize::plan::{Estimate, format_size};
 
 /// What is shown where nothing is known.
