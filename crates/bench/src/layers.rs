@@ -5,10 +5,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_machine::Region;
-use outsize_models::{CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
+use outsize_models::{CacheOptions, FilledDecoder, Init, KvCache, Logits, ModelConfig};
 
 use crate::Error;
 use crate::samples::seconds;
@@ -17,7 +16,7 @@ use crate::samples::seconds;
 pub(crate) struct Layers {
     pub shape: Shape,
     config: ModelConfig,
-    model: LlamaForCausalLm,
+    model: FilledDecoder,
     /// The matrices `[out, in]` of the layers, in order of use.
     pub matrices: Vec<Tensor<2>>,
     /// Bytes of these.
@@ -78,24 +77,22 @@ impl Shape {
             .to_string(),
         )?;
         let device = Device::flex();
-        let mut fill = Fill {
-            device: device.clone(),
-            random: Random::new(1),
-            path: Vec::new(),
-            matrices: Vec::new(),
-            bytes: 0,
-            error: None,
-        };
-        let model = config.init(&device).map(&mut fill);
-        if let Some(error) = fill.error {
-            return Err(error);
-        }
+        let mut random = Random::new(1);
+        let (mut matrices, mut bytes) = (Vec::new(), 0);
+        let model = config.fill(&Init::new(&device), |weight| {
+            let value = random.tensor(&weight.shape)?;
+            if let ([out, width], true) = (&weight.shape[..], weight.name.contains("layers")) {
+                bytes += 2 * (out * width) as u64;
+                matrices.push(Tensor::from_data(value.clone(), (&device, DType::BF16)));
+            }
+            Ok::<_, Error>(value)
+        })?;
         Ok(Layers {
             shape: *self,
             config,
             model,
-            matrices: fill.matrices,
-            bytes: fill.bytes,
+            matrices,
+            bytes,
         })
     }
 }
@@ -111,7 +108,7 @@ impl<'a> Sequence<'a> {
     /// Prefills `tokens` tokens.
     pub fn new(layers: &'a Layers, tokens: usize) -> Result<Self, Error> {
         let options = CacheOptions::new(tokens + 1);
-        let mut cache = KvCache::new(&layers.config, &options, &Device::flex())?;
+        let mut cache = KvCache::new(layers.config.cache(), &options, &Device::flex())?;
         let ids: Vec<u32> = (0..tokens).map(|at| (at % VOCABULARY) as u32).collect();
         for chunk in ids.chunks(256) {
             layers.model.forward(chunk, &mut cache, Logits::Last)?;
@@ -137,70 +134,26 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// Initialises the parameters of an empty model with random values.
-struct Fill {
-    device: Device,
-    random: Random,
-    path: Vec<String>,
-    matrices: Vec<Tensor<2>>,
-    bytes: u64,
-    error: Option<Error>,
-}
+/// Random weights in bf16, fast: of either sign, from 1/128 to 1/32.
+pub(super) struct Random(u64);
 
-impl Fill {
-    fn tensor<const D: usize>(&mut self, dims: [usize; D]) -> Result<Tensor<D>, Error> {
-        let bytes = 2 * dims.iter().product::<usize>();
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A weight of this shape, in memory as resident weights are.
+    fn tensor(&mut self, shape: &[usize]) -> Result<TensorData, Error> {
+        let bytes = 2 * shape.iter().product::<usize>();
         let no_memory = |source| outsize_machine::Error::NoMemory {
             bytes: bytes as u64,
             source,
         };
         let mut region = Region::new(bytes).map_err(no_memory)?;
-        self.random.fill(region.as_mut());
+        self.fill(region.as_mut());
         let bytes = Bytes::from_shared(bytes::Bytes::from_owner(region), AllocationProperty::Other);
-        let data = TensorData::try_from_bytes(bytes, dims.to_vec(), DType::BF16)
-            .map_err(|_| Error::Nothing { what: "a weight" })?;
-        Ok(Tensor::from_data(data, (&self.device, DType::BF16)))
-    }
-}
-
-impl ModuleMapper for Fill {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let shape = param.lazy_shape();
-        let Ok(dims) = <[usize; D]>::try_from(shape.to_vec()) else {
-            return param;
-        };
-        match self.tensor(dims) {
-            Ok(tensor) => {
-                if let ([out, width], true) =
-                    (&dims[..], self.path.iter().any(|part| part == "layers"))
-                {
-                    self.matrices.push(tensor.clone().reshape([*out, *width]));
-                    self.bytes += 2 * (out * width) as u64;
-                }
-                Param::initialized(ParamId::new(), tensor)
-            }
-            Err(error) => {
-                self.error = Some(error);
-                param
-            }
-        }
-    }
-}
-
-/// Random weights in bf16, made fast: of either sign, from 1/128 to 1/32.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
+        TensorData::try_from_bytes(bytes, shape.to_vec(), DType::BF16)
+            .map_err(|_| Error::Nothing { what: "a weight" })
     }
 
     /// Fills bytes with weights, little endian.

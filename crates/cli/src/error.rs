@@ -44,6 +44,7 @@ macro_rules! failed {
 failed!(
     crate::hub::HubError,
     outsize::checkpoint::Error,
+    outsize::core::Error,
     outsize::generate::DescribeError,
     outsize::generate::Error,
     outsize::generate::GenerateError<outsize::generate::PipelineError>,

@@ -8,7 +8,7 @@ use crate::interrupt;
 use crate::map_file;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
+    ConfigText, Described, Pipeline, PipelineSettings, Step, Tokenizer, describe, read_config,
 };
 use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
@@ -76,6 +76,14 @@ pub fn described(model: &str) -> Result<Described, Failure> {
     )?)
 }
 
+/// The checkpoint's tokenizer, and by how much it made the process grow, in bytes.
+pub fn tokenizer(folder: &Path) -> (Result<Tokenizer, outsize::generate::Error>, u64) {
+    let resident = || outsize::machine::current_rss().unwrap_or(0);
+    let before = resident();
+    let tokenizer = Tokenizer::open(folder);
+    (tokenizer, resident().saturating_sub(before))
+}
+
 /// The budget of main memory if none is given: most of what is free, and the `held` bytes that this
 /// process has already.
 pub fn default_budget(machine: &Machine, held: u64) -> Budget {
@@ -127,6 +135,8 @@ pub struct DispatchRequest {
     pub logits: Logits,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
+    /// What the tokenizer takes, in bytes.
+    pub tokenizer: u64,
 }
 
 /// Opens the model.
@@ -150,6 +160,7 @@ pub fn open(
         kv_dtype: args.kv_dtype.into(),
         compute: args.compute.into(),
         when_full: purpose.when_full,
+        tokenizer: purpose.tokenizer,
         stop: Some(interrupt::flag()),
     };
     Ok(Pipeline::open(&args.model, config, &settings, observe)?)
@@ -170,10 +181,10 @@ pub fn ids(flag: &str, text: &str, config: &ModelConfig) -> Result<Vec<u32>, Fai
 
 /// The same id, if the model has it.
 pub fn id(flag: &str, id: u32, config: &ModelConfig) -> Result<u32, Failure> {
-    if id as usize >= config.vocab_size {
+    if id as usize >= config.vocab_size() {
         return Err(Failure::usage(format!(
             "{flag}: {id} is no token of this model, which has {}",
-            config.vocab_size
+            config.vocab_size()
         )));
     }
     Ok(id)

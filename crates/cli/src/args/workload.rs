@@ -10,16 +10,6 @@ use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier};
 const CONTEXT: usize = 512;
 const PROMPT: usize = 256;
 
-/// The resident set of `outsize run` when it has opened a model and not yet placed it, in bytes: 19.3 MB were seen on Linux. A
-/// constant, so that a plan is the same from one time to the next and on any machine.
-const OPENED: u64 = 20 << 20;
-
-/// What the model is to be used for.
-pub struct PlanRequest {
-    cache: CacheOptions,
-    prompt: usize,
-}
-
 /// How places are chosen.
 pub fn options(args: &PlanArgs) -> Result<Options, Failure> {
     Ok(Options {
@@ -33,9 +23,9 @@ pub fn options(args: &PlanArgs) -> Result<Options, Failure> {
 }
 
 /// The workload that the arguments describe, checked against the model.
-pub fn request(args: &WorkloadArgs, described: &Described) -> Result<PlanRequest, Failure> {
+pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationWorkload, Failure> {
     let most = described.config.as_ref().map_or(MAX_CONTEXT, |config| {
-        config.longest_context().min(MAX_CONTEXT)
+        config.cache().longest_context.min(MAX_CONTEXT)
     });
     let within = |flag: &str, value: usize, most: usize, of: &str| match value {
         0 => Err(Failure::usage(format!("{flag} must be 1 at least"))),
@@ -56,27 +46,12 @@ pub fn request(args: &WorkloadArgs, described: &Described) -> Result<PlanRequest
         Some(tokens) => within("--prompt-tokens", tokens, context, "the context's")?,
         None => PROMPT.min(context.div_ceil(2)),
     };
-    Ok(PlanRequest {
-        cache: CacheOptions {
-            context,
-            batch: within("--batch", args.batch, MAX_BATCH, "the possible")?,
-            dtype: args.kv_dtype.into(),
-            ..CacheOptions::new(context)
-        },
-        prompt,
-    })
-}
-
-impl PlanRequest {
-    /// The workload, planned with these options.
-    pub fn workload(self, options: Options) -> GenerationWorkload {
-        GenerationWorkload {
-            cache: self.cache,
-            prompt: self.prompt,
-            process: OPENED,
-            options,
-        }
-    }
+    let cache = CacheOptions {
+        batch: within("--batch", args.batch, MAX_BATCH, "the possible")?,
+        dtype: args.kv_dtype.into(),
+        ..CacheOptions::new(context)
+    };
+    Ok(GenerationWorkload::new(cache, prompt))
 }
 
 /// The dtypes that weights are held in.

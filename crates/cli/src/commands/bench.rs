@@ -11,9 +11,8 @@ use outsize::bench::{
     LEAST_CALIBRATION_BYTES, ModelBench, ModelCost, default_budgets,
 };
 use outsize::checkpoint::Checkpoint;
-use outsize::generate::{describe, read_config};
+use outsize::generate::read_config;
 use outsize::machine::Machine;
-use outsize::models::CacheOptions;
 use outsize::plan::{Tier, format_size, parse_size};
 use std::path::Path;
 
@@ -104,7 +103,7 @@ fn model_bench(
     machine: &Machine,
 ) -> Result<(ModelBench, ChildTask), Failure> {
     let config = read_config(checkpoint.folder())?;
-    let ids = ChildTask::prompt(args.prompt_tokens, config.vocab_size);
+    let ids = ChildTask::prompt(args.prompt_tokens, config.vocab_size());
     if ids.len() > LONGEST {
         return Err(Failure::usage(format!(
             "--prompt-tokens: {} are too many to hand over to another process; take at most {}",
@@ -112,9 +111,7 @@ fn model_bench(
             LONGEST / 6
         )));
     }
-    let mut described = describe(checkpoint.folder())?;
-    described.set_cache(&CacheOptions::new(1));
-    let cost = ModelCost::new(checkpoint, &described.tree);
+    let cost = ModelCost::new(checkpoint, &config)?;
     let bench = ModelBench {
         checkpoint: checkpoint.clone(),
         budgets: budgets(&args.max_memory, cost.weight_bytes, machine)?,

@@ -6,9 +6,9 @@ use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::request::GenerateRequest;
 use crate::views::output;
-use crate::{cache, interrupt};
+use crate::{cache, interrupt, model};
 use outsize::generate::{
-    Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, Tokenizer, read_config,
+    Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, read_config,
 };
 use outsize::models::{ActivationDtype, KvDtype, Logits, WhenFull, presets};
 use outsize::plan::{Budget, Tier, format_size};
@@ -43,9 +43,10 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         )?;
     }
     let config = read_config(&folder)?;
-    let tokenizer = Tokenizer::open(&folder)?;
+    let (tokenizer, tokenizer_bytes) = model::tokenizer(&folder);
+    let tokenizer = tokenizer?;
     let ids = tokenizer.encode(PROMPT, true)?;
-    let weights = config.parameters() * 2;
+    let weights = config.parameter_count() * 2;
     let budget = weights / 4;
     say(&format!(
         "The model has {} of weights. This process may take {} in all.\n",
@@ -63,6 +64,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         kv_dtype: KvDtype::F32,
         compute: ActivationDtype::F32,
         when_full: WhenFull::Refuse,
+        tokenizer: tokenizer_bytes,
         stop: Some(interrupt::flag()),
     };
     let loading = Instant::now();
@@ -81,6 +83,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         },
         text: TextOptions::default(),
         tokenizer: Some(tokenizer),
+        tokenizer_bytes,
         prompt_again: None,
     };
     let show = |part: &str| match args.json {

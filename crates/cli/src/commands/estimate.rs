@@ -5,9 +5,9 @@ use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
-use outsize::generate::{Described, Source};
+use outsize::generate::{Described, GenerationWorkload, Source};
 use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
-use outsize::plan::{Dtype, Estimate, Passes, TensorKind, Tree, estimate as estimate_tree};
+use outsize::plan::{Dtype, Estimate, TensorKind, Tree, estimate as estimate_tree};
 use std::collections::BTreeMap;
 
 /// The context if none is asked for, in tokens, unless the model was made for less.
@@ -42,7 +42,7 @@ fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
 
 /// The context asked for, if the model can have it.
 fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> {
-    let most = config.longest_context().min(MAX_CONTEXT);
+    let most = config.cache().longest_context.min(MAX_CONTEXT);
     match args.context {
         None => Ok(CONTEXT.min(most)),
         Some(0) => Err(Failure::usage(
@@ -65,19 +65,17 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
             dtype: args.kv_dtype.into(),
             ..CacheOptions::new(context(args, config)?)
         };
-        if KvCache::bytes(config, &cache) > MOST_OF_CACHE {
+        if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
             return Err(Failure::usage(format!(
                 "the KV cache of {} texts of {} tokens is more than any machine has: lower --batch or --context",
                 cache.batch, cache.context
             )));
         }
-        let pass = Described::LONGEST_PASS.min(cache.context);
-        running = Some((cache.context, pass));
+        // A prompt of the whole context.
+        let of_both = GenerationWorkload::new(cache, cache.context).passes(config);
+        running = Some((cache.context, of_both.longest.workload.chunk as usize));
+        passes = Some(of_both);
         described.set_cache(&cache);
-        passes = described
-            .options(&cache, pass)
-            .zip(described.options(&cache, 1))
-            .map(|(longest, shortest)| Passes { longest, shortest });
     }
     let tree = &described.tree;
     let estimates: Vec<Estimate> = args

@@ -14,7 +14,7 @@ use outsize::models::{Logits, WhenFull};
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
     let ids = model::ids("--ids", &args.ids, &config)?;
-    let vocabulary = config.vocab_size;
+    let vocabulary = config.vocab_size();
     output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
@@ -23,6 +23,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
         context: ids.len(),
         logits: Logits::All,
         when_full: WhenFull::Refuse,
+        tokenizer: 0,
     };
     let machine = Machine::detect();
     let (planning, _) = model::planning(&args.model, ids.len(), &machine)?;

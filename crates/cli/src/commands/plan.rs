@@ -34,7 +34,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let mut notes = described.notes.clone();
     notes.extend(workload::notes(&described, &full, &figures));
     let model = summary(&described, args);
-    let mut planner = Planner::new(described, request.workload(Options { figures, ..options }));
+    let mut planner = Planner::new(described, request, Options { figures, ..options });
     planner.cast(&casts)?;
     if let Some(path) = &args.places.device_map {
         planner.place_by(map_file::read(path)?);

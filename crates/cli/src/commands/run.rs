@@ -27,12 +27,13 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         prompt,
         context: prompt
             .saturating_add(asked.request.max_new_tokens)
-            .min(config.max_position_embeddings),
+            .min(config.cache().trained_context),
         logits: Logits::Last,
         when_full: match args.end.when_full {
             WhenFullArg::Refuse => WhenFull::Refuse,
             WhenFullArg::Slide => WhenFull::Slide,
         },
+        tokenizer: asked.tokenizer_bytes,
     };
     let middle = prompt.saturating_add(asked.request.max_new_tokens / 2);
     let machine = machine

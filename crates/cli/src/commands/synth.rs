@@ -7,7 +7,7 @@ use crate::views::progress;
 use outsize::checkpoint::{Dtype, ShardWriter, TensorSpec};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
 use outsize::kernels::cast;
-use outsize::models::{self, ModelConfig, RandomWeights, presets};
+use outsize::models::{ModelConfig, RandomWeights, presets};
 use outsize::plan::{format_size, parse_size};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -73,25 +73,21 @@ pub fn make(
         SynthDtype::F16 => Dtype::F16,
         SynthDtype::Bf16 => Dtype::BF16,
     };
-    let tensors: Vec<models::TensorSpec> = config
-        .blocks()
-        .into_iter()
-        .flat_map(|block| block.tensors)
-        .collect();
+    let tensors = config.weights();
     let specs = tensors
         .iter()
         .map(|tensor| TensorSpec::new(&tensor.name, stored, tensor.shape.clone()))
         .collect();
     let mut writer = ShardWriter::create(out, specs, limit)?;
-    writer.set_total_parameters(config.parameters());
+    writer.set_total_parameters(config.parameter_count());
     writer.add_file("config.json", with_dtype(config_text, dtype)?.as_bytes())?;
     writer.add_file(
         "tokenizer.json",
-        byte_level_tokenizer(config.vocab_size)?.as_bytes(),
+        byte_level_tokenizer(config.vocab_size())?.as_bytes(),
     )?;
     writer.add_file(
         "tokenizer_config.json",
-        byte_level_tokenizer_config(config.vocab_size)?.as_bytes(),
+        byte_level_tokenizer_config(config.vocab_size())?.as_bytes(),
     )?;
     let bar = progress::bytes(writer.total_bytes(), "writing");
     let random = RandomWeights::new(seed);
