@@ -58,7 +58,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
                 access: access.clone(),
                 // Several tiles for each matrix.
                 tile_bytes: 700,
-                piece_bytes: 4096,
+                read_bytes: 4096,
                 ..Options::default()
             };
             let model = config.init(&Device::flex());
