@@ -3,7 +3,7 @@
 # tests. It checks what no emulation of single instructions can: what they mean to somebody else, Linux's permission, and whose the registers
 # are. It takes seven minutes on two busy cores.
 #
-#   scripts/amx_in_bochs.sh [TEST...]        tests of crates/kernels/tests, "amx_system amx contract product" if none is named
+#   scripts/amx_in_bochs.sh [TEST...]        tests of crates/kernels/tests, "amx_system amx contract matmul" if none is named
 #
 # It needs no rights and changes nothing outside of the folders target and WORK. It takes from ROOT, the folder of unpacked packages, or / where
 # they are installed (Debian's names):
@@ -29,7 +29,7 @@ root=${ROOT:-}
 bochs=${BOCHS:-bochs}
 work=${WORK:-$repository/target/bochs}/machine
 limit=${LIMIT:-1800} # seconds
-tests=${*:-amx_system amx contract product}
+tests=${*:-amx_system amx contract matmul}
 
 fail() {
     echo "amx_in_bochs: $*" >&2

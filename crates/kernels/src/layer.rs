@@ -1,43 +1,47 @@
-//! What a decoder layer does between its products, over Burn tensors.
+//! What a decoder layer does between its matmuls, over Burn tensors.
 
 use burn::backend::{Dispatch, DispatchDevice};
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::attention::{AttentionMask, RingLayout};
 use crate::layer_extension::LayerOps;
-use crate::{Gate, is_stored};
+use crate::{ActivationFunction, is_stored};
 
-/// Whether a device is Flex itself, where this crate's operations run: not another backend, and not autodiff around Flex.
+/// Whether a device is Flex itself, where this crate's operations run: not another backend, and not
+/// autodiff around Flex.
 pub fn is_flex(device: &Device) -> bool {
     matches!(device.as_dispatch(), DispatchDevice::Flex(_))
 }
 
-/// Keys and values of consecutive columns, `[batch, key_heads, capacity, width]` each, in f32, bf16 or f16.
+/// Keys and values of consecutive columns, `[batch, key_heads, capacity, width]` each, in f32, bf16
+/// or f16.
 #[derive(Clone, Debug)]
-pub struct Cached {
+pub struct KvTensors {
     /// Of each column.
     pub keys: Tensor<4>,
     /// In the type of the keys.
     pub values: Tensor<4>,
     /// Which column is where.
-    pub places: RingLayout,
+    pub ring: RingLayout,
 }
 
-/// Attention: queries `[batch, tokens, heads, width]` f32 over what is held, to the same. See [`attention`](crate::attention) for what
-/// is computed, how exactly, and what its bits depend on. Older columns, if they are apart, come with `older`.
+/// Attention: queries `[batch, tokens, heads, width]` f32 over what is held, to the same. See
+/// [`attention`](crate::attention) for what is computed, how exactly, and what its bits depend on.
+/// Older columns, if they are apart, come with `older`.
 ///
 /// There is no backward pass.
 ///
 /// # Panics
 ///
-/// If a tensor is not on a device that [`is_flex`], if sizes or types do not fit each other, or if a column that a token sees is not held.
+/// If a tensor is not on a device that [`is_flex`], if sizes or types do not fit each other, or if
+/// a column that a token sees is not held.
 pub fn attend(
     queries: Tensor<4>,
-    older: Option<Cached>,
-    held: Cached,
-    sight: AttentionMask,
+    older: Option<KvTensors>,
+    held: KvTensors,
+    mask: AttentionMask,
 ) -> Tensor<4> {
-    let places = older.as_ref().map(|older| older.places);
+    let ring = older.as_ref().map(|older| older.ring);
     let older = older.unwrap_or_else(|| held.clone());
     for tensor in [
         &queries,
@@ -57,16 +61,17 @@ pub fn attend(
         older.values.into_dispatch(),
         held.keys.into_dispatch(),
         held.values.into_dispatch(),
-        places,
-        held.places,
-        sight,
+        ring,
+        held.ring,
+        mask,
     ))
 }
 
-/// `x / √(mean(x²) + epsilon) · weight` over the last dimension: `x [.., width]`, `weight [width]`, to the shape of `x`.
+/// `x / √(mean(x²) + epsilon) · weight` over the last dimension: `x [.., width]`, `weight [width]`,
+/// to the shape of `x`.
 ///
-/// On Flex, with `x` in f32 and the weight in bf16, f16 or f32, this is [one operation](crate::norm); else Burn's own ones, with the weight cast to
-/// the dtype of `x`.
+/// On Flex, with `x` in f32 and the weight in bf16, f16 or f32, this is [one
+/// operation](crate::norm); else Burn's own ones, with the weight cast to the dtype of `x`.
 ///
 /// # Panics
 ///
@@ -77,7 +82,7 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -
         && x.dtype() == DType::F32
         && is_stored(weight.dtype())
     {
-        return Tensor::from_dispatch(Dispatch::root_mean_square_norm(
+        return Tensor::from_dispatch(Dispatch::rms_norm(
             x.into_dispatch(),
             weight.into_dispatch(),
             epsilon,
@@ -102,7 +107,7 @@ pub fn add_rms_norm<const D: usize>(
     let here = is_flex(&x.device()) && is_flex(&add.device()) && is_flex(&weight.device());
     let plain = x.dtype() == DType::F32 && add.dtype() == DType::F32 && is_stored(weight.dtype());
     if here && plain && x.dims() == add.dims() {
-        let (sum, norm) = Dispatch::add_root_mean_square_norm(
+        let (sum, norm) = Dispatch::add_rms_norm(
             x.into_dispatch(),
             add.into_dispatch(),
             weight.into_dispatch(),
@@ -115,10 +120,11 @@ pub fn add_rms_norm<const D: usize>(
     (sum, norm)
 }
 
-/// Rotary embedding: `x [batch, tokens, heads, width]`, element `i` of a head turned together with element `i + width / 2` by the
-/// angle of `cos` and `sin`, `[1 or batch, tokens, 1, width / 2]`.
+/// Rotary embedding: `x [batch, tokens, heads, width]`, element `i` of a head turned together with
+/// element `i + width / 2` by the angle of `cos` and `sin`, `[1 or batch, tokens, 1, width / 2]`.
 ///
-/// On Flex and in f32 this is [one operation](crate::rotary), in place where `x` has no other owner; else Burn's own ones.
+/// On Flex and in f32 this is [one operation](crate::rotary), in place where `x` has no other
+/// owner; else Burn's own ones.
 ///
 /// # Panics
 ///
@@ -141,19 +147,16 @@ pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
     Tensor::cat(vec![turned_left, turned_right], 3)
 }
 
-/// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner. There is no backward pass.
+/// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner. There is no
+/// backward pass.
 ///
 /// # Panics
 ///
 /// If a tensor is not on a device that [`is_flex`], is not in f32, or if shapes differ.
-pub fn gated<const D: usize>(gate: Gate, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+pub fn gated<const D: usize>(gate: ActivationFunction, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     assert!(
         is_flex(&x.device()) && is_flex(&up.device()),
         "gate: tensors must be on Flex"
     );
-    Tensor::from_dispatch(Dispatch::gated_product(
-        x.into_dispatch(),
-        up.into_dispatch(),
-        gate,
-    ))
+    Tensor::from_dispatch(Dispatch::gated(x.into_dispatch(), up.into_dispatch(), gate))
 }

@@ -8,10 +8,12 @@ use crate::{Isa, Weight, cast};
 /// Lanes that squares are summed in.
 const LANES: usize = 16;
 
-/// Writes `x / √(mean(x²) + epsilon) · weight` of each row to `y`; `x` and `y` are `[rows, width]` with the width of `weight`.
+/// Writes `x / √(mean(x²) + epsilon) · weight` of each row to `y`; `x` and `y` are `[rows, width]`
+/// with the width of `weight`.
 ///
-/// Each row is summed in sixteen lanes in a fixed order, so that all instruction sets, and any number of threads and of rows, give
-/// the same bits. The error of an element is at most `(width / 32 + 8) · 2⁻²³` of it.
+/// Each row is summed in sixteen lanes in a fixed order, so that all instruction sets, and any
+/// number of threads and of rows, give the same bits. The error of an element is at most `(width /
+/// 32 + 8) · 2⁻²³` of it.
 ///
 /// # Panics
 ///
@@ -37,7 +39,8 @@ pub fn rms_norm_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, epsilon: f64,
     }
 }
 
-/// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as [`rms_norm_into`] does.
+/// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as
+/// [`rms_norm_into`] does.
 ///
 /// # Panics
 ///

@@ -3,8 +3,9 @@
 use crate::Isa;
 use crate::loops::{for_each_isa, rows_per_share, share};
 
-/// Rotates each head of each token in place: element `i` together with element `i + width / 2`, by the angle of which the token has cosine and
-/// sine. `x` is `[tokens, heads, width]`; `cos` and `sin` are `[rotations, width / 2]`, token `t` taking row `t % rotations`.
+/// Rotates each head of each token in place: element `i` together with element `i + width / 2`, by
+/// the angle of which the token has cosine and sine. `x` is `[tokens, heads, width]`; `cos` and
+/// `sin` are `[rotations, width / 2]`, token `t` taking row `t % rotations`.
 ///
 /// All instruction sets give the same bits.
 ///

@@ -1,9 +1,10 @@
-//! Norms, rotary embedding and gates: beside the formulas in f64, and the same bits on every set of instructions and any number of threads.
+//! Norms, rotary embedding and gates: beside the formulas in f64, and the same bits on every set of
+//! instructions and any number of threads.
 
 mod common;
 
 use common::{DTYPES, Stored, available, bits, values};
-use outsize_kernels::gate::{Gate, gate_in_place_with};
+use outsize_kernels::activation::{ActivationFunction, gate_in_place_with};
 use outsize_kernels::norm::{add_rms_norm_into_with, rms_norm_into_with};
 use outsize_kernels::rotary::rotate_in_place_with;
 use outsize_kernels::{Isa, Weight};
@@ -21,17 +22,17 @@ fn normed(isa: Isa, x: &[f32], weight: Weight<'_>) -> Vec<f32> {
 }
 
 /// `gate(x)` in f64.
-fn gate(gate: Gate, x: f64) -> f64 {
+fn gate(gate: ActivationFunction, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     match gate {
-        Gate::Silu => x * sigmoid(x),
-        Gate::GeluTanh => {
+        ActivationFunction::Silu => x * sigmoid(x),
+        ActivationFunction::GeluTanh => {
             let slope = (2.0 / std::f64::consts::PI).sqrt();
             x / 2.0 * (1.0 + (slope * (x + 0.044_715 * x.powi(3))).tanh())
         }
-        Gate::QuickGelu => x * sigmoid(1.702 * x),
-        Gate::Relu => x.max(0.0),
-        Gate::Relu2 => x.max(0.0).powi(2),
+        ActivationFunction::QuickGelu => x * sigmoid(1.702 * x),
+        ActivationFunction::Relu => x.max(0.0),
+        ActivationFunction::Relu2 => x.max(0.0).powi(2),
     }
 }
 
@@ -68,12 +69,12 @@ proptest! {
 
     #[test]
     fn a_rotation_follows_the_formula(
-        texts in 1usize..3, tokens in 1usize..5, heads in 1usize..4, half in 1usize..40, one in any::<bool>(),
+        sequences in 1usize..3, tokens in 1usize..5, heads in 1usize..4, half in 1usize..40, one in any::<bool>(),
         seed in any::<u32>(),
     ) {
         let width = 2 * half;
-        let x = values(texts * tokens * heads * width, seed.into());
-        let rotations = if one { tokens } else { texts * tokens };
+        let x = values(sequences * tokens * heads * width, seed.into());
+        let rotations = if one { tokens } else { sequences * tokens };
         let angles = values(rotations * half, u64::from(seed) + 1);
         let cos: Vec<f32> = angles.iter().map(|angle| (angle * 9.0).cos()).collect();
         let sin: Vec<f32> = angles.iter().map(|angle| (angle * 9.0).sin()).collect();
@@ -98,7 +99,7 @@ proptest! {
     fn a_gate_follows_the_formula(count in 0usize..100, scale in 0.1f32..40.0, seed in any::<u32>()) {
         let x: Vec<f32> = values(count, seed.into()).iter().map(|x| x * scale).collect();
         let up = values(count, u64::from(seed) + 1);
-        for kind in Gate::ALL {
+        for kind in ActivationFunction::ALL {
             let mut first = None;
             for isa in available() {
                 let mut y = x.clone();
@@ -130,7 +131,7 @@ fn threads_change_nothing() {
             let plain = normed(isa, &x, Weight::F32(&weight));
             let (mut turned, mut gated) = (x.clone(), x.clone());
             rotate_in_place_with(isa, &mut turned, heads, width / heads, &cos, &sin);
-            gate_in_place_with(isa, Gate::Silu, &mut gated, &add);
+            gate_in_place_with(isa, ActivationFunction::Silu, &mut gated, &add);
             [sum, norm, plain, turned, gated].map(|y| bits(&y))
         })
     };
@@ -145,13 +146,13 @@ fn nothing_stays_nothing() {
     let isa = Isa::detected();
     assert_eq!(normed(isa, &[], Weight::F32(&[1.0; 3])), [0.0; 0]);
     rotate_in_place_with(isa, &mut [], 2, 4, &[1.0; 2], &[0.0; 2]);
-    gate_in_place_with(isa, Gate::Silu, &mut [], &[]);
+    gate_in_place_with(isa, ActivationFunction::Silu, &mut [], &[]);
 }
 
 #[test]
 fn what_is_no_number_stays_none() {
     for isa in available() {
-        for kind in Gate::ALL {
+        for kind in ActivationFunction::ALL {
             let mut x = [f32::NAN, 1.0, f32::INFINITY];
             gate_in_place_with(isa, kind, &mut x, &[1.0; 3]);
             assert!(x[0].is_nan() && x[1].is_finite(), "{isa:?} {kind:?}");
@@ -163,7 +164,12 @@ fn what_is_no_number_stays_none() {
 #[test]
 #[should_panic(expected = "a gate has the size of what goes through")]
 fn a_gate_of_another_size_is_refused() {
-    gate_in_place_with(Isa::detected(), Gate::Relu, &mut [0.0; 2], &[0.0; 3]);
+    gate_in_place_with(
+        Isa::detected(),
+        ActivationFunction::Relu,
+        &mut [0.0; 2],
+        &[0.0; 3],
+    );
 }
 
 #[test]

@@ -5,7 +5,8 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    ActivationDtype, Gate, embedding, gated, gated_linear, linear, linear_in, linear_qkv,
+    ActivationDtype, ActivationFunction, embedding, gated, gated_linear, linear, linear_qkv,
+    linear_with,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -25,7 +26,7 @@ fn elements<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         .expect("an f32 tensor holds f32")
 }
 
-/// Checks `y` against the product in f64 of the same tensors, flattened.
+/// Checks `y` against the matmul in f64 of the same tensors, flattened.
 fn check<const D: usize>(y: Tensor<D>, x: Tensor<D>, weight: Tensor<2>) {
     let [n, k] = weight.dims();
     let mut dims = x.dims();
@@ -58,7 +59,7 @@ fn three_products_have_the_bits_of_each() {
                 .map(|(n, dtype)| tensor([n, 53], n as u64).cast(dtype));
             let three = linear_qkv(compute, x.clone(), weights.clone());
             for (y, weight) in three.into_iter().zip(weights) {
-                let alone = linear_in(compute, x.clone(), weight);
+                let alone = linear_with(compute, x.clone(), weight);
                 assert_eq!(y.dims(), alone.dims());
                 assert_eq!(bits(&elements(y)), bits(&elements(alone)));
             }
@@ -82,9 +83,9 @@ fn a_gated_product_has_the_bits_of_its_parts() {
         for rows in [1, 5, 20] {
             let x = tensor([rows, 2, 53], 4);
             let [gate, up] = [1, 2].map(|seed| tensor([37, 53], seed).cast(DType::BF16));
-            for act in Gate::ALL {
+            for act in ActivationFunction::ALL {
                 let parts =
-                    [&gate, &up].map(|weight| linear_in(compute, x.clone(), weight.clone()));
+                    [&gate, &up].map(|weight| linear_with(compute, x.clone(), weight.clone()));
                 let [gate_part, up_part] = parts;
                 let want = gated(act, gate_part, up_part);
                 let found = gated_linear(compute, x.clone(), gate.clone(), up.clone(), act);
@@ -104,7 +105,7 @@ fn sides_of_other_heights_are_refused() {
         tensor([2, 53], 2),
         gate,
         up,
-        Gate::Silu,
+        ActivationFunction::Silu,
     );
 }
 
@@ -172,7 +173,8 @@ fn gradients_flow_on_an_autodiff_device() {
     let x = Tensor::<3>::ones([2, 3, 6], &device).require_grad();
     let y = linear(x.clone(), weight.clone());
     let gradients = y.sum().backward();
-    // d(sum)/dW[j, l] = the sum of x[.., l] over its six rows; d(sum)/dx[.., l] = the sum of W[j, l] over j.
+    // d(sum)/dW[j, l] = the sum of x[.., l] over its six rows; d(sum)/dx[.., l] = the sum of W[j,
+    // l] over j.
     let for_weight = weight.grad(&gradients).expect("the weight has a gradient");
     assert_eq!(elements(for_weight), vec![6.0; 24]);
     let for_x = x.grad(&gradients).expect("x has a gradient");

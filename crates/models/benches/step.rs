@@ -29,8 +29,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_kernels::attention::{AttentionMask, RingLayout};
 use outsize_kernels::{
-    ActivationDtype, Cached, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_qkv,
-    rms_norm, rotate,
+    ActivationDtype, ActivationFunction, KvTensors, add_rms_norm, attend, gated, gated_linear,
+    linear, linear_qkv, rms_norm, rotate,
 };
 use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
 use rayon::prelude::*;
@@ -133,7 +133,7 @@ enum Part {
     Attention,
     Norms,
     Rotary,
-    Gate,
+    ActivationFunction,
 }
 
 const PARTS: [Part; 6] = [
@@ -142,7 +142,7 @@ const PARTS: [Part; 6] = [
     Part::Attention,
     Part::Norms,
     Part::Rotary,
-    Part::Gate,
+    Part::ActivationFunction,
 ];
 
 /// One row of the table.
@@ -212,22 +212,22 @@ impl<'a> Case<'a> {
                 let queries = tensor([self.batch, tokens, HEADS, WIDTH]);
                 seconds(|| {
                     for [keys, values] in &self.layers {
-                        let held = Cached {
+                        let held = KvTensors {
                             keys: keys.clone(),
                             values: values.clone(),
-                            places: RingLayout {
+                            ring: RingLayout {
                                 first: 0,
                                 end: self.context,
                                 capacity: self.context,
                                 origin: 0,
                             },
                         };
-                        let sight = AttentionMask {
+                        let mask = AttentionMask {
                             start: self.context - tokens,
                             window: usize::MAX,
                             padding: vec![0; self.batch],
                         };
-                        black_box(attend(queries.clone(), None, held, sight));
+                        black_box(attend(queries.clone(), None, held, mask));
                     }
                 })
             }
@@ -258,12 +258,12 @@ impl<'a> Case<'a> {
                     (queries, keys)
                 })
             }
-            Part::Gate => {
+            Part::ActivationFunction => {
                 let up = tensor([rows, INNER]);
                 let gates: Vec<Tensor<2>> = (0..LAYERS[0]).map(|_| tensor([rows, INNER])).collect();
                 seconds(|| {
                     for gate in gates {
-                        black_box(gated(Gate::Silu, gate, up.clone()));
+                        black_box(gated(ActivationFunction::Silu, gate, up.clone()));
                     }
                 })
             }
@@ -280,7 +280,7 @@ impl<'a> Case<'a> {
             black_box(linear(hidden.clone(), o.clone()));
             let (gate, up) = (gate.clone(), up.clone());
             // The gate itself is counted with the others: it is next to nothing here.
-            let kind = Gate::Relu;
+            let kind = ActivationFunction::Relu;
             black_box(gated_linear(
                 ActivationDtype::F32,
                 hidden.clone(),

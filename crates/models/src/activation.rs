@@ -5,7 +5,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, silu};
-use outsize_kernels::Gate;
+use outsize_kernels::ActivationFunction;
 
 /// The non-linear function of the feed-forward block (`hidden_act`), as `transformers` defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -64,14 +64,14 @@ impl Activation {
     }
 
     /// The kernel that applies it to a gate, if there is one.
-    pub(crate) fn gate(self) -> Option<Gate> {
+    pub(crate) fn gate(self) -> Option<ActivationFunction> {
         match self {
-            Self::Silu => Some(Gate::Silu),
+            Self::Silu => Some(ActivationFunction::Silu),
             Self::Gelu => None,
-            Self::GeluTanh => Some(Gate::GeluTanh),
-            Self::QuickGelu => Some(Gate::QuickGelu),
-            Self::Relu => Some(Gate::Relu),
-            Self::Relu2 => Some(Gate::Relu2),
+            Self::GeluTanh => Some(ActivationFunction::GeluTanh),
+            Self::QuickGelu => Some(ActivationFunction::QuickGelu),
+            Self::Relu => Some(ActivationFunction::Relu),
+            Self::Relu2 => Some(ActivationFunction::Relu2),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a forward pass needs besides weights and the KV cache.
 
-use outsize_kernels::attention::Heads;
+use outsize_kernels::attention::AttentionShape;
 
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
@@ -30,7 +30,7 @@ impl ModelConfig {
             .hidden_size
             .max(self.intermediate_size)
             .max(self.query_size());
-        outsize_kernels::product::packed_bytes(compute, rows, widest as u64)
+        outsize_kernels::matmul::packed_bytes(compute, rows, widest as u64)
     }
 
     fn activation_bytes_on(
@@ -74,7 +74,7 @@ impl ModelConfig {
         // The last norm's input squared and its output; a tiled product and its copy.
         let head = positions * (2 * hidden + 2 * self.vocab_size as u64);
         let values = base + project.max(attend).max(output).max(mlp).max(head);
-        let heads = Heads {
+        let heads = AttentionShape {
             batch: cache.batch,
             tokens,
             heads: self.num_attention_heads,

@@ -3,7 +3,9 @@
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
-use outsize_kernels::{ActivationDtype, Gate, gated_linear, is_flex, linear_in, linear_qkv};
+use outsize_kernels::{
+    ActivationDtype, ActivationFunction, gated_linear, is_flex, linear_qkv, linear_with,
+};
 
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
@@ -58,7 +60,7 @@ pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tens
 /// `act(gate(x)) · up(x)` of one product, if both layers' weights are in memory of the device that computes so, and neither has a bias.
 pub(crate) fn gated<const D: usize>(
     [gate, up]: [&Linear; 2],
-    act: Gate,
+    act: ActivationFunction,
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
@@ -92,11 +94,11 @@ pub(crate) fn product<const D: usize>(
             // One tile at a time: the next one may need its memory.
             let parts = streamed
                 .tiles()
-                .map(|(_, tile)| linear_in(compute, x.clone(), tile))
+                .map(|(_, tile)| linear_with(compute, x.clone(), tile))
                 .collect();
             Tensor::cat(parts, D - 1)
         }
-        _ => linear_in(compute, x, weight.val()),
+        _ => linear_with(compute, x, weight.val()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::tensor::Tensor;
-use outsize_kernels::{ActivationDtype, linear_in, peak};
+use outsize_kernels::{ActivationDtype, linear_with, peak};
 use outsize_machine::{
     FreshRates, Machine, MemoryProbe, ReadShape, SequentialReads, Volume, read_latency, volume,
 };
@@ -293,7 +293,7 @@ fn run(
         .iter()
         .filter_map(|matrix| {
             let x = inputs.get(&matrix.dims()[1])?;
-            Some(linear_in(compute, x.clone(), matrix.clone()))
+            Some(linear_with(compute, x.clone(), matrix.clone()))
         })
         .collect();
     let seconds = began.elapsed().as_secs_f64();

@@ -1,6 +1,6 @@
-//! What attention asks of a vector besides what products ask.
+//! What attention asks of a vector besides what matmuls ask.
 
-use crate::product::Vector;
+use crate::matmul::Vector;
 
 /// A vector of f32 lanes that can be filled with one number and stored.
 ///
@@ -8,7 +8,8 @@ use crate::product::Vector;
 ///
 /// As for [`Vector`]: the processor has the instructions that the type is for.
 pub(super) trait Lanes: Vector {
-    /// A vector of half as many lanes, of which there are two in the time of one of these; or this one.
+    /// A vector of half as many lanes, of which there are two in the time of one of these; or this
+    /// one.
     type Half: Lanes;
 
     /// How many vectors of a row of values are summed side by side.
@@ -24,7 +25,7 @@ pub(super) trait Lanes: Vector {
 /// The most lanes of a vector.
 pub(super) const MOST_LANES: usize = 16;
 
-impl Lanes for crate::product::F32x4 {
+impl Lanes for crate::matmul::F32x4 {
     type Half = Self;
 
     const WIDE: usize = 2;
@@ -46,7 +47,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::Lanes;
-    use crate::product::{F32x8, F32x16};
+    use crate::matmul::{F32x8, F32x16};
 
     impl Lanes for F32x8 {
         type Half = Self;

@@ -1,20 +1,23 @@
-//! Activations as tiles: pairs of neighbouring elements of a row side by side, one column a row of activations.
+//! Activations as tiles: pairs of neighbouring elements of a row side by side, one column a row of
+//! activations.
 //!
-//! A strip of up to 32 rows of `x` is read from its first byte to its last, step by step of 32 elements of `k`:
+//! A row block of up to 32 rows of `x` is read from its first byte to its last, step by step of 32
+//! elements of `k`:
 //!
 //! ```text
 //! step 0: part 0: rows 0..16, rows 16..32 | part 1: …  then step 1 …
 //! ```
 //!
-//! A tile is `[16, columns, 2]`: element pair, row of `x`, element of the pair. There are zeros beyond the last row and the last
-//! element.
+//! A tile is `[16, columns, 2]`: element pair, row of `x`, element of the pair. There are zeros
+//! beyond the last row and the last element.
 //!
 //! # Parts
 //!
-//! Rounded to bf16, an activation is one part. To keep it as it is, it is cut in three: its upper eight bits of precision, those of
-//! what remains, and the last eight, which add up to it exactly and have its sign. What lies below the least normal number, and so
-//! the last parts of numbers under `2⁻¹⁰³`, counts as zero. Of what is not finite the first part is all. The smallest
-//! comes first.
+//! Rounded to bf16, an activation is one part. To keep it as it is, it is cut in three: its upper
+//! eight bits of precision, those of what remains, and the last eight, which add up to it exactly
+//! and have its sign. What lies below the least normal number, and so the last parts of numbers
+//! under `2⁻¹⁰³`, counts as zero. Of what is not finite the first part is all. The smallest comes
+//! first.
 
 use std::arch::x86_64::*;
 use std::cell::Cell;
@@ -28,8 +31,8 @@ use super::super::transpose::transposed;
 use super::tiles::{COLUMNS, ROWS, STEP};
 use crate::ActivationDtype;
 
-/// Rows of `x` in a strip: two tiles of them.
-pub(super) const STRIP: usize = 2 * COLUMNS;
+/// Rows of `x` in a row block: two tiles of them.
+pub(super) const ROW_BLOCK: usize = 2 * COLUMNS;
 
 /// What packing takes at least, in elements, to be worth sharing among threads.
 const SHARED: usize = 128 << 10;
@@ -38,7 +41,7 @@ thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
 }
 
-/// How the activations of a product are packed.
+/// How the activations of a matmul are packed.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Layout {
     /// Rows of `x`.
@@ -75,24 +78,25 @@ impl Layout {
         ROWS * self.columns * 2
     }
 
-    /// Elements of a step of a strip of so many rows.
+    /// Elements of a step of a row block of so many rows.
     pub(super) fn step(&self, rows: usize) -> usize {
         self.parts * rows.div_ceil(COLUMNS) * self.tile()
     }
 
-    /// Where the strip begins whose first row is this one, a multiple of [`STRIP`].
+    /// Where the row block begins whose first row is this one, a multiple of [`ROW_BLOCK`].
     pub(super) fn start(&self, row: usize) -> usize {
-        row / STRIP * self.steps() * self.step(STRIP)
+        row / ROW_BLOCK * self.steps() * self.step(ROW_BLOCK)
     }
 
-    /// Elements of all strips.
+    /// Elements of all row blocks.
     fn len(&self) -> usize {
-        let whole = self.rows / STRIP * STRIP;
+        let whole = self.rows / ROW_BLOCK * ROW_BLOCK;
         self.start(whole) + self.steps() * self.step(self.rows - whole)
     }
 }
 
-/// Packs `x [m, k]`; the first tile begins with a cache line, and so do all rows if there are sixteen columns.
+/// Packs `x [m, k]`; the first tile begins with a cache line, and so do all rows if there are
+/// sixteen columns.
 ///
 /// # Safety
 ///
@@ -101,31 +105,34 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
     let mut packed = Scratch::new(layout.len(), &PACKED);
     let mut rest = &mut packed[..];
     let (k, steps) = (layout.k, layout.steps());
-    let strips = x.chunks((STRIP * k).max(1)).map(|x| {
+    let row_blocks = x.chunks((ROW_BLOCK * k).max(1)).map(|x| {
         let len = steps * layout.step(x.len() / k);
-        let (strip, after) = std::mem::take(&mut rest).split_at_mut(len);
+        let (row_block, after) = std::mem::take(&mut rest).split_at_mut(len);
         rest = after;
-        (x, strip)
+        (x, row_block)
     });
-    let fill = |(x, strip): (&[f32], &mut [bf16])| {
+    let fill = |(x, row_block): (&[f32], &mut [bf16])| {
         // SAFETY: the caller's promise; the slices hold whole rows, and the steps of these.
-        unsafe { fill(layout, x, strip) }
+        unsafe { fill(layout, x, row_block) }
     };
     match x.len() < SHARED {
-        true => strips.for_each(fill),
-        false => strips.collect::<Vec<_>>().into_par_iter().for_each(fill),
+        true => row_blocks.for_each(fill),
+        false => row_blocks
+            .collect::<Vec<_>>()
+            .into_par_iter()
+            .for_each(fill),
     }
     packed
 }
 
-/// Packs one strip.
+/// Packs one row block.
 ///
 /// # Safety
 ///
-/// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16); `x` holds rows of `layout.k` elements, at most [`STRIP`], and `strip` all
-/// tiles of so many.
+/// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16); `x` holds rows of `layout.k`
+/// elements, at most [`ROW_BLOCK`], and `row_block` all tiles of so many.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn fill(layout: &Layout, x: &[f32], strip: &mut [bf16]) {
+unsafe fn fill(layout: &Layout, x: &[f32], row_block: &mut [bf16]) {
     let (k, tile) = (layout.k, layout.tile());
     let blocks = x.chunks(COLUMNS * k);
     let part = blocks.len() * tile;
@@ -156,7 +163,7 @@ unsafe fn fill(layout: &Layout, x: &[f32], strip: &mut [bf16]) {
             }
             for (index, part_rows) in parts[..layout.parts].iter().enumerate() {
                 let start = step * layout.parts * part + index * part + block * tile;
-                let to = &mut strip[start..start + tile];
+                let to = &mut row_block[start..start + tile];
                 // SAFETY: the processor has AVX-512.
                 let pairs = unsafe { transposed(*part_rows) };
                 for (to, pairs) in to.chunks_mut(2 * layout.columns).zip(pairs) {
@@ -203,7 +210,8 @@ fn cut(low: __m512, high: __m512) -> [__m512i; 3] {
     })
 }
 
-/// Sixteen numbers in three parts, the smallest first, each in the upper half of its lane with zeros below.
+/// Sixteen numbers in three parts, the smallest first, each in the upper half of its lane with
+/// zeros below.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 fn thirds(x: __m512) -> [__m512i; 3] {
@@ -229,17 +237,17 @@ mod tests {
     use super::super::tiles::ROW_BYTES;
     use super::*;
     use crate::Isa;
-    use crate::product::packed_bytes_with;
+    use crate::matmul::packed_bytes_with;
 
     proptest! {
         #[test]
         fn strips_follow_one_another_within_what_is_said(m in 0usize..200, k in 0usize..200) {
             for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
                 let layout = Layout::new(compute, Size { m, n: 1, k });
-                for row in (0..m).step_by(STRIP) {
-                    let end = layout.start(row) + layout.steps() * layout.step(STRIP.min(m - row));
-                    let next = match row + STRIP < m {
-                        true => layout.start(row + STRIP),
+                for row in (0..m).step_by(ROW_BLOCK) {
+                    let end = layout.start(row) + layout.steps() * layout.step(ROW_BLOCK.min(m - row));
+                    let next = match row + ROW_BLOCK < m {
+                        true => layout.start(row + ROW_BLOCK),
                         false => layout.len(),
                     };
                     prop_assert_eq!(end, next);
@@ -265,13 +273,13 @@ mod tests {
                 let tiles = unsafe { packed(&layout, &x) };
                 assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);
                 for (row, x) in x.chunks(k).enumerate() {
-                    let tokens = STRIP.min(m - row / STRIP * STRIP);
+                    let tokens = ROW_BLOCK.min(m - row / ROW_BLOCK * ROW_BLOCK);
                     let (blocks, column) = (tokens.div_ceil(COLUMNS), row % COLUMNS);
                     for at in 0..layout.steps() * STEP {
                         let step = layout.start(row) + at / STEP * layout.step(tokens);
                         let pair = (at % STEP / 2 * layout.columns + column) * 2 + at % 2;
                         let of = |part: usize| {
-                            let tile = (part * blocks + row % STRIP / COLUMNS) * layout.tile();
+                            let tile = (part * blocks + row % ROW_BLOCK / COLUMNS) * layout.tile();
                             tiles[step + tile + pair].to_f32()
                         };
                         let sum: f32 = (0..layout.parts).map(of).sum();

@@ -1,38 +1,38 @@
-//! The product in four lanes, of the vector instructions that every processor of a target has: SSE2, NEON, SIMD128, or
-//! plain arithmetic where there are none.
+//! The matmul in four lanes, of the vector instructions that every processor of a target has:
+//! SSE2, NEON, SIMD128, or plain arithmetic where there are none.
 
 use std::ops::Range;
 
 use wide::f32x4;
 
-use super::Job;
+use super::Operands;
 use super::element::Element;
-use super::skinny;
-use super::tile::{self, Strip, Vector, padded};
+use super::small_m;
+use super::tile::{self, RowBlock, Vector, padded};
 use crate::cast::{widen_bf16, widen_f16};
 
 /// Computes `y[rows, columns]`.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region).
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region).
 pub(super) unsafe fn region<E: Element>(
-    job: &Job<f32, E>,
+    operands: &Operands<f32, E>,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x4, E, false>(job, rows, columns) }
+    unsafe { tile::region::<F32x4, E, false>(operands, rows, columns) }
 }
 
 /// Computes `y[.., columns]` of a few rows.
 ///
 /// # Safety
 ///
-/// That of [`Loops::run`](super::Loops::run).
-pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m).
+pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
-    unsafe { skinny::run::<F32x4, E>(job, columns) }
+    unsafe { small_m::columns::<F32x4, E>(operands, columns) }
 }
 
 /// Four f32.
@@ -41,7 +41,7 @@ pub(crate) struct F32x4(pub(crate) f32x4);
 
 impl Vector for F32x4 {
     const LANES: usize = 4;
-    const TALLEST: usize = 4;
+    const MAX_ROWS: usize = 4;
     const PANEL: usize = 12;
 
     #[inline(always)]
@@ -105,21 +105,24 @@ impl Vector for F32x4 {
     fn prefetch(_address: *const u8) {}
 
     #[inline(always)]
-    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    ) {
         // SAFETY: the caller's promises.
         unsafe {
-            match place.height {
-                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, PACKED, 2, 4>(job, place),
-                3 => tile::strip::<Self, E, PACKED, 3, 3>(job, place),
-                _ => tile::strip::<Self, E, PACKED, 4, 3>(job, place),
+            match block.height {
+                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
+                2 => tile::row_block::<Self, E, PACKED, 2, 4>(operands, block),
+                3 => tile::row_block::<Self, E, PACKED, 3, 3>(operands, block),
+                _ => tile::row_block::<Self, E, PACKED, 4, 3>(operands, block),
             }
         }
     }
 }
 
-/// Four elements, read one by one: the compiler makes that one vector load, where an array would go through a scalar
-/// register.
+/// Four elements, read one by one: the compiler makes that one vector load, where an array would go
+/// through a scalar register.
 ///
 /// # Safety
 ///

@@ -1,14 +1,15 @@
-//! The product over slices against one in f64: every instruction set, dtype, odd size and alignment.
+//! The matmul over slices against one in f64: every instruction set, dtype, odd size and
+//! alignment.
 
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, multiplied, reference, values};
-use outsize_kernels::product::{Size, linear_into, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
-/// Runs one product whose matrices begin `skip` elements into their buffers and are surrounded by NaN, so that
-/// whatever is read beyond them shows, and checks that nothing beyond `y` is written.
+/// Runs one matmul whose matrices begin `skip` elements into their buffers and are surrounded by
+/// NaN, so that whatever is read beyond them shows, and checks that nothing beyond `y` is written.
 fn surrounded(
     (isa, compute): (Isa, ActivationDtype),
     x: &[f32],
@@ -75,7 +76,7 @@ proptest! {
     }
 }
 
-/// Every remainder of `k` at every height of a strip, with columns that fill no block.
+/// Every remainder of `k` at every height of a row block, with columns that fill no block.
 #[test]
 fn every_tail_agrees_with_f64() {
     for isa in available() {

@@ -1,37 +1,39 @@
-//! The product in AVX-512: sixteen lanes, thirty-two registers.
+//! The matmul in AVX-512: sixteen lanes, thirty-two registers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::Job;
+use super::Operands;
 use super::element::Element;
-use super::skinny;
-use super::tile::{self, Strip, Vector};
+use super::small_m;
+use super::tile::{self, RowBlock, Vector};
 
 /// Computes `y[rows, columns]`.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
+/// [`Isa::Avx512`](crate::Isa::Avx512).
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn region<E: Element>(
-    job: &Job<f32, E>,
+    operands: &Operands<f32, E>,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x16, E, false>(job, rows, columns) }
+    unsafe { tile::region::<F32x16, E, false>(operands, rows, columns) }
 }
 
 /// Computes `y[.., columns]` of a few rows.
 ///
 /// # Safety
 ///
-/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx512`](crate::Isa::Avx512).
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
+/// [`Isa::Avx512`](crate::Isa::Avx512).
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
-    unsafe { skinny::run::<F32x16, E>(job, columns) }
+    unsafe { small_m::columns::<F32x16, E>(operands, columns) }
 }
 
 /// Sixteen f32.
@@ -40,7 +42,7 @@ pub(crate) struct F32x16(pub(crate) __m512);
 
 impl Vector for F32x16 {
     const LANES: usize = 16;
-    const TALLEST: usize = 6;
+    const MAX_ROWS: usize = 6;
     const PANEL: usize = 6;
 
     #[inline(always)]
@@ -75,7 +77,8 @@ impl Vector for F32x16 {
 
     #[inline(always)]
     unsafe fn f32_part(from: *const f32, count: usize) -> Self {
-        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no others.
+        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no
+        // others.
         Self(unsafe { _mm512_maskz_loadu_ps(mask(count), from) })
     }
 
@@ -109,22 +112,26 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    ) {
         // SAFETY: the caller's promises.
         unsafe {
-            match place.height {
-                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, PACKED, 2, 8>(job, place),
-                3 => tile::strip::<Self, E, PACKED, 3, 6>(job, place),
-                4 => tile::strip::<Self, E, PACKED, 4, 6>(job, place),
-                5 => tile::strip::<Self, E, PACKED, 5, 4>(job, place),
-                _ => tile::strip::<Self, E, PACKED, 6, 4>(job, place),
+            match block.height {
+                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
+                2 => tile::row_block::<Self, E, PACKED, 2, 8>(operands, block),
+                3 => tile::row_block::<Self, E, PACKED, 3, 6>(operands, block),
+                4 => tile::row_block::<Self, E, PACKED, 4, 6>(operands, block),
+                5 => tile::row_block::<Self, E, PACKED, 5, 4>(operands, block),
+                _ => tile::row_block::<Self, E, PACKED, 6, 4>(operands, block),
             }
         }
     }
 }
 
-/// The sum of sixteen lanes. Written out: the order of `_mm512_reduce_add_ps` is the compiler's to choose.
+/// The sum of sixteen lanes. Written out: the order of `_mm512_reduce_add_ps` is the compiler's to
+/// choose.
 ///
 /// # Safety
 ///
@@ -160,7 +167,8 @@ pub(super) unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
             _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
             _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
         );
-        // Then within the quarters: the upper two lanes onto the lower, and the second onto the first.
+        // Then within the quarters: the upper two lanes onto the lower, and the second onto the
+        // first.
         let two = _mm512_add_ps(four, _mm512_permute_ps::<0b11_10_11_10>(four));
         let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
         let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);

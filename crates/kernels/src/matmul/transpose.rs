@@ -12,8 +12,8 @@ pub(super) unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
     // SAFETY: the caller's promise.
     unsafe {
         let zero = _mm512_setzero_si512();
-        // Lanes of 128 bits: first two rows each, then four: `quads[4 * g + c]` holds, in its part `p`, of rows
-        // `4 * g..4 * g + 4` the lanes `4 * p + c`.
+        // Lanes of 128 bits: first two rows each, then four: `quads[4 * g + c]` holds, in its part
+        // `p`, of rows `4 * g..4 * g + 4` the lanes `4 * p + c`.
         let mut pairs = [zero; 16];
         for i in 0..8 {
             pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);

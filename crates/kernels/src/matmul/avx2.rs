@@ -1,37 +1,39 @@
-//! The product in AVX2 with FMA and F16C: eight lanes, sixteen registers.
+//! The matmul in AVX2 with FMA and F16C: eight lanes, sixteen registers.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::Job;
+use super::Operands;
 use super::element::Element;
-use super::skinny;
-use super::tile::{self, Strip, Vector, padded};
+use super::small_m;
+use super::tile::{self, RowBlock, Vector, padded};
 
 /// Computes `y[rows, columns]`.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), on a processor that has [`Isa::Avx2`](crate::Isa::Avx2).
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
+/// [`Isa::Avx2`](crate::Isa::Avx2).
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn region<E: Element>(
-    job: &Job<f32, E>,
+    operands: &Operands<f32, E>,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x8, E, false>(job, rows, columns) }
+    unsafe { tile::region::<F32x8, E, false>(operands, rows, columns) }
 }
 
 /// Computes `y[.., columns]` of a few rows.
 ///
 /// # Safety
 ///
-/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx2`](crate::Isa::Avx2).
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
+/// [`Isa::Avx2`](crate::Isa::Avx2).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn run<E: Element>(job: &Job<f32, E>, columns: Range<usize>) {
+pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
-    unsafe { skinny::run::<F32x8, E>(job, columns) }
+    unsafe { small_m::columns::<F32x8, E>(operands, columns) }
 }
 
 /// Eight f32.
@@ -40,7 +42,7 @@ pub(crate) struct F32x8(pub(crate) __m256);
 
 impl Vector for F32x8 {
     const LANES: usize = 8;
-    const TALLEST: usize = 4;
+    const MAX_ROWS: usize = 4;
     const PANEL: usize = 12;
 
     #[inline(always)]
@@ -96,7 +98,8 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     unsafe fn bf16(from: *const u16) -> Self {
-        // SAFETY: as in `zero`, and `from` points to eight elements. A bf16 is the upper half of an f32.
+        // SAFETY: as in `zero`, and `from` points to eight elements. A bf16 is the upper half of an
+        // f32.
         unsafe {
             let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
             Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits)))
@@ -127,14 +130,17 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    ) {
         // SAFETY: the caller's promises.
         unsafe {
-            match place.height {
-                1 => tile::strip::<Self, E, PACKED, 1, 8>(job, place),
-                2 => tile::strip::<Self, E, PACKED, 2, 6>(job, place),
-                3 => tile::strip::<Self, E, PACKED, 3, 4>(job, place),
-                _ => tile::strip::<Self, E, PACKED, 4, 3>(job, place),
+            match block.height {
+                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
+                2 => tile::row_block::<Self, E, PACKED, 2, 6>(operands, block),
+                3 => tile::row_block::<Self, E, PACKED, 3, 4>(operands, block),
+                _ => tile::row_block::<Self, E, PACKED, 4, 3>(operands, block),
             }
         }
     }

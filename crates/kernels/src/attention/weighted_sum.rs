@@ -5,8 +5,8 @@
     reason = "rows and vectors are counted, and each indexes several things"
 )]
 
-use super::Stored;
-use super::columns::Run;
+use super::KvElement;
+use super::columns::RowRun;
 use super::lanes::Lanes;
 
 /// Bytes that come from memory together.
@@ -14,27 +14,27 @@ const LINE: usize = 64;
 
 /// What is fetched while values are mixed: bytes that lie one behind the other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
+pub(super) struct ValuePrefetch {
     next: *const u8,
     lines: usize,
     /// How many are fetched with each value.
     pace: usize,
 }
 
-impl Ahead {
-    pub const NOTHING: Ahead = Ahead {
+impl ValuePrefetch {
+    pub const NONE: ValuePrefetch = ValuePrefetch {
         next: std::ptr::null(),
         lines: 0,
         pace: 0,
     };
 
     /// A run, if its rows have no gaps, while so many values are mixed.
-    pub fn of<E>(run: &Run<'_, E>, values: usize) -> Ahead {
+    pub fn of<E>(run: &RowRun<'_, E>, values: usize) -> ValuePrefetch {
         if run.elements.len() != run.rows * run.step {
-            return Ahead::NOTHING;
+            return ValuePrefetch::NONE;
         }
         let lines = size_of_val(run.elements).div_ceil(LINE);
-        Ahead {
+        ValuePrefetch {
             next: run.elements.as_ptr().cast(),
             lines,
             pace: lines.div_ceil(values.max(1)),
@@ -65,73 +65,77 @@ pub(super) struct Weights {
 /// Rows that are mixed side by side, so that each vector of a value serves several of them.
 pub(super) const TALL: usize = 4;
 
-/// How often [`mix`] goes through the values for so many rows.
+/// How often [`weighted_sum`] goes through the values for so many rows.
 pub(super) fn passes<V: Lanes>(rows: usize, width: usize) -> usize {
     rows.div_ceil(TALL) * width.div_ceil(V::WIDE * V::LANES)
 }
 
-/// Adds a run of values, each times its weight for a row, to the records of `R` rows, one every `record` elements.
+/// Adds a run of values, each times its weight for a row, to the partials of `R` rows, one every
+/// `partial` elements.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `V`; values have `width` elements, and records at least as many, padded to whole vectors. There is
-/// a weight of each of `R` rows, one behind the other, for each value.
+/// The processor has the instructions of `V`; values have `width` elements, and partials at least
+/// as many, padded to whole vectors. There is a weight of each of `R` rows, one behind the other,
+/// for each value.
 #[inline(always)]
-pub(super) unsafe fn mix<V: Lanes, E: Stored, const R: usize>(
+pub(super) unsafe fn weighted_sum<V: Lanes, E: KvElement, const R: usize>(
     weights: Weights,
-    values: &Run<'_, E>,
+    values: &RowRun<'_, E>,
     width: usize,
-    records: *mut f32,
-    record: usize,
-    ahead: &mut Ahead,
+    partials: *mut f32,
+    partial: usize,
+    prefetch: &mut ValuePrefetch,
 ) {
     let mut at = 0;
-    // SAFETY: the caller's promise; each asks for `N` vectors that begin before `width`, all but the last with all of their lanes.
+    // SAFETY: the caller's promise; each asks for `N` vectors that begin before `width`, all but
+    // the last with all of their lanes.
     unsafe {
         if V::WIDE == 4 {
             while at + 4 * V::LANES <= width {
-                some::<V, E, R, 4>(weights, values, width, (records, record), at, ahead);
+                some::<V, E, R, 4>(weights, values, width, (partials, partial), at, prefetch);
                 at += 4 * V::LANES;
             }
         }
         while at + 2 * V::LANES <= width {
-            some::<V, E, R, 2>(weights, values, width, (records, record), at, ahead);
+            some::<V, E, R, 2>(weights, values, width, (partials, partial), at, prefetch);
             at += 2 * V::LANES;
         }
         while at < width {
-            some::<V, E, R, 1>(weights, values, width, (records, record), at, ahead);
+            some::<V, E, R, 1>(weights, values, width, (partials, partial), at, prefetch);
             at += V::LANES;
         }
     }
 }
 
-/// [`mix`] for elements `at..at + N · LANES`, or what there is of them.
+/// [`weighted_sum`] for elements `at..at + N · LANES`, or what there is of them.
 ///
 /// # Safety
 ///
 /// As there; and `at + (N - 1) · LANES < width`, with `N = 1` unless all lanes are there.
 #[inline(always)]
-unsafe fn some<V: Lanes, E: Stored, const R: usize, const N: usize>(
+unsafe fn some<V: Lanes, E: KvElement, const R: usize, const N: usize>(
     weights: Weights,
-    values: &Run<'_, E>,
+    values: &RowRun<'_, E>,
     width: usize,
-    (records, record): (*mut f32, usize),
+    (partials, partial): (*mut f32, usize),
     at: usize,
-    ahead: &mut Ahead,
+    prefetch: &mut ValuePrefetch,
 ) {
     let left = width - at;
     let from = values.elements.as_ptr();
-    // SAFETY: the caller's promise: row `j` of the values is there, and vector `n` of it begins before `width`; so it does of each record.
+    // SAFETY: the caller's promise: row `j` of the values is there, and vector `n` of it begins
+    // before `width`; so it does of each partial.
     unsafe {
         let mut sums = [[V::zero(); N]; R];
         for i in 0..R {
             for n in 0..N {
-                sums[i][n] = V::f32(records.add(i * record + at + n * V::LANES));
+                sums[i][n] = V::f32(partials.add(i * partial + at + n * V::LANES));
             }
         }
         for j in 0..values.rows {
-            if ahead.lines > 0 {
-                ahead.fetch::<V>();
+            if prefetch.lines > 0 {
+                prefetch.fetch::<V>();
             }
             let row = from.add(j * values.step + at);
             let weights = weights.first.add(j * weights.step);
@@ -151,7 +155,7 @@ unsafe fn some<V: Lanes, E: Stored, const R: usize, const N: usize>(
         }
         for i in 0..R {
             for n in 0..N {
-                sums[i][n].store(records.add(i * record + at + n * V::LANES));
+                sums[i][n].store(partials.add(i * partial + at + n * V::LANES));
             }
         }
     }

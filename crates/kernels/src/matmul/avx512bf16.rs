@@ -1,34 +1,41 @@
-//! The product of bf16 with bf16 in AVX-512: thirty-two elements a vector, two products in each of sixteen sums.
+//! The product of bf16 with bf16 in AVX-512: thirty-two elements a vector, two products in each of
+//! sixteen sums.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use half::bf16;
 
-use super::Job;
-use super::skinny;
-use super::tile::{self, Kernel, Strip};
+use super::Operands;
+use super::small_m;
+use super::tile::{self, Kernel, RowBlock};
 
 /// Computes `y[rows, columns]`.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), on a processor that has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
+/// [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn region(job: &Job<bf16, bf16>, rows: Range<usize>, columns: Range<usize>) {
+pub(super) unsafe fn region(
+    operands: &Operands<bf16, bf16>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
     // SAFETY: the caller's promises.
-    unsafe { tile::region::<Bf16x32, bf16, true>(job, rows, columns) }
+    unsafe { tile::region::<Bf16x32, bf16, true>(operands, rows, columns) }
 }
 
 /// Computes `y[.., columns]` of a few rows.
 ///
 /// # Safety
 ///
-/// That of [`Loops::run`](super::Loops::run), on a processor that has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
+/// [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn run(job: &Job<bf16, bf16>, columns: Range<usize>) {
+pub(super) unsafe fn small_m(operands: &Operands<bf16, bf16>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
-    unsafe { skinny::run::<Bf16x32, bf16>(job, columns) }
+    unsafe { small_m::columns::<Bf16x32, bf16>(operands, columns) }
 }
 
 /// Thirty-two bf16. Products are exact in f32 and added in pairs; subnormal ones count as zero.
@@ -39,7 +46,7 @@ impl Kernel<bf16> for Bf16x32 {
     type Vector = __m512i;
     type Sum = __m512;
     const LANES: usize = 32;
-    const TALLEST: usize = 6;
+    const MAX_ROWS: usize = 6;
     const PANEL: usize = 6;
 
     #[inline(always)]
@@ -92,7 +99,8 @@ impl Kernel<bf16> for Bf16x32 {
 
     #[inline(always)]
     unsafe fn weight_part(from: *const bf16, count: usize) -> __m512i {
-        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no others.
+        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no
+        // others.
         unsafe { _mm512_maskz_loadu_epi16((1u32 << count) - 1, from.cast()) }
     }
 
@@ -102,18 +110,18 @@ impl Kernel<bf16> for Bf16x32 {
     }
 
     #[inline(always)]
-    unsafe fn strip<const PACKED: bool>(job: &Job<bf16, bf16>, place: Strip) {
+    unsafe fn row_block<const PACKED: bool>(operands: &Operands<bf16, bf16>, block: RowBlock) {
         // SAFETY: the caller's promises.
         unsafe {
-            match place.height {
-                1 => tile::strip::<Self, bf16, PACKED, 1, 8>(job, place),
-                2 => tile::strip::<Self, bf16, PACKED, 2, 8>(job, place),
-                3 => tile::strip::<Self, bf16, PACKED, 3, 6>(job, place),
-                4 => tile::strip::<Self, bf16, PACKED, 4, 6>(job, place),
-                5 => tile::strip::<Self, bf16, PACKED, 5, 4>(job, place),
-                6 => tile::strip::<Self, bf16, PACKED, 6, 4>(job, place),
-                7 => tile::strip::<Self, bf16, PACKED, 7, 3>(job, place),
-                _ => tile::strip::<Self, bf16, PACKED, 8, 3>(job, place),
+            match block.height {
+                1 => tile::row_block::<Self, bf16, PACKED, 1, 8>(operands, block),
+                2 => tile::row_block::<Self, bf16, PACKED, 2, 8>(operands, block),
+                3 => tile::row_block::<Self, bf16, PACKED, 3, 6>(operands, block),
+                4 => tile::row_block::<Self, bf16, PACKED, 4, 6>(operands, block),
+                5 => tile::row_block::<Self, bf16, PACKED, 5, 4>(operands, block),
+                6 => tile::row_block::<Self, bf16, PACKED, 6, 4>(operands, block),
+                7 => tile::row_block::<Self, bf16, PACKED, 7, 3>(operands, block),
+                _ => tile::row_block::<Self, bf16, PACKED, 8, 3>(operands, block),
             }
         }
     }

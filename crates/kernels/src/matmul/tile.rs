@@ -1,11 +1,13 @@
-//! The loops of a product, written once for every kind of vector.
+//! The loops of a matmul, written once for every kind of vector.
 //!
-//! A region of the output is walked in three steps: [`region`] takes the weight's rows in panels that stay in the
-//! second-level cache; for each, [`strip`] takes a few rows of `x` over the whole panel; [`tile`] computes a few
-//! outputs side by side, so that each vector it loads serves several of them. Which outputs share a tile changes no
-//! result: see the [contract](crate#the-contract).
+//! A region of the output is walked in three steps: [`region`] takes the weight's rows in panels
+//! that stay in the second-level cache; for each, [`row_block`] takes a few rows of `x` over the
+//! whole panel; [`tile`] computes a few outputs side by side, so that each vector it loads serves
+//! several of them. Which outputs share a tile changes no result: see the
+//! [contract](crate#the-contract).
 //!
-//! Everything here is inlined into the `region` of an instruction set, where its instructions are enabled.
+//! Everything here is inlined into the `region` of an instruction set, where its instructions are
+//! enabled.
 
 #![allow(
     clippy::needless_range_loop,
@@ -14,14 +16,15 @@
 
 use std::ops::Range;
 
-use super::{Job, element::Element, pack::Strips, panels};
+use super::{Operands, element::Element, pack::RowBlocks, panels};
 
 /// How vectors of weights of type `E` and of activations are loaded and multiplied.
 ///
 /// # Safety
 ///
-/// All functions ask that the processor has the instructions that the type is for. `total` and `fma` have the same
-/// result for the same lanes wherever they are inlined (no reordering, no contraction).
+/// All functions ask that the processor has the instructions that the type is for. `total` and
+/// `fma` have the same result for the same lanes wherever they are inlined (no reordering, no
+/// contraction).
 pub(super) trait Kernel<E> {
     /// An activation as it is read.
     type X: Copy;
@@ -35,10 +38,11 @@ pub(super) trait Kernel<E> {
     /// Elements of a row that one step takes.
     const LANES: usize;
 
-    /// The most rows of `x` that [`Kernel::strip`] takes.
-    const TALLEST: usize;
+    /// The most rows of `x` that [`Kernel::row_block`] takes.
+    const MAX_ROWS: usize;
 
-    /// A multiple of the rows of the weight that a strip of three rows or more takes side by side, if not more than four.
+    /// A multiple of the rows of the weight that a row block of three rows or more takes side by
+    /// side, if not more than four.
     const PANEL: usize;
 
     /// No products yet.
@@ -56,7 +60,8 @@ pub(super) trait Kernel<E> {
     /// `LANES` activations from a pointer to as many.
     unsafe fn x(from: *const Self::X) -> Self::Vector;
 
-    /// `count < LANES` activations from a pointer to as many; zero in the other lanes. Not asked for if they are packed.
+    /// `count < LANES` activations from a pointer to as many; zero in the other lanes. Not asked
+    /// for if they are packed.
     unsafe fn x_part(from: *const Self::X, count: usize) -> Self::Vector;
 
     /// `LANES` weights from a pointer to as many.
@@ -68,15 +73,16 @@ pub(super) trait Kernel<E> {
     /// Asks for a cache line ahead of need. Any address will do.
     fn prefetch(address: *const u8);
 
-    /// [`strip`] with the blocking that suits `height` rows of `x` and the registers at hand.
+    /// [`row_block`] with the blocking that suits `height` rows of `x` and the registers at hand.
     ///
     /// # Safety
     ///
-    /// That of [`strip`]; and `1 <= height <= TALLEST`.
-    unsafe fn strip<const PACKED: bool>(job: &Job<Self::X, E>, place: Strip);
+    /// That of [`row_block`]; and `1 <= height <= MAX_ROWS`.
+    unsafe fn row_block<const PACKED: bool>(operands: &Operands<Self::X, E>, block: RowBlock);
 }
 
-/// A vector of f32 lanes, and how to fill it: the kernel for weights of any type, which are widened.
+/// A vector of f32 lanes, and how to fill it: the kernel for weights of any type, which are
+/// widened.
 ///
 /// # Safety
 ///
@@ -85,8 +91,8 @@ pub(crate) trait Vector: Copy {
     /// Lanes in a vector.
     const LANES: usize;
 
-    /// The most rows of `x` that [`Vector::strip`] takes.
-    const TALLEST: usize;
+    /// The most rows of `x` that [`Vector::row_block`] takes.
+    const MAX_ROWS: usize;
 
     /// As [`Kernel::PANEL`].
     const PANEL: usize;
@@ -128,12 +134,15 @@ pub(crate) trait Vector: Copy {
     /// As [`Kernel::prefetch`].
     fn prefetch(address: *const u8);
 
-    /// As [`Kernel::strip`].
+    /// As [`Kernel::row_block`].
     ///
     /// # Safety
     ///
     /// As there.
-    unsafe fn strip<E: Element, const PACKED: bool>(job: &Job<f32, E>, place: Strip);
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    );
 }
 
 impl<V: Vector, E: Element> Kernel<E> for V {
@@ -141,7 +150,7 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     type Vector = V;
     type Sum = V;
     const LANES: usize = V::LANES;
-    const TALLEST: usize = V::TALLEST;
+    const MAX_ROWS: usize = V::MAX_ROWS;
     const PANEL: usize = V::PANEL;
 
     #[inline(always)]
@@ -198,14 +207,14 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     }
 
     #[inline(always)]
-    unsafe fn strip<const PACKED: bool>(job: &Job<f32, E>, place: Strip) {
+    unsafe fn row_block<const PACKED: bool>(operands: &Operands<f32, E>, block: RowBlock) {
         // SAFETY: as above.
-        unsafe { V::strip::<E, PACKED>(job, place) }
+        unsafe { V::row_block::<E, PACKED>(operands, block) }
     }
 }
 
-/// Where a strip lies.
-pub(crate) struct Strip {
+/// Where a row block lies.
+pub(crate) struct RowBlock {
     /// The first row of `x`.
     pub(super) row: usize,
     /// How many rows of `x`.
@@ -213,47 +222,55 @@ pub(crate) struct Strip {
     /// The rows of the weight.
     pub(super) columns: Range<usize>,
     /// How to fetch weights into the cache ahead of need.
-    pub(super) ahead: Ahead,
+    pub(super) prefetch: Prefetch,
 }
 
-/// How far ahead of need weights are fetched that are read once, in bytes: memory takes about 2 µs to give as many to one core.
+/// How far ahead of need weights are fetched that are read once, in bytes: memory takes about 2 µs
+/// to give as many to one core.
 const FAR: usize = 64 << 10;
 
-/// Which weights a strip fetches ahead of need. Weights are fetched in the order they lie in memory, which memory
-/// likes best, though a tile reads several rows at once.
+/// Which weights a row block fetches ahead of need. Weights are fetched in the order they lie in
+/// memory, which memory likes best, though a tile reads several rows at once.
 #[derive(Clone, Copy)]
-pub(crate) enum Ahead {
+pub(crate) enum Prefetch {
     /// As many as it reads, starting with those that its second tile will read.
     NextTile,
     /// As many as it reads, at least [`FAR`] bytes ahead of it, but none behind its last.
     Far,
-    /// So many eighths of what it reads, starting here (an index into the weight): a few strips fetch the next panel while they
-    /// compute from this one.
+    /// So many eighths of what it reads, starting here (an index into the weight): a few row blocks
+    /// fetch the next panel while they compute from this one.
     Eighths(usize, usize),
     /// None: others have fetched them.
-    Nothing,
+    None,
 }
 
 /// Computes `y[rows, columns]`.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`; and strips of all rows begin and end with `rows`.
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
+/// row blocks of all rows begin and end with `rows`.
 #[inline(always)]
 pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
-    job: &Job<K::X, E>,
+    operands: &Operands<K::X, E>,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
-    let k = job.size.k;
+    let k = operands.size.k;
     let panel = panels::width(k, size_of::<E>());
-    let inside = |strip: &Range<usize>| rows.start <= strip.start && strip.end <= rows.end;
-    let strips = || Strips::of_many(job.size.m, K::TALLEST).all().filter(inside);
-    let count = strips().count();
+    let inside =
+        |row_block: &Range<usize>| rows.start <= row_block.start && row_block.end <= rows.end;
+    let row_blocks = || {
+        RowBlocks::of_many(operands.size.m, K::MAX_ROWS)
+            .all()
+            .filter(inside)
+    };
+    let count = row_blocks().count();
     let mut start = columns.start;
     while start < columns.end {
         let end = columns.end.min(start.saturating_add(panel));
-        // Nobody fetched the first panel: its first strip has to, and leaves the next panel to the others.
+        // Nobody fetched the first panel: its first row block has to, and leaves the next panel to
+        // the others.
         let late = usize::from(start == columns.start);
         let eighths = match count - late {
             0..=2 => 4,
@@ -261,24 +278,26 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
             4..8 => 2,
             8.. => 1,
         };
-        for (strip, place) in strips().enumerate() {
-            let fetched = strip.checked_sub(late).map(|strip| strip * eighths);
-            let ahead = match fetched {
-                None => Ahead::NextTile,
+        for (row_block, block) in row_blocks().enumerate() {
+            let fetched = row_block
+                .checked_sub(late)
+                .map(|row_block| row_block * eighths);
+            let prefetch = match fetched {
+                None => Prefetch::NextTile,
                 Some(fetched @ 0..8) if end < columns.end => {
-                    Ahead::Eighths(eighths, end * k + (end - start) * k * fetched / 8)
+                    Prefetch::Eighths(eighths, end * k + (end - start) * k * fetched / 8)
                 }
-                _ => Ahead::Nothing,
+                _ => Prefetch::None,
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe {
-                K::strip::<PACKED>(
-                    job,
-                    Strip {
-                        row: place.start,
-                        height: place.len(),
+                K::row_block::<PACKED>(
+                    operands,
+                    RowBlock {
+                        row: block.start,
+                        height: block.len(),
                         columns: start..end,
-                        ahead,
+                        prefetch,
                     },
                 )
             };
@@ -287,62 +306,70 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
     }
 }
 
-/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time. Rows of `x` come packed, strip
-/// by strip (see `pack`), with zeros up to a multiple of `LANES`; or row after row without gaps.
+/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
+/// Rows of `x` come packed, row block by row block (see `pack`), with zeros up to a multiple of
+/// `LANES`; or row after row without gaps.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`; and `place.height == HEIGHT`.
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
+/// `block.height == HEIGHT`.
 #[inline(always)]
-pub(super) unsafe fn strip<
+pub(super) unsafe fn row_block<
     K: Kernel<E>,
     E,
     const PACKED: bool,
     const HEIGHT: usize,
     const WIDTH: usize,
 >(
-    job: &Job<K::X, E>,
-    place: Strip,
+    operands: &Operands<K::X, E>,
+    block: RowBlock,
 ) {
-    let k = job.size.k;
-    let Range { start, end } = place.columns;
+    let k = operands.size.k;
+    let Range { start, end } = block.columns;
     let tiles = FAR.div_ceil((WIDTH * k * size_of::<E>()).max(1));
     let mut column = start;
     while column + WIDTH <= end {
-        let (index, eighths) = match place.ahead {
-            Ahead::NextTile => ((column + WIDTH) * k, 8),
-            Ahead::Far if column + (tiles + 1) * WIDTH <= end => ((column + tiles * WIDTH) * k, 8),
-            Ahead::Far => (0, 0),
-            Ahead::Eighths(eighths, index) => (index + (column - start) * k * eighths / 8, eighths),
-            Ahead::Nothing => (0, 0),
+        let (index, eighths) = match block.prefetch {
+            Prefetch::NextTile => ((column + WIDTH) * k, 8),
+            Prefetch::Far if column + (tiles + 1) * WIDTH <= end => {
+                ((column + tiles * WIDTH) * k, 8)
+            }
+            Prefetch::Far => (0, 0),
+            Prefetch::Eighths(eighths, index) => {
+                (index + (column - start) * k * eighths / 8, eighths)
+            }
+            Prefetch::None => (0, 0),
         };
-        let ahead = job.weight.wrapping_add(index).cast();
+        let prefetch = operands.weight.wrapping_add(index).cast();
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
             match eighths {
-                8 => tile::<K, E, PACKED, HEIGHT, WIDTH, 8>(job, place.row, column, ahead),
-                4 => tile::<K, E, PACKED, HEIGHT, WIDTH, 4>(job, place.row, column, ahead),
-                3 => tile::<K, E, PACKED, HEIGHT, WIDTH, 3>(job, place.row, column, ahead),
-                2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(job, place.row, column, ahead),
-                1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(job, place.row, column, ahead),
-                _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(job, place.row, column, ahead),
+                8 => tile::<K, E, PACKED, HEIGHT, WIDTH, 8>(operands, block.row, column, prefetch),
+                4 => tile::<K, E, PACKED, HEIGHT, WIDTH, 4>(operands, block.row, column, prefetch),
+                3 => tile::<K, E, PACKED, HEIGHT, WIDTH, 3>(operands, block.row, column, prefetch),
+                2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(operands, block.row, column, prefetch),
+                1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(operands, block.row, column, prefetch),
+                _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(operands, block.row, column, prefetch),
             }
         }
         column += WIDTH;
     }
     while column < end {
         // SAFETY: as above.
-        unsafe { tile::<K, E, PACKED, HEIGHT, 1, 0>(job, place.row, column, job.weight.cast()) };
+        unsafe {
+            tile::<K, E, PACKED, HEIGHT, 1, 0>(operands, block.row, column, operands.weight.cast())
+        };
         column += 1;
     }
 }
 
-/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`; meanwhile fetches `EIGHTHS / 8` times the weights that it
-/// reads, starting at `ahead`.
+/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`; meanwhile fetches `EIGHTHS / 8` times
+/// the weights that it reads, starting at `prefetch`.
 ///
 /// # Safety
 ///
-/// That of [`Loops::region`](super::Loops::region), with the instructions of `V`.
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`.
 #[inline(always)]
 unsafe fn tile<
     K: Kernel<E>,
@@ -352,13 +379,13 @@ unsafe fn tile<
     const WIDTH: usize,
     const EIGHTHS: usize,
 >(
-    job: &Job<K::X, E>,
+    operands: &Operands<K::X, E>,
     row: usize,
     column: usize,
-    ahead: *const u8,
+    prefetch: *const u8,
 ) {
     const LINE: usize = 64;
-    let k = job.size.k;
+    let k = operands.size.k;
     // Elements from one row of `x` to the next, and from one vector of a row to the next.
     let (next_row, next_step, start) = match PACKED {
         true => (
@@ -368,19 +395,20 @@ unsafe fn tile<
         ),
         false => (k, K::LANES, row * k),
     };
-    // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`, each of `k` elements. A load
-    // of `LANES` elements at `at` happens only while `at + LANES <= k`; the last load is of the `k - at < LANES` elements
-    // left, but for packed rows, which are filled up to a multiple of `LANES`. `y` has the elements written at the end, and
-    // they are the caller's alone.
+    // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`,
+    // each of `k` elements. A load of `LANES` elements at `at` happens only while `at + LANES <=
+    // k`; the last load is of the `k - at < LANES` elements left, but for packed rows, which are
+    // filled up to a multiple of `LANES`. `y` has the elements written at the end, and they are the
+    // caller's alone.
     unsafe {
-        let mut x = job.x.add(start);
-        let weight = job.weight.add(column * k);
+        let mut x = operands.x.add(start);
+        let weight = operands.weight.add(column * k);
         let mut sums = [[K::zero(); WIDTH]; HEIGHT];
 
         let mut at = 0;
         while at + 2 * K::LANES <= k {
             let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
-            let base = ahead.wrapping_add(at / (2 * K::LANES) * bytes);
+            let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
             for line in 0..bytes.div_ceil(LINE) {
                 K::prefetch(base.wrapping_add(line * LINE));
             }
@@ -409,9 +437,9 @@ unsafe fn tile<
             }
         }
 
-        let y = job.y.add(row * job.size.n + column);
+        let y = operands.y.add(row * operands.size.n + column);
         for i in 0..HEIGHT {
-            let y = y.add(i * job.size.n);
+            let y = y.add(i * operands.size.n);
             let (fours, rest) = sums[i].as_chunks::<4>();
             for (j, &four) in fours.iter().enumerate() {
                 y.add(4 * j)
@@ -429,8 +457,8 @@ unsafe fn tile<
 ///
 /// # Safety
 ///
-/// `x` points to the first of `HEIGHT` vectors, one every so many elements as stand beside it, and `weight` to the first of
-/// `WIDTH`, one every `k` elements.
+/// `x` points to the first of `HEIGHT` vectors, one every so many elements as stand beside it, and
+/// `weight` to the first of `WIDTH`, one every `k` elements.
 #[inline(always)]
 unsafe fn step<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
     sums: &mut [[K::Sum; WIDTH]; HEIGHT],
@@ -461,7 +489,8 @@ unsafe fn step<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
     }
 }
 
-/// `count < N` elements, and zeros after them, for `N` up to 8: how to load a part where there are no masked loads.
+/// `count < N` elements, and zeros after them, for `N` up to 8: how to load a part where there are
+/// no masked loads.
 ///
 /// # Safety
 ///
@@ -477,7 +506,8 @@ pub(super) unsafe fn padded<T: Copy + Default, const N: usize>(
     // Four, two and one at a time: moves of fixed size, where a copy of `count` would be a call.
     for size in [4, 2, 1] {
         if count & size != 0 && done + size <= N {
-            // SAFETY: what is read are elements `done..done + size`, of `count`; what is written lies within `all`.
+            // SAFETY: what is read are elements `done..done + size`, of `count`; what is written
+            // lies within `all`.
             unsafe {
                 from.add(done)
                     .copy_to_nonoverlapping(all.as_mut_ptr().add(done), size)

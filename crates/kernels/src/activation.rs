@@ -6,7 +6,7 @@ use crate::loops::{for_each_isa, rows_per_share, share};
 
 /// What a gate does to each element before it is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Gate {
+pub enum ActivationFunction {
     /// `x · sigmoid(x)`.
     Silu,
     /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
@@ -19,24 +19,24 @@ pub enum Gate {
     Relu2,
 }
 
-impl Gate {
+impl ActivationFunction {
     /// All of them.
-    pub const ALL: [Gate; 5] = [
-        Gate::Silu,
-        Gate::GeluTanh,
-        Gate::QuickGelu,
-        Gate::Relu,
-        Gate::Relu2,
+    pub const ALL: [ActivationFunction; 5] = [
+        ActivationFunction::Silu,
+        ActivationFunction::GeluTanh,
+        ActivationFunction::QuickGelu,
+        ActivationFunction::Relu,
+        ActivationFunction::Relu2,
     ];
 }
 
-/// Writes `gate(x) · up`, element by element, to `x`. All instruction sets give the same bits, off by at most `2⁻¹⁹` of the greater of
-/// `|x · up|` and the result.
+/// Writes `gate(x) · up`, element by element, to `x`. All instruction sets give the same bits, off
+/// by at most `2⁻¹⁹` of the greater of `|x · up|` and the result.
 ///
 /// # Panics
 ///
 /// If the slices differ in length.
-pub fn gate_in_place(gate: Gate, x: &mut [f32], up: &[f32]) {
+pub fn gate_in_place(gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
     gate_in_place_with(Isa::detected(), gate, x, up);
 }
 
@@ -45,7 +45,7 @@ pub fn gate_in_place(gate: Gate, x: &mut [f32], up: &[f32]) {
 /// # Panics
 ///
 /// If this processor does not have `isa`, or as [`gate_in_place`] does.
-pub fn gate_in_place_with(isa: Isa, gate: Gate, x: &mut [f32], up: &[f32]) {
+pub fn gate_in_place_with(isa: Isa, gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
     assert_eq!(
         x.len(),
         up.len(),
@@ -61,19 +61,21 @@ pub fn gate_in_place_with(isa: Isa, gate: Gate, x: &mut [f32], up: &[f32]) {
 }
 
 for_each_isa!(
-    fn gate_each = gate_slice(gate: Gate, x: &mut [f32], up: &[f32])
+    fn gate_each = gate_slice(gate: ActivationFunction, x: &mut [f32], up: &[f32])
 );
 
 #[inline(always)]
-fn gate_slice(gate: Gate, x: &mut [f32], up: &[f32]) {
+fn gate_slice(gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
     // √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
     const SLOPE: f32 = 1.595_769;
     match gate {
-        Gate::Silu => each(x, up, |x| swish(x, x)),
-        Gate::GeluTanh => each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x)))),
-        Gate::QuickGelu => each(x, up, |x| swish(x, 1.702 * x)),
-        Gate::Relu => each(x, up, relu),
-        Gate::Relu2 => each(x, up, |x| relu(x) * relu(x)),
+        ActivationFunction::Silu => each(x, up, |x| swish(x, x)),
+        ActivationFunction::GeluTanh => {
+            each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x))))
+        }
+        ActivationFunction::QuickGelu => each(x, up, |x| swish(x, 1.702 * x)),
+        ActivationFunction::Relu => each(x, up, relu),
+        ActivationFunction::Relu2 => each(x, up, |x| relu(x) * relu(x)),
     }
 }
 

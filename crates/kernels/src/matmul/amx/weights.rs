@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::{Job, avx2};
+use super::super::{Operands, avx2};
 use super::PAIR;
 use super::tiles::{ROW_BYTES, ROWS, STEP};
 
@@ -18,23 +18,23 @@ impl Edge {
     }
 }
 
-/// Where a tile of `rows` weights from `row` on lies, and how many bytes there are from one row to the next: in the matrix,
-/// or in `edge` if the matrix ends before the tile does.
+/// Where a tile of `rows` weights from `row` on lies, and how many bytes there are from one row to
+/// the next: in the matrix, or in `edge` if the matrix ends before the tile does.
 ///
 /// # Safety
 ///
 /// The weight has these rows, of which there are at most [`ROWS`], and the step begins within them.
 #[inline(always)]
 pub(super) unsafe fn weights(
-    job: &Job<bf16, bf16>,
+    operands: &Operands<bf16, bf16>,
     row: usize,
     rows: usize,
     step: usize,
     edge: &mut Edge,
 ) -> (*const bf16, usize) {
-    let (k, at) = (job.size.k, step * STEP);
+    let (k, at) = (operands.size.k, step * STEP);
     // SAFETY: the first element is one of the weight's.
-    let from = unsafe { job.weight.add(row * k + at) };
+    let from = unsafe { operands.weight.add(row * k + at) };
     if rows == ROWS && at + STEP <= k {
         return (from, k * size_of::<bf16>());
     }
@@ -51,35 +51,35 @@ pub(super) unsafe fn weights(
     (edge.0.as_ptr(), ROW_BYTES)
 }
 
-/// Which weights are fetched into the second-level cache ahead of need: those of the next panel, in the order in which they lie in
-/// memory, while this one is computed for its first strips.
-pub(super) struct Ahead {
+/// Which weights are fetched into the second-level cache ahead of need: those of the next panel, in
+/// the order in which they lie in memory, while this one is computed for its first row blocks.
+pub(super) struct PanelPrefetch {
     next: *const u8,
     lines: usize,
 }
 
-impl Ahead {
+impl PanelPrefetch {
     const LINE: usize = 64;
 
-    /// The most strips that share the fetching.
+    /// The most row blocks that share the fetching.
     const SHARES: usize = 4;
 
-    /// For one of so many strips.
+    /// For one of so many row blocks.
     pub(super) fn new(
-        job: &Job<bf16, bf16>,
+        operands: &Operands<bf16, bf16>,
         panel: &Range<usize>,
-        strip: usize,
-        strips: usize,
+        row_block: usize,
+        row_blocks: usize,
     ) -> Self {
-        let shares = strips.min(Self::SHARES);
-        let row_bytes = job.size.k * size_of::<bf16>();
+        let shares = row_blocks.min(Self::SHARES);
+        let row_bytes = operands.size.k * size_of::<bf16>();
         let share = panel.len() * row_bytes / shares;
         Self {
-            next: job
+            next: operands
                 .weight
                 .cast::<u8>()
-                .wrapping_add(panel.end * row_bytes + strip * share),
-            lines: match strip < shares {
+                .wrapping_add(panel.end * row_bytes + row_block * share),
+            lines: match row_block < shares {
                 true => PAIR * STEP * size_of::<bf16>() / Self::LINE / shares,
                 false => 0,
             },

@@ -8,8 +8,8 @@ use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, STEP, Tiles};
 /// Multiply-adds of one instruction on full tiles.
 const PRODUCTS: usize = ROWS * COLUMNS * STEP;
 
-/// Adds up products of tiles of ones in four tiles of sums, `rounds` times each: how many operations these were, or nothing
-/// if they came to a wrong sum. Sums are exact below 2²⁴.
+/// Adds up products of tiles of ones in four tiles of sums, `rounds` times each: how many
+/// operations these were, or nothing if they came to a wrong sum. Sums are exact below 2²⁴.
 ///
 /// # Safety
 ///
@@ -17,7 +17,8 @@ const PRODUCTS: usize = ROWS * COLUMNS * STEP;
 pub(crate) unsafe fn rounds(rounds: usize) -> Option<u64> {
     let ones = [bf16::ONE; ROWS * STEP];
     let mut sums = [0.0f32; SUMS];
-    // SAFETY: the caller's promise; the tiles are configured as full ones, and the memory holds one each.
+    // SAFETY: the caller's promise; the tiles are configured as full ones, and the memory holds one
+    // each.
     let right = unsafe {
         let _tiles = Tiles::configure(COLUMNS);
         tiles::load!(4, ones.as_ptr(), ROW_BYTES);

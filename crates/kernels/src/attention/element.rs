@@ -3,16 +3,16 @@
 use half::{bf16, f16};
 
 use super::lanes::Lanes;
-use crate::product::Element;
+use crate::matmul::Element;
 
 /// A type that keys and values are stored in.
-pub(super) trait Stored: Element {
+pub(super) trait KvElement: Element {
     /// Rows in f32: where they are, or copies in `wide`.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of `V`; each row has `width` elements, and `wide` has room for as many rows, each padded to a
-    /// multiple of `V::LANES`.
+    /// The processor has the instructions of `V`; each row has `width` elements, and `wide` has
+    /// room for as many rows, each padded to a multiple of `V::LANES`.
     #[inline(always)]
     unsafe fn widened<V: Lanes, const N: usize>(
         rows: [*const Self; N],
@@ -25,7 +25,8 @@ pub(super) trait Stored: Element {
             let copy = wide.wrapping_add(index * padded);
             copies[index] = copy;
             let mut at = 0;
-            // SAFETY: the caller's promise: there are elements at `at`, `LANES` of them or what is left.
+            // SAFETY: the caller's promise: there are elements at `at`, `LANES` of them or what is
+            // left.
             unsafe {
                 while at + V::LANES <= width {
                     Self::load::<V>(row.add(at)).store(copy.add(at));
@@ -40,7 +41,7 @@ pub(super) trait Stored: Element {
     }
 }
 
-impl Stored for f32 {
+impl KvElement for f32 {
     #[inline(always)]
     unsafe fn widened<V: Lanes, const N: usize>(
         rows: [*const Self; N],
@@ -51,6 +52,6 @@ impl Stored for f32 {
     }
 }
 
-impl Stored for bf16 {}
+impl KvElement for bf16 {}
 
-impl Stored for f16 {}
+impl KvElement for f16 {}

@@ -1,16 +1,17 @@
-//! What a block of columns comes to for a row of queries, and how those of several blocks are put together.
+//! What a block of columns comes to for a row of queries, and how those of several blocks are put
+//! together.
 
 use crate::exp::exp;
 
-/// Elements that a row of a record is padded to: lanes of the widest vector.
+/// Elements that a row of a partial is padded to: lanes of the widest vector.
 const PAD: usize = 16;
 
-/// Elements of a record: the sum of weighted values, padded; then [`Totals`], padded too.
-pub(super) fn record(width: usize) -> usize {
+/// Elements of a partial: the sum of weighted values, padded; then [`Totals`], padded too.
+pub(super) fn partial_len(width: usize) -> usize {
     width.next_multiple_of(PAD) + PAD
 }
 
-/// The end of a record.
+/// The end of a partial.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
     /// The largest score.
@@ -20,21 +21,21 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    pub fn of(record: &[f32]) -> Totals {
-        let at = record.len() - PAD;
+    pub fn of(partial: &[f32]) -> Totals {
+        let at = partial.len() - PAD;
         Totals {
-            largest: record[at],
-            sum: record[at + 1],
+            largest: partial[at],
+            sum: partial[at + 1],
         }
     }
 
-    pub fn write(self, record: &mut [f32]) {
-        let at = record.len() - PAD;
-        (record[at], record[at + 1]) = (self.largest, self.sum);
+    pub fn write(self, partial: &mut [f32]) {
+        let at = partial.len() - PAD;
+        (partial[at], partial[at + 1]) = (self.largest, self.sum);
     }
 }
 
-/// Folds the record of a later block into that of earlier ones.
+/// Folds the partial of a later block into that of earlier ones.
 #[inline(always)]
 pub(super) fn fold(earlier: &mut [f32], later: &[f32]) {
     let (old, new) = (Totals::of(earlier), Totals::of(later));
@@ -60,13 +61,13 @@ pub(super) fn fold(earlier: &mut [f32], later: &[f32]) {
 
 /// Writes the result of a row; zeros if it saw nothing.
 #[inline(always)]
-pub(super) fn finish(record: &[f32], y: &mut [f32]) {
-    let Totals { sum, .. } = Totals::of(record);
+pub(super) fn finish(partial: &[f32], y: &mut [f32]) {
+    let Totals { sum, .. } = Totals::of(partial);
     if sum == 0.0 {
         y.fill(0.0);
         return;
     }
-    for (y, value) in y.iter_mut().zip(record) {
+    for (y, value) in y.iter_mut().zip(partial) {
         *y = value / sum;
     }
 }
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     fn of(value: f32, totals: Totals) -> Vec<f32> {
-        let mut row = vec![value; record(5)];
+        let mut row = vec![value; partial_len(5)];
         totals.write(&mut row);
         row
     }

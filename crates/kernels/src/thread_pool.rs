@@ -1,9 +1,10 @@
 //! Threads that share one short piece of work at a time.
 //!
-//! A token's pass is a hundred and more products of a tenth of a millisecond. Waking a thread for each of them takes as
-//! long as a part of the product, so these threads do not sleep at once when a piece of work is done: they look for the
-//! next one for [`AWAKE`]. The thread that calls works too, from the first moment on, and waits for nobody who has not
-//! begun; a helper that comes late finds less to do.
+//! A token's pass is a hundred and more matmuls of a tenth of a millisecond. Waking a thread for
+//! each of them takes as long as a part of the matmul, so these threads do not sleep at once when
+//! a piece of work is done: they look for the next one for [`AWAKE`]. The thread that calls works
+//! too, from the first moment on, and waits for nobody who has not begun; a helper that comes late
+//! finds less to do.
 //!
 //! As many threads work as the current rayon pool has, so that what limits that limits this.
 
@@ -20,11 +21,11 @@ const AWAKE: Duration = Duration::from_micros(100);
 /// How long a wait stays on the processor before it lets other threads run.
 const POLITE: Duration = Duration::from_micros(10);
 
-/// Stack of a helper, in bytes: the loops of a product need little.
+/// Stack of a helper, in bytes: the loops of a matmul need little.
 const STACK: usize = 256 << 10;
 
 /// The helpers of this process.
-static TEAM: Team = Team {
+static POOL: ThreadPool = ThreadPool {
     helpers: Mutex::new(Vec::new()),
     work: AtomicPtr::new(std::ptr::null_mut()),
     offers: AtomicUsize::new(0),
@@ -32,7 +33,7 @@ static TEAM: Team = Team {
     asleep: AtomicUsize::new(0),
 };
 
-struct Team {
+struct ThreadPool {
     /// All helpers; locked by the thread whose work they share.
     helpers: Mutex<Vec<Thread>>,
     /// What is to be done; null if nothing is.
@@ -57,9 +58,9 @@ struct Work {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// Calls `body` on this thread and, meanwhile, on helpers, up to `threads` in all; returns when all calls have. `body` takes
-/// its part of the work from what the calls share, until nothing is left: one call, this thread's, is certain, the others
-/// come if they can.
+/// Calls `body` on this thread and, meanwhile, on helpers, up to `threads` in all; returns when all
+/// calls have. `body` takes its part of the work from what the calls share, until nothing is left:
+/// one call, this thread's, is certain, the others come if they can.
 ///
 /// If the helpers are busy for another thread, this one works alone.
 ///
@@ -77,7 +78,7 @@ pub(crate) fn share<F: Fn() + Sync>(threads: usize, body: F) {
     if threads <= 1 {
         return body();
     }
-    let mut helpers = match TEAM.helpers.try_lock() {
+    let mut helpers = match POOL.helpers.try_lock() {
         Ok(helpers) => helpers,
         Err(TryLockError::Poisoned(helpers)) => helpers.into_inner(),
         Err(TryLockError::WouldBlock) => return body(),
@@ -90,12 +91,14 @@ pub(crate) fn share<F: Fn() + Sync>(threads: usize, body: F) {
         panic: Mutex::new(None),
     };
     {
-        // Takes the work back, and waits for who is at it, also if `body` panics here. Declared before the work is offered.
+        // Takes the work back, and waits for who is at it, also if `body` panics here. Declared
+        // before the work is offered.
         let _end = End;
-        TEAM.work.store(&raw mut work, Ordering::SeqCst);
-        TEAM.offers.fetch_add(1, Ordering::SeqCst);
-        // Either this sees a helper that goes to sleep, or that helper sees the offer: both orders are sequentially consistent.
-        if TEAM.asleep.load(Ordering::SeqCst) > 0 {
+        POOL.work.store(&raw mut work, Ordering::SeqCst);
+        POOL.offers.fetch_add(1, Ordering::SeqCst);
+        // Either this sees a helper that goes to sleep, or that helper sees the offer: both orders
+        // are sequentially consistent.
+        if POOL.asleep.load(Ordering::SeqCst) > 0 {
             helpers.iter().take(threads - 1).for_each(Thread::unpark);
         }
         body();
@@ -126,10 +129,11 @@ struct End;
 
 impl Drop for End {
     fn drop(&mut self) {
-        TEAM.work.store(std::ptr::null_mut(), Ordering::SeqCst);
-        // Either a helper that comes now sees that there is nothing, or this sees that it is inside.
+        POOL.work.store(std::ptr::null_mut(), Ordering::SeqCst);
+        // Either a helper that comes now sees that there is nothing, or this sees that it is
+        // inside.
         let mut wait = Wait::new();
-        while TEAM.inside.load(Ordering::SeqCst) > 0 {
+        while POOL.inside.load(Ordering::SeqCst) > 0 {
             wait.a_little();
         }
     }
@@ -140,14 +144,15 @@ fn help() {
     let mut seen = 0;
     loop {
         seen = next_offer(seen);
-        TEAM.inside.fetch_add(1, Ordering::SeqCst);
-        let work = TEAM.work.load(Ordering::SeqCst);
+        POOL.inside.fetch_add(1, Ordering::SeqCst);
+        let work = POOL.work.load(Ordering::SeqCst);
         if !work.is_null() {
-            // SAFETY: the thread that offered this work keeps it, and what it points to, until it has set `work` to null and
-            // then seen nobody inside; this helper was inside before it read `work`.
+            // SAFETY: the thread that offered this work keeps it, and what it points to, until it
+            // has set `work` to null and then seen nobody inside; this helper was inside before it
+            // read `work`.
             unsafe { (*work).take_part() };
         }
-        TEAM.inside.fetch_sub(1, Ordering::SeqCst);
+        POOL.inside.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -155,18 +160,18 @@ fn help() {
 fn next_offer(seen: usize) -> usize {
     let mut wait = Wait::new();
     loop {
-        let offers = TEAM.offers.load(Ordering::SeqCst);
+        let offers = POOL.offers.load(Ordering::SeqCst);
         if offers != seen {
             return offers;
         }
         if wait.a_little() < AWAKE {
             continue;
         }
-        TEAM.asleep.fetch_add(1, Ordering::SeqCst);
-        while TEAM.offers.load(Ordering::SeqCst) == seen {
+        POOL.asleep.fetch_add(1, Ordering::SeqCst);
+        while POOL.offers.load(Ordering::SeqCst) == seen {
             std::thread::park();
         }
-        TEAM.asleep.fetch_sub(1, Ordering::SeqCst);
+        POOL.asleep.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -185,7 +190,8 @@ impl Work {
         if seat.is_err() {
             return;
         }
-        // SAFETY: the caller's promise; `share` asks that the closure may be called by several threads.
+        // SAFETY: the caller's promise; `share` asks that the closure may be called by several
+        // threads.
         let result = catch_unwind(AssertUnwindSafe(|| unsafe { (self.run)(self.body) }));
         if let Err(payload) = result {
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);

@@ -6,8 +6,9 @@
 //! | 4, 5 | weights `[16 rows, 32]`, bf16 | 64 bytes | `4 + i` |
 //! | 6, 7 | activations `[16, columns, 2]`, bf16 | `4 · columns` bytes | `6 + j` |
 //!
-//! The compiler knows nothing of these registers and never uses them, so that what one piece of assembly leaves in them the next
-//! one finds. All of it is volatile: it stays in the order in which it is written.
+//! The compiler knows nothing of these registers and never uses them, so that what one piece of
+//! assembly leaves in them the next one finds. All of it is volatile: it stays in the order in
+//! which it is written.
 
 /// Rows of a tile: of weights, pairs of elements of activations, sums.
 pub(super) const ROWS: usize = 16;
@@ -21,7 +22,8 @@ pub(super) const COLUMNS: usize = 16;
 /// Bytes of a full row of a tile.
 pub(super) const ROW_BYTES: usize = 64;
 
-/// The registers of this thread, configured; released when dropped, so that the system need not save them any more.
+/// The registers of this thread, configured; released when dropped, so that the system need not
+/// save them any more.
 pub(super) struct Tiles(());
 
 /// What `ldtilecfg` reads.
@@ -41,7 +43,8 @@ impl Tiles {
     ///
     /// # Safety
     ///
-    /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and no other `Tiles` of this thread is alive.
+    /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and no other `Tiles` of this thread is
+    /// alive.
     ///
     /// # Panics
     ///
@@ -63,8 +66,8 @@ impl Tiles {
                 _ => 4 * columns as u16,
             };
         }
-        // SAFETY: the processor has the instruction, which reads these 64 bytes; the configuration is one that it takes: palette 1,
-        // at most 16 rows of at most 64 bytes, whole elements.
+        // SAFETY: the processor has the instruction, which reads these 64 bytes; the configuration
+        // is one that it takes: palette 1, at most 16 rows of at most 64 bytes, whole elements.
         unsafe {
             std::arch::asm!(
                 "ldtilecfg [{}]",
@@ -79,7 +82,8 @@ impl Tiles {
 impl Drop for Tiles {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: `configure` ran, so that the processor has the instruction; it changes tile registers only.
+        // SAFETY: `configure` ran, so that the processor has the instruction; it changes tile
+        // registers only.
         unsafe { std::arch::asm!("tilerelease", options(nomem, nostack, preserves_flags)) }
     }
 }
@@ -94,7 +98,8 @@ macro_rules! zero {
     };
 }
 
-/// Loads the rows of a tile, which lie so many bytes apart. Needs configured tiles, and memory for the rows.
+/// Loads the rows of a tile, which lie so many bytes apart. Needs configured tiles, and memory for
+/// the rows.
 macro_rules! load {
     ($tile:literal, $from:expr, $stride:expr) => {
         std::arch::asm!(

@@ -5,43 +5,43 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::super::transpose::transposed;
-use super::super::{Job, Size, avx512};
+use super::super::{Operands, Size, avx512};
 use super::tiles::{COLUMNS, ROWS};
-use super::{Amx, PAIR, Place, SUMS};
+use super::{Amx, OutputBlock, PAIR, SUMS};
 
 impl Amx<'_> {
-    /// Turns the sums of a strip and a panel over into `y`.
+    /// Turns the sums of a row block and a panel over into `y`.
     ///
     /// # Safety
     ///
-    /// As for [`Amx::strip`].
+    /// As for [`Amx::row_block`].
     #[inline(always)]
     pub(super) unsafe fn write(
         &self,
-        job: &Job<bf16, bf16>,
-        place: &Place,
+        operands: &Operands<bf16, bf16>,
+        block: &OutputBlock,
         sums: &[[f32; 4 * SUMS]],
     ) {
-        let pairs = place.columns.clone().step_by(PAIR);
+        let pairs = block.columns.clone().step_by(PAIR);
         for (first, sums) in pairs.zip(sums) {
             for (index, sums) in sums.as_chunks::<SUMS>().0.iter().enumerate() {
                 let column = first + index / 2 * ROWS;
-                let row = place.rows.start + index % 2 * COLUMNS;
-                if column >= place.columns.end || row >= place.rows.end {
+                let row = block.rows.start + index % 2 * COLUMNS;
+                if column >= block.columns.end || row >= block.rows.end {
                     continue;
                 }
-                let width = ROWS.min(place.columns.end - column);
-                let height = COLUMNS.min(place.rows.end - row);
+                let width = ROWS.min(block.columns.end - column);
+                let height = COLUMNS.min(block.rows.end - row);
                 // SAFETY: the caller's promises: `y` has these rows and columns.
                 let is_nan = unsafe {
-                    let y = job.y.add(row * job.size.n + column);
-                    write(sums, [height, width], y, job.size.n)
+                    let y = operands.y.add(row * operands.size.n + column);
+                    write(sums, [height, width], y, operands.size.n)
                 };
                 if is_nan && self.layout.parts > 1 {
                     for row in row..row + height {
                         for column in column..column + width {
                             // SAFETY: as above.
-                            unsafe { self.again(job, row, column) };
+                            unsafe { self.again(operands, row, column) };
                         }
                     }
                 }
@@ -53,17 +53,18 @@ impl Amx<'_> {
     ///
     /// # Safety
     ///
-    /// That of [`Loops::region`], for this one output.
+    /// That of [`MatmulLoops::region`], for this one output.
     #[cold]
-    unsafe fn again(&self, job: &Job<bf16, bf16>, row: usize, column: usize) {
-        let Size { n, k, .. } = job.size;
-        // SAFETY: the output is in `y`, this row in `x`, the other in the weight; all sets of instructions up to AMX are there.
+    unsafe fn again(&self, operands: &Operands<bf16, bf16>, row: usize, column: usize) {
+        let Size { n, k, .. } = operands.size;
+        // SAFETY: the output is in `y`, this row in `x`, the other in the weight; all sets of
+        // instructions up to AMX are there.
         unsafe {
-            let y = job.y.add(row * n + column);
+            let y = operands.y.add(row * n + column);
             if y.read().is_nan() {
-                let one = Job {
+                let one = Operands {
                     x: self.x.as_ptr().add(row * k),
-                    weight: job.weight.add(column * k),
+                    weight: operands.weight.add(column * k),
                     y,
                     size: Size { m: 1, n: 1, k },
                 };
@@ -73,13 +74,13 @@ impl Amx<'_> {
     }
 }
 
-/// Writes a tile of sums `[weights, activations]`, rows of sixteen, to `y [height activations, width weights]`, rows of `n`. Says whether any is
-/// not a number.
+/// Writes a tile of sums `[weights, activations]`, rows of sixteen, to `y [height activations,
+/// width weights]`, rows of `n`. Says whether any is not a number.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512; `y` has these rows, which nothing else reads or writes meanwhile; `height` and `width` are at
-/// most 16.
+/// The processor has AVX-512; `y` has these rows, which nothing else reads or writes meanwhile;
+/// `height` and `width` are at most 16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn write(sums: &[f32; SUMS], [height, width]: [usize; 2], y: *mut f32, n: usize) -> bool {

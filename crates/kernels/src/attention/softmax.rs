@@ -3,36 +3,37 @@
 use std::ops::Range;
 
 use super::lanes::MOST_LANES;
-use super::record::Totals;
+use super::partial::Totals;
 use crate::exp::exp;
 
 /// What a row's softmax comes to if it sees nothing.
-const NOTHING: Totals = Totals {
+const NONE: Totals = Totals {
     largest: 0.0,
     sum: 0.0,
 };
 
-/// As [`soften_rows`] with a known number of rows.
+/// As [`softmax_rows`] with a known number of rows.
 #[inline(always)]
-pub(super) fn soften(
+pub(super) fn softmax(
     rows: usize,
     scores: &mut [f32],
     seen: &[Range<usize>],
     scale: f32,
 ) -> [Totals; MOST_LANES] {
     match rows {
-        4 => soften_rows::<4, 8>(scores, seen, scale),
-        8 => soften_rows::<8, 16>(scores, seen, scale),
-        16 => soften_rows::<16, 32>(scores, seen, scale),
+        4 => softmax_rows::<4, 8>(scores, seen, scale),
+        8 => softmax_rows::<8, 16>(scores, seen, scale),
+        16 => softmax_rows::<16, 32>(scores, seen, scale),
         _ => unreachable!("vectors have 4, 8 or 16 lanes"),
     }
 }
 
-/// Turns scores, those of `ROWS` rows for each column one behind the other, into weights: `exp` of what each, scaled, is below the
-/// row's largest. `PAIR` is twice `ROWS`. `seen` are the columns that each row sees, and the rest of the columns that any of them sees
-/// get no weight. The rows beyond those of `seen` come to something that means nothing.
+/// Turns scores, those of `ROWS` rows for each column one behind the other, into weights: `exp` of
+/// what each, scaled, is below the row's largest. `PAIR` is twice `ROWS`. `seen` are the columns
+/// that each row sees, and the rest of the columns that any of them sees get no weight. The rows
+/// beyond those of `seen` come to something that means nothing.
 #[inline(always)]
-fn soften_rows<const ROWS: usize, const PAIR: usize>(
+fn softmax_rows<const ROWS: usize, const PAIR: usize>(
     scores: &mut [f32],
     seen: &[Range<usize>],
     scale: f32,
@@ -40,10 +41,11 @@ fn soften_rows<const ROWS: usize, const PAIR: usize>(
     const { assert!(PAIR == 2 * ROWS && ROWS <= MOST_LANES) };
     let visible = || seen.iter().filter(|seen| !seen.is_empty());
     let Some(start) = visible().map(|seen| seen.start).min() else {
-        return [NOTHING; MOST_LANES];
+        return [NONE; MOST_LANES];
     };
     let end = visible().map(|seen| seen.end).max().unwrap_or(start);
-    // Pairs of columns, counted from the start of the block: sums are of every other column, whoever else sees what.
+    // Pairs of columns, counted from the start of the block: sums are of every other column,
+    // whoever else sees what.
     let (from, to) = (start / 2 * 2, end.next_multiple_of(2));
     for (row, seen) in seen.iter().enumerate() {
         let (until, after) = match seen.is_empty() {
@@ -79,7 +81,7 @@ fn soften_rows<const ROWS: usize, const PAIR: usize>(
             *sum += *score;
         }
     }
-    let mut totals = [NOTHING; MOST_LANES];
+    let mut totals = [NONE; MOST_LANES];
     for (row, totals) in totals[..ROWS].iter_mut().enumerate() {
         *totals = Totals {
             largest: largest[row],
@@ -105,7 +107,7 @@ mod tests {
                     scores[column * rows + row] = score(column, row);
                 }
             }
-            let totals = soften(rows, &mut scores, &seen, 0.5);
+            let totals = softmax(rows, &mut scores, &seen, 0.5);
             for (row, seen) in seen.iter().enumerate() {
                 let expected = |column| f64::from(score(column, row)) / 2.0;
                 let largest = seen.clone().map(expected).fold(f64::MIN, f64::max);

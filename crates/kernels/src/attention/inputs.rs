@@ -2,33 +2,33 @@
 
 use std::ops::Range;
 
-use super::columns::{self, Part, Stretch};
-use super::{AttentionMask, BLOCK, Heads, Stored};
+use super::columns::{self, KvRun, TypedSegment};
+use super::{AttentionMask, AttentionShape, BLOCK, KvElement};
 
 /// One call of attention.
 #[derive(Debug)]
-pub(super) struct Job<'a, E> {
+pub(super) struct AttentionInputs<'a, E> {
     /// `[batch, tokens, heads, width]`.
     pub queries: &'a [f32],
-    pub heads: Heads,
+    pub shape: AttentionShape,
     /// Keys and values, older columns first.
-    pub parts: &'a [Part<'a, E>],
-    pub sight: &'a AttentionMask,
+    pub segments: &'a [TypedSegment<'a, E>],
+    pub mask: &'a AttentionMask,
 }
 
-/// Some tokens of a text, and the heads of queries that share a head of keys.
+/// Some tokens of a sequence, and the heads of queries that share a head of keys.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
-    pub text: usize,
+    pub sequence: usize,
     /// The head of keys.
     pub head: usize,
     pub tokens: Range<usize>,
 }
 
-impl<'a, E: Stored> Job<'a, E> {
+impl<'a, E: KvElement> AttentionInputs<'a, E> {
     /// Heads of queries that share a head of keys.
     fn group(&self) -> usize {
-        self.heads.heads / self.heads.key_heads
+        self.shape.heads / self.shape.key_heads
     }
 
     /// Rows of queries of a task: for each token those of each head.
@@ -36,13 +36,13 @@ impl<'a, E: Stored> Job<'a, E> {
         task.tokens.len() * self.group()
     }
 
-    /// Columns that a row of a task sees, counted from the text's first token.
+    /// Columns that a row of a task sees, counted from the sequence's first token.
     pub fn seen(&self, task: &Task, row: usize) -> Range<usize> {
         let Range { start, end } = self
-            .sight
-            .columns(task.text, task.tokens.start + row / self.group());
+            .mask
+            .columns(task.sequence, task.tokens.start + row / self.group());
         // Padding sees nothing.
-        let first = self.sight.padding[task.text];
+        let first = self.mask.padding[task.sequence];
         start.saturating_sub(first)..end.saturating_sub(first)
     }
 
@@ -63,40 +63,38 @@ impl<'a, E: Stored> Job<'a, E> {
     }
 
     /// Keys and values at some columns of a block, counted from its first.
-    pub fn stretches(
+    pub fn runs(
         &self,
         task: &Task,
         block: usize,
         columns: Range<usize>,
-    ) -> impl Iterator<Item = Stretch<'a, E>> {
-        let first = self.sight.padding[task.text] + block * BLOCK;
+    ) -> impl Iterator<Item = KvRun<'a, E>> {
+        let first = self.mask.padding[task.sequence] + block * BLOCK;
         let columns = first + columns.start..first + columns.end;
-        columns::stretches(self.parts, (task.text, task.head), columns).map(move |stretch| {
-            Stretch {
-                column: stretch.column - first,
-                ..stretch
-            }
+        columns::runs(self.segments, (task.sequence, task.head), columns).map(move |run| KvRun {
+            column: run.column - first,
+            ..run
         })
     }
 
     /// Multiply-adds of a task, about.
-    pub fn products(&self, task: &Task) -> usize {
+    pub fn multiply_adds(&self, task: &Task) -> usize {
         let blocks = self.blocks(task);
         let seen = self.seen(task, self.rows(task) - 1).len();
         let columns = seen.min(blocks.len().saturating_mul(BLOCK));
-        2 * self.rows(task) * columns * self.heads.width
+        2 * self.rows(task) * columns * self.shape.width
     }
 
     /// The query of a row.
     pub fn query(&self, task: &Task, row: usize) -> &'a [f32] {
-        let width = self.heads.width;
-        &self.queries[self.place(task, row)..][..width]
+        let width = self.shape.width;
+        &self.queries[self.offset(task, row)..][..width]
     }
 
     /// Where in queries and results a row begins.
-    pub fn place(&self, task: &Task, row: usize) -> usize {
-        let (heads, group) = (&self.heads, self.group());
-        let token = task.text * heads.tokens + task.tokens.start + row / group;
-        (token * heads.heads + task.head * group + row % group) * heads.width
+    pub fn offset(&self, task: &Task, row: usize) -> usize {
+        let (shape, group) = (&self.shape, self.group());
+        let token = task.sequence * shape.tokens + task.tokens.start + row / group;
+        (token * shape.heads + task.head * group + row % group) * shape.width
     }
 }

@@ -1,87 +1,15 @@
-//! Products of a few rows of activations, such as one token's: what counts is that weights come from memory as fast as it gives
-//! them.
-//!
-//! Each thread claims runs of the weight's rows, long ones first and short ones last, so that all end together; within a run
-//! weights are fetched in the order they lie in memory. Activations are packed, so that a strip of them stands in the first
-//! levels of the cache without conflicts.
+//! Rows of a weight, or parts of a matmul, that threads claim.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::pack::{self, Packed, Scratch, Strips};
-use super::tile::{Ahead, Kernel, Strip};
-use super::{Job, Size};
-
-/// Products of fewer rows of activations than this are computed here.
-pub(super) const ROWS: usize = 16;
-
-/// Rows of a strip if there are several. Two strips of four rows pass the same few rows of weights one after the other;
-/// one of eight would read twice as many activations for each weight from the second-level cache, which has its
-/// hands full with what comes from memory.
-const HEIGHT: usize = 4;
+use super::Size;
 
 /// A run is at least this many bytes of weights, about 4 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
 
 /// … or makes at least this many multiply-adds, about half as long in compute.
-const MIN_PRODUCTS: usize = 128 << 10;
-
-/// The strips that `m` rows are cut into, if a kernel takes up to `tallest`.
-#[inline(always)]
-fn strips(m: usize, tallest: usize) -> Strips {
-    Strips::new(m, if m <= tallest { tallest } else { HEIGHT })
-}
-
-/// `x [m, k]` as kernel `K` reads it.
-pub(super) fn packed<K: Kernel<E>, E>(x: &[f32], size: Size) -> Scratch<K::X>
-where
-    K::X: Packed,
-{
-    pack::packed(x, size, strips(size.m, K::TALLEST), K::LANES)
-}
-
-/// Computes `y[.., columns]` from packed activations.
-///
-/// # Safety
-///
-/// That of [`Loops::run`](super::Loops::run), with the instructions of `K`.
-#[inline(always)]
-pub(super) unsafe fn run<K: Kernel<E>, E>(job: &Job<K::X, E>, columns: Range<usize>) {
-    let Size { m, k, .. } = job.size;
-    let several = m > K::TALLEST;
-    let panel = if several { K::PANEL } else { columns.len() };
-    let mut start = columns.start;
-    while start < columns.end {
-        let end = columns.end.min(start.saturating_add(panel));
-        for (strip, rows) in strips(m, K::TALLEST).all().enumerate() {
-            // Two strips fetch half of the next panel each, or rather as much as they read; one fetches all.
-            let ahead = match (several, strip) {
-                (false, _) => Ahead::Far,
-                (true, 0) => Ahead::Eighths(4, end * k),
-                (true, 1) => Ahead::Eighths(4, end * k + (end - start) * k / 2),
-                _ => Ahead::Nothing,
-            };
-            let place = Strip {
-                row: rows.start,
-                height: rows.len(),
-                columns: start..end,
-                ahead,
-            };
-            // SAFETY: the caller's promises, for rows and columns within its own.
-            unsafe { K::strip::<true>(job, place) };
-        }
-        start = end;
-    }
-}
-
-/// What a run of rows of weights is a multiple of, for `m` rows of activations: the tiles' widths, see `Kernel::strip`.
-pub(super) fn unit(m: usize) -> usize {
-    match m {
-        1 => 8,
-        2 => 24,
-        _ => 12,
-    }
-}
+const MIN_MULTIPLY_ADDS: usize = 128 << 10;
 
 /// The rows of a weight, claimed by threads run by run.
 pub(super) struct Claims {
@@ -104,12 +32,12 @@ impl Claims {
         unit: usize,
     ) -> Claims {
         let by_bytes = MIN_WEIGHT_BYTES.div_ceil(k.saturating_mul(element).max(1));
-        let by_products = MIN_PRODUCTS.div_ceil(k.saturating_mul(m).max(1));
+        let by_multiply_adds = MIN_MULTIPLY_ADDS.div_ceil(k.saturating_mul(m).max(1));
         Claims {
             next: AtomicUsize::new(0),
             rows: n,
             unit,
-            least: by_bytes.min(by_products).next_multiple_of(unit),
+            least: by_bytes.min(by_multiply_adds).next_multiple_of(unit),
             parts: threads.saturating_mul(2),
         }
     }
@@ -156,6 +84,7 @@ impl Claims {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::small_m::unit;
     use super::*;
 
     fn runs(size: Size, element: usize, threads: usize) -> Vec<Range<usize>> {

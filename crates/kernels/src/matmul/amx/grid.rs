@@ -1,24 +1,27 @@
-//! How the output of a product in tiles is cut into regions for threads.
+//! How the output of a matmul in tiles is cut into regions for threads.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::super::{Job, Loops, Size};
+use super::super::{MatmulLoops, Operands, Size};
 
 /// A region reads at least this many bytes of weights, about 5 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
 
 /// … or makes at least this many multiply-adds, about as long in compute.
-const MIN_PRODUCTS: usize = 256 << 10;
+const MIN_MULTIPLY_ADDS: usize = 256 << 10;
 
-/// Regions per thread: a few, so that a thread which another program holds up does not hold up the product.
+/// Regions per thread: a few, so that a thread which another program holds up does not hold up the
+/// matmul.
 const REGIONS_PER_THREAD: usize = 4;
 
-/// A partition of the output `[m, n]` into rectangles of equal size, but for the last in each direction.
+/// A partition of the output `[m, n]` into rectangles of equal size, but for the last in each
+/// direction.
 ///
-/// Regions run over the weight's rows first and over all activation rows each, so that each weight is read from memory
-/// once; activation rows are divided only when there are too few weight rows to occupy the threads.
+/// Regions run over the weight's rows first and over all activation rows each, so that each weight
+/// is read from memory once; activation rows are divided only when there are too few weight rows to
+/// occupy the threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
     size: Size,
@@ -29,8 +32,8 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// A partition for weights of `element` bytes and as many `threads`, with activation rows and weight rows in multiples of two
-    /// numbers.
+    /// A partition for weights of `element` bytes and as many `threads`, with activation rows and
+    /// weight rows in multiples of two numbers.
     pub(super) fn in_units(
         size: Size,
         element: usize,
@@ -48,20 +51,20 @@ impl Grid {
         }
         let wanted = threads * REGIONS_PER_THREAD;
         let by_bytes = MIN_WEIGHT_BYTES.div_ceil(k.saturating_mul(element));
-        let by_products = MIN_PRODUCTS.div_ceil(k.saturating_mul(m));
+        let by_multiply_adds = MIN_MULTIPLY_ADDS.div_ceil(k.saturating_mul(m));
         let width = n
             .div_ceil(wanted)
-            .max(by_bytes.min(by_products))
+            .max(by_bytes.min(by_multiply_adds))
             .next_multiple_of(row_unit)
             .min(n);
         let across = n.div_ceil(width);
         if across >= threads {
             return Grid { width, ..whole };
         }
-        let by_products = MIN_PRODUCTS.div_ceil(k.saturating_mul(width));
+        let by_multiply_adds = MIN_MULTIPLY_ADDS.div_ceil(k.saturating_mul(width));
         let height = m
             .div_ceil(wanted / across)
-            .max(by_products)
+            .max(by_multiply_adds)
             .next_multiple_of(height_unit)
             .min(m);
         Grid {
@@ -97,14 +100,14 @@ impl Grid {
 
 /// Computes each region of the grid on some thread. `x` is as the loops read it.
 pub(super) fn share<X: Sync + 'static, E: Sync>(
-    loops: impl Loops<X, E>,
+    loops: impl MatmulLoops<X, E>,
     grid: &Grid,
     x: &[X],
     weight: &[E],
     y: &mut [f32],
 ) {
     let size = grid.size();
-    let job = Job {
+    let operands = Operands {
         x: x.as_ptr(),
         weight: weight.as_ptr(),
         y: y.as_mut_ptr(),
@@ -112,7 +115,7 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     };
     if grid.regions() == 1 {
         // SAFETY: as below, with one region.
-        unsafe { loops.region(&job, 0..size.m, 0..size.n) };
+        unsafe { loops.region(&operands, 0..size.m, 0..size.n) };
         return;
     }
     (0..grid.regions())
@@ -120,11 +123,12 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
         .with_max_len(1)
         .for_each(|index| {
             let (rows, columns) = grid.region(index);
-            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and that the three
-            // slices have the lengths that `size` asks for; what is packed was packed for this grid. All are borrowed until
-            // `for_each` returns. The regions of a grid lie within the output and do not overlap, so that no element of `y`
-            // is written by two calls; nothing reads `y`.
-            unsafe { loops.region(&job, rows, columns) };
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available,
+            // and that the three slices have the lengths that `size` asks for; what is packed was
+            // packed for this grid. All are borrowed until `for_each` returns. The regions of a
+            // grid lie within the output and do not overlap, so that no element of `y` is written
+            // by two calls; nothing reads `y`.
+            unsafe { loops.region(&operands, rows, columns) };
         });
 }
 

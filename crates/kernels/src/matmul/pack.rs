@@ -1,14 +1,16 @@
 //! Activations in the order in which the loops read them.
 //!
-//! Rows of a matrix whose width is a power of two begin at the same place of every cache set, so that a strip of more rows than the
-//! cache has ways would evict itself. Packed, a strip of `height` rows is read from its first byte to its last:
+//! Rows of a matrix whose width is a power of two begin at the same place of every cache set, so
+//! that a row block of more rows than the cache has ways would evict itself. Packed, a row block of
+//! `height` rows is read from its first byte to its last:
 //!
 //! ```text
 //! row 0, lanes 0..L | row 1, lanes 0..L | … | row 0, lanes L..2L | row 1, lanes L..2L | …
 //! ```
 //!
-//! with zeros up to a multiple of the lanes. Strips follow one another, so that the one that begins with row `r` begins `r` padded
-//! rows from the start. The first begins at a cache line: a vector that lies across two lines is read at half the speed.
+//! with zeros up to a multiple of the lanes. Row blocks follow one another, so that the one that
+//! begins with row `r` begins `r` padded rows from the start. The first begins at a cache line: a
+//! vector that lies across two lines is read at half the speed.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
@@ -18,7 +20,7 @@ use std::thread::LocalKey;
 use half::bf16;
 
 use super::Size;
-use crate::{cast, team};
+use crate::{cast, thread_pool};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -26,24 +28,26 @@ const LINE: usize = 64;
 /// Elements of a row that are converted at once, a multiple of the lanes of every vector.
 const PIECE: usize = 512;
 
-/// Up to so many rows, strips of four are faster than taller ones: weights just come from memory, and taller strips, of which there
-/// are too few to fetch the next ones evenly, read more activations for each weight.
+/// Up to so many rows, row blocks of four are faster than taller ones: weights just come from
+/// memory, and taller row blocks, of which there are too few to fetch the next ones evenly, read
+/// more activations for each weight.
 const SHORT: usize = 32;
 
 /// What packing takes at least, in elements, to be worth sharing among threads.
 const SHARED: usize = 128 << 10;
 
-// Memory is kept from one product to the next: pages that are fresh each time would cost more than the packing.
+// Memory is kept from one matmul to the next: pages that are fresh each time would cost more than
+// the packing.
 thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
     static ROUNDED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-    static STRIPS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    static ROW_BLOCKS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Memory that goes back to its thread.
 pub(super) struct Scratch<X: 'static> {
     values: Vec<X>,
-    place: Range<usize>,
+    block: Range<usize>,
     home: &'static LocalKey<Cell<Vec<X>>>,
 }
 
@@ -55,11 +59,12 @@ impl<X: Copy + Default> Scratch<X> {
         if values.len() < len + gap {
             values.resize(len + gap, X::default());
         }
-        // In theory nobody may say where a line begins; the values then begin anywhere, which is slower and not wrong.
+        // In theory nobody may say where a line begins; the values then begin anywhere, which is
+        // slower and not wrong.
         let start = values.as_ptr().align_offset(LINE).min(gap);
         Self {
             values,
-            place: start..start + len,
+            block: start..start + len,
             home,
         }
     }
@@ -69,13 +74,13 @@ impl<X> Deref for Scratch<X> {
     type Target = [X];
 
     fn deref(&self) -> &[X] {
-        &self.values[self.place.clone()]
+        &self.values[self.block.clone()]
     }
 }
 
 impl<X> DerefMut for Scratch<X> {
     fn deref_mut(&mut self) -> &mut [X] {
-        &mut self.values[self.place.clone()]
+        &mut self.values[self.block.clone()]
     }
 }
 
@@ -104,7 +109,7 @@ pub(super) trait Packed: Copy + Default + Send + 'static {
 }
 
 impl Packed for f32 {
-    const HOME: &'static LocalKey<Cell<Vec<f32>>> = &STRIPS;
+    const HOME: &'static LocalKey<Cell<Vec<f32>>> = &ROW_BLOCKS;
 
     fn from_f32<'a>(from: &'a [f32], _buffer: &'a mut [f32; PIECE]) -> &'a [f32] {
         from
@@ -121,37 +126,42 @@ impl Packed for bf16 {
     }
 }
 
-/// `x [m, k]` packed for strips of all rows, and vectors of `lanes` elements.
-pub(super) fn packed<X: Packed>(x: &[f32], size: Size, strips: Strips, lanes: usize) -> Scratch<X> {
+/// `x [m, k]` packed for row blocks of all rows, and vectors of `lanes` elements.
+pub(super) fn packed<X: Packed>(
+    x: &[f32],
+    size: Size,
+    row_blocks: RowBlocks,
+    lanes: usize,
+) -> Scratch<X> {
     let mut packed = Scratch::new(size.m * size.k.next_multiple_of(lanes), X::HOME);
-    pack(x, size.k, strips, lanes, &mut packed);
+    pack(x, size.k, row_blocks, lanes, &mut packed);
     packed
 }
 
-/// The strips that some rows are cut into: as few as can be of at most so many rows, and as equal as can be: 8 rows are 4
-/// and 4 rather than 6 and 2.
+/// The row blocks that some rows are cut into: as few as can be of at most so many rows, and as
+/// equal as can be: 8 rows are 4 and 4 rather than 6 and 2.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Strips {
+pub(super) struct RowBlocks {
     rows: usize,
     count: usize,
 }
 
-impl Strips {
-    /// For products of many rows, of loops that take at most `tallest` in a strip.
+impl RowBlocks {
+    /// For matmuls of many rows, of loops that take at most `max_rows` in a row block.
     #[inline(always)]
-    pub(super) fn of_many(rows: usize, tallest: usize) -> Strips {
-        Strips::new(
+    pub(super) fn of_many(rows: usize, max_rows: usize) -> RowBlocks {
+        RowBlocks::new(
             rows,
-            tallest.min(if rows <= SHORT { 4 } else { usize::MAX }),
+            max_rows.min(if rows <= SHORT { 4 } else { usize::MAX }),
         )
     }
 
-    /// For `rows` rows, at most `tallest` in a strip.
+    /// For `rows` rows, at most `max_rows` in a row block.
     #[inline(always)]
-    pub(super) fn new(rows: usize, tallest: usize) -> Strips {
-        Strips {
+    pub(super) fn new(rows: usize, max_rows: usize) -> RowBlocks {
+        RowBlocks {
             rows,
-            count: rows.div_ceil(tallest),
+            count: rows.div_ceil(max_rows),
         }
     }
 
@@ -161,7 +171,7 @@ impl Strips {
         self.count
     }
 
-    /// The row that strip `index` begins with; with their number, the number of rows.
+    /// The row that row block `index` begins with; with their number, the number of rows.
     #[inline(always)]
     pub(super) fn start(self, index: usize) -> usize {
         let count = self.count.max(1);
@@ -196,43 +206,47 @@ fn put<X: Packed>(from: &[X], to: &mut [X]) {
     }
 }
 
-/// Writes `x [m, k]` to the beginning of `packed`, for strips of all rows and vectors of `lanes` elements.
-fn pack<X: Packed>(x: &[f32], k: usize, strips: Strips, lanes: usize, packed: &mut [X]) {
+/// Writes `x [m, k]` to the beginning of `packed`, for row blocks of all rows and vectors of
+/// `lanes` elements.
+fn pack<X: Packed>(x: &[f32], k: usize, row_blocks: RowBlocks, lanes: usize, packed: &mut [X]) {
     if k == 0 {
         return;
     }
-    let fill = |(strip, place): (Range<usize>, &mut [X])| {
-        let height = strip.len();
+    let fill = |(row_block, block): (Range<usize>, &mut [X])| {
+        let height = row_block.len();
         let mut buffer = [X::default(); PIECE];
-        for (i, row) in x[strip.start * k..strip.end * k].chunks(k).enumerate() {
+        for (i, row) in x[row_block.start * k..row_block.end * k]
+            .chunks(k)
+            .enumerate()
+        {
             for (piece, from) in row.chunks(PIECE).enumerate() {
                 let first = piece * (PIECE / lanes);
                 let made = X::from_f32(from, &mut buffer);
                 for (step, from) in made.chunks(lanes).enumerate() {
-                    let to = &mut place[((first + step) * height + i) * lanes..][..lanes];
+                    let to = &mut block[((first + step) * height + i) * lanes..][..lanes];
                     put(from, to);
                 }
             }
         }
     };
     let mut rest = packed;
-    let places = strips.all().map(|strip| {
-        let len = strip.len() * k.next_multiple_of(lanes);
-        let (place, after) = std::mem::take(&mut rest).split_at_mut(len);
+    let ring = row_blocks.all().map(|row_block| {
+        let len = row_block.len() * k.next_multiple_of(lanes);
+        let (block, after) = std::mem::take(&mut rest).split_at_mut(len);
         rest = after;
-        (strip, place)
+        (row_block, block)
     });
     if x.len() < SHARED {
-        return places.for_each(fill);
+        return ring.for_each(fill);
     }
-    let places = Mutex::new(places);
+    let ring = Mutex::new(ring);
     let next = || {
-        let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-        places.next()
+        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.next()
     };
-    team::share(rayon::current_num_threads(), || {
-        while let Some(place) = next() {
-            fill(place);
+    thread_pool::share(rayon::current_num_threads(), || {
+        while let Some(block) = next() {
+            fill(block);
         }
     });
 }
@@ -243,17 +257,17 @@ mod tests {
 
     #[test]
     fn strips_are_few_and_equal() {
-        let strips = |rows| Strips::new(rows, 6).all().collect::<Vec<_>>();
-        assert_eq!(strips(0), [0..0; 0]);
-        assert_eq!(strips(7), [0..4, 4..7]);
-        assert_eq!(strips(8), [0..4, 4..8]);
-        assert_eq!(strips(13), [0..5, 5..9, 9..13]);
+        let row_blocks = |rows| RowBlocks::new(rows, 6).all().collect::<Vec<_>>();
+        assert_eq!(row_blocks(0), [0..0; 0]);
+        assert_eq!(row_blocks(7), [0..4, 4..7]);
+        assert_eq!(row_blocks(8), [0..4, 4..8]);
+        assert_eq!(row_blocks(13), [0..5, 5..9, 9..13]);
     }
 
     #[test]
     fn values_begin_at_a_cache_line() {
         for len in [0, 1, 100, 5000, 3] {
-            let mut scratch = Scratch::<f32>::new(len, &STRIPS);
+            let mut scratch = Scratch::<f32>::new(len, &ROW_BLOCKS);
             scratch.fill(1.0);
             assert_eq!(scratch.len(), len);
             assert_eq!(scratch.as_ptr().align_offset(LINE), 0);
@@ -264,7 +278,7 @@ mod tests {
     fn lanes_of_a_strip_stand_side_by_side() {
         let x: Vec<f32> = (0..15).map(|n| n as f32).collect();
         let mut packed = vec![bf16::ONE; 20];
-        pack(&x, 3, Strips::new(5, 2), 2, &mut packed);
+        pack(&x, 3, RowBlocks::new(5, 2), 2, &mut packed);
         let packed: Vec<f32> = packed.into_iter().map(bf16::to_f32).collect();
         let first = [0.0, 1.0, 3.0, 4.0, 2.0, 0.0, 5.0, 0.0];
         let second = [6.0, 7.0, 9.0, 10.0, 8.0, 0.0, 11.0, 0.0];
