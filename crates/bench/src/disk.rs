@@ -9,7 +9,7 @@ use std::time::Instant;
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_machine::{DiskFigures, direct_read_speed, now, read_latency, volume};
 use outsize_plan::{Bandwidth, format_size};
-use outsize_stream::{Chunk, Lease, Options, Stream};
+use outsize_stream::{Chunk, Lease, Options, Segment, Stream};
 
 use crate::Error;
 use crate::files::{Files, Tile, bytes_of};
@@ -159,11 +159,13 @@ impl Probe {
     fn stream(&self, stop: &Stop) -> Result<(Samples, String), Error> {
         let units = self.tiles.iter().enumerate().map(|(at, tile)| Chunk {
             name: format!("part {at}").into(),
-            source: tile.file,
-            offset: tile.offset,
-            len: tile.len,
-            align: tile.dtype.size().next_power_of_two(),
-            convert: None,
+            segments: vec![Segment {
+                source: tile.file,
+                offset: tile.offset,
+                len: tile.len,
+                align: tile.dtype.size().next_power_of_two(),
+                convert: None,
+            }],
             keep: false,
         });
         let largest = self.tiles.iter().map(|tile| tile.len).max().unwrap_or(0);

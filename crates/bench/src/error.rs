@@ -14,9 +14,6 @@ pub enum Error {
     /// A layer could not be run.
     #[error("cannot measure a layer: {0}")]
     Model(#[from] outsize_models::Error),
-    /// The weights of a checkpoint are not those of its model.
-    #[error(transparent)]
-    Weights(#[from] outsize_core::Error),
     /// The file to measure with could not be written.
     #[error("cannot write a file in {folder} to measure the disk with: {source}", folder = .folder.display())]
     Write {

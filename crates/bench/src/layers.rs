@@ -1,6 +1,6 @@
 //! A model of a few decoder layers with random weights, kept in memory as resident weights are.
 //!
-//! The one file here that builds a model of some architecture.
+//! A preset's architecture, as wide as the caller says.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -134,8 +134,8 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// Random weights in bf16, fast: of either sign, from 1/128 to 1/32.
-pub(super) struct Random(u64);
+/// Random weights in bf16, made fast: of either sign, from 1/128 to 1/32.
+pub(crate) struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Self {

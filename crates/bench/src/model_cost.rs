@@ -3,11 +3,8 @@
 use std::path::PathBuf;
 
 use outsize_checkpoint::Checkpoint;
-use outsize_models::{CacheLayer, ModelConfig};
-use outsize_plan::Access;
+use outsize_plan::{Access, Tensor, Tree};
 use serde::Serialize;
-
-use crate::Error;
 
 /// The amounts of data and work of a model.
 #[derive(Serialize, Debug, Clone)]
@@ -30,35 +27,37 @@ pub struct ModelCost {
 }
 
 impl ModelCost {
-    /// The costs of the model of `config` with the weights of `checkpoint`.
-    ///
-    /// # Errors
-    /// If the weights are not those of the model.
-    pub fn new(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<Self, Error> {
-        let folder = checkpoint.folder();
-        let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
-        let head = config.head_weight();
-        let (mut product_bytes, mut layer_values, mut head_values) = (0, 0, 0);
-        let tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
-        for tensor in tensors.filter(|tensor| tensor.access == Access::Tiles) {
-            product_bytes += tensor.stored_bytes;
-            let values = tensor.shape.iter().product::<u64>();
-            match tensor.name == head {
-                true => head_values += values,
-                false => layer_values += values,
-            }
+    /// The costs of the model `tree`, which says what its blocks keep in the KV cache, with the
+    /// weights of `checkpoint`. The last block with matrices is the head.
+    pub fn new(checkpoint: &Checkpoint, tree: &Tree) -> Self {
+        fn is_product(tensor: &&Tensor) -> bool {
+            tensor.shape.len() >= 2 && tensor.access != Access::Rows
         }
-        let layers = config.cache().layers.iter();
-        Ok(Self {
-            folder: folder.to_path_buf(),
+        let products = || {
+            tree.blocks
+                .iter()
+                .flat_map(|block| &block.tensors)
+                .filter(is_product)
+        };
+        let values = |tensor: &Tensor| tensor.shape.iter().product::<u64>();
+        let head = tree.blocks.iter().rev().find_map(|block| {
+            let values: u64 = block.tensors.iter().filter(is_product).map(values).sum();
+            (values > 0).then_some(values)
+        });
+        let head_values = head.unwrap_or(0);
+        Self {
+            folder: checkpoint.folder().to_path_buf(),
             files: checkpoint.files().len(),
             weight_bytes: checkpoint.total_bytes(),
-            product_bytes,
-            layer_values,
+            product_bytes: products().map(|tensor| tensor.stored_bytes).sum(),
+            layer_values: products().map(values).sum::<u64>() - head_values,
             head_values,
-            // The cache is kept in f32, as `outsize run` does by default.
-            cache_bytes_per_position: 4 * layers.map(CacheLayer::values).sum::<u64>(),
-        })
+            cache_bytes_per_position: tree
+                .blocks
+                .iter()
+                .map(|block| block.work.kv_bytes_per_position)
+                .sum(),
+        }
     }
 
     /// Operations of the matmuls of a pass over a prompt: two for each value and token.

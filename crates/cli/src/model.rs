@@ -78,7 +78,7 @@ pub fn described(model: &str) -> Result<Described, Failure> {
 
 /// The checkpoint's tokenizer, and by how much it made the process grow, in bytes.
 pub fn tokenizer(folder: &Path) -> (Result<Tokenizer, outsize::generate::Error>, u64) {
-    let resident = || outsize::machine::current_rss().unwrap_or(0);
+    let resident = || current_rss().unwrap_or(0);
     let before = resident();
     let tokenizer = Tokenizer::open(folder);
     (tokenizer, resident().saturating_sub(before))

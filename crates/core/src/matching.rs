@@ -7,7 +7,7 @@ use crate::{
 };
 use burn::tensor::DType;
 use outsize_checkpoint::{Dtype, TensorInfo};
-use outsize_stream::{Chunk, Convert};
+use outsize_stream::{Chunk, Convert, Segment};
 use std::collections::{HashMap, HashSet};
 
 /// A parameter and the tensor that holds its value.
@@ -76,11 +76,13 @@ impl Matched {
     pub(crate) fn unit(&self, stored: &Stored) -> Chunk {
         Chunk {
             name: stored.info.name.as_str().into(),
-            source: stored.info.file,
-            offset: stored.info.offset,
-            len: stored.info.len,
-            align: self.dtype.size(),
-            convert: self.convert.clone(),
+            segments: vec![Segment {
+                source: stored.info.file,
+                offset: stored.info.offset,
+                len: stored.info.len,
+                align: self.dtype.size(),
+                convert: self.convert.clone(),
+            }],
             keep: false,
         }
     }

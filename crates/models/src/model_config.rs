@@ -113,14 +113,6 @@ impl ModelConfig {
         Some((table.path.clone(), format!("{}.weight", self.row.head)))
     }
 
-    /// The name of the weight that makes logits.
-    pub fn head_weight(&self) -> String {
-        match self.tied_head() {
-            Some((table, _)) => table,
-            None => format!("{}.weight", self.row.head),
-        }
-    }
-
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
     /// each sequence, wherever in such a cache it ends. Counted with it are the logits asked for, the scratch memory of
     /// attention, and the copy that is made when a product's weight comes in tiles.

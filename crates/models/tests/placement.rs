@@ -56,7 +56,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
                 access: access.clone(),
                 // Several tiles for each matrix.
                 tile_bytes: 700,
-                piece_bytes: 4096,
+                read_bytes: 4096,
                 ..Options::default()
             };
             let model: LlamaForCausalLm = config.build(&Init::new(&Device::flex())).unwrap();

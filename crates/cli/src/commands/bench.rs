@@ -11,8 +11,9 @@ use outsize::bench::{
     LEAST_CALIBRATION_BYTES, ModelBench, ModelCost, default_budgets,
 };
 use outsize::checkpoint::Checkpoint;
-use outsize::generate::read_config;
+use outsize::generate::{describe, read_config};
 use outsize::machine::Machine;
+use outsize::models::CacheOptions;
 use outsize::plan::{Tier, format_size, parse_size};
 use std::path::Path;
 
@@ -111,7 +112,9 @@ fn model_bench(
             LONGEST / 6
         )));
     }
-    let cost = ModelCost::new(checkpoint, &config)?;
+    let mut described = describe(checkpoint.folder())?;
+    described.set_cache(&CacheOptions::new(1));
+    let cost = ModelCost::new(checkpoint, &described.tree);
     let bench = ModelBench {
         checkpoint: checkpoint.clone(),
         budgets: budgets(&args.max_memory, cost.weight_bytes, machine)?,

@@ -1,15 +1,13 @@
-//! The memory of the units that stay: one region, in which each of them has its place.
+//! The memory of the chunks that stay: one region, in which each of them has its place.
 //!
-//! One region rather than a mapping for each unit, so that all of it can be had in large pages: what is read
+//! One region rather than a mapping for each chunk, so that all of it can be had in large pages: what is read
 //! over and over by products then takes the fewest entries of the processor's TLB, and no byte is
 //! lost to rounding.
 //!
-//! Memory that a process has never touched must be found and cleared by the system, and by the host of a virtual
-//! machine too; that can take longer than reading it from the disk. So the region is touched ahead of the
-//! reads, in the order of use, by threads that do nothing else. Each large page is touched by one thread:
-//! two that meet in one would both clear it.
+//! The kernel must find and clear a page that is first touched, and so must the host of a virtual machine; that can take
+//! longer than reading it from the disk. So threads that do nothing else prefault the region ahead of the reads,
+//! in the order of use. Each large page is touched by one thread: two that meet in one would both clear it.
 
-use crate::arena::Block;
 use crate::buffer::Buffer;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
 use crate::{Chunk, ChunkId, Error, LARGE_PAGE};
@@ -20,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 /// The region, and how much of it was touched.
 pub(crate) struct ResidentArena {
     memory: Buffer,
-    /// Where each unit's block lies; an empty range for those that are not kept.
+    /// Where each chunk's block lies; an empty range for those that do not stay.
     places: Vec<Range<usize>>,
     fresh: Mutex<Fresh>,
     /// Readers wait here for a page that another thread is touching.
@@ -50,9 +48,9 @@ enum Page {
 }
 
 impl ResidentArena {
-    /// Places for the units that are kept, in the given order of use, those that it leaves out at the end.
-    pub(crate) fn new(units: &[Chunk], order: &[ChunkId]) -> Result<Arc<Self>, Error> {
-        let (places, end) = places(units, order);
+    /// Places for the chunks that stay, in the given order of use, those that it leaves out at the end.
+    pub(crate) fn new(chunks: &[Chunk], order: &[ChunkId]) -> Result<Arc<Self>, Error> {
+        let (places, end) = places(chunks, order);
         let purpose = "the weights that stay";
         let len = usize::try_from(end)
             .ok()
@@ -81,12 +79,9 @@ impl ResidentArena {
         &self.memory
     }
 
-    /// The place of a unit that is kept. The caller sees to it that nobody has it already.
-    pub(crate) fn block(self: &Arc<Self>, unit: ChunkId) -> Block {
-        Block::ResidentArena {
-            kept: self.clone(),
-            range: self.places[unit].clone(),
-        }
+    /// The place of a chunk that stays.
+    pub(crate) fn place(&self, chunk: ChunkId) -> Range<usize> {
+        self.places[chunk].clone()
     }
 
     /// Whether the region is large enough for threads that touch it ahead to be worth their start.
@@ -114,7 +109,7 @@ impl ResidentArena {
         }
     }
 
-    /// Sees to it that a part of the region was touched: what threads in [`ResidentArena::touch_all`] will soon come to is waited
+    /// Sees to it that a part of the region was touched. What threads in [`ResidentArena::touch_all`] will soon come to is waited
     /// for, so that no more threads than those take the processors from who computes.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         let mut fresh = self.fresh();
@@ -183,16 +178,16 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// Where each unit's block lies, and the end of the last.
-fn places(units: &[Chunk], order: &[ChunkId]) -> (Vec<Range<usize>>, u64) {
-    let mut places = vec![0..0; units.len()];
+/// Where each chunk's block lies, and the end of the last.
+fn places(chunks: &[Chunk], order: &[ChunkId]) -> (Vec<Range<usize>>, u64) {
+    let mut places = vec![0..0; chunks.len()];
     let mut end = 0u64;
-    for id in order.iter().copied().chain(0..units.len()) {
-        let unit = &units[id];
-        if unit.keep && places[id].is_empty() {
+    for id in order.iter().copied().chain(0..chunks.len()) {
+        let chunk = &chunks[id];
+        if chunk.keep && places[id].is_empty() {
             // Each is at most a quarter of the address space, which the sum may exceed.
             let start = end;
-            end = end.saturating_add(unit.block_len() as u64);
+            end = end.saturating_add(chunk.block_len() as u64);
             places[id] = start as usize..end as usize;
         }
     }
@@ -202,30 +197,32 @@ fn places(units: &[Chunk], order: &[ChunkId]) -> (Vec<Range<usize>>, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BLOCK;
+    use crate::{BLOCK, Segment};
 
-    fn unit(offset: usize, len: usize, keep: bool) -> Chunk {
+    fn chunk(offset: usize, len: usize, keep: bool) -> Chunk {
         Chunk {
             name: "a test".into(),
-            source: 0,
-            offset: offset as u64,
-            len: len as u64,
-            align: 1,
-            convert: None,
+            segments: vec![Segment {
+                source: 0,
+                offset: offset as u64,
+                len: len as u64,
+                align: 1,
+                convert: None,
+            }],
             keep,
         }
     }
 
     #[test]
     fn places_follow_the_order_of_use_without_holes() {
-        let units = [
-            unit(5, 10, true),
-            unit(0, 10, false),
-            unit(0, 3 * BLOCK, true),
-            unit(BLOCK - 1, 2, true),
-            unit(0, 0, true),
+        let chunks = [
+            chunk(5, 10, true),
+            chunk(0, 10, false),
+            chunk(0, 3 * BLOCK, true),
+            chunk(BLOCK - 1, 2, true),
+            chunk(0, 0, true),
         ];
-        let (places, end) = places(&units, &[3, 1, 0, 3]);
+        let (places, end) = places(&chunks, &[3, 1, 0, 3]);
         assert_eq!(places[3], 0..2 * BLOCK);
         assert_eq!(places[0], 2 * BLOCK..3 * BLOCK);
         assert_eq!(places[2], 3 * BLOCK..6 * BLOCK);
@@ -235,8 +232,8 @@ mod tests {
 
     #[test]
     fn more_than_there_can_be_is_refused() {
-        let units = vec![unit(0, isize::MAX as usize / 4 / BLOCK * BLOCK, true); 9];
-        let error = ResidentArena::new(&units, &[]).err().unwrap();
+        let chunks = vec![chunk(0, isize::MAX as usize / 4 / BLOCK * BLOCK, true); 9];
+        let error = ResidentArena::new(&chunks, &[]).err().unwrap();
         assert!(error.to_string().contains("weights that stay"), "{error}");
     }
 }
