@@ -6,6 +6,7 @@ use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
+use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
     ConfigText, Described, Pipeline, PipelineSettings, Step, Tokenizer, describe, read_config,
@@ -53,20 +54,19 @@ pub fn described(model: &str) -> Result<Described, Failure> {
         };
         return Ok(Described::new(path, Some(config), None)?);
     }
-    let shown = || model.escape_debug().take(200).collect::<String>();
+    let named = shown(model, 200);
     let Some(address) = Address::parse(name) else {
         return Err(Failure::usage(format!(
             "{}: no such file or folder; MODEL is a checkpoint's folder, a config.json, a model on the Hub as org/name[@revision], or a \
              preset ({})",
-            shown(),
+            named,
             presets::names().collect::<Vec<_>>().join(", ")
         )));
     };
     if !on_hub && Path::new(&address.org).is_dir() {
         return Err(Failure::usage(format!(
-            "{shown}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
-             hf://{shown} for that",
-            shown = shown(),
+            "{named}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
+             hf://{named} for that",
             org = address.org
         )));
     }

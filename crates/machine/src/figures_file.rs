@@ -1,9 +1,9 @@
 //! Figures of a machine in a file that somebody names: of another machine, or made up.
 
+use crate::Error;
 use crate::calibration::check_figures;
-use crate::small_file::read_small;
 use crate::system::shown;
-use crate::{CALIBRATION_FILE, Error};
+use outsize_checkpoint::read_text;
 use outsize_plan::HardwareProfile;
 use serde::Deserialize;
 use std::path::Path;
@@ -27,8 +27,7 @@ pub fn read_figures(path: &Path) -> Result<HardwareProfile, Error> {
         path: path.to_owned(),
         reason,
     };
-    let too_large = format!("it is larger than {LARGEST} bytes: is it {CALIBRATION_FILE}?");
-    let text = read_small(path, LARGEST, &too_large).map_err(|error| wrong(error.to_string()))?;
+    let text = read_text(path, LARGEST).map_err(|error| wrong(error.to_string()))?;
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).map_err(|error| {
             wrong(format!(

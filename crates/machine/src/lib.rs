@@ -26,7 +26,6 @@ mod processor;
 mod region;
 mod scratch;
 mod sequential;
-mod small_file;
 mod system;
 mod usage;
 mod volume;

@@ -4,7 +4,7 @@ use super::answer::{content_range, encoded, follow, origin, retry_after, text, u
 use super::cache::is_commit;
 use super::{Address, HubError, HubSettings};
 use crate::interrupt;
-use outsize::checkpoint::Part;
+use outsize::checkpoint::{Part, shown};
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -298,7 +298,7 @@ impl<'a> Client<'a> {
                 file,
                 host,
                 // Parts of it may be the server's.
-                cause: error.to_string().escape_debug().take(200).collect(),
+                cause: shown(&error.to_string(), 200),
             },
         }
     }

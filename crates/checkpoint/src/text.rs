@@ -1,9 +1,43 @@
-//! Strings from a file, as messages show them: escaped, so that no terminal obeys them, and short.
+//! Strings from untrusted files, as messages and tables show them: escaped and short.
 
 /// Characters of a name, or of a parser's message, that are shown.
 const MOST: usize = 240;
 /// Characters kept of the end of what is cut.
 const TAIL: usize = 60;
+
+/// `text` without anything that a terminal or a page would obey: control characters, marks that turn
+/// the direction of text, and what is not printable are escaped.
+pub fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut buffer = String::new();
+    for c in text.chars() {
+        if matches!(c, '"' | '\'' | '\\') {
+            plain.push(c);
+            continue;
+        }
+        // After a letter, marks that combine with it are printable.
+        buffer.clear();
+        buffer.push('a');
+        buffer.push(c);
+        plain.extend(buffer.escape_debug().skip(1));
+    }
+    plain
+}
+
+/// The same, cut after `most` characters.
+pub fn shown(text: &str, most: usize) -> String {
+    // Escaping makes a character up to ten times as long: only what may be shown is escaped.
+    let end = text
+        .char_indices()
+        .nth(most)
+        .map_or(text.len(), |(at, _)| at);
+    let plain = plain(&text[..end]);
+    match plain.char_indices().nth(most) {
+        Some((cut, _)) => format!("{}…", &plain[..cut]),
+        None if end < text.len() => plain + "…",
+        None => plain,
+    }
+}
 
 /// A name in quotes: control characters escaped, and the middle left out if it is very long.
 pub(crate) fn quoted(name: &str) -> String {
@@ -63,6 +97,33 @@ mod tests {
             assert_eq!(short == text, len <= MOST, "{len}");
             assert!(short.chars().count() <= MOST + TAIL + 25, "{len}: {short}");
             assert!(short.ends_with(text.chars().next_back().unwrap_or_default()) || len == 0);
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_that_a_terminal_obeys() {
+        assert_eq!(plain("model.layers.0"), "model.layers.0");
+        assert_eq!(plain("a\"b'c\\d"), "a\"b'c\\d");
+        assert_eq!(
+            plain("\u{1b}[2J\u{202e}x\u{9b}y\n"),
+            "\\u{1b}[2J\\u{202e}x\\u{9b}y\\n"
+        );
+        assert_eq!(plain("e\u{301}层🦀"), "e\u{301}层🦀");
+    }
+
+    #[test]
+    fn what_is_shown_is_short() {
+        assert_eq!(shown("层层", 2), "层层");
+        assert_eq!(shown("层层层", 2), "层层…");
+        assert_eq!(shown("\u{1b}[2J", 3), "\\u{…");
+        assert_eq!(shown("\u{1b}", 6), "\\u{1b}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_name_becomes_plain(name in proptest::prelude::any::<String>()) {
+            assert!(!plain(&name).chars().any(char::is_control), "{name:?}");
+            assert!(shown(&name, 7).chars().count() <= 8);
         }
     }
 
