@@ -9,7 +9,7 @@ use crate::map_file;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, Pipeline, PipelineSettings, Step, Tokenizer, describe, read_config,
+    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
 };
 use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
@@ -74,14 +74,6 @@ pub fn described(model: &str) -> Result<Described, Failure> {
         &hub::HubSettings::from_env()?,
         &address,
     )?)
-}
-
-/// The checkpoint's tokenizer, and by how much it made the process grow, in bytes.
-pub fn tokenizer(folder: &Path) -> (Result<Tokenizer, outsize::generate::Error>, u64) {
-    let resident = || current_rss().unwrap_or(0);
-    let before = resident();
-    let tokenizer = Tokenizer::open(folder);
-    (tokenizer, resident().saturating_sub(before))
 }
 
 /// The budget of main memory if none is given: most of what is free, and the `held` bytes that this

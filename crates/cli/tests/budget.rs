@@ -301,7 +301,28 @@ fn check(seed: u64) -> Margin {
             cgroup,
         )
     };
-    let least = least(&run(1 << 20, None).stderr);
+    let refused_run = least(&run(1 << 20, None).stderr);
+    let plan = [
+        "plan",
+        &model,
+        "--context",
+        &context,
+        "--prompt-tokens",
+        &case.prompt.to_string(),
+        "--kv-dtype",
+        case.kv_dtype,
+        "--compute",
+        case.compute,
+        "--max-memory",
+        "cpu=1",
+    ];
+    let refused_plan = least(&measure(dir.path(), &plan, None).stderr);
+    let apart = refused_plan.abs_diff(refused_run);
+    assert!(
+        apart <= 1 << 20,
+        "seed {seed}: plan asks for {refused_plan} bytes, run for {refused_run}"
+    );
+    let least = refused_run;
     // Half of the cases as tight as can be, the others anywhere up to more than enough.
     let budget = match random.within(0, 1) {
         0 => least,

@@ -1,6 +1,6 @@
 //! `outsize estimate`.
 
-use super::KvType;
+use super::{ComputeType, KvType};
 use clap::{Args, ValueEnum};
 
 /// `outsize estimate`.
@@ -28,6 +28,9 @@ pub struct EstimateArgs {
     /// Type in which the keys and values of past tokens are kept
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
+    /// Type in which activations are multiplied with weights
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub compute: ComputeType,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

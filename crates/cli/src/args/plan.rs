@@ -1,6 +1,6 @@
 //! `outsize plan`.
 
-use super::{KvType, PlaceArgs};
+use super::{ComputeType, KvType, PlaceArgs};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -71,6 +71,9 @@ pub struct WorkloadArgs {
     /// Type in which the keys and values of past tokens are kept
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
+    /// Type in which activations are multiplied with weights
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub compute: ComputeType,
     /// How fast the machine is: a JSON file with figures, such as machine.json of another one's `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,
