@@ -6,7 +6,7 @@ use crate::groups::Groups;
 use crate::placement::{Capacities, CpuCapacity, Placement, PlanContext};
 use crate::prediction::Placed;
 use crate::steps::DiskTraffic;
-use crate::{Budget, ChosenBy, MemoryOverhead, Tier};
+use crate::{Budget, ChosenBy, MemoryOverhead, ModuleMap, Tier};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// A map can be written as JSON and read again: what is read is checked, and refused if it cannot be such a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "json::Unchecked")]
+#[serde(remote = "Self")]
 pub struct DeviceMap {
     #[serde(rename = "strategy")]
     chosen_by: ChosenBy,
@@ -260,20 +260,12 @@ impl DeviceMap {
             .saturating_add(self.ring_bytes)
     }
 
-    /// The map as Accelerate writes `hf_device_map`: blocks by name, each with `cpu`, `disk` or the number
-    /// of a GPU.
-    pub fn accelerate_json(&self) -> serde_json::Value {
-        self.blocks
-            .iter()
-            .map(|block| {
-                let tier = match block.tier {
-                    Tier::Gpu(number) => number.into(),
-                    tier => tier.to_string().into(),
-                };
-                (block.name.clone(), tier)
-            })
-            .collect::<serde_json::Map<_, _>>()
-            .into()
+    /// The blocks as Accelerate's `hf_device_map` has them.
+    pub fn modules(&self) -> ModuleMap {
+        let blocks = self.blocks.iter();
+        blocks
+            .map(|block| (block.name.clone(), block.tier))
+            .collect()
     }
 }
 

@@ -1,8 +1,9 @@
 use crate::budget::unique;
+use crate::module_map::{Single, place_of};
+use crate::module_tree::{Kind, Node};
 use crate::nearest::nearest;
-use crate::strategy::clean::clean;
-use crate::strategy::modules::{Kind, Modules};
-use crate::{Assignment, Budget, ChosenBy, Error, Options, Tier, Tree};
+use crate::strategy::modules::Modules;
+use crate::{Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Tier, Tree};
 use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -60,6 +61,12 @@ impl ManualMap {
         self.0.iter().map(|(path, tier)| (path.as_str(), *tier))
     }
 
+    /// Where the module or tensor of this path is: on the device of the longest entry at or around
+    /// it.
+    pub fn get(&self, path: &str) -> Option<Tier> {
+        place_of(self.iter(), path)
+    }
+
     /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the others it must hold
     /// weights, the KV cache of the blocks that are on it, and what `options` say is needed on it besides; and if
     /// anything is on disk, neither [`Options::must_fit`] nor a budget of `disk=0` may rule it out.
@@ -76,35 +83,32 @@ impl ManualMap {
     ) -> Result<Assignment, Error> {
         let options = &tree.adjust(options);
         let modules = Modules::new(tree, &[])?;
-        self.check_names(tree, &modules)?;
-        let mut places = vec![None; modules.len()];
+        let nodes = &modules.tree.0;
+        self.check_names(tree, nodes)?;
+        let mut places = vec![None; nodes.len()];
         // What holds something comes before it.
-        for id in 0..modules.len() {
-            let node = modules.node(id);
+        for (id, node) in nodes.iter().enumerate() {
             // A cache is where its module is.
             let own = (node.kind != Kind::Cache).then(|| self.0.get(node.path).copied());
             places[id] = own.flatten().or(places[node.parent()]);
         }
-        let mut lost = modules.tensors().iter().filter(|id| places[**id].is_none());
+        let mut lost = modules.tensors.iter().filter(|id| places[**id].is_none());
         if let Some(first) = lost.next() {
             return Err(Error::NotPlaced {
-                name: modules.node(*first).path.to_string(),
+                name: nodes[*first].path.to_string(),
                 others: lost.count(),
             });
         }
-        let tiers = modules
-            .tensors()
-            .iter()
-            .map(|id| places[*id].unwrap_or(Tier::Disk))
-            .collect();
-        for (id, place) in places.iter_mut().enumerate() {
-            if modules.node(id).kind == Kind::Module {
+        let tiers = modules.tensors.iter();
+        let tiers = tiers.map(|id| places[*id].unwrap_or(Tier::Disk)).collect();
+        for (place, node) in places.iter_mut().zip(nodes) {
+            if node.kind == Kind::Module {
                 *place = None;
             }
         }
         check_ties(&modules, &places)?;
-        let map = clean(&modules, |id| places[id]);
-        check_budgets(&modules, &places, &map, budget, options)?;
+        let map = ModuleMap::clean(&modules.tree, |id| places[id], Single::Part);
+        check_budgets(nodes, &places, &map, budget, options)?;
         Ok(Assignment {
             tiers,
             modules: map,
@@ -114,12 +118,10 @@ impl ManualMap {
     }
 
     /// Every entry names something.
-    fn check_names(&self, tree: &Tree, modules: &Modules<'_>) -> Result<(), Error> {
+    fn check_names(&self, tree: &Tree, nodes: &[Node<'_>]) -> Result<(), Error> {
         let paths = || {
-            let nodes = (0..modules.len()).map(|id| modules.node(id));
-            nodes
-                .filter(|node| node.kind != Kind::Cache)
-                .map(|node| node.path)
+            let nodes = nodes.iter().filter(|node| node.kind != Kind::Cache);
+            nodes.map(|node| node.path)
         };
         let known: HashSet<&str> = paths().collect();
         let unknown = |path: &&String| {
@@ -137,16 +139,16 @@ impl ManualMap {
 
 /// Tensors that share their memory are together.
 fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Error> {
-    for group in modules.groups() {
+    for group in &modules.groups {
         for pair in group.windows(2) {
             if let [one, other] = pair
                 && let (Some(tier), Some(other_tier)) = (places[*one], places[*other])
                 && tier != other_tier
             {
                 return Err(Error::Tied {
-                    name: modules.node(*one).path.to_string(),
+                    name: modules.tree.node(*one).path.to_string(),
                     tier,
-                    other: modules.node(*other).path.to_string(),
+                    other: modules.tree.node(*other).path.to_string(),
                     other_tier,
                 });
             }
@@ -157,17 +159,17 @@ fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Erro
 
 /// No device holds more than it may.
 fn check_budgets(
-    modules: &Modules<'_>,
+    nodes: &[Node<'_>],
     places: &[Option<Tier>],
-    map: &[(String, Tier)],
+    map: &ModuleMap,
     budget: &Budget,
     options: &Options,
 ) -> Result<(), Error> {
     let mut held: BTreeMap<Tier, u64> = BTreeMap::new();
-    for (id, tier) in places.iter().enumerate() {
+    for (node, tier) in nodes.iter().zip(places) {
         if let Some(tier) = tier {
             // The sum of all was checked.
-            *held.entry(*tier).or_default() += modules.node(id).size;
+            *held.entry(*tier).or_default() += node.size;
         }
     }
     let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
@@ -175,7 +177,7 @@ fn check_budgets(
         && let Some((name, _)) = on_disk.next()
     {
         return Err(Error::DoesNotFit {
-            name: name.clone(),
+            name: name.to_string(),
             others: on_disk.count(),
             bytes: held.get(&Tier::Disk).copied().unwrap_or(0),
         });

@@ -304,7 +304,7 @@ fn verdict(case: &Case) -> Result<Verdict, String> {
         let ours = ours
             .modules
             .iter()
-            .map(|(path, tier)| (path.clone(), place(*tier)));
+            .map(|(path, tier)| (path.to_string(), place(tier)));
         let ours = Outcome::Map(ours.collect());
         return if tree.classes.keys().any(empty) || case.outcomes.contains(&ours) {
             Ok(Verdict::Equal)

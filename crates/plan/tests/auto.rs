@@ -3,8 +3,8 @@
 mod support;
 
 use outsize_plan::{
-    Assignment, Budget, ChosenBy, DeviceMap, Error, Options, Residency, Tensor, Tier, Tree,
-    from_assignment, infer, predict, unit_footprint,
+    Assignment, Budget, ChosenBy, DeviceMap, Error, ModuleMap, Options, Residency, Tensor, Tier,
+    Tree, from_assignment, infer, predict, unit_footprint,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -200,7 +200,7 @@ fn best_of_all(tree: &Tree, budget: &Budget, options: &Options) -> Option<f64> {
         }
         let assignment = Assignment {
             tiers,
-            modules: Vec::new(),
+            modules: ModuleMap::default(),
             warnings: Vec::new(),
             chosen_by: ChosenBy::Manual,
         };

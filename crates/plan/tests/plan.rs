@@ -287,8 +287,6 @@ proptest! {
         let map = infer(&tree, &cpu(least(&tree, &options) + more), &options).unwrap();
         let picture = map.picture(width);
         prop_assert!(picture.chars().count() <= width, "{picture}");
-        prop_assert_eq!(map.ascii_picture(width).chars().count(), picture.chars().count());
-        prop_assert!(map.ascii_picture(width).is_ascii());
     }
 
     /// Whatever the sizes and options, there is a plan or an error, never an overflow.

@@ -1,30 +1,10 @@
 //! Reading a map back: what anybody may have written.
 
-use super::{DeviceMap, PlacedBlock, Residency, TierUse};
-use crate::budget::unique;
-use crate::{Budget, ChosenBy, MemoryOverhead, Tier};
+use super::{DeviceMap, Residency};
+use crate::Tier;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use std::collections::{BTreeMap, HashSet};
-
-/// A map as it is written, before anything of it is believed.
-#[derive(Deserialize)]
-pub(super) struct Unchecked {
-    #[serde(rename = "strategy")]
-    chosen_by: ChosenBy,
-    tiers: Vec<TierUse>,
-    budget: Budget,
-    needs: MemoryOverhead,
-    ring_bytes: u64,
-    resident_bytes: u64,
-    resident_stored_bytes: u64,
-    resident_footprint: u64,
-    total_bytes: u64,
-    streamed_bytes: u64,
-    blocks: Vec<PlacedBlock>,
-    #[serde(deserialize_with = "unique")]
-    tensors: BTreeMap<String, Residency>,
-}
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::HashSet;
 
 impl<'de> Deserialize<'de> for Residency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -41,26 +21,19 @@ impl<'de> Deserialize<'de> for Residency {
     }
 }
 
-impl TryFrom<Unchecked> for DeviceMap {
-    type Error = String;
+impl Serialize for DeviceMap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // What the attribute `remote` has derived.
+        Self::serialize(self, serializer)
+    }
+}
 
-    fn try_from(map: Unchecked) -> Result<Self, String> {
+impl<'de> Deserialize<'de> for DeviceMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = Self::deserialize(deserializer)?;
         map.check()
-            .map_err(|reason| format!("this is no device map: {reason}"))?;
-        Ok(Self {
-            chosen_by: map.chosen_by,
-            tiers: map.tiers,
-            budget: map.budget,
-            needs: map.needs,
-            ring_bytes: map.ring_bytes,
-            resident_bytes: map.resident_bytes,
-            resident_stored_bytes: map.resident_stored_bytes,
-            resident_footprint: map.resident_footprint,
-            total_bytes: map.total_bytes,
-            streamed_bytes: map.streamed_bytes,
-            blocks: map.blocks,
-            tensors: map.tensors.into(),
-        })
+            .map_err(|reason| D::Error::custom(format!("this is no device map: {reason}")))?;
+        Ok(map)
     }
 }
 
@@ -74,14 +47,14 @@ fn sum(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
     parts.into_iter().try_fold(0u64, u64::checked_add)
 }
 
-impl Unchecked {
+impl DeviceMap {
     /// Whether it says one thing only, and nothing that no tree comes to.
     fn check(&self) -> Result<(), String> {
         self.check_tiers()?;
         self.check_blocks()?;
-        for (name, residency) in &self.tensors {
+        for (name, residency) in self.tensors.iter() {
             if let Residency::Resident(tier) = residency {
-                ensure(self.holds(*tier), || {
+                ensure(self.holds(tier), || {
                     format!("tensor `{name}` is on {tier}, which is not among its tiers")
                 })?;
             }

@@ -1,8 +1,11 @@
 use super::balance::balance;
-use super::clean::clean;
 use super::fill::{Device, Fill, Filled};
-use super::modules::{Kind, Modules, ROOT};
-use crate::{Assignment, Budget, ChosenBy, Error, Options, Strategy, Tier, Tree, format_size};
+use super::modules::Modules;
+use crate::module_map::Single;
+use crate::module_tree::{Kind, ROOT};
+use crate::{
+    Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Strategy, Tier, Tree, format_size,
+};
 
 /// Places modules as Accelerate's `infer_auto_device_map` does, for the strategies that are named after its own.
 ///
@@ -54,17 +57,17 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
         );
     }
     let filled = Fill::new(&modules, &budgets, options).run();
-    let map = clean(&modules, |id| filled.place(id));
+    let map = ModuleMap::clean(&modules.tree, |id| filled.place(id), Single::Part);
     if options.must_fit || budget.get(Tier::Disk) == Some(0) {
         check_fit(&modules, &filled, &map)?;
     }
     let tiers = filled.tiers(&modules);
     let offloaded_buffers = modules
-        .tensors()
+        .tensors
         .iter()
         .zip(&tiers)
         .filter(|(_, tier)| !matches!(tier, Tier::Gpu(_)))
-        .map(|(id, _)| modules.node(*id))
+        .map(|(id, _)| modules.tree.node(*id))
         .filter(|node| node.kind == Kind::Buffer)
         .map(|node| node.size)
         .sum();
@@ -93,16 +96,16 @@ fn usable(budget: &Budget, options: &Options) -> Vec<(Tier, u64)> {
 }
 
 /// Nothing is on disk.
-fn check_fit(modules: &Modules<'_>, filled: &Filled, map: &[(String, Tier)]) -> Result<(), Error> {
+fn check_fit(modules: &Modules<'_>, filled: &Filled, map: &ModuleMap) -> Result<(), Error> {
     let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
     let Some((name, _)) = on_disk.next() else {
         return Ok(());
     };
-    let nodes = (ROOT..modules.len()).filter(|id| filled.place(*id) == Some(Tier::Disk));
+    let nodes = (ROOT..modules.tree.0.len()).filter(|id| filled.place(*id) == Some(Tier::Disk));
     Err(Error::DoesNotFit {
-        name: name.clone(),
+        name: name.to_string(),
         others: on_disk.count(),
-        bytes: nodes.map(|id| modules.node(id).size).sum(),
+        bytes: nodes.map(|id| modules.tree.node(id).size).sum(),
     })
 }
 

@@ -1,6 +1,7 @@
 use super::largest::Largest;
-use super::modules::{Modules, NodeId};
+use super::modules::Modules;
 use super::worklist::Worklist;
+use crate::module_tree::NodeId;
 use crate::{Options, Tier};
 
 /// Devices that are filled one after the other.
@@ -31,16 +32,16 @@ impl Filled {
     pub(super) fn tiers(&self, modules: &Modules<'_>) -> Vec<Tier> {
         let mut places = self.places.clone();
         // What holds something comes before it.
-        for id in 0..modules.len() {
+        for id in 0..modules.tree.0.len() {
             if places[id] == 0 {
-                places[id] = places[modules.node(id).parent()];
+                places[id] = places[modules.tree.node(id).parent()];
             }
         }
         let tier = |id: &NodeId| {
             let device = (places[*id] as usize).checked_sub(1);
             device.map_or(Tier::Disk, |device| self.devices[device].tier)
         };
-        modules.tensors().iter().map(tier).collect()
+        modules.tensors.iter().map(tier).collect()
     }
 }
 
@@ -109,7 +110,7 @@ impl<'m, 'a> Fill<'m, 'a> {
             devices,
             list: Worklist::new(modules),
             largest: Largest::new(modules),
-            places: vec![0; modules.len()],
+            places: vec![0; modules.tree.0.len()],
         }
     }
 
@@ -133,7 +134,7 @@ impl<'m, 'a> Fill<'m, 'a> {
         self.largest.look_at(modules, id);
         let device = &mut self.devices[current];
         let free = if device.main { self.largest.bytes() } else { 0 };
-        let size = modules.node(id).size;
+        let size = modules.tree.node(id).size;
         let tied = self.list.tied(modules, id);
         if device.fits(tied.bytes, free) {
             device.used += tied.bytes;
