@@ -43,6 +43,8 @@ mod dtype;
 mod error;
 mod estimate;
 mod figures;
+#[cfg(test)]
+mod fixtures;
 mod groups;
 mod infer;
 mod manual;
@@ -65,7 +67,7 @@ pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
-pub use estimate::{BlockSize, Estimate, Passes, Training, cast, estimate};
+pub use estimate::{BlockSize, Estimate, Passes, Training, estimate};
 pub use figures::{Bandwidth, Gpu, HardwareProfile, Processor};
 pub use infer::{from_assignment, infer, place};
 pub use manual::ManualMap;

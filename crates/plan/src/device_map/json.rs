@@ -171,28 +171,16 @@ impl DeviceMap {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Block, Budget, DeviceMap, Options, Tensor, Tree, infer};
+    use crate::fixtures::{block, cpu, tensor, tree};
+    use crate::{DeviceMap, Options, infer};
     use serde_json::{Value, json};
 
     /// A map of two blocks, one of them streamed.
     fn written() -> Value {
-        let block = |name: &str| Block {
-            name: name.to_string(),
-            class: "Linear".to_string(),
-            tensors: vec![Tensor {
-                name: format!("{name}.w"),
-                bytes: 1 << 20,
-                stored_bytes: 1 << 20,
-                ..Tensor::default()
-            }],
-            ..Block::default()
-        };
-        let tree = Tree {
-            blocks: vec![block("a"), block("b"), block("c"), block("d")],
-            ..Tree::default()
-        };
-        let budget = Budget::parse("cpu=3500000").unwrap();
-        let map = infer(&tree, &budget, &Options::default()).unwrap();
+        let blocks = ["a", "b", "c", "d"];
+        let blocks = blocks.map(|name| block(name, vec![tensor(&format!("{name}.w"), 1 << 20)]));
+        let tree = tree(blocks.into());
+        let map = infer(&tree, &cpu(3_500_000), &Options::default()).unwrap();
         assert!(map.streamed_bytes() > 0 && map.resident_bytes() > 0);
         serde_json::to_value(map).unwrap()
     }

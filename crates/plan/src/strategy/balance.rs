@@ -68,22 +68,13 @@ fn mean_leaf(modules: &Modules<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Block, Budget, Tensor, Tree};
+    use crate::fixtures::{block, tensor};
+    use crate::{Budget, Tree};
     use std::collections::BTreeMap;
 
     fn tree(sizes: &[(&str, u64)]) -> Tree {
-        let tensors = sizes.iter().map(|(name, bytes)| Tensor {
-            name: name.to_string(),
-            bytes: *bytes,
-            ..Tensor::default()
-        });
-        Tree {
-            blocks: vec![Block {
-                tensors: tensors.collect(),
-                ..Block::default()
-            }],
-            ..Tree::default()
-        }
+        let tensors = sizes.iter().map(|(name, bytes)| tensor(name, *bytes));
+        crate::fixtures::tree(vec![block("", tensors.collect())])
     }
 
     fn balanced(tree: &Tree, budget: &str, no_split: &[&str], low_zero: bool) -> String {
