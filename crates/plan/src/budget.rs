@@ -1,31 +1,10 @@
-use crate::{Error, parse_size};
+use crate::{Error, Tier, parse_size};
 use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
-
-/// Where bytes can be held, the fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tier {
-    /// Memory of the GPU of this number.
-    Gpu(usize),
-    /// Main memory.
-    Cpu,
-    /// The checkpoint's own files.
-    Disk,
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gpu(number) => write!(f, "gpu{number}"),
-            Self::Cpu => f.write_str("cpu"),
-            Self::Disk => f.write_str("disk"),
-        }
-    }
-}
 
 impl FromStr for Tier {
     type Err = Error;
@@ -46,12 +25,6 @@ impl FromStr for Tier {
                 text: text.to_string(),
             }),
         }
-    }
-}
-
-impl Serialize for Tier {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

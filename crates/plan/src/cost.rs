@@ -1,6 +1,7 @@
 //! What a block costs: the arithmetic behind predictions and choices.
 
-use crate::{Block, BlockCost, Gpu, Processor, Tensor, Tree, Workload};
+use crate::steps::DiskTraffic;
+use crate::{Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, Workload};
 
 /// Operations of attention for each byte of keys and values that a token of a prompt looks at: as with 32-bit values and two
 /// query heads for each key. Only prompts of many thousand tokens notice.
@@ -162,6 +163,78 @@ impl Costs {
         }
         there < here
     }
+}
+
+/// Where a block computes, and what comes to it in each pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) decode_on: Tier,
+    pub(crate) prefill_on: Tier,
+    /// From disk.
+    pub(crate) reads: DiskTraffic,
+    /// To the GPU that it computes on, in bytes.
+    pub(crate) upload: u64,
+}
+
+impl Placed {
+    /// The GPU that it computes on in any phase.
+    pub(crate) fn gpu(&self) -> Option<Tier> {
+        let both = [self.decode_on, self.prefill_on];
+        both.into_iter().find(|tier| matches!(tier, Tier::Gpu(_)))
+    }
+}
+
+/// How long a block takes in one kind of pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Time {
+    pub(crate) seconds: f64,
+    pub(crate) compute: f64,
+    pub(crate) transfer: f64,
+}
+
+/// How long the block of this number takes for a token, and for the prompt.
+pub(crate) fn times(
+    costs: &Costs,
+    figures: &HardwareProfile,
+    block: usize,
+    placed: &Placed,
+) -> (Time, Time) {
+    let DiskTraffic { streamed, kept } = placed.reads;
+    let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
+    let upload = |tier| match tier {
+        Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
+        Tier::Cpu | Tier::Disk => 0.0,
+    };
+    let compute = costs.decode(block, &figures.processor(placed.decode_on));
+    let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
+    let decode = Time {
+        seconds: compute.max(transfer),
+        compute,
+        transfer,
+    };
+
+    let mut prefill = Time::default();
+    let processor = figures.processor(placed.prefill_on);
+    let to_gpu = upload(placed.prefill_on);
+    for pass in costs.passes() {
+        let compute = costs.pass(block, &processor, pass);
+        let hand_over = match placed.gpu() {
+            Some(Tier::Gpu(number)) if placed.decode_on != placed.prefill_on => {
+                costs.hand_over(block, pass, &figures.gpu(number))
+            }
+            _ => 0.0,
+        };
+        let read = if pass.first {
+            streamed
+        } else {
+            streamed - kept
+        };
+        let transfer = from_disk(read).max(to_gpu + hand_over);
+        prefill.compute += pass.count * compute;
+        prefill.transfer += pass.count * transfer;
+        prefill.seconds += pass.count * compute.max(transfer);
+    }
+    (decode, prefill)
 }
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {

@@ -2,9 +2,9 @@ mod json;
 mod residencies;
 
 use self::residencies::Residencies;
+use crate::cost::Placed;
 use crate::groups::Groups;
 use crate::placement::{Capacities, CpuCapacity, Placement, PlanContext};
-use crate::prediction::Placed;
 use crate::steps::DiskTraffic;
 use crate::{Budget, ChosenBy, MemoryOverhead, ModuleMap, Tier};
 use serde::{Deserialize, Serialize, Serializer};
@@ -113,9 +113,9 @@ pub struct PlacedBlock {
 }
 
 impl DeviceMap {
-    /// What `placement` comes to. The sums were checked for overflow when the scene was set.
+    /// What `placement` comes to. The sums were checked for overflow when the context was set.
     pub(crate) fn new(
-        scene: &PlanContext<'_>,
+        context: &PlanContext<'_>,
         placement: &Placement,
         budget: &Budget,
         chosen_by: ChosenBy,
@@ -125,7 +125,7 @@ impl DeviceMap {
             options,
             groups,
             ..
-        } = scene;
+        } = context;
         let mut map = Self {
             chosen_by,
             tiers: Vec::new(),
@@ -187,7 +187,7 @@ impl DeviceMap {
             written.tier = lives.unwrap_or(written.tier);
             map.blocks.push(written);
         }
-        map.tiers = uses(scene, placement, &weights, &mut map.needs, budget);
+        map.tiers = uses(context, placement, &weights, &mut map.needs, budget);
         map
     }
 
@@ -296,7 +296,7 @@ fn residencies(groups: &Groups, placement: &Placement) -> Vec<Residency> {
 
 /// What is held on each device. The cache of blocks that compute on the CPU is added to its needs.
 fn uses(
-    scene: &PlanContext<'_>,
+    context: &PlanContext<'_>,
     placement: &Placement,
     weights: &BTreeMap<Tier, u64>,
     needs: &mut MemoryOverhead,
@@ -307,12 +307,12 @@ fn uses(
         cpu,
         gpu_ring,
         ..
-    } = &scene.rooms;
+    } = &context.capacities;
     let weights = |tier| weights.get(&tier).copied().unwrap_or(0);
     let kv_cache = |tier| -> u64 {
         let blocks = placement.blocks.iter().enumerate();
         let on_it = blocks.filter(|(_, block)| block.decode_on == tier);
-        on_it.map(|(at, _)| scene.kv(at)).sum()
+        on_it.map(|(at, _)| context.kv(at)).sum()
     };
     let computes = |tier| {
         let mut blocks = placement.blocks.iter();
@@ -332,7 +332,7 @@ fn uses(
                 },
                 kv_cache: kv_cache(tier),
                 activations: match computes(tier) {
-                    true => scene.options.gpu_activations,
+                    true => context.options.gpu_activations,
                     false => 0,
                 },
                 other: 0,

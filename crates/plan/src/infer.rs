@@ -32,11 +32,11 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
     if options.strategy != Strategy::Auto {
         return assigned(tree, budget, options);
     }
-    let options = &tree.adjust(options);
-    let scene = PlanContext::new(tree, budget, options)?;
-    let placement = auto::choose(&scene)?;
+    let options = &options.adjusted(tree);
+    let context = PlanContext::new(tree, budget, options)?;
+    let placement = auto::choose(&context)?;
     let chosen_by = ChosenBy::Strategy(Strategy::Auto);
-    Ok(DeviceMap::new(&scene, &placement, budget, chosen_by))
+    Ok(DeviceMap::new(&context, &placement, budget, chosen_by))
 }
 
 /// How often a strategy of Accelerate's is asked again with less.
@@ -80,7 +80,7 @@ pub fn place(
     options: &Options,
     mut stays: impl FnMut(&Tensor) -> bool,
 ) -> Result<DeviceMap, Error> {
-    let options = &tree.adjust(options);
+    let options = &options.adjusted(tree);
     let mut without_gpus = Budget::default();
     for (tier, bytes) in budget
         .iter()
@@ -88,16 +88,16 @@ pub fn place(
     {
         without_gpus.set(tier, bytes);
     }
-    let scene = PlanContext::new(tree, &without_gpus, options)?;
-    let mut tiers = vec![Tier::Disk; scene.groups.groups.len()];
-    for (tensor, at) in tree.tensors().zip(&scene.groups.of_tensor) {
-        if stays(tensor) || scene.groups.groups[*at].only_stays {
+    let context = PlanContext::new(tree, &without_gpus, options)?;
+    let mut tiers = vec![Tier::Disk; context.groups.groups.len()];
+    for (tensor, at) in tree.tensors().zip(&context.groups.of_tensor) {
+        if stays(tensor) || context.groups.groups[*at].only_stays {
             tiers[*at] = Tier::Cpu;
         }
     }
-    let placement = fixed(&scene, &without_gpus, tiers, Streaming::None)?;
+    let placement = fixed(&context, &without_gpus, tiers, Streaming::None)?;
     Ok(DeviceMap::new(
-        &scene,
+        &context,
         &placement,
         &without_gpus,
         ChosenBy::Manual,
@@ -120,21 +120,21 @@ pub fn from_assignment(
     budget: &Budget,
     options: &Options,
 ) -> Result<DeviceMap, Error> {
-    let options = &tree.adjust(options);
-    let mut scene = PlanContext::new(tree, budget, options)?;
+    let options = &options.adjusted(tree);
+    let mut context = PlanContext::new(tree, budget, options)?;
     for tier in &assignment.tiers {
         if let (Tier::Gpu(number), None) = (*tier, budget.get(*tier)) {
-            scene.rooms.add_unbounded(number, &options.figures);
+            context.capacities.add_unbounded(number, &options.figures);
         }
     }
-    let scene = scene;
-    let tiers = tiers_of_groups(tree, &scene.groups, assignment)?;
+    let context = context;
+    let tiers = tiers_of_groups(tree, &context.groups, assignment)?;
     // Whether it fits is decided without streaming to a GPU; that is tried for speed.
-    let mut best = fixed(&scene, budget, tiers.clone(), Streaming::None);
-    if let Some(last) = scene.rooms.gpus.len().checked_sub(1) {
+    let mut best = fixed(&context, budget, tiers.clone(), Streaming::None);
+    if let Some(last) = context.capacities.gpus.len().checked_sub(1) {
         for streaming in [Streaming::Prefill(last), Streaming::Both(last)] {
-            let other = fixed(&scene, budget, tiers.clone(), streaming);
-            let score = |placement: &Placement| -> Score { scene.score(&placement.blocks) };
+            let other = fixed(&context, budget, tiers.clone(), streaming);
+            let score = |placement: &Placement| -> Score { context.score(&placement.blocks) };
             best = match (best, other) {
                 (Ok(best), Ok(other)) if score(&other).beats(&score(&best)) => Ok(other),
                 (Err(_), Ok(other)) => Ok(other),
@@ -142,7 +142,12 @@ pub fn from_assignment(
             };
         }
     }
-    Ok(DeviceMap::new(&scene, &best?, budget, assignment.chosen_by))
+    Ok(DeviceMap::new(
+        &context,
+        &best?,
+        budget,
+        assignment.chosen_by,
+    ))
 }
 
 /// Where each group lives by an assignment; what is never streamed, in main memory rather than on disk.
@@ -180,14 +185,14 @@ fn tiers_of_groups(
 
 /// The placement with groups where `tiers` says, if it fits; what is left of main memory is the ring's.
 fn fixed(
-    scene: &PlanContext<'_>,
+    context: &PlanContext<'_>,
     budget: &Budget,
     tiers: Vec<Tier>,
     streaming: Streaming,
 ) -> Result<Placement, Error> {
-    let groups = &scene.groups;
+    let groups = &context.groups;
     let order = ResidencyOrder::together(groups);
-    let mut rest = Streamed::new(groups, scene.options.min_ring);
+    let mut rest = Streamed::new(groups, context.options.min_ring);
     // Whoever chose may let small tensors stream, which no order does.
     let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
     let streamed: Vec<usize> = small
@@ -198,9 +203,9 @@ fn fixed(
         rest.add(&groups.groups[*at]);
     }
     let fit = StreamingSet::new(groups, streamed.clone(), rest.ring(), &rest);
-    let holding = scene.gpus_of_blocks(&tiers);
-    let placement = scene.placement(tiers.clone(), &holding, &fit, streaming);
-    let map = DeviceMap::new(scene, &placement, budget, ChosenBy::Manual);
+    let holding = context.gpus_of_blocks(&tiers);
+    let placement = context.placement(tiers.clone(), &holding, &fit, streaming);
+    let map = DeviceMap::new(context, &placement, budget, ChosenBy::Manual);
     let on_gpus = tiers.iter().filter(|tier| matches!(tier, Tier::Gpu(_)));
     if let Some(tier) = on_gpus
         .copied()
@@ -215,22 +220,22 @@ fn fixed(
             tier,
             budget: budget.get(tier).unwrap_or(0),
             least: resident
-                .saturating_add(scene.options.gpu_activations)
-                .saturating_add(scene.options.reserve),
+                .saturating_add(context.options.gpu_activations)
+                .saturating_add(context.options.reserve),
             needs: MemoryOverhead {
-                activations: scene.options.gpu_activations,
+                activations: context.options.gpu_activations,
                 ..MemoryOverhead::default()
             },
             ring: 0,
             resident,
-            reserve: scene.options.reserve,
+            reserve: context.options.reserve,
         }));
     }
-    let reserve = scene.options.reserve;
+    let reserve = context.options.reserve;
     let mut left = 0;
     for held in map.tiers() {
         let cpu = held.tier == Tier::Cpu;
-        let room = match (held.tier, scene.rooms.cpu) {
+        let room = match (held.tier, context.capacities.cpu) {
             (Tier::Disk, _) => continue,
             (Tier::Cpu, CpuCapacity::Unbounded) => continue,
             (Tier::Cpu, CpuCapacity::Unused) => 0,
@@ -239,7 +244,7 @@ fn fixed(
                 None => continue,
             },
         };
-        let taken = match (held.tier, scene.rooms.cpu) {
+        let taken = match (held.tier, context.capacities.cpu) {
             (Tier::Cpu, CpuCapacity::Unused) => held
                 .weights
                 .saturating_add(held.ring)
@@ -269,7 +274,7 @@ fn fixed(
         }
     }
     let on_disk = map.tiers().last().map_or(0, |disk| disk.weights);
-    if let Some(most) = scene.rooms.disk.filter(|most| on_disk > *most) {
+    if let Some(most) = context.capacities.disk.filter(|most| on_disk > *most) {
         return Err(Error::OnDisk {
             bytes: on_disk,
             most,
@@ -277,7 +282,7 @@ fn fixed(
     }
     let ring = (fit.ring.saturating_add(left)) / PAGE * PAGE;
     let fit = StreamingSet::new(groups, streamed, ring, &rest);
-    Ok(scene.placement(tiers, &holding, &fit, streaming))
+    Ok(context.placement(tiers, &holding, &fit, streaming))
 }
 
 #[cfg(test)]

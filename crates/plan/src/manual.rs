@@ -2,6 +2,7 @@ use crate::budget::unique;
 use crate::module_map::{Single, place_of};
 use crate::module_tree::{Kind, Node};
 use crate::nearest::nearest;
+use crate::strategy::check_fit;
 use crate::strategy::modules::Modules;
 use crate::{Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Tier, Tree};
 use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
@@ -81,7 +82,7 @@ impl ManualMap {
         budget: &Budget,
         options: &Options,
     ) -> Result<Assignment, Error> {
-        let options = &tree.adjust(options);
+        let options = &options.adjusted(tree);
         let modules = Modules::new(tree, &[])?;
         let nodes = &modules.tree.0;
         self.check_names(tree, nodes)?;
@@ -165,30 +166,21 @@ fn check_budgets(
     budget: &Budget,
     options: &Options,
 ) -> Result<(), Error> {
+    let placed = || nodes.iter().zip(places);
+    if options.must_fit || budget.get(Tier::Disk) == Some(0) {
+        let on_disk = placed().filter(|(_, tier)| **tier == Some(Tier::Disk));
+        check_fit(map, on_disk.map(|(node, _)| node))?;
+    }
     let mut held: BTreeMap<Tier, u64> = BTreeMap::new();
-    for (node, tier) in nodes.iter().zip(places) {
+    for (node, tier) in placed() {
         if let Some(tier) = tier {
             // The sum of all was checked.
             *held.entry(*tier).or_default() += node.size;
         }
     }
-    let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
-    if (options.must_fit || budget.get(Tier::Disk) == Some(0))
-        && let Some((name, _)) = on_disk.next()
-    {
-        return Err(Error::DoesNotFit {
-            name: name.to_string(),
-            others: on_disk.count(),
-            bytes: held.get(&Tier::Disk).copied().unwrap_or(0),
-        });
-    }
+    held.remove(&Tier::Disk);
     for (tier, bytes) in held {
-        let needs = match tier {
-            Tier::Gpu(_) => options.gpu_activations,
-            Tier::Cpu => options.needs.sum(),
-            Tier::Disk => continue,
-        };
-        let needs = needs.saturating_add(options.reserve);
+        let needs = options.taken_of(tier);
         if let Some(budget) = budget.get(tier)
             && bytes.saturating_add(needs) > budget
         {

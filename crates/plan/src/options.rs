@@ -1,4 +1,4 @@
-use crate::{HardwareProfile, MemoryOverhead, Strategy, Workload};
+use crate::{HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
 
 /// What the plan depends on besides sizes and budget.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,5 +51,23 @@ impl Default for Options {
             figures: HardwareProfile::default(),
             workload: Workload::default(),
         }
+    }
+}
+
+impl Options {
+    /// The options with what `tree` itself needs.
+    pub(crate) fn adjusted(&self, tree: &Tree) -> Self {
+        let mut options = self.clone();
+        options.needs.readers = options.needs.readers.max(tree.staging_bytes);
+        options
+    }
+
+    /// Bytes of a device's budget that are for no weights and no KV cache of a block.
+    pub(crate) fn taken_of(&self, tier: Tier) -> u64 {
+        let needs = match tier {
+            Tier::Gpu(_) => self.gpu_activations,
+            Tier::Cpu | Tier::Disk => self.needs.sum(),
+        };
+        needs.saturating_add(self.reserve)
     }
 }

@@ -1,8 +1,8 @@
 //! A placement under consideration: where everything lies and computes, before it is written down as a map.
 
-use crate::cost::Costs;
+use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
-use crate::prediction::{Placed, times};
+
 use crate::steps::StreamingSet;
 use crate::{Budget, Error, Gpu, HardwareProfile, Options, Tier, Tree};
 
@@ -12,7 +12,7 @@ pub(crate) struct PlanContext<'a> {
     pub(crate) options: &'a Options,
     pub(crate) groups: Groups,
     pub(crate) costs: Costs,
-    pub(crate) rooms: Capacities,
+    pub(crate) capacities: Capacities,
 }
 
 /// What each device has room for besides what it needs in any case, in bytes.
@@ -93,13 +93,13 @@ impl<'a> PlanContext<'a> {
         let groups = Groups::new(tree, options)?;
         let costs = Costs::new(tree, &options.workload);
         let gpu_ring = groups.ring_for_any();
-        let rooms = Capacities::new(budget, options, gpu_ring);
+        let capacities = Capacities::new(budget, options, gpu_ring);
         Ok(Self {
             tree,
             options,
             groups,
             costs,
-            rooms,
+            capacities,
         })
     }
 
@@ -121,7 +121,7 @@ impl<'a> PlanContext<'a> {
             number,
             figures: gpu,
             ..
-        } = &self.rooms.gpus[at];
+        } = &self.capacities.gpus[at];
         let cpu = &self.figures().cpu;
         let both = matches!(streaming, Streaming::Both(_));
         let decodes = both && self.costs.decodes_faster_on(block, gpu, cpu);

@@ -8,6 +8,7 @@ pub(crate) mod modules;
 mod worklist;
 
 pub use assign::assign;
+pub(crate) use assign::check_fit;
 
 use crate::{ModuleMap, Tier};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-use crate::{BlockCost, Dtype, Options};
+use crate::{BlockCost, Dtype};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -81,13 +81,6 @@ pub struct Tensor {
 }
 
 impl Tree {
-    /// `options` with what this tree needs of itself.
-    pub(crate) fn adjust(&self, options: &Options) -> Options {
-        let mut options = options.clone();
-        options.needs.readers = options.needs.readers.max(self.staging_bytes);
-        options
-    }
-
     /// All tensors, block by block.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.blocks.iter().flat_map(|block| &block.tensors)

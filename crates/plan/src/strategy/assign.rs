@@ -1,8 +1,8 @@
 use super::balance::balance;
-use super::fill::{Device, Fill, Filled};
+use super::fill::{Device, Fill};
 use super::modules::Modules;
 use crate::module_map::Single;
-use crate::module_tree::{Kind, ROOT};
+use crate::module_tree::{Kind, Node};
 use crate::{
     Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Strategy, Tier, Tree, format_size,
 };
@@ -45,9 +45,12 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
         Strategy::Balanced => Some(false),
         Strategy::BalancedLow0 => Some(true),
     };
-    let options = &tree.adjust(options);
+    let options = &options.adjusted(tree);
     let modules = Modules::new(tree, &options.no_split)?;
-    let mut budgets = usable(budget, options);
+    // What is for weights on each device, in the order in which these are filled.
+    let usable = budget.iter().filter(|(tier, _)| *tier != Tier::Disk);
+    let usable = usable.map(|(tier, bytes)| (tier, bytes.saturating_sub(options.taken_of(tier))));
+    let mut budgets: Vec<_> = usable.collect();
     if let Some(low_zero) = low_zero {
         balance(
             &modules,
@@ -59,7 +62,9 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
     let filled = Fill::new(&modules, &budgets, options).run();
     let map = ModuleMap::clean(&modules.tree, |id| filled.place(id), Single::Part);
     if options.must_fit || budget.get(Tier::Disk) == Some(0) {
-        check_fit(&modules, &filled, &map)?;
+        let nodes = modules.tree.0.iter().enumerate();
+        let on_disk = nodes.filter(|(id, _)| filled.place(*id) == Some(Tier::Disk));
+        check_fit(&map, on_disk.map(|(_, node)| node))?;
     }
     let tiers = filled.tiers(&modules);
     let offloaded_buffers = modules
@@ -79,34 +84,20 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
     })
 }
 
-/// The bytes for weights on each device that the budget names, in the order in which these are filled.
-fn usable(budget: &Budget, options: &Options) -> Vec<(Tier, u64)> {
-    budget
-        .iter()
-        .filter(|(tier, _)| *tier != Tier::Disk)
-        .map(|(tier, bytes)| {
-            let needed = match tier {
-                Tier::Gpu(_) => options.gpu_activations,
-                Tier::Cpu | Tier::Disk => options.needs.sum(),
-            };
-            let needed = needed.saturating_add(options.reserve);
-            (tier, bytes.saturating_sub(needed))
-        })
-        .collect()
-}
-
-/// Nothing is on disk.
-fn check_fit(modules: &Modules<'_>, filled: &Filled, map: &ModuleMap) -> Result<(), Error> {
-    let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
-    let Some((name, _)) = on_disk.next() else {
-        return Ok(());
-    };
-    let nodes = (ROOT..modules.tree.0.len()).filter(|id| filled.place(*id) == Some(Tier::Disk));
-    Err(Error::DoesNotFit {
-        name: name.to_string(),
-        others: on_disk.count(),
-        bytes: nodes.map(|id| modules.tree.node(id).size).sum(),
-    })
+/// Nothing may be on disk.
+pub(crate) fn check_fit<'n>(
+    map: &ModuleMap,
+    on_disk: impl Iterator<Item = &'n Node<'n>>,
+) -> Result<(), Error> {
+    let mut entries = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
+    match entries.next() {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::DoesNotFit {
+            name: name.to_string(),
+            others: entries.count(),
+            bytes: on_disk.map(|node| node.size).sum(),
+        }),
+    }
 }
 
 /// What Accelerate would say of the map.
