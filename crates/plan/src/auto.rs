@@ -40,15 +40,15 @@ pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
         let kv_cache = (0..context.tree.blocks.len())
             .map(|block| context.kv(block))
             .sum();
-        let fit = rest
+        let set = rest
             .fit(&order, kv_cache)
-            .map_err(|lack| lack.error(context))?;
+            .map_err(|insufficient| insufficient.error(context))?;
         let mut tiers = vec![Tier::Cpu; context.groups.groups.len()];
-        for at in &fit.streamed {
+        for at in &set.streamed {
             tiers[*at] = Tier::Disk;
         }
         let none = vec![None; context.tree.blocks.len()];
-        return Ok(context.placement(tiers, &none, &fit, Streaming::None));
+        return Ok(context.placement(tiers, &none, &set, Streaming::None));
     }
     let orders = [
         ResidencyOrder::spread(groups),
@@ -121,31 +121,31 @@ impl Rest<'_> {
             capacities,
             ..
         } = self.context;
-        let lack = |demand| InsufficientMemory { demand, kv_cache };
+        let insufficient = |demand| InsufficientMemory { demand, kv_cache };
         let needs = options.needs.sum().saturating_add(kv_cache);
         let memory = match capacities.cpu {
             CpuCapacity::Unbounded => None,
             CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
             CpuCapacity::Unused => Some(0),
         };
-        let room = Capacity {
+        let capacity = Capacity {
             memory,
             disk: capacities.disk,
             min_ring: options.min_ring,
         };
-        let fit = order.fit(groups, &room, |at| self.inside[at]);
-        match (capacities.cpu, fit) {
+        let set = order.fit(groups, &capacity, |at| self.inside[at]);
+        match (capacities.cpu, set) {
             (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
                 // Nothing is left: ask for what would do.
                 let none = Capacity {
                     memory: Some(0),
-                    ..room
+                    ..capacity
                 };
                 let demand = order.fit(groups, &none, |at| self.inside[at]);
-                Err(lack(demand.err().unwrap_or_default()))
+                Err(insufficient(demand.err().unwrap_or_default()))
             }
-            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(lack(MemoryDemand::default())),
-            (_, fit) => fit.map_err(lack),
+            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(insufficient(MemoryDemand::default())),
+            (_, set) => set.map_err(insufficient),
         }
     }
 }
@@ -164,7 +164,7 @@ struct Search<'a> {
     /// Bytes that a pass goes through of each block's weights.
     uses: Vec<u64>,
     /// By shape, items covered and KV cache in main memory.
-    fits: HashMap<(Shape, usize, u64), Fits>,
+    sets: HashMap<(Shape, usize, u64), Fits>,
 }
 
 /// What fits in each order.
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
             stored,
             saving,
             uses,
-            fits: HashMap::new(),
+            sets: HashMap::new(),
         }
     }
 
@@ -229,36 +229,36 @@ impl<'a> Search<'a> {
         }
         candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
         let mut best: Option<(Score, usize, usize, Rc<StreamingSet>)> = None;
-        let mut lack: Option<InsufficientMemory> = None;
+        let mut insufficient: Option<InsufficientMemory> = None;
         for (least, at, covered) in candidates {
             if let Some((score, ..)) = &best
                 && least > score.decode * (1.0 + 1e-9)
             {
                 break;
             }
-            for fit in self.fits(&layouts[at], covered) {
-                match fit {
-                    Ok(fit) => {
-                        let blocks = self.blocks(&layouts[at], covered, &fit.reads);
+            for set in self.fits(&layouts[at], covered) {
+                match set {
+                    Ok(set) => {
+                        let blocks = self.blocks(&layouts[at], covered, &set.reads);
                         let score = self.context.score(&blocks);
                         if best.as_ref().is_none_or(|(best, ..)| score.beats(best)) {
-                            best = Some((score, at, covered, fit));
+                            best = Some((score, at, covered, set));
                         }
                     }
                     Err(new) => {
                         let less = |old: &InsufficientMemory| {
                             new.least(self.context) < old.least(self.context)
                         };
-                        if lack.as_ref().is_none_or(less) {
-                            lack = Some(new);
+                        if insufficient.as_ref().is_none_or(less) {
+                            insufficient = Some(new);
                         }
                     }
                 }
             }
         }
-        match (best, lack) {
-            (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit)),
-            (None, Some(lack)) => Err(lack.error(self.context)),
+        match (best, insufficient) {
+            (Some((_, at, covered, set)), _) => Ok(self.placement(&layouts[at], covered, &set)),
+            (None, Some(insufficient)) => Err(insufficient.error(self.context)),
             // Covering nothing is always one of the candidates.
             (None, None) => Err(InsufficientMemory {
                 demand: MemoryDemand::default(),
@@ -273,7 +273,7 @@ impl<'a> Search<'a> {
         let by_number: Vec<usize> = (0..gpus.len()).collect();
         let mut fastest_first = by_number.clone();
         fastest_first.sort_by(|a, b| {
-            let speed = |at: &usize| gpus[*at].figures.processor.product_bytes_per_second;
+            let speed = |at: &usize| gpus[*at].hardware.processor.product_bytes_per_second;
             speed(b).total_cmp(&speed(a)).then(a.cmp(b))
         });
         // Equal GPUs need not be tried twice.
@@ -330,7 +330,7 @@ impl<'a> Search<'a> {
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
-        let figures = self.context.figures();
+        let figures = self.context.hardware();
         let stored: f64 = layout.sequence[covered..]
             .iter()
             .map(|item| self.stored[*item])
@@ -367,13 +367,13 @@ impl<'a> Search<'a> {
         }
         let key = (layout.shape, covered, kv_cache);
         let (context, orders, item_of) = (self.context, self.orders, &self.item_of);
-        let fits = self.fits.entry(key).or_insert_with(|| {
+        let sets = self.sets.entry(key).or_insert_with(|| {
             let inside = item_of.iter().map(|item| !outside[*item]).collect();
             let rest = Rest { context, inside };
-            let fits = orders.iter().map(|order| rest.fit(order, kv_cache));
-            fits.map(|fit| fit.map(Rc::new)).collect()
+            let sets = orders.iter().map(|order| rest.fit(order, kv_cache));
+            sets.map(|set| set.map(Rc::new)).collect()
         });
-        fits.clone()
+        sets.clone()
     }
 
     /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a GPU computes there, and to others
@@ -406,7 +406,7 @@ impl<'a> Search<'a> {
         placed
     }
 
-    fn placement(&self, layout: &Layout, covered: usize, fit: &StreamingSet) -> Placement {
+    fn placement(&self, layout: &Layout, covered: usize, set: &StreamingSet) -> Placement {
         let mut on: Vec<Tier> = vec![Tier::Cpu; self.items.len()];
         let mut holding = vec![None; self.context.tree.blocks.len()];
         for (gpu, run) in layout.runs.of(covered) {
@@ -419,10 +419,10 @@ impl<'a> Search<'a> {
             }
         }
         let mut tiers: Vec<Tier> = self.item_of.iter().map(|item| on[*item]).collect();
-        for at in &fit.streamed {
+        for at in &set.streamed {
             tiers[*at] = Tier::Disk;
         }
         self.context
-            .placement(tiers, &holding, fit, layout.streaming)
+            .placement(tiers, &holding, set, layout.streaming)
     }
 }

@@ -123,8 +123,10 @@ pub fn from_assignment(
     let options = &options.adjusted(tree);
     let mut context = PlanContext::new(tree, budget, options)?;
     for tier in &assignment.tiers {
-        if let (Tier::Gpu(number), None) = (*tier, budget.get(*tier)) {
-            context.capacities.add_unbounded(number, &options.figures);
+        if let Tier::Gpu(number) = *tier {
+            // Without a budget it is not bounded; with one that is too small, nothing fits.
+            let most = budget.get(*tier).map_or(u64::MAX, |_| 0);
+            context.capacities.add_gpu(number, most, &options.figures);
         }
     }
     let context = context;
@@ -183,7 +185,8 @@ fn tiers_of_groups(
         .collect())
 }
 
-/// The placement with groups where `tiers` says, if it fits; what is left of main memory is the ring's.
+/// The placement with groups where `tiers` says, if it fits; what is left of main memory is the
+/// ring's.
 fn fixed(
     context: &PlanContext<'_>,
     budget: &Budget,
@@ -202,63 +205,30 @@ fn fixed(
     for at in &streamed {
         rest.add(&groups.groups[*at]);
     }
-    let fit = StreamingSet::new(groups, streamed.clone(), rest.ring(), &rest);
+    let set = StreamingSet::new(groups, streamed.clone(), rest.ring(), &rest);
     let holding = context.gpus_of_blocks(&tiers);
-    let placement = context.placement(tiers.clone(), &holding, &fit, streaming);
+    let placement = context.placement(tiers.clone(), &holding, &set, streaming);
     let map = DeviceMap::new(context, &placement, budget, ChosenBy::Manual);
-    let on_gpus = tiers.iter().filter(|tier| matches!(tier, Tier::Gpu(_)));
-    if let Some(tier) = on_gpus
-        .copied()
-        .find(|tier| map.tiers().iter().all(|held| held.tier != *tier))
-    {
-        let all = tiers
-            .iter()
-            .zip(&groups.groups)
-            .filter(|(on, _)| **on == tier);
-        let resident = all.map(|(_, group)| group.bytes).sum::<u64>();
-        return Err(Error::TooSmall(Shortfall {
-            tier,
-            budget: budget.get(tier).unwrap_or(0),
-            least: resident
-                .saturating_add(context.options.gpu_activations)
-                .saturating_add(context.options.reserve),
-            needs: MemoryOverhead {
-                activations: context.options.gpu_activations,
-                ..MemoryOverhead::default()
-            },
-            ring: 0,
-            resident,
-            reserve: context.options.reserve,
-        }));
-    }
-    let reserve = context.options.reserve;
     let mut left = 0;
     for held in map.tiers() {
-        let cpu = held.tier == Tier::Cpu;
-        let room = match (held.tier, context.capacities.cpu) {
-            (Tier::Disk, _) => continue,
-            (Tier::Cpu, CpuCapacity::Unbounded) => continue,
-            (Tier::Cpu, CpuCapacity::Unused) => 0,
-            (tier, _) => match budget.get(tier) {
-                Some(bytes) => bytes,
-                None => continue,
-            },
+        // What may be held, and what is.
+        let (most, taken) = match (held.tier, context.capacities.cpu, budget.get(held.tier)) {
+            (Tier::Disk, ..) | (Tier::Cpu, CpuCapacity::Unbounded, _) => continue,
+            (Tier::Cpu, CpuCapacity::Unused, _) => {
+                let passing = held.ring.saturating_add(held.kv_cache);
+                (0, held.weights.saturating_add(passing))
+            }
+            (_, _, None) => continue,
+            (.., Some(most)) => (most, held.sum().saturating_add(context.options.reserve)),
         };
-        let taken = match (held.tier, context.capacities.cpu) {
-            (Tier::Cpu, CpuCapacity::Unused) => held
-                .weights
-                .saturating_add(held.ring)
-                .saturating_add(held.kv_cache),
-            _ => held.sum().saturating_add(reserve),
-        };
-        if taken > room {
+        if taken > most {
             return Err(Error::TooSmall(Shortfall {
                 tier: held.tier,
-                budget: room,
+                budget: most,
                 least: taken,
-                needs: match cpu {
-                    true => *map.needs(),
-                    false => MemoryOverhead {
+                needs: match held.tier {
+                    Tier::Cpu => *map.needs(),
+                    _ => MemoryOverhead {
                         kv_cache: held.kv_cache,
                         activations: held.activations,
                         ..MemoryOverhead::default()
@@ -266,11 +236,11 @@ fn fixed(
                 },
                 ring: held.ring,
                 resident: held.weights,
-                reserve,
+                reserve: context.options.reserve,
             }));
         }
-        if cpu {
-            left = room - taken;
+        if held.tier == Tier::Cpu {
+            left = most - taken;
         }
     }
     let on_disk = map.tiers().last().map_or(0, |disk| disk.weights);
@@ -280,9 +250,9 @@ fn fixed(
             most,
         });
     }
-    let ring = (fit.ring.saturating_add(left)) / PAGE * PAGE;
-    let fit = StreamingSet::new(groups, streamed, ring, &rest);
-    Ok(context.placement(tiers, &holding, &fit, streaming))
+    let ring = set.ring.saturating_add(left) / PAGE * PAGE;
+    let set = StreamingSet::new(groups, streamed, ring, &rest);
+    Ok(context.placement(tiers, &holding, &set, streaming))
 }
 
 #[cfg(test)]

@@ -34,8 +34,8 @@ pub(crate) struct Capacities {
 pub(crate) struct GpuCapacity {
     pub(crate) number: usize,
     /// For weights, KV cache and ring.
-    pub(crate) room: u64,
-    pub(crate) figures: Gpu,
+    pub(crate) bytes: u64,
+    pub(crate) hardware: Gpu,
 }
 
 /// What may be held in main memory.
@@ -103,7 +103,7 @@ impl<'a> PlanContext<'a> {
         })
     }
 
-    pub(crate) fn figures(&self) -> &HardwareProfile {
+    pub(crate) fn hardware(&self) -> &HardwareProfile {
         &self.options.figures
     }
 
@@ -119,10 +119,10 @@ impl<'a> PlanContext<'a> {
         };
         let GpuCapacity {
             number,
-            figures: gpu,
+            hardware: gpu,
             ..
         } = &self.capacities.gpus[at];
-        let cpu = &self.figures().cpu;
+        let cpu = &self.hardware().cpu;
         let both = matches!(streaming, Streaming::Both(_));
         let decodes = both && self.costs.decodes_faster_on(block, gpu, cpu);
         let prefills = self.costs.prefills_faster_on(block, gpu, cpu, decodes);
@@ -139,10 +139,10 @@ impl<'a> PlanContext<'a> {
         &self,
         tiers: Vec<Tier>,
         holding: &[Option<usize>],
-        fit: &StreamingSet,
+        set: &StreamingSet,
         streaming: Streaming,
     ) -> Placement {
-        let mut placed: Vec<Placed> = (holding.iter().zip(&fit.reads).enumerate())
+        let mut placed: Vec<Placed> = (holding.iter().zip(&set.reads).enumerate())
             .map(|(block, (holding, reads))| {
                 let (decode_on, prefill_on) = match *holding {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
@@ -178,7 +178,7 @@ impl<'a> PlanContext<'a> {
         Placement {
             tiers,
             blocks: placed,
-            ring: fit.ring,
+            ring: set.ring,
             streamed_to,
         }
     }
@@ -209,7 +209,7 @@ impl<'a> PlanContext<'a> {
         let mut score = Score::default();
         let mut devices: Vec<Tier> = Vec::new();
         for (at, block) in blocks.iter().enumerate() {
-            let (decode, prefill) = times(&self.costs, self.figures(), at, block);
+            let (decode, prefill) = times(&self.costs, self.hardware(), at, block);
             score.decode += decode.seconds;
             score.prefill += prefill.seconds;
             for tier in [block.decode_on, block.prefill_on] {
@@ -255,16 +255,12 @@ impl Capacities {
     fn new(budget: &Budget, options: &Options, gpu_ring: u64) -> Self {
         let mut gpus = Vec::new();
         for (tier, bytes) in budget.iter() {
-            let Tier::Gpu(number) = tier else { continue };
-            let room = bytes
-                .checked_sub(options.reserve)
-                .and_then(|room| room.checked_sub(options.gpu_activations));
-            if let Some(room) = room.filter(|room| *room > 0) {
-                let figures = options.figures.gpu(number);
+            let bytes = bytes.checked_sub(options.taken_of(tier));
+            if let (Tier::Gpu(number), Some(bytes @ 1..)) = (tier, bytes) {
                 gpus.push(GpuCapacity {
                     number,
-                    room,
-                    figures,
+                    bytes,
+                    hardware: options.figures.gpu(number),
                 });
             }
         }
@@ -286,13 +282,13 @@ impl Capacities {
         }
     }
 
-    /// Adds a GPU of which nobody says how much it may hold.
-    pub(crate) fn add_unbounded(&mut self, number: usize, figures: &HardwareProfile) {
+    /// Adds a GPU for so many bytes, if it is not there yet.
+    pub(crate) fn add_gpu(&mut self, number: usize, bytes: u64, profile: &HardwareProfile) {
         if self.gpus.iter().all(|gpu| gpu.number != number) {
             self.gpus.push(GpuCapacity {
                 number,
-                room: u64::MAX,
-                figures: figures.gpu(number),
+                bytes,
+                hardware: profile.gpu(number),
             });
             self.gpus.sort_by_key(|gpu| gpu.number);
         }

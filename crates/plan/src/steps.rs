@@ -85,11 +85,11 @@ impl ResidencyOrder {
     pub(crate) fn fit(
         &self,
         groups: &Groups,
-        room: &Capacity,
+        capacity: &Capacity,
         inside: impl Fn(usize) -> bool,
     ) -> Result<StreamingSet, MemoryDemand> {
-        let mut walk = Walk::new(self, groups, room, inside);
-        match room.memory {
+        let mut walk = Walk::new(self, groups, capacity, inside);
+        match capacity.memory {
             None => Ok(StreamingSet {
                 reads: walk.streamed_of,
                 ..StreamingSet::default()
@@ -109,12 +109,12 @@ impl ResidencyOrder {
         min_ring: u64,
         memories: impl Iterator<Item = u64> + 'a,
     ) -> impl Iterator<Item = Option<Vec<DiskTraffic>>> + 'a {
-        let room = Capacity {
+        let capacity = Capacity {
             memory: None,
             disk: None,
             min_ring,
         };
-        let mut walk = Walk::new(self, groups, &room, |_| true);
+        let mut walk = Walk::new(self, groups, &capacity, |_| true);
         memories.map(move |memory| {
             walk.to(memory).ok()?;
             Some(walk.reads(memory))
@@ -142,7 +142,7 @@ impl<'a> Walk<'a, ()> {
     fn new<F: Fn(usize) -> bool>(
         order: &'a ResidencyOrder,
         groups: &'a Groups,
-        room: &Capacity,
+        capacity: &Capacity,
         inside: F,
     ) -> Walk<'a, impl Iterator<Item = usize> + use<'a, F>> {
         let all = groups.groups.iter().enumerate();
@@ -153,11 +153,11 @@ impl<'a> Walk<'a, ()> {
         };
         Walk {
             groups,
-            disk: room.disk,
+            disk: capacity.disk,
             rest: order.0.iter().rev().copied().filter(move |at| inside(*at)),
             demand,
             cheapest: demand,
-            streaming: Streamed::new(groups, room.min_ring),
+            streaming: Streamed::new(groups, capacity.min_ring),
             on_disk: 0,
             streamed: Vec::new(),
             streamed_of: vec![DiskTraffic::default(); groups.anchors.len()],

@@ -82,7 +82,7 @@ impl Speeds {
             blocks.map(cost).collect()
         };
         let gpus = context.capacities.gpus.iter();
-        Self(gpus.map(|gpu| of(&gpu.figures.processor)).collect())
+        Self(gpus.map(|gpu| of(&gpu.hardware.processor)).collect())
     }
 }
 
@@ -135,7 +135,7 @@ impl Runs {
         before[0] = Some(Cost::default());
         let mut best = Vec::with_capacity(order.len());
         for gpu in order {
-            let room = &context.capacities.gpus[*gpu];
+            let capacity = &context.capacities.gpus[*gpu];
             let mut sums = vec![Cost::default(); count + 1];
             for (at, item) in sequence.iter().enumerate() {
                 sums[at + 1] = sums[at];
@@ -144,14 +144,14 @@ impl Runs {
                 }
             }
             let is_streamed_to = streaming.gpu() == Some(*gpu);
-            let room = match is_streamed_to {
-                true => i128::from(room.room) - i128::from(context.capacities.gpu_ring),
-                false => i128::from(room.room),
+            let capacity = match is_streamed_to {
+                true => i128::from(capacity.bytes) - i128::from(context.capacities.gpu_ring),
+                false => i128::from(capacity.bytes),
             };
             // The run's bytes may be no more than this, if it ends at `end`.
             let most = |end: usize| match is_streamed_to {
-                true => room - i128::from(caches[end]),
-                false => room,
+                true => capacity - i128::from(caches[end]),
+                false => capacity,
             };
             let mut window: VecDeque<(Cost, usize)> = VecDeque::new();
             let row: Vec<Option<(Cost, usize)>> = (0..=count)
@@ -228,13 +228,13 @@ fn remaining(context: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)])
     for block in &item.blocks {
         match executors[*block].0 {
             Tier::Gpu(number) => {
-                let gpu = context.figures().gpu(number);
+                let gpu = context.hardware().gpu(number);
                 let upload = context.costs.upload(context.costs.weights(*block), &gpu);
                 seconds += upload.max(context.costs.decode(*block, &gpu.processor));
                 cache = cache.saturating_add(context.kv(*block));
             }
             Tier::Cpu | Tier::Disk => {
-                seconds += context.costs.decode(*block, &context.figures().cpu)
+                seconds += context.costs.decode(*block, &context.hardware().cpu)
             }
         }
     }
