@@ -1,10 +1,11 @@
 //! The placement with the least predicted time.
 //!
-//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds to it: each GPU computes
-//! one run of blocks that follow one another, with all of their weights, and what comes after (or before) these runs
-//! lies in main memory and on disk, tensor by tensor ([`ResidencyOrder`]); it is computed there or streamed to one of
-//! the GPUs. The runs are found by [`runs`], for each number of blocks that they can cover; what remains is
-//! then tried in the order of what it takes at least, until nothing better can come.
+//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds
+//! to it: each GPU computes one run of blocks that follow one another, with all of their weights,
+//! and what comes after (or before) these runs lies in main memory and on disk, tensor by tensor
+//! ([`ResidencyOrder`]); it is computed there or streamed to one of the GPUs. The runs are found by
+//! [`runs`], for each number of blocks that they can cover; what remains is then tried in the order
+//! of what it takes at least, until nothing better can come.
 
 mod insufficient_memory;
 mod runs;
@@ -18,7 +19,8 @@ use crate::{Error, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Budgets for which two orders are compared, at most: as many as this divided by the number of steps, but some.
+/// Budgets for which two orders are compared, at most: as many as this divided by the number of
+/// steps, but some.
 const COMPARISONS: usize = 1 << 16;
 
 /// Chooses.
@@ -57,8 +59,8 @@ pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
     Search::new(context, &orders).run()
 }
 
-/// Whether filling memory in an order is never predicted slower than in another, whatever the budget: the choice must not depend
-/// on the budget, or a larger one could stream more.
+/// Whether filling memory in an order is never predicted slower than in another, whatever the
+/// budget: the choice must not depend on the budget, or a larger one could stream more.
 fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOrder) -> bool {
     if order == than {
         return true;
@@ -79,7 +81,8 @@ fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &Residency
     })
 }
 
-/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing fits.
+/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing
+/// fits.
 fn seconds_in<'a>(
     context: &'a PlanContext<'_>,
     order: &'a ResidencyOrder,
@@ -326,7 +329,8 @@ impl<'a> Search<'a> {
         layouts
     }
 
-    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be there.
+    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be
+    /// there.
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
@@ -376,8 +380,8 @@ impl<'a> Search<'a> {
         sets.clone()
     }
 
-    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a GPU computes there, and to others
-    /// comes all that they have.
+    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a
+    /// GPU computes there, and to others comes all that they have.
     fn blocks(&self, layout: &Layout, covered: usize, reads: &[DiskTraffic]) -> Vec<Placed> {
         let executors = layout.executors.iter();
         let mut placed: Vec<Placed> = (executors.zip(reads).zip(&self.uses))

@@ -37,10 +37,10 @@ impl<'de> Deserialize<'de> for Tier {
 
 /// The bytes that may be held on each tier.
 ///
-/// Main memory that is not named is not bounded; a GPU that is not named is not used, and nor is one of 0 bytes. Beside GPUs,
-/// `cpu=0` keeps weights and KV cache out of main memory, and whatever would have to pass through it; what the process itself
-/// takes is there nevertheless. The disk holds weights that are streamed, in files which exist already: `disk=0` means that
-/// none may be.
+/// Main memory that is not named is not bounded; a GPU that is not named is not used, and nor is
+/// one of 0 bytes. Beside GPUs, `cpu=0` keeps weights and KV cache out of main memory, and whatever
+/// would have to pass through it; what the process itself takes is there nevertheless. The disk
+/// holds weights that are streamed, in files which exist already: `disk=0` means that none may be.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Budget(#[serde(deserialize_with = "unique")] BTreeMap<Tier, u64>);
@@ -80,8 +80,8 @@ where
 }
 
 impl Budget {
-    /// Reads `cpu=600MB`, or several parts with commas between them: `gpu0=8GiB,cpu=600MB`. Sizes are as
-    /// in [`parse_size`].
+    /// Reads `cpu=600MB`, or several parts with commas between them: `gpu0=8GiB,cpu=600MB`. Sizes
+    /// are as in [`parse_size`].
     ///
     /// # Errors
     /// [`Error::BudgetPart`] with the part that is wrong and what is wrong with it.

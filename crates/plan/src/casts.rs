@@ -7,19 +7,19 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Casts {
     /// The dtype of all floating point tensors; integers and booleans stay what they are.
     pub dtype: Option<Dtype>,
-    /// The dtypes of single tensors by their path, whatever they are stored in. They take precedence
-    /// over everything else.
+    /// The dtypes of single tensors by their path, whatever they are stored in. They take
+    /// precedence over everything else.
     pub special: BTreeMap<String, Dtype>,
-    /// Modules or tensors whose floating point tensors are held in 32 bits at least, as transformers'
-    /// `_keep_in_fp32_modules_strict` has them: `wo` means every tensor of whose path `wo` is a part
-    /// between dots, such as `decoder.0.wo.weight` but not `decoder.0.two.weight`; `decoder.wo` means
-    /// two such parts that follow each other. Those that would be held in less than 32 bits, by
-    /// `dtype` or because they are stored so, are held in [`Dtype::F32`].
+    /// Modules or tensors whose floating point tensors are held in 32 bits at least, as
+    /// transformers' `_keep_in_fp32_modules_strict` has them: `wo` means every tensor of whose path
+    /// `wo` is a part between dots, such as `decoder.0.wo.weight` but not `decoder.0.two.weight`;
+    /// `decoder.wo` means two such parts that follow each other. Those that would be held in less
+    /// than 32 bits, by `dtype` or because they are stored so, are held in [`Dtype::F32`].
     pub keep_in_f32: Vec<String>,
-    /// Whether the checkpoint itself would be in these dtypes, as a quantiser writes it: stored sizes
-    /// change too, and a `dtype` of less than 16 bits is for the matrices of numbered blocks alone
-    /// (such as `model.layers.3`; of all blocks if none is numbered). Embeddings, heads, norms and
-    /// biases stay as they are, and scales of quantised groups are not counted.
+    /// Whether the checkpoint itself would be in these dtypes, as a quantiser writes it: stored
+    /// sizes change too, and a `dtype` of less than 16 bits is for the matrices of numbered blocks
+    /// alone (such as `model.layers.3`; of all blocks if none is numbered). Embeddings, heads,
+    /// norms and biases stay as they are, and scales of quantised groups are not counted.
     pub stored: bool,
 }
 
@@ -74,11 +74,11 @@ impl Casts {
 }
 
 impl Tree {
-    /// The tree with tensors held in other dtypes: [`Tensor::bytes`] and [`Tensor::row_bytes`] change,
-    /// while [`Tensor::stored_bytes`] and [`Tensor::dtype`] remain those of the checkpoint unless
-    /// [`Casts::stored`] is set. Dtypes of less than 8 bits take whole bytes for a tensor and for a
-    /// row. Tied tensors are held in one dtype: a special one of any of them, else what one of them is
-    /// kept in, else that of the first.
+    /// The tree with tensors held in other dtypes: [`Tensor::bytes`] and [`Tensor::row_bytes`]
+    /// change, while [`Tensor::stored_bytes`] and [`Tensor::dtype`] remain those of the checkpoint
+    /// unless [`Casts::stored`] is set. Dtypes of less than 8 bits take whole bytes for a tensor
+    /// and for a row. Tied tensors are held in one dtype: a special one of any of them, else what
+    /// one of them is kept in, else that of the first.
     ///
     /// # Errors
     /// [`Error::UnknownName`] if [`Casts::special`] names a tensor that is not there.

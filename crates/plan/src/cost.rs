@@ -3,8 +3,9 @@
 use crate::steps::DiskTraffic;
 use crate::{Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, Workload};
 
-/// Operations of attention for each byte of keys and values that a token of a prompt looks at: as with 32-bit values and two
-/// query heads for each key. Only prompts of many thousand tokens notice.
+/// Operations of attention for each byte of keys and values that a token of a prompt looks at: as
+/// with 32-bit values and two query heads for each key. Only prompts of many thousand tokens
+/// notice.
 const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
 
 /// What each block does in a pass, in amounts.
@@ -130,13 +131,15 @@ impl Costs {
         }
     }
 
-    /// Seconds to copy what such a pass adds to the block's cache to another device, where decoding wants it.
+    /// Seconds to copy what such a pass adds to the block's cache to another device, where decoding
+    /// wants it.
     pub(crate) fn hand_over(&self, block: usize, pass: &Passes, gpu: &Gpu) -> f64 {
         let bytes = self.blocks[block].cache_per_position * pass.tokens;
         seconds(bytes, gpu.upload.bytes_per_second)
     }
 
-    /// Whether streaming the block to the GPU takes less time than computing it on the CPU, when tokens are made.
+    /// Whether streaming the block to the GPU takes less time than computing it on the CPU, when
+    /// tokens are made.
     pub(crate) fn decodes_faster_on(&self, block: usize, gpu: &Gpu, cpu: &Processor) -> bool {
         let upload = self.upload(self.weights(block), gpu);
         upload.max(self.decode(block, &gpu.processor)) < self.decode(block, cpu)

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 /// Where each tensor lives, and what that takes.
 ///
-/// A map can be written as JSON and read again: what is read is checked, and refused if it cannot be such a map.
+/// A map can be written as JSON and read again: what is read is checked, and refused if it cannot
+/// be such a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct DeviceMap {
@@ -90,8 +91,8 @@ pub struct PlacedBlock {
     pub name: String,
     /// The class of the module.
     pub class: String,
-    /// Where its weights are between two uses: the slowest tier that any of them is on, so [`Tier::Disk`] if any is
-    /// streamed.
+    /// Where its weights are between two uses: the slowest tier that any of them is on, so
+    /// [`Tier::Disk`] if any is streamed.
     pub tier: Tier,
     /// Bytes of its tensors as held on the device; those that it shares with other blocks included.
     pub bytes: u64,
@@ -103,12 +104,13 @@ pub struct PlacedBlock {
     pub prefill_on: Tier,
     /// Where it computes when a token is made.
     pub decode_on: Tier,
-    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass before.
+    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass
+    /// before.
     pub streamed_bytes: u64,
     /// What of these the ring keeps from one pass to the next, as foreseen.
     pub kept_bytes: u64,
-    /// Bytes that each pass copies to the GPU that it computes on, because they are elsewhere between two uses; zero if it
-    /// computes on no GPU.
+    /// Bytes that each pass copies to the GPU that it computes on, because they are elsewhere
+    /// between two uses; zero if it computes on no GPU.
     pub upload_bytes: u64,
 }
 
@@ -196,7 +198,8 @@ impl DeviceMap {
         self.chosen_by
     }
 
-    /// What is held on each device that has a budget or holds anything, the fastest first and the disk last.
+    /// What is held on each device that has a budget or holds anything, the fastest first and the
+    /// disk last.
     pub fn tiers(&self) -> &[TierUse] {
         &self.tiers
     }
@@ -221,7 +224,8 @@ impl DeviceMap {
         self.resident_stored_bytes
     }
 
-    /// The main memory that weights take which stay there, whole pages for direct reads included. In bytes.
+    /// The main memory that weights take which stay there, whole pages for direct reads included.
+    /// In bytes.
     pub fn resident_footprint(&self) -> u64 {
         self.resident_footprint
     }
@@ -231,13 +235,14 @@ impl DeviceMap {
         self.total_bytes
     }
 
-    /// Bytes that a pass reads from the checkpoint if nothing is left in the ring from the pass before. A
-    /// shared tensor counts at each of its uses; what is read by rows does not count.
+    /// Bytes that a pass reads from the checkpoint if nothing is left in the ring from the pass
+    /// before. A shared tensor counts at each of its uses; what is read by rows does not count.
     pub fn streamed_bytes(&self) -> u64 {
         self.streamed_bytes
     }
 
-    /// The size of the ring in main memory through which weights are streamed, in bytes; zero if none are.
+    /// The size of the ring in main memory through which weights are streamed, in bytes; zero if
+    /// none are.
     pub fn ring_bytes(&self) -> u64 {
         self.ring_bytes
     }

@@ -24,8 +24,8 @@ pub struct Estimate {
     pub activations: Option<u64>,
     /// Everything in memory at once, the process itself included; none if any of it is not known.
     pub resident: Option<u64>,
-    /// The least budget with which it runs, in the shortest passes and with most weights streamed through a ring; none if any of
-    /// it is not known.
+    /// The least budget with which it runs, in the shortest passes and with most weights streamed
+    /// through a ring; none if any of it is not known.
     pub least: Option<u64>,
     /// Training with Adam; none where that is not done in this type.
     pub training: Option<Training>,
@@ -40,11 +40,13 @@ pub struct BlockSize {
     pub bytes: u64,
 }
 
-/// What training with Adam keeps for each weight, in bytes; without activations, which depend on batch and checkpointing.
+/// What training with Adam keeps for each weight, in bytes; without activations, which depend on
+/// batch and checkpointing.
 ///
-/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`. With 16-bit weights, mixed precision
-/// as PyTorch's `autocast` and Accelerate do it: weights, gradients and moments in 32 bits as before, and a 16-bit copy of the
-/// weights to compute with: 18 bytes for each value.
+/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`.
+/// With 16-bit weights, mixed precision as PyTorch's `autocast` and Accelerate do it: weights,
+/// gradients and moments in 32 bits as before, and a 16-bit copy of the weights to compute with: 18
+/// bytes for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Training {
     /// The weights that the optimizer updates.
@@ -59,7 +61,8 @@ pub struct Training {
     pub total: u64,
 }
 
-/// What runs besides weights: in the longest passes that are made if there is room, and in the shortest.
+/// What runs besides weights: in the longest passes that are made if there is room, and in the
+/// shortest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Passes {
     /// In passes over as many tokens as pay.
@@ -68,8 +71,8 @@ pub struct Passes {
     pub shortest: Options,
 }
 
-/// What `tree` takes with its weights kept as [`Casts::stored`] in `dtype`, or as they are stored. The KV cache is what the
-/// blocks say. Without `passes`, nothing is known but the weights.
+/// What `tree` takes with its weights kept as [`Casts::stored`] in `dtype`, or as they are stored.
+/// The KV cache is what the blocks say. Without `passes`, nothing is known but the weights.
 ///
 /// # Errors
 /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.

@@ -1,4 +1,5 @@
-//! What is placed: tensors with those that share their memory, and what streaming each of them takes.
+//! What is placed: tensors with those that share their memory, and what streaming each of them
+//! takes.
 
 use crate::tree::{holder, round_up};
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
@@ -7,8 +8,8 @@ use indexmap::IndexSet;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The names of a model's tensors, in the tree's order. The hash is seeded, so that nobody can choose
-/// names that collide.
+/// The names of a model's tensors, in the tree's order. The hash is seeded, so that nobody can
+/// choose names that collide.
 pub(crate) type Names = IndexSet<Box<str>, RandomState>;
 
 /// The tensors of a tree by shared memory. Those without ties are groups of their own.
@@ -17,7 +18,8 @@ pub(crate) struct Groups {
     pub(crate) groups: Vec<Group>,
     /// For each tensor, in the tree's order, its group.
     pub(crate) of_tensor: Vec<usize>,
-    /// For each block, the first of those that it shares memory with, directly or through others; itself if with none.
+    /// For each block, the first of those that it shares memory with, directly or through others;
+    /// itself if with none.
     pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
@@ -222,8 +224,8 @@ impl Streamed {
         }
     }
 
-    /// The least ring that streams them well, in whole pages: twice the largest unit, and room for any two that one
-    /// module holds.
+    /// The least ring that streams them well, in whole pages: twice the largest unit, and room for
+    /// any two that one module holds.
     pub(crate) fn ring(&self) -> u64 {
         (2 * self.largest)
             .max(self.held)
@@ -250,8 +252,8 @@ impl Holder {
         self.first = self.first.max(unit);
     }
 
-    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the larger
-    /// one must do for the other.
+    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the
+    /// larger one must do for the other.
     fn ring(self) -> u64 {
         self.first.saturating_mul(2).saturating_add(self.second)
     }

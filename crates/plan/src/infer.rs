@@ -8,26 +8,28 @@ use crate::{
     Tensor, Tier, Tree, assign,
 };
 
-/// Decides where each tensor of `tree` lives and where each block computes, so that weights, rings, KV cache and needs stay
-/// within the budget.
+/// Decides where each tensor of `tree` lives and where each block computes, so that weights, rings,
+/// KV cache and needs stay within the budget.
 ///
-/// With [`Strategy::Auto`] it is the placement with the least predicted time for each token, of those that fit; of equals the one
-/// with the least for the prompt, then the one with the fewest devices. With several GPUs, each computes blocks that follow one
-/// another. What is on no GPU stays in main memory tensor by tensor, as much as fits beside the ring that the others
-/// need: twice the largest unit that is streamed, so that one is read while the other is used, and room for any two that
-/// one module holds, such as a weight and its bias. Which tensors stay is spread over the blocks where that is never slower, as
-/// with layers of equal size; memory is filled in the order of execution otherwise. What is left of the budget enlarges
-/// the ring, which keeps what it can from one pass to the next. Small tensors always stay, and so do those that
-/// [can only stay](crate::Tensor::always_resident). Tensors that share their memory stay together. A larger budget is never
-/// predicted slower, and without GPUs it never streams more.
+/// With [`Strategy::Auto`] it is the placement with the least predicted time for each token, of
+/// those that fit; of equals the one with the least for the prompt, then the one with the fewest
+/// devices. With several GPUs, each computes blocks that follow one another. What is on no GPU
+/// stays in main memory tensor by tensor, as much as fits beside the ring that the others need:
+/// twice the largest unit that is streamed, so that one is read while the other is used, and room
+/// for any two that one module holds, such as a weight and its bias. Which tensors stay is spread
+/// over the blocks where that is never slower, as with layers of equal size; memory is filled in
+/// the order of execution otherwise. What is left of the budget enlarges the ring, which keeps what
+/// it can from one pass to the next. Small tensors always stay, and so do those that [can only
+/// stay](crate::Tensor::always_resident). Tensors that share their memory stay together. A larger
+/// budget is never predicted slower, and without GPUs it never streams more.
 ///
 /// The other strategies are Accelerate's, see [`assign`], and what they decide is carried out as
-/// [`from_assignment`] says. Rings and whole pages, of which they know nothing, are taken off the budgets that they are
-/// given.
+/// [`from_assignment`] says. Rings and whole pages, of which they know nothing, are taken off the
+/// budgets that they are given.
 ///
 /// # Errors
-/// [`Error::TooSmall`] with the least budget that would do; [`Error::MustFit`] if something would be on disk that may not;
-/// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+/// [`Error::TooSmall`] with the least budget that would do; [`Error::MustFit`] if something would
+/// be on disk that may not; [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
 pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
     if options.strategy != Strategy::Auto {
         return assigned(tree, budget, options);
@@ -68,9 +70,9 @@ fn assigned(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap
     from_assignment(tree, &assign(tree, &given, options)?, budget, options)
 }
 
-/// As [`infer`], but `stays` says which tensors stay in main memory. Tensors that share their memory stay if
-/// one of them does; those that can only stay do so whatever it says. Without a budget the ring has the size
-/// that the streamed ones need. GPUs are not used.
+/// As [`infer`], but `stays` says which tensors stay in main memory. Tensors that share their
+/// memory stay if one of them does; those that can only stay do so whatever it says. Without a
+/// budget the ring has the size that the streamed ones need. GPUs are not used.
 ///
 /// # Errors
 /// As [`infer`].
@@ -104,16 +106,19 @@ pub fn place(
     ))
 }
 
-/// The map in which tensors live where `assignment` says, as one of Accelerate's strategies or a person chose.
+/// The map in which tensors live where `assignment` says, as one of Accelerate's strategies or a
+/// person chose.
 ///
-/// A block of which anything is on a GPU computes there: on the one that holds most of it, to which the rest is copied in
-/// each pass. What is on no GPU computes on the CPU, or is streamed to the last of the GPUs if that is predicted to be
-/// faster and there is room. Small tensors and those that can only stay are kept in main memory rather than on disk.
-/// What is left of main memory is the ring's. A GPU without a budget is not bounded.
+/// A block of which anything is on a GPU computes there: on the one that holds most of it, to which
+/// the rest is copied in each pass. What is on no GPU computes on the CPU, or is streamed to the
+/// last of the GPUs if that is predicted to be faster and there is room. Small tensors and those
+/// that can only stay are kept in main memory rather than on disk. What is left of main memory is
+/// the ring's. A GPU without a budget is not bounded.
 ///
 /// # Errors
-/// [`Error::Assignment`] if it is none of this tree, [`Error::Tied`] if tensors that share their memory are not together,
-/// [`Error::TooSmall`] for a device that cannot hold what it should, and the rest as for [`infer`].
+/// [`Error::Assignment`] if it is none of this tree, [`Error::Tied`] if tensors that share their
+/// memory are not together, [`Error::TooSmall`] for a device that cannot hold what it should, and
+/// the rest as for [`infer`].
 pub fn from_assignment(
     tree: &Tree,
     assignment: &Assignment,
@@ -152,7 +157,8 @@ pub fn from_assignment(
     ))
 }
 
-/// Where each group lives by an assignment; what is never streamed, in main memory rather than on disk.
+/// Where each group lives by an assignment; what is never streamed, in main memory rather than on
+/// disk.
 fn tiers_of_groups(
     tree: &Tree,
     groups: &Groups,

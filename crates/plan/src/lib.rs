@@ -7,7 +7,8 @@
 //! | [`MemoryOverhead`] | what must fit besides weights |
 //!
 //! [`infer`] turns them into a [`DeviceMap`]: which tensors stay in memory, which are streamed, and
-//! how large the ring is that they are streamed through. [`place`] does the same for somebody else's choice.
+//! how large the ring is that they are streamed through. [`place`] does the same for somebody
+//! else's choice.
 //!
 //! ```
 //! use outsize_plan::{Access, Block, Budget, Options, Residency, Tensor, Tree, infer};

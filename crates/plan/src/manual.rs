@@ -14,18 +14,21 @@ const MOST_BYTES: usize = 32 << 20;
 /// The most entries that it may have.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// Somebody's own choice of places: modules and tensors by their paths, each with its device. Of the entries whose path is that
-/// of a tensor or of a module around it, the longest holds for it; the empty path is that of the whole model.
+/// Somebody's own choice of places: modules and tensors by their paths, each with its device. Of
+/// the entries whose path is that of a tensor or of a module around it, the longest holds for it;
+/// the empty path is that of the whole model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ManualMap(BTreeMap<String, Tier>);
 
 impl ManualMap {
-    /// Reads JSON or YAML: `{"model.layers.0": 0, "lm_head": "disk", "": "cpu"}`, a device being the number of a GPU, `cpu`,
-    /// `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. What Accelerate and transformers write as `hf_device_map` is such a map,
-    /// and so are [`DeviceMap::accelerate_json`](crate::DeviceMap::accelerate_json) and
+    /// Reads JSON or YAML: `{"model.layers.0": 0, "lm_head": "disk", "": "cpu"}`, a device being
+    /// the number of a GPU, `cpu`, `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. What
+    /// Accelerate and transformers write as `hf_device_map` is such a map, and so are
+    /// [`DeviceMap::accelerate_json`](crate::DeviceMap::accelerate_json) and
     /// [`Assignment::accelerate_json`].
     ///
-    /// No path may be given twice. YAML's merge keys, aliases and tags are not taken; a text has 32 MiB at most.
+    /// No path may be given twice. YAML's merge keys, aliases and tags are not taken; a text has 32
+    /// MiB at most.
     ///
     /// # Errors
     /// [`Error::Map`] with what is wrong and in which line.
@@ -40,7 +43,8 @@ impl ManualMap {
             )));
         }
         let entries = if text.trim_start().starts_with('{') {
-            // JSON is YAML too, of which it is the stricter and faster part: what it refuses may still be YAML.
+            // JSON is YAML too, of which it is the stricter and faster part: what it refuses may
+            // still be YAML.
             serde_json::from_str(text).or_else(|json| match yaml(text) {
                 Ok(entries) if !json.is_data() => Ok(entries),
                 _ => Err(error(json.to_string())),
@@ -68,14 +72,16 @@ impl ManualMap {
         place_of(self.iter(), path)
     }
 
-    /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the others it must hold
-    /// weights, the KV cache of the blocks that are on it, and what `options` say is needed on it besides; and if
-    /// anything is on disk, neither [`Options::must_fit`] nor a budget of `disk=0` may rule it out.
+    /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the
+    /// others it must hold weights, the KV cache of the blocks that are on it, and what `options`
+    /// say is needed on it besides; and if anything is on disk, neither [`Options::must_fit`] nor a
+    /// budget of `disk=0` may rule it out.
     ///
     /// # Errors
-    /// [`Error::UnknownName`] for an entry that names nothing in the model, [`Error::NotPlaced`] for a tensor without an entry,
-    /// [`Error::Tied`] for tensors that share their memory and are not together, [`Error::OverBudget`] and
-    /// [`Error::DoesNotFit`] for what does not fit, [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+    /// [`Error::UnknownName`] for an entry that names nothing in the model, [`Error::NotPlaced`]
+    /// for a tensor without an entry, [`Error::Tied`] for tensors that share their memory and are
+    /// not together, [`Error::OverBudget`] and [`Error::DoesNotFit`] for what does not fit,
+    /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
     pub fn assign(
         &self,
         tree: &Tree,

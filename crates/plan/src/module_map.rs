@@ -241,7 +241,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each tensor is where its module is said to be; that is its own device or a slower one of the same module.
+        /// Each tensor is where its module is said to be; that is its own device or a slower one of
+        /// the same module.
         #[test]
         fn every_tensor_is_covered(tiers in prop::collection::vec((prop::sample::select(vec!["a", "b", "a.x", "a.y", "b.x.0", "b.x.1", ""]), 0usize..4), 0..12)) {
             let named: Vec<(String, Tier)> = tiers.iter().enumerate().map(|(at, (module, tier))| {

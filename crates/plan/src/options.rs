@@ -5,8 +5,8 @@ use crate::{HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
 pub struct Options {
     /// How places are chosen.
     pub strategy: Strategy,
-    /// What must fit in main memory besides weights, rings and the KV cache of the blocks that say what
-    /// theirs takes.
+    /// What must fit in main memory besides weights, rings and the KV cache of the blocks that say
+    /// what theirs takes.
     pub needs: MemoryOverhead,
     /// Intermediate results of a pass on each GPU that computes, in bytes.
     pub gpu_activations: u64,
@@ -16,15 +16,16 @@ pub struct Options {
     pub must_fit: bool,
     /// Classes of modules that Accelerate's strategies do not split.
     pub no_split: Vec<String>,
-    /// Whether buffers of modules that are offloaded are offloaded with them (Accelerate's strategies).
+    /// Whether buffers of modules that are offloaded are offloaded with them (Accelerate's
+    /// strategies).
     pub offload_buffers: bool,
-    /// Whether something smaller is looked for when the next module is too large for an empty device
-    /// (Accelerate's strategies).
+    /// Whether something smaller is looked for when the next module is too large for an empty
+    /// device (Accelerate's strategies).
     pub fallback_allocation: bool,
     /// The largest tile of a tensor that is streamed by tiles, in bytes as held on the device.
     pub tile_bytes: u64,
-    /// Tensors of fewer bytes than this are always resident: reading a norm's weight at each pass costs
-    /// more than the memory it takes.
+    /// Tensors of fewer bytes than this are always resident: reading a norm's weight at each pass
+    /// costs more than the memory it takes.
     pub small_tensor: u64,
     /// The least size of the ring in bytes, if as much is streamed.
     pub min_ring: u64,

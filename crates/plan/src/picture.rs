@@ -14,10 +14,10 @@ impl DeviceMap {
     /// cpu ▕███░░░░░░░░▏ 412 MB of 2.2 GB resident · layers 0-3 resident, 4-21 streamed · ring 96 MB
     /// ```
     ///
-    /// The bar is the model in the order of execution, each block as long as it is large: full where
-    /// it is resident, light where it is streamed. If parts of several layers are resident, it says
-    /// how much of them is: `layers 0-21: 45 % resident`. What does not fit is left out from the
-    /// right.
+    /// The bar is the model in the order of execution, each block as long as it is large: full
+    /// where it is resident, light where it is streamed. If parts of several layers are resident,
+    /// it says how much of them is: `layers 0-21: 45 % resident`. What does not fit is left out
+    /// from the right.
     pub fn picture(&self, width: usize) -> String {
         let devices = self.tiers().iter().filter(|held| match held.tier {
             Tier::Gpu(_) => held.weights > 0,
@@ -165,7 +165,8 @@ fn bar(blocks: &[PlacedBlock], cells: usize) -> String {
         start = end;
     }
     let shade = |bytes| match bytes * 8 / total {
-        // The small tensors of a streamed layer do not make it half resident, nor does the rounding.
+        // The small tensors of a streamed layer do not make it half resident, nor does the
+        // rounding.
         0 => SHADES[0],
         1..4 => SHADES[1],
         4..7 => SHADES[2],

@@ -1,4 +1,5 @@
-//! A placement under consideration: where everything lies and computes, before it is written down as a map.
+//! A placement under consideration: where everything lies and computes, before it is written down
+//! as a map.
 
 use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
@@ -54,7 +55,8 @@ pub(crate) enum CpuCapacity {
 pub(crate) enum Streaming {
     /// None: it is computed where it lies.
     None,
-    /// The pass over the prompt, on the GPU of this place in [`Capacities::gpus`], where that is faster.
+    /// The pass over the prompt, on the GPU of this place in [`Capacities::gpus`], where that is
+    /// faster.
     Prefill(usize),
     /// Both, where that is faster.
     Both(usize),
@@ -133,8 +135,8 @@ impl<'a> PlanContext<'a> {
         (tier(decodes), tier(prefills))
     }
 
-    /// The placement in which groups lie where `tiers` says, blocks compute on the GPUs that `holding` says, and those
-    /// on none as `streaming` says.
+    /// The placement in which groups lie where `tiers` says, blocks compute on the GPUs that
+    /// `holding` says, and those on none as `streaming` says.
     pub(crate) fn placement(
         &self,
         tiers: Vec<Tier>,

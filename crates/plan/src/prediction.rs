@@ -8,11 +8,11 @@ use serde::Serialize;
 /// How long things will take, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Reading all weights that stay, or touching their memory for the first time if that takes longer: a part of the first
-    /// pass, which does it as it goes.
+    /// Reading all weights that stay, or touching their memory for the first time if that takes
+    /// longer: a part of the first pass, which does it as it goes.
     pub load_seconds: f64,
-    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and of computing and having
-    /// fresh memory, which both keep the processors busy.
+    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and
+    /// of computing and having fresh memory, which both keep the processors busy.
     pub first_pass_seconds: f64,
     /// The pass over the prompt, once what stays is there.
     pub prefill: PhaseTime,
@@ -82,15 +82,16 @@ pub struct BlockTime {
     pub decode_seconds: f64,
 }
 
-/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The map must be one of this
-/// tree.
+/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The
+/// map must be one of this tree.
 ///
-/// Each block takes the larger of its transfer and its computing, since what comes next is fetched while this
-/// computes; a transfer is the slower of disk and way to the GPU, which go on side by side. Computing a token takes the time
-/// in which the weights pass through the processor, or in which it does the operations if that is longer; then the
-/// time in which the keys and values so far do; and a little for each block. A prompt takes as many passes as it has
-/// chunks, each of which reads what streams, less what the ring keeps from one to the next. Embeddings that are read by
-/// rows cost nothing, nor do activations on their way between devices.
+/// Each block takes the larger of its transfer and its computing, since what comes next is fetched
+/// while this computes; a transfer is the slower of disk and way to the GPU, which go on side by
+/// side. Computing a token takes the time in which the weights pass through the processor, or in
+/// which it does the operations if that is longer; then the time in which the keys and values so
+/// far do; and a little for each block. A prompt takes as many passes as it has chunks, each of
+/// which reads what streams, less what the ring keeps from one to the next. Embeddings that are
+/// read by rows cost nothing, nor do activations on their way between devices.
 pub fn predict(
     tree: &Tree,
     map: &DeviceMap,
@@ -158,7 +159,8 @@ pub fn predict(
     }
 }
 
-/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
+/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of
+/// arithmetic.
 fn bound(
     time: &PhaseTime,
     map: &DeviceMap,

@@ -18,8 +18,8 @@ const FRACTION_DIGITS: usize = 18;
 
 /// The number of bytes that `text` says: `600MB`, `1.5 GiB`, or a whole number of bytes.
 ///
-/// The units are those of Hugging Face Accelerate, in upper or lower case; but `b` is a byte as well,
-/// never a bit. What is left of a byte is dropped.
+/// The units are those of Hugging Face Accelerate, in upper or lower case; but `b` is a byte as
+/// well, never a bit. What is left of a byte is dropped.
 ///
 /// # Errors
 /// [`Error::Size`] for anything else: negative, no number, an unknown unit, more than 64 bits hold.

@@ -1,8 +1,8 @@
 //! In which order tensors of main memory become resident, and how many fit.
 //!
-//! What is resident after a step of an [`ResidencyOrder`] is so after the next: that is why a larger budget never streams more. What
-//! the ring keeps from one pass to the next is taken for what would become resident next: that is why a larger budget is
-//! never predicted slower either.
+//! What is resident after a step of an [`ResidencyOrder`] is so after the next: that is why a
+//! larger budget never streams more. What the ring keeps from one pass to the next is taken for
+//! what would become resident next: that is why a larger budget is never predicted slower either.
 
 use crate::groups::{Group, Groups, Streamed};
 use crate::tree::PAGE;
@@ -13,9 +13,9 @@ use std::cmp::Reverse;
 pub(crate) struct ResidencyOrder(Vec<usize>);
 
 impl ResidencyOrder {
-    /// In the order of execution, blocks that share memory together, where the first of them is; tables that are
-    /// read by single rows come last, since streaming those costs nothing. No strategy of Accelerate's can fill memory in a way
-    /// that is predicted to be faster than this.
+    /// In the order of execution, blocks that share memory together, where the first of them is;
+    /// tables that are read by single rows come last, since streaming those costs nothing. No
+    /// strategy of Accelerate's can fill memory in a way that is predicted to be faster than this.
     pub(crate) fn together(groups: &Groups) -> Self {
         Self::by_first_use(groups, |block| groups.anchors[block])
     }
@@ -38,9 +38,10 @@ impl ResidencyOrder {
         Self(order)
     }
 
-    /// Evenly over the blocks: the largest tensor of each block, then the next of each, the blocks in such an order
-    /// that those first chosen lie far apart. What streams is then spread too, so that the disk reads on while
-    /// resident weights compute. Tables that are read by single rows come last.
+    /// Evenly over the blocks: the largest tensor of each block, then the next of each, the blocks
+    /// in such an order that those first chosen lie far apart. What streams is then spread too, so
+    /// that the disk reads on while resident weights compute. Tables that are read by single rows
+    /// come last.
     pub(crate) fn spread(groups: &Groups) -> Self {
         let mut tables = Vec::new();
         let mut by_block: Vec<(usize, Reverse<u64>, usize)> = Vec::new();
@@ -51,7 +52,8 @@ impl ResidencyOrder {
                 None => tables.push(at),
             }
         }
-        // Groups come by block already, but for those that are shared; and most of a block are equal.
+        // Groups come by block already, but for those that are shared; and most of a block are
+        // equal.
         by_block.sort();
         let mut blocks: Vec<&[_]> = by_block.chunk_by(|a, b| a.0 == b.0).collect();
         blocks.sort_by_key(|block| block[0].0.reverse_bits());
@@ -77,8 +79,8 @@ impl ResidencyOrder {
         self.0.iter().copied()
     }
 
-    /// What fits of the groups for which `inside` is true: as many as can be resident beside the ring that the others need.
-    /// All the rest of the memory enlarges the ring.
+    /// What fits of the groups for which `inside` is true: as many as can be resident beside the
+    /// ring that the others need. All the rest of the memory enlarges the ring.
     ///
     /// # Errors
     /// What the cheapest choice takes, if nothing fits.
@@ -101,8 +103,8 @@ impl ResidencyOrder {
         }
     }
 
-    /// What each block reads with so much memory, from the largest memory to the least; nothing where nothing fits. It is
-    /// found in one go.
+    /// What each block reads with so much memory, from the largest memory to the least; nothing
+    /// where nothing fits. It is found in one go.
     pub(crate) fn reads<'a>(
         &'a self,
         groups: &'a Groups,
@@ -166,7 +168,8 @@ impl<'a> Walk<'a, ()> {
 }
 
 impl<I: Iterator<Item = usize>> Walk<'_, I> {
-    /// Goes on until what has not left fits into so much memory, together with the ring of the others.
+    /// Goes on until what has not left fits into so much memory, together with the ring of the
+    /// others.
     fn to(&mut self, memory: u64) -> Result<(), MemoryDemand> {
         while self.demand.sum() > memory {
             if self.demand.sum() < self.cheapest.sum() {
@@ -223,7 +226,8 @@ fn ring(memory: u64, streaming: &Streamed) -> (u64, u64) {
     let ring = memory.min(streaming.useful_ring());
     let keeps = match ring == streaming.useful_ring() {
         true => u64::MAX,
-        // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
+        // The least ring is what passes through; beyond that, Belady's rule keeps a part of the
+        // cycle.
         false => ring - streaming.ring(),
     };
     (ring, keeps)
@@ -268,7 +272,8 @@ pub(crate) struct StreamingSet {
     pub(crate) streamed: Vec<usize>,
     /// The size of the ring.
     pub(crate) ring: u64,
-    /// For each block what it reads from disk in each pass, and what of that the ring keeps. In bytes as stored.
+    /// For each block what it reads from disk in each pass, and what of that the ring keeps. In
+    /// bytes as stored.
     pub(crate) reads: Vec<DiskTraffic>,
 }
 

@@ -1,4 +1,5 @@
-//! What holds for every map of Accelerate's strategies, recomputed here from the model and the map alone.
+//! What holds for every map of Accelerate's strategies, recomputed here from the model and the map
+//! alone.
 
 mod common;
 

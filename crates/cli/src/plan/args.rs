@@ -7,14 +7,16 @@ use std::path::PathBuf;
 /// `outsize plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors file; a preset such as llama-7b;
-    /// or a model on the Hub: org/name or org/name@revision, of which only headers are fetched. Weights are not read
+    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors
+    /// file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
+    /// which only headers are fetched. Weights are not read
     pub model: String,
-    /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A device that is not named has nine
-    /// tenths of what is free there, one with 0 is not used
+    /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A
+    /// device that is not named has nine tenths of what is free there, one with 0 is not used
     #[arg(long, value_name = "DEVICE=SIZE,…")]
     pub max_memory: Option<String>,
-    /// Where each module lives, instead of a strategy: a JSON or YAML file as Accelerate writes it, {"model.layers.0": 0, "": "disk"}
+    /// Where each module lives, instead of a strategy: a JSON or YAML file as Accelerate writes it,
+    /// {"model.layers.0": 0, "": "disk"}
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
     pub device_map: Option<PathBuf>,
     /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format
@@ -41,7 +43,8 @@ pub struct PlacingArgs {
     /// How places are chosen
     #[arg(long, value_enum, default_value = "auto", value_name = "STRATEGY")]
     pub strategy: StrategyArg,
-    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer [default: those of the model's blocks]
+    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer
+    /// [default: those of the model's blocks]
     #[arg(long, value_name = "CLASS", num_args = 1.., value_delimiter = ',')]
     pub no_split: Vec<String>,
     /// Offload the buffers of modules that are offloaded too (strategies other than auto)
@@ -53,7 +56,8 @@ pub struct PlacingArgs {
     /// It is an error if anything would have to stay on disk
     #[arg(long)]
     pub must_fit: bool,
-    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as they are stored]
+    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as
+    /// they are stored]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<String>,
     /// Hold a tensor in another type; may be given several times
@@ -80,7 +84,8 @@ pub struct PurposeArgs {
     /// Type in which the keys and values of past tokens are kept
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
-    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's `outsize bench --calibrate`
+    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's
+    /// `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,
 }

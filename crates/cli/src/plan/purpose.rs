@@ -10,8 +10,9 @@ use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier, parse_
 const CONTEXT: usize = 512;
 const PROMPT: usize = 256;
 
-/// The resident set of `outsize run` when it has opened a model and not yet placed it, in bytes: 19.3 MB were seen on Linux. A
-/// constant, so that a plan is the same from one time to the next and on any machine.
+/// The resident set of `outsize run` when it has opened a model and not yet placed it, in bytes:
+/// 19.3 MB were seen on Linux. A constant, so that a plan is the same from one time to the next and
+/// on any machine.
 const OPENED: u64 = 20 << 20;
 
 /// What the model is to be used for.

@@ -2,8 +2,8 @@
 
 use unicode_width::UnicodeWidthStr;
 
-/// `name` without anything that a terminal or a page would obey: control characters, marks that turn the
-/// direction of text, and what is not printable are escaped.
+/// `name` without anything that a terminal or a page would obey: control characters, marks that
+/// turn the direction of text, and what is not printable are escaped.
 pub fn plain(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut buffer = String::new();
@@ -26,7 +26,8 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` in at most `columns`: of what is too long the middle is left out, since names differ at their end.
+/// `text` in at most `columns`: of what is too long the middle is left out, since names differ at
+/// their end.
 pub fn fit(text: &str, columns: usize, ellipsis: &str) -> String {
     if width(text) <= columns {
         return text.to_string();

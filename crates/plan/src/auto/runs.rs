@@ -70,7 +70,8 @@ impl Cost {
     }
 }
 
-/// What each block takes on each GPU, these by their places in [`Capacities::gpus`](crate::placement::Rooms).
+/// What each block takes on each GPU, these by their places in
+/// [`Capacities::gpus`](crate::placement::Rooms).
 pub(super) struct Speeds(Vec<Vec<Cost>>);
 
 impl Speeds {
@@ -89,15 +90,17 @@ impl Speeds {
 /// The fastest runs for each number of items, from the first of a sequence on.
 pub(super) struct Runs {
     order: Vec<usize>,
-    /// For each GPU in that order and each number of items: what the GPUs so far take, and where the run of this one begins.
+    /// For each GPU in that order and each number of items: what the GPUs so far take, and where
+    /// the run of this one begins.
     best: Vec<Vec<Option<(Cost, usize)>>>,
     /// For each number of items, what the others take to compute.
     rest: Vec<f64>,
 }
 
 impl Runs {
-    /// The runs of GPUs in `order` (places in [`Capacities::gpus`](crate::placement::Rooms)), of which the last also computes what
-    /// is streamed to it; `executors` says where blocks compute that are on no GPU.
+    /// The runs of GPUs in `order` (places in [`Capacities::gpus`](crate::placement::Rooms)), of
+    /// which the last also computes what is streamed to it; `executors` says where blocks compute
+    /// that are on no GPU.
     pub(super) fn new(
         context: &PlanContext<'_>,
         speeds: &Speeds,
@@ -114,7 +117,8 @@ impl Runs {
             let kv: u64 = item.blocks.iter().map(|block| context.kv(*block)).sum();
             bytes[at + 1] = bytes[at] + item.bytes + kv;
         }
-        // What items from each one on take that are computed elsewhere: time, and cache on the GPU that they are streamed to.
+        // What items from each one on take that are computed elsewhere: time, and cache on the GPU
+        // that they are streamed to.
         let mut rest = vec![0.0; count + 1];
         let mut caches = vec![0u64; count + 1];
         let mut beside = vec![true; items.len()];
@@ -159,7 +163,8 @@ impl Runs {
                     let most = most(end);
                     let begins = (most >= 0).then_some(before[end]).flatten();
                     let empty = begins.map(|cost| (cost, end));
-                    // Where the run can begin only moves on: what it holds grows by more than the caches of the rest shrink.
+                    // Where the run can begin only moves on: what it holds grows by more than the
+                    // caches of the rest shrink.
                     while let Some((_, start)) = window.front()
                         && i128::from(bytes[end] - bytes[*start]) > most
                     {
@@ -222,7 +227,8 @@ impl Runs {
     }
 }
 
-/// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is streamed to.
+/// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is
+/// streamed to.
 fn remaining(context: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
     let (mut seconds, mut cache) = (0.0, 0u64);
     for block in &item.blocks {

@@ -7,33 +7,39 @@ use crate::{
     Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Strategy, Tier, Tree, format_size,
 };
 
-/// Places modules as Accelerate's `infer_auto_device_map` does, for the strategies that are named after its own.
+/// Places modules as Accelerate's `infer_auto_device_map` does, for the strategies that are named
+/// after its own.
 ///
-/// Devices are filled one after the other, the GPUs by their number, then main memory, and what is left is on disk. A module that does not
-/// fit is split into the modules and tensors that it holds, unless its class is one of [`Options::no_split`]; what cannot be split is placed on
-/// the next device, and a device that was left is not returned to. On the first GPU and in main memory (without GPUs: in main
-/// memory only) the largest layer that is still to be placed has room beside what is placed there, since offloaded
-/// layers pass through them. Modules that share memory are placed together. [`Strategy::Balanced`] and
-/// [`Strategy::BalancedLow0`] lower the budgets of GPUs first, so that each is given about the same.
+/// Devices are filled one after the other, the GPUs by their number, then main memory, and what is
+/// left is on disk. A module that does not fit is split into the modules and tensors that it holds,
+/// unless its class is one of [`Options::no_split`]; what cannot be split is placed on the next
+/// device, and a device that was left is not returned to. On the first GPU and in main memory
+/// (without GPUs: in main memory only) the largest layer that is still to be placed has room beside
+/// what is placed there, since offloaded layers pass through them. Modules that share memory are
+/// placed together. [`Strategy::Balanced`] and [`Strategy::BalancedLow0`] lower the budgets of GPUs
+/// first, so that each is given about the same.
 ///
-/// A tier that `budget` does not name is not used, and one of zero bytes neither; `disk=0` is the same as
-/// [`Options::must_fit`], and any other bound of the disk does not matter, because weights lie there already.
-/// [`Options::reserve`], the needs, and activations on GPUs are taken off the budgets first. A block's KV cache counts with the
-/// module of its path; if this is split, with its last part. Without any of these, maps are those of Accelerate, but for
-/// its errors:
+/// A tier that `budget` does not name is not used, and one of zero bytes neither; `disk=0` is the
+/// same as [`Options::must_fit`], and any other bound of the disk does not matter, because weights
+/// lie there already. [`Options::reserve`], the needs, and activations on GPUs are taken off the
+/// budgets first. A block's KV cache counts with the module of its path; if this is split, with its
+/// last part. Without any of these, maps are those of Accelerate, but for its errors:
 ///
-/// - Tensors share memory if they are [tied](crate::Tensor::tied), not because one's path is found in the other's; and all
-///   that share memory directly or through others are placed together, whatever modules hold them, and count once.
+/// - Tensors share memory if they are [tied](crate::Tensor::tied), not because one's path is found
+///   in the other's; and all that share memory directly or through others are placed together,
+///   whatever modules hold them, and count once.
 /// - The buffers of a module that is split have their places, after its other parts.
-/// - A share of a balanced model has room for the largest thing that is not split, not for the first block of each class.
+/// - A share of a balanced model has room for the largest thing that is not split, not for the
+///   first block of each class.
 /// - GPUs of any numbers and with no budget can be balanced.
 /// - Sizes are whole bytes, those of the types that tensors are held in.
 /// - The same tree always gives the same map.
 ///
 /// # Errors
-/// [`Error::DoesNotFit`] if [`Options::must_fit`] is set and anything would be on disk (main memory is allowed, with GPUs as well);
-/// [`Error::NotAssigned`] for [`Strategy::Auto`], which is [`infer`](crate::infer)'s own;
-/// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+/// [`Error::DoesNotFit`] if [`Options::must_fit`] is set and anything would be on disk (main memory
+/// is allowed, with GPUs as well); [`Error::NotAssigned`] for [`Strategy::Auto`], which is
+/// [`infer`](crate::infer)'s own; [`Error::Duplicate`] and [`Error::TooLarge`] for impossible
+/// trees.
 pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignment, Error> {
     let low_zero = match options.strategy {
         Strategy::Auto => {

@@ -2,11 +2,13 @@ use super::modules::Modules;
 use crate::Tier;
 use crate::module_tree::ROOT;
 
-/// Lowers the budgets of GPUs so that each is given about the same share of the model; with `low_zero`, the first one only
-/// what has no room on the others. GPUs without a budget are left out, and the last one keeps all of its.
+/// Lowers the budgets of GPUs so that each is given about the same share of the model; with
+/// `low_zero`, the first one only what has no room on the others. GPUs without a budget are left
+/// out, and the last one keeps all of its.
 ///
-/// A share has room for one more layer: Accelerate's function of this purpose takes the first block of each class that is
-/// not split for the largest one, and leaves out what is larger than blocks, such as an embedding.
+/// A share has room for one more layer: Accelerate's function of this purpose takes the first block
+/// of each class that is not split for the largest one, and leaves out what is larger than blocks,
+/// such as an embedding.
 pub(super) fn balance(
     modules: &Modules<'_>,
     budgets: &mut [(Tier, u64)],

@@ -11,7 +11,8 @@ pub(super) struct Fill<'m, 'a> {
     devices: Vec<Device>,
     list: Worklist,
     largest: Largest,
-    /// The number of the device on which each node was placed as a whole, the first being 1; 0 for the others.
+    /// The number of the device on which each node was placed as a whole, the first being 1; 0 for
+    /// the others.
     places: Vec<u32>,
 }
 
@@ -88,8 +89,8 @@ impl Device {
 }
 
 impl<'m, 'a> Fill<'m, 'a> {
-    /// `budgets` are those of the GPUs and of main memory, in the order in which they are filled; what has no place there is
-    /// on disk.
+    /// `budgets` are those of the GPUs and of main memory, in the order in which they are filled;
+    /// what has no place there is on disk.
     pub(super) fn new(
         modules: &'m Modules<'a>,
         budgets: &[(Tier, u64)],
@@ -128,7 +129,8 @@ impl<'m, 'a> Fill<'m, 'a> {
         }
     }
 
-    /// Places `id` on the device, or splits something so that less is to be placed. False if the device is to be left.
+    /// Places `id` on the device, or splits something so that less is to be placed. False if the
+    /// device is to be left.
     fn step(&mut self, id: NodeId, current: usize) -> bool {
         let modules = self.modules;
         self.largest.look_at(modules, id);

@@ -1,12 +1,12 @@
 use super::modules::Modules;
 use crate::module_tree::{Kind, NodeId};
 
-/// The size of the largest layer that is still to be placed: what Accelerate leaves free on the devices through which
-/// offloaded layers pass.
+/// The size of the largest layer that is still to be placed: what Accelerate leaves free on the
+/// devices through which offloaded layers pass.
 ///
-/// As there, it is looked up anew only when something was split, or when all layers of that size have been looked at. So it
-/// can be larger than it need be after tied modules were placed together; and a layer that is being looked at
-/// does not count.
+/// As there, it is looked up anew only when something was split, or when all layers of that size
+/// have been looked at. So it can be larger than it need be after tied modules were placed
+/// together; and a layer that is being looked at does not count.
 pub(super) struct Largest {
     /// Layers of one size, the largest first.
     sizes: Vec<Size>,

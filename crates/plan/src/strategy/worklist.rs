@@ -1,10 +1,11 @@
 use super::modules::Modules;
 use crate::module_tree::{Kind, NodeId, ROOT};
 
-/// What is still to be placed: modules and tensors none of which contains another, in the order of the model but for one
-/// that was moved to the front.
+/// What is still to be placed: modules and tensors none of which contains another, in the order of
+/// the model but for one that was moved to the front.
 pub(super) struct Worklist {
-    /// For each node the one behind it; [`ROOT`], which is never in the list, stands for both its ends.
+    /// For each node the one behind it; [`ROOT`], which is never in the list, stands for both its
+    /// ends.
     next: Vec<NodeId>,
     before: Vec<NodeId>,
     listed: Vec<bool>,
@@ -57,7 +58,8 @@ impl Worklist {
         self.insert(before, modules.tree.children(id));
     }
 
-    /// Moves something that is listed, or in a module that is, to the front: what contains it is split.
+    /// Moves something that is listed, or in a module that is, to the front: what contains it is
+    /// split.
     pub(super) fn move_to_front(&mut self, modules: &Modules<'_>, id: NodeId) {
         let mut around = Vec::new();
         let mut listed = id;
@@ -72,8 +74,9 @@ impl Worklist {
         self.insert(ROOT, [id]);
     }
 
-    /// What must be placed together with `id`, which is listed or in a module that is, and in this case as if the
-    /// modules around it were split: all that shares memory with it, with these, and so on.
+    /// What must be placed together with `id`, which is listed or in a module that is, and in this
+    /// case as if the modules around it were split: all that shares memory with it, with these, and
+    /// so on.
     pub(super) fn tied(&self, modules: &Modules<'_>, id: NodeId) -> Tied {
         let mut tied = Tied {
             others: Vec::new(),
@@ -118,8 +121,8 @@ impl Worklist {
         owner
     }
 
-    /// The first thing, the modules being gone through from the outside, that would fit into `limit` bytes with all that it
-    /// is tied to.
+    /// The first thing, the modules being gone through from the outside, that would fit into
+    /// `limit` bytes with all that it is tied to.
     pub(super) fn find(&self, modules: &Modules<'_>, after: NodeId, limit: u64) -> Option<NodeId> {
         let mut listed = self.next[after];
         while listed != ROOT {
