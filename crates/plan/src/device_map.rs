@@ -4,7 +4,7 @@ mod residencies;
 use self::residencies::Residencies;
 use crate::cost::Placed;
 use crate::groups::Groups;
-use crate::placement::{Capacities, CpuCapacity, Placement, PlanContext};
+use crate::placement::{Capacities, CpuCapacity, GpuCapacity, Placement, PlanContext};
 use crate::steps::DiskTraffic;
 use crate::{Budget, ChosenBy, MemoryOverhead, ModuleMap, Tier};
 use serde::{Deserialize, Serialize, Serializer};
@@ -313,59 +313,45 @@ fn uses(
         gpu_ring,
         ..
     } = &context.capacities;
-    let weights = |tier| weights.get(&tier).copied().unwrap_or(0);
     let kv_cache = |tier| -> u64 {
         let blocks = placement.blocks.iter().enumerate();
         let on_it = blocks.filter(|(_, block)| block.decode_on == tier);
         on_it.map(|(at, _)| context.kv(at)).sum()
     };
-    let computes = |tier| {
-        let mut blocks = placement.blocks.iter();
-        blocks.any(|block| block.decode_on == tier || block.prefill_on == tier)
-    };
-    let mut uses: Vec<TierUse> = gpus
-        .iter()
-        .map(|gpu| {
-            let tier = Tier::Gpu(gpu.number);
-            TierUse {
-                tier,
-                budget: budget.get(tier),
-                weights: weights(tier),
-                ring: match placement.streamed_to.contains(&gpu.number) {
-                    true => *gpu_ring,
-                    false => 0,
-                },
-                kv_cache: kv_cache(tier),
-                activations: match computes(tier) {
-                    true => context.options.gpu_activations,
-                    false => 0,
-                },
-                other: 0,
-            }
-        })
-        .collect();
-    needs.kv_cache += kv_cache(Tier::Cpu);
-    uses.push(TierUse {
-        tier: Tier::Cpu,
-        // What the process itself needs is there even if nothing else may be.
-        budget: budget
-            .get(Tier::Cpu)
-            .filter(|_| *cpu != CpuCapacity::Unused),
-        weights: weights(Tier::Cpu),
-        ring: placement.ring,
-        kv_cache: needs.kv_cache,
-        activations: needs.activations,
-        other: needs.process + needs.readers + needs.overflow,
-    });
-    uses.push(TierUse {
-        tier: Tier::Disk,
-        budget: budget.get(Tier::Disk),
-        weights: weights(Tier::Disk),
+    let unused = |tier| TierUse {
+        tier,
+        budget: budget.get(tier),
+        weights: weights.get(&tier).copied().unwrap_or(0),
         ring: 0,
         kv_cache: 0,
         activations: 0,
         other: 0,
+    };
+    let mut uses = Vec::with_capacity(gpus.len() + 2);
+    for GpuCapacity { number, .. } in gpus {
+        let mut gpu = unused(Tier::Gpu(*number));
+        if placement.streamed_to.contains(number) {
+            gpu.ring = *gpu_ring;
+        }
+        gpu.kv_cache = kv_cache(gpu.tier);
+        let mut blocks = placement.blocks.iter();
+        if blocks.any(|block| [block.decode_on, block.prefill_on].contains(&gpu.tier)) {
+            gpu.activations = context.options.gpu_activations;
+        }
+        uses.push(gpu);
+    }
+    needs.kv_cache += kv_cache(Tier::Cpu);
+    let unused_cpu = unused(Tier::Cpu);
+    uses.push(TierUse {
+        // What the process itself needs is there even if nothing else may be.
+        budget: unused_cpu.budget.filter(|_| *cpu != CpuCapacity::Unused),
+        ring: placement.ring,
+        kv_cache: needs.kv_cache,
+        activations: needs.activations,
+        other: needs.process + needs.readers + needs.overflow,
+        ..unused_cpu
     });
+    uses.push(unused(Tier::Disk));
     uses
 }
 

@@ -1,8 +1,7 @@
 use crate::auto;
-use crate::groups::{Groups, Streamed};
+use crate::groups::Groups;
 use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
-use crate::steps::{ResidencyOrder, StreamingSet};
-use crate::tree::PAGE;
+use crate::steps::{Departed, ResidencyOrder};
 use crate::{
     Assignment, Budget, ChosenBy, DeviceMap, Error, MemoryOverhead, Options, Shortfall, Strategy,
     Tensor, Tier, Tree, assign,
@@ -201,17 +200,14 @@ fn fixed(
 ) -> Result<Placement, Error> {
     let groups = &context.groups;
     let order = ResidencyOrder::together(groups);
-    let mut rest = Streamed::new(groups, context.options.min_ring);
+    let mut streamed = Departed::new(groups, context.options.min_ring);
     // Whoever chose may let small tensors stream, which no order does.
     let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
-    let streamed: Vec<usize> = small
-        .chain(order.groups())
-        .filter(|at| tiers[*at] == Tier::Disk)
-        .collect();
-    for at in &streamed {
-        rest.add(&groups.groups[*at]);
+    let all: Vec<usize> = small.chain(order.groups()).collect();
+    for at in all.into_iter().rev().filter(|at| tiers[*at] == Tier::Disk) {
+        streamed.add(at);
     }
-    let set = StreamingSet::new(groups, streamed.clone(), rest.ring(), &rest);
+    let set = streamed.set_with(0);
     let holding = context.gpus_of_blocks(&tiers);
     let placement = context.placement(tiers.clone(), &holding, &set, streaming);
     let map = DeviceMap::new(context, &placement, budget, ChosenBy::Manual);
@@ -256,9 +252,7 @@ fn fixed(
             most,
         });
     }
-    let ring = set.ring.saturating_add(left) / PAGE * PAGE;
-    let set = StreamingSet::new(groups, streamed, ring, &rest);
-    Ok(context.placement(tiers, &holding, &set, streaming))
+    Ok(context.placement(tiers, &holding, &streamed.set_with(left), streaming))
 }
 
 #[cfg(test)]

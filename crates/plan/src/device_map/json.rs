@@ -37,9 +37,13 @@ impl<'de> Deserialize<'de> for DeviceMap {
     }
 }
 
-/// An error of this text unless the condition holds.
-fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(reason()) }
+/// Returns this text as an error unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($reason:tt)+) => {
+        if !$holds {
+            return Err(format!($($reason)+));
+        }
+    };
 }
 
 /// The sum of all; nothing if it has more than 64 bits.
@@ -48,15 +52,16 @@ fn sum(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
 }
 
 impl DeviceMap {
-    /// Whether it says one thing only, and nothing that no tree comes to.
+    /// Whether it does not contradict itself and could come from some tree.
     fn check(&self) -> Result<(), String> {
         self.check_tiers()?;
         self.check_blocks()?;
         for (name, residency) in self.tensors.iter() {
             if let Residency::Resident(tier) = residency {
-                ensure(self.holds(tier), || {
-                    format!("tensor `{name}` is on {tier}, which is not among its tiers")
-                })?;
+                ensure!(
+                    self.holds(tier),
+                    "tensor `{name}` is on {tier}, which is not among its tiers"
+                );
             }
         }
         Ok(())
@@ -67,46 +72,40 @@ impl DeviceMap {
     }
 
     fn check_tiers(&self) -> Result<(), String> {
-        ensure(self.tiers.is_sorted_by(|a, b| a.tier < b.tier), || {
-            "its tiers are not in order, each once".to_string()
-        })?;
+        ensure!(
+            self.tiers.is_sorted_by(|a, b| a.tier < b.tier),
+            "its tiers are not in order, each once"
+        );
         let [.., cpu, disk] = self.tiers.as_slice() else {
             return Err("its tiers lack cpu and disk".to_string());
         };
-        ensure((cpu.tier, disk.tier) == (Tier::Cpu, Tier::Disk), || {
-            "its tiers do not end with cpu and disk".to_string()
-        })?;
+        ensure!(
+            (cpu.tier, disk.tier) == (Tier::Cpu, Tier::Disk),
+            "its tiers do not end with cpu and disk"
+        );
         for held in &self.tiers {
             let tier = held.tier;
-            let parts = [
-                held.weights,
-                held.ring,
-                held.kv_cache,
-                held.activations,
-                held.other,
-            ];
-            let all =
-                sum(parts).ok_or_else(|| format!("{tier} holds more than 64 bits can say"))?;
+            let rest = [held.ring, held.kv_cache, held.activations, held.other];
+            let all = sum(rest.into_iter().chain([held.weights]))
+                .ok_or_else(|| format!("{tier} holds more than 64 bits can say"))?;
             if let Some(budget) = held.budget {
-                ensure(self.budget.get(tier) == Some(budget), || {
-                    format!(
-                        "{tier} has a budget of {budget} bytes in one place and another elsewhere"
-                    )
-                })?;
-                ensure(all <= budget, || {
-                    format!("{tier} holds {all} bytes, more than its budget of {budget}")
-                })?;
+                ensure!(
+                    self.budget.get(tier) == Some(budget),
+                    "{tier} has a budget of {budget} bytes in one place and another elsewhere"
+                );
+                ensure!(
+                    all <= budget,
+                    "{tier} holds {all} bytes, more than its budget of {budget}"
+                );
             }
         }
         let needs = &self.needs;
         let other = sum([needs.process, needs.readers, needs.overflow]);
-        let says = [
+        let on_disk = self.total_bytes.checked_sub(self.resident_bytes);
+        let footprint = self.resident_footprint;
+        for (what, one, other) in [
             ("ring_bytes", Some(self.ring_bytes), cpu.ring),
-            (
-                "resident_footprint",
-                Some(self.resident_footprint),
-                cpu.weights,
-            ),
+            ("resident_footprint", Some(footprint), cpu.weights),
             ("needs.kv_cache", Some(needs.kv_cache), cpu.kv_cache),
             (
                 "needs.activations",
@@ -114,16 +113,9 @@ impl DeviceMap {
                 cpu.activations,
             ),
             ("the sum of its other needs", other, cpu.other),
-            (
-                "total_bytes less resident_bytes",
-                self.total_bytes.checked_sub(self.resident_bytes),
-                disk.weights,
-            ),
-        ];
-        for (what, one, other) in says {
-            ensure(one == Some(other), || {
-                format!("{what} does not agree with its tiers")
-            })?;
+            ("total_bytes less resident_bytes", on_disk, disk.weights),
+        ] {
+            ensure!(one == Some(other), "{what} does not agree with its tiers");
         }
         Ok(())
     }
@@ -132,40 +124,41 @@ impl DeviceMap {
         let mut names = HashSet::with_capacity(self.blocks.len());
         for block in &self.blocks {
             let name = &block.name;
-            ensure(names.insert(name), || {
-                format!("there are two blocks named `{name}`")
-            })?;
-            ensure(block.resident_bytes <= block.bytes, || {
-                format!("more of block `{name}` is resident than there is")
-            })?;
-            ensure(block.kept_bytes <= block.streamed_bytes, || {
-                format!("the ring keeps more of block `{name}` than is streamed")
-            })?;
-            for tier in [block.tier, block.decode_on, block.prefill_on] {
-                ensure(self.holds(tier), || {
-                    format!("block `{name}` is on {tier}, which is not among its tiers")
-                })?;
+            ensure!(names.insert(name), "there are two blocks named `{name}`");
+            ensure!(
+                block.resident_bytes <= block.bytes,
+                "more of block `{name}` is resident than there is"
+            );
+            ensure!(
+                block.kept_bytes <= block.streamed_bytes,
+                "the ring keeps more of block `{name}` than is streamed"
+            );
+            let computes = [block.decode_on, block.prefill_on];
+            for tier in computes.into_iter().chain([block.tier]) {
+                ensure!(
+                    self.holds(tier),
+                    "block `{name}` is on {tier}, which is not among its tiers"
+                );
             }
-            for tier in [block.decode_on, block.prefill_on] {
-                ensure(tier != Tier::Disk, || {
-                    format!("block `{name}` cannot compute on disk")
-                })?;
-            }
-            let on_gpu = [block.decode_on, block.prefill_on]
-                .iter()
-                .any(|tier| matches!(tier, Tier::Gpu(_)));
-            ensure(on_gpu || block.upload_bytes == 0, || {
-                format!("block `{name}` is copied to a GPU and computes on none")
-            })?;
+            ensure!(
+                !computes.contains(&Tier::Disk),
+                "block `{name}` cannot compute on disk"
+            );
+            ensure!(
+                block.placed().gpu().is_some() || block.upload_bytes == 0,
+                "block `{name}` is copied to a GPU and computes on none"
+            );
         }
         let streamed = sum(self.blocks.iter().map(|block| block.streamed_bytes));
-        ensure(streamed == Some(self.streamed_bytes), || {
-            "streamed_bytes is not the sum over its blocks".to_string()
-        })?;
-        ensure(
+        ensure!(
+            streamed == Some(self.streamed_bytes),
+            "streamed_bytes is not the sum over its blocks"
+        );
+        ensure!(
             sum(self.blocks.iter().map(|block| block.bytes)).is_some(),
-            || "its blocks have more bytes than 64 bits can say".to_string(),
-        )
+            "its blocks have more bytes than 64 bits can say"
+        );
+        Ok(())
     }
 }
 
