@@ -1,70 +1,71 @@
 //! The placement with the least predicted time.
 //!
-//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds to it: each GPU computes
-//! one run of blocks that follow one another, with all of their weights, and what comes after (or before) these runs
-//! lies in main memory and on disk, tensor by tensor ([`ResidencyOrder`]); it is computed there or streamed to one of
-//! the GPUs. The runs are found by [`runs`], for each number of blocks that they can cover; what remains is
-//! then tried in the order of what it takes at least, until nothing better can come.
+//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds
+//! to it: each GPU computes one run of blocks that follow one another, with all of their weights,
+//! and what comes after (or before) these runs lies in main memory and on disk, tensor by tensor
+//! ([`ResidencyOrder`]); it is computed there or streamed to one of the GPUs. The runs are found by
+//! [`runs`], for each number of blocks that they can cover; what remains is then tried in the order
+//! of what it takes at least, until nothing better can come.
 
-mod lack;
+mod insufficient_memory;
 mod runs;
 
-use self::lack::InsufficientMemory;
+use self::insufficient_memory::InsufficientMemory;
 use self::runs::{Item, Runs, Speeds};
-use crate::cost::seconds;
+use crate::cost::{Placed, seconds};
 use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
-use crate::prediction::Placed;
 use crate::steps::{Capacity, DiskTraffic, MemoryDemand, ResidencyOrder, StreamingSet};
 use crate::{Error, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Budgets for which two orders are compared, at most: as many as this divided by the number of steps, but some.
+/// Budgets for which two orders are compared, at most: as many as this divided by the number of
+/// steps, but some.
 const COMPARISONS: usize = 1 << 16;
 
 /// Chooses.
 ///
 /// # Errors
 /// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
-pub(crate) fn choose(scene: &PlanContext<'_>) -> Result<Placement, Error> {
-    let groups = &scene.groups;
-    if scene.rooms.gpus.is_empty() {
+pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
+    let groups = &context.groups;
+    if context.capacities.gpus.is_empty() {
         let together = ResidencyOrder::together(groups);
-        let better = |order: &ResidencyOrder| is_better(scene, order, &together);
+        let better = |order: &ResidencyOrder| is_better(context, order, &together);
         let order = Some(ResidencyOrder::spread(groups)).filter(better);
         let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
         let order = order.unwrap_or(together);
         let rest = Rest {
-            scene,
-            inside: vec![true; scene.groups.groups.len()],
+            context,
+            inside: vec![true; context.groups.groups.len()],
         };
-        let kv_cache = (0..scene.tree.blocks.len())
-            .map(|block| scene.kv(block))
+        let kv_cache = (0..context.tree.blocks.len())
+            .map(|block| context.kv(block))
             .sum();
-        let fit = rest
+        let set = rest
             .fit(&order, kv_cache)
-            .map_err(|lack| lack.error(scene))?;
-        let mut tiers = vec![Tier::Cpu; scene.groups.groups.len()];
-        for at in &fit.streamed {
+            .map_err(|insufficient| insufficient.error(context))?;
+        let mut tiers = vec![Tier::Cpu; context.groups.groups.len()];
+        for at in &set.streamed {
             tiers[*at] = Tier::Disk;
         }
-        let none = vec![None; scene.tree.blocks.len()];
-        return Ok(scene.placement(tiers, &none, &fit, Streaming::None));
+        let none = vec![None; context.tree.blocks.len()];
+        return Ok(context.placement(tiers, &none, &set, Streaming::None));
     }
     let orders = [
         ResidencyOrder::spread(groups),
         ResidencyOrder::together(groups),
     ];
-    Search::new(scene, &orders).run()
+    Search::new(context, &orders).run()
 }
 
-/// Whether filling memory in an order is never predicted slower than in another, whatever the budget: the choice must not depend
-/// on the budget, or a larger one could stream more.
-fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOrder) -> bool {
+/// Whether filling memory in an order is never predicted slower than in another, whatever the
+/// budget: the choice must not depend on the budget, or a larger one could stream more.
+fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOrder) -> bool {
     if order == than {
         return true;
     }
-    let groups = &scene.groups;
+    let groups = &context.groups;
     let all: u64 = groups.groups.iter().map(|group| group.footprint).sum();
     let most = all.saturating_add(3 * groups.groups.iter().map(|g| g.largest).max().unwrap_or(0));
     let samples = (COMPARISONS / order.len().max(1)).clamp(8, 512) as u64;
@@ -72,7 +73,7 @@ fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOr
         .rev()
         .map(|sample| (u128::from(most) * u128::from(sample) / u128::from(samples)) as u64)
         .collect();
-    let mut both = seconds_in(scene, order, &memories).zip(seconds_in(scene, than, &memories));
+    let mut both = seconds_in(context, order, &memories).zip(seconds_in(context, than, &memories));
     both.all(|pair| match pair {
         (Some(one), Some(other)) => one <= other * (1.0 + 1e-9),
         (None, Some(_)) => false,
@@ -80,15 +81,16 @@ fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOr
     })
 }
 
-/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing fits.
+/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing
+/// fits.
 fn seconds_in<'a>(
-    scene: &'a PlanContext<'_>,
+    context: &'a PlanContext<'_>,
     order: &'a ResidencyOrder,
     memories: &'a [u64],
 ) -> impl Iterator<Item = Option<f64>> + 'a {
-    let min_ring = scene.options.min_ring;
-    let reads = order.reads(&scene.groups, min_ring, memories.iter().copied());
-    reads.map(|reads| Some(scene.score(&on_cpu(reads?)).decode))
+    let min_ring = context.options.min_ring;
+    let reads = order.reads(&context.groups, min_ring, memories.iter().copied());
+    reads.map(|reads| Some(context.score(&on_cpu(reads?)).decode))
 }
 
 /// Blocks that compute on the CPU and read so much.
@@ -104,7 +106,7 @@ fn on_cpu(reads: Vec<DiskTraffic>) -> Vec<Placed> {
 
 /// What is on no GPU.
 struct Rest<'a> {
-    scene: &'a PlanContext<'a>,
+    context: &'a PlanContext<'a>,
     /// For each group whether it is one of these.
     inside: Vec<bool>,
 }
@@ -119,41 +121,41 @@ impl Rest<'_> {
         let PlanContext {
             groups,
             options,
-            rooms,
+            capacities,
             ..
-        } = self.scene;
-        let lack = |demand| InsufficientMemory { demand, kv_cache };
+        } = self.context;
+        let insufficient = |demand| InsufficientMemory { demand, kv_cache };
         let needs = options.needs.sum().saturating_add(kv_cache);
-        let memory = match rooms.cpu {
+        let memory = match capacities.cpu {
             CpuCapacity::Unbounded => None,
             CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
             CpuCapacity::Unused => Some(0),
         };
-        let room = Capacity {
+        let capacity = Capacity {
             memory,
-            disk: rooms.disk,
+            disk: capacities.disk,
             min_ring: options.min_ring,
         };
-        let fit = order.fit(groups, &room, |at| self.inside[at]);
-        match (rooms.cpu, fit) {
+        let set = order.fit(groups, &capacity, |at| self.inside[at]);
+        match (capacities.cpu, set) {
             (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
                 // Nothing is left: ask for what would do.
                 let none = Capacity {
                     memory: Some(0),
-                    ..room
+                    ..capacity
                 };
                 let demand = order.fit(groups, &none, |at| self.inside[at]);
-                Err(lack(demand.err().unwrap_or_default()))
+                Err(insufficient(demand.err().unwrap_or_default()))
             }
-            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(lack(MemoryDemand::default())),
-            (_, fit) => fit.map_err(lack),
+            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(insufficient(MemoryDemand::default())),
+            (_, set) => set.map_err(insufficient),
         }
     }
 }
 
 /// The search over runs and remainders.
 struct Search<'a> {
-    scene: &'a PlanContext<'a>,
+    context: &'a PlanContext<'a>,
     orders: &'a [ResidencyOrder; 2],
     items: Vec<Item>,
     /// For each group, its item.
@@ -165,7 +167,7 @@ struct Search<'a> {
     /// Bytes that a pass goes through of each block's weights.
     uses: Vec<u64>,
     /// By shape, items covered and KV cache in main memory.
-    fits: HashMap<(Shape, usize, u64), Fits>,
+    sets: HashMap<(Shape, usize, u64), Fits>,
 }
 
 /// What fits in each order.
@@ -191,12 +193,12 @@ struct Layout {
 }
 
 impl<'a> Search<'a> {
-    fn new(scene: &'a PlanContext<'a>, orders: &'a [ResidencyOrder; 2]) -> Self {
-        let (items, item_of) = runs::items(scene);
+    fn new(context: &'a PlanContext<'a>, orders: &'a [ResidencyOrder; 2]) -> Self {
+        let (items, item_of) = runs::items(context);
         let mut stored = vec![0.0; items.len()];
         let mut saving = 0.0f64;
-        let mut uses = vec![0u64; scene.tree.blocks.len()];
-        for (group, item) in scene.groups.groups.iter().zip(&item_of) {
+        let mut uses = vec![0u64; context.tree.blocks.len()];
+        for (group, item) in context.groups.groups.iter().zip(&item_of) {
             let bytes: f64 = group.uses().map(|one| one.stored as f64).sum();
             for one in group.uses() {
                 uses[one.block()] = uses[one.block()].saturating_add(one.bytes);
@@ -207,14 +209,14 @@ impl<'a> Search<'a> {
             }
         }
         Self {
-            scene,
+            context,
             orders,
             items,
             item_of,
             stored,
             saving,
             uses,
-            fits: HashMap::new(),
+            sets: HashMap::new(),
         }
     }
 
@@ -230,57 +232,57 @@ impl<'a> Search<'a> {
         }
         candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
         let mut best: Option<(Score, usize, usize, Rc<StreamingSet>)> = None;
-        let mut lack: Option<InsufficientMemory> = None;
+        let mut insufficient: Option<InsufficientMemory> = None;
         for (least, at, covered) in candidates {
             if let Some((score, ..)) = &best
                 && least > score.decode * (1.0 + 1e-9)
             {
                 break;
             }
-            for fit in self.fits(&layouts[at], covered) {
-                match fit {
-                    Ok(fit) => {
-                        let blocks = self.blocks(&layouts[at], covered, &fit.reads);
-                        let score = self.scene.score(&blocks);
+            for set in self.fits(&layouts[at], covered) {
+                match set {
+                    Ok(set) => {
+                        let blocks = self.blocks(&layouts[at], covered, &set.reads);
+                        let score = self.context.score(&blocks);
                         if best.as_ref().is_none_or(|(best, ..)| score.beats(best)) {
-                            best = Some((score, at, covered, fit));
+                            best = Some((score, at, covered, set));
                         }
                     }
                     Err(new) => {
                         let less = |old: &InsufficientMemory| {
-                            new.least(self.scene) < old.least(self.scene)
+                            new.least(self.context) < old.least(self.context)
                         };
-                        if lack.as_ref().is_none_or(less) {
-                            lack = Some(new);
+                        if insufficient.as_ref().is_none_or(less) {
+                            insufficient = Some(new);
                         }
                     }
                 }
             }
         }
-        match (best, lack) {
-            (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit)),
-            (None, Some(lack)) => Err(lack.error(self.scene)),
+        match (best, insufficient) {
+            (Some((_, at, covered, set)), _) => Ok(self.placement(&layouts[at], covered, &set)),
+            (None, Some(insufficient)) => Err(insufficient.error(self.context)),
             // Covering nothing is always one of the candidates.
             (None, None) => Err(InsufficientMemory {
                 demand: MemoryDemand::default(),
                 kv_cache: 0,
             }
-            .error(self.scene)),
+            .error(self.context)),
         }
     }
 
     fn layouts(&self) -> Vec<Layout> {
-        let gpus = &self.scene.rooms.gpus;
+        let gpus = &self.context.capacities.gpus;
         let by_number: Vec<usize> = (0..gpus.len()).collect();
         let mut fastest_first = by_number.clone();
         fastest_first.sort_by(|a, b| {
-            let speed = |at: &usize| gpus[*at].figures.processor.product_bytes_per_second;
+            let speed = |at: &usize| gpus[*at].hardware.processor.product_bytes_per_second;
             speed(b).total_cmp(&speed(a)).then(a.cmp(b))
         });
         // Equal GPUs need not be tried twice.
         let mut orders = vec![by_number.clone(), fastest_first];
         orders.dedup();
-        let speeds = Speeds::new(self.scene);
+        let speeds = Speeds::new(self.context);
         let mut executors: HashMap<Streaming, Rc<Vec<(Tier, Tier)>>> = HashMap::new();
         let mut layouts = Vec::new();
         for (rows_out, reversed) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -293,17 +295,17 @@ impl<'a> Search<'a> {
                 sequence.reverse();
             }
             let mut add = |order: &[usize], streaming| {
-                let blocks = 0..self.scene.tree.blocks.len();
+                let blocks = 0..self.context.tree.blocks.len();
                 let executors = executors.entry(streaming).or_insert_with(|| {
                     Rc::new(
                         blocks
-                            .map(|at| self.scene.executors(at, streaming))
+                            .map(|at| self.context.executors(at, streaming))
                             .collect(),
                     )
                 });
                 let executors = Rc::clone(executors);
                 let (items, on) = (&self.items, (streaming, executors.as_slice()));
-                let runs = Runs::new(self.scene, &speeds, items, &sequence, order, on);
+                let runs = Runs::new(self.context, &speeds, items, &sequence, order, on);
                 let sequence = sequence.clone();
                 layouts.push(Layout {
                     shape,
@@ -327,16 +329,17 @@ impl<'a> Search<'a> {
         layouts
     }
 
-    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be there.
+    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be
+    /// there.
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
-        let figures = self.scene.figures();
+        let figures = self.context.hardware();
         let stored: f64 = layout.sequence[covered..]
             .iter()
             .map(|item| self.stored[*item])
             .sum();
-        let reading = match self.scene.rooms.cpu {
+        let reading = match self.context.capacities.cpu {
             CpuCapacity::Bytes(bytes) => {
                 let stored = stored - bytes as f64 * self.saving;
                 seconds(stored, figures.disk.bytes_per_second)
@@ -362,23 +365,23 @@ impl<'a> Search<'a> {
         {
             for block in &item.blocks {
                 if layout.executors[*block].0 == Tier::Cpu {
-                    kv_cache = kv_cache.saturating_add(self.scene.kv(*block));
+                    kv_cache = kv_cache.saturating_add(self.context.kv(*block));
                 }
             }
         }
         let key = (layout.shape, covered, kv_cache);
-        let (scene, orders, item_of) = (self.scene, self.orders, &self.item_of);
-        let fits = self.fits.entry(key).or_insert_with(|| {
+        let (context, orders, item_of) = (self.context, self.orders, &self.item_of);
+        let sets = self.sets.entry(key).or_insert_with(|| {
             let inside = item_of.iter().map(|item| !outside[*item]).collect();
-            let rest = Rest { scene, inside };
-            let fits = orders.iter().map(|order| rest.fit(order, kv_cache));
-            fits.map(|fit| fit.map(Rc::new)).collect()
+            let rest = Rest { context, inside };
+            let sets = orders.iter().map(|order| rest.fit(order, kv_cache));
+            sets.map(|set| set.map(Rc::new)).collect()
         });
-        fits.clone()
+        sets.clone()
     }
 
-    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a GPU computes there, and to others
-    /// comes all that they have.
+    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a
+    /// GPU computes there, and to others comes all that they have.
     fn blocks(&self, layout: &Layout, covered: usize, reads: &[DiskTraffic]) -> Vec<Placed> {
         let executors = layout.executors.iter();
         let mut placed: Vec<Placed> = (executors.zip(reads).zip(&self.uses))
@@ -396,7 +399,7 @@ impl<'a> Search<'a> {
             })
             .collect();
         for (gpu, run) in layout.runs.of(covered) {
-            let gpu = Tier::Gpu(self.scene.rooms.gpus[gpu].number);
+            let gpu = Tier::Gpu(self.context.capacities.gpus[gpu].number);
             for item in &layout.sequence[run] {
                 for block in &self.items[*item].blocks {
                     let placed = &mut placed[*block];
@@ -407,11 +410,11 @@ impl<'a> Search<'a> {
         placed
     }
 
-    fn placement(&self, layout: &Layout, covered: usize, fit: &StreamingSet) -> Placement {
+    fn placement(&self, layout: &Layout, covered: usize, set: &StreamingSet) -> Placement {
         let mut on: Vec<Tier> = vec![Tier::Cpu; self.items.len()];
-        let mut holding = vec![None; self.scene.tree.blocks.len()];
+        let mut holding = vec![None; self.context.tree.blocks.len()];
         for (gpu, run) in layout.runs.of(covered) {
-            let number = self.scene.rooms.gpus[gpu].number;
+            let number = self.context.capacities.gpus[gpu].number;
             for item in &layout.sequence[run] {
                 on[*item] = Tier::Gpu(number);
                 for block in &self.items[*item].blocks {
@@ -420,9 +423,10 @@ impl<'a> Search<'a> {
             }
         }
         let mut tiers: Vec<Tier> = self.item_of.iter().map(|item| on[*item]).collect();
-        for at in &fit.streamed {
+        for at in &set.streamed {
             tiers[*at] = Tier::Disk;
         }
-        self.scene.placement(tiers, &holding, fit, layout.streaming)
+        self.context
+            .placement(tiers, &holding, set, layout.streaming)
     }
 }

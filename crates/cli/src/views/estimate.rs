@@ -50,7 +50,8 @@ const TITLES: [&str; 8] = [
     "to train",
 ];
 
-/// The report as text, in lines of at most `width` columns where the table can be had so; as wide as it likes without one.
+/// The report as text, in lines of at most `width` columns where the table can be had so; as wide
+/// as it likes without one.
 pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
     let rows: Vec<[String; 8]> = report
         .estimates

@@ -1,25 +1,15 @@
 use super::*;
+use crate::fixtures::{block, cpu, tree};
 use crate::{Access, MemoryOverhead, unit_footprint};
 use proptest::prelude::*;
 
 fn tensor(name: &str, shape: &[u64], dtype: Dtype) -> Tensor {
     let bytes = dtype.bytes(shape.iter().product());
     Tensor {
-        name: name.to_owned(),
         shape: shape.to_vec(),
         dtype,
-        bytes,
-        stored_bytes: bytes,
         row_bytes: bytes / shape[0],
-        ..Tensor::default()
-    }
-}
-
-fn block(name: &str, tensors: Vec<Tensor>) -> Block {
-    Block {
-        name: name.to_owned(),
-        tensors,
-        ..Block::default()
+        ..crate::fixtures::tensor(name, bytes)
     }
 }
 
@@ -34,15 +24,12 @@ fn model(dtype: Dtype) -> Tree {
             ],
         )
     };
-    Tree {
-        blocks: vec![
-            block("embed", vec![tensor("embed.w", &[64, 10], dtype)]),
-            layer(0),
-            layer(1),
-            block("head", vec![tensor("head.w", &[64, 10], dtype)]),
-        ],
-        ..Tree::default()
-    }
+    tree(vec![
+        block("embed", vec![tensor("embed.w", &[64, 10], dtype)]),
+        layer(0),
+        layer(1),
+        block("head", vec![tensor("head.w", &[64, 10], dtype)]),
+    ])
 }
 
 #[test]
@@ -57,6 +44,10 @@ fn types_of_16_bits_and_more_are_for_everything() {
     assert_eq!((largest.name.as_str(), largest.bytes), ("embed", 4 * 640));
     let unknown = (wide.kv_cache, wide.activations, wide.resident, wide.least);
     assert_eq!(unknown, (None, None, None, None));
+}
+
+fn cast(tree: &Tree, dtype: Dtype) -> Tree {
+    tree.cast(&Casts::stored(dtype)).unwrap()
 }
 
 #[test]
@@ -79,10 +70,10 @@ fn smaller_types_are_for_the_matrices_of_layers() {
 
 #[test]
 fn without_numbered_blocks_all_matrices_are_cast() {
-    let tree = Tree {
-        blocks: vec![block("fc1", vec![tensor("fc1.w", &[8, 8], Dtype::F32)])],
-        ..Tree::default()
-    };
+    let tree = tree(vec![block(
+        "fc1",
+        vec![tensor("fc1.w", &[8, 8], Dtype::F32)],
+    )]);
     assert_eq!(cast(&tree, Dtype::Int8).blocks[0].tensors[0].bytes, 64);
 }
 
@@ -169,11 +160,7 @@ fn running_is_what_the_planner_says() {
     }
     let mut options = options(1000);
     options.needs.kv_cache = 5700;
-    let fits = |bytes| {
-        let mut budget = Budget::default();
-        budget.set(Tier::Cpu, bytes);
-        infer(&tree, &budget, &options).is_ok()
-    };
+    let fits = |bytes| infer(&tree, &cpu(bytes), &options).is_ok();
     assert!(fits(least) && !fits(least - 1));
     assert!(least < estimate.resident.unwrap());
 }
@@ -206,18 +193,15 @@ proptest! {
                 false => format!("other{at}"),
             };
             let tensor = Tensor {
-                name: format!("{name}.w"),
                 shape: vec![1; *rank],
                 dtype: Dtype::ALL[*dtype],
-                bytes,
-                stored_bytes: bytes,
                 row_bytes: bytes,
                 access: Access::Tiles,
-                ..Tensor::default()
+                ..crate::fixtures::tensor(&format!("{name}.w"), bytes)
             };
             block(&name, vec![tensor])
         });
-        let tree = Tree { blocks: blocks.collect(), ..Tree::default() };
+        let tree = tree(blocks.collect());
         let mut before: Option<Estimate> = None;
         for dtype in [Dtype::F64, Dtype::F32, Dtype::Bf16] {
             // Fewer bits take no more memory.

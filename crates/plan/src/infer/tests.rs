@@ -1,23 +1,13 @@
 use super::*;
-use crate::{Access, Block, Residency, unit_footprint};
+use crate::fixtures::{block, cpu, tree};
+use crate::{Access, Residency, unit_footprint};
 
 const MIB: u64 = 1 << 20;
 
 fn tensor(name: &str, bytes: u64, access: Access) -> Tensor {
     Tensor {
-        name: name.to_string(),
-        bytes,
-        stored_bytes: bytes,
         access,
-        ..Tensor::default()
-    }
-}
-
-fn block(name: &str, tensors: Vec<Tensor>) -> Block {
-    Block {
-        name: name.to_string(),
-        tensors,
-        ..Block::default()
+        ..crate::fixtures::tensor(name, bytes)
     }
 }
 
@@ -40,16 +30,7 @@ fn model() -> Tree {
         "head",
         vec![tensor("head.w", 40 * MIB, Access::Tiles)],
     ));
-    Tree {
-        blocks,
-        ..Tree::default()
-    }
-}
-
-fn cpu(bytes: u64) -> Budget {
-    let mut budget = Budget::default();
-    budget.set(Tier::Cpu, bytes);
-    budget
+    tree(blocks)
 }
 
 fn resident(map: &DeviceMap) -> Vec<&str> {

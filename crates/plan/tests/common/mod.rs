@@ -117,6 +117,6 @@ pub fn modules(assignment: &Assignment) -> String {
     let entries = assignment
         .modules
         .iter()
-        .map(|(path, tier)| format!("{path}:{}", place(*tier)));
+        .map(|(path, tier)| format!("{path}:{}", place(tier)));
     entries.collect::<Vec<_>>().join(" ")
 }

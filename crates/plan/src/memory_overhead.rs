@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
-/// What must fit on the device that computes besides weights and the ring they are streamed through.
-/// All in bytes.
+/// What must fit on the device that computes besides weights and the ring they are streamed
+/// through. All in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryOverhead {
     /// The process itself: its code, libraries and the slack of its allocator.
@@ -12,10 +12,10 @@ pub struct MemoryOverhead {
     pub activations: u64,
     /// Staging memory of the reader threads.
     pub readers: u64,
-    /// The share declared for leases beyond the ring. None is needed by modules that hold at most two weights
-    /// of one layer at a time, such as a weight and its bias, as all of burn-nn do. One that collects several
-    /// before it uses them, or that computes layers on several threads at once, needs what the others
-    /// take: without it, it ends in an error.
+    /// The share declared for leases beyond the ring. None is needed by modules that hold at most
+    /// two weights of one layer at a time, such as a weight and its bias, as all of burn-nn do. One
+    /// that collects several before it uses them, or that computes layers on several threads at
+    /// once, needs what the others take: without it, it ends in an error.
     pub overflow: u64,
 }
 

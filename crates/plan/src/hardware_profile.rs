@@ -2,16 +2,16 @@ use crate::Tier;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How fast a machine is: what a prediction is made of. Rates in bytes or operations per second, times in
-/// seconds.
+/// How fast a machine is: what a prediction is made of. Rates in bytes or operations per second,
+/// times in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HardwareProfile {
     /// Reads of the checkpoint's files past the page cache, with several in flight.
     pub disk: Bandwidth,
     /// Copies from memory to memory.
     pub copy_bytes_per_second: f64,
-    /// Memory that is touched for the first time, which the system must find: what a resident weight costs once beside its
-    /// reading.
+    /// Memory that is touched for the first time, which the system must find: what a resident
+    /// weight costs once beside its reading.
     pub first_touch_bytes_per_second: f64,
     /// Bytes of memory that the system has at hand: these are had as fast as memory is copied.
     #[serde(default)]
@@ -38,12 +38,13 @@ pub struct Processor {
     pub memory_bytes_per_second: f64,
     /// Bytes of weights that go through products with one row of activations per second.
     pub product_bytes_per_second: f64,
-    /// Operations per second, a multiplication and an addition being two, of products with many rows.
+    /// Operations per second, a multiplication and an addition being two, of products with many
+    /// rows.
     pub product_flops: f64,
     /// Bytes of keys and values that attention goes through per second.
     pub cache_bytes_per_second: f64,
-    /// What a block of a model takes beside its products and its attention, in seconds: norms, and starting
-    /// each operation.
+    /// What a block of a model takes beside its products and its attention, in seconds: norms, and
+    /// starting each operation.
     pub block_seconds: f64,
 }
 
@@ -99,8 +100,8 @@ impl Default for HardwareProfile {
 }
 
 impl HardwareProfile {
-    /// What computes on the tier; the host's processors for the disk. A GPU that was not measured is taken for a
-    /// middling one.
+    /// What computes on the tier; the host's processors for the disk. A GPU that was not measured
+    /// is taken for a middling one.
     pub fn processor(&self, tier: Tier) -> Processor {
         match tier {
             Tier::Gpu(number) => self.gpu(number).processor,

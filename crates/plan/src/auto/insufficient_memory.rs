@@ -15,28 +15,28 @@ pub(super) struct InsufficientMemory {
 
 impl InsufficientMemory {
     /// Bytes of main memory that would do.
-    pub(super) fn least(&self, scene: &PlanContext<'_>) -> u64 {
-        let MemoryOverhead { kv_cache, .. } = scene.options.needs;
+    pub(super) fn least(&self, context: &PlanContext<'_>) -> u64 {
+        let MemoryOverhead { kv_cache, .. } = context.options.needs;
         let needs = MemoryOverhead {
             kv_cache: kv_cache.saturating_add(self.kv_cache),
-            ..scene.options.needs
+            ..context.options.needs
         };
         needs.sum().saturating_add(self.demand.sum())
     }
 
     /// What is said of it.
-    pub(super) fn error(&self, scene: &PlanContext<'_>) -> Error {
-        let options = scene.options;
-        let least = self.least(scene).saturating_add(options.reserve);
+    pub(super) fn error(&self, context: &PlanContext<'_>) -> Error {
+        let options = context.options;
+        let least = self.least(context).saturating_add(options.reserve);
         let needs = MemoryOverhead {
             kv_cache: options.needs.kv_cache.saturating_add(self.kv_cache),
             ..options.needs
         };
-        let budget = match scene.rooms.cpu {
-            CpuCapacity::Bytes(_) => scene.rooms.given_cpu,
+        let budget = match context.capacities.cpu {
+            CpuCapacity::Bytes(_) => context.capacities.given_cpu,
             CpuCapacity::Unused | CpuCapacity::Unbounded => 0,
         };
-        if scene.rooms.disk.is_some() {
+        if context.capacities.disk.is_some() {
             return Error::MustFit {
                 lacking: least.saturating_sub(budget),
                 least,
