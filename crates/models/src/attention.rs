@@ -97,6 +97,7 @@ impl Attention {
                     older.first().map(Part::cached),
                     newest.cached(),
                     sight,
+                    None,
                 )
                 .reshape([batch, tokens, heads * width])
             }
