@@ -122,8 +122,8 @@ pub fn add_rms_norm<const D: usize>(
 /// variance of all its elements: `x [.., width]`, `weight` and `bias` `[width]`, to the shape of
 /// `x`.
 ///
-/// On Flex, with `x` in f32 and weight and bias in bf16, f16 or f32, this is
-/// [one operation](crate::layer_norm); else Burn's own ones, with weight and bias cast to the dtype
+/// On Flex, with `x` in f32 and weight and bias in bf16, f16 or f32, this is [one
+/// operation](mod@crate::layer_norm); else Burn's own ones, with weight and bias cast to the dtype
 /// of `x`.
 ///
 /// # Panics
