@@ -32,7 +32,8 @@ use outsize_kernels::{
     ActivationDtype, ActivationFunction, KvTensors, RotaryPairs, add_rms_norm, attend, gated,
     gated_linear, linear, linear_qkv, rms_norm, rotate,
 };
-use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
+use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::{Batch, CacheOptions, Decoder, Init, KvCache, Logits, ModelConfig};
 use rayon::prelude::*;
 
 /// Layers that are run, and those of the whole model.
@@ -169,7 +170,8 @@ impl<'a> Case<'a> {
             batch,
             ..CacheOptions::new(context)
         };
-        let cache = KvCache::new(&config(), &options, &Device::flex()).expect("a valid cache");
+        let cache =
+            KvCache::new(config().cache(), &options, &Device::flex()).expect("a valid cache");
         let mut case = Self {
             model,
             matrices,
@@ -312,7 +314,9 @@ fn model() -> (LlamaForCausalLm, Vec<Tensor<2>>, Memory) {
         matrices: vec![],
         memory: vec![],
     };
-    let model = config().init(&Device::flex()).map(&mut fill);
+    let init = Init::new(&Device::flex());
+    let model = config().build::<LlamaForCausalLm>(&init).expect("a Llama");
+    let model = model.map(&mut fill);
     // The table of embeddings comes first, and is read by rows.
     let matrices = fill.matrices.split_off(1);
     let memory = fill.memory.split_off(1);
