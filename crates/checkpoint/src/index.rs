@@ -95,7 +95,8 @@ impl<'a> Index<'a> {
         Ok(index)
     }
 
-    /// The shards' paths, relative to the folder and staying inside it, in the order of their names.
+    /// The shards' paths, relative to the folder and staying inside it, in the order of their
+    /// names.
     pub fn shards(&self) -> &[String] {
         &self.shards
     }

@@ -126,8 +126,8 @@ impl Layout {
         })
     }
 
-    /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor `current`, of
-    /// which `filled` bytes came.
+    /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor
+    /// `current`, of which `filled` bytes came.
     pub fn check_turn(
         &self,
         current: usize,

@@ -5,8 +5,8 @@ const MOST: usize = 240;
 /// Characters kept of the end of what is cut.
 const TAIL: usize = 60;
 
-/// `text` without anything that a terminal or a page would obey: control characters, marks that turn
-/// the direction of text, and what is not printable are escaped.
+/// `text` without anything that a terminal or a page would obey: control characters, marks that
+/// turn the direction of text, and what is not printable are escaped.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut buffer = String::new();

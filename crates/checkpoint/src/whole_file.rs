@@ -11,8 +11,9 @@ use crate::unnamed::Unnamed;
 ///
 /// # Errors
 ///
-/// [`FileTooLarge`](io::ErrorKind::FileTooLarge) above the limit, of which no more was read. A folder,
-/// a pipe or a device is refused without being opened: a pipe would block, and a device never end.
+/// [`FileTooLarge`](io::ErrorKind::FileTooLarge) above the limit, of which no more was read. A
+/// folder, a pipe or a device is refused without being opened: a pipe would block, and a device
+/// never end.
 pub fn read_file(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
     let path = path.as_ref();
     let metadata = path.metadata()?;
@@ -44,13 +45,14 @@ pub fn read_text(path: impl AsRef<Path>, limit: u64) -> io::Result<String> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
-/// Writes `contents` to the file `path`, whose folder must exist: beside its place, as `.NAME.partial-…`, and then under its
-/// name. A file that was there before is replaced by a complete one or left alone.
+/// Writes `contents` to the file `path`, whose folder must exist: beside its place, as
+/// `.NAME.partial-…`, and then under its name. A file that was there before is replaced by a
+/// complete one or left alone.
 ///
 /// # Errors
 ///
-/// If something else than a file is there, such as a folder or a device; if no file can be made there, or writing fails. Then
-/// nothing is left behind.
+/// If something else than a file is there, such as a folder or a device; if no file can be made
+/// there, or writing fails. Then nothing is left behind.
 pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<(), Error> {
     let mut file = Unnamed::create(path.as_ref())?;
     let path = file.path().to_owned();

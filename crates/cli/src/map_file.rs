@@ -11,7 +11,8 @@ const LARGEST: u64 = 32 << 20;
 /// The map in the file of `--device-map`.
 ///
 /// # Errors
-/// Bad usage, with the flag and the file named, if it cannot be read or is no map. Whether it is one of the model is found out later.
+/// Bad usage, with the flag and the file named, if it cannot be read or is no map. Whether it is
+/// one of the model is found out later.
 pub fn read(path: &Path) -> Result<ManualMap, Failure> {
     let wrong =
         |reason: String| Failure::usage(format!("--device-map {}: {reason}", path.display()));

@@ -16,8 +16,8 @@ use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, Tier, Workload};
 use std::path::Path;
 
-/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned: they may have meant
-/// something.
+/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned:
+/// they may have meant something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.is_dir() {
         return Err(Failure::usage(format!(
@@ -35,8 +35,9 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     Ok(config)
 }
 
-/// What the planner can know of a model without its weights. `model` is a folder, a file, the name of a preset or of a model on the Hub:
-/// what is there is a path, and `hf://` before a name says that it is none.
+/// What the planner can know of a model without its weights. `model` is a folder, a file, the name
+/// of a preset or of a model on the Hub: what is there is a path, and `hf://` before a name says
+/// that it is none.
 pub fn described(model: &str) -> Result<Described, Failure> {
     let path = Path::new(model);
     let (name, on_hub) = match model.strip_prefix("hf://") {
@@ -88,8 +89,8 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How places are chosen, and where the figures of the prediction came from. `position` is that of a token in the middle of the
-/// answer.
+/// How places are chosen, and where the figures of the prediction came from. `position` is that of
+/// a token in the middle of the answer.
 pub fn planning(
     args: &ModelArgs,
     position: usize,

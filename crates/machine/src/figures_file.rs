@@ -8,7 +8,8 @@ use outsize_plan::HardwareProfile;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its blocks is small beside this.
+/// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its
+/// blocks is small beside this.
 const LARGEST: u64 = 64 << 20;
 
 /// A file with figures in it, such as a calibration or a plan.
@@ -17,11 +18,12 @@ struct Around {
     figures: HardwareProfile,
 }
 
-/// Reads the figures in a JSON file: these alone, or an object of which they are the field `figures`, such as a calibration
-/// or what `outsize plan --json` prints.
+/// Reads the figures in a JSON file: these alone, or an object of which they are the field
+/// `figures`, such as a calibration or what `outsize plan --json` prints.
 ///
 /// # Errors
-/// [`Error::HardwareProfile`] for a file that cannot be read, holds no figures, or says what no machine does.
+/// [`Error::HardwareProfile`] for a file that cannot be read, holds no figures, or says what no
+/// machine does.
 pub fn read_figures(path: &Path) -> Result<HardwareProfile, Error> {
     let wrong = |reason: String| Error::HardwareProfile {
         path: path.to_owned(),

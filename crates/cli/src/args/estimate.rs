@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 /// `outsize estimate`.
 #[derive(Args, Debug)]
 pub struct EstimateArgs {
-    /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or org/name@revision, of which only headers are
-    /// fetched
+    /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or
+    /// org/name@revision, of which only headers are fetched
     pub model: String,
     /// Types to keep the weights in, one row each
     #[arg(
@@ -19,7 +19,8 @@ pub struct EstimateArgs {
         default_values = ["stored", "f32", "bf16", "int8", "int4"]
     )]
     pub dtypes: Vec<EstimateDtype>,
-    /// Tokens that each text may have [default: 4096, or what the model was made for if that is less]
+    /// Tokens that each text may have [default: 4096, or what the model was made for if that is
+    /// less]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
     /// Texts at once

@@ -27,7 +27,8 @@ pub struct PlanArgs {
     /// How places are chosen.
     #[command(flatten)]
     pub places: PlaceArgs,
-    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer [default: those of the model's blocks]
+    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer
+    /// [default: those of the model's blocks]
     #[arg(long, value_name = "CLASS", num_args = 1.., value_delimiter = ',')]
     pub no_split: Vec<String>,
     /// Offload the buffers of modules that are offloaded too (strategies other than auto)
@@ -45,7 +46,8 @@ pub struct PlanArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Dtypes")]
 pub struct DtypeArgs {
-    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as they are stored]
+    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as
+    /// they are stored]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<String>,
     /// Hold a tensor in another type; may be given several times
@@ -75,7 +77,8 @@ pub struct WorkloadArgs {
     /// Type in which activations are multiplied with weights
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
-    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's `outsize bench --calibrate`
+    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's
+    /// `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,
 }

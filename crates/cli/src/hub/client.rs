@@ -132,7 +132,8 @@ impl<'a> Client<'a> {
             }
             return Ok(Part { bytes, file_len });
         }
-        // All of the file: what comes before the range must be read too, and what comes behind is not.
+        // All of the file: what comes before the range must be read too, and what comes behind is
+        // not.
         let file_len = answer
             .length()
             .ok_or_else(|| wrong("it says not how long the file is"))?;
@@ -233,7 +234,8 @@ impl<'a> Client<'a> {
         let mut body = response.into_body().into_reader().take(most);
         let mut piece = vec![0; PIECE];
         let begun = Instant::now();
-        // In pieces: what a server claims is not reserved before it comes, and one that sends little by little is found out.
+        // In pieces: what a server claims is not reserved before it comes, and one that sends
+        // little by little is found out.
         loop {
             let read = match body.read(&mut piece) {
                 Ok(0) => return Ok(bytes),

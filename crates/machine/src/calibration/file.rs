@@ -20,8 +20,8 @@ impl Calibration {
     /// Reads the calibration in a cache folder; nothing if none was made.
     ///
     /// # Errors
-    /// [`Error::Calibration`] for a file that cannot be read, is damaged, is of another version, or says what no machine
-    /// does.
+    /// [`Error::Calibration`] for a file that cannot be read, is damaged, is of another version, or
+    /// says what no machine does.
     pub fn load(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(CALIBRATION_FILE);
         let wrong = |reason: String| Error::Calibration {
@@ -53,8 +53,8 @@ impl Calibration {
         Ok(Some(calibration))
     }
 
-    /// Writes the calibration to a cache folder, which is made if there is none: beside the old one, which is then
-    /// replaced. Returns the file's path.
+    /// Writes the calibration to a cache folder, which is made if there is none: beside the old
+    /// one, which is then replaced. Returns the file's path.
     ///
     /// # Errors
     /// [`Error::SaveCalibration`].
