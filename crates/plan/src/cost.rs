@@ -174,7 +174,7 @@ pub(crate) struct Placed {
     pub(crate) decode_on: Tier,
     pub(crate) prefill_on: Tier,
     /// From disk.
-    pub(crate) reads: DiskTraffic,
+    pub(crate) traffic: DiskTraffic,
     /// To the GPU that it computes on, in bytes.
     pub(crate) upload: u64,
 }
@@ -202,7 +202,7 @@ pub(crate) fn times(
     block: usize,
     placed: &Placed,
 ) -> (Time, Time) {
-    let DiskTraffic { streamed, kept } = placed.reads;
+    let DiskTraffic { streamed, kept } = placed.traffic;
     let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
     let upload = |tier| match tier {
         Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),

@@ -4,7 +4,7 @@ mod residencies;
 use self::residencies::Residencies;
 use crate::cost::Placed;
 use crate::groups::Groups;
-use crate::placement::{Capacities, CpuCapacity, GpuCapacity, Placement, PlanContext};
+use crate::placement::{CpuCapacity, GpuCapacity, Placement, PlanContext};
 use crate::steps::DiskTraffic;
 use crate::{Budget, ChosenBy, MemoryOverhead, ModuleMap, Tier};
 use serde::{Deserialize, Serialize, Serializer};
@@ -122,17 +122,12 @@ impl DeviceMap {
         budget: &Budget,
         chosen_by: ChosenBy,
     ) -> Self {
-        let PlanContext {
-            tree,
-            options,
-            groups,
-            ..
-        } = context;
+        let (tree, groups) = (context.tree, &context.groups);
         let mut map = Self {
             chosen_by,
             tiers: Vec::new(),
             budget: budget.clone(),
-            needs: options.needs,
+            needs: context.options.needs,
             ring_bytes: placement.ring,
             resident_bytes: 0,
             resident_stored_bytes: 0,
@@ -172,8 +167,8 @@ impl DeviceMap {
                 kv_bytes: block.work.kv_bytes,
                 prefill_on: placed.prefill_on,
                 decode_on: placed.decode_on,
-                streamed_bytes: placed.reads.streamed,
-                kept_bytes: placed.reads.kept,
+                streamed_bytes: placed.traffic.streamed,
+                kept_bytes: placed.traffic.kept,
                 upload_bytes: placed.upload,
             };
             let mut lives = None;
@@ -279,7 +274,7 @@ impl PlacedBlock {
         Placed {
             decode_on: self.decode_on,
             prefill_on: self.prefill_on,
-            reads: DiskTraffic {
+            traffic: DiskTraffic {
                 streamed: self.streamed_bytes,
                 kept: self.kept_bytes,
             },
@@ -307,12 +302,7 @@ fn uses(
     needs: &mut MemoryOverhead,
     budget: &Budget,
 ) -> Vec<TierUse> {
-    let Capacities {
-        gpus,
-        cpu,
-        gpu_ring,
-        ..
-    } = &context.capacities;
+    let capacities = &context.capacities;
     let kv_cache = |tier| -> u64 {
         let blocks = placement.blocks.iter().enumerate();
         let on_it = blocks.filter(|(_, block)| block.decode_on == tier);
@@ -327,11 +317,11 @@ fn uses(
         activations: 0,
         other: 0,
     };
-    let mut uses = Vec::with_capacity(gpus.len() + 2);
-    for GpuCapacity { number, .. } in gpus {
+    let mut uses = Vec::with_capacity(capacities.gpus.len() + 2);
+    for GpuCapacity { number, .. } in &capacities.gpus {
         let mut gpu = unused(Tier::Gpu(*number));
         if placement.streamed_to.contains(number) {
-            gpu.ring = *gpu_ring;
+            gpu.ring = capacities.gpu_ring;
         }
         gpu.kv_cache = kv_cache(gpu.tier);
         let mut blocks = placement.blocks.iter();
@@ -344,7 +334,9 @@ fn uses(
     let unused_cpu = unused(Tier::Cpu);
     uses.push(TierUse {
         // What the process itself needs is there even if nothing else may be.
-        budget: unused_cpu.budget.filter(|_| *cpu != CpuCapacity::Unused),
+        budget: unused_cpu
+            .budget
+            .filter(|_| capacities.cpu != CpuCapacity::Unused),
         ring: placement.ring,
         kv_cache: needs.kv_cache,
         activations: needs.activations,

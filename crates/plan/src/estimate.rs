@@ -203,6 +203,3 @@ impl Training {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

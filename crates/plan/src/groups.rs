@@ -28,7 +28,7 @@ pub(crate) struct Groups {
 }
 
 /// Tensors that share their memory.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
     /// Bytes as held.
     pub(crate) bytes: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Group {
 }
 
 /// One of the tensors of a group. There are as many as the model has tensors: they are kept small.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Use {
     /// Its number in the tree's order.
     tensor: u32,
@@ -81,11 +81,6 @@ impl Group {
     /// Its tensors in the order of execution.
     pub(crate) fn uses(&self) -> impl Iterator<Item = &Use> {
         std::iter::once(&self.first).chain(&self.more)
-    }
-
-    /// Whether streaming it takes any of a ring.
-    pub(crate) fn streams(&self) -> bool {
-        self.units > 0
     }
 }
 
@@ -124,15 +119,8 @@ impl Groups {
                 match groups.get_mut(at) {
                     Some(group) => group.more.push(one),
                     None => groups.push(Group {
-                        bytes: 0,
-                        stored: 0,
-                        footprint: 0,
-                        stays: false,
-                        only_stays: false,
-                        largest: 0,
-                        units: 0,
                         first: one,
-                        more: Vec::new(),
+                        ..Group::default()
                     }),
                 }
                 let group = &mut groups[at];
@@ -288,22 +276,17 @@ fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
             return Err(duplicate("tensor", &tensor.name));
         }
         largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
-        let sums = (
-            sum.checked_add(unit_footprint(tensor.bytes)),
-            held.checked_add(tensor.bytes),
-            stored.checked_add(tensor.stored_bytes),
-        );
-        let (Some(next), Some(next_held), Some(next_stored)) = sums else {
-            return Err(too_large(&tensor.name));
+        let with_ring = |sum: u64| {
+            let ring = largest.checked_mul(3)?.max(round_up(options.min_ring));
+            ring.checked_add(sum).map(|_| sum)
         };
-        (sum, held, stored) = (next, next_held, next_stored);
-        let with_ring = largest
-            .checked_mul(3)
-            .map(|ring| ring.max(round_up(options.min_ring)))
-            .and_then(|ring| ring.checked_add(sum));
-        if with_ring.is_none() {
-            return Err(too_large(&tensor.name));
-        }
+        let mut add = || -> Option<()> {
+            held = held.checked_add(tensor.bytes)?;
+            stored = stored.checked_add(tensor.stored_bytes)?;
+            sum = with_ring(sum.checked_add(unit_footprint(tensor.bytes))?)?;
+            Some(())
+        };
+        add().ok_or_else(|| too_large(&tensor.name))?;
     }
     Ok(names)
 }

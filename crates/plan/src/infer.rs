@@ -254,6 +254,3 @@ fn fixed(
     }
     Ok(context.placement(tiers, &holding, &streamed.set_with(left), streaming))
 }
-
-#[cfg(test)]
-mod tests;

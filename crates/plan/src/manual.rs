@@ -275,12 +275,6 @@ impl<'de> Deserialize<'de> for Device {
                     .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
             }
 
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Device, E> {
-                u64::try_from(number)
-                    .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
-                    .and_then(|number| self.visit_u64(number))
-            }
-
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Device, E> {
                 text.strip_prefix("cuda:")
                     .unwrap_or(text)

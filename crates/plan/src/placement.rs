@@ -119,18 +119,19 @@ impl<'a> PlanContext<'a> {
         let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
-        let GpuCapacity {
-            number,
-            hardware: gpu,
-            ..
-        } = &self.capacities.gpus[at];
+        let gpu = &self.capacities.gpus[at];
         let cpu = &self.hardware().cpu;
         let both = matches!(streaming, Streaming::Both(_));
-        let decodes = both && self.costs.decodes_faster_on(block, gpu, cpu);
-        let prefills = self.costs.prefills_faster_on(block, gpu, cpu, decodes);
-        let tier = |there| match there {
-            true => Tier::Gpu(*number),
-            false => Tier::Cpu,
+        let decodes = both && self.costs.decodes_faster_on(block, &gpu.hardware, cpu);
+        let prefills = self
+            .costs
+            .prefills_faster_on(block, &gpu.hardware, cpu, decodes);
+        let tier = |there| {
+            if there {
+                Tier::Gpu(gpu.number)
+            } else {
+                Tier::Cpu
+            }
         };
         (tier(decodes), tier(prefills))
     }
@@ -144,7 +145,7 @@ impl<'a> PlanContext<'a> {
         set: &StreamingSet,
         streaming: Streaming,
     ) -> Placement {
-        let mut placed: Vec<Placed> = (holding.iter().zip(&set.reads).enumerate())
+        let mut placed: Vec<Placed> = (holding.iter().zip(&set.traffic).enumerate())
             .map(|(block, (holding, reads))| {
                 let (decode_on, prefill_on) = match *holding {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
@@ -153,7 +154,7 @@ impl<'a> PlanContext<'a> {
                 Placed {
                     decode_on,
                     prefill_on,
-                    reads: *reads,
+                    traffic: *reads,
                     upload: 0,
                 }
             })
@@ -271,15 +272,15 @@ impl Capacities {
             Some(0) if !gpus.is_empty() => CpuCapacity::Unused,
             Some(bytes) => CpuCapacity::Bytes(bytes.saturating_sub(options.reserve)),
         };
-        let disk = match options.must_fit {
-            true => Some(0),
-            false => budget.get(Tier::Disk),
-        };
         Self {
             gpus,
             cpu,
             given_cpu: budget.get(Tier::Cpu).unwrap_or(0),
-            disk,
+            disk: if options.must_fit {
+                Some(0)
+            } else {
+                budget.get(Tier::Disk)
+            },
             gpu_ring,
         }
     }

@@ -109,7 +109,7 @@ pub fn predict(
     for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
         let placed = block.placed();
         let (one, all) = times(&costs, figures, at, &placed);
-        let DiskTraffic { streamed, kept } = placed.reads;
+        let DiskTraffic { streamed, kept } = placed.traffic;
         let upload = |tier| match tier {
             Tier::Gpu(_) => placed.upload,
             Tier::Cpu | Tier::Disk => 0,

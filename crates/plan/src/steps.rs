@@ -102,7 +102,7 @@ impl ResidencyOrder {
 
     /// What each block reads with so much memory, from the largest memory to the least; nothing
     /// where nothing fits. It is found in one go.
-    pub(crate) fn reads<'a>(
+    pub(crate) fn traffic<'a>(
         &'a self,
         groups: &'a Groups,
         min_ring: u64,
@@ -233,7 +233,7 @@ impl<'a> Departed<'a> {
         StreamingSet {
             streamed: self.streamed.iter().rev().copied().collect(),
             ring: useful(ring, &self.ring).0,
-            reads: self.traffic(ring),
+            traffic: self.traffic(ring),
         }
     }
 }
@@ -241,11 +241,12 @@ impl<'a> Departed<'a> {
 /// The part of a ring that is of use, and what of it holds weights from one pass to the next.
 fn useful(ring: u64, streaming: &Streamed) -> (u64, u64) {
     let ring = ring.min(streaming.useful_ring());
-    let keeps = match ring == streaming.useful_ring() {
-        true => u64::MAX,
-        // The least ring is what passes through; beyond that, Belady's rule keeps a part of the
-        // cycle.
-        false => ring - streaming.ring(),
+    // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
+    let all = ring == streaming.useful_ring();
+    let keeps = if all {
+        u64::MAX
+    } else {
+        ring - streaming.ring()
     };
     (ring, keeps)
 }
@@ -291,7 +292,7 @@ pub(crate) struct StreamingSet {
     pub(crate) ring: u64,
     /// For each block what it reads from disk in each pass, and what of that the ring keeps. In
     /// bytes as stored.
-    pub(crate) reads: Vec<DiskTraffic>,
+    pub(crate) traffic: Vec<DiskTraffic>,
 }
 
 /// Adds to what blocks read what a ring keeps of it that has room for `keeps` bytes.
@@ -305,10 +306,8 @@ fn keep<'a>(
         && let Some(at) = streamed.next()
     {
         let group = &groups.groups[*at];
-        let kept = match group.streams() {
-            true => group.footprint.min(keeps),
-            false => 0,
-        };
+        // What is read by rows takes nothing of a ring.
+        let kept = group.footprint.min(keeps) * u64::from(group.units > 0);
         if keeps != u64::MAX {
             keeps -= kept;
         }

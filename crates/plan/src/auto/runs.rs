@@ -148,15 +148,13 @@ impl Runs {
                 }
             }
             let is_streamed_to = streaming.gpu() == Some(*gpu);
-            let capacity = match is_streamed_to {
-                true => i128::from(capacity.bytes) - i128::from(context.capacities.gpu_ring),
-                false => i128::from(capacity.bytes),
-            };
+            let mut capacity = i128::from(capacity.bytes);
+            if is_streamed_to {
+                capacity -= i128::from(context.capacities.gpu_ring);
+            }
             // The run's bytes may be no more than this, if it ends at `end`.
-            let most = |end: usize| match is_streamed_to {
-                true => capacity - i128::from(caches[end]),
-                false => capacity,
-            };
+            let cache = |end: usize| if is_streamed_to { caches[end] } else { 0 };
+            let most = |end: usize| capacity - i128::from(cache(end));
             let mut window: VecDeque<(Cost, usize)> = VecDeque::new();
             let row: Vec<Option<(Cost, usize)>> = (0..=count)
                 .map(|end| {
