@@ -23,7 +23,11 @@ pub(crate) struct Row {
 
 /// Every architecture has one line here.
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let rows = [decoder::<arch::LlamaForCausalLm>()];
+    let rows = [
+        decoder::<arch::LlamaForCausalLm>(),
+        decoder::<arch::Gpt2LmHeadModel>(),
+        decoder::<arch::GptjForCausalLm>(),
+    ];
     rows.into_iter().flatten().collect()
 });
 
