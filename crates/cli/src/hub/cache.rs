@@ -1,4 +1,4 @@
-//! What the Hub's own software has downloaded to this machine.
+//! The local cache of huggingface_hub.
 
 use super::{Address, HubSettings};
 use outsize::checkpoint::read_text;
