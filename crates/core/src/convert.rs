@@ -88,11 +88,8 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
         }
         _ => return Err(NoConversion),
     };
-    Ok(Some(Convert {
-        from: from.size(),
-        to: to.size(),
-        run,
-    }))
+    let convert = Convert::new(from.size(), to.size(), move |_, from, to| run(from, to));
+    Ok(Some(convert))
 }
 
 /// One integer of a checkpoint; nothing if it is of another type.
@@ -137,7 +134,7 @@ mod tests {
     fn run(from: Dtype, to: DType, bytes: &[u8]) -> Vec<u8> {
         let convert = float(from, to).unwrap().unwrap();
         let mut out = vec![0; bytes.len() / convert.from * convert.to];
-        (convert.run)(bytes, &mut out);
+        convert.run(0, bytes, &mut out);
         out
     }
 

@@ -81,12 +81,11 @@ fn read(checkpoint: &Checkpoint, stored: &Stored, entry: &Matched) -> Result<Ten
         let count = (info.len - start).min(PIECE as u64) as usize;
         let raw = &mut piece[..count];
         checkpoint.read_at(info, start, raw)?;
-        start += count as u64;
         match (entry.parameter.kind, &entry.convert) {
             (Kind::Float, Some(convert)) => {
                 let from = held.len();
                 held.resize(from + count / convert.from * convert.to, 0);
-                (convert.run)(raw, &mut held[from..]);
+                convert.run(info.offset + start, raw, &mut held[from..]);
             }
             (Kind::Float, None) => held.extend_from_slice(raw),
             (Kind::Int, _) => {
@@ -104,6 +103,7 @@ fn read(checkpoint: &Checkpoint, stored: &Stored, entry: &Matched) -> Result<Ten
                 held.extend_from_slice(raw);
             }
         }
+        start += count as u64;
     }
     TensorData::try_from_bytes_vec(held, info.shape.clone(), entry.dtype)
         .map_err(|error| wrong(&error.to_string()))

@@ -1,6 +1,6 @@
 //! Small tensors that stay are read in one go with a neighbour in the file.
 
-use outsize_stream::Chunk;
+use outsize_stream::{Chunk, Segment};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -9,42 +9,59 @@ use std::ops::Range;
 /// deliver so many bytes.
 const SMALL: u64 = 256 << 10;
 
-/// A unit made of neighbours, and where in it one of them lies.
+/// A chunk made of neighbours, and where in it one of them lies.
 #[derive(Debug, Clone)]
 pub(crate) struct Part<K> {
-    /// The key of the neighbour that comes first in the file: the same for all parts of the unit.
+    /// The key of the neighbour that comes first in the file: the same for all parts of the chunk.
     pub(crate) of: K,
-    pub(crate) unit: Chunk,
+    pub(crate) chunk: Chunk,
     /// In bytes.
     pub(crate) range: Range<usize>,
 }
 
-/// Joins small units to a unit that lies right before or behind them in the same file, whichever is needed at a more
-/// similar time. `units` come in the order of use, each with its key. Only what is read straight to its place is joined, and
-/// only what is joined is in the result.
-pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Chunk)]) -> HashMap<K, Part<K>> {
-    let mut found: Vec<(usize, &K, &Chunk)> = units
-        .iter()
-        .enumerate()
-        .filter(|(_, (_, unit))| unit.keep && unit.len > 0 && !unit.is_staged())
-        .map(|(turn, (key, unit))| (turn, key, unit))
-        .collect();
-    found.sort_by_key(|(_, _, unit)| (unit.source, unit.offset));
+/// A chunk that can be joined.
+struct Member<'a, K> {
+    /// When it is needed.
+    turn: usize,
+    key: K,
+    chunk: &'a Chunk,
+    /// All that it is made of.
+    segment: &'a Segment,
+}
+
+/// Joins small chunks to a chunk that lies right before or behind them in the same file, whichever is needed at a more
+/// similar time. `chunks` come in the order of use, each with its key. Only what is of one segment and read straight to its
+/// place is joined, and only what is joined is in the result.
+pub(crate) fn join<K: Copy + Eq + Hash>(chunks: &[(K, Chunk)]) -> HashMap<K, Part<K>> {
+    let mut found: Vec<Member<K>> = Vec::new();
+    for (turn, (key, chunk)) in chunks.iter().enumerate() {
+        if let [segment] = &chunk.segments[..]
+            && chunk.keep
+            && segment.len > 0
+            && !chunk.is_staged()
+        {
+            found.push(Member {
+                turn,
+                key: *key,
+                chunk,
+                segment,
+            });
+        }
+    }
+    found.sort_by_key(|member| (member.segment.source, member.segment.offset));
     // Whether the one at `at` belongs with the one before.
     let adjoins = |at: usize| {
-        let (Some((_, _, before)), Some((_, _, unit))) = (
-            at.checked_sub(1).and_then(|at| found.get(at)),
-            found.get(at),
-        ) else {
+        let before = at.checked_sub(1).and_then(|at| found.get(at));
+        let (Some(before), Some(one)) = (before, found.get(at)) else {
             return false;
         };
-        before.source == unit.source && before.offset.checked_add(before.len) == Some(unit.offset)
+        let (before, one) = (before.segment, one.segment);
+        before.source == one.source && before.offset.checked_add(before.len) == Some(one.offset)
     };
-    let far = |one: usize, other: usize| found[one].0.abs_diff(found[other].0);
-    let is_small = |at: usize| found[at].2.len < SMALL;
+    let far = |one: usize, other: usize| found[one].turn.abs_diff(found[other].turn);
     let mut with_before = vec![false; found.len()];
     for at in 0..found.len() {
-        if !is_small(at) {
+        if found[at].segment.len >= SMALL {
             continue;
         }
         let (before, behind) = (adjoins(at), adjoins(at + 1));
@@ -64,22 +81,24 @@ pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Chunk)]) -> HashMap<K, Part
         }
         if end - first > 1 {
             let members = &found[first..end];
-            let (_, of, head) = members[0];
-            let names: Vec<&str> = members.iter().map(|(_, _, unit)| &*unit.name).collect();
-            let unit = Chunk {
+            let head = &members[0];
+            let names: Vec<&str> = members.iter().map(|member| &*member.chunk.name).collect();
+            let chunk = Chunk {
                 name: names.join(", ").into(),
-                len: members.iter().map(|(_, _, unit)| unit.len).sum(),
-                ..head.clone()
+                segments: vec![Segment {
+                    len: members.iter().map(|member| member.segment.len).sum(),
+                    ..head.segment.clone()
+                }],
+                keep: true,
             };
-            for (_, key, member) in members {
-                let start = (member.offset - head.offset) as usize;
-                let range = start..start + member.len as usize;
+            for Member { key, segment, .. } in members {
+                let start = (segment.offset - head.segment.offset) as usize;
                 let part = Part {
-                    of: *of,
-                    unit: unit.clone(),
-                    range,
+                    of: head.key,
+                    chunk: chunk.clone(),
+                    range: start..start + segment.len as usize,
                 };
-                parts.insert(**key, part);
+                parts.insert(*key, part);
             }
         }
         first = end;
@@ -91,14 +110,16 @@ pub(crate) fn join<K: Copy + Eq + Hash>(units: &[(K, Chunk)]) -> HashMap<K, Part
 mod tests {
     use super::*;
 
-    fn unit(offset: u64, len: u64) -> Chunk {
+    fn chunk(offset: u64, len: u64) -> Chunk {
         Chunk {
             name: format!("at {offset}").into(),
-            source: 0,
-            offset,
-            len,
-            align: 2,
-            convert: None,
+            segments: vec![Segment {
+                source: 0,
+                offset,
+                len,
+                align: 2,
+                convert: None,
+            }],
             keep: true,
         }
     }
@@ -109,13 +130,13 @@ mod tests {
     fn small_ones_go_with_the_neighbour_that_is_needed_next() {
         // In the file: large 0, small 1, large 2, small 3 at the end.
         let small = LARGE + 10;
-        let units = [
-            (2, unit(small, LARGE)),
-            (1, unit(LARGE, 10)),
-            (3, unit(small + LARGE, 4)),
-            (0, unit(0, LARGE)),
+        let chunks = [
+            (2, chunk(small, LARGE)),
+            (1, chunk(LARGE, 10)),
+            (3, chunk(small + LARGE, 4)),
+            (0, chunk(0, LARGE)),
         ];
-        let parts = join(&units);
+        let parts = join(&chunks);
         assert!(!parts.contains_key(&0));
         for (key, range) in [
             (1, 0..10),
@@ -124,27 +145,32 @@ mod tests {
         ] {
             let part = &parts[&key];
             assert_eq!((part.of, part.range.clone()), (1, range));
-            assert_eq!((part.unit.offset, part.unit.len), (LARGE, LARGE + 14));
+            let segment = &part.chunk.segments[0];
+            assert_eq!((segment.offset, segment.len), (LARGE, LARGE + 14));
         }
-        assert!(parts[&3].unit.name.contains(&format!("at {LARGE}")));
+        assert!(parts[&3].chunk.name.contains(&format!("at {LARGE}")));
     }
 
     #[test]
     fn what_does_not_adjoin_or_is_moved_on_its_way_stays_alone() {
-        let mut elsewhere = unit(10, 10);
-        elsewhere.source = 1;
-        let mut streamed = unit(100, 10);
+        let mut elsewhere = chunk(10, 10);
+        elsewhere.segments[0].source = 1;
+        let mut streamed = chunk(100, 10);
         streamed.keep = false;
-        let units = [
-            (0, unit(0, 10)),
+        let mut two = chunk(140, 10);
+        two.segments.push(two.segments[0].clone());
+        let chunks = [
+            (0, chunk(0, 10)),
             (1, elsewhere),
-            (2, unit(20, 11)),
-            (3, unit(31, 9)),
+            (2, chunk(20, 11)),
+            (3, chunk(31, 9)),
             (4, streamed),
-            (5, unit(110, 10)),
-            (6, unit(LARGE * 4, LARGE)),
-            (7, unit(LARGE * 5, LARGE)),
+            (5, chunk(110, 10)),
+            (8, two),
+            (9, chunk(150, 10)),
+            (6, chunk(LARGE * 4, LARGE)),
+            (7, chunk(LARGE * 5, LARGE)),
         ];
-        assert!(join(&units).is_empty());
+        assert!(join(&chunks).is_empty());
     }
 }

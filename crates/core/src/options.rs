@@ -51,7 +51,7 @@ pub struct Options {
     /// Reads in flight.
     pub readers: usize,
     /// The most bytes of one read.
-    pub piece_bytes: usize,
+    pub read_bytes: usize,
     /// Do not complain about tensors that the module does not know.
     pub allow_extra: bool,
     /// Tensors whose names end in one of these are left alone: buffers that some versions of a software
@@ -84,7 +84,7 @@ impl Default for Options {
             small_tensor_bytes: 64 << 10,
             min_ring_bytes: 0,
             readers: stream.readers,
-            piece_bytes: stream.piece_bytes,
+            read_bytes: stream.read_bytes,
             allow_extra: false,
             ignore: Vec::new(),
             allow_missing: false,
@@ -108,7 +108,7 @@ impl Options {
             ring_bytes: 0,
             overflow_bytes: self.needs.overflow,
             readers: self.readers,
-            piece_bytes: self.piece_bytes,
+            read_bytes: self.read_bytes,
         }
     }
 

@@ -109,7 +109,7 @@ impl Registry {
                 .or_insert_with(|| match joined.parts.get(&stored.key) {
                     Some(part) if resident => {
                         let unit = *joined.units.entry(part.of).or_insert_with(|| {
-                            registry.units.push(part.unit.clone());
+                            registry.units.push(part.chunk.clone());
                             registry.units.len() - 1
                         });
                         Units::Part(unit, part.range.clone())
@@ -168,11 +168,12 @@ impl Registry {
                 let rows = info.shape[0].div_ceil(count).max(1);
                 for start in (0..info.shape[0]).step_by(rows) {
                     let height = rows.min(info.shape[0] - start);
-                    self.units.push(Chunk {
-                        offset: info.offset + start as u64 * row_bytes,
-                        len: height as u64 * row_bytes,
-                        ..whole.clone()
-                    });
+                    let mut tile = whole.clone();
+                    for segment in &mut tile.segments {
+                        segment.offset = info.offset + start as u64 * row_bytes;
+                        segment.len = height as u64 * row_bytes;
+                    }
+                    self.units.push(tile);
                 }
                 Units::Tiles {
                     rows,

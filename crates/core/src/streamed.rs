@@ -263,7 +263,7 @@ impl Inner {
         let held = match convert {
             Some(convert) => {
                 let mut held = vec![0; raw.len() / convert.from * convert.to];
-                (convert.run)(&raw, &mut held);
+                convert.run(*offset, &raw, &mut held);
                 held
             }
             None => raw,

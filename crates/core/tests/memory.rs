@@ -95,7 +95,7 @@ fn write<M: Module>(module: &M, out: &Path, dtype: &str, size: u64) -> u64 {
 fn run_within<M: Module>(module: M, path: &str, budget: u64, pass: fn(&M)) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let options = Options {
-        piece_bytes: 256 << 10,
+        read_bytes: 256 << 10,
         ..options(Some(budget))
     };
     let tree = tree(&module, &checkpoint, &options).unwrap();

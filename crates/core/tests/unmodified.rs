@@ -111,7 +111,7 @@ fn options(budget: Option<u64>, names: &Names) -> Options {
             None => Budget::default(),
         },
         names: names.clone(),
-        piece_bytes: 256 << 10,
+        read_bytes: 256 << 10,
         ..Options::default()
     }
 }

@@ -1,12 +1,14 @@
-//! How fast attention reads a cache, beside a plain read of the same memory, and how near it comes to the multiply-adds of this processor.
+//! How fast attention reads a cache, beside a plain read of the same memory, and how near it comes
+//! to the multiply-adds of this processor.
 //!
-//! ```text
+//! ```sequence
 //! cargo bench -p outsize-kernels --bench attention             # every case
 //! cargo bench -p outsize-kernels --bench attention -- --quick  # fewer repetitions
 //! ```
 //!
-//! 32 heads of queries over 4 of keys and values, 64 wide: a Llama of 1.1 billion parameters. As many layers as it takes for keys and values
-//! to come from memory and not from a cache, 90 MB at least; one layer where arithmetic is the limit. All lie one behind the other in large pages.
+//! 32 heads of queries over 4 of keys and values, 64 wide: a Llama of 1.1 billion parameters. As
+//! many layers as it takes for keys and values to come from memory and not from a cache, 90 MB at
+//! least; one layer where arithmetic is the limit. All lie one behind the other in large pages.
 //!
 //! - `memory`: a plain read of the same keys and values by all threads.
 //! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`].
@@ -14,7 +16,9 @@
 //! Both are measured in turns with attention; medians are shown.
 
 use half::bf16;
-use outsize_kernels::attention::{AttentionMask, Heads, Held, RingLayout, Rows, attend_into};
+use outsize_kernels::attention::{
+    AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
+};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/large.rs"]
@@ -32,7 +36,8 @@ const WIDTH: usize = 64;
 /// Bytes of keys and values that come from memory together.
 const WORKING_SET: usize = 90 << 20;
 
-/// Texts, new tokens of each, tokens at the end, and whether keys and values are in bf16; else they are in f32.
+/// Sequences, new tokens of each, tokens at the end, and whether keys and values are in bf16; else
+/// they are in f32.
 const CASES: [(usize, usize, usize, bool); 11] = [
     (1, 1, 32, false),
     (1, 1, 256, false),
@@ -60,7 +65,7 @@ fn main() {
     );
     for (batch, tokens, context, rounded) in CASES {
         let case = Case {
-            heads: Heads {
+            heads: AttentionShape {
                 batch,
                 tokens,
                 heads: HEADS,
@@ -76,14 +81,14 @@ fn main() {
 
 /// One row of the table.
 struct Case {
-    heads: Heads,
+    heads: AttentionShape,
     context: usize,
     rounded: bool,
 }
 
 impl Case {
     fn print(&self, rounds: usize) {
-        let Heads { batch, tokens, .. } = self.heads;
+        let AttentionShape { batch, tokens, .. } = self.heads;
         let bytes = 2 * self.elements() * if self.rounded { 2 } else { 4 };
         let layers = match tokens {
             1 => WORKING_SET.div_ceil(bytes),
@@ -139,31 +144,31 @@ impl Case {
     fn attend(&self, cache: &Large, layer: usize, queries: &[f32], y: &mut [f32]) {
         let rows = |matrix: usize| {
             let (start, end) = (matrix * self.elements(), (matrix + 1) * self.elements());
-            Rows {
+            StridedRows {
                 elements: match self.rounded {
                     true => Weight::Bf16(&cache.elements()[start..end]),
                     false => Weight::F32(&cache.elements()[start..end]),
                 },
-                text: KEY_HEADS * self.context * WIDTH,
-                head: self.context * WIDTH,
-                place: WIDTH,
+                sequence_stride: KEY_HEADS * self.context * WIDTH,
+                head_stride: self.context * WIDTH,
+                slot_stride: WIDTH,
             }
         };
-        let held = Held {
+        let held = KvSegment {
             keys: rows(2 * layer),
             values: rows(2 * layer + 1),
-            places: RingLayout {
+            ring: RingLayout {
                 first: 0,
                 end: self.context,
                 capacity: self.context,
                 origin: 0,
             },
         };
-        let sight = AttentionMask {
+        let mask = AttentionMask {
             start: self.context - self.heads.tokens,
             window: usize::MAX,
             padding: vec![0; self.heads.batch],
         };
-        attend_into(queries, self.heads, &[held], &sight, y);
+        attend_into(queries, self.heads, &[held], &mask, None, y);
     }
 }

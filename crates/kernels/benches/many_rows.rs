@@ -1,19 +1,20 @@
-//! How near products of several and of many rows come to what the cores compute on registers alone.
+//! How near matmuls of several and of many rows come to what the cores compute on registers alone.
 //!
 //! ```text
 //! cargo bench -p outsize-kernels --bench many_rows             # every shape
 //! cargo bench -p outsize-kernels --bench many_rows -- --quick  # two of them
 //! ```
 //!
-//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are (`f32`) and rounded (`bf16`). Each product
-//! takes the next of several copies of its weight, so that it comes from memory. Both take turns; medians are shown. Beside each row
-//! stands the limit, measured in the same second (see [`peak`]).
+//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are
+//! (`f32`) and rounded (`bf16`). Each matmul takes the next of several copies of its weight, so
+//! that it comes from memory. Both take turns; medians are shown. Beside each row stands the limit,
+//! measured in the same second (see [`peak`]).
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
-use outsize_kernels::product::{Size, linear_into};
+use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/timing.rs"]
@@ -52,7 +53,7 @@ fn main() {
         let mut turn = weights.iter().cycle();
         for m in TOKENS {
             let (x, mut y) = (values(m * k), vec![0.0; m * n]);
-            let mut product = |compute| {
+            let mut matmul = |compute| {
                 let weight = turn.next().expect("a cycle goes on");
                 seconds(|| {
                     linear_into(
@@ -69,8 +70,8 @@ fn main() {
             let start = Instant::now();
             let before = [ActivationDtype::F32, ActivationDtype::Bf16].map(limit);
             while exact.len() < LEAST || start.elapsed().as_secs_f64() < SECONDS {
-                exact.push(product(ActivationDtype::F32));
-                rounded.push(product(ActivationDtype::Bf16));
+                exact.push(matmul(ActivationDtype::F32));
+                rounded.push(matmul(ActivationDtype::Bf16));
             }
             let after = [ActivationDtype::F32, ActivationDtype::Bf16].map(limit);
             print!("{:<13} {m:>6} |", format!("[{n}, {k}]"));
@@ -95,7 +96,8 @@ fn limit(compute: ActivationDtype) -> f64 {
     (0..5).map(look).fold(0.0, f64::max) / 1e9
 }
 
-/// Enough copies of one weight to fill the working set; an odd number, so that the contenders do not keep to their own ones.
+/// Enough copies of one weight to fill the working set; an odd number, so that the contenders do
+/// not keep to their own ones.
 fn copies(n: usize, k: usize) -> Vec<Vec<bf16>> {
     let weight: Vec<bf16> = values(n * k).into_iter().map(bf16::from_f32).collect();
     let number = WORKING_SET.div_ceil(n * k * size_of::<bf16>()) | 1;

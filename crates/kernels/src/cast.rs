@@ -1,7 +1,8 @@
 //! Conversions between bf16, f16 and f32 over slices, with the vector instructions at hand.
 //!
-//! Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, and a NaN stays a
-//! NaN of the same sign. All instruction sets give the same bits, but for the payload of a NaN.
+//! Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes
+//! infinite, and a NaN stays a NaN of the same sign. All instruction sets give the same bits, but
+//! for the payload of a NaN.
 //!
 //! Each function runs on the calling thread: whoever streams has threads of its own.
 
@@ -45,8 +46,8 @@ pub fn f32_to_f16(from: &[f32], to: &mut [f16]) {
     f32_to_f16_with(Isa::detected(), from, to);
 }
 
-/// A function that compiles one plain loop for each instruction set and calls the one asked for. The loop itself is
-/// vectorized by the compiler.
+/// A function that compiles one plain loop for each instruction set and calls the one asked for.
+/// The loop itself is vectorized by the compiler.
 macro_rules! for_each_isa {
     ($name:ident, $narrow:ident, $from:ty, $to:ty) => {
         fn $name(isa: Isa, from: &[$from], to: &mut [$to]) {
@@ -136,7 +137,8 @@ pub(crate) fn widen_bf16(bits: u16) -> f32 {
 #[inline(always)]
 fn narrow_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
-    // Half a unit in the last place that stays, less one where that place is even, carries exactly when it should.
+    // Half a unit in the last place that stays, less one where that place is even, carries exactly
+    // when it should.
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     // A NaN's payload may lie in the bits that go, or carry into the sign: keep it a quiet NaN.
     let quiet = bits >> 16 | 0x40;
@@ -147,8 +149,8 @@ fn narrow_bf16(value: f32) -> u16 {
 #[inline(always)]
 pub(crate) fn widen_f16(bits: u16) -> f32 {
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
-    // The fields in place, the exponent is too small by the difference of the biases, 127 - 15. Multiplying by that
-    // power of two is exact, for subnormal numbers too.
+    // The fields in place, the exponent is too small by the difference of the biases, 127 - 15.
+    // Multiplying by that power of two is exact, for subnormal numbers too.
     let magnitude = f32::from_bits(rest << 13) * f32::from_bits((127 + 112) << 23);
     // The largest exponent stands for infinity and NaN: again the largest.
     let special = if rest >= 0x7c00 { 0x7f80_0000 } else { 0 };
@@ -219,7 +221,8 @@ mod tests {
         }
     }
 
-    /// f32 around every boundary of the narrow types: each of their values, its neighbours and the ties between them.
+    /// f32 around every boundary of the narrow types: each of their values, its neighbours and the
+    /// ties between them.
     fn boundaries() -> Vec<f32> {
         let wide = |bits: u16| {
             [

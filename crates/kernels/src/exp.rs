@@ -1,8 +1,8 @@
-//! The exponential function, as plain arithmetic: loops over it are vectorized by the compiler, and all instruction sets
-//! give the same bits.
+//! The exponential function, as plain arithmetic: loops over it are vectorized by the compiler, and
+//! all instruction sets give the same bits.
 
-/// `eˣ`, off by at most 2⁻²² of it. Zero where the result is below the least normal number, infinite above `e^88.37`; a
-/// NaN stays one.
+/// `eˣ`, off by at most 2⁻²² of it. Zero where the result is below the least normal number,
+/// infinite above `e^88.37`; a NaN stays one.
 ///
 /// Cephes' polynomial: `eˣ = 2ⁿ · eʳ` with `n` the integer nearest to `x / ln 2`.
 #[inline(always)]

@@ -1,24 +1,24 @@
 //! The operations over a backend's own tensors: a Burn backend extension for Flex.
 //!
-//! [`linear()`](crate::linear()) and [`embedding`](crate::embedding) choose between this and Burn's own operations;
-//! call them unless you write an extension yourself.
+//! [`linear()`](crate::linear()) and [`embedding`](crate::embedding) choose between this and Burn's
+//! own operations; call them unless you write an extension yourself.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape, TensorData};
 
-use crate::gate::gate_in_place;
-use crate::product::{Product, linear_each_into};
-use crate::{ActivationDtype, Gate, Weight, cast};
+use crate::activation::gate_in_place;
+use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
+use crate::{ActivationDtype, ActivationFunction, Weight, cast};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
 pub trait StoredWeightOps: Backend {
     /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16 or f32, to `[.., n]` f32.
     ///
-    /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in place. Others
-    /// (transposed, sliced by columns) are first copied.
+    /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in
+    /// place. Others (transposed, sliced by columns) are first copied.
     ///
     /// # Panics
     ///
@@ -29,12 +29,13 @@ pub trait StoredWeightOps: Backend {
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
-    /// Three products of the same activations, each as [`stored_linear`](Self::stored_linear) gives it.
+    /// Three matmuls of the same activations, each as [`stored_linear`](Self::stored_linear) gives
+    /// it.
     ///
     /// # Panics
     ///
     /// As there.
-    fn stored_linear_three(
+    fn stored_linear_qkv(
         x: FloatTensor<Self>,
         first: FloatTensor<Self>,
         second: FloatTensor<Self>,
@@ -42,7 +43,8 @@ pub trait StoredWeightOps: Backend {
         compute: ActivationDtype,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `act(x · Gᵀ) · (x · Uᵀ)`, element by element: `x [.., k]` f32, `gate` and `up` `[n, k]` bf16, f16 or f32, to `[.., n]` f32.
+    /// `act(x · Gᵀ) · (x · Uᵀ)`, element by element: `x [.., k]` f32, `gate` and `up` `[n, k]`
+    /// bf16, f16 or f32, to `[.., n]` f32.
     ///
     /// # Panics
     ///
@@ -51,11 +53,27 @@ pub trait StoredWeightOps: Backend {
         x: FloatTensor<Self>,
         gate: FloatTensor<Self>,
         up: FloatTensor<Self>,
-        act: Gate,
+        act: ActivationFunction,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
-    /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are read.
+    /// `y + x[.., start..start + rows] · W`: `y [.., n]` and `x [.., k]` f32, `weight [rows, n]` bf16,
+    /// f16 or f32, some rows of one that is stored `[in, out]`. In place where `y` has no other
+    /// owner.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn add_stored_linear_in_out(
+        y: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        start: usize,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self>;
+
+    /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are
+    /// read.
     ///
     /// # Panics
     ///
@@ -65,18 +83,18 @@ pub trait StoredWeightOps: Backend {
 
 impl StoredWeightOps for Flex {
     fn stored_linear(x: FlexTensor, weight: FlexTensor, compute: ActivationDtype) -> FlexTensor {
-        let (shape, [y]) = products(x, [weight], compute);
+        let (shape, [y]) = matmuls(x, [weight], compute);
         result(y, shape)
     }
 
-    fn stored_linear_three(
+    fn stored_linear_qkv(
         x: FlexTensor,
         first: FlexTensor,
         second: FlexTensor,
         third: FlexTensor,
         compute: ActivationDtype,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        let (shape, ys) = products(x, [first, second, third], compute);
+        let (shape, ys) = matmuls(x, [first, second, third], compute);
         let [first, second, third] = ys.map(|y| result(y, shape.clone()));
         (first, second, third)
     }
@@ -85,12 +103,40 @@ impl StoredWeightOps for Flex {
         x: FlexTensor,
         gate: FlexTensor,
         up: FlexTensor,
-        act: Gate,
+        act: ActivationFunction,
         compute: ActivationDtype,
     ) -> FlexTensor {
-        let (shape, [(n, mut gate), (_, up)]) = products(x, [gate, up], compute);
+        let (shape, [(n, mut gate), (_, up)]) = matmuls(x, [gate, up], compute);
         gate_in_place(act, &mut gate, &up);
         result((n, gate), shape)
+    }
+
+    fn add_stored_linear_in_out(
+        y: FlexTensor,
+        x: FlexTensor,
+        weight: FlexTensor,
+        start: usize,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
+        let (mut y, x, weight) = (y.to_contiguous(), contiguous(x), contiguous(weight));
+        let [rows, n] = matrix(&weight, "linear: weight");
+        let shape = x.shape();
+        assert_eq!(
+            y.shape().as_slice().last(),
+            Some(&n),
+            "linear: y {:?} is not what a weight [{rows}, {n}] gives",
+            y.shape()
+        );
+        let matmul = InOutMatmul {
+            x: activations(&x),
+            k: shape.as_slice().last().copied().unwrap_or_default(),
+            weight: stored(&weight, "linear: weight"),
+            rows: start..start + rows,
+            y: y.storage_mut(),
+            n,
+        };
+        add_linear_in_out_into(compute, matmul);
+        y
     }
 
     fn stored_rows(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
@@ -115,9 +161,11 @@ impl StoredWeightOps for Flex {
     }
 }
 
-/// The tensor itself if its elements lie row after row, wherever they begin; else a copy of which that is true.
+/// The tensor itself if its elements lie row after row, wherever they begin; else a copy of which
+/// that is true.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
-    // `to_contiguous` would also copy what is contiguous but does not fill its storage, such as some rows of a weight.
+    // `to_contiguous` would also copy what is contiguous but does not fill its storage, such as
+    // some rows of a weight.
     if tensor.is_contiguous() {
         tensor
     } else {
@@ -126,7 +174,7 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
 }
 
 /// `x · Wᵀ` of each weight, with the weight's rows; and the shape of `x`.
-fn products<const N: usize>(
+fn matmuls<const N: usize>(
     x: FlexTensor,
     weights: [FlexTensor; N],
     compute: ActivationDtype,
@@ -146,7 +194,7 @@ fn products<const N: usize>(
         (n, vec![0.0; m * n])
     });
     let mut weights = weights.iter();
-    let mut each = ys.each_mut().map(|(n, y)| Product {
+    let mut each = ys.each_mut().map(|(n, y)| Matmul {
         weight: weights
             .next()
             .map_or(Weight::F32(&[]), |weight| stored(weight, "linear: weight")),
@@ -157,7 +205,7 @@ fn products<const N: usize>(
     (shape, ys)
 }
 
-/// A product as a tensor, if its activations had that shape.
+/// A matmul as a tensor, if its activations had that shape.
 fn result((n, y): (usize, Vec<f32>), mut shape: Shape) -> FlexTensor {
     if let Some(last) = shape.as_mut_slice().last_mut() {
         *last = n;

@@ -1,7 +1,8 @@
-//! What a decoder layer does between its products, over a backend's own tensors: a Burn backend extension for Flex.
+//! What a decoder layer does between its matmuls, over a backend's own tensors: a Burn backend
+//! extension for Flex.
 //!
-//! [`rms_norm`](crate::rms_norm), [`rotate`](crate::rotate) and [`gated`](crate::gated) choose between this and Burn's own operations;
-//! call them unless you write an extension yourself.
+//! [`rms_norm`](crate::rms_norm), [`rotate`](crate::rotate) and [`gated`](crate::gated) choose
+//! between this and Burn's own operations; call them unless you write an extension yourself.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -9,19 +10,23 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, TensorData};
 
 use crate::Weight;
-use crate::attention::{AttentionMask, Heads, Held, RingLayout, Rows, attend_into};
+use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
+use crate::attention::{
+    AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
+};
 use crate::extension::{contiguous, stored};
-use crate::gate::{Gate, gate_in_place};
+use crate::layer_norm::{LayerNormParameters, add_layer_norm_into, layer_norm_into};
 use crate::norm::{add_rms_norm_into, rms_norm_into};
-use crate::rotary::rotate_in_place;
+use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 
-/// What a decoder layer does between its products.
+/// What a decoder layer does between its matmuls.
 #[backend_extension(Flex)]
 pub trait LayerOps: Backend {
-    /// Attention: queries `[batch, tokens, heads, width]` f32 over keys and values `[batch, key_heads, capacity, width]` of up to two
-    /// parts, to `[batch, tokens, heads, width]` f32. Keys and values may be views; they are read in place.
+    /// Attention: queries `[batch, tokens, heads, width]` f32 over keys and values `[batch,
+    /// key_heads, capacity, width]` of up to two parts, to `[batch, tokens, heads, width]` f32.
+    /// Keys and values may be views; they are read in place.
     ///
-    /// The older part counts only if it has `places`.
+    /// The older part counts only if it has `ring`.
     ///
     /// # Panics
     ///
@@ -36,35 +41,65 @@ pub trait LayerOps: Backend {
         older_values: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
-        older_places: Option<RingLayout>,
-        places: RingLayout,
-        sight: AttentionMask,
+        older_ring: Option<RingLayout>,
+        ring: RingLayout,
+        mask: AttentionMask,
+        scale: Option<f32>,
     ) -> FloatTensor<Self>;
 
-    /// The root-mean-square norm of the rows of `x [.., width]` f32, `weight [width]` in bf16, f16 or f32.
+    /// The root-mean-square norm of the rows of `x [.., width]` f32, `weight [width]` in bf16, f16
+    /// or f32.
     ///
     /// # Panics
     ///
     /// If a size or a dtype is another.
-    fn root_mean_square_norm(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        epsilon: f64,
-    ) -> FloatTensor<Self>;
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, epsilon: f64)
+    -> FloatTensor<Self>;
 
-    /// `x + add`, and its norm as [`root_mean_square_norm`](Self::root_mean_square_norm) gives it. A tensor that has no other owner is written in place.
+    /// `x + add`, and its norm as [`rms_norm`](Self::rms_norm) gives it. A tensor that has no other
+    /// owner is written in place.
     ///
     /// # Panics
     ///
     /// As there.
-    fn add_root_mean_square_norm(
+    fn add_rms_norm(
         x: FloatTensor<Self>,
         add: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Rotates `x [batch, tokens, heads, width]` f32 by the angles of `cos` and `sin`, `[1 or batch, tokens, 1, width / 2]` f32.
+    /// The layer norm of the rows of `x [.., width]` f32, `weight [width]` and `bias [width]` in
+    /// bf16, f16 or f32. `bias` counts only if `has_bias`.
+    ///
+    /// # Panics
+    ///
+    /// If a size or a dtype is another.
+    fn layer_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// `x + add`, and its norm as [`layer_norm`](Self::layer_norm) gives it. A tensor that has no
+    /// other owner is written in place.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn add_layer_norm(
+        x: FloatTensor<Self>,
+        add: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Rotates the first `r` elements of each head of `x [batch, tokens, heads, width]` f32, in
+    /// `pairs`, by the angles of `cos` and `sin`, `[1 or batch, tokens, 1, r / 2]` f32.
     ///
     /// # Panics
     ///
@@ -73,14 +108,26 @@ pub trait LayerOps: Backend {
         x: FloatTensor<Self>,
         cos: FloatTensor<Self>,
         sin: FloatTensor<Self>,
+        pairs: RotaryPairs,
     ) -> FloatTensor<Self>;
+
+    /// `function(x)`, element by element, of an f32 tensor.
+    ///
+    /// # Panics
+    ///
+    /// If the dtype is another.
+    fn activation(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self>;
 
     /// `gate(x) · up`, element by element, of f32 tensors of one shape.
     ///
     /// # Panics
     ///
     /// If a size or a dtype is another.
-    fn gated_product(x: FloatTensor<Self>, up: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
+    fn gated(
+        x: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        gate: ActivationFunction,
+    ) -> FloatTensor<Self>;
 }
 
 impl LayerOps for Flex {
@@ -90,43 +137,44 @@ impl LayerOps for Flex {
         older_values: FlexTensor,
         keys: FlexTensor,
         values: FlexTensor,
-        older_places: Option<RingLayout>,
-        places: RingLayout,
-        sight: AttentionMask,
+        older_ring: Option<RingLayout>,
+        ring: RingLayout,
+        mask: AttentionMask,
+        scale: Option<f32>,
     ) -> FlexTensor {
         let queries = contiguous(queries);
         let [batch, tokens, heads, width] = four(&queries, "attention: queries");
         let tensors = [older_keys, older_values, keys, values].map(gapless_rows);
-        let [texts, key_heads, _, key_width] = four(&tensors[2], "attention: keys");
+        let [sequences, key_heads, _, key_width] = four(&tensors[2], "attention: keys");
         assert_eq!(
             (batch, width),
-            (texts, key_width),
-            "attention: texts and widths of queries and keys"
+            (sequences, key_width),
+            "attention: sequences and widths of queries and keys"
         );
-        let heads = Heads {
+        let heads = AttentionShape {
             batch,
             tokens,
             heads,
             key_heads,
             width,
         };
-        let part = |keys: usize, places: RingLayout| Held {
+        let part = |keys: usize, ring: RingLayout| KvSegment {
             keys: rows(&tensors[keys], "attention: keys"),
             values: rows(&tensors[keys + 1], "attention: values"),
-            places,
+            ring,
         };
-        let held: Vec<Held<'_>> = older_places
-            .map(|places| part(0, places))
+        let held: Vec<KvSegment<'_>> = older_ring
+            .map(|ring| part(0, ring))
             .into_iter()
-            .chain([part(2, places)])
+            .chain([part(2, ring)])
             .collect();
         let from = f32_elements(&queries, "attention: queries");
         let mut y = vec![0.0; from.len()];
-        attend_into(from, heads, &held, &sight, &mut y);
+        attend_into(from, heads, &held, &mask, scale, &mut y);
         FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
     }
 
-    fn root_mean_square_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64) -> FlexTensor {
+    fn rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64) -> FlexTensor {
         let (x, weight) = (contiguous(x), contiguous(weight));
         let from = f32_elements(&x, "norm: x");
         let mut y = vec![0.0; from.len()];
@@ -135,37 +183,67 @@ impl LayerOps for Flex {
         FlexTensor::from_data(TensorData::new(y, x.shape()))
     }
 
-    fn add_root_mean_square_norm(
+    fn add_rms_norm(
         x: FlexTensor,
         add: FlexTensor,
         weight: FlexTensor,
         epsilon: f64,
     ) -> (FlexTensor, FlexTensor) {
-        assert_eq!(
-            x.shape(),
-            add.shape(),
-            "norm: what is added has another shape"
-        );
-        let (mut x, add, weight) = (whole(x), contiguous(add), contiguous(weight));
-        check_width(&x, &weight);
-        let mut y = vec![0.0; x.shape().num_elements()];
-        add_rms_norm_into(
-            f32_elements_mut(&mut x, "norm: x"),
-            f32_elements(&add, "norm: what is added"),
-            stored(&weight, "norm: weight"),
-            epsilon,
-            &mut y,
-        );
-        let shape = x.shape();
-        (x, FlexTensor::from_data(TensorData::new(y, shape)))
+        let (add, weight) = (contiguous(add), contiguous(weight));
+        let weights = stored(&weight, "norm: weight");
+        add_norm(x, add, &weight, |x, add, y| {
+            add_rms_norm_into(x, add, weights, epsilon, y)
+        })
     }
 
-    fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor) -> FlexTensor {
+    fn layer_norm(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> FlexTensor {
+        let [x, weight, bias] = [x, weight, bias].map(contiguous);
+        let from = f32_elements(&x, "norm: x");
+        let mut y = vec![0.0; from.len()];
+        check_width(&x, &weight);
+        let parameters = LayerNormParameters {
+            weight: stored(&weight, "norm: weight"),
+            bias: has_bias.then(|| stored(&bias, "norm: bias")),
+            epsilon,
+        };
+        layer_norm_into(from, parameters, &mut y);
+        FlexTensor::from_data(TensorData::new(y, x.shape()))
+    }
+
+    fn add_layer_norm(
+        x: FlexTensor,
+        add: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> (FlexTensor, FlexTensor) {
+        let [add, weight, bias] = [add, weight, bias].map(contiguous);
+        let parameters = LayerNormParameters {
+            weight: stored(&weight, "norm: weight"),
+            bias: has_bias.then(|| stored(&bias, "norm: bias")),
+            epsilon,
+        };
+        add_norm(x, add, &weight, |x, add, y| {
+            add_layer_norm_into(x, add, parameters, y)
+        })
+    }
+
+    fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, pairs: RotaryPairs) -> FlexTensor {
         let [batch, tokens, heads, width] = four(&x, "rotary: x");
+        let [_, _, _, half] = four(&cos, "rotary: cosines");
         for (name, tensor) in [("cosines", &cos), ("sines", &sin)] {
-            let [texts, rotations, one, half] = four(tensor, name);
+            let [sequences, rotations, one, angles] = four(tensor, name);
             assert!(
-                (texts == 1 || texts == batch) && (rotations, one, 2 * half) == (tokens, 1, width),
+                (sequences == 1 || sequences == batch)
+                    && (rotations, one, angles) == (tokens, 1, half)
+                    && 2 * half <= width,
                 "rotary: {name} {:?} do not fit {:?}",
                 tensor.shape(),
                 x.shape()
@@ -174,15 +252,25 @@ impl LayerOps for Flex {
         let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
         rotate_in_place(
             f32_elements_mut(&mut x, "rotary: x"),
-            heads,
-            width,
+            RotaryShape {
+                heads,
+                width,
+                rotary: 2 * half,
+                pairs,
+            },
             f32_elements(&cos, "rotary: cosines"),
             f32_elements(&sin, "rotary: sines"),
         );
         x
     }
 
-    fn gated_product(x: FlexTensor, up: FlexTensor, gate: Gate) -> FlexTensor {
+    fn activation(x: FlexTensor, function: ActivationFunction) -> FlexTensor {
+        let mut x = whole(x);
+        activate_in_place(function, f32_elements_mut(&mut x, "activation: x"));
+        x
+    }
+
+    fn gated(x: FlexTensor, up: FlexTensor, gate: ActivationFunction) -> FlexTensor {
         assert_eq!(x.shape(), up.shape(), "gate: sides of other shapes");
         let (mut x, up) = (whole(x), contiguous(up));
         let elements = f32_elements_mut(&mut x, "gate: x");
@@ -191,12 +279,38 @@ impl LayerOps for Flex {
     }
 }
 
-/// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of which that is true.
+/// Adds `add` to `x`, in place where it has no other owner, and gives both that and its `norm`.
+fn add_norm(
+    x: FlexTensor,
+    add: FlexTensor,
+    weight: &FlexTensor,
+    norm: impl FnOnce(&mut [f32], &[f32], &mut [f32]),
+) -> (FlexTensor, FlexTensor) {
+    assert_eq!(
+        x.shape(),
+        add.shape(),
+        "norm: what is added has another shape"
+    );
+    let mut x = whole(x);
+    check_width(&x, weight);
+    let mut y = vec![0.0; x.shape().num_elements()];
+    norm(
+        f32_elements_mut(&mut x, "norm: x"),
+        f32_elements(&add, "norm: what is added"),
+        &mut y,
+    );
+    let shape = x.shape();
+    (x, FlexTensor::from_data(TensorData::new(y, shape)))
+}
+
+/// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of
+/// which that is true.
 fn whole(tensor: FlexTensor) -> FlexTensor {
     tensor.to_contiguous()
 }
 
-/// The tensor itself if the rows of its last dimension have no gaps; else a copy of which that is true.
+/// The tensor itself if the rows of its last dimension have no gaps; else a copy of which that is
+/// true.
 fn gapless_rows(tensor: FlexTensor) -> FlexTensor {
     let strides = tensor.layout().strides();
     let ahead = strides.iter().all(|&stride| stride >= 0);
@@ -207,7 +321,7 @@ fn gapless_rows(tensor: FlexTensor) -> FlexTensor {
 }
 
 /// Keys or values of which the rows have no gaps, as they lie in memory.
-fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> Rows<'a> {
+fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> StridedRows<'a> {
     four(tensor, name);
     let (start, strides) = (tensor.layout().start_offset(), tensor.layout().strides());
     let elements = match tensor.dtype() {
@@ -217,11 +331,11 @@ fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> Rows<'a> {
         other => panic!("{name} must be bf16, f16 or f32, but they are {other:?}"),
     };
     let stride = |dim: usize| strides[dim].unsigned_abs();
-    Rows {
+    StridedRows {
         elements,
-        text: stride(0),
-        head: stride(1),
-        place: stride(2),
+        sequence_stride: stride(0),
+        head_stride: stride(1),
+        slot_stride: stride(2),
     }
 }
 

@@ -1,75 +1,87 @@
-//! Products with weights kept as stored, bf16, f16 or f32, as a Burn backend extension.
+//! Matmuls with weights kept as stored, bf16, f16 or f32, as a Burn backend extension.
 //!
-//! A checkpoint stores the weight of a linear layer as `[out, in]`, row after row. Here it stays that way, in the
-//! dtype it has on disk: [`linear`] multiplies f32 activations by it with f32 accumulation, and reads every weight
-//! from memory once. Nothing is transposed, converted or copied ahead of the product.
+//! A checkpoint stores the weight of a linear layer as `[out, in]`, row after row. Here it stays
+//! that way, in the dtype it has on disk: [`linear`] multiplies f32 activations by it with f32
+//! accumulation, and reads every weight from memory once. Nothing is transposed, converted or
+//! copied ahead of the matmul.
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`embedding`] | what a model does with its weights, over Burn tensors |
+//! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
-//! | [`product`] | the product over slices; knows nothing of Burn |
-//! | [`attend`], [`rms_norm`], [`add_rms_norm`], [`rotate`], [`gated`] | what a decoder layer does between its products, over Burn tensors |
+//! | [`matmul`] | the matmul over slices; knows nothing of Burn |
+//! | [`attend`], [`rms_norm`], [`layer_norm()`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`attention`], [`norm`], [`rotary`], [`gate`] | the same over slices |
+//! | [`attention`], [`norm`], [`layer_norm`](mod@layer_norm), [`rotary`], [`activation`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
 //! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |
 //!
 //! # The contract
 //!
-//! For `y = x · Wᵀ` with `x [m, k]` and `W [n, k]`, the bits of `y[i, j]` depend on the bits of row `i` of `x`, the
-//! bits of row `j` of `W`, the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on `m` or `n`, not on where the rows stand in
-//! their matrices or in memory, not on the number of threads or how work is shared among them. So a product over a
-//! slice of the weight's rows is that slice of the whole product, and a sequence gives the same logits alone as in a
-//! batch. (The payload of a NaN is not part of the contract; that it is a NaN is.)
+//! For `y = x · Wᵀ` with `x [m, k]` and `W [n, k]`, the bits of `y[i, j]` depend on the bits of row
+//! `i` of `x`, the bits of row `j` of `W`, the [`Isa`] and the [`ActivationDtype`], **and on
+//! nothing else**: not on `m` or `n`, not on where the rows stand in their matrices or in memory,
+//! not on the number of threads or how work is shared among them. So a matmul over a slice of the
+//! weight's rows is that slice of the whole matmul, and a sequence gives the same logits alone as
+//! in a batch. (The payload of a NaN is not part of the contract; that it is a NaN is.)
 //!
-//! It holds by construction: each output has one vector accumulator which takes `k` in order, one multiply-add per
-//! vector, the last one padded with zeros; at the end the lanes are added in one fixed tree. Blocking only chooses which
-//! outputs are computed side by side. [`Isa::AmxBf16`] multiplies bf16 weights in tiles instead, whose instructions add in one order of
-//! their own, for one row of activations as for many.
+//! It holds by construction: each output has one vector accumulator which takes `k` in order, one
+//! multiply-add per vector, the last one padded with zeros; at the end the lanes are added in one
+//! fixed tree. Blocking only chooses which outputs are computed side by side. [`Isa::AmxBf16`]
+//! multiplies bf16 weights in tiles instead, whose instructions add in one order of their own, for
+//! one row of activations as for many.
 //!
 //! # Accuracy
 //!
-//! Weights are widened exactly; products and sums are f32, fused where the processor can. With
-//! `s = Σ |x[i, l] · W[j, l]|` the error of `y[i, j]` is at most `(k / 4 + 4) · 2⁻²³ · s`, barring overflow and
-//! underflow: a lane makes at most `k / 4` multiply-adds, of at most two roundings of `2⁻²⁴` each, and the tree at most
-//! four additions.
+//! Weights are widened exactly; products and sums are f32, fused where the processor can. With `s =
+//! Σ |x[i, l] · W[j, l]|` the error of `y[i, j]` is at most `(k / 4 + 4) · 2⁻²³ · s`, barring
+//! overflow and underflow: a lane makes at most `k / 4` multiply-adds, of at most two roundings of
+//! `2⁻²⁴` each, and the tree at most four additions.
 //!
-//! With weights in bf16 and [`Isa::AmxBf16`], activations are cut into three parts of bf16 which add up to them exactly, so that the same bound
-//! holds; `k / 32 · 3 + 16` roundings take its place. Numbers below the least normal one, given or made, count as zero there.
-//! What is not finite comes out as with multiply-adds.
+//! With weights in bf16 and [`Isa::AmxBf16`], activations are cut into three parts of bf16 which
+//! add up to them exactly, so that the same bound holds; `k / 32 · 3 + 16` roundings take its
+//! place. Numbers below the least normal one, given or made, count as zero there. What is not
+//! finite comes out as with multiply-adds.
 //!
-//! Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first, and the same holds for what they are rounded to. With weights in bf16
-//! and [`Isa::Avx512Bf16`] or [`Isa::AmxBf16`], pairs of products are added in one instruction, which takes subnormal numbers for zero.
+//! Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first, and the same holds for
+//! what they are rounded to. With weights in bf16 and [`Isa::Avx512Bf16`] or [`Isa::AmxBf16`],
+//! pairs of products are added in one instruction, which takes subnormal numbers for zero.
 
+pub mod activation;
+mod activation_dtype;
 pub mod attention;
 pub mod cast;
-mod compute;
 mod exp;
 pub mod extension;
-pub mod gate;
 mod isa;
 mod layer;
 pub mod layer_extension;
+pub mod layer_norm;
 mod linear;
 mod loops;
+pub mod matmul;
 pub mod norm;
 pub mod peak;
-pub mod product;
 pub mod rotary;
-mod team;
+mod thread_pool;
 mod weight;
 
-pub use compute::ActivationDtype;
-pub use gate::Gate;
+pub use activation::ActivationFunction;
+pub use activation_dtype::ActivationDtype;
 pub use isa::Isa;
-pub use layer::{Cached, add_rms_norm, attend, gated, is_flex, rms_norm, rotate};
+pub use layer::{
+    KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, is_flex, layer_norm,
+    rms_norm, rotate,
+};
 use linear::is_stored;
-pub use linear::{embedding, gated_linear, linear, linear_in, linear_qkv};
+pub use linear::{
+    add_linear_in_out, embedding, gated_linear, linear, linear_in_out, linear_qkv, linear_with,
+};
+pub use rotary::RotaryPairs;
 pub use weight::Weight;
 
-/// Threads that a large product is shared among: those of the current rayon pool.
+/// Threads that a large matmul is shared among: those of the current rayon pool.
 pub fn threads() -> usize {
     rayon::current_num_threads()
 }

@@ -1,32 +1,33 @@
-//! Products and rows of stored weights over Burn tensors of any device.
+//! Matmuls and rows of stored weights over Burn tensors of any device.
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::extension::StoredWeightOps;
-use crate::{ActivationDtype, Gate, is_flex};
+use crate::{ActivationDtype, ActivationFunction, is_flex};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
-/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16 or f32, the weight is read as it lies in memory
-/// and the result keeps this crate's [contract](crate#the-contract). Everything else, that is other devices, other
-/// dtypes and tensors on an autodiff device (there is no backward pass here), takes Burn's own product with the weight
-/// cast to the dtype of `x`. The result has the dtype of `x`.
+/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16 or f32, the weight is read
+/// as it lies in memory and the result keeps this crate's [contract](crate#the-contract).
+/// Everything else, that is other devices, other dtypes and tensors on an autodiff device (there is
+/// no backward pass here), takes Burn's own matmul with the weight cast to the dtype of `x`. The
+/// result has the dtype of `x`.
 ///
 /// # Panics
 ///
 /// If the last dimension of `x` is not `in`, or if the two lie on different devices.
 pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
-    linear_in(ActivationDtype::F32, x, weight)
+    linear_with(ActivationDtype::F32, x, weight)
 }
 
-/// [`linear`] with activations multiplied in a type of the caller's choice. Burn's own product, where that is taken,
-/// keeps them as they are.
+/// [`linear`] with activations multiplied in a type of the caller's choice. Burn's own matmul,
+/// where that is taken, keeps them as they are.
 ///
 /// # Panics
 ///
 /// As [`linear`].
-pub fn linear_in<const D: usize>(
+pub fn linear_with<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
     weight: Tensor<2>,
@@ -49,8 +50,9 @@ pub fn linear_in<const D: usize>(
     y.reshape(dims)
 }
 
-/// Three products of the same activations, each as [`linear_in`] gives it, bit for bit. A CPU's threads share those of a few rows as
-/// one piece of work, which is faster than one after the other.
+/// Three matmuls of the same activations, each as [`linear_with`] gives it, bit for bit. A CPU's
+/// threads share those of a few rows as one piece of work, which is faster than one after the
+/// other.
 ///
 /// # Panics
 ///
@@ -62,27 +64,28 @@ pub fn linear_qkv<const D: usize>(
 ) -> [Tensor<D>; 3] {
     weights.iter().for_each(|weight| check_width(&x, weight));
     if !is_here(&x, &weights.each_ref()) {
-        return weights.map(|weight| linear_in(compute, x.clone(), weight));
+        return weights.map(|weight| linear_with(compute, x.clone(), weight));
     }
     let [first, second, third] = weights.map(Tensor::into_dispatch);
     let (first, second, third) =
-        Dispatch::stored_linear_three(x.into_dispatch(), first, second, third, compute);
+        Dispatch::stored_linear_qkv(x.into_dispatch(), first, second, third, compute);
     [first, second, third].map(Tensor::from_dispatch)
 }
 
-/// `act(x · Gᵀ) · (x · Uᵀ)`: `x [.., in]`, `gate` and `up` `[out, in]`, to `[.., out]`; the same bits as [`linear_in`] and
-/// [`gated`](crate::gated) give, faster for a few rows. There is no backward pass.
+/// `act(x · Gᵀ) · (x · Uᵀ)`: `x [.., in]`, `gate` and `up` `[out, in]`, to `[.., out]`; the same
+/// bits as [`linear_with`] and [`gated`](crate::gated) give, faster for a few rows. There is no
+/// backward pass.
 ///
 /// # Panics
 ///
-/// As [`linear`]; if the weights differ in size; if a tensor is not on a device that [`is_flex`], if `x` is not in f32 or a weight not in bf16,
-/// f16 or f32.
+/// As [`linear`]; if the weights differ in size; if a tensor is not on a device that [`is_flex`],
+/// if `x` is not in f32 or a weight not in bf16, f16 or f32.
 pub fn gated_linear<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
     gate: Tensor<2>,
     up: Tensor<2>,
-    act: Gate,
+    act: ActivationFunction,
 ) -> Tensor<D> {
     check_width(&x, &gate);
     assert_eq!(gate.dims(), up.dims(), "gate: sides of other shapes");
@@ -99,7 +102,61 @@ pub fn gated_linear<const D: usize>(
     ))
 }
 
-/// Whether products of these are computed in this crate.
+/// `y = x · W`: `x [.., in]`, `weight [in, out]` as GPT-2's `Conv1D` stores it, to `[.., out]`.
+/// Otherwise as [`linear_with`], but for the order of sums, which is that of `in`.
+///
+/// # Panics
+///
+/// If the last dimension of `x` is not `in`, or if the two lie on different devices.
+pub fn linear_in_out<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: Tensor<2>,
+) -> Tensor<D> {
+    let mut dims = x.dims();
+    assert_eq!(
+        dims[D - 1],
+        weight.dims()[0],
+        "linear: the last dimension of x {dims:?} must be the first of the weight {:?}",
+        weight.dims()
+    );
+    dims[D - 1] = weight.dims()[1];
+    let y = Tensor::zeros(dims, (&x.device(), x.dtype()));
+    add_linear_in_out(compute, y, x, 0, weight)
+}
+
+/// `y + x[.., start..start + rows] · W`: `y [.., out]`, `x [.., in]`, and `weight [rows, out]`, the
+/// rows from `start` on of one stored `[in, out]`. Tiles of a weight, added in order, give the bits
+/// that the whole weight gives at once.
+///
+/// # Panics
+///
+/// If the sizes do not fit each other, or if the tensors lie on different devices.
+pub fn add_linear_in_out<const D: usize>(
+    compute: ActivationDtype,
+    y: Tensor<D>,
+    x: Tensor<D>,
+    start: usize,
+    weight: Tensor<2>,
+) -> Tensor<D> {
+    if is_flex(&y.device()) && y.dtype() == DType::F32 && is_here(&x, &[&weight]) {
+        return Tensor::from_dispatch(Dispatch::add_stored_linear_in_out(
+            y.into_dispatch(),
+            x.into_dispatch(),
+            weight.into_dispatch(),
+            start,
+            compute,
+        ));
+    }
+    let ([inner, _], dims) = (weight.dims(), x.dims());
+    let rows = dims[..D - 1].iter().product::<usize>();
+    let dtype = x.dtype();
+    let x = x.narrow(D - 1, start, inner).reshape([rows, inner]);
+    let product = x.matmul(weight.cast(dtype)).reshape(y.dims());
+    y + product
+}
+
+/// Whether matmuls of these are computed in this crate.
 fn is_here<const D: usize>(x: &Tensor<D>, weights: &[&Tensor<2>]) -> bool {
     let stored = |weight: &&Tensor<2>| is_flex(&weight.device()) && is_stored(weight.dtype());
     is_flex(&x.device()) && x.dtype() == DType::F32 && weights.iter().all(stored)
@@ -120,7 +177,8 @@ fn check_width<const D: usize>(x: &Tensor<D>, weight: &Tensor<2>) {
 ///
 /// # Panics
 ///
-/// If an id is not a row of the table. (Some GPU backends give an unspecified row instead; check ids first.)
+/// If an id is not a row of the table. (Some GPU backends give an unspecified row instead; check
+/// ids first.)
 pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
     if is_flex(&table.device()) && is_flex(&ids.device()) && is_stored(table.dtype()) {
         Tensor::from_dispatch(Dispatch::stored_rows(

@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::team;
+use crate::thread_pool;
 
-/// Defines a function that runs a plain one, compiled for the set asked for. The loops in it are vectorized by the compiler; the plain
-/// function must be `#[inline(always)]`.
+/// Defines a function that runs a plain one, compiled for the set asked for. The loops in it are
+/// vectorized by the compiler; the plain function must be `#[inline(always)]`.
 ///
 /// # Panics
 ///
@@ -44,8 +44,8 @@ macro_rules! for_each_isa {
 
 pub(crate) use for_each_isa;
 
-/// How many rows of `width` elements each of several threads takes at a time: enough to be worth it. `None` if there are too few for
-/// several.
+/// How many rows of `width` elements each of several threads takes at a time: enough to be worth
+/// it. `None` if there are too few for several.
 pub(crate) fn rows_per_share(rows: usize, width: usize) -> Option<usize> {
     /// Below so many elements, sharing takes longer than the work.
     const MIN_ELEMENTS: usize = 8 << 10;
@@ -62,7 +62,7 @@ where
     let pieces = Mutex::new(pieces);
     // No thread holds the lock while it works, and taking the next piece cannot fail half way.
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-    team::share(crate::threads(), || {
+    thread_pool::share(crate::threads(), || {
         while let Some(piece) = next() {
             work(piece);
         }

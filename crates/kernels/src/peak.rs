@@ -1,21 +1,22 @@
-//! What this processor can do at most: the limits that products are held against.
+//! What this processor can do at most: the limits that matmuls are held against.
 
 use std::time::{Duration, Instant};
 
 use crate::loops::for_each_isa;
 #[cfg(target_arch = "x86_64")]
-use crate::product;
+use crate::matmul;
 use crate::{ActivationDtype, Isa};
 
 /// Multiply-adds between two looks at the clock.
 const ROUNDS: usize = 20_000;
 
-/// Operations per second of multiply-adds on registers, on as many threads as products use: two operations each. Goes on for
-/// about `seconds`. None if a thread came to a wrong sum.
+/// Operations per second of multiply-adds on registers, on as many threads as matmuls use: two
+/// operations each. Goes on for about `seconds`. None if a thread came to a wrong sum.
 ///
-/// For [`ActivationDtype::Bf16`] it is pairs of products of bf16 where the processor has an instruction for them, and else the same
-/// as for [`ActivationDtype::F32`]. Where it has tiles of them, both are counted in those, with three tiles for each of f32, as products
-/// with bf16 weights take them.
+/// For [`ActivationDtype::Bf16`] it is pairs of products of bf16 where the processor has an
+/// instruction for them, and else the same as for [`ActivationDtype::F32`]. Where it has tiles of
+/// them, both are counted in those, with three tiles for each of f32, as matmuls with bf16 weights
+/// take them.
 pub fn flops(compute: ActivationDtype, seconds: f64) -> Option<f64> {
     let isa = Isa::detected();
     let began = Instant::now();
@@ -49,7 +50,8 @@ pub fn instructions(compute: ActivationDtype) -> &'static str {
     }
 }
 
-/// Copies bytes past the processor's caches where it can: faster than `memcpy` for what is larger than they are.
+/// Copies bytes past the processor's caches where it can: faster than `memcpy` for what is larger
+/// than they are.
 ///
 /// # Panics
 /// If the two are not equally long.
@@ -62,7 +64,8 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if Isa::Avx512.is_available() && to.as_ptr().addr().is_multiple_of(64) {
         let whole = to.len() / 64 * 64;
-        // SAFETY: the processor has AVX-512; the place is aligned and as long as what is copied, in whole vectors.
+        // SAFETY: the processor has AVX-512; the place is aligned and as long as what is copied, in
+        // whole vectors.
         unsafe { x86::copy(&mut to[..whole], &from[..whole]) };
         to[whole..].copy_from_slice(&from[whole..]);
         return;
@@ -70,8 +73,9 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
     to.copy_from_slice(from);
 }
 
-/// Reads all bytes, each thread of the current pool a part of its own, and does little else: how fast that goes is what memory gives. Gives all
-/// of them mixed, so that nobody can leave the reading out.
+/// Reads all bytes, each thread of the current pool a part of its own, and does little else: how
+/// fast that goes is what memory gives. Gives all of them mixed, so that nobody can leave the
+/// reading out.
 pub fn read(bytes: &[u8]) -> u64 {
     let part = bytes
         .len()
@@ -115,8 +119,8 @@ fn rounds(isa: Isa, compute: ActivationDtype) -> Option<u64> {
             ActivationDtype::F32 => 3,
             ActivationDtype::Bf16 => 1,
         };
-        // SAFETY: `Isa::detected` found these instructions, and no product is under way here.
-        return Some(unsafe { product::tile_rounds(ROUNDS) }? / parts);
+        // SAFETY: `Isa::detected` found these instructions, and no matmul is under way here.
+        return Some(unsafe { matmul::tile_rounds(ROUNDS) }? / parts);
     }
     let (right, operations) = match (isa, compute) {
         #[cfg(target_arch = "x86_64")]

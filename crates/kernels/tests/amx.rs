@@ -1,5 +1,6 @@
-//! AMX, on hardware or on an emulation of it (which, the tests say): that it is what runs, how exact it is, and what it makes of numbers
-//! that are hard for it. What all sets promise is tested with them, in `product.rs` and `contract.rs`.
+//! AMX, on hardware or on an emulation of it (which, the tests say): that it is what runs, how
+//! exact it is, and what it makes of numbers that are hard for it. What all sets promise is tested
+//! with them, in `matmul.rs` and `contract.rs`.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -8,16 +9,16 @@ mod common;
 use common::amx::{Amx, emulated, provide};
 use common::{Dtype, Stored, bits, reference, values};
 use half::bf16;
-use outsize_kernels::product::{Size, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa};
 
-fn product(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
+fn matmul(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
     let mut y = vec![f32::NAN; size.m * size.n];
     linear_into_with(isa, compute, x, stored.weight(), size, &mut y);
     y
 }
 
-/// Without this, a product that took other loops would pass all else.
+/// Without this, a matmul that took other loops would pass all else.
 #[test]
 fn tiles_are_what_multiplies() {
     let amx = provide();
@@ -33,8 +34,9 @@ fn tiles_are_what_multiplies() {
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, 2));
     for (compute, parts) in [(ActivationDtype::F32, 3), (ActivationDtype::Bf16, 1)] {
         let before = emulated();
-        product(Isa::AmxBf16, compute, &x, &stored, size);
-        // Of sixteen rows of the weight, four steps and sixteen rows of activations each. (Other tests may run meanwhile.)
+        matmul(Isa::AmxBf16, compute, &x, &stored, size);
+        // Of sixteen rows of the weight, four steps and sixteen rows of activations each. (Other
+        // tests may run meanwhile.)
         let least = 5 * 4 * 3 * parts;
         if amx == Amx::Emulation {
             let ran = emulated() - before;
@@ -66,7 +68,7 @@ fn three_parts_err_like_multiply_adds() {
         let x = values(size.m * k, 3);
         let stored = Stored::new(Dtype::Bf16, &values(size.n * k, 4));
         let weight = stored.values();
-        let of = |isa, x: &[f32]| product(isa, ActivationDtype::F32, x, &stored, size);
+        let of = |isa, x: &[f32]| matmul(isa, ActivationDtype::F32, x, &stored, size);
         let fused = error(&of(Isa::Avx512, &x), &x, &weight, size);
         let tiles = error(&of(Isa::AmxBf16, &x), &x, &weight, size);
         // What two parts hold of an activation: its nearest bf16, and the nearest to the rest.
@@ -86,7 +88,8 @@ fn three_parts_err_like_multiply_adds() {
     }
 }
 
-/// Of each magnitude that a number can have: what is below the normal ones may count as zero, and nothing else is lost.
+/// Of each magnitude that a number can have: what is below the normal ones may count as zero, and
+/// nothing else is lost.
 #[test]
 fn every_magnitude_keeps_its_bits() {
     if provide() == Amx::None {
@@ -99,11 +102,12 @@ fn every_magnitude_keeps_its_bits() {
         for mantissa in [0, 1, 0x7f_ffff, 0x40_0001, 0x00_ff00, 0x2a_aaaa] {
             let x = [f32::from_bits(exponent << 23 | mantissa)];
             let size = Size { m: 1, n: 5, k: 1 };
-            let y = product(Isa::AmxBf16, ActivationDtype::F32, &x, &stored, size);
+            let y = matmul(Isa::AmxBf16, ActivationDtype::F32, &x, &stored, size);
             for (&y, &w) in y.iter().zip(&weight) {
                 let want = f64::from(x[0]) * f64::from(w);
                 let least = f64::from(f32::MIN_POSITIVE);
-                // A weight or a part that is lost, a product or two, and two roundings of sums of parts.
+                // A weight or a part that is lost, a product or two, and two roundings of sums of
+                // parts.
                 let lost = least * f64::from(w.abs().max(x[0].abs())) + 3.0 * least;
                 let allowed = lost + 2f64.powi(-23) * want.abs();
                 match want.abs() >= f64::from(f32::MAX) {
@@ -119,7 +123,8 @@ fn every_magnitude_keeps_its_bits() {
     }
 }
 
-/// What is not finite, or is not in the end, comes out as with multiply-adds, in every output and beside every other.
+/// What is not finite, or is not in the end, comes out as with multiply-adds, in every output and
+/// beside every other.
 #[test]
 fn what_is_not_finite_is_as_with_multiply_adds() {
     if provide() == Amx::None {
@@ -151,8 +156,8 @@ fn what_is_not_finite_is_as_with_multiply_adds() {
             weight[(index * 613 + seed as usize * 41) % (size.n * size.k)] = special;
         }
         let stored = Stored::new(Dtype::Bf16, &weight);
-        let tiles = product(Isa::AmxBf16, ActivationDtype::F32, &x, &stored, size);
-        let fused = product(Isa::Avx512, ActivationDtype::F32, &x, &stored, size);
+        let tiles = matmul(Isa::AmxBf16, ActivationDtype::F32, &x, &stored, size);
+        let fused = matmul(Isa::Avx512, ActivationDtype::F32, &x, &stored, size);
         let mut not_finite = 0;
         for (index, (tiles, fused)) in tiles.into_iter().zip(fused).enumerate() {
             not_finite += usize::from(!fused.is_finite());

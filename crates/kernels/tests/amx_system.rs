@@ -1,6 +1,6 @@
-//! What a processor with AMX and its system do with tiles: that the instruction is what the emulation of the other tests takes it for, that the
-//! registers are a thread's own whatever interrupts it, who may use them, and who leaves them. Only hardware can say (or an emulation of a whole
-//! machine, `scripts/amx_in_bochs.sh`): elsewhere all of it is skipped, and says so.
+//! AMX on hardware: the instruction matches the emulation of the other tests, tile registers belong
+//! to a thread whatever interrupts it, permission is needed, and no product leaves tiles in use.
+//! Without AMX all of these tests are skipped, and say so.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::amx::{Amx, Tile, multiplied, provide};
 use common::{Dtype, Stored, bits, values};
-use outsize_kernels::product::{Size, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa};
 
 /// Whether there are tiles but in this program's imagination.
@@ -36,7 +36,8 @@ const ROW_BYTES: usize = 64;
 struct Configuration([u8; 64]);
 
 impl Configuration {
-    /// For tiles 0 `[rows, columns]`, 1 `[rows, pairs]` and 2 `[pairs, columns]` of four bytes each.
+    /// For tiles 0 `[rows, columns]`, 1 `[rows, pairs]` and 2 `[pairs, columns]` of four bytes
+    /// each.
     fn new([rows, columns, pairs]: [usize; 3]) -> Self {
         let mut bytes = [0; 64];
         bytes[0] = 1;
@@ -92,7 +93,8 @@ unsafe fn release() {
 /// The processor has AMX, and this thread's tiles hold nothing that is needed.
 unsafe fn multiplied_here(sizes: [usize; 3], sums: &Tile, a: &Tile, b: &Tile) -> Tile {
     let mut result = *sums;
-    // SAFETY: the caller's promise; every tile is at most as large as what it is loaded from or stored to.
+    // SAFETY: the caller's promise; every tile is at most as large as what it is loaded from or
+    // stored to.
     unsafe {
         configure(sizes);
         load(sums);
@@ -173,7 +175,8 @@ fn the_emulation_rounds_before_it_takes_for_zero() {
     assert_eq!(sums, [[0.0], [f32::MIN_POSITIVE]]);
 }
 
-/// Numbers of all magnitudes, subnormal ones, infinite ones and none; sums that all but cancel; products about the least normal number.
+/// Numbers of all magnitudes, subnormal ones, infinite ones and none; sums that all but cancel;
+/// products about the least normal number.
 #[test]
 fn an_instruction_makes_the_bits_of_the_emulation() {
     if !on_hardware() {
@@ -279,7 +282,8 @@ static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn use_tiles(_: i32) {
     let tile = own(200);
-    // SAFETY: a handler begins without tiles, and the system brings back those of whom it interrupted.
+    // SAFETY: a handler begins without tiles, and the system brings back those of whom it
+    // interrupted.
     let right = unsafe {
         multiplied_here([2, 3, 4], &own(201), &own(202), &own(203));
         configure([16, 16, 1]);
@@ -298,7 +302,8 @@ fn tiles_outlast_a_signal() {
         return;
     }
     let (tile, mut found) = (own(7), [[0; 64]; 16]);
-    // SAFETY: the structure may be zero, and the handler is one; a signal is sent to this thread, which uses no tiles but these.
+    // SAFETY: the structure may be zero, and the handler is one; a signal is sent to this thread,
+    // which uses no tiles but these.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = use_tiles as *const () as usize;
@@ -347,7 +352,7 @@ fn live_tiles() -> u64 {
     unsafe { _xgetbv(1) & TILES }
 }
 
-fn product(isa: Isa, seed: u64, size: Size) -> Vec<f32> {
+fn matmul(isa: Isa, seed: u64, size: Size) -> Vec<f32> {
     let x = values(size.m * size.k, seed);
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, seed + 1));
     let mut y = vec![f32::NAN; size.m * size.n];
@@ -377,7 +382,7 @@ fn no_product_leaves_tiles_in_use() {
     }
     for m in [1, 40] {
         let size = Size { m, n: 4096, k: 256 };
-        product(Isa::AmxBf16, 1, size);
+        matmul(Isa::AmxBf16, 1, size);
         assert_eq!(live_tiles(), 0, "{m} rows");
         let live = rayon::broadcast(|_| live_tiles());
         assert!(live.iter().all(|&live| live == 0), "{m} rows: {live:x?}");
@@ -413,7 +418,8 @@ fn permitted() -> u64 {
     permitted
 }
 
-/// Permission is asked for once, by whichever thread needs it, and holds for those that are there already.
+/// Permission is asked for once, by whichever thread needs it, and holds for those that are there
+/// already.
 #[test]
 fn one_permission_is_enough_for_all_threads() {
     const TILES: u64 = 1 << 18;
@@ -443,7 +449,8 @@ fn one_permission_is_enough_for_all_threads() {
     });
 }
 
-/// A thread that wants its signals handled on a stack of its own which is too small for tiles keeps the process from using them.
+/// A thread that wants its signals handled on a stack of its own which is too small for tiles keeps
+/// the process from using them.
 #[test]
 fn a_small_stack_for_signals_refuses_tiles() {
     if !is_child() {
@@ -469,14 +476,14 @@ fn a_small_stack_for_signals_refuses_tiles() {
     assert_eq!(Isa::detected(), Isa::Avx512Bf16);
 }
 
-/// Where a sandbox refuses the request, products run in the next best instructions.
+/// Where a sandbox refuses the request, matmuls run in the next best instructions.
 #[test]
 fn without_permission_other_loops_run() {
     if is_child() {
         assert!(!Isa::AmxBf16.is_available());
         assert_eq!(Isa::detected(), Isa::Avx512Bf16);
         let size = Size { m: 3, n: 5, k: 70 };
-        let y = product(Isa::detected(), 1, size);
+        let y = matmul(Isa::detected(), 1, size);
         assert!(y.iter().all(|y| y.is_finite()));
         return;
     }
@@ -491,7 +498,8 @@ fn without_permission_other_loops_run() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// From here on `arch_prctl` with a request for registers fails, as in a sandbox that does not know it.
+/// From here on `arch_prctl` with a request for registers fails, as in a sandbox that does not know
+/// it.
 fn refuse_permission() -> std::io::Result<()> {
     const ARCH_REQ_XCOMP_PERM: u32 = 0x1023;
     const NUMBER: u32 = 0;

@@ -6,16 +6,18 @@ use std::ops::Range;
 
 use common::{DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::attention::{
-    AttentionMask, BLOCK, Heads, Held, RingLayout, Rows, attend_into, attend_into_with,
+    AttentionMask, AttentionShape, BLOCK, KvSegment, RingLayout, StridedRows, attend_into,
+    attend_into_with,
 };
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
 
-/// Queries, keys and values of texts, by column.
+/// Queries, keys and values of sequences, by column.
 #[derive(Clone, Debug)]
-struct Texts {
-    heads: Heads,
-    sight: AttentionMask,
+struct Sequences {
+    heads: AttentionShape,
+    mask: AttentionMask,
+    scale: Option<f32>,
     /// `[batch, tokens, heads, width]`.
     queries: Vec<f32>,
     /// `[batch, columns, key_heads, width]`, rounded to the type that they are stored in.
@@ -27,17 +29,17 @@ struct Texts {
 /// Where columns are kept.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// One behind the other, with some places to spare.
+    /// One behind the other, with some slots to spare.
     Straight,
-    /// The newest take the places of the oldest: the last so many columns.
+    /// The newest take the slots of the oldest: the last so many columns.
     Ring(usize),
     /// Columns of earlier passes as in `Ring`, those of this pass beside them, token after token.
     Beside(usize),
 }
 
-impl Texts {
-    fn new(heads: Heads, sight: AttentionMask, dtype: Dtype, seed: u64) -> Self {
-        let columns = sight.start + heads.tokens;
+impl Sequences {
+    fn new(heads: AttentionShape, mask: AttentionMask, dtype: Dtype, seed: u64) -> Self {
+        let columns = mask.start + heads.tokens;
         let stored = |seed| {
             let count = heads.batch * columns * heads.key_heads * heads.width;
             Stored::new(dtype, &values(count, seed)).values()
@@ -49,57 +51,59 @@ impl Texts {
             queries: values(queries, seed).iter().map(|q| q * 8.0).collect(),
             keys: stored(seed + 1),
             values: stored(seed + 2),
-            sight,
+            mask,
+            scale: None,
             dtype,
         }
     }
 
     fn columns(&self) -> usize {
-        self.sight.start + self.heads.tokens
+        self.mask.start + self.heads.tokens
     }
 
     /// The columns that a token sees.
-    fn seen(&self, text: usize, token: usize) -> Range<usize> {
-        let end = self.sight.start + token + 1;
-        let start = end.saturating_sub(self.sight.window);
-        start.max(self.sight.padding[text])..end
+    fn seen(&self, sequence: usize, token: usize) -> Range<usize> {
+        let end = self.mask.start + token + 1;
+        let start = end.saturating_sub(self.mask.window);
+        start.max(self.mask.padding[sequence])..end
     }
 
     /// A row of keys or values.
-    fn row<'a>(&self, of: &'a [f32], text: usize, column: usize, head: usize) -> &'a [f32] {
-        let Heads {
+    fn row<'a>(&self, of: &'a [f32], sequence: usize, column: usize, head: usize) -> &'a [f32] {
+        let AttentionShape {
             key_heads, width, ..
         } = self.heads;
-        &of[((text * self.columns() + column) * key_heads + head) * width..][..width]
+        &of[((sequence * self.columns() + column) * key_heads + head) * width..][..width]
     }
 
     /// The formula in f64, and what the documentation allows to be off.
     fn reference(&self) -> Vec<(f64, f64)> {
-        let Heads {
+        let AttentionShape {
             batch,
             tokens,
             heads,
             key_heads,
             width,
         } = self.heads;
+        let scale = self.scale.map_or((width as f64).sqrt().recip(), f64::from);
         let mut results = vec![];
         for row in 0..batch * tokens * heads {
-            let (text, token, head) = (
+            let (sequence, token, head) = (
                 row / heads / tokens,
                 row / heads % tokens,
                 row % heads / (heads / key_heads),
             );
             let query = &self.queries[row * width..][..width];
-            let seen = self.seen(text, token);
+            let seen = self.seen(sequence, token);
             let scores: Vec<(f64, f64)> = seen
                 .clone()
                 .map(|column| {
-                    let key = self.row(&self.keys, text, column, head);
-                    let products = query
+                    let key = self.row(&self.keys, sequence, column, head);
+                    let matmuls = query
                         .iter()
                         .zip(key)
-                        .map(|(&q, &k)| f64::from(q) * f64::from(k) / (width as f64).sqrt());
-                    (products.clone().sum(), products.map(f64::abs).sum())
+                        .map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
+                    (matmuls.clone().sum(), matmuls.map(f64::abs).sum())
                 })
                 .collect();
             let most = scores
@@ -112,7 +116,7 @@ impl Texts {
             let sum: f64 = weights.iter().sum();
             for i in 0..width {
                 let parts = weights.iter().zip(seen.clone()).map(|(weight, column)| {
-                    weight * f64::from(self.row(&self.values, text, column, head)[i])
+                    weight * f64::from(self.row(&self.values, sequence, column, head)[i])
                 });
                 let (mixed, size): (f64, f64) =
                     parts.fold((0.0, 0.0), |(a, b), part| (a + part, b + part.abs()));
@@ -127,7 +131,7 @@ impl Texts {
 
     /// Attention with keys and values in a layout; what no token may see is NaN.
     fn attend(&self, isa: Isa, layout: Layout) -> Vec<f32> {
-        let (columns, start) = (self.columns(), self.sight.start);
+        let (columns, start) = (self.columns(), self.mask.start);
         let parts = match layout {
             Layout::Straight => vec![(0..columns, columns + 3, 0, false)],
             Layout::Ring(capacity) => {
@@ -146,77 +150,85 @@ impl Texts {
         let stored: Vec<_> = parts
             .into_iter()
             .map(|(columns, capacity, origin, by_token)| {
-                let places = RingLayout {
+                let ring = RingLayout {
                     first: columns.start,
                     end: columns.end,
                     capacity,
                     origin,
                 };
                 let [keys, values] =
-                    [&self.keys, &self.values].map(|of| self.store(of, &places, by_token));
-                (places, by_token, keys, values)
+                    [&self.keys, &self.values].map(|of| self.store(of, &ring, by_token));
+                (ring, by_token, keys, values)
             })
             .collect();
-        let held: Vec<Held> = stored
+        let held: Vec<KvSegment> = stored
             .iter()
-            .map(|(places, by_token, keys, values)| Held {
-                keys: self.rows(keys.weight(), places.capacity, *by_token),
-                values: self.rows(values.weight(), places.capacity, *by_token),
-                places: *places,
+            .map(|(ring, by_token, keys, values)| KvSegment {
+                keys: self.rows(keys.weight(), ring.capacity, *by_token),
+                values: self.rows(values.weight(), ring.capacity, *by_token),
+                ring: *ring,
             })
             .collect();
         let mut y = vec![f32::NAN; self.queries.len()];
-        attend_into_with(isa, &self.queries, self.heads, &held, &self.sight, &mut y);
+        attend_into_with(
+            isa,
+            &self.queries,
+            self.heads,
+            &held,
+            &self.mask,
+            self.scale,
+            &mut y,
+        );
         y
     }
 
-    fn rows<'a>(&self, elements: Weight<'a>, capacity: usize, by_token: bool) -> Rows<'a> {
-        let Heads {
+    fn rows<'a>(&self, elements: Weight<'a>, capacity: usize, by_token: bool) -> StridedRows<'a> {
+        let AttentionShape {
             key_heads, width, ..
         } = self.heads;
-        let (head, place) = match by_token {
+        let (head, slot) = match by_token {
             true => (width, key_heads * width),
             false => (capacity * width, width),
         };
-        Rows {
+        StridedRows {
             elements,
-            text: capacity * key_heads * width,
-            head,
-            place,
+            sequence_stride: capacity * key_heads * width,
+            head_stride: head,
+            slot_stride: slot,
         }
     }
 
-    fn store(&self, of: &[f32], places: &RingLayout, by_token: bool) -> Stored {
-        let Heads {
+    fn store(&self, of: &[f32], ring: &RingLayout, by_token: bool) -> Stored {
+        let AttentionShape {
             batch,
             key_heads,
             width,
             ..
         } = self.heads;
-        let mut storage = vec![f32::NAN; batch * key_heads * places.capacity * width];
-        for text in 0..batch {
-            for column in places.first.max(self.sight.padding[text])..places.end {
-                let place = (column - places.origin) % places.capacity;
+        let mut storage = vec![f32::NAN; batch * key_heads * ring.capacity * width];
+        for sequence in 0..batch {
+            for column in ring.first.max(self.mask.padding[sequence])..ring.end {
+                let place = (column - ring.origin) % ring.capacity;
                 for head in 0..key_heads {
                     let at = match by_token {
-                        true => (text * places.capacity + place) * key_heads + head,
-                        false => (text * key_heads + head) * places.capacity + place,
+                        true => (sequence * ring.capacity + place) * key_heads + head,
+                        false => (sequence * key_heads + head) * ring.capacity + place,
                     };
                     storage[at * width..][..width]
-                        .copy_from_slice(self.row(of, text, column, head));
+                        .copy_from_slice(self.row(of, sequence, column, head));
                 }
             }
         }
         Stored::new(self.dtype, &storage)
     }
 
-    /// Layouts that hold all that is in sight.
+    /// Layouts that hold all that is visible.
     fn layouts(&self) -> Vec<Layout> {
         let oldest = (0..self.heads.batch)
-            .map(|text| self.seen(text, 0).start)
+            .map(|sequence| self.seen(sequence, 0).start)
             .min()
             .unwrap_or(0);
-        let start = self.sight.start;
+        let start = self.mask.start;
         vec![
             Layout::Straight,
             Layout::Ring((self.columns() - oldest.min(start)).max(1)),
@@ -225,7 +237,7 @@ impl Texts {
     }
 }
 
-fn texts() -> impl Strategy<Value = Texts> {
+fn sequences() -> impl Strategy<Value = Sequences> {
     let window = prop_oneof![Just(usize::MAX), 1usize..700];
     let start = prop_oneof![0usize..40, 200usize..600];
     let heads = (
@@ -234,75 +246,91 @@ fn texts() -> impl Strategy<Value = Texts> {
         1usize..=5,
         prop_oneof![1usize..40, Just(64), Just(80)],
     );
-    (heads, 1usize..=20, start, window, 0usize..=3, any::<u32>()).prop_map(
-        |((batch, key_heads, group, width), tokens, start, window, dtype, seed)| {
-            let heads = Heads {
-                batch,
-                tokens,
-                heads: key_heads * group,
-                key_heads,
-                width,
-            };
-            let padding = (0..batch)
-                .map(|text| seed as usize / (text + 1) % (start + tokens + 1) * (text % 2))
-                .collect();
-            let sight = AttentionMask {
-                start,
-                window,
-                padding,
-            };
-            Texts::new(heads, sight, DTYPES[dtype.min(2)], seed.into())
-        },
+    let scale = prop::option::of(0.01f32..0.5);
+    (
+        heads,
+        1usize..=20,
+        start,
+        window,
+        scale,
+        0usize..=3,
+        any::<u32>(),
     )
+        .prop_map(
+            |((batch, key_heads, group, width), tokens, start, window, scale, dtype, seed)| {
+                let heads = AttentionShape {
+                    batch,
+                    tokens,
+                    heads: key_heads * group,
+                    key_heads,
+                    width,
+                };
+                let padding = (0..batch)
+                    .map(|sequence| {
+                        seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
+                    })
+                    .collect();
+                let mask = AttentionMask {
+                    start,
+                    window,
+                    padding,
+                };
+                Sequences {
+                    scale,
+                    ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into())
+                }
+            },
+        )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn follows_the_formula_and_no_layout_changes_a_bit(texts in texts()) {
-        let expected = texts.reference();
+    fn follows_the_formula_and_no_layout_changes_a_bit(sequences in sequences()) {
+        let expected = sequences.reference();
         for isa in available() {
-            let found = texts.attend(isa, Layout::Straight);
+            let found = sequences.attend(isa, Layout::Straight);
             for (at, (&found, &(expected, allowed))) in found.iter().zip(&expected).enumerate() {
                 prop_assert!(
                     (f64::from(found) - expected).abs() <= allowed,
                     "{:?}, element {}: {} for {}, {} allowed", isa, at, found, expected, allowed
                 );
             }
-            for layout in texts.layouts() {
-                prop_assert_eq!(bits(&texts.attend(isa, layout)), bits(&found), "{:?} {:?}", isa, layout);
+            for layout in sequences.layouts() {
+                prop_assert_eq!(bits(&sequences.attend(isa, layout)), bits(&found), "{:?} {:?}", isa, layout);
             }
         }
     }
 
-    /// The tokens of a pass one by one, and each text of a batch alone and without its padding.
+    /// The tokens of a pass one by one, and each sequence of a batch alone and without its padding.
     #[test]
-    fn a_token_alone_has_the_same_bits(texts in texts()) {
-        let Heads { batch, tokens, heads, key_heads, width } = texts.heads;
-        let (row, columns) = (heads * width, texts.columns());
+    fn a_token_alone_has_the_same_bits(sequences in sequences()) {
+        let AttentionShape { batch, tokens, heads, key_heads, width } = sequences.heads;
+        let (row, columns) = (heads * width, sequences.columns());
         for isa in available() {
-            let whole = texts.attend(isa, Layout::Straight);
-            for text in 0..batch {
-                let padding = texts.sight.padding[text];
+            let whole = sequences.attend(isa, Layout::Straight);
+            for sequence in 0..batch {
+                let padding = sequences.mask.padding[sequence];
                 for token in 0..tokens {
-                    let end = texts.sight.start + token + 1;
-                    let found = &whole[(text * tokens + token) * row..][..row];
+                    let end = sequences.mask.start + token + 1;
+                    let found = &whole[(sequence * tokens + token) * row..][..row];
                     if end <= padding {
                         prop_assert!(found.iter().all(|&y| y == 0.0));
                         continue;
                     }
                     let cut = |of: &[f32]| {
                         let size = key_heads * width;
-                        of[(text * columns + padding) * size..(text * columns + end) * size].to_vec()
+                        of[(sequence * columns + padding) * size..(sequence * columns + end) * size].to_vec()
                     };
-                    let alone = Texts {
-                        heads: Heads { batch: 1, tokens: 1, ..texts.heads },
-                        sight: AttentionMask { start: end - padding - 1, padding: vec![0], ..texts.sight },
-                        queries: texts.queries[(text * tokens + token) * row..][..row].to_vec(),
-                        keys: cut(&texts.keys),
-                        values: cut(&texts.values),
-                        dtype: texts.dtype,
+                    let alone = Sequences {
+                        heads: AttentionShape { batch: 1, tokens: 1, ..sequences.heads },
+                        mask: AttentionMask { start: end - padding - 1, padding: vec![0], ..sequences.mask },
+                        queries: sequences.queries[(sequence * tokens + token) * row..][..row].to_vec(),
+                        keys: cut(&sequences.keys),
+                        values: cut(&sequences.values),
+                        dtype: sequences.dtype,
+                        scale: sequences.scale,
                     };
                     prop_assert_eq!(bits(&alone.attend(isa, Layout::Straight)), bits(found));
                 }
@@ -321,26 +349,26 @@ fn threads_change_nothing() {
         (1, 130, 8, 2, 40, 64),
     ];
     for (batch, tokens, heads, key_heads, start, width) in sizes {
-        let heads = Heads {
+        let heads = AttentionShape {
             batch,
             tokens,
             heads,
             key_heads,
             width,
         };
-        let sight = AttentionMask {
+        let mask = AttentionMask {
             start,
             window: usize::MAX,
-            padding: (0..batch).map(|text| text * 17).collect(),
+            padding: (0..batch).map(|sequence| sequence * 17).collect(),
         };
-        let texts = Texts::new(heads, sight, Dtype::Bf16, 3);
+        let sequences = Sequences::new(heads, mask, Dtype::Bf16, 3);
         for isa in available() {
             let on = |threads| {
                 let pool = rayon::ThreadPoolBuilder::new()
                     .num_threads(threads)
                     .build()
                     .expect("threads can be started");
-                bits(&pool.install(|| texts.attend(isa, Layout::Straight)))
+                bits(&pool.install(|| sequences.attend(isa, Layout::Straight)))
             };
             let alone = on(1);
             for threads in [2, 3, 8] {
@@ -353,21 +381,21 @@ fn threads_change_nothing() {
 /// The type they are stored in only saves memory.
 #[test]
 fn widened_keys_and_values_give_the_same_bits() {
-    let heads = Heads {
+    let heads = AttentionShape {
         batch: 2,
         tokens: 5,
         heads: 6,
         key_heads: 2,
         width: 72,
     };
-    let sight = AttentionMask {
+    let mask = AttentionMask {
         start: 2 * BLOCK,
         window: 300,
         padding: vec![0, 7],
     };
     for dtype in [Dtype::Bf16, Dtype::F16] {
-        let stored = Texts::new(heads, sight.clone(), dtype, 9);
-        let wide = Texts {
+        let stored = Sequences::new(heads, mask.clone(), dtype, 9);
+        let wide = Sequences {
             dtype: Dtype::F32,
             ..stored.clone()
         };
@@ -381,27 +409,27 @@ fn widened_keys_and_values_give_the_same_bits() {
 /// What is no number stays with those who see it.
 #[test]
 fn a_nan_is_seen_by_later_tokens_alone() {
-    let heads = Heads {
+    let heads = AttentionShape {
         batch: 1,
         tokens: 6,
         heads: 1,
         key_heads: 1,
         width: 16,
     };
-    let sight = AttentionMask {
+    let mask = AttentionMask {
         start: 20,
         window: usize::MAX,
         padding: vec![0],
     };
     for spoil_keys in [true, false] {
-        let mut texts = Texts::new(heads, sight.clone(), Dtype::F32, 4);
+        let mut sequences = Sequences::new(heads, mask.clone(), Dtype::F32, 4);
         let column = 22 * heads.width..23 * heads.width;
         match spoil_keys {
-            true => texts.keys[column].fill(f32::NAN),
-            false => texts.values[column].fill(f32::NAN),
+            true => sequences.keys[column].fill(f32::NAN),
+            false => sequences.values[column].fill(f32::NAN),
         }
         for isa in available() {
-            let y = texts.attend(isa, Layout::Straight);
+            let y = sequences.attend(isa, Layout::Straight);
             let (before, after) = y.split_at(2 * heads.width);
             assert!(before.iter().all(|y| y.is_finite()), "{isa:?}");
             assert!(after.iter().all(|y| y.is_nan()), "{isa:?}");
@@ -411,51 +439,51 @@ fn a_nan_is_seen_by_later_tokens_alone() {
 
 #[test]
 fn no_tokens_give_nothing() {
-    let heads = Heads {
+    let heads = AttentionShape {
         batch: 1,
         tokens: 0,
         heads: 2,
         key_heads: 1,
         width: 4,
     };
-    let sight = AttentionMask {
+    let mask = AttentionMask {
         start: 0,
         window: 1,
         padding: vec![0],
     };
-    attend_into(&[], heads, &[], &sight, &mut []);
+    attend_into(&[], heads, &[], &mask, None, &mut []);
 }
 
 #[test]
 #[should_panic(expected = "columns 0..3 are seen, but not all of them are held: [1..3]")]
 fn columns_that_are_not_held_are_refused() {
-    let heads = Heads {
+    let heads = AttentionShape {
         batch: 1,
         tokens: 1,
         heads: 1,
         key_heads: 1,
         width: 2,
     };
-    let sight = AttentionMask {
+    let mask = AttentionMask {
         start: 2,
         window: usize::MAX,
         padding: vec![0],
     };
-    let rows = Rows {
+    let rows = StridedRows {
         elements: Weight::F32(&[0.0; 6]),
-        text: 6,
-        head: 6,
-        place: 2,
+        sequence_stride: 6,
+        head_stride: 6,
+        slot_stride: 2,
     };
-    let held = Held {
+    let held = KvSegment {
         keys: rows,
         values: rows,
-        places: RingLayout {
+        ring: RingLayout {
             first: 1,
             end: 3,
             capacity: 3,
             origin: 0,
         },
     };
-    attend_into(&[0.0; 2], heads, &[held], &sight, &mut [0.0; 2]);
+    attend_into(&[0.0; 2], heads, &[held], &mask, None, &mut [0.0; 2]);
 }

@@ -1,13 +1,14 @@
-//! The contract: the bits of an output depend on its row of `x`, its row of the weight and the instruction set alone.
+//! The contract: the bits of an output depend on its row of `x`, its row of the weight and the
+//! instruction set alone.
 
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
-use outsize_kernels::product::{Product, Size, linear_each_into_with, linear_into_with};
+use outsize_kernels::matmul::{Matmul, Size, linear_each_into_with, linear_into_with};
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
-/// How a product is computed.
+/// How a matmul is computed.
 type Way = (Isa, ActivationDtype);
 
 /// What to test a way with: AMX takes bf16 only, all else is left to AVX-512.
@@ -23,8 +24,8 @@ fn ways() -> impl Iterator<Item = Way> {
     available().flat_map(|isa| COMPUTES.map(|compute| (isa, compute)))
 }
 
-/// The product on a pool of `threads`.
-fn product(
+/// The matmul on a pool of `threads`.
+fn matmul(
     (isa, compute): Way,
     x: &[f32],
     weight: Weight<'_>,
@@ -69,8 +70,8 @@ fn assert_same_alone(
     }
 }
 
-/// Values in which any order of summation shows: of many magnitudes, with zeros of both signs, subnormals and, rarely,
-/// others that are not finite.
+/// Values in which any order of summation shows: of many magnitudes, with zeros of both signs,
+/// subnormals and, rarely, others that are not finite.
 fn hard_values(count: usize, seed: u64) -> Vec<f32> {
     let mut values = values(count, seed);
     for (index, value) in values.iter_mut().enumerate() {
@@ -86,7 +87,7 @@ fn hard_values(count: usize, seed: u64) -> Vec<f32> {
     values
 }
 
-/// Products of the same activations, of weights of any dtypes and heights, on a pool of `threads`.
+/// Matmuls of the same activations, of weights of any dtypes and heights, on a pool of `threads`.
 fn each(
     (isa, compute): Way,
     x: &[f32],
@@ -95,10 +96,10 @@ fn each(
     threads: usize,
 ) -> Vec<Vec<u32>> {
     let mut ys: Vec<Vec<f32>> = weights.iter().map(|(n, _)| vec![f32::NAN; m * n]).collect();
-    let mut products: Vec<Product> = weights
+    let mut matmuls: Vec<Matmul> = weights
         .iter()
         .zip(&mut ys)
-        .map(|((n, weight), y)| Product {
+        .map(|((n, weight), y)| Matmul {
             weight: weight.weight(),
             n: *n,
             y,
@@ -108,14 +109,14 @@ fn each(
         .num_threads(threads)
         .build()
         .expect("threads can be started");
-    pool.install(|| linear_each_into_with(isa, compute, x, [m, k], &mut products));
+    pool.install(|| linear_each_into_with(isa, compute, x, [m, k], &mut matmuls));
     ys.iter().map(|y| bits(y)).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Made together, products have the bits that they have one by one.
+    /// Made together, matmuls have the bits that they have one by one.
     #[test]
     fn products_of_the_same_activations_share_nothing_but_time(
         m in 0usize..18, k in 0usize..90, heights in prop::collection::vec((0usize..50, 0usize..3), 0..5),
@@ -129,7 +130,7 @@ proptest! {
         for way in ways() {
             let alone: Vec<Vec<u32>> = weights
                 .iter()
-                .map(|(n, weight)| product(way, &x, weight.weight(), Size { m, n: *n, k }, 1))
+                .map(|(n, weight)| matmul(way, &x, weight.weight(), Size { m, n: *n, k }, 1))
                 .collect();
             prop_assert_eq!(each(way, &x, [m, k], &weights, threads), alone);
         }
@@ -149,7 +150,7 @@ fn large_products_of_the_same_activations_share_nothing_but_time() {
             for ((n, weight), y) in weights.iter().zip(together) {
                 assert_eq!(
                     y,
-                    product(way, &x, weight.weight(), Size { m, n: *n, k }, 1),
+                    matmul(way, &x, weight.weight(), Size { m, n: *n, k }, 1),
                     "{way:?} {m} {n}"
                 );
             }
@@ -224,10 +225,10 @@ fn threads_and_panels_change_nothing() {
         for way in ways() {
             for &dtype in dtypes(way) {
                 let stored = Stored::new(dtype, &values(n * k, 6));
-                let alone = product(way, &x, stored.weight(), size, 1);
+                let alone = matmul(way, &x, stored.weight(), size, 1);
                 assert_same_alone(way, &x, stored.weight(), size, &alone);
                 for threads in [2, 3, 7] {
-                    let y = product(way, &x, stored.weight(), size, threads);
+                    let y = matmul(way, &x, stored.weight(), size, threads);
                     assert_eq!(y, alone, "{way:?} {dtype:?} {size:?} on {threads} threads");
                 }
             }
@@ -235,8 +236,9 @@ fn threads_and_panels_change_nothing() {
     }
 }
 
-/// A weight widened beforehand gives the same bits, if activations stay as they are: the dtype it is stored in only saves
-/// memory. (With AMX it also chooses the instructions: bf16 is multiplied in tiles.)
+/// A weight widened beforehand gives the same bits, if activations stay as they are: the dtype it
+/// is stored in only saves memory. (With AMX it also chooses the instructions: bf16 is multiplied
+/// in tiles.)
 #[test]
 fn a_widened_weight_has_the_same_bits() {
     for (m, n, k) in [(1, 40, 517), (9, 40, 517)] {
@@ -247,10 +249,10 @@ fn a_widened_weight_has_the_same_bits() {
                 let stored = Stored::new(dtype, &values(n * k, 6));
                 let wide = stored.values();
                 let size = Size { m, n, k };
-                let y = product(way, &x, stored.weight(), size, 1);
+                let y = matmul(way, &x, stored.weight(), size, 1);
                 assert_eq!(
                     y,
-                    product(way, &x, Weight::F32(&wide), size, 1),
+                    matmul(way, &x, Weight::F32(&wide), size, 1),
                     "{way:?} {dtype:?}"
                 );
             }

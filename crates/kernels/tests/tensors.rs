@@ -5,7 +5,9 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    ActivationDtype, Gate, embedding, gated, gated_linear, linear, linear_in, linear_qkv,
+    ActivationDtype, ActivationFunction, RotaryPairs, activate, add_layer_norm, add_linear_in_out,
+    embedding, gated, gated_linear, layer_norm, linear, linear_in_out, linear_qkv, linear_with,
+    rotate,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -25,7 +27,7 @@ fn elements<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         .expect("an f32 tensor holds f32")
 }
 
-/// Checks `y` against the product in f64 of the same tensors, flattened.
+/// Checks `y` against the matmul in f64 of the same tensors, flattened.
 fn check<const D: usize>(y: Tensor<D>, x: Tensor<D>, weight: Tensor<2>) {
     let [n, k] = weight.dims();
     let mut dims = x.dims();
@@ -58,7 +60,7 @@ fn three_products_have_the_bits_of_each() {
                 .map(|(n, dtype)| tensor([n, 53], n as u64).cast(dtype));
             let three = linear_qkv(compute, x.clone(), weights.clone());
             for (y, weight) in three.into_iter().zip(weights) {
-                let alone = linear_in(compute, x.clone(), weight);
+                let alone = linear_with(compute, x.clone(), weight);
                 assert_eq!(y.dims(), alone.dims());
                 assert_eq!(bits(&elements(y)), bits(&elements(alone)));
             }
@@ -82,9 +84,9 @@ fn a_gated_product_has_the_bits_of_its_parts() {
         for rows in [1, 5, 20] {
             let x = tensor([rows, 2, 53], 4);
             let [gate, up] = [1, 2].map(|seed| tensor([37, 53], seed).cast(DType::BF16));
-            for act in Gate::ALL {
+            for act in ActivationFunction::ALL {
                 let parts =
-                    [&gate, &up].map(|weight| linear_in(compute, x.clone(), weight.clone()));
+                    [&gate, &up].map(|weight| linear_with(compute, x.clone(), weight.clone()));
                 let [gate_part, up_part] = parts;
                 let want = gated(act, gate_part, up_part);
                 let found = gated_linear(compute, x.clone(), gate.clone(), up.clone(), act);
@@ -104,7 +106,7 @@ fn sides_of_other_heights_are_refused() {
         tensor([2, 53], 2),
         gate,
         up,
-        Gate::Silu,
+        ActivationFunction::Silu,
     );
 }
 
@@ -172,7 +174,8 @@ fn gradients_flow_on_an_autodiff_device() {
     let x = Tensor::<3>::ones([2, 3, 6], &device).require_grad();
     let y = linear(x.clone(), weight.clone());
     let gradients = y.sum().backward();
-    // d(sum)/dW[j, l] = the sum of x[.., l] over its six rows; d(sum)/dx[.., l] = the sum of W[j, l] over j.
+    // d(sum)/dW[j, l] = the sum of x[.., l] over its six rows; d(sum)/dx[.., l] = the sum of W[j,
+    // l] over j.
     let for_weight = weight.grad(&gradients).expect("the weight has a gradient");
     assert_eq!(elements(for_weight), vec![6.0; 24]);
     let for_x = x.grad(&gradients).expect("x has a gradient");
@@ -262,4 +265,88 @@ fn a_negative_id_is_refused() {
         tensor([50, 4], 1).cast(DType::BF16),
         Tensor::from_data([-1], &Device::flex()),
     );
+}
+
+/// Asserts that a kernel's result is that of Burn's own operations in f64, which the same function
+/// takes for other dtypes.
+fn same_as_composed<const D: usize>(kernel: Tensor<D>, composed: Tensor<D>) {
+    assert_eq!(composed.dtype(), DType::F64);
+    let composed = composed.cast(DType::F32);
+    assert_eq!(kernel.dims(), composed.dims());
+    for (found, want) in elements(kernel).into_iter().zip(elements(composed)) {
+        assert!((found - want).abs() <= 1e-5, "{found} for {want}");
+    }
+}
+
+#[test]
+fn rotations_are_those_of_burn_s_own_operations() {
+    for pairs in [RotaryPairs::Halves, RotaryPairs::Interleaved] {
+        for rotary in [2, 8, 12] {
+            let (x, cos, sin) = (
+                tensor([2, 3, 2, 12], 1),
+                tensor([1, 3, 1, rotary / 2], 2),
+                tensor([1, 3, 1, rotary / 2], 3),
+            );
+            let wide = [&x, &cos, &sin].map(|tensor| tensor.clone().cast(DType::F64));
+            let [x64, cos64, sin64] = wide;
+            same_as_composed(rotate(x, pairs, cos, sin), rotate(x64, pairs, cos64, sin64));
+        }
+    }
+}
+
+#[test]
+fn layer_norms_are_those_of_burn_s_own_operations() {
+    for dtype in STORED {
+        for biased in [false, true] {
+            let (x, add) = (tensor([2, 3, 37], 1), tensor([2, 3, 37], 2));
+            let weight = tensor([37], 3).cast(dtype);
+            let bias = biased.then(|| tensor([37], 4).cast(dtype));
+            let [x64, add64] = [&x, &add].map(|tensor| tensor.clone().cast(DType::F64));
+            same_as_composed(
+                layer_norm(x.clone(), weight.clone(), bias.clone(), 1e-3),
+                layer_norm(x64.clone(), weight.clone(), bias.clone(), 1e-3),
+            );
+            let (sum, norm) = add_layer_norm(x, add, weight.clone(), bias.clone(), 1e-3);
+            let (sum64, norm64) = add_layer_norm(x64, add64, weight, bias, 1e-3);
+            same_as_composed(sum, sum64);
+            same_as_composed(norm, norm64);
+        }
+    }
+}
+
+#[test]
+fn tiles_of_a_weight_stored_in_out_give_the_bits_of_the_whole() {
+    for dtype in STORED {
+        let (x, weight) = (tensor([2, 3, 53], 1), tensor([53, 19], 2).cast(dtype));
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let whole = linear_in_out(compute, x.clone(), weight.clone());
+            let mut y = Tensor::zeros([2, 3, 19], &x.device());
+            for rows in [0..20, 20..21, 21..53] {
+                let tile = weight.clone().slice([rows.clone(), 0..19]);
+                y = add_linear_in_out(compute, y, x.clone(), rows.start, tile);
+            }
+            assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+        }
+        let y = linear_in_out(ActivationDtype::F32, x.clone(), weight.clone());
+        let composed = linear_in_out(ActivationDtype::F32, x.cast(DType::F64), weight);
+        same_as_composed(y, composed);
+    }
+}
+
+#[test]
+#[should_panic(
+    expected = "linear: the last dimension of x [3, 7] must be the first of the weight [8, 5]"
+)]
+fn sizes_of_a_weight_stored_in_out_are_checked() {
+    linear_in_out(ActivationDtype::F32, tensor([3, 7], 1), tensor([8, 5], 1));
+}
+
+#[test]
+fn an_activation_is_a_gate_of_ones() {
+    let x = tensor([2, 3, 37], 1);
+    for function in ActivationFunction::ALL {
+        let alone = activate(function, x.clone());
+        let want = gated(function, x.clone(), Tensor::ones_like(&x));
+        assert_eq!(bits(&elements(alone)), bits(&elements(want)));
+    }
 }

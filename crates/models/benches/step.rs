@@ -29,10 +29,11 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_kernels::attention::{AttentionMask, RingLayout};
 use outsize_kernels::{
-    ActivationDtype, Cached, Gate, add_rms_norm, attend, gated, gated_linear, linear, linear_qkv,
-    rms_norm, rotate,
+    ActivationDtype, ActivationFunction, KvTensors, RotaryPairs, add_rms_norm, attend, gated,
+    gated_linear, linear, linear_qkv, rms_norm, rotate,
 };
-use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
+use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::{Batch, CacheOptions, Decoder, Init, KvCache, Logits, ModelConfig};
 use rayon::prelude::*;
 
 /// Layers that are run, and those of the whole model.
@@ -133,7 +134,7 @@ enum Part {
     Attention,
     Norms,
     Rotary,
-    Gate,
+    ActivationFunction,
 }
 
 const PARTS: [Part; 6] = [
@@ -142,7 +143,7 @@ const PARTS: [Part; 6] = [
     Part::Attention,
     Part::Norms,
     Part::Rotary,
-    Part::Gate,
+    Part::ActivationFunction,
 ];
 
 /// One row of the table.
@@ -169,7 +170,8 @@ impl<'a> Case<'a> {
             batch,
             ..CacheOptions::new(context)
         };
-        let cache = KvCache::new(&config(), &options, &Device::flex()).expect("a valid cache");
+        let cache =
+            KvCache::new(config().cache(), &options, &Device::flex()).expect("a valid cache");
         let mut case = Self {
             model,
             matrices,
@@ -212,22 +214,22 @@ impl<'a> Case<'a> {
                 let queries = tensor([self.batch, tokens, HEADS, WIDTH]);
                 seconds(|| {
                     for [keys, values] in &self.layers {
-                        let held = Cached {
+                        let held = KvTensors {
                             keys: keys.clone(),
                             values: values.clone(),
-                            places: RingLayout {
+                            ring: RingLayout {
                                 first: 0,
                                 end: self.context,
                                 capacity: self.context,
                                 origin: 0,
                             },
                         };
-                        let sight = AttentionMask {
+                        let mask = AttentionMask {
                             start: self.context - tokens,
                             window: usize::MAX,
                             padding: vec![0; self.batch],
                         };
-                        black_box(attend(queries.clone(), None, held, sight));
+                        black_box(attend(queries.clone(), None, held, mask, None));
                     }
                 })
             }
@@ -252,18 +254,18 @@ impl<'a> Case<'a> {
                 let [cos, sin] = [0, 1].map(|_| tensor([1, tokens, 1, WIDTH / 2]));
                 seconds(|| {
                     for _ in 0..LAYERS[0] {
-                        queries = rotate(queries, cos.clone(), sin.clone());
-                        keys = rotate(keys, cos.clone(), sin.clone());
+                        queries = rotate(queries, RotaryPairs::Halves, cos.clone(), sin.clone());
+                        keys = rotate(keys, RotaryPairs::Halves, cos.clone(), sin.clone());
                     }
                     (queries, keys)
                 })
             }
-            Part::Gate => {
+            Part::ActivationFunction => {
                 let up = tensor([rows, INNER]);
                 let gates: Vec<Tensor<2>> = (0..LAYERS[0]).map(|_| tensor([rows, INNER])).collect();
                 seconds(|| {
                     for gate in gates {
-                        black_box(gated(Gate::Silu, gate, up.clone()));
+                        black_box(gated(ActivationFunction::Silu, gate, up.clone()));
                     }
                 })
             }
@@ -280,7 +282,7 @@ impl<'a> Case<'a> {
             black_box(linear(hidden.clone(), o.clone()));
             let (gate, up) = (gate.clone(), up.clone());
             // The gate itself is counted with the others: it is next to nothing here.
-            let kind = Gate::Relu;
+            let kind = ActivationFunction::Relu;
             black_box(gated_linear(
                 ActivationDtype::F32,
                 hidden.clone(),
@@ -312,7 +314,9 @@ fn model() -> (LlamaForCausalLm, Vec<Tensor<2>>, Memory) {
         matrices: vec![],
         memory: vec![],
     };
-    let model = config().init(&Device::flex()).map(&mut fill);
+    let init = Init::new(&Device::flex());
+    let model = config().build::<LlamaForCausalLm>(&init).expect("a Llama");
+    let model = model.map(&mut fill);
     // The table of embeddings comes first, and is read by rows.
     let matrices = fill.matrices.split_off(1);
     let memory = fill.memory.split_off(1);

@@ -1,14 +1,12 @@
-//! The ring's memory: one region, from which contiguous blocks are cut and to which they return.
+//! The ring's memory: one region, from which contiguous parts are cut and to which they return.
 
 use crate::buffer::Buffer;
-use crate::kept::ResidentArena;
-use crate::overflow::Loan;
 use crate::{BLOCK, Error};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A region of fixed size, handed out in contiguous [`Block`]s of whole pages.
+/// A region of fixed size, handed out in contiguous ranges of whole pages.
 pub(crate) struct Arena {
     memory: Buffer,
     size: usize,
@@ -36,14 +34,21 @@ impl Arena {
         self.size
     }
 
-    /// Cuts `len` contiguous bytes, rounded up to whole pages, or nothing if there is no such hole.
-    pub(crate) fn cut(self: &Arc<Self>, len: usize) -> Option<Block> {
-        let len = len.div_ceil(BLOCK) * BLOCK;
+    /// The region.
+    pub(crate) fn memory(&self) -> &Buffer {
+        &self.memory
+    }
+
+    /// Hands `len` contiguous bytes out, rounded up to whole pages, or nothing if there is no such hole.
+    pub(crate) fn cut(&self, len: usize) -> Option<Range<usize>> {
+        let len = len.next_multiple_of(BLOCK);
         let start = self.free().take(len)?;
-        Some(Block::Ring {
-            arena: self.clone(),
-            range: start..start + len,
-        })
+        Some(start..start + len)
+    }
+
+    /// Takes back what was handed out.
+    pub(crate) fn give_back(&self, range: Range<usize>) {
+        self.free().give(range);
     }
 
     /// Bytes that are not handed out.
@@ -54,88 +59,6 @@ impl Arena {
     fn free(&self) -> MutexGuard<'_, Free> {
         // The list is only ever changed by code that cannot panic half-way.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A piece of memory for one unit: a part of the ring, or memory of its own.
-pub(crate) enum Block {
-    /// Part of the ring; returns to it on drop.
-    Ring {
-        arena: Arc<Arena>,
-        range: Range<usize>,
-    },
-    /// The place of a unit that is kept.
-    ResidentArena {
-        kept: Arc<ResidentArena>,
-        range: Range<usize>,
-    },
-    /// Memory from the overflow share.
-    Overflow(Loan),
-}
-
-impl Block {
-    /// Length in bytes, a multiple of [`BLOCK`].
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Block::Ring { range, .. } | Block::ResidentArena { range, .. } => range.len(),
-            Block::Overflow(Loan { buffer, .. }) => buffer.len(),
-        }
-    }
-
-    /// Whether its memory is a part of the ring.
-    pub(crate) fn is_in_ring(&self) -> bool {
-        matches!(self, Block::Ring { .. })
-    }
-
-    /// Sees to it that the system has found the memory of a part before it is read into, where that pays.
-    pub(crate) fn prepare(&self, part: Range<usize>) {
-        if let Block::ResidentArena { kept, range } = self {
-            kept.prepare(range.start + part.start..range.start + part.end);
-        }
-    }
-
-    fn place(&self, part: Range<usize>) -> (&Buffer, Range<usize>) {
-        assert!(part.start <= part.end && part.end <= self.len());
-        match self {
-            Block::Ring { arena, range } => (
-                &arena.memory,
-                range.start + part.start..range.start + part.end,
-            ),
-            Block::ResidentArena { kept, range } => (
-                kept.memory(),
-                range.start + part.start..range.start + part.end,
-            ),
-            Block::Overflow(Loan { buffer, .. }) => (buffer, part),
-        }
-    }
-
-    /// Reads a part of the block.
-    ///
-    /// # Safety
-    /// Nobody may write into that part as long as the slice lives. Other blocks never overlap.
-    pub(crate) unsafe fn bytes(&self, part: Range<usize>) -> &[u8] {
-        let (buffer, range) = self.place(part);
-        // SAFETY: handed on to the caller; blocks of an arena are disjoint.
-        unsafe { buffer.bytes(range) }
-    }
-
-    /// Writes a part of the block.
-    ///
-    /// # Safety
-    /// Nobody else may read or write that part as long as the slice lives.
-    #[allow(clippy::mut_from_ref)] // Exclusive access to the part is the caller's contract.
-    pub(crate) unsafe fn bytes_mut(&self, part: Range<usize>) -> &mut [u8] {
-        let (buffer, range) = self.place(part);
-        // SAFETY: handed on to the caller; blocks of an arena are disjoint.
-        unsafe { buffer.bytes_mut(range) }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if let Block::Ring { arena, range } = self {
-            arena.free().give(range.clone());
-        }
     }
 }
 
@@ -194,21 +117,22 @@ impl Free {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Block;
     use proptest::prelude::*;
 
     #[test]
     fn gives_back_what_it_cut() {
         let arena = Arena::new(10 * BLOCK as u64 + 5).unwrap();
         assert_eq!(arena.size(), 10 * BLOCK);
-        let a = arena.cut(1).unwrap();
+        let a = Block::cut(&arena, 1).unwrap();
         assert_eq!(a.len(), BLOCK);
-        let b = arena.cut(9 * BLOCK).unwrap();
-        assert!(arena.cut(1).is_none());
+        let b = Block::cut(&arena, 9 * BLOCK).unwrap();
+        assert!(Block::cut(&arena, 1).is_none());
         drop(a);
-        assert!(arena.cut(2 * BLOCK).is_none());
+        assert!(Block::cut(&arena, 2 * BLOCK).is_none());
         drop(b);
         assert_eq!(arena.free_bytes(), 10 * BLOCK);
-        assert!(arena.cut(10 * BLOCK).is_some());
+        assert!(Block::cut(&arena, 10 * BLOCK).is_some());
     }
 
     proptest! {
@@ -220,7 +144,7 @@ mod tests {
             for (len, at, give) in steps {
                 if give && !held.is_empty() {
                     held.swap_remove(at.index(held.len()));
-                } else if let Some(block) = arena.cut(len) {
+                } else if let Some(block) = Block::cut(&arena, len) {
                     held.push(block);
                 }
                 let mut ranges: Vec<_> = held.iter().map(|b| match b {
@@ -235,7 +159,7 @@ mod tests {
                 prop_assert_eq!(held_bytes + arena.free_bytes(), arena.size());
             }
             held.clear();
-            prop_assert!(arena.cut(16 * BLOCK).is_some());
+            prop_assert!(Block::cut(&arena, 16 * BLOCK).is_some());
         }
     }
 }

@@ -14,50 +14,50 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The operating system refused a read.
-    #[error("reading `{unit}` from {path} failed: {source}", path = path.display())]
+    #[error("reading `{chunk}` from {path} failed: {source}", path = path.display())]
     Read {
-        /// Name of the unit, usually a tensor.
-        unit: Arc<str>,
+        /// Name of the chunk, usually a tensor.
+        chunk: Arc<str>,
         /// The file.
         path: PathBuf,
         /// The system's reason.
         source: Arc<io::Error>,
     },
-    /// The file ended before the unit did: it was cut after the checkpoint was opened.
+    /// The file ended before the chunk did: it was cut after the checkpoint was opened.
     #[error(
-        "{path} ends before `{unit}` does (wanted bytes up to {end}): the file was cut after it \
+        "{path} ends before `{chunk}` does (wanted bytes up to {end}): the file was cut after it \
          was opened; put it back, or open the checkpoint again",
         path = path.display()
     )]
     Truncated {
-        /// Name of the unit.
-        unit: Arc<str>,
+        /// Name of the chunk.
+        chunk: Arc<str>,
         /// The file.
         path: PathBuf,
-        /// Offset in the file where the unit should end, in bytes.
+        /// Offset in the file where the chunk should end, in bytes.
         end: u64,
     },
     /// The file is not what it was when the checkpoint was opened: another length or time of change.
     #[error(
-        "{path} changed after it was opened, so the bytes of `{unit}` may not be its own: open the \
+        "{path} changed after it was opened, so the bytes of `{chunk}` may not be its own: open the \
          checkpoint again",
         path = path.display()
     )]
     Changed {
-        /// Name of the unit.
-        unit: Arc<str>,
+        /// Name of the chunk.
+        chunk: Arc<str>,
         /// The file.
         path: PathBuf,
     },
     /// More is held at once than the ring and the overflow share can give.
     #[error(
-        "no memory left in the ring for `{unit}`: it takes {need} bytes, {held} are held by \
+        "no memory left in the ring for `{chunk}`: it takes {need} bytes, {held} are held by \
          leases, the ring has {ring} and the overflow share {overflow}; raise the memory budget \
          or hold fewer weights at once"
     )]
     Exhausted {
-        /// Name of the unit asked for.
-        unit: Arc<str>,
+        /// Name of the chunk asked for.
+        chunk: Arc<str>,
         /// Bytes that it takes.
         need: u64,
         /// Bytes that leases and reads for them hold now.
@@ -75,31 +75,31 @@ pub enum Error {
         /// What they were for.
         purpose: Arc<str>,
     },
-    /// A reader thread failed in an unforeseen way while working on this unit.
-    #[error("a reader thread failed while loading `{unit}`: {reason}")]
+    /// A reader thread failed in an unforeseen way while working on this chunk.
+    #[error("a reader thread failed while loading `{chunk}`: {reason}")]
     Reader {
-        /// Name of the unit.
-        unit: Arc<str>,
+        /// Name of the chunk.
+        chunk: Arc<str>,
         /// What it said.
         reason: Arc<str>,
     },
-    /// The stream was shut down while the unit was waited for.
-    #[error("the stream was closed while `{unit}` was waited for")]
+    /// The stream was shut down while the chunk was waited for.
+    #[error("the stream was closed while `{chunk}` was waited for")]
     Closed {
-        /// Name of the unit.
-        unit: Arc<str>,
+        /// Name of the chunk.
+        chunk: Arc<str>,
     },
-    /// The unit cannot be streamed: it was registered with impossible figures.
-    #[error("`{unit}` cannot be streamed: {reason}")]
+    /// The chunk cannot be streamed: it was registered with impossible figures.
+    #[error("`{chunk}` cannot be streamed: {reason}")]
     Chunk {
-        /// Name of the unit.
-        unit: Arc<str>,
+        /// Name of the chunk.
+        chunk: Arc<str>,
         /// What is impossible about it.
         reason: &'static str,
     },
-    /// The unit does not exist.
-    #[error("there is no unit {id}; the stream has {count}")]
-    UnknownUnit {
+    /// The chunk does not exist.
+    #[error("there is no chunk {id}; the stream has {count}")]
+    UnknownChunk {
         /// The number asked for.
         id: usize,
         /// How many there are.

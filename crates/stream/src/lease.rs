@@ -1,26 +1,40 @@
-use crate::arena::Block;
+use crate::block::Block;
 use crate::pool::Pool;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bytes of one unit, in memory for as long as this or a clone of it lives.
+/// The bytes of one chunk, in memory for as long as this or a clone of it lives: as a slice those of its first segment.
 ///
 /// Dropping the last clone gives the memory back to the ring.
 #[derive(Clone)]
 pub struct Lease {
     block: Option<Arc<Block>>,
-    payload: Range<usize>,
+    /// Where the bytes of each segment lie in the block.
+    payload: Arc<[Range<usize>]>,
+    segment: usize,
     pool: Arc<Pool>,
 }
 
 impl Lease {
-    pub(crate) fn new(block: Arc<Block>, payload: Range<usize>, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(block: Arc<Block>, payload: Arc<[Range<usize>]>, pool: Arc<Pool>) -> Self {
         Self {
             block: Some(block),
             payload,
+            segment: 0,
             pool,
         }
+    }
+
+    /// The same lease as a slice of another segment's bytes: none if there is no such segment.
+    pub fn segment(&self, segment: usize) -> Self {
+        let mut lease = self.clone();
+        lease.segment = segment;
+        lease
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.payload.get(self.segment).cloned().unwrap_or(0..0)
     }
 }
 
@@ -29,7 +43,7 @@ impl AsRef<[u8]> for Lease {
         match &self.block {
             // SAFETY: a lease is made when the last read into the block has completed; readers do
             // not touch it any more, and the memory is not reused while a lease holds the block.
-            Some(block) => unsafe { block.bytes(self.payload.clone()) },
+            Some(block) => unsafe { block.bytes(self.range()) },
             None => &[],
         }
     }
@@ -45,6 +59,6 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} bytes)", self.payload.len())
+        write!(f, "Lease({} bytes)", self.range().len())
     }
 }

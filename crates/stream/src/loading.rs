@@ -1,6 +1,6 @@
-//! The readers' side of the pool: what is loaded into which memory, piece by piece.
+//! The readers' side of the pool: what is loaded into which memory, read by read.
 
-use crate::arena::Block;
+use crate::block::Block;
 use crate::pool::{Pool, Started};
 use crate::state::{Slot, State};
 use crate::{ChunkId, Error};
@@ -27,13 +27,13 @@ impl Seat {
         }
     }
 
-    /// The next piece to read; waits for one. None when the stream is closed.
+    /// The next read to make; waits for one. None when the stream is closed.
     pub(crate) fn next_job(&self) -> Option<Job<'_>> {
-        let (unit, piece, block) = self.pool.next_piece()?;
+        let (chunk, read, block) = self.pool.next_read()?;
         Some(Job {
             seat: self,
-            unit,
-            piece,
+            chunk,
+            read,
             block: Some(block),
             began: Instant::now(),
         })
@@ -52,33 +52,34 @@ impl Drop for Seat {
     }
 }
 
-/// One piece for a reader. Dropped without [`Job::finish`], by a reader that dies, it fails: nobody
+/// One read for a reader to make. Dropped without [`Job::finish`], by a reader that dies, it fails: nobody
 /// waits for it in vain.
 pub(crate) struct Job<'a> {
     seat: &'a Seat,
-    pub(crate) unit: ChunkId,
-    pub(crate) piece: usize,
+    pub(crate) chunk: ChunkId,
+    /// Its number among the chunk's reads.
+    pub(crate) read: usize,
     /// Until it is finished.
     block: Option<Arc<Block>>,
     began: Instant,
 }
 
 impl Job<'_> {
-    /// Where the piece goes.
+    /// Where the bytes go.
     pub(crate) fn block(&self) -> Option<&Block> {
         self.block.as_deref()
     }
 
-    /// Ends the piece; a success is the number of bytes taken from the file.
+    /// Ends the read; a success is the number of bytes taken from the file.
     pub(crate) fn finish(mut self, result: Result<usize, Error>) {
-        // Before the unit is ready, or its block would seem to be held.
+        // Before the chunk is ready, or its block would seem to be held.
         self.block = None;
         let pool = &self.seat.pool;
         let took = self.began.elapsed();
         let mut state = pool.lock();
         state.stats.reads += 1;
         state.stats.reading += took;
-        pool.finish(&mut state, self.unit, result);
+        pool.finish(&mut state, self.chunk, result);
     }
 }
 
@@ -86,32 +87,36 @@ impl Drop for Job<'_> {
     fn drop(&mut self) {
         if self.block.take().is_some() {
             let pool = &self.seat.pool;
-            let unit = pool.units[self.unit].name.clone();
+            let chunk = pool.chunks[self.chunk].name.clone();
             let reason = "its thread ended".into();
             // At once: who is told of the failure and asks again must find the reader gone.
             let mut state = pool.lock();
-            pool.finish(&mut state, self.unit, Err(Error::Reader { unit, reason }));
+            pool.finish(&mut state, self.chunk, Err(Error::Reader { chunk, reason }));
             self.seat.leave(&mut state);
         }
     }
 }
 
 impl Pool {
-    /// Finds memory for a unit that is needed after `distance` other requests, evicting what is needed
-    /// later than that, and queues its pieces.
+    /// Finds memory for a chunk that is needed after `distance` other requests, evicting what is needed
+    /// later than that, and queues its reads.
     pub(crate) fn start(
         &self,
         state: &mut State,
         id: ChunkId,
         distance: usize,
     ) -> Result<Started, Error> {
-        let unit = &self.units[id];
-        let len = unit.block_len();
-        if unit.keep {
-            self.load_into(state, id, self.kept.block(id));
+        let chunk = &self.chunks[id];
+        let len = chunk.block_len();
+        if chunk.keep {
+            let block = Block::Resident {
+                arena: self.residents.clone(),
+                range: self.residents.place(id),
+            };
+            self.load_into(state, id, block);
             return Ok(Started::Yes);
         }
-        if let Some(block) = self.arena.cut(len) {
+        if let Some(block) = Block::cut(&self.arena, len) {
             self.load_into(state, id, block);
             return Ok(Started::Yes);
         }
@@ -124,7 +129,7 @@ impl Pool {
         evictable.sort_by_key(|(distance, ..)| *distance);
         while let Some((_, victim, _)) = evictable.pop() {
             state.slots[victim] = Slot::Absent;
-            if let Some(block) = self.arena.cut(len) {
+            if let Some(block) = Block::cut(&self.arena, len) {
                 self.load_into(state, id, block);
                 return Ok(Started::Yes);
             }
@@ -134,7 +139,7 @@ impl Pool {
 
     pub(crate) fn load_into(&self, state: &mut State, id: ChunkId, block: Block) {
         let block = Arc::new(block);
-        if self.units[id].pieces(self.piece) == 0 {
+        if self.chunks[id].reads(self.read_bytes) == 0 {
             state.slots[id] = Slot::Ready(block);
             return;
         }
@@ -148,8 +153,8 @@ impl Pool {
         state.queue.push_back(id);
     }
 
-    /// The next piece for a reader, and where it goes; waits for one. None when the stream is closed.
-    fn next_piece(&self) -> Option<(ChunkId, usize, Arc<Block>)> {
+    /// The next read for a reader, and where its bytes go; waits for one. None when the stream is closed.
+    fn next_read(&self) -> Option<(ChunkId, usize, Arc<Block>)> {
         let mut state = self.lock();
         loop {
             if state.closed {
@@ -180,14 +185,14 @@ impl Pool {
     fn issue(&self, state: &mut State) -> Option<(ChunkId, usize, Arc<Block>)> {
         let id = *state.queue.front()?;
         let Slot::Loading { block, issued, .. } = &mut state.slots[id] else {
-            unreachable!("only loading units are queued");
+            unreachable!("only loading chunks are queued");
         };
-        let (piece, block) = (*issued, block.clone());
+        let (read, block) = (*issued, block.clone());
         *issued += 1;
-        if *issued == self.units[id].pieces(self.piece) {
+        if *issued == self.chunks[id].reads(self.read_bytes) {
             state.queue.pop_front();
         }
-        Some((id, piece, block))
+        Some((id, read, block))
     }
 
     /// Begins to load what comes next in the schedule, if anything is missing.
@@ -195,8 +200,8 @@ impl Pool {
         if state.starving > 0 {
             return None;
         }
-        // A long schedule repeats itself; one look at each unit is enough.
-        let horizon = self.units.len() * 2 + 16;
+        // A long schedule repeats itself; one look at each chunk is enough.
+        let horizon = self.chunks.len() * 2 + 16;
         let mut full = false;
         for distance in 0..horizon {
             let Some(id) = state.schedule.ahead(distance) else {
@@ -205,10 +210,10 @@ impl Pool {
             if !state.slots[id].is_absent() {
                 continue;
             }
-            let unit = &self.units[id];
-            // What is kept has memory of its own, the ring being full or not; what is larger than the
+            let chunk = &self.chunks[id];
+            // What stays has memory of its own, the ring being full or not; what is larger than the
             // ring is only ever served from the overflow share.
-            if !unit.keep && (full || unit.block_len() > self.arena.size()) {
+            if !chunk.keep && (full || chunk.block_len() > self.arena.size()) {
                 continue;
             }
             match self.start(state, id, distance) {
@@ -220,18 +225,18 @@ impl Pool {
         full.then_some(Started::NoRoom)
     }
 
-    /// A reader is done with a piece.
-    fn finish(&self, state: &mut State, unit: ChunkId, result: Result<usize, Error>) {
-        let pieces = self.units[unit].pieces(self.piece);
+    /// A reader is done with a read.
+    fn finish(&self, state: &mut State, chunk: ChunkId, result: Result<usize, Error>) {
+        let reads = self.chunks[chunk].reads(self.read_bytes);
         let Slot::Loading {
             block,
             issued,
             done,
             error,
             ..
-        } = &mut state.slots[unit]
+        } = &mut state.slots[chunk]
         else {
-            unreachable!("a piece is only read of a loading unit");
+            unreachable!("only a loading chunk is read");
         };
         *done += 1;
         match result {
@@ -243,16 +248,16 @@ impl Pool {
             }
         }
         if let Some(failure) = error {
-            // Pieces that nobody began are not read; those under way are waited for.
+            // Reads that nobody began are not made; those under way are waited for.
             let ended = (done == issued).then(|| failure.clone());
-            state.queue.retain(|queued| *queued != unit);
+            state.queue.retain(|queued| *queued != chunk);
             if let Some(failure) = ended {
-                state.slots[unit] = Slot::Failed(failure);
+                state.slots[chunk] = Slot::Failed(failure);
                 self.ready.notify_all();
             }
-        } else if *done == pieces {
+        } else if *done == reads {
             let block = block.clone();
-            state.slots[unit] = Slot::Ready(block);
+            state.slots[chunk] = Slot::Ready(block);
             self.ready.notify_all();
         }
     }
@@ -262,15 +267,15 @@ impl Pool {
     fn reader_left(&self, state: &mut State) {
         state.readers -= 1;
         if state.readers > 0 {
-            // The memory of its piece, for one who waits for some.
+            // The memory of its read, for one who waits for some.
             self.work.notify_one();
             return;
         }
         self.deserted.store(true, Ordering::Relaxed);
         while let Some(id) = state.queue.pop_front() {
-            // Readers give up their pieces before they leave: none is under way.
+            // Readers give up their reads before they leave: none is under way.
             state.slots[id] = Slot::Failed(Error::Reader {
-                unit: self.units[id].name.clone(),
+                chunk: self.chunks[id].name.clone(),
                 reason: "no reader thread is left".into(),
             });
         }

@@ -26,8 +26,8 @@ impl Overflow {
         self.limit
     }
 
-    /// Lends `len` bytes for the unit of this name.
-    pub(crate) fn lend(&self, len: usize, unit: &str) -> Result<Loan, Refusal> {
+    /// Lends `len` bytes for the chunk of this name.
+    pub(crate) fn lend(&self, len: usize, chunk: &str) -> Result<Loan, Refusal> {
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(len as u64)
@@ -39,7 +39,7 @@ impl Overflow {
             used: self.used.clone(),
         };
         Ok(Loan {
-            buffer: Buffer::new(len, &format!("`{unit}`")).map_err(Refusal::NoMemory)?,
+            buffer: Buffer::new(len, &format!("`{chunk}`")).map_err(Refusal::NoMemory)?,
             _share: share,
         })
     }

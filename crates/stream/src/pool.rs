@@ -1,15 +1,15 @@
 //! Who holds which memory, and what is read next: the state machine between callers and readers.
 //!
 //! ```text
-//!            start (memory found)         last piece read
+//!            start (memory found)         last read done
 //!   Absent ───────────────────> Loading ────────────────> Ready ──┐ lease / drop of lease
-//!     ▲                            │ a piece failed          │ ▲───┘
+//!     ▲                            │ a read failed          │ ▲───┘
 //!     │ asked for again            ▼                         │
 //!     ├───────────────────────── Failed                      │
 //!     └──────────────────────────────────────────────────────┘ evicted (no lease, needed last)
 //! ```
 //!
-//! Nothing can wait for ever: a reader needs no memory to finish what it began and gives its piece up
+//! Nothing can wait for ever: a reader needs no memory to finish what it began and gives its read up
 //! if it dies, so every `Loading` ends; a caller waits only while something is `Loading`, may evict all
 //! that no lease holds, and is then served from the overflow share or refused.
 //!
@@ -19,9 +19,10 @@
 //! This file is the callers' side, `loading.rs` the readers'; `tests/model` runs both under every kind
 //! of schedule.
 
-use crate::arena::{Arena, Block};
-use crate::kept::ResidentArena;
+use crate::arena::Arena;
+use crate::block::Block;
 use crate::overflow::{Overflow, Refusal};
+use crate::resident_arena::ResidentArena;
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
@@ -32,12 +33,12 @@ use std::time::{Duration, Instant};
 
 /// Everything that callers and readers share.
 pub(crate) struct Pool {
-    pub(crate) units: Vec<Chunk>,
+    pub(crate) chunks: Vec<Chunk>,
     pub(crate) sources: Vec<Source>,
     /// Size of one read in bytes.
-    pub(crate) piece: usize,
+    pub(crate) read_bytes: usize,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) kept: Arc<ResidentArena>,
+    pub(crate) residents: Arc<ResidentArena>,
     overflow: Overflow,
     /// How many readers there should be.
     pub(crate) readers: usize,
@@ -52,7 +53,7 @@ pub(crate) struct Pool {
     pub(crate) deserted: AtomicBool,
 }
 
-/// Whether memory was found for a unit.
+/// Whether memory was found for a chunk.
 pub(crate) enum Started {
     /// Loading has begun (or there was nothing to load).
     Yes,
@@ -61,27 +62,27 @@ pub(crate) enum Started {
 }
 
 impl Pool {
-    /// A pool without readers; units and order are checked already.
+    /// A pool without readers; chunks and order are checked already.
     pub(crate) fn new(
         sources: Vec<Source>,
-        units: Vec<Chunk>,
+        chunks: Vec<Chunk>,
         order: Vec<ChunkId>,
         options: &crate::Options,
     ) -> Result<Self, Error> {
-        let kept = ResidentArena::new(&units, &order)?;
-        let schedule = Schedule::new(units.len(), order);
+        let residents = ResidentArena::new(&chunks, &order)?;
+        let schedule = Schedule::new(chunks.len(), order);
         Ok(Self {
-            piece: options.piece(),
+            read_bytes: options.read_bytes(),
             arena: Arena::new(options.ring_bytes)?,
-            kept,
+            residents,
             overflow: Overflow::new(options.overflow_bytes),
             readers: options.threads(),
-            state: Mutex::new(State::new(units.len(), schedule)),
+            state: Mutex::new(State::new(chunks.len(), schedule)),
             work: Condvar::new(),
             ready: Condvar::new(),
             bytes_read: AtomicU64::new(0),
             deserted: AtomicBool::new(true),
-            units,
+            chunks,
             sources,
         })
     }
@@ -91,12 +92,12 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the unit's bytes and hands them out.
+    /// Waits for the chunk's bytes and hands them out.
     pub(crate) fn lease(self: &Arc<Self>, id: ChunkId) -> Result<Lease, Error> {
-        let Some(unit) = self.units.get(id) else {
-            return Err(Error::UnknownUnit {
+        let Some(chunk) = self.chunks.get(id) else {
+            return Err(Error::UnknownChunk {
                 id,
-                count: self.units.len(),
+                count: self.chunks.len(),
             });
         };
         let began = Instant::now();
@@ -109,7 +110,7 @@ impl Pool {
         let found = loop {
             if state.closed {
                 break Err(Error::Closed {
-                    unit: unit.name.clone(),
+                    chunk: chunk.name.clone(),
                 });
             }
             match &state.slots[id] {
@@ -173,7 +174,7 @@ impl Pool {
         if starving && found.is_err() {
             self.ready.notify_all();
         }
-        Ok(Lease::new(found?, unit.payload(), self.clone()))
+        Ok(Lease::new(found?, chunk.payload().into(), self.clone()))
     }
 
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -185,23 +186,23 @@ impl Pool {
     /// Begins to load what a caller waits for, whatever it takes. Without room now, there will be a
     /// change to wait for.
     fn start_on_demand(&self, state: &mut State, id: ChunkId) -> Result<Started, Error> {
-        let unit = &self.units[id];
+        let chunk = &self.chunks[id];
         if state.readers == 0 {
             return Err(Error::Reader {
-                unit: unit.name.clone(),
+                chunk: chunk.name.clone(),
                 reason: "no reader thread is left".into(),
             });
         }
         if let Started::NoRoom = self.start(state, id, 0)? {
-            let need = unit.block_len();
+            let need = chunk.block_len();
             if need <= self.arena.size() && state.slots.iter().any(Slot::is_loading_in_ring) {
                 // Reads under way will end and can then be evicted, or be claimed and given back.
                 return Ok(Started::NoRoom);
             }
-            let loan = match self.overflow.lend(need, &unit.name) {
+            let loan = match self.overflow.lend(need, &chunk.name) {
                 Ok(loan) => loan,
                 Err(Refusal::NoMemory(error)) => return Err(error),
-                Err(Refusal::Spent { used }) => return Err(self.exhausted(state, unit, used)),
+                Err(Refusal::Spent { used }) => return Err(self.exhausted(state, chunk, used)),
             };
             state.stats.overflows += 1;
             self.load_into(state, id, Block::Overflow(loan));
@@ -212,12 +213,12 @@ impl Pool {
         Ok(Started::Yes)
     }
 
-    fn exhausted(&self, state: &State, unit: &Chunk, overflow_used: u64) -> Error {
+    fn exhausted(&self, state: &State, chunk: &Chunk, overflow_used: u64) -> Error {
         let evictable: usize = state.evictable(0).iter().map(|(.., len)| len).sum();
         let in_ring = self.arena.size() - self.arena.free_bytes() - evictable;
         Error::Exhausted {
-            unit: unit.name.clone(),
-            need: unit.block_len() as u64,
+            chunk: chunk.name.clone(),
+            need: chunk.block_len() as u64,
             held: in_ring as u64 + overflow_used,
             ring: self.arena.size() as u64,
             overflow: self.overflow.limit(),
@@ -275,7 +276,7 @@ impl Pool {
     }
 
     pub(crate) fn close(&self) {
-        self.kept.close();
+        self.residents.close();
         self.lock().closed = true;
         self.work.notify_all();
         self.ready.notify_all();

@@ -1,19 +1,19 @@
 //! The threads that read.
 
-use crate::arena::Block;
+use crate::block::Block;
 use crate::buffer::Buffer;
+use crate::chunk::{MAX_STAGED, Read};
 use crate::loading::{Job, Seat};
 use crate::pool::Pool;
-use crate::unit::STAGED_PIECE;
-use crate::{BLOCK, Chunk, Error};
+use crate::{BLOCK, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Reads one piece after the other until the stream is closed.
+/// Makes one read after the other until the stream is closed.
 pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
     while read_one(&seat, &mut scratch) {}
 }
 
-/// Waits for a piece and reads it. False when the stream is closed.
+/// Waits for something to read and reads it. False when the stream is closed.
 pub(crate) fn read_one(seat: &Seat, scratch: &mut Scratch) -> bool {
     let Some(job) = seat.next_job() else {
         return false;
@@ -21,9 +21,9 @@ pub(crate) fn read_one(seat: &Seat, scratch: &mut Scratch) -> bool {
     let pool = &*seat.pool;
     // A conversion that panics must not take the reader with it.
     let result =
-        catch_unwind(AssertUnwindSafe(|| read_job(pool, &job, scratch))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| make(pool, &job, scratch))).unwrap_or_else(|panic| {
             Err(Error::Reader {
-                unit: pool.units[job.unit].name.clone(),
+                chunk: pool.chunks[job.chunk].name.clone(),
                 reason: reason(panic.as_ref()).into(),
             })
         });
@@ -43,76 +43,88 @@ fn reason(panic: &(dyn std::any::Any + Send)) -> String {
 pub(crate) struct Scratch(Option<Buffer>);
 
 impl Scratch {
-    /// Bytes that staging takes if pieces are of at most `piece` bytes.
-    pub(crate) fn bytes(piece: usize) -> usize {
-        piece.min(STAGED_PIECE) + 2 * BLOCK
+    /// Bytes that staging takes if reads are of at most `read_bytes`.
+    pub(crate) fn bytes(read_bytes: usize) -> usize {
+        read_bytes.min(MAX_STAGED) + 2 * BLOCK
     }
 
-    /// Scratch memory for pieces of `piece` bytes, or none if no unit needs it.
-    pub(crate) fn new(piece: usize, needed: bool) -> Result<Self, Error> {
+    /// Scratch memory for reads of `read_bytes`, or none if no chunk needs it.
+    pub(crate) fn new(read_bytes: usize, needed: bool) -> Result<Self, Error> {
         Ok(Self(if needed {
-            Some(Buffer::new(Self::bytes(piece), "a reader")?)
+            Some(Buffer::new(Self::bytes(read_bytes), "a reader")?)
         } else {
             None
         }))
     }
 }
 
-fn read_job(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, Error> {
-    let unit = &pool.units[job.unit];
-    match (job.block(), &scratch.0) {
-        (Some(block), _) if !unit.is_staged() => read_in_place(pool, unit, job.piece, block),
-        (Some(block), Some(scratch)) => read_staged(pool, unit, job.piece, block, scratch),
-        _ => unreachable!("a job has a block until it ends, and staged units come with scratch"),
+fn make(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, Error> {
+    let chunk = &pool.chunks[job.chunk];
+    match (
+        chunk.read(job.read, pool.read_bytes),
+        job.block(),
+        &scratch.0,
+    ) {
+        (Some(read), Some(block), _) if !read.segment.is_staged() => {
+            read_in_place(pool, &chunk.name, read, block)
+        }
+        (Some(read), Some(block), Some(scratch)) => {
+            read_staged(pool, &chunk.name, read, block, scratch)
+        }
+        _ => unreachable!("a job has a block until it ends, and staged segments come with scratch"),
     }
 }
 
 /// Whole blocks of the file, straight to their place.
-fn read_in_place(pool: &Pool, unit: &Chunk, piece: usize, block: &Block) -> Result<usize, Error> {
-    let first = unit.offset / BLOCK as u64 * BLOCK as u64;
-    let len = unit.piece(pool.piece);
-    let from = piece * len;
-    let to = (from + len).min(block.len());
-    let need = (unit.offset + unit.len - first) as usize;
-    block.prepare(from..to);
-    // SAFETY: each piece is given to one reader, pieces are disjoint parts of the block, and the
-    // unit is not ready (so nobody reads it) before its last piece is done.
-    let target = unsafe { block.bytes_mut(from..to) };
-    pool.sources[unit.source].read(&unit.name, first + from as u64, target, need.min(to) - from)
+fn read_in_place(pool: &Pool, name: &str, read: Read, block: &Block) -> Result<usize, Error> {
+    let Read {
+        segment,
+        range,
+        base,
+    } = read;
+    let first = segment.offset / BLOCK as u64 * BLOCK as u64;
+    let need = (segment.offset + segment.len - first) as usize;
+    let place = base + range.start..base + range.end;
+    block.prepare(place.clone());
+    // SAFETY: each read is given to one reader, reads fill disjoint parts of the block, and the
+    // chunk is not ready (so nobody looks at it) before its last read is done.
+    let target = unsafe { block.bytes_mut(place) };
+    let need = need.min(range.end) - range.start;
+    pool.sources[segment.source].read(name, first + range.start as u64, target, need)
 }
 
 /// Whole blocks of the file to scratch memory, and from there converted or moved to alignment.
 fn read_staged(
     pool: &Pool,
-    unit: &Chunk,
-    piece: usize,
+    name: &str,
+    read: Read,
     block: &Block,
     scratch: &Buffer,
 ) -> Result<usize, Error> {
-    let len = unit.piece(pool.piece) as u64;
-    let from = piece as u64 * len;
-    let to = (from + len).min(unit.len);
-    let (start, end) = (unit.offset + from, unit.offset + to);
+    let Read {
+        segment,
+        range,
+        base,
+    } = read;
+    let start = segment.offset + range.start as u64;
+    let end = segment.offset + range.end as u64;
     let first = start / BLOCK as u64 * BLOCK as u64;
-    let cover = (end - first).div_ceil(BLOCK as u64) as usize * BLOCK;
-    // SAFETY: scratch memory belongs to this reader alone.
-    let staging = unsafe { scratch.bytes_mut(0..cover) };
     let need = (end - first) as usize;
-    let count = pool.sources[unit.source].read(&unit.name, first, staging, need)?;
+    // SAFETY: scratch memory belongs to this reader alone.
+    let staging = unsafe { scratch.bytes_mut(0..need.next_multiple_of(BLOCK)) };
+    let count = pool.sources[segment.source].read(name, first, staging, need)?;
     let raw = &staging[(start - first) as usize..need];
-    match &unit.convert {
-        Some(convert) => {
-            let scale = |bytes: u64| bytes as usize / convert.from * convert.to;
-            block.prepare(scale(from)..scale(to));
-            // SAFETY: as for a piece read in place: disjoint, and not yet readable by others.
-            let target = unsafe { block.bytes_mut(scale(from)..scale(to)) };
-            (convert.run)(raw, target);
-        }
-        None => {
-            block.prepare(from as usize..to as usize);
-            // SAFETY: as above.
-            unsafe { block.bytes_mut(from as usize..to as usize) }.copy_from_slice(raw);
-        }
+    let place = |bytes: usize| match &segment.convert {
+        Some(convert) => base + bytes / convert.from * convert.to,
+        None => base + bytes,
+    };
+    let place = place(range.start)..place(range.end);
+    block.prepare(place.clone());
+    // SAFETY: as for a read in place: disjoint, and not yet readable by others.
+    let target = unsafe { block.bytes_mut(place) };
+    match &segment.convert {
+        Some(convert) => convert.run(start, raw, target),
+        None => target.copy_from_slice(raw),
     }
     Ok(count)
 }

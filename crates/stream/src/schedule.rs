@@ -5,10 +5,10 @@ use crate::ChunkId;
 /// A trace longer than this is cut: what comes later is then fetched on demand.
 const LONGEST: usize = 1 << 20;
 
-/// The cyclic order in which units are asked for, learned from the last pass.
+/// The cyclic order in which chunks are asked for, learned from the last pass.
 pub(crate) struct Schedule {
     order: Vec<ChunkId>,
-    /// For each unit, its positions in `order`, ascending.
+    /// For each chunk, its positions in `order`, ascending.
     positions: Vec<Vec<u32>>,
     /// Position in `order` of what is expected next.
     cursor: usize,
@@ -17,10 +17,10 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub(crate) fn new(units: usize, order: Vec<ChunkId>) -> Self {
+    pub(crate) fn new(chunks: usize, order: Vec<ChunkId>) -> Self {
         let mut schedule = Self {
             order: Vec::new(),
-            positions: vec![Vec::new(); units],
+            positions: vec![Vec::new(); chunks],
             cursor: 0,
             trace: Vec::new(),
         };
@@ -33,26 +33,26 @@ impl Schedule {
         for positions in &mut self.positions {
             positions.clear();
         }
-        for (at, unit) in order.iter().enumerate() {
-            self.positions[*unit].push(at as u32);
+        for (at, chunk) in order.iter().enumerate() {
+            self.positions[*chunk].push(at as u32);
         }
         self.order = order;
         self.cursor = 0;
     }
 
-    /// Notes that `unit` was asked for now.
-    pub(crate) fn asked(&mut self, unit: ChunkId) {
+    /// Notes that `chunk` was asked for now.
+    pub(crate) fn asked(&mut self, chunk: ChunkId) {
         if self.trace.len() < LONGEST {
-            self.trace.push(unit);
+            self.trace.push(chunk);
         }
-        if let Some(distance) = self.distance(unit) {
+        if let Some(distance) = self.distance(chunk) {
             self.cursor = (self.cursor + distance + 1) % self.order.len();
         }
     }
 
-    /// How many other requests are expected before `unit` is asked for; none if it is not expected.
-    pub(crate) fn distance(&self, unit: ChunkId) -> Option<usize> {
-        let positions = &self.positions[unit];
+    /// How many other requests are expected before `chunk` is asked for; none if it is not expected.
+    pub(crate) fn distance(&self, chunk: ChunkId) -> Option<usize> {
+        let positions = &self.positions[chunk];
         let first = *positions.first()? as usize;
         let at = positions.partition_point(|at| (*at as usize) < self.cursor);
         Some(match positions.get(at) {
@@ -112,8 +112,8 @@ mod tests {
         schedule.asked(0);
         assert_eq!(coming(&schedule), [(0, 1), (1, 2), (2, 0)]);
         schedule.abandon_pass();
-        for unit in [2, 0] {
-            schedule.asked(unit);
+        for chunk in [2, 0] {
+            schedule.asked(chunk);
         }
         assert_eq!(schedule.distance(1), Some(0));
         schedule.end_pass();
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(schedule.distance(0), Some(0));
         schedule.asked(0);
         assert_eq!(schedule.distance(0), Some(1));
-        for unit in [1, 0, 1, 0] {
-            schedule.asked(unit);
+        for chunk in [1, 0, 1, 0] {
+            schedule.asked(chunk);
         }
         assert_eq!(schedule.distance(1), Some(1));
         assert_eq!(schedule.distance(0), Some(0));

@@ -86,25 +86,25 @@ impl Source {
         self.direct.is_some() && !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Reads for the unit of this name at `offset` into `target`, of which at least the first `need`
+    /// Reads for the chunk of this name at `offset` into `target`, of which at least the first `need`
     /// bytes must exist in the file. `offset`, `target.len()` and the memory of `target` are multiples
     /// of [`BLOCK`]. Returns the number of bytes read.
     pub(crate) fn read(
         &self,
-        unit: &str,
+        chunk: &str,
         offset: u64,
         target: &mut [u8],
         need: usize,
     ) -> Result<usize, Error> {
         let failed = |error| Error::Read {
-            unit: unit.into(),
+            chunk: chunk.into(),
             path: self.path.clone(),
             source: Arc::new(error),
         };
         let read = self.fill(offset, target, need).map_err(failed)?;
         if read < need {
             return Err(Error::Truncated {
-                unit: unit.into(),
+                chunk: chunk.into(),
                 path: self.path.clone(),
                 end: offset + need as u64,
             });
@@ -113,7 +113,7 @@ impl Source {
         let now = Stamp::of(&self.plain.metadata().map_err(failed)?);
         if self.stamp != Some(now) {
             return Err(Error::Changed {
-                unit: unit.into(),
+                chunk: chunk.into(),
                 path: self.path.clone(),
             });
         }

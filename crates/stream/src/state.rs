@@ -1,18 +1,18 @@
 //! What the pool's lock guards.
 
-use crate::arena::Block;
+use crate::block::Block;
 use crate::schedule::Schedule;
 use crate::{ChunkId, Error, Stats};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Where every unit is, and who waits.
+/// Where every chunk is, and who waits.
 pub(crate) struct State {
     pub(crate) slots: Vec<Slot>,
-    /// For each unit, the callers that are asking for it now: what is ready is not evicted under them.
+    /// For each chunk, the callers that are asking for it now: what is ready is not evicted under them.
     pub(crate) callers: Vec<u32>,
-    /// Units being loaded of which some pieces are not yet given to a reader.
+    /// Chunks being loaded of which some reads are not yet given to a reader.
     pub(crate) queue: VecDeque<ChunkId>,
     pub(crate) schedule: Schedule,
     /// Callers that wait for memory: no read ahead is begun meanwhile.
@@ -24,14 +24,14 @@ pub(crate) struct State {
     pub(crate) closed: bool,
 }
 
-/// Where a unit is.
+/// Where a chunk is.
 pub(crate) enum Slot {
     Absent,
     Loading {
         block: Arc<Block>,
-        /// Pieces given to readers so far.
+        /// Reads given to readers so far.
         issued: usize,
-        /// Pieces that readers are done with.
+        /// Reads that readers are done with.
         done: usize,
         /// What went wrong first.
         error: Option<Error>,
@@ -46,10 +46,10 @@ pub(crate) enum Slot {
 }
 
 impl State {
-    pub(crate) fn new(units: usize, schedule: Schedule) -> Self {
+    pub(crate) fn new(chunks: usize, schedule: Schedule) -> Self {
         Self {
-            slots: (0..units).map(|_| Slot::Absent).collect(),
-            callers: vec![0; units],
+            slots: (0..chunks).map(|_| Slot::Absent).collect(),
+            callers: vec![0; chunks],
             queue: VecDeque::new(),
             schedule,
             starving: 0,
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Moves a unit that a caller waits for to the front of the queue.
+    /// Moves a chunk that a caller waits for to the front of the queue.
     pub(crate) fn hurry(&mut self, id: ChunkId) {
         if let Some(at) = self.queue.iter().position(|queued| *queued == id) {
             self.queue.remove(at);
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// What may leave the ring for a unit needed after `distance` requests: no lease holds it, no
+    /// What may leave the ring for a chunk needed after `distance` requests: no lease holds it, no
     /// caller asks for it, and it is needed later. With each: when it is needed, and its bytes.
     pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, ChunkId, usize)> {
         let mut found = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 pub struct Stats {
     /// Bytes read from files, whole blocks of direct reads included.
     pub bytes_read: u64,
-    /// Reads that readers made: pieces of units.
+    /// Reads that readers made: each of a chunk or a part of one.
     pub reads: u64,
     /// Time that these took, added up. Over a span of time it is as many times as long as there were reads in flight on average.
     pub reading: Duration,

@@ -16,7 +16,7 @@ pub const MEMORY_THREADS: usize = 2;
 /// How a stream works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Size of the ring in bytes. Every unit that is not kept must fit, see [`crate::footprint`].
+    /// Size of the ring in bytes. Every chunk that does not stay must fit, see [`crate::footprint`].
     pub ring_bytes: u64,
     /// Bytes beyond the ring for callers who hold more at once than it can give.
     pub overflow_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Options {
     pub readers: usize,
     /// The most bytes of one read, rounded up to whole blocks; at most 1 GiB. A disk takes some time for each read,
     /// whatever its size.
-    pub piece_bytes: usize,
+    pub read_bytes: usize,
 }
 
 impl Default for Options {
@@ -33,21 +33,21 @@ impl Default for Options {
             ring_bytes: 64 << 20,
             overflow_bytes: 0,
             readers: 4,
-            piece_bytes: 4 << 20,
+            read_bytes: 4 << 20,
         }
     }
 }
 
 impl Options {
-    /// Memory that the reader threads take besides the ring, in bytes, if some unit is converted or
+    /// Memory that the reader threads take besides the ring, in bytes, if some chunk is converted or
     /// moved to alignment on its way.
     pub fn staging_bytes(&self) -> u64 {
-        self.threads() as u64 * Scratch::bytes(self.piece()) as u64
+        self.threads() as u64 * Scratch::bytes(self.read_bytes()) as u64
     }
 
     /// Size of one read in bytes, in whole blocks.
-    pub(crate) fn piece(&self) -> usize {
-        self.piece_bytes.clamp(1, 1 << 30).div_ceil(BLOCK) * BLOCK
+    pub(crate) fn read_bytes(&self) -> usize {
+        self.read_bytes.clamp(1, 1 << 30).div_ceil(BLOCK) * BLOCK
     }
 
     /// Number of reader threads.
@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// Units of bytes from files, read ahead of need into a ring of fixed size. Clones share it.
+/// Chunks of bytes from files, read ahead of need into a ring of fixed size. Clones share it.
 #[derive(Clone)]
 pub struct Stream {
     pool: Arc<Pool>,
@@ -70,36 +70,36 @@ impl Stream {
     /// As these two.
     pub fn start(
         sources: Vec<Source>,
-        units: Vec<Chunk>,
+        chunks: Vec<Chunk>,
         order: Vec<ChunkId>,
         options: Options,
     ) -> Result<Self, Error> {
-        let stream = Self::new(sources, units, order, options)?;
+        let stream = Self::new(sources, chunks, order, options)?;
         stream.begin()?;
         Ok(stream)
     }
 
-    /// A stream of `units`, to be read in the given `order` (numbers of units; units that it leaves out are only read
+    /// A stream of `chunks`, to be read in the given `order` (numbers of chunks; chunks that it leaves out are only read
     /// on demand). Nothing is read before [`Stream::begin`] or the first lease: reading, and finding the memory for it,
     /// takes the processors and the lock of the process's memory from whoever still has something to set up.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Chunk`] and [`Error::UnknownUnit`] for units and an
+    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Chunk`] and [`Error::UnknownChunk`] for chunks and an
     /// order that make no sense.
     pub fn new(
         sources: Vec<Source>,
-        units: Vec<Chunk>,
+        chunks: Vec<Chunk>,
         order: Vec<ChunkId>,
         options: Options,
     ) -> Result<Self, Error> {
-        for unit in &units {
-            unit.check(sources.len())?;
+        for chunk in &chunks {
+            chunk.check(sources.len())?;
         }
-        let count = units.len();
+        let count = chunks.len();
         if let Some(id) = order.iter().copied().find(|id| *id >= count) {
-            return Err(Error::UnknownUnit { id, count });
+            return Err(Error::UnknownChunk { id, count });
         }
-        let pool = Arc::new(Pool::new(sources, units, order, &options)?);
+        let pool = Arc::new(Pool::new(sources, chunks, order, &options)?);
         let readers = Readers {
             pool: pool.clone(),
             threads: Mutex::new(Vec::new()),
@@ -117,33 +117,33 @@ impl Stream {
     /// [`Error::OutOfMemory`] if not one of them can be had.
     pub fn begin(&self) -> Result<(), Error> {
         self.readers.fill().map_err(|reason| Error::OutOfMemory {
-            bytes: Scratch::bytes(self.pool.piece) as u64,
+            bytes: Scratch::bytes(self.pool.read_bytes) as u64,
             purpose: format!("a reader thread ({reason})").into(),
         })
     }
 
-    /// The bytes of a unit, waited for if they are not in memory.
+    /// The bytes of a chunk, waited for if they are not in memory.
     ///
     /// What leases hold counts whoever holds them: with several callers, ring and overflow share must
     /// have room for what all of them hold at once.
     ///
     /// # Errors
-    /// What the read said, naming the unit and its file; [`Error::Exhausted`] if leases hold so much of
+    /// What the read said, naming the chunk and its file; [`Error::Exhausted`] if leases hold so much of
     /// the ring that neither it nor the overflow share has room. After an error the next call tries
     /// again.
-    pub fn lease(&self, unit: ChunkId) -> Result<Lease, Error> {
+    pub fn lease(&self, chunk: ChunkId) -> Result<Lease, Error> {
         let readers = if self.pool.deserted.load(Ordering::Relaxed) {
             self.readers.fill()
         } else {
             Ok(())
         };
-        match (self.pool.lease(unit), readers) {
-            (Err(Error::Reader { unit, .. }), Err(reason)) => Err(Error::Reader { unit, reason }),
+        match (self.pool.lease(chunk), readers) {
+            (Err(Error::Reader { chunk, .. }), Err(reason)) => Err(Error::Reader { chunk, reason }),
             (result, _) => result,
         }
     }
 
-    /// Reads a few bytes that are no unit, such as one row of a table, on the calling thread.
+    /// Reads a few bytes that are no chunk, such as one row of a table, on the calling thread.
     ///
     /// # Errors
     /// What the read said; `name` is used in the message.
@@ -156,7 +156,7 @@ impl Stream {
     ) -> Result<(), Error> {
         let began = Instant::now();
         let wrong = |reason| Error::Chunk {
-            unit: name.into(),
+            chunk: name.into(),
             reason,
         };
         let source = self
@@ -180,7 +180,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends a pass: the order in which units were asked for since the last one becomes the schedule.
+    /// Ends a pass: the order in which chunks were asked for since the last one becomes the schedule.
     pub fn end_pass(&self) {
         self.pool.end_pass();
         self.replace_readers();
@@ -221,7 +221,7 @@ impl Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({} units)", self.pool.units.len())
+        write!(f, "Stream({} chunks)", self.pool.chunks.len())
     }
 }
 
@@ -237,17 +237,17 @@ impl Readers {
     /// Starts the threads that touch the memory of what stays. Without them readers touch what they
     /// read into.
     fn touch_ahead(&self) {
-        if !self.pool.kept.is_large() {
+        if !self.pool.residents.is_large() {
             return;
         }
         let mut touchers = self.touchers.lock().unwrap_or_else(PoisonError::into_inner);
         touchers.get_or_insert_with(|| {
             let threads = (0..MEMORY_THREADS).map(|number| {
-                let kept = self.pool.kept.clone();
+                let residents = self.pool.residents.clone();
                 let name = format!("outsize-memory-{number}");
                 sync::spawn(name, move || {
                     sync::lower_priority();
-                    kept.touch_all();
+                    residents.touch_all();
                 })
             });
             threads.filter_map(Result::ok).collect()
@@ -258,12 +258,12 @@ impl Readers {
     /// enough to go on; without any, the reason is the error.
     fn fill(&self) -> Result<(), Arc<str>> {
         self.touch_ahead();
-        let staged = self.pool.units.iter().any(Chunk::is_staged);
+        let staged = self.pool.chunks.iter().any(Chunk::is_staged);
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = self.pool.readers.saturating_sub(self.pool.living());
         for _ in 0..missing {
             let seat = Seat::take(&self.pool);
-            let started = Scratch::new(self.pool.piece, staged)
+            let started = Scratch::new(self.pool.read_bytes, staged)
                 .map_err(|error| error.to_string())
                 .and_then(|scratch| {
                     let name = format!("outsize-reader-{}", threads.len());

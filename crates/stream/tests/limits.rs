@@ -1,10 +1,10 @@
-//! Readers that die, memory that runs out, and units that make no sense: typed errors, and the next call
+//! Readers that die, memory that runs out, and chunks that make no sense: typed errors, and the next call
 //! works.
 
 mod common;
 
-use common::{check, file, in_time, unit, widen};
-use outsize_stream::{BLOCK, Chunk, Convert, Error, Options, Source, Stream, footprint};
+use common::{check, chunk, file, in_time, segment, widen_each};
+use outsize_stream::{BLOCK, Chunk, Convert, Error, Options, Segment, Source, Stream, footprint};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ impl Drop for Bomb {
 /// What the next conversions do, one by one: 1 panics, 2 kills its reader.
 static FUSE: AtomicU32 = AtomicU32::new(0);
 
-fn widen_or_fail(from: &[u8], to: &mut [u8]) {
+fn widen_or_fail(_offset: u64, from: &[u8], to: &mut [u8]) {
     let fuse = FUSE.load(Ordering::SeqCst);
     if fuse > 0 {
         FUSE.store(fuse / 10, Ordering::SeqCst);
@@ -29,22 +29,19 @@ fn widen_or_fail(from: &[u8], to: &mut [u8]) {
     match fuse % 10 {
         1 => resume_unwind(Box::new("odd number of bytes")),
         2 => resume_unwind(Box::new(Bomb)),
-        _ => widen(from, to),
+        _ => widen_each(from, to),
     }
 }
 
 #[test]
 fn a_reader_that_panics_or_dies() {
     let (_dir, path) = file(16 * BLOCK);
-    let convert = Convert {
-        from: 1,
-        to: 2,
-        run: widen_or_fail,
-    };
-    let units: Vec<_> = (0..3)
-        .map(|at| Chunk {
-            convert: Some(convert.clone()),
-            ..unit(at * BLOCK, BLOCK)
+    let convert = Convert::new(1, 2, widen_or_fail);
+    let chunks: Vec<_> = (0..3)
+        .map(|at| {
+            let mut chunk = chunk(at * BLOCK, BLOCK);
+            chunk.segments[0].convert = Some(convert.clone());
+            chunk
         })
         .collect();
     let noise = Arc::new(AtomicU32::new(0));
@@ -66,7 +63,7 @@ fn a_reader_that_panics_or_dies() {
         };
         // Nothing is read ahead: who asks meets the fuse.
         let source = Source::open(&path).unwrap();
-        let stream = Stream::start(vec![source], units.clone(), vec![], options).unwrap();
+        let stream = Stream::start(vec![source], chunks.clone(), vec![], options).unwrap();
         for round in 0..20 {
             let id = round % 3;
             // One panics; one reader dies, the other goes on; both die, one after the other.
@@ -75,11 +72,11 @@ fn a_reader_that_panics_or_dies() {
                 for _ in 0..failures {
                     let error = stream.lease((id + 1) % 3).unwrap_err();
                     assert!(matches!(error, Error::Reader { .. }), "{error:?}");
-                    assert!(error.to_string().contains("unit at"), "{error}");
+                    assert!(error.to_string().contains("chunk at"), "{error}");
                 }
-                check(&stream, &units, (id + 1) % 3).unwrap();
+                check(&stream, &chunks, (id + 1) % 3).unwrap();
                 // Out of the ring with it.
-                check(&stream, &units, id).unwrap();
+                check(&stream, &chunks, id).unwrap();
                 // Readers that died are replaced here at the latest.
                 stream.abandon_pass();
             }
@@ -96,7 +93,7 @@ fn a_reader_that_panics_or_dies() {
 #[test]
 fn the_overflow_share_is_for_all_threads_and_comes_back() {
     let (_dir, path) = file(64 * BLOCK);
-    let units: Vec<_> = (0..32).map(|at| unit(at * BLOCK, BLOCK)).collect();
+    let chunks: Vec<_> = (0..32).map(|at| chunk(at * BLOCK, BLOCK)).collect();
     in_time(move || {
         let options = Options {
             ring_bytes: 3 * BLOCK as u64,
@@ -105,7 +102,7 @@ fn the_overflow_share_is_for_all_threads_and_comes_back() {
         };
         let source = Source::open(&path).unwrap();
         let stream =
-            Stream::start(vec![source], units.clone(), (0..32).collect(), options).unwrap();
+            Stream::start(vec![source], chunks.clone(), (0..32).collect(), options).unwrap();
         for round in 0..50 {
             let held: Vec<_> = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..4)
@@ -128,96 +125,109 @@ fn the_overflow_share_is_for_all_threads_and_comes_back() {
             assert_eq!(served, 8, "{held:?}");
             for error in held.iter().filter_map(|result| result.as_ref().err()) {
                 assert!(matches!(error, Error::Exhausted { .. }), "{error:?}");
-                assert!(error.to_string().contains("unit at"), "{error}");
+                assert!(error.to_string().contains("chunk at"), "{error}");
             }
         }
     });
 }
 
 #[test]
-fn impossible_units_are_refused() {
+fn impossible_chunks_are_refused() {
     let (_dir, path) = file(BLOCK);
-    let convert = |from, to| {
-        Some(Convert {
-            from,
-            to,
-            run: |_, _| {},
-        })
-    };
-    let good = unit(0, 64);
+    let convert = |from, to| Some(Convert::new(from, to, |_, _, _| {}));
+    let (good, fine) = (chunk(0, 64), segment(0, 64));
     let wrong = [
-        Chunk {
+        Segment {
             source: 1,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             len: u64::MAX,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             offset: u64::MAX,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             offset: i64::MAX as u64,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             align: 0,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             align: 3,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             align: 2 * BLOCK,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             convert: convert(0, 1),
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             convert: convert(1, 0),
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             convert: convert(3, 1),
-            len: 63,
-            ..good.clone()
+            len: 64,
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
             convert: convert(4, 1),
             len: 63,
-            ..good.clone()
+            ..fine.clone()
         },
-        Chunk {
+        Segment {
+            convert: convert(BLOCK + 1, 1),
+            len: BLOCK as u64 + 1,
+            ..fine.clone()
+        },
+        Segment {
             convert: convert(1, usize::MAX),
-            ..good.clone()
+            ..fine.clone()
         },
     ];
-    let start = |units, order| {
+    let start = |chunks, order| {
         let sources = vec![Source::open(&path).unwrap()];
-        Stream::start(sources, units, order, Options::default())
+        Stream::start(sources, chunks, order, Options::default())
     };
-    for unit in wrong {
-        let error = start(vec![good.clone(), unit], vec![0]).unwrap_err();
+    let of = |segments| Chunk {
+        segments,
+        ..good.clone()
+    };
+    let two = || fine.clone();
+    let wrong = wrong.into_iter().flat_map(|wrong| {
+        // Alone, or the second of two.
+        [vec![wrong.clone()], vec![two(), wrong]]
+    });
+    let longest = Segment {
+        len: i64::MAX as u64 / 4,
+        ..fine.clone()
+    };
+    for segments in wrong.chain([vec![], vec![longest.clone(), longest]]) {
+        let chunk = of(segments);
+        let error = start(vec![good.clone(), chunk], vec![0]).unwrap_err();
         assert!(matches!(error, Error::Chunk { .. }), "{error:?}");
-        assert!(error.to_string().contains("unit at 0"), "{error}");
+        assert!(error.to_string().contains("chunk at 0"), "{error}");
     }
     let error = start(vec![good.clone()], vec![0, 1]).unwrap_err();
     assert!(
-        matches!(error, Error::UnknownUnit { id: 1, count: 1 }),
+        matches!(error, Error::UnknownChunk { id: 1, count: 1 }),
         "{error:?}"
     );
     let options = Options {
         ring_bytes: BLOCK as u64,
         overflow_bytes: u64::MAX,
         readers: 0,
-        piece_bytes: usize::MAX,
+        read_bytes: usize::MAX,
     };
-    // What is staged goes in pieces of a megabyte at most.
+    // What is staged goes in reads of a megabyte at most.
     assert_eq!(options.staging_bytes(), (1 << 20) + 2 * BLOCK as u64);
     assert_eq!(footprint(u64::MAX), u64::MAX);
     let sources = vec![Source::open(&path).unwrap()];
@@ -232,6 +242,6 @@ fn impossible_units_are_refused() {
     }
     assert!(matches!(
         stream.lease(1),
-        Err(Error::UnknownUnit { id: 1, count: 1 })
+        Err(Error::UnknownChunk { id: 1, count: 1 })
     ));
 }

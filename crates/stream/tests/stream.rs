@@ -2,25 +2,25 @@
 
 mod common;
 
-use common::{byte, check, file, in_time, unit, widen};
-use outsize_stream::{BLOCK, Chunk, Convert, Error, Options, Source, Stream, footprint};
+use common::{byte, check, chunk, file, in_time, segment, widen};
+use outsize_stream::{BLOCK, Chunk, Error, Options, Source, Stream};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 #[test]
 fn passes_read_what_the_ring_does_not_hold() {
     let (_dir, path) = file(40 * BLOCK);
-    let units: Vec<_> = (0..10).map(|i| unit(i * 4 * BLOCK, 4 * BLOCK)).collect();
+    let chunks: Vec<_> = (0..10).map(|i| chunk(i * 4 * BLOCK, 4 * BLOCK)).collect();
     // Room for four of ten.
     let options = Options {
         ring_bytes: 4 * 4 * BLOCK as u64,
         readers: 2,
-        piece_bytes: BLOCK,
+        read_bytes: BLOCK,
         ..Options::default()
     };
     let stream = Stream::start(
         vec![Source::open(&path).unwrap()],
-        units.clone(),
+        chunks.clone(),
         (0..10).collect(),
         options,
     )
@@ -31,17 +31,17 @@ fn passes_read_what_the_ring_does_not_hold() {
     );
     for _ in 0..5 {
         for id in 0..10 {
-            check(&stream, &units, id).unwrap();
+            check(&stream, &chunks, id).unwrap();
         }
         stream.end_pass();
     }
     let stats = stream.stats();
     assert_eq!(stats.hits + stats.waits + stats.misses, 50);
-    // Five passes over ten units; at best the ring keeps three of them from pass to pass, at worst
+    // Five passes over ten chunks; at best the ring keeps three of them from pass to pass, at worst
     // none, and read-ahead may have begun the sixth pass.
-    let unit_bytes = 4 * BLOCK as u64;
-    assert!(stats.bytes_read >= (10 + 4 * 6) * unit_bytes, "{stats:?}");
-    assert!(stats.bytes_read <= (50 + 4) * unit_bytes, "{stats:?}");
+    let chunk_bytes = 4 * BLOCK as u64;
+    assert!(stats.bytes_read >= (10 + 4 * 6) * chunk_bytes, "{stats:?}");
+    assert!(stats.bytes_read <= (50 + 4) * chunk_bytes, "{stats:?}");
     // Each of a block, and each took some time.
     let done = stream.stats();
     assert_eq!(done.reads * BLOCK as u64, done.bytes_read, "{done:?}");
@@ -51,15 +51,15 @@ fn passes_read_what_the_ring_does_not_hold() {
 #[test]
 fn nothing_is_read_before_it_begins_or_is_asked_for() {
     let (_dir, path) = file(8 * BLOCK);
-    let units: Vec<_> = (0..2)
+    let chunks: Vec<_> = (0..2)
         .map(|i| Chunk {
             keep: i == 0,
-            ..unit(i * 4 * BLOCK, 4 * BLOCK)
+            ..chunk(i * 4 * BLOCK, 4 * BLOCK)
         })
         .collect();
     let new = || {
         let sources = vec![Source::open(&path).unwrap()];
-        let stream = Stream::new(sources, units.clone(), vec![0, 1], Options::default()).unwrap();
+        let stream = Stream::new(sources, chunks.clone(), vec![0, 1], Options::default()).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(stream.stats().reads, 0);
         stream
@@ -76,18 +76,18 @@ fn nothing_is_read_before_it_begins_or_is_asked_for() {
 
     let asked = new();
     for id in 0..2 {
-        check(&asked, &units, id).unwrap();
+        check(&asked, &chunks, id).unwrap();
     }
     drop(new());
 }
 
 #[test]
-fn kept_units_are_read_once_and_beyond_the_ring() {
+fn resident_chunks_are_read_once_and_beyond_the_ring() {
     let (_dir, path) = file(40 * BLOCK);
-    let units: Vec<_> = (0..10)
+    let chunks: Vec<_> = (0..10)
         .map(|i| Chunk {
             keep: true,
-            ..unit(i * 4 * BLOCK, 4 * BLOCK)
+            ..chunk(i * 4 * BLOCK, 4 * BLOCK)
         })
         .collect();
     let options = Options {
@@ -96,14 +96,14 @@ fn kept_units_are_read_once_and_beyond_the_ring() {
     };
     let stream = Stream::start(
         vec![Source::open(&path).unwrap()],
-        units.clone(),
+        chunks.clone(),
         (0..10).collect(),
         options,
     )
     .unwrap();
     for _ in 0..3 {
         for id in 0..10 {
-            check(&stream, &units, id).unwrap();
+            check(&stream, &chunks, id).unwrap();
         }
         stream.end_pass();
     }
@@ -111,23 +111,23 @@ fn kept_units_are_read_once_and_beyond_the_ring() {
 }
 
 #[test]
-fn a_unit_still_in_the_ring_costs_nothing() {
+fn a_chunk_still_in_the_ring_costs_nothing() {
     let (_dir, path) = file(8 * BLOCK);
-    let units = vec![unit(0, BLOCK), unit(BLOCK, BLOCK)];
+    let chunks = vec![chunk(0, BLOCK), chunk(BLOCK, BLOCK)];
     let options = Options {
         ring_bytes: 2 * BLOCK as u64,
         ..Options::default()
     };
     let stream = Stream::start(
         vec![Source::open(&path).unwrap()],
-        units.clone(),
+        chunks.clone(),
         vec![0, 1],
         options,
     )
     .unwrap();
     for _ in 0..100 {
-        check(&stream, &units, 0).unwrap();
-        check(&stream, &units, 1).unwrap();
+        check(&stream, &chunks, 0).unwrap();
+        check(&stream, &chunks, 1).unwrap();
     }
     assert_eq!(stream.stats().bytes_read, 2 * BLOCK as u64);
 }
@@ -135,7 +135,7 @@ fn a_unit_still_in_the_ring_costs_nothing() {
 #[test]
 fn holding_too_much_uses_the_overflow_share_then_fails() {
     let (_dir, path) = file(64 * BLOCK);
-    let units: Vec<_> = (0..8).map(|i| unit(i * BLOCK, BLOCK)).collect();
+    let chunks: Vec<_> = (0..8).map(|i| chunk(i * BLOCK, BLOCK)).collect();
     let options = Options {
         ring_bytes: 2 * BLOCK as u64,
         overflow_bytes: BLOCK as u64,
@@ -144,7 +144,7 @@ fn holding_too_much_uses_the_overflow_share_then_fails() {
     in_time(move || {
         let stream = Stream::start(
             vec![Source::open(&path).unwrap()],
-            units.clone(),
+            chunks.clone(),
             (0..8).collect(),
             options,
         )
@@ -156,10 +156,10 @@ fn holding_too_much_uses_the_overflow_share_then_fails() {
             matches!(error, Error::Exhausted { need: 4096, .. }),
             "{error}"
         );
-        assert!(error.to_string().contains("unit at 12288"), "{error}");
+        assert!(error.to_string().contains("chunk at 12288"), "{error}");
         drop(held);
         for id in 0..8 {
-            check(&stream, &units, id).unwrap();
+            check(&stream, &chunks, id).unwrap();
         }
     });
 }
@@ -198,46 +198,55 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Any units (misaligned, converted, kept, empty), any ring that holds the largest, any orders of
-    /// access from several threads: the bytes are right, nothing waits for ever.
+    /// Any chunks (misaligned, converted, kept, empty, of several segments), any ring that holds the largest, any orders
+    /// of access from several threads: the bytes are right, nothing waits for ever.
     #[test]
     fn any_order_from_any_thread(
-        shapes in prop::collection::vec((0usize..60_000, 0usize..20_000, 0u8..4, any::<bool>()), 1..24),
+        shapes in prop::collection::vec(
+            (prop::collection::vec((0usize..60_000, 0usize..20_000, 0u8..6), 1..4), any::<bool>()),
+            1..24,
+        ),
         passes in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..40), 1..5),
         threads in 1usize..4,
         room in 0u64..100_000,
-        piece_bytes in 1usize..20_000,
+        read_bytes in 1usize..20_000,
         readers in 1usize..5,
     ) {
         let (_dir, path) = file(80_000);
-        let units: Vec<_> = shapes.iter().map(|(offset, len, kind, keep)| {
-            let mut unit = unit(*offset, *len);
-            unit.keep = *keep;
+        let segment = |(offset, len, kind): (usize, usize, u8)| {
+            // Elements to convert, of which some are blocks that do not divide a page.
+            let block = [1, 1, 18, 210][usize::from(kind % 4)];
+            let mut segment = segment(offset, len / block * block);
             match kind {
-                0 => unit.align = 8,
-                1 => unit.convert = Some(Convert { from: 1, to: 2, run: widen }),
+                0 => segment.align = 8,
+                1..4 => segment.convert = Some(widen(block)),
                 _ => {}
             }
-            unit
+            segment
+        };
+        let chunks: Vec<_> = shapes.into_iter().map(|(segments, keep)| Chunk {
+            segments: segments.into_iter().map(segment).collect(),
+            keep,
+            ..chunk(0, 0)
         }).collect();
-        let largest = units.iter().map(|unit| footprint(unit.len_in_memory())).max().unwrap();
+        let largest = chunks.iter().map(Chunk::block_len).max().unwrap() as u64;
         let options = Options {
-            // Every thread may hold one unit.
+            // Every thread may hold one chunk.
             ring_bytes: largest + room,
             overflow_bytes: largest * threads as u64,
             readers,
-            piece_bytes,
+            read_bytes,
         };
         in_time(move || {
-            let order = (0..units.len()).collect();
-            let stream = Stream::start(vec![Source::open(&path).unwrap()], units.clone(), order, options).unwrap();
+            let order = (0..chunks.len()).collect();
+            let stream = Stream::start(vec![Source::open(&path).unwrap()], chunks.clone(), order, options).unwrap();
             for pass in passes {
                 std::thread::scope(|scope| {
                     for turn in 0..threads {
-                        let (stream, units, pass) = (&stream, &units, &pass);
+                        let (stream, chunks, pass) = (&stream, &chunks, &pass);
                         scope.spawn(move || {
                             for index in pass.iter().skip(turn) {
-                                check(stream, units, index.index(units.len())).unwrap();
+                                check(stream, chunks, index.index(chunks.len())).unwrap();
                             }
                         });
                     }

@@ -1,4 +1,4 @@
-//! Real files, real threads, and faults while they work: the bytes are right, errors name their unit,
+//! Real files, real threads, and faults while they work: the bytes are right, errors name their chunk,
 //! and nothing stands still.
 //!
 //! `OUTSIZE_STRESS_SECONDS` sets how long it runs (two seconds by default), `OUTSIZE_STRESS_SEED` where it
@@ -8,8 +8,8 @@
 
 mod common;
 
-use common::{byte, file, unit, widen};
-use outsize_stream::{BLOCK, Chunk, Convert, Error, Lease, Options, Source, Stream, footprint};
+use common::{byte, chunk, file, widen_each};
+use outsize_stream::{BLOCK, Chunk, Convert, Error, Lease, Options, Source, Stream};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -104,7 +104,7 @@ impl Drop for Bomb {
     }
 }
 
-fn widen_or_fail(from: &[u8], to: &mut [u8]) {
+fn widen_or_fail(_offset: u64, from: &[u8], to: &mut [u8]) {
     let dice = Rng(DICE.fetch_add(1, Ordering::SeqCst)).below(1000) as u32;
     let (panics, deaths) = (PANICS.load(Ordering::SeqCst), DEATHS.load(Ordering::SeqCst));
     if dice < panics {
@@ -113,7 +113,7 @@ fn widen_or_fail(from: &[u8], to: &mut [u8]) {
     if dice < panics + deaths {
         resume_unwind(Box::new(Bomb));
     }
-    widen(from, to);
+    widen_each(from, to);
 }
 
 /// What may go wrong in a round.
@@ -129,7 +129,7 @@ struct Faults {
 
 struct Round {
     stream: Stream,
-    units: Vec<Chunk>,
+    chunks: Vec<Chunk>,
     faults: Faults,
     /// How many leases a caller holds at most.
     hold: usize,
@@ -148,10 +148,10 @@ fn round(seed: u64) {
     let len = 1 + rng.below(600_000);
     let files = [file(len), file(len)];
     let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let units = some_units(&mut rng, len);
-    let largest = units
+    let chunks = some_chunks(&mut rng, len);
+    let largest = chunks
         .iter()
-        .map(|unit| footprint(unit.len_in_memory()))
+        .map(|chunk| chunk.block_len() as u64)
         .max()
         .unwrap();
     let (callers, hold) = (1 + rng.below(4), 1 + rng.below(3));
@@ -164,22 +164,22 @@ fn round(seed: u64) {
             largest * (callers * (hold + 1)) as u64
         },
         readers: 1 + rng.below(6),
-        piece_bytes: 1 + rng.below(100_000),
+        read_bytes: 1 + rng.below(100_000),
     };
     DICE.store(rng.next(), Ordering::SeqCst);
     if faults.panics {
         PANICS.store(rng.below(60) as u32, Ordering::SeqCst);
         DEATHS.store(rng.below(60) as u32, Ordering::SeqCst);
     }
-    let order = (0..units.len()).filter(|_| rng.chance(90)).collect();
+    let order = (0..chunks.len()).filter(|_| rng.chance(90)).collect();
     let sources = vec![
         Source::open(&files[0].1).unwrap(),
         Source::open(&files[1].1).unwrap(),
         Source::open(folder.path()).unwrap(),
     ];
     let round = Round {
-        stream: Stream::start(sources, units.clone(), order, options).unwrap(),
-        units,
+        stream: Stream::start(sources, chunks.clone(), order, options).unwrap(),
+        chunks,
         faults,
         hold,
     };
@@ -204,34 +204,35 @@ fn round(seed: u64) {
     round.works_again(options);
 }
 
-fn some_units(rng: &mut Rng, len: usize) -> Vec<Chunk> {
+fn some_chunks(rng: &mut Rng, len: usize) -> Vec<Chunk> {
     (0..1 + rng.below(40))
         .map(|_| {
             let offset = rng.below(len);
             let most = (len - offset).min(1 << (4 + rng.below(14)));
-            let mut unit = unit(offset, rng.below(most + 1));
-            unit.source = rng.below(2);
+            let mut chunk = chunk(offset, rng.below(most + 1));
+            let segment = &mut chunk.segments[0];
+            segment.source = rng.below(2);
             match rng.below(6) {
-                0 => unit.align = 1 << rng.below(7),
-                1 | 2 => {
-                    unit.convert = Some(Convert {
-                        from: 1,
-                        to: 2,
-                        run: widen_or_fail,
-                    });
-                }
+                0 => segment.align = 1 << rng.below(7),
+                1 | 2 => segment.convert = Some(Convert::new(1, 2, widen_or_fail)),
                 3 => {
-                    unit.offset -= unit.offset % BLOCK as u64;
+                    segment.offset -= segment.offset % BLOCK as u64;
                 }
                 _ => {}
             }
-            unit.keep = rng.chance(15);
+            chunk.keep = rng.chance(15);
             if rng.chance(3) {
-                unit.source = FOLDER;
-                unit.len += 1;
+                segment.source = FOLDER;
+                segment.len += 1;
             }
-            unit.name = format!("unit {offset} of file {}", unit.source).into();
-            unit
+            chunk.name = format!("chunk {offset} of file {}", segment.source).into();
+            if rng.chance(20) {
+                let mut more = segment.clone();
+                more.offset = rng.below(len / 2) as u64;
+                more.len = more.len.min(rng.below(1000) as u64);
+                chunk.segments.push(more);
+            }
+            chunk
         })
         .collect()
 }
@@ -279,30 +280,32 @@ impl Round {
                         if held.len() == self.hold {
                             held.pop_front();
                         }
-                        let id = rng.below(self.units.len());
+                        let id = rng.below(self.chunks.len());
                         match self.stream.lease(id) {
                             Ok(lease) => held.push_back((id, lease)),
-                            Err(error) => self.judge(&self.units[id].name, id, &error),
+                            Err(error) => self.judge(&self.chunks[id].name, id, &error),
                         }
                     }
                 }
                 for (id, lease) in &held {
-                    right(&self.units[*id], lease);
+                    right(&self.chunks[*id], lease);
                 }
             }
         });
     }
 
     fn row(&self, rng: &mut Rng) {
-        let id = rng.below(self.units.len());
-        let unit = &self.units[id];
-        let mut row = vec![0; rng.below(unit.len as usize + 1)];
-        match self
-            .stream
-            .read("a row", unit.source, unit.offset, &mut row)
-        {
+        let id = rng.below(self.chunks.len());
+        let chunk = &self.chunks[id];
+        let mut row = vec![0; rng.below(chunk.segments[0].len as usize + 1)];
+        match self.stream.read(
+            "a row",
+            chunk.segments[0].source,
+            chunk.segments[0].offset,
+            &mut row,
+        ) {
             Ok(()) => assert!(
-                (unit.offset as usize..)
+                (chunk.segments[0].offset as usize..)
                     .map(byte)
                     .zip(row)
                     .all(|(a, b)| a == b)
@@ -311,13 +314,15 @@ impl Round {
         }
     }
 
-    /// Whether this error has a reason in this round, and names the unit.
+    /// Whether this error has a reason in this round, and names the chunk.
     fn judge(&self, name: &str, id: usize, error: &Error) {
         assert!(error.to_string().contains(name), "{error}");
-        let unit = &self.units[id];
+        let chunk = &self.chunks[id];
         let expected = match error {
-            Error::Truncated { .. } | Error::Changed { .. } => self.faults.cuts && unit.source == 0,
-            Error::Read { .. } => unit.source == FOLDER,
+            Error::Truncated { .. } | Error::Changed { .. } => {
+                self.faults.cuts && chunk.segments[0].source == 0
+            }
+            Error::Read { .. } => chunk.segments[0].source == FOLDER,
             Error::Reader { .. } => self.faults.panics,
             Error::Exhausted { .. } => self.faults.crowded,
             _ => false,
@@ -328,14 +333,14 @@ impl Round {
     /// The files are whole and nobody holds anything: what can be had is had. A read that was under way
     /// may still bring its error, and so may a reader that died of it.
     fn works_again(&self, options: Options) {
-        for (id, unit) in self.units.iter().enumerate() {
+        for (id, chunk) in self.chunks.iter().enumerate() {
             PROGRESS.fetch_add(1, Ordering::SeqCst);
-            let need = footprint(unit.len_in_memory());
-            let fits = unit.keep || need <= options.ring_bytes.max(options.overflow_bytes);
+            let need = chunk.block_len() as u64;
+            let fits = chunk.keep || need <= options.ring_bytes.max(options.overflow_bytes);
             let tries = (0..options.readers + 2).map(|_| self.stream.lease(id));
             match tries.reduce(|last, next| if last.is_ok() { last } else { next }) {
-                Some(Ok(lease)) => right(unit, &lease),
-                Some(Err(Error::Read { .. })) if unit.source == FOLDER => {}
+                Some(Ok(lease)) => right(chunk, &lease),
+                Some(Err(Error::Read { .. })) if chunk.segments[0].source == FOLDER => {}
                 Some(Err(Error::Exhausted { .. })) if !fits => {}
                 other => panic!("{other:?}"),
             }
@@ -343,17 +348,22 @@ impl Round {
     }
 }
 
-/// Whether a lease holds the bytes of its unit.
-fn right(unit: &Chunk, lease: &Lease) {
-    let bytes: &[u8] = lease.as_ref();
-    assert_eq!(bytes.len() as u64, unit.len_in_memory(), "{}", unit.name);
-    assert!((bytes.as_ptr() as usize).is_multiple_of(unit.align) || unit.convert.is_some());
-    let wanted = (unit.offset as usize..).map(byte);
-    let right = match unit.convert {
-        None => wanted.zip(bytes).all(|(wanted, found)| wanted == *found),
-        Some(_) => wanted
-            .zip(bytes.chunks_exact(2))
-            .all(|(wanted, found)| [wanted, !wanted] == found),
-    };
-    assert!(right, "wrong bytes in {}", unit.name);
+/// Whether a lease holds the bytes of its chunk.
+fn right(chunk: &Chunk, lease: &Lease) {
+    for (at, segment) in chunk.segments.iter().enumerate() {
+        let part = lease.segment(at);
+        let found = part.as_ref();
+        assert!(
+            (found.as_ptr() as usize).is_multiple_of(segment.align) || segment.convert.is_some()
+        );
+        let start = segment.offset as usize;
+        let wanted = (start..start + segment.len as usize).map(byte);
+        let right = match segment.convert {
+            None => wanted.eq(found.iter().copied()),
+            Some(_) => wanted
+                .flat_map(|byte| [byte, !byte])
+                .eq(found.iter().copied()),
+        };
+        assert!(right, "wrong bytes in {}", chunk.name);
+    }
 }

@@ -1,7 +1,39 @@
 //! The table of `outsize estimate`.
 
-use crate::estimate::EstimateOutput;
-use outsize::plan::{Estimate, format_size};
+use super::table;
+use outsize::checkpoint::{plain, shown};
+use outsize::plan::{Dtype, Estimate, format_size};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The result of `outsize estimate --json`. All sizes in bytes.
+#[derive(Debug, Serialize)]
+pub struct EstimateOutput {
+    /// The model as it was named.
+    pub model: String,
+    /// `model_type` in its config.json.
+    pub architecture: Option<String>,
+    /// What the sizes come from: config, config and headers, or headers.
+    pub source: &'static str,
+    /// Values of all weights, as far as they are floating point numbers or integers of their own.
+    pub parameters: u64,
+    /// Tensors.
+    pub tensors: usize,
+    /// Bytes of weights and buffers by the type that they are stored in.
+    pub stored: BTreeMap<Dtype, u64>,
+    /// Tokens that each text may have; none if nothing is known of the KV cache.
+    pub context: Option<usize>,
+    /// Texts at once.
+    pub batch: usize,
+    /// The type of the KV cache.
+    pub kv_dtype: &'static str,
+    /// Tokens of each text in the longest pass.
+    pub pass: Option<usize>,
+    /// One for each type asked for, in that order.
+    pub estimates: Vec<Estimate>,
+    /// What should be known of them.
+    pub notes: Vec<String>,
+}
 
 /// What is shown where nothing is known.
 const UNKNOWN: &str = "unknown";
@@ -28,7 +60,7 @@ pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
         .collect();
     let mut text = head(report);
     text.push('\n');
-    let table = table(&rows);
+    let table = wide(&rows);
     let fits = |width| table.lines().all(|line| line.chars().count() <= width);
     match width {
         Some(width) if !fits(width) => text.push_str(&list(&rows)),
@@ -52,7 +84,7 @@ fn head(report: &EstimateOutput) -> String {
         .unwrap_or("architecture unknown");
     let mut text = format!(
         "{}: {architecture}, {} parameters in {} tensors, by its {}\n",
-        report.model.escape_debug(),
+        plain(&report.model),
         count(report.parameters),
         report.tensors,
         report.source
@@ -92,7 +124,7 @@ fn legend(report: &EstimateOutput) -> Vec<String> {
 fn cells(row: &Estimate, report: &EstimateOutput) -> [String; 8] {
     let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), format_size);
     let largest = match &row.largest_block {
-        Some(block) => format!("{} {}", format_size(block.bytes), shown(&block.name)),
+        Some(largest) => format!("{} {}", format_size(largest.bytes), block(&largest.name)),
         None => "none".to_owned(),
     };
     [
@@ -121,45 +153,22 @@ fn stored(report: &EstimateOutput) -> String {
     }
 }
 
-/// A block's name, fit for a terminal and for a column.
-fn shown(name: &str) -> String {
-    const MOST: usize = 40;
-    let name = if name.is_empty() {
-        "(the model itself)"
-    } else {
-        name
-    };
-    let name: String = name.escape_debug().collect();
-    match name.char_indices().nth(MOST) {
-        Some((cut, _)) => format!("{}…", &name[..cut]),
-        None => name,
+/// A block's name, fit for a column.
+fn block(name: &str) -> String {
+    match name {
+        "" => "(the model itself)".to_owned(),
+        name => shown(name, 40),
     }
 }
 
-/// One line for each type.
-fn table(rows: &[[String; 8]]) -> String {
-    let titles = TITLES.map(String::from);
-    let widths: [usize; 8] = std::array::from_fn(|column| {
-        let cells = rows.iter().chain([&titles]);
-        cells
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    });
-    let mut text = String::new();
-    for row in std::iter::once(&titles).chain(rows) {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Sizes to the right, words to the left.
-            line.push_str(&match column {
-                0 | 2 => format!("{cell:<width$}  "),
-                _ => format!("{cell:>width$}  "),
-            });
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+/// One line for each type: sizes to the right, words to the left.
+fn wide(rows: &[[String; 8]]) -> String {
+    let mut rows: Vec<Vec<String>> = std::iter::once(TITLES.map(String::from))
+        .chain(rows.iter().cloned())
+        .map(Vec::from)
+        .collect();
+    table::align_right(&mut rows, &[1, 3, 4, 5, 6, 7]);
+    table::lines(&rows, usize::MAX).join("\n") + "\n"
 }
 
 /// One line for each figure: for narrow terminals.
@@ -196,7 +205,7 @@ fn count(parameters: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outsize::plan::{BlockSize, Dtype, Training};
+    use outsize::plan::{BlockSize, Training};
 
     fn row(dtype: Option<Dtype>, name: &str) -> Estimate {
         Estimate {

@@ -24,7 +24,7 @@ pub fn options(budget: Option<u64>) -> Options {
             None => Budget::default(),
         },
         small_tensor_bytes: 0,
-        piece_bytes: 8 << 10,
+        read_bytes: 8 << 10,
         readers: 2,
         ..Options::default()
     }

@@ -15,7 +15,7 @@ use std::cell::RefCell;
 struct Case {
     dtype: usize,
     placement: Placement,
-    piece_bytes: usize,
+    read_bytes: usize,
     readers: usize,
     seeds: [u64; 3],
 }
@@ -41,10 +41,10 @@ fn case() -> impl Strategy<Value = Case> {
         1usize..4,
         [1u64..5, 1..5, 1..5],
     )
-        .prop_map(|(dtype, placement, piece_bytes, readers, seeds)| Case {
+        .prop_map(|(dtype, placement, read_bytes, readers, seeds)| Case {
             dtype,
             placement,
-            piece_bytes,
+            read_bytes,
             readers,
             seeds,
         })
@@ -66,7 +66,7 @@ fn property<M: Specimen>(cases: u32) {
             let mut stored = stored.borrow_mut();
             let checkpoint = stored.checkpoint(DTYPES[case.dtype]);
             let options = Options {
-                piece_bytes: case.piece_bytes,
+                read_bytes: case.read_bytes,
                 readers: case.readers,
                 float_type: FloatType::Cast(DType::F32),
                 ..options(None)

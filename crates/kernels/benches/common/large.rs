@@ -49,7 +49,8 @@ impl Large {
 
     /// All of it as numbers of some type, such as it was filled with.
     pub fn elements<T: Number>(&self) -> &[T] {
-        // SAFETY: `start` begins a mapping of at least `len` bytes, aligned to a page; any bits are a number.
+        // SAFETY: `start` begins a mapping of at least `len` bytes, aligned to a page; any bits are
+        // a number.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<T>()) }
     }
 }

@@ -1,24 +1,25 @@
-//! How fast [`linear`] is, beside what this machine can do and beside Flex's own two ways to the same product.
+//! How fast [`linear`] is, beside what this machine can do and beside Flex's own two ways to the
+//! same matmul.
 //!
 //! ```text
 //! cargo bench -p outsize-kernels             # every shape
 //! cargo bench -p outsize-kernels -- --quick  # fewer repetitions and shapes
 //! ```
 //!
-//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16. Each product takes the next of several
-//! copies of its weight, 256 MB together at least, so that weights come from memory and not from a cache. The
-//! contenders take turns; medians are shown.
+//! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16. Each matmul takes the
+//! next of several copies of its weight, 256 MB together at least, so that weights come from memory
+//! and not from a cache. The contenders take turns; medians are shown.
 //!
-//! - `memory`: what all threads read per second from a large buffer, measured beside each row; `GB/s` is the weight's
-//!   bytes over the time of a product.
-//! - `rounded`: the same product with activations rounded to bf16, [`ActivationDtype::Bf16`].
+//! - `memory`: what all threads read per second from a large buffer, measured beside each row;
+//!   `GB/s` is the weight's bytes over the time of a matmul.
+//! - `rounded`: the same matmul with activations rounded to bf16, [`ActivationDtype::Bf16`].
 //! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`].
-//! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`, Flex's own product of
-//!   bf16.
+//! - `cast`: `x.matmul(w.cast(f32).transpose())`; `bf16`: `x.cast(bf16).matmul(w.transpose())`,
+//!   Flex's own matmul of bf16.
 //!
-//! Before that, a whole model: all its products one after the other, 2 GB of weights in large pages, as a pass of so many
-//! texts side by side asks for them. Passes of all kinds take turns, and with them a plain read of the same memory; `share`
-//! is the median of their quotients.
+//! Before that, a whole model: all its matmuls one after the other, 2 GB of weights in large
+//! pages, as a pass of so many sequences side by side asks for them. Passes of all kinds take
+//! turns, and with them a plain read of the same memory; `share` is the median of their quotients.
 
 #[path = "../common/large.rs"]
 mod large;
@@ -30,7 +31,7 @@ use std::hint::black_box;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use half::bf16;
-use outsize_kernels::{ActivationDtype, Isa, linear, linear_in, peak};
+use outsize_kernels::{ActivationDtype, Isa, linear, linear_with, peak};
 
 use large::Large;
 use timing::{median, seconds, values};
@@ -87,7 +88,7 @@ fn main() {
                 for _ in 0..repetitions / flex_repetitions {
                     ours.push(seconds(|| linear(x.clone(), next())));
                     rounded.push(seconds(|| {
-                        linear_in(ActivationDtype::Bf16, x.clone(), next())
+                        linear_with(ActivationDtype::Bf16, x.clone(), next())
                     }));
                 }
                 reads.push(speed(&memory, 1));

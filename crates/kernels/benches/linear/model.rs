@@ -1,10 +1,10 @@
-//! All products of a model, one after the other.
+//! All matmuls of a model, one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use half::bf16;
-use outsize_kernels::product::{Size, linear_into};
+use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Weight, peak};
 
 use crate::large::Large;
@@ -27,7 +27,7 @@ const LAYERS: usize = 22;
 /// `[out, in]` of the head.
 const HEAD: [usize; 2] = [32000, 2048];
 
-/// Texts side by side, and how activations are multiplied.
+/// Sequences side by side, and how activations are multiplied.
 const PASSES: [(usize, ActivationDtype); 8] = [
     (1, ActivationDtype::F32),
     (2, ActivationDtype::F32),
@@ -39,7 +39,8 @@ const PASSES: [(usize, ActivationDtype); 8] = [
     (16, ActivationDtype::Bf16),
 ];
 
-/// Prints how long passes take, and those of one and eight texts by shape. `most` is what multiply-adds on registers reach, in GFLOP/s.
+/// Prints how long passes take, and those of one and eight sequences by shape. `most` is what
+/// multiply-adds on registers reach, in GFLOP/s.
 pub fn passes(quick: bool, most: f64) {
     let layers = if quick { LAYERS / 4 } else { LAYERS };
     let rounds = if quick { 7 } else { 25 };

@@ -2,40 +2,40 @@
 
 use std::ops::Range;
 
-use super::{Heads, Held, RingLayout, Rows, Stored};
+use super::{AttentionShape, KvElement, KvSegment, RingLayout, StridedRows};
 
 /// Keys and values of consecutive columns, of a known type.
 #[derive(Debug)]
-pub(super) struct Part<'a, E> {
-    keys: Matrix<'a, E>,
-    values: Matrix<'a, E>,
-    places: RingLayout,
+pub(super) struct TypedSegment<'a, E> {
+    keys: TypedRows<'a, E>,
+    values: TypedRows<'a, E>,
+    ring: RingLayout,
 }
 
-/// As [`Rows`].
+/// As [`StridedRows`].
 #[derive(Debug)]
-struct Matrix<'a, E> {
+struct TypedRows<'a, E> {
     elements: &'a [E],
-    text: usize,
-    head: usize,
-    place: usize,
+    sequence_stride: usize,
+    head_stride: usize,
+    slot_stride: usize,
     width: usize,
 }
 
 /// Columns that are one behind the other in a part, of one head.
 #[derive(Debug)]
-pub(super) struct Stretch<'a, E> {
+pub(super) struct KvRun<'a, E> {
     /// The first of them.
     pub column: usize,
     /// As many rows as there are columns.
-    pub keys: Run<'a, E>,
+    pub keys: RowRun<'a, E>,
     /// As many as keys.
-    pub values: Run<'a, E>,
+    pub values: RowRun<'a, E>,
 }
 
 /// Rows that lie at equal distances: what a loop walks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run<'a, E> {
+pub(super) struct RowRun<'a, E> {
     /// From the first element of the first row to the last of the last.
     pub elements: &'a [E],
     /// Elements from one row to the next.
@@ -44,69 +44,70 @@ pub(super) struct Run<'a, E> {
     pub rows: usize,
 }
 
-impl<'a, E: Stored> Part<'a, E> {
+impl<'a, E: KvElement> TypedSegment<'a, E> {
     /// # Panics
     ///
     /// If keys or values are of another type, or do not have all rows that they claim.
-    pub fn new(held: &Held<'a>, heads: &Heads) -> Self {
-        let places = held.places;
-        let count = places.end.saturating_sub(places.first);
+    pub fn new(segment: &KvSegment<'a>, shape: &AttentionShape) -> Self {
+        let ring = segment.ring;
+        let count = ring.end.saturating_sub(ring.first);
         assert!(
-            places.first >= places.origin && count <= places.capacity,
-            "columns {}.. do not fit into the places {places:?}",
-            places.first
+            ring.first >= ring.origin && count <= ring.capacity,
+            "columns {}.. do not fit into the ring {ring:?}",
+            ring.first
         );
-        let matrix = |rows: &Rows<'a>, name| {
+        let typed = |rows: &StridedRows<'a>, name| {
             let Some(elements) = E::of(rows.elements) else {
                 panic!("{name} must be of the type of the other keys and values")
             };
-            let matrix = Matrix {
+            let typed = TypedRows {
                 elements,
-                text: rows.text,
-                head: rows.head,
-                place: rows.place,
-                width: heads.width,
+                sequence_stride: rows.sequence_stride,
+                head_stride: rows.head_stride,
+                slot_stride: rows.slot_stride,
+                width: shape.width,
             };
-            let last = matrix.end(heads.batch - 1, heads.key_heads - 1, places.capacity);
+            let last = typed.end(shape.batch - 1, shape.key_heads - 1, ring.capacity);
             assert!(
                 last.is_some_and(|end| end <= elements.len()),
-                "{name} must hold {} places of each head of {heads:?}",
-                places.capacity
+                "{name} must hold {} slots of each head of {shape:?}",
+                ring.capacity
             );
-            matrix
+            typed
         };
         Self {
-            keys: matrix(&held.keys, "keys"),
-            values: matrix(&held.values, "values"),
-            places,
+            keys: typed(&segment.keys, "keys"),
+            values: typed(&segment.values, "values"),
+            ring,
         }
     }
 
     /// The columns held.
-    pub fn held(&self) -> Range<usize> {
-        self.places.first..self.places.end
+    pub fn columns(&self) -> Range<usize> {
+        self.ring.first..self.ring.end
     }
 
-    /// The columns among `columns` that are held, in order; of one head of one text.
-    fn stretches(
+    /// The columns among `columns` that are held, in order; of one head of one sequence.
+    fn runs(
         &self,
-        (text, head): (usize, usize),
+        (sequence, head): (usize, usize),
         columns: Range<usize>,
-    ) -> impl Iterator<Item = Stretch<'a, E>> {
+    ) -> impl Iterator<Item = KvRun<'a, E>> {
         let RingLayout {
             first,
             end,
             capacity,
             origin,
-        } = self.places;
+        } = self.ring;
         let mut column = columns.start.max(first);
         let end = columns.end.min(end);
         std::iter::from_fn(move || {
             (column < end).then(|| {
-                let (start, place) = (column, (column - origin) % capacity);
-                column = end.min(start + (capacity - place));
-                let run = |matrix: &Matrix<'a, E>| matrix.run(text, head, place, column - start);
-                Stretch {
+                let (start, slot) = (column, (column - origin) % capacity);
+                column = end.min(start + (capacity - slot));
+                let run =
+                    |typed: &TypedRows<'a, E>| typed.run(sequence, head, slot, column - start);
+                KvRun {
                     column: start,
                     keys: run(&self.keys),
                     values: run(&self.values),
@@ -116,54 +117,58 @@ impl<'a, E: Stored> Part<'a, E> {
     }
 }
 
-impl<'a, E> Matrix<'a, E> {
-    /// One past the last element of the first `places` places of a head.
-    fn end(&self, text: usize, head: usize, places: usize) -> Option<usize> {
-        if places == 0 {
+impl<'a, E> TypedRows<'a, E> {
+    /// One past the last element of the first `slots` slots of a head.
+    fn end(&self, sequence: usize, head: usize, slots: usize) -> Option<usize> {
+        if slots == 0 {
             return Some(0);
         }
-        let start = text
-            .checked_mul(self.text)?
-            .checked_add(head.checked_mul(self.head)?)?;
+        let start = sequence
+            .checked_mul(self.sequence_stride)?
+            .checked_add(head.checked_mul(self.head_stride)?)?;
         start
-            .checked_add((places - 1).checked_mul(self.place)?)?
+            .checked_add((slots - 1).checked_mul(self.slot_stride)?)?
             .checked_add(self.width)
     }
 
-    /// `rows` rows from a place on; there are as many.
-    fn run(&self, text: usize, head: usize, place: usize, rows: usize) -> Run<'a, E> {
-        let start = text * self.text + head * self.head + place * self.place;
-        let length = (rows - 1) * self.place + self.width;
-        Run {
+    /// `rows` rows from a slot on; there are as many.
+    fn run(&self, sequence: usize, head: usize, slot: usize, rows: usize) -> RowRun<'a, E> {
+        let start =
+            sequence * self.sequence_stride + head * self.head_stride + slot * self.slot_stride;
+        let length = (rows - 1) * self.slot_stride + self.width;
+        RowRun {
             elements: &self.elements[start..start + length],
-            step: self.place,
+            step: self.slot_stride,
             rows,
         }
     }
 }
 
-/// What is held of `columns`, in order; of one head of one text.
-pub(super) fn stretches<'a, E: Stored>(
-    parts: &[Part<'a, E>],
+/// What is held of `columns`, in order; of one head of one sequence.
+pub(super) fn runs<'a, E: KvElement>(
+    segments: &[TypedSegment<'a, E>],
     head: (usize, usize),
     columns: Range<usize>,
-) -> impl Iterator<Item = Stretch<'a, E>> {
-    parts
+) -> impl Iterator<Item = KvRun<'a, E>> {
+    segments
         .iter()
-        .flat_map(move |part| part.stretches(head, columns.clone()))
+        .flat_map(move |segment| segment.runs(head, columns.clone()))
 }
 
 /// Whether the parts, one behind the other, hold all of `columns`.
-pub(super) fn all_held<E: Stored>(parts: &[Part<'_, E>], columns: &Range<usize>) -> bool {
+pub(super) fn cover<E: KvElement>(
+    segments: &[TypedSegment<'_, E>],
+    columns: &Range<usize>,
+) -> bool {
     let mut next = columns.start;
-    for part in parts {
-        let held = part.held();
-        if held.start <= next {
-            next = next.max(held.end);
+    for segment in segments {
+        let columns = segment.columns();
+        if columns.start <= next {
+            next = next.max(columns.end);
         }
     }
-    let apart = parts
+    let apart = segments
         .windows(2)
-        .all(|pair| pair[0].held().end <= pair[1].held().start);
+        .all(|pair| pair[0].columns().end <= pair[1].columns().start);
     apart && (columns.is_empty() || next >= columns.end)
 }

@@ -1,36 +1,41 @@
 //! Attention over keys and values as a cache stores them, over slices.
 //!
-//! Scaled dot products, their softmax and the weighted sum of values in one pass over keys and values
-//! ([Milakov and Gimelshein, 2018](https://arxiv.org/abs/1805.02867); [Dao et al., 2022](https://arxiv.org/abs/2205.14135)):
-//! no tensor of scores exists. All arithmetic is f32; keys and values are widened exactly as they are read.
+//! Scaled dot products, their softmax and the weighted sum of values in one pass over keys and
+//! values ([Milakov and Gimelshein, 2018](https://arxiv.org/abs/1805.02867); [Dao et al.,
+//! 2022](https://arxiv.org/abs/2205.14135)): no tensor of scores exists. All arithmetic is f32;
+//! keys and values are widened exactly as they are read.
 //!
 //! # The contract
 //!
-//! The bits of a token's result depend on its query, on the keys and values that it sees, on how many columns of its
-//! text come before the first of them, and on the [`Isa`], **and on nothing else**: not on other tokens or texts of the pass, nor on how a
-//! text is cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it holds them exactly, nor on
-//! the number of threads.
+//! The bits of a token's result depend on its query, on the scale, on the keys and values that it
+//! sees, on how many columns of its sequence come before the first of them, and on the [`Isa`],
+//! **and on nothing else**: not on other tokens or sequences of the pass, nor on how a sequence is
+//! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
+//! holds them exactly, nor on the number of threads.
 //!
-//! It holds by construction: the columns of a text are taken in blocks of [`BLOCK`], counted from its first token. Of
-//! each block come a largest score, a sum and a weighted sum of values, from nothing, and they are folded together in order of the columns.
-//! Within a block, each dot product takes the elements of a head in order, each element of the sum of values the columns in order, and weights
-//! are summed in two lanes, of even and of odd columns. Rows of queries are side by side in a vector, and nothing passes between its lanes.
+//! It holds by construction: the columns of a sequence are taken in blocks of [`BLOCK`], counted
+//! from its first token. Of each block come a largest score, a sum and a weighted sum of values,
+//! from nothing, and they are folded together in order of the columns. Within a block, each dot
+//! product takes the elements of a head in order, each element of the sum of values the columns in
+//! order, and weights are summed in two lanes, of even and of odd columns. Rows of queries are side
+//! by side in a vector, and nothing passes between its lanes.
 //!
 //! # Accuracy
 //!
-//! With `w` elements in a head, and `s` the most that `Σ |q · k| / √w` is for any key in sight, each score is off by at most
-//! `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are in sight and `m` is what the result would be of the magnitudes of the values, the result is
-//! off by at most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
+//! With `w` elements in a head, and `s` the most that `Σ |q · k|` times the scale is for any key
+//! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
+//! and `m` is what the result would be of the magnitudes of the values, the result is off by at
+//! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
 
 mod columns;
-mod job;
+mod element;
+mod inputs;
 mod lanes;
-mod mix;
-mod record;
+mod partial;
 mod score;
 mod share;
-mod soften;
-mod stored;
+mod softmax;
+mod weighted_sum;
 mod worker;
 
 use std::ops::Range;
@@ -38,9 +43,9 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::{Isa, Weight};
-use columns::Part;
-use job::{Job, Task};
-use stored::Stored;
+use columns::TypedSegment;
+use element::KvElement;
+use inputs::{AttentionInputs, Task};
 
 /// Columns that are scored before they are folded into what came before.
 pub const BLOCK: usize = 256;
@@ -49,16 +54,18 @@ pub const BLOCK: usize = 256;
 const ROWS: usize = 32;
 
 /// Below so many multiply-adds, starting other threads takes longer than the work.
-const MIN_PRODUCTS: usize = 512 << 10;
+const MIN_MULTIPLY_ADDS: usize = 512 << 10;
 
-/// The sizes of one call: queries `[batch, tokens, heads, width]`, keys and values of `key_heads` heads.
+/// The sizes of one call: queries `[batch, tokens, heads, width]`, keys and values of `key_heads`
+/// heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// Texts side by side.
+pub struct AttentionShape {
+    /// Sequences side by side.
     pub batch: usize,
-    /// Tokens of each text.
+    /// Tokens of each sequence.
     pub tokens: usize,
-    /// Heads of queries; a multiple of `key_heads`. Consecutive ones share a head of keys and values.
+    /// Heads of queries; a multiple of `key_heads`. Consecutive ones share a head of keys and
+    /// values.
     pub heads: usize,
     /// Heads of keys and of values.
     pub key_heads: usize,
@@ -66,8 +73,9 @@ pub struct Heads {
     pub width: usize,
 }
 
-impl Heads {
-    /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token sees more than `columns` columns.
+impl AttentionShape {
+    /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token
+    /// sees more than `columns` columns.
     pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
         let step = self.tokens_of_task();
         let rows = self
@@ -77,18 +85,19 @@ impl Heads {
         let tasks = (self.batch as u64)
             .saturating_mul(self.key_heads as u64)
             .saturating_mul(self.tokens.div_ceil(step) as u64);
-        let records_of_task = (record::record(self.width) as u64).saturating_mul(rows as u64);
-        // One record of each row for what came before and one for a block; or one for each block of every task, where there are few of these.
-        let (mut records, mut lists) = (2 * threads as u64, 0);
+        let records_of_task = (partial::partial_len(self.width) as u64).saturating_mul(rows as u64);
+        // One partial of each row for what came before and one for a block; or one for each block
+        // of every task, where there are few of these.
+        let (mut partials, mut lists) = (2 * threads as u64, 0);
         if tasks < 2 * threads as u64 {
             let blocks = (columns.saturating_add(self.tokens) / BLOCK + 2) as u64;
             let blocks = tasks.saturating_mul(blocks);
-            records = records.max(blocks);
+            partials = partials.max(blocks);
             lists = share::list_bytes(tasks, blocks);
         }
         let workers = (worker::elements(rows, self.width) as u64).saturating_mul(threads as u64);
         records_of_task
-            .saturating_mul(records)
+            .saturating_mul(partials)
             .saturating_add(workers)
             .saturating_mul(4)
             .saturating_add(tasks.saturating_mul(size_of::<Task>() as u64))
@@ -102,79 +111,85 @@ impl Heads {
     }
 }
 
-/// What each token sees, by columns: the positions of the longest text.
+/// What each token sees, by columns: the positions of the longest sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionMask {
     /// The column of the first token. Token `t` stands in column `start + t` and sees no later one.
     pub start: usize,
     /// Columns that a token sees, its own included, at most.
     pub window: usize,
-    /// Of each text, how many columns at the start have no token. They see nothing, and nothing sees them.
+    /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
+    /// sees them.
     pub padding: Vec<usize>,
 }
 
 impl AttentionMask {
-    /// The columns that a token of a text sees.
-    fn columns(&self, text: usize, token: usize) -> Range<usize> {
-        let (padding, end) = (self.padding[text], self.start + token + 1);
+    /// The columns that a token of a sequence sees.
+    fn columns(&self, sequence: usize, token: usize) -> Range<usize> {
+        let (padding, end) = (self.padding[sequence], self.start + token + 1);
         padding.max(end.saturating_sub(self.window))..end
     }
 }
 
 /// Keys or values: where each row of `width` elements is. Rows have no gaps.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct StridedRows<'a> {
     /// All of them.
     pub elements: Weight<'a>,
-    /// Elements from one text to the next.
-    pub text: usize,
+    /// Elements from one sequence to the next.
+    pub sequence_stride: usize,
     /// Elements from one head to the next.
-    pub head: usize,
-    /// Elements from one place to the next.
-    pub place: usize,
+    pub head_stride: usize,
+    /// Elements from one slot to the next.
+    pub slot_stride: usize,
 }
 
-/// Which column is at which place.
+/// Which column is at which slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// The first column held.
     pub first: usize,
     /// One past the last column held.
     pub end: usize,
-    /// Places of each head. Column `c` is at place `(c - origin) % capacity`.
+    /// Places of each head. Column `c` is at slot `(c - origin) % capacity`.
     pub capacity: usize,
-    /// The column that is, or would be, at place 0 first.
+    /// The column that is, or would be, at slot 0 first.
     pub origin: usize,
 }
 
 /// Keys and values of consecutive columns.
 #[derive(Clone, Copy, Debug)]
-pub struct Held<'a> {
-    /// Of each column, text and head.
-    pub keys: Rows<'a>,
+pub struct KvSegment<'a> {
+    /// Of each column, sequence and head.
+    pub keys: StridedRows<'a>,
     /// As [`keys`](Self::keys), in the same type.
-    pub values: Rows<'a>,
+    pub values: StridedRows<'a>,
     /// Where they are.
-    pub places: RingLayout,
+    pub ring: RingLayout,
 }
 
-/// Writes, for each query, the mixture of the values that its token sees to `y`; `queries` and `y` are
-/// `[batch, tokens, heads, width]`, row-major without gaps. A token that sees nothing gets zeros.
+/// Writes, for each query, the mixture of the values that its token sees to `y`; `queries` and `y`
+/// are `[batch, tokens, heads, width]`, row-major without gaps. A token that sees nothing gets
+/// zeros.
 ///
-/// `held` are keys and values of consecutive columns, older ones first, all of one type. Runs on as many threads as the current rayon pool has when
-/// there is enough to share.
+/// `segments` are keys and values of consecutive columns, older ones first, all of one type. Runs
+/// on as many threads as the current rayon pool has when there is enough to share.
+///
+/// Scores are multiplied by `scale`, which is `1 / √width` if none is given.
 ///
 /// # Panics
 ///
-/// If sizes do not fit each other, or if a column that a token sees is not held.
+/// If sizes do not fit each other, if a column that a token sees is not held, or if the scale is
+/// not above zero and finite.
 pub fn attend_into(
     queries: &[f32],
-    heads: Heads,
-    held: &[Held<'_>],
-    sight: &AttentionMask,
+    shape: AttentionShape,
+    segments: &[KvSegment<'_>],
+    mask: &AttentionMask,
+    scale: Option<f32>,
     y: &mut [f32],
 ) {
-    attend_into_with(Isa::detected(), queries, heads, held, sight, y);
+    attend_into_with(Isa::detected(), queries, shape, segments, mask, scale, y);
 }
 
 /// [`attend_into`] with a chosen set of instructions, to compare one with another.
@@ -185,33 +200,44 @@ pub fn attend_into(
 pub fn attend_into_with(
     isa: Isa,
     queries: &[f32],
-    heads: Heads,
-    held: &[Held<'_>],
-    sight: &AttentionMask,
+    shape: AttentionShape,
+    segments: &[KvSegment<'_>],
+    mask: &AttentionMask,
+    scale: Option<f32>,
     y: &mut [f32],
 ) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
-    let size = [heads.batch, heads.tokens, heads.heads, heads.width]
+    let size = [shape.batch, shape.tokens, shape.heads, shape.width]
         .into_iter()
         .try_fold(1, usize::checked_mul);
-    assert_eq!(Some(queries.len()), size, "queries must fill {heads:?}");
-    assert_eq!(Some(y.len()), size, "y must fill {heads:?}");
+    assert_eq!(Some(queries.len()), size, "queries must fill {shape:?}");
+    assert_eq!(Some(y.len()), size, "y must fill {shape:?}");
     assert!(
-        heads.key_heads > 0 && heads.heads.is_multiple_of(heads.key_heads),
-        "heads of queries must be shared evenly among those of keys, in {heads:?}"
+        shape.key_heads > 0 && shape.heads.is_multiple_of(shape.key_heads),
+        "heads of queries must be shared evenly among those of keys, in {shape:?}"
     );
-    assert_eq!(sight.padding.len(), heads.batch, "each text has a padding");
+    assert_eq!(
+        mask.padding.len(),
+        shape.batch,
+        "each sequence has a padding"
+    );
+    assert!(
+        scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
+        "scores must be scaled by a number above zero, not by {scale:?}"
+    );
     if y.is_empty() {
         return;
     }
-    match held.first().map(|held| held.keys.elements) {
-        Some(Weight::Bf16(_)) => attend_stored::<bf16>(isa, queries, heads, held, sight, y),
-        Some(Weight::F16(_)) => attend_stored::<f16>(isa, queries, heads, held, sight, y),
-        Some(Weight::F32(_)) => attend_stored::<f32>(isa, queries, heads, held, sight, y),
+    match segments.first().map(|segment| segment.keys.elements) {
+        Some(Weight::Bf16(_)) => {
+            attend_typed::<bf16>(isa, queries, shape, segments, mask, scale, y)
+        }
+        Some(Weight::F16(_)) => attend_typed::<f16>(isa, queries, shape, segments, mask, scale, y),
+        Some(Weight::F32(_)) => attend_typed::<f32>(isa, queries, shape, segments, mask, scale, y),
         None => {
-            let nothing = |text| sight.columns(text, heads.tokens - 1).is_empty();
+            let nothing = |sequence| mask.columns(sequence, shape.tokens - 1).is_empty();
             assert!(
-                (0..heads.batch).all(nothing),
+                (0..shape.batch).all(nothing),
                 "what tokens see must be held"
             );
             y.fill(0.0);
@@ -219,48 +245,56 @@ pub fn attend_into_with(
     }
 }
 
-fn attend_stored<'a, E: Stored>(
+fn attend_typed<'a, E: KvElement>(
     isa: Isa,
     queries: &[f32],
-    heads: Heads,
-    held: &[Held<'a>],
-    sight: &AttentionMask,
+    shape: AttentionShape,
+    segments: &[KvSegment<'a>],
+    mask: &AttentionMask,
+    scale: Option<f32>,
     y: &mut [f32],
 ) {
-    let parts: Vec<Part<'a, E>> = held.iter().map(|held| Part::new(held, &heads)).collect();
-    for text in 0..heads.batch {
-        let seen = sight.columns(text, 0).start..sight.columns(text, heads.tokens - 1).end;
+    let segments: Vec<TypedSegment<'a, E>> = segments
+        .iter()
+        .map(|segment| TypedSegment::new(segment, &shape))
+        .collect();
+    for sequence in 0..shape.batch {
+        let seen = mask.columns(sequence, 0).start..mask.columns(sequence, shape.tokens - 1).end;
         assert!(
-            columns::all_held(&parts, &seen),
+            columns::cover(&segments, &seen),
             "columns {seen:?} are seen, but not all of them are held: {held:?}",
-            held = parts.iter().map(Part::held).collect::<Vec<_>>()
+            held = segments
+                .iter()
+                .map(TypedSegment::columns)
+                .collect::<Vec<_>>()
         );
     }
-    let job = Job {
+    let inputs = AttentionInputs {
         queries,
-        heads,
-        parts: &parts,
-        sight,
+        shape,
+        segments: &segments,
+        mask,
+        scale: scale.unwrap_or_else(|| (shape.width as f32).sqrt().recip()),
     };
-    let step = heads.tokens_of_task();
-    let count = heads.batch * heads.key_heads * heads.tokens.div_ceil(step);
+    let step = shape.tokens_of_task();
+    let count = shape.batch * shape.key_heads * shape.tokens.div_ceil(step);
     let mut tasks = Vec::with_capacity(count);
-    for text in 0..heads.batch {
-        for head in 0..heads.key_heads {
-            let tokens = (0..heads.tokens).step_by(step);
+    for sequence in 0..shape.batch {
+        for head in 0..shape.key_heads {
+            let tokens = (0..shape.tokens).step_by(step);
             tasks.extend(tokens.map(|first| Task {
-                text,
+                sequence,
                 head,
-                tokens: first..heads.tokens.min(first + step),
+                tokens: first..shape.tokens.min(first + step),
             }));
         }
     }
-    let products: usize = tasks.iter().map(|task| job.products(task)).sum();
-    let threads = match products < MIN_PRODUCTS {
+    let multiply_adds: usize = tasks.iter().map(|task| inputs.multiply_adds(task)).sum();
+    let threads = match multiply_adds < MIN_MULTIPLY_ADDS {
         true => 1,
         false => rayon::current_num_threads(),
     };
-    // SAFETY: `attend_into_with` checked that `isa` is available and that `y` has the size of `heads`. No two tasks have a text, head and
-    // token in common.
-    unsafe { share::attend(isa, &job, &tasks, threads, y) };
+    // SAFETY: `attend_into_with` checked that `isa` is available and that `y` has the size of
+    // `shape`. No two tasks have a sequence, head and token in common.
+    unsafe { share::attend(isa, &inputs, &tasks, threads, y) };
 }

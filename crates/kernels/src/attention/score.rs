@@ -1,15 +1,15 @@
 //! Scores: products of queries with keys, a row of queries in each lane.
 //!
-//! So no lanes are ever added up, which would take twice as long as the products: a score is one lane's sum of products, in
-//! order of the elements of a head, whatever stands in the other lanes.
+//! So no lanes are ever added up, which would take twice as long as the products: a score is one
+//! lane's sum of products, in order of the elements of a head, whatever stands in the other lanes.
 
 #![allow(
     clippy::needless_range_loop,
     reason = "keys are counted, and each indexes several things"
 )]
 
-use super::Stored;
-use super::columns::Run;
+use super::KvElement;
+use super::columns::RowRun;
 use super::lanes::Lanes;
 
 /// Keys that are scored side by side: enough sums that none waits for itself.
@@ -21,18 +21,20 @@ const STEP: usize = 4;
 /// Bytes that come from memory together.
 const LINE: usize = 64;
 
-/// Writes the products of `V::LANES` queries with a run of keys, all products of a key one behind the other; those of up to `KEYS - 1` keys
-/// more are written too, and mean nothing. Meanwhile fetches `ahead`, which has as many rows.
+/// Writes the products of `V::LANES` queries with a run of keys, all products of a key one behind
+/// the other; those of up to `KEYS - 1` keys more are written too, and mean nothing. Meanwhile
+/// fetches `prefetch`, which has as many rows.
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `V`. `queries` is `[width, V::LANES]`, and keys have `width` elements. `scores` has room for
-/// `rows + KEYS - 1` vectors; `wide` has room for `KEYS` rows of `width`, each padded to a multiple of `W::LANES`.
+/// The processor has the instructions of `V`. `queries` is `[width, V::LANES]`, and keys have
+/// `width` elements. `scores` has room for `rows + KEYS - 1` vectors; `wide` has room for `KEYS`
+/// rows of `width`, each padded to a multiple of `W::LANES`.
 #[inline(always)]
-pub(super) unsafe fn score<V: Lanes, W: Lanes, E: Stored>(
+pub(super) unsafe fn score<V: Lanes, W: Lanes, E: KvElement>(
     queries: *const f32,
-    keys: &Run<'_, E>,
-    ahead: Option<&Run<'_, E>>,
+    keys: &RowRun<'_, E>,
+    prefetch: Option<&RowRun<'_, E>>,
     width: usize,
     scores: *mut f32,
     wide: *mut f32,
@@ -42,11 +44,11 @@ pub(super) unsafe fn score<V: Lanes, W: Lanes, E: Stored>(
         // The last rows again where there are no more.
         let at: [usize; KEYS] = std::array::from_fn(|j| (key + j).min(keys.rows - 1));
         let rows = keys.elements.as_ptr();
-        let next = match ahead {
-            Some(ahead) => ahead.elements.as_ptr().wrapping_add(key * ahead.step),
+        let next = match prefetch {
+            Some(prefetch) => prefetch.elements.as_ptr().wrapping_add(key * prefetch.step),
             None => std::ptr::null(),
         };
-        let next_step = ahead.map_or(0, |ahead| ahead.step);
+        let next_step = prefetch.map_or(0, |prefetch| prefetch.step);
         // SAFETY: the caller's promise; `at` are rows of the run.
         unsafe {
             let rows = E::widened::<W, KEYS>(at.map(|at| rows.add(at * keys.step)), width, wide);
@@ -54,7 +56,7 @@ pub(super) unsafe fn score<V: Lanes, W: Lanes, E: Stored>(
             let mut start = 0;
             while start < width {
                 let end = width.min(start + LINE / size_of::<E>());
-                if ahead.is_some() {
+                if prefetch.is_some() {
                     for j in 0..KEYS {
                         let element = next.wrapping_add(j * next_step + start);
                         V::prefetch(element.cast());

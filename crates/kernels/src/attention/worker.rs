@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use super::job::{Job, Task};
+use super::inputs::{AttentionInputs, Task};
 use super::lanes::{Lanes, MOST_LANES};
-use super::mix::{self, Ahead, TALL, Weights, mix};
-use super::record::{self, fold};
+use super::partial::{self, fold};
 use super::score::{KEYS, score};
-use super::soften::soften;
-use super::{BLOCK, Stored};
-use crate::product::Vector;
+use super::softmax::softmax;
+use super::weighted_sum::{self, TALL, ValuePrefetch, Weights, weighted_sum};
+use super::{BLOCK, KvElement};
+use crate::matmul::Vector;
 
 /// Rows that are scored together and then mixed.
 #[derive(Debug)]
-struct Strip {
+struct QueryTile {
     rows: Range<usize>,
     /// Rows that a vector has lanes for.
     lanes: usize,
@@ -23,21 +23,21 @@ struct Strip {
 /// A task's rows, and memory to work in.
 #[derive(Debug)]
 pub(super) struct Worker<'a, E> {
-    job: &'a Job<'a, E>,
+    inputs: &'a AttentionInputs<'a, E>,
     task: Option<&'a Task>,
-    /// The task's queries, strip by strip: `[width, lanes]` of each.
+    /// The task's queries, query tile by query tile: `[width, lanes]` of each.
     queries: Vec<f32>,
     /// `[columns, lanes]`.
     scores: Vec<f32>,
     /// Some keys in f32.
     wide: Vec<f32>,
-    /// How the rows of a strip are mixed.
-    pieces: Vec<Piece>,
+    /// How the rows of a query tile are mixed.
+    spans: Vec<VisibleSpan>,
 }
 
-/// Rows of a strip that see some columns of a block.
+/// Rows of a query tile that see some columns of a block.
 #[derive(Debug)]
-struct Piece {
+struct VisibleSpan {
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -56,13 +56,13 @@ fn sizes(rows: usize, width: usize) -> [usize; 3] {
     ]
 }
 
-/// The strips of so many rows: the last one may have no more than half of a vector's lanes.
+/// The query tiles of so many rows: the last one may have no more than half of a vector's lanes.
 #[inline(always)]
-fn strips<V: Lanes>(rows: usize, block: usize) -> impl Iterator<Item = Strip> {
+fn query_tiles<V: Lanes>(rows: usize, block: usize) -> impl Iterator<Item = QueryTile> {
     (0..rows).step_by(V::LANES).map(move |start| {
         let end = rows.min(start + V::LANES);
         let half = end - start <= V::Half::LANES;
-        Strip {
+        QueryTile {
             rows: start..end,
             lanes: if half { V::Half::LANES } else { V::LANES },
             block,
@@ -70,9 +70,10 @@ fn strips<V: Lanes>(rows: usize, block: usize) -> impl Iterator<Item = Strip> {
     })
 }
 
-/// Cuts rows, given what they see, into pieces: rows side by side at columns that all of them see, and before and after those, in order,
-/// each row alone. What a row does not see may hold anything, even what is no number.
-fn cut(seen: &[Range<usize>], pieces: &mut Vec<Piece>) {
+/// Cuts rows, given what they see, into pieces: rows side by side at columns that all of them see,
+/// and before and after those, in order, each row alone. What a row does not see may hold anything,
+/// even what is no number.
+fn cut(seen: &[Range<usize>], spans: &mut Vec<VisibleSpan>) {
     let mut row = 0;
     while row < seen.len() {
         let tall = match seen.len() - row {
@@ -86,7 +87,7 @@ fn cut(seen: &[Range<usize>], pieces: &mut Vec<Piece>) {
         let all = start..end.max(start);
         let mut push = |rows, columns: Range<usize>| {
             if !columns.is_empty() {
-                pieces.push(Piece { rows, columns });
+                spans.push(VisibleSpan { rows, columns });
             }
         };
         for (row, seen) in (row..).zip(group) {
@@ -100,22 +101,22 @@ fn cut(seen: &[Range<usize>], pieces: &mut Vec<Piece>) {
     }
 }
 
-impl<'a, E: Stored> Worker<'a, E> {
+impl<'a, E: KvElement> Worker<'a, E> {
     /// For tasks of up to so many rows.
-    pub fn new(job: &'a Job<'a, E>, rows: usize) -> Self {
-        let [queries, scores, wide] = sizes(rows, job.heads.width);
+    pub fn new(inputs: &'a AttentionInputs<'a, E>, rows: usize) -> Self {
+        let [queries, scores, wide] = sizes(rows, inputs.shape.width);
         Self {
-            job,
+            inputs,
             task: None,
             queries: vec![0.0; queries],
             scores: vec![0.0; scores],
             wide: vec![0.0; wide],
-            pieces: Vec::with_capacity(3 * MOST_LANES),
+            spans: Vec::with_capacity(3 * MOST_LANES),
         }
     }
 
-    /// Attends for a task, block after block, into a record for each row; `later` has room for as many. Then fetches what
-    /// `next` begins with.
+    /// Attends for a task, block after block, into a partial for each row; `later` has room for as
+    /// many. Then fetches what `next` begins with.
     ///
     /// # Safety
     ///
@@ -125,14 +126,14 @@ impl<'a, E: Stored> Worker<'a, E> {
         &mut self,
         task: &'a Task,
         next: Option<&'a Task>,
-        records: &mut [f32],
+        partials: &mut [f32],
         later: &mut [f32],
     ) {
-        records.fill(0.0);
-        let blocks = self.job.blocks(task);
-        let after = next.map(|next| (next, self.job.blocks(next).start));
-        let record = self.job.record();
-        let rows = self.job.rows(task) * record;
+        partials.fill(0.0);
+        let blocks = self.inputs.blocks(task);
+        let after = next.map(|next| (next, self.inputs.blocks(next).start));
+        let partial = self.inputs.partial_len();
+        let rows = self.inputs.rows(task) * partial;
         for block in blocks.clone() {
             let next = match block + 1 < blocks.end {
                 true => Some((task, block + 1)),
@@ -140,14 +141,15 @@ impl<'a, E: Stored> Worker<'a, E> {
             };
             // SAFETY: the caller's promise.
             unsafe { self.block::<V>((task, block), next, later) };
-            let later = later[..rows].chunks_exact(record);
-            for (earlier, later) in records[..rows].chunks_exact_mut(record).zip(later) {
+            let later = later[..rows].chunks_exact(partial);
+            for (earlier, later) in partials[..rows].chunks_exact_mut(partial).zip(later) {
                 fold(earlier, later);
             }
         }
     }
 
-    /// What comes of one block of columns: a record for each row of the task. Meanwhile fetches keys of the block that comes `next`.
+    /// What comes of one block of columns: a partial for each row of the task. Meanwhile fetches
+    /// keys of the block that comes `next`.
     ///
     /// # Safety
     ///
@@ -157,27 +159,38 @@ impl<'a, E: Stored> Worker<'a, E> {
         &mut self,
         (task, block): (&'a Task, usize),
         next: Option<(&'a Task, usize)>,
-        records: &mut [f32],
+        partials: &mut [f32],
     ) {
-        let (rows, width, record) = (self.job.rows(task), self.job.heads.width, self.job.record());
+        let (rows, width, partial) = (
+            self.inputs.rows(task),
+            self.inputs.shape.width,
+            self.inputs.partial_len(),
+        );
         if !self.task.is_some_and(|packed| std::ptr::eq(packed, task)) {
             self.pack::<V>(task);
         }
-        let columns = self.job.seen_of_block(task, 0..rows, block).len();
+        let columns = self.inputs.seen_of_block(task, 0..rows, block).len();
         let first = V::LANES.min(rows);
-        let mut ahead = next.map_or(Ahead::NOTHING, |(task, block)| {
-            let seen = self.job.seen_of_block(task, 0..self.job.rows(task), block);
-            let keys = self.job.stretches(task, block, seen).next();
-            let mixed = columns * mix::passes::<V>(first, width);
-            keys.map_or(Ahead::NOTHING, |stretch| Ahead::of(&stretch.keys, mixed))
+        let mut prefetch = next.map_or(ValuePrefetch::NONE, |(task, block)| {
+            let seen = self
+                .inputs
+                .seen_of_block(task, 0..self.inputs.rows(task), block);
+            let keys = self.inputs.runs(task, block, seen).next();
+            let summed = columns * weighted_sum::passes::<V>(first, width);
+            keys.map_or(ValuePrefetch::NONE, |run| {
+                ValuePrefetch::of(&run.keys, summed)
+            })
         });
-        for strip in strips::<V>(rows, block) {
-            let records = &mut records[strip.rows.start * record..strip.rows.end * record];
+        for query_tile in query_tiles::<V>(rows, block) {
+            let partials =
+                &mut partials[query_tile.rows.start * partial..query_tile.rows.end * partial];
             // SAFETY: the caller's promise.
             unsafe {
-                match strip.lanes == V::LANES {
-                    true => self.strip::<V, V>(task, strip, &mut ahead, records),
-                    false => self.strip::<V::Half, V>(task, strip, &mut ahead, records),
+                match query_tile.lanes == V::LANES {
+                    true => self.query_tile::<V, V>(task, query_tile, &mut prefetch, partials),
+                    false => {
+                        self.query_tile::<V::Half, V>(task, query_tile, &mut prefetch, partials)
+                    }
                 }
             }
         }
@@ -186,14 +199,14 @@ impl<'a, E: Stored> Worker<'a, E> {
     /// Puts a task's queries into lanes.
     #[inline(always)]
     fn pack<V: Lanes>(&mut self, task: &'a Task) {
-        let width = self.job.heads.width;
-        for Strip { rows, lanes, .. } in strips::<V>(self.job.rows(task), 0) {
+        let width = self.inputs.shape.width;
+        for QueryTile { rows, lanes, .. } in query_tiles::<V>(self.inputs.rows(task), 0) {
             let packed = &mut self.queries[rows.start * width..][..lanes * width];
             for lane in 0..lanes {
                 let at = packed[lane..].iter_mut().step_by(lanes);
                 match rows.start + lane < rows.end {
                     true => {
-                        let query = self.job.query(task, rows.start + lane);
+                        let query = self.inputs.query(task, rows.start + lane);
                         at.zip(query).for_each(|(at, &element)| *at = element);
                     }
                     false => at.for_each(|at| *at = 0.0),
@@ -203,39 +216,45 @@ impl<'a, E: Stored> Worker<'a, E> {
         self.task = Some(task);
     }
 
-    /// [`block`](Self::block) of the rows of a strip, of as many lanes as `V`, whose records are `records`.
+    /// [`block`](Self::block) of the rows of a query tile, of as many lanes as `V`, whose partials
+    /// are `partials`.
     ///
     /// # Safety
     ///
     /// The processor has the instructions of `V` and `W`, and `V` has no more lanes than `W`.
     #[inline(always)]
-    unsafe fn strip<V: Lanes, W: Lanes>(
+    unsafe fn query_tile<V: Lanes, W: Lanes>(
         &mut self,
         task: &Task,
-        strip: Strip,
-        ahead: &mut Ahead,
-        records: &mut [f32],
+        query_tile: QueryTile,
+        prefetch: &mut ValuePrefetch,
+        partials: &mut [f32],
     ) {
-        let Strip { rows, block, .. } = strip;
-        let (job, width, record) = (self.job, self.job.heads.width, self.job.record());
-        records.fill(0.0);
-        let columns = job.seen_of_block(task, rows.clone(), block);
+        let QueryTile { rows, block, .. } = query_tile;
+        let (inputs, width, partial) = (
+            self.inputs,
+            self.inputs.shape.width,
+            self.inputs.partial_len(),
+        );
+        partials.fill(0.0);
+        let columns = inputs.seen_of_block(task, rows.clone(), block);
         if columns.is_empty() {
             return;
         }
         let queries = &self.queries[rows.start * width..][..V::LANES * width];
         assert!(self.scores.len() >= (BLOCK + KEYS) * V::LANES && width <= self.wide.len() / KEYS);
-        for stretch in job.stretches(task, block, columns.clone()) {
-            assert!(stretch.column + stretch.keys.rows <= BLOCK);
-            // The first strip brings values into the cache, where the others find them.
-            let ahead = (rows.start == 0).then_some(&stretch.values);
-            let scores = self.scores[stretch.column * V::LANES..].as_mut_ptr();
-            // SAFETY: the caller's promise; the assertions; the slice above; a stretch has rows of `width`.
+        for run in inputs.runs(task, block, columns.clone()) {
+            assert!(run.column + run.keys.rows <= BLOCK);
+            // The first query tile brings values into the cache, where the others find them.
+            let prefetch = (rows.start == 0).then_some(&run.values);
+            let scores = self.scores[run.column * V::LANES..].as_mut_ptr();
+            // SAFETY: the caller's promise; the assertions; the slice above; a stretch has rows of
+            // `width`.
             unsafe {
                 score::<V, W, E>(
                     queries.as_ptr(),
-                    &stretch.keys,
-                    ahead,
+                    &run.keys,
+                    prefetch,
                     width,
                     scores,
                     self.wide.as_mut_ptr(),
@@ -245,33 +264,33 @@ impl<'a, E: Stored> Worker<'a, E> {
 
         let mut seen: [Range<usize>; MOST_LANES] = std::array::from_fn(|_| 0..0);
         for (seen, row) in seen.iter_mut().zip(rows.clone()) {
-            *seen = job.seen_of_block(task, row..row + 1, block);
+            *seen = inputs.seen_of_block(task, row..row + 1, block);
         }
         let seen = &seen[..rows.len()];
-        let scale = (width as f32).sqrt().recip();
-        let totals = soften(V::LANES, &mut self.scores, seen, scale);
-        for (record, totals) in records.chunks_exact_mut(record).zip(totals) {
-            totals.write(record);
+        let totals = softmax(V::LANES, &mut self.scores, seen, inputs.scale);
+        for (partial, totals) in partials.chunks_exact_mut(partial).zip(totals) {
+            totals.write(partial);
         }
 
-        self.pieces.clear();
-        cut(seen, &mut self.pieces);
-        for Piece { rows, columns } in &self.pieces {
-            let records = &mut records[rows.start * record..rows.end * record];
+        self.spans.clear();
+        cut(seen, &mut self.spans);
+        for VisibleSpan { rows, columns } in &self.spans {
+            let partials = &mut partials[rows.start * partial..rows.end * partial];
             let columns = columns.clone();
             let at = (block, rows.start, V::LANES);
             // SAFETY: the caller's promise.
             unsafe {
                 match rows.len() {
-                    TALL => self.add::<W, TALL>(task, at, columns, ahead, records),
-                    2 => self.add::<W, 2>(task, at, columns, ahead, records),
-                    _ => self.add::<W, 1>(task, at, columns, ahead, records),
+                    TALL => self.add::<W, TALL>(task, at, columns, prefetch, partials),
+                    2 => self.add::<W, 2>(task, at, columns, prefetch, partials),
+                    _ => self.add::<W, 1>(task, at, columns, prefetch, partials),
                 }
             }
         }
     }
 
-    /// Adds the values at some columns of a block, each times its weight, to the records of `R` rows.
+    /// Adds the values at some columns of a block, each times its weight, to the partials of `R`
+    /// rows.
     ///
     /// # Safety
     ///
@@ -282,28 +301,31 @@ impl<'a, E: Stored> Worker<'a, E> {
         task: &Task,
         (block, row, lanes): (usize, usize, usize),
         columns: Range<usize>,
-        ahead: &mut Ahead,
-        records: &mut [f32],
+        prefetch: &mut ValuePrefetch,
+        partials: &mut [f32],
     ) {
-        let (width, record) = (self.job.heads.width, self.job.record());
-        assert!(records.len() >= R * record && row + R <= lanes);
-        for stretch in self.job.stretches(task, block, columns) {
-            let rows = stretch.column * lanes..(stretch.column + stretch.values.rows) * lanes;
+        let (width, partial) = (self.inputs.shape.width, self.inputs.partial_len());
+        assert!(partials.len() >= R * partial && row + R <= lanes);
+        for run in self.inputs.runs(task, block, columns) {
+            let rows = run.column * lanes..(run.column + run.values.rows) * lanes;
             let weights = Weights {
                 first: self.scores[rows][row..].as_ptr(),
                 step: lanes,
             };
-            let records = records.as_mut_ptr();
-            // SAFETY: the caller's promise; the slice above and the assertion; a stretch has rows of `width`.
-            unsafe { mix::<W, E, R>(weights, &stretch.values, width, records, record, ahead) };
+            let partials = partials.as_mut_ptr();
+            // SAFETY: the caller's promise; the slice above and the assertion; a stretch has rows
+            // of `width`.
+            unsafe {
+                weighted_sum::<W, E, R>(weights, &run.values, width, partials, partial, prefetch)
+            };
         }
     }
 }
 
-impl<E: Stored> Job<'_, E> {
-    /// Elements of a record of this job.
-    pub(super) fn record(&self) -> usize {
-        record::record(self.heads.width)
+impl<E: KvElement> AttentionInputs<'_, E> {
+    /// Elements of a partial of this job.
+    pub(super) fn partial_len(&self) -> usize {
+        partial::partial_len(self.shape.width)
     }
 }
 
@@ -318,15 +340,15 @@ mod tests {
         #[test]
         fn pieces_are_what_rows_see(seen in prop::collection::vec((0usize..20, 0usize..20), 0..=MOST_LANES)) {
             let seen: Vec<_> = seen.into_iter().map(|(start, len)| start..start + len).collect();
-            let mut pieces = vec![];
-            cut(&seen, &mut pieces);
+            let mut spans = vec![];
+            cut(&seen, &mut spans);
             for (row, seen) in seen.iter().enumerate() {
-                let of_row = pieces.iter().filter(|piece| piece.rows.contains(&row));
-                let columns: Vec<_> = of_row.flat_map(|piece| piece.columns.clone()).collect();
+                let of_row = spans.iter().filter(|span| span.rows.contains(&row));
+                let columns: Vec<_> = of_row.flat_map(|span| span.columns.clone()).collect();
                 prop_assert_eq!(columns, seen.clone().collect::<Vec<_>>());
             }
-            prop_assert!(pieces.iter().all(|piece| [1, 2, TALL].contains(&piece.rows.len())));
-            prop_assert!(pieces.len() <= 3 * MOST_LANES);
+            prop_assert!(spans.iter().all(|span| [1, 2, TALL].contains(&span.rows.len())));
+            prop_assert!(spans.len() <= 3 * MOST_LANES);
         }
     }
 }

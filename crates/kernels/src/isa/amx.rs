@@ -1,4 +1,5 @@
-//! Whether AMX may be used: the processor has it, the system saves its registers, and this process is permitted to.
+//! Whether AMX may be used: the processor has it, the system saves its registers, and this process
+//! is permitted to.
 
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
@@ -17,13 +18,15 @@ pub(super) fn is_available() -> bool {
         || ASSUMED.load(Ordering::Relaxed)
 }
 
-/// Says why a processor that has AMX is used without it, which nobody would see otherwise: other loops run, and are slower.
+/// Says why a processor that has AMX is used without it, which nobody would see otherwise: other
+/// loops run, and are slower.
 fn refused(why: std::fmt::Arguments<'_>) -> bool {
     tracing::warn!("this processor has AMX, and it is not used: {why}");
     false
 }
 
-/// Whether the processor has tiles of sixteen rows of 64 bytes, eight of them, and products of bf16 on them.
+/// Whether the processor has tiles of sixteen rows of 64 bytes, eight of them, and products of bf16
+/// on them.
 fn has_instructions() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
@@ -46,7 +49,8 @@ fn has_state() -> bool {
     if __cpuid(1).ecx & OSXSAVE == 0 {
         return false;
     }
-    // SAFETY: the processor has XSAVE, and the system has switched it on, which is what OSXSAVE says.
+    // SAFETY: the processor has XSAVE, and the system has switched it on, which is what OSXSAVE
+    // says.
     let saved = unsafe { _xgetbv(0) & TILES };
     saved == TILES
         || refused(format_args!(
@@ -54,17 +58,18 @@ fn has_state() -> bool {
         ))
 }
 
-/// Asks Linux for the use of tiles, once for all threads of the process, those that are there already included, and for processes
-/// forked off later: tiles make what is saved of a thread larger by 8 KiB, which not every program expects. Linux refuses
-/// if a thread has an alternate stack for signals that could not hold that; Rust's own can (`AT_MINSIGSTKSZ`).
+/// Asks Linux for the use of tiles, once for all threads of the process, those that are there
+/// already included, and for processes forked off later: tiles make what is saved of a thread
+/// larger by 8 KiB, which not every program expects. Linux refuses if a thread has an alternate
+/// stack for signals that could not hold that; Rust's own can (`AT_MINSIGSTKSZ`).
 #[cfg(target_os = "linux")]
 fn is_permitted() -> bool {
     const ARCH_PRCTL: i64 = 158;
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const XTILEDATA: u64 = 18;
     let result: i64;
-    // SAFETY: the system call `arch_prctl` with this request takes a number and touches no memory of this process; `syscall`
-    // overwrites rcx and r11 besides its result.
+    // SAFETY: the system call `arch_prctl` with this request takes a number and touches no memory
+    // of this process; `syscall` overwrites rcx and r11 besides its result.
     unsafe {
         std::arch::asm!(
             "syscall",

@@ -7,20 +7,23 @@ use std::sync::OnceLock;
 
 /// A set of vector instructions for which this crate has code.
 ///
-/// Results are reproducible bit for bit within one set; between sets they differ by rounding, as the lanes do.
+/// Results are reproducible bit for bit within one set; between sets they differ by rounding, as
+/// the lanes do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// Plain Rust in four lanes, which the compiler vectorizes with what every processor of the target has
-    /// (SSE2 on x86-64, NEON on AArch64).
+    /// Plain Rust in four lanes, which the compiler vectorizes with what every processor of the
+    /// target has (SSE2 on x86-64, NEON on AArch64).
     Portable,
     /// AVX2 with FMA and F16C, eight lanes: x86-64 processors since about 2013.
     Avx2,
     /// AVX-512 F, BW and VL, sixteen lanes: servers since 2017, AMD processors since Zen 4.
     Avx512,
-    /// The same with products of pairs of bf16, for [`ActivationDtype::Bf16`](crate::Compute::Bf16): Intel's servers since 2020
-    /// and 2023, AMD processors since Zen 4.
+    /// The same with products of pairs of bf16, for
+    /// [`ActivationDtype::Bf16`](crate::ActivationDtype::Bf16): Intel's servers since 2020 and
+    /// 2023, AMD processors since Zen 4.
     Avx512Bf16,
-    /// The same with products of whole tiles of bf16: Intel's servers since 2023. Linux is asked for permission.
+    /// The same with products of whole tiles of bf16: Intel's servers since 2023. Linux is asked
+    /// for permission.
     AmxBf16,
 }
 
@@ -83,7 +86,8 @@ impl Isa {
         }
     }
 
-    /// Takes AMX for available whatever the processor says, so that tests can run its loops on an emulation.
+    /// Takes AMX for available whatever the processor says, so that tests can run its loops on an
+    /// emulation.
     ///
     /// # Safety
     ///

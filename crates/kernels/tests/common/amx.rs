@@ -1,8 +1,9 @@
 //! AMX for processors that have none: the instructions of the loops, carried out one by one.
 //!
-//! Such a processor raises SIGILL at each of them. The handler here reads what stands there, does what Intel's manual says (Intel 64
-//! and IA-32 Architectures Software Developer's Manual, volume 2, and the instruction set extensions reference for the
-//! encodings), and goes on behind it. What the manual forbids ends the process with a message.
+//! Such a processor raises SIGILL at each of them. The handler here reads what stands there, does
+//! what Intel's manual says (Intel 64 and IA-32 Architectures Software Developer's Manual, volume
+//! 2, and the instruction set extensions reference for the encodings), and goes on behind it. What
+//! the manual forbids ends the process with a message.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -42,8 +43,8 @@ pub fn provide() -> Amx {
 /// What a tile register holds.
 pub type Tile = [[u8; 64]; 16];
 
-/// `sums` and the products of `a` and `b`, as the emulation makes them: `rows` of `sums` and `a`, `columns` of `sums` and `b`, and so many
-/// `pairs` of elements in a row of `a`.
+/// `sums` and the products of `a` and `b`, as the emulation makes them: `rows` of `sums` and `a`,
+/// `columns` of `sums` and `b`, and so many `pairs` of elements in a row of `a`.
 pub fn multiplied([rows, columns, pairs]: [usize; 3], sums: &Tile, a: &Tile, b: &Tile) -> Tile {
     let mut state = RELEASED;
     for (tile, rows, dwords) in [(0, rows, columns), (1, rows, pairs), (2, pairs, columns)] {
@@ -62,7 +63,8 @@ pub fn emulated() -> u64 {
 static EMULATED: AtomicU64 = AtomicU64::new(0);
 
 fn install() {
-    // SAFETY: the structure is one of numbers and may be zero; the handler has the signature that SA_SIGINFO asks for.
+    // SAFETY: the structure is one of numbers and may be zero; the handler has the signature that
+    // SA_SIGINFO asks for.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handle as *const () as usize;
@@ -98,8 +100,9 @@ fn forbid(what: &str) -> ! {
 }
 
 extern "C" fn handle(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes the context of the interrupted thread, which nothing else refers to, and the thread is
-    // interrupted at an AMX instruction of the loops: its state is not borrowed.
+    // SAFETY: the kernel passes the context of the interrupted thread, which nothing else refers
+    // to, and the thread is interrupted at an AMX instruction of the loops: its state is not
+    // borrowed.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = registers[libc::REG_RIP as usize] as *const u8;
@@ -136,7 +139,8 @@ impl Instruction {
     ///
     /// `at` points to an instruction, with its registers as it finds them.
     unsafe fn read(at: *const u8, registers: &[i64; 23]) -> Option<Self> {
-        // SAFETY: an instruction of these has five bytes at least, and no byte is read that does not belong to it.
+        // SAFETY: an instruction of these has five bytes at least, and no byte is read that does
+        // not belong to it.
         let [vex, first, second, opcode, modrm] = unsafe { at.cast::<[u8; 5]>().read() };
         // A three-byte VEX prefix, map 0F38, W and L zero.
         if vex != 0xc4 || first & 0x1f != 2 || second & 0x84 != 0 {
@@ -282,7 +286,8 @@ impl Memory {
                 index = value(number) << (sib >> 6);
             }
         }
-        // Without a displacement, 5 means one of four bytes: from the next instruction, or alone behind a SIB byte.
+        // Without a displacement, 5 means one of four bytes: from the next instruction, or alone
+        // behind a SIB byte.
         let bare = mode == 0 && base_number == 5;
         // SAFETY: the caller's promise: the displacement is part of the instruction.
         let displacement = unsafe {
@@ -383,8 +388,8 @@ fn two(row: &[u8; 64], at: usize) -> (f32, f32) {
     (one(4 * at), one(4 * at + 2))
 }
 
-/// Fused, with zero for what is below the least normal number once it is rounded to 24 bits: numbers just below it, which in memory would
-/// be rounded up to it, are zero too.
+/// Fused, with zero for what is below the least normal number once it is rounded to 24 bits:
+/// numbers just below it, which in memory would be rounded up to it, are zero too.
 fn fma(a: f32, b: f32, sum: f32) -> f32 {
     /// Halfway from the least normal number to the one below it that has 24 bits.
     const LEAST: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);

@@ -8,7 +8,8 @@ pub mod amx;
 use half::{bf16, f16};
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 
-/// The sets to test here; says which are left out. AMX is emulated where it is not. Only one if `OUTSIZE_TEST_ISA` names it, as `AmxBf16`.
+/// The sets to test here; says which are left out. AMX is emulated where it is not. Only one if
+/// `OUTSIZE_TEST_ISA` names it, as `AmxBf16`.
 pub fn available() -> impl Iterator<Item = Isa> {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     amx::provide();
@@ -114,14 +115,14 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
         .collect()
 }
 
-/// The product in f64, and for each output the error that the crate's documentation allows.
+/// The matmul in f64, and for each output the error that the crate's documentation allows.
 pub fn reference(x: &[f32], weight: &[f32], [m, n, k]: [usize; 3]) -> (Vec<f64>, Vec<f64>) {
     let (mut y, mut allowed) = (vec![], vec![]);
     for i in 0..m {
         for j in 0..n {
-            let products = (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(weight[j * k + l]));
-            let magnitude: f64 = products.clone().map(f64::abs).sum();
-            y.push(products.sum());
+            let matmuls = (0..k).map(|l| f64::from(x[i * k + l]) * f64::from(weight[j * k + l]));
+            let magnitude: f64 = matmuls.clone().map(f64::abs).sum();
+            y.push(matmuls.sum());
             allowed.push((k as f64 / 4.0 + 4.0) * 2f64.powi(-23) * magnitude);
         }
     }

@@ -32,14 +32,14 @@ impl Provenance {
             measured: false,
             disk_measured: false,
             date: None,
-            note: format!("figures of a middling machine: {reason}"),
+            note: format!("default hardware profile: {reason}"),
         }
     }
 }
 
-/// The figures for predicting how a model in `model` runs on `machine`, by the calibration in the `cache` folder if there
-/// is one; sane defaults before that, or if it is damaged or of other hardware. Never fails: the [`Provenance`] says
-/// which it was, and what to do.
+/// The figures for predicting how a model in `model` runs on `machine`, by the calibration in the
+/// `cache` folder if there is one; sane defaults before that, or if it is damaged or of other
+/// hardware. Never fails: the [`Provenance`] says which it was, and what to do.
 pub fn figures_for(
     machine: &Machine,
     cache: Option<&Path>,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::Tensor;
-use outsize_kernels::Cached;
+use outsize_kernels::KvTensors;
 use outsize_kernels::attention::RingLayout;
 
 /// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
@@ -105,9 +105,9 @@ impl Part {
     }
 
     /// The same as the kernels take it.
-    pub fn cached(&self) -> Cached {
+    pub fn cached(&self) -> KvTensors {
         let capacity = self.keys.dims()[2];
-        let places = match self.order {
+        let ring = match self.order {
             Order::From(start) => RingLayout {
                 first: start,
                 end: start + self.len,
@@ -121,10 +121,10 @@ impl Part {
                 origin: 0,
             },
         };
-        Cached {
+        KvTensors {
             keys: self.keys.clone(),
             values: self.values.clone(),
-            places,
+            ring,
         }
     }
 

@@ -3,7 +3,7 @@
 // Each of the test programs uses a part of it.
 #![allow(dead_code)]
 
-use outsize_stream::{Chunk, ChunkId, Error, Stream};
+use outsize_stream::{Chunk, ChunkId, Convert, Error, Segment, Stream};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,46 +26,70 @@ pub fn byte(at: usize) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 7) as u8
 }
 
-pub fn unit(offset: usize, len: usize) -> Chunk {
+pub fn chunk(offset: usize, len: usize) -> Chunk {
     Chunk {
-        name: format!("unit at {offset}").into(),
+        name: format!("chunk at {offset}").into(),
+        segments: vec![segment(offset, len)],
+        keep: false,
+    }
+}
+
+pub fn segment(offset: usize, len: usize) -> Segment {
+    Segment {
         source: 0,
         offset: offset as u64,
         len: len as u64,
         align: 1,
         convert: None,
-        keep: false,
     }
 }
 
-pub fn check(stream: &Stream, units: &[Chunk], id: ChunkId) -> Result<(), Error> {
+pub fn check(stream: &Stream, chunks: &[Chunk], id: ChunkId) -> Result<(), Error> {
     let lease = stream.lease(id)?;
-    let bytes: &[u8] = lease.as_ref();
-    let unit = &units[id];
-    assert_eq!(bytes.len() as u64, unit.len_in_memory());
-    match &unit.convert {
+    let chunk = &chunks[id];
+    let mut sum = 0;
+    for (at, segment) in chunk.segments.iter().enumerate() {
+        let part = lease.segment(at);
+        let bytes = part.as_ref();
+        sum += bytes.len() as u64;
+        check_segment(&chunk.name, segment, bytes);
+    }
+    assert_eq!(sum, chunk.len_in_memory());
+    assert!(lease.segment(chunk.segments.len()).as_ref().is_empty());
+    Ok(())
+}
+
+fn check_segment(name: &str, segment: &Segment, bytes: &[u8]) {
+    match &segment.convert {
         None => {
-            assert!((bytes.as_ptr() as usize).is_multiple_of(unit.align));
+            assert!((bytes.as_ptr() as usize).is_multiple_of(segment.align));
+            assert_eq!(bytes.len() as u64, segment.len);
             for (at, found) in bytes.iter().enumerate() {
-                assert_eq!(
-                    *found,
-                    byte(unit.offset as usize + at),
-                    "{} + {at}",
-                    unit.name
-                );
+                assert_eq!(*found, byte(segment.offset as usize + at), "{name} + {at}");
             }
         }
         Some(_) => {
+            assert_eq!(bytes.len() as u64, 2 * segment.len);
             for (at, found) in bytes.chunks_exact(2).enumerate() {
-                let raw = byte(unit.offset as usize + at);
+                let raw = byte(segment.offset as usize + at);
                 assert_eq!(found, [raw, !raw]);
             }
         }
     }
-    Ok(())
 }
 
-pub fn widen(from: &[u8], to: &mut [u8]) {
+/// A conversion of blocks of so many bytes, each byte to itself and its complement; it is told where it reads.
+pub fn widen(from: usize) -> Convert {
+    Convert::new(from, 2 * from, |offset, from, to| {
+        assert_eq!(
+            from.first().copied(),
+            from.first().map(|_| byte(offset as usize))
+        );
+        widen_each(from, to);
+    })
+}
+
+pub fn widen_each(from: &[u8], to: &mut [u8]) {
     for (from, to) in from.iter().zip(to.chunks_exact_mut(2)) {
         to.copy_from_slice(&[*from, !*from]);
     }

@@ -1,9 +1,9 @@
-//! Everything at once: any units, any memory, several callers and readers, and any fault.
+//! Everything at once: any chunks, any memory, several callers and readers, and any fault.
 
 use crate::reader;
 use crate::source::{Faults, Source};
 use crate::{
-    BLOCK, Chunk, Convert, Error, Lease, Options, Stream, buffer, check, explore, sync, unit,
+    BLOCK, Chunk, Convert, Error, Lease, Options, Stream, buffer, check, chunk, explore, sync,
 };
 use shuttle::rand::{Rng, thread_rng};
 use std::cell::Cell;
@@ -28,7 +28,7 @@ thread_local! {
 }
 
 /// Writes each byte and its complement, or panics.
-fn widen(from: &[u8], to: &mut [u8]) {
+fn widen(_offset: u64, from: &[u8], to: &mut [u8]) {
     let percent = PANICS.get();
     if percent > 0 && thread_rng().gen_ratio(percent, 100) {
         resume_unwind(Box::new("a conversion gone wrong"));
@@ -38,38 +38,42 @@ fn widen(from: &[u8], to: &mut [u8]) {
     }
 }
 
-fn some_units() -> Vec<Chunk> {
+fn some_chunks() -> Vec<Chunk> {
     let mut rng = thread_rng();
     let block = BLOCK as u64;
     (0..rng.gen_range(1..=4))
         .map(|_| {
-            let mut unit = if rng.gen_bool(0.5) {
-                unit(rng.gen_range(0..4) * block, rng.gen_range(1..=3) * block)
+            let mut chunk = if rng.gen_bool(0.5) {
+                chunk(rng.gen_range(0..4) * block, rng.gen_range(1..=3) * block)
             } else {
-                unit(rng.gen_range(0..64), rng.gen_range(0..40))
+                chunk(rng.gen_range(0..64), rng.gen_range(0..40))
             };
             match rng.gen_range(0..5) {
-                0 => unit.align = 8,
+                0 => chunk.segments[0].align = 8,
                 1 => {
-                    unit.convert = Some(Convert {
-                        from: 1,
-                        to: 2,
-                        run: widen,
-                    });
+                    // Of blocks that do not divide a page, some of them.
+                    let from = rng.gen_range(1..=3);
+                    chunk.segments[0].len -= chunk.segments[0].len % from as u64;
+                    chunk.segments[0].convert = Some(Convert::new(from, 2 * from, widen));
                 }
-                2 => unit.keep = rng.gen_bool(0.5),
+                2 => chunk.keep = rng.gen_bool(0.5),
                 _ => {}
             }
-            unit
+            if rng.gen_ratio(1, 3) {
+                // As scales lie elsewhere than what they scale.
+                let more = crate::chunk(rng.gen_range(0..64), rng.gen_range(0..40));
+                chunk.segments.extend(more.segments);
+            }
+            chunk
         })
         .collect()
 }
 
 fn scenario(faulty: bool) {
     let mut rng = thread_rng();
-    let mut units = some_units();
-    let order: Vec<usize> = (0..units.len()).collect();
-    let largest = units.iter().map(Chunk::block_len).max().unwrap_or(0);
+    let mut chunks = some_chunks();
+    let order: Vec<usize> = (0..chunks.len()).collect();
+    let largest = chunks.iter().map(Chunk::block_len).max().unwrap_or(0);
     let (callers, hold) = (rng.gen_range(1..=3), rng.gen_range(1..=2));
     // Whether memory is there for all that the callers hold at once.
     let foreseen = rng.gen_bool(0.5);
@@ -79,11 +83,11 @@ fn scenario(faulty: bool) {
     } else {
         BLOCK * rng.gen_range(0..6)
     };
-    // To see in the end that all memory came back: a unit that takes the whole ring, and one that
+    // To see in the end that all memory came back: a chunk that takes the whole ring, and one that
     // takes the whole overflow share.
-    let (whole, spare) = (units.len(), units.len() + 1);
-    units.push(unit(0, ring as u64));
-    units.push(unit(0, overflow as u64));
+    let (whole, spare) = (chunks.len(), chunks.len() + 1);
+    chunks.push(chunk(0, ring as u64));
+    chunks.push(chunk(0, overflow as u64));
 
     let faults = Arc::new(Faults::default());
     sync::wake_spuriously(rng.gen_bool(0.3));
@@ -105,11 +109,11 @@ fn scenario(faulty: bool) {
         ring_bytes: ring as u64,
         overflow_bytes: overflow as u64,
         readers: rng.gen_range(1..=3),
-        piece_bytes: BLOCK * rng.gen_range(1..=2),
+        read_bytes: BLOCK * rng.gen_range(1..=2),
     };
     let start = || {
         let sources = vec![Source::new(&faults)];
-        Stream::start(sources, units.clone(), order.clone(), options)
+        Stream::start(sources, chunks.clone(), order.clone(), options)
     };
     let stream = start().unwrap_or_else(|error| {
         assert!(
@@ -124,7 +128,7 @@ fn scenario(faulty: bool) {
     }
     let world = Arc::new(World {
         stream,
-        units,
+        chunks,
         faulty,
         foreseen,
         hold,
@@ -153,7 +157,7 @@ fn scenario(faulty: bool) {
 
 struct World {
     stream: Stream,
-    units: Vec<Chunk>,
+    chunks: Vec<Chunk>,
     faulty: bool,
     foreseen: bool,
     /// How many leases a caller holds at most.
@@ -183,10 +187,10 @@ impl World {
                     if held.len() == self.hold {
                         held.pop_front();
                     }
-                    let id = rng.gen_range(0..self.units.len() - 2);
+                    let id = rng.gen_range(0..self.chunks.len() - 2);
                     match self.stream.lease(id) {
                         Ok(lease) => {
-                            check(&self.units[id], &lease);
+                            check(&self.chunks[id], &lease);
                             held.push_back((
                                 id,
                                 if rng.gen_bool(0.2) {
@@ -196,12 +200,12 @@ impl World {
                                 },
                             ));
                         }
-                        Err(error) => self.judge(&self.units[id], &error),
+                        Err(error) => self.judge(&self.chunks[id], &error),
                     }
                 }
             }
             for (id, lease) in &held {
-                check(&self.units[*id], lease);
+                check(&self.chunks[*id], lease);
             }
         }
     }
@@ -218,9 +222,9 @@ impl World {
     }
 
     /// Whether this error is one that may come here: nothing fails without a reason, and each error
-    /// names the unit.
-    fn judge(&self, unit: &Chunk, error: &Error) {
-        assert!(error.to_string().contains(&*unit.name), "{error}");
+    /// names the chunk.
+    fn judge(&self, chunk: &Chunk, error: &Error) {
+        assert!(error.to_string().contains(&*chunk.name), "{error}");
         match error {
             Error::Exhausted {
                 need,
@@ -258,13 +262,13 @@ impl World {
         result
     }
 
-    /// Nothing holds memory any more: every unit that can be had is had.
+    /// Nothing holds memory any more: every chunk that can be had is had.
     fn works_again(&self, whole: usize, options: Options) {
-        for (id, unit) in self.units[..whole].iter().enumerate() {
-            let need = unit.block_len() as u64;
-            let fits = unit.keep || need <= options.ring_bytes || need <= options.overflow_bytes;
+        for (id, chunk) in self.chunks[..whole].iter().enumerate() {
+            let need = chunk.block_len() as u64;
+            let fits = chunk.keep || need <= options.ring_bytes || need <= options.overflow_bytes;
             match self.insist(id) {
-                Ok(lease) => check(unit, &lease),
+                Ok(lease) => check(chunk, &lease),
                 Err(Error::Exhausted { .. }) if !fits => {}
                 Err(error) => panic!("{error}"),
             }
@@ -275,14 +279,14 @@ impl World {
     fn gave_all_back(&self, whole: usize, spare: usize, options: Options) {
         let overflows = self.stream.stats().overflows;
         let all = self.insist(whole).expect("the ring is not whole");
-        check(&self.units[whole], &all);
+        check(&self.chunks[whole], &all);
         assert_eq!(self.stream.stats().overflows, overflows);
         if options.overflow_bytes > 0 {
             let rest = self.insist(spare).expect("the overflow share is not whole");
-            check(&self.units[spare], &rest);
+            check(&self.chunks[spare], &rest);
             assert!(self.stream.stats().overflows > overflows);
         }
-        let more = (0..whole).find(|id| !self.units[*id].keep && self.units[*id].block_len() > 0);
+        let more = (0..whole).find(|id| !self.chunks[*id].keep && self.chunks[*id].block_len() > 0);
         if let Some(id) = more
             && options.overflow_bytes == 0
         {

@@ -12,11 +12,13 @@
 
 #[path = "../../src/arena.rs"]
 mod arena;
+#[path = "../../src/block.rs"]
+mod block;
 mod buffer;
+#[path = "../../src/chunk.rs"]
+mod chunk;
 #[path = "../../src/error.rs"]
 mod error;
-#[path = "../../src/kept.rs"]
-mod kept;
 #[path = "../../src/lease.rs"]
 mod lease;
 #[path = "../../src/loading.rs"]
@@ -26,6 +28,8 @@ mod overflow;
 #[path = "../../src/pool.rs"]
 mod pool;
 mod reader;
+#[path = "../../src/resident_arena.rs"]
+mod resident_arena;
 #[path = "../../src/schedule.rs"]
 mod schedule;
 mod source;
@@ -36,18 +40,16 @@ mod stats;
 #[path = "../../src/stream.rs"]
 mod stream;
 mod sync;
-#[path = "../../src/unit.rs"]
-mod unit;
 
 mod free_for_all;
 mod small;
 
+pub use chunk::{Chunk, ChunkId, Convert, Segment};
 pub use error::Error;
 pub use lease::Lease;
 pub use source::Source;
 pub use stats::Stats;
 pub use stream::{Options, Stream};
-pub use unit::{Chunk, ChunkId, Convert};
 
 /// Blocks are small here: what matters is who touches them when.
 pub const BLOCK: usize = 16;
@@ -81,35 +83,33 @@ fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static
     }
 }
 
-/// A unit of whole elements at `offset`.
-fn unit(offset: u64, len: u64) -> Chunk {
+/// A chunk of whole elements at `offset`.
+fn chunk(offset: u64, len: u64) -> Chunk {
     Chunk {
-        name: format!("unit at {offset}").into(),
-        source: 0,
-        offset,
-        len,
-        align: 1,
-        convert: None,
+        name: format!("chunk at {offset}").into(),
+        segments: vec![Segment {
+            source: 0,
+            offset,
+            len,
+            align: 1,
+            convert: None,
+        }],
         keep: false,
     }
 }
 
-/// Whether a lease holds the bytes of its unit, looking twice: others run in between.
-fn check(unit: &Chunk, lease: &Lease) {
+/// Whether a lease holds the bytes of its chunk, looking twice: others run in between.
+fn check(chunk: &Chunk, lease: &Lease) {
     for _ in 0..2 {
-        let bytes = lease.as_ref();
-        assert_eq!(bytes.len() as u64, unit.len_in_memory(), "{}", unit.name);
-        let wanted = (unit.offset..unit.offset + unit.len).map(source::byte);
-        if unit.convert.is_some() {
-            assert!(
-                wanted
-                    .flat_map(|byte| [byte, !byte])
-                    .eq(bytes.iter().copied()),
-                "{}",
-                unit.name
-            );
-        } else {
-            assert!(wanted.eq(bytes.iter().copied()), "{}", unit.name);
+        for (at, segment) in chunk.segments.iter().enumerate() {
+            let part = lease.segment(at);
+            let found = part.as_ref().iter().copied();
+            let wanted = (segment.offset..segment.offset + segment.len).map(source::byte);
+            let right = match segment.convert {
+                Some(_) => wanted.flat_map(|byte| [byte, !byte]).eq(found),
+                None => wanted.eq(found),
+            };
+            assert!(right, "{}", chunk.name);
         }
         sync::switch();
     }

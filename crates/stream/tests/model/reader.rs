@@ -30,6 +30,6 @@ pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
             return;
         }
     }
-    // As when a panic takes the thread: the piece is given up, and the seat with it.
+    // As when a panic takes the thread: the read is given up, and the seat with it.
     drop(seat.next_job());
 }

@@ -1,11 +1,11 @@
 //! Small worlds, each made for one hazard, so that few schedules see much of it.
 
-use crate::kept::ResidentArena;
 use crate::loading::Seat;
 use crate::pool::Pool;
 use crate::reader::{self, Scratch};
+use crate::resident_arena::ResidentArena;
 use crate::source::{Faults, Source};
-use crate::{BLOCK, Chunk, Error, Options, Stream, buffer, check, explore, sync, unit};
+use crate::{BLOCK, Chunk, Error, Options, Stream, buffer, check, chunk, explore, sync};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,10 +16,10 @@ fn healthy() -> Arc<Faults> {
     Arc::new(Faults::default())
 }
 
-/// Units of `blocks` blocks each, one after the other.
-fn row_of(units: u64, blocks: u64) -> Vec<Chunk> {
+/// Chunks of `blocks` blocks each, one after the other.
+fn row_of(chunks: u64, blocks: u64) -> Vec<Chunk> {
     let len = blocks * BLOCK as u64;
-    (0..units).map(|at| unit(at * len, len)).collect()
+    (0..chunks).map(|at| chunk(at * len, len)).collect()
 }
 
 fn options(ring: usize, overflow: usize, readers: usize) -> Options {
@@ -27,13 +27,13 @@ fn options(ring: usize, overflow: usize, readers: usize) -> Options {
         ring_bytes: (ring * BLOCK) as u64,
         overflow_bytes: (overflow * BLOCK) as u64,
         readers,
-        piece_bytes: BLOCK,
+        read_bytes: BLOCK,
     }
 }
 
-fn start(faults: &Arc<Faults>, units: &[Chunk], options: Options) -> Stream {
-    let order = (0..units.len()).collect();
-    Stream::start(vec![Source::new(faults)], units.to_vec(), order, options).unwrap()
+fn start(faults: &Arc<Faults>, chunks: &[Chunk], options: Options) -> Stream {
+    let order = (0..chunks.len()).collect();
+    Stream::start(vec![Source::new(faults)], chunks.to_vec(), order, options).unwrap()
 }
 
 /// Runs `call` in several threads and waits for them.
@@ -57,22 +57,22 @@ fn until_reads(faults: &Faults, count: u32) {
     }
 }
 
-/// Several callers ask for a unit whose read fails. Each gets an error or the bytes, and nobody stays
-/// counted as waiting: afterwards the unit can be evicted.
+/// Several callers ask for a chunk whose read fails. Each gets an error or the bytes, and nobody stays
+/// counted as waiting: afterwards the chunk can be evicted.
 #[test]
 fn a_failure_shared_by_its_callers() {
     explore(3000, || {
         let faults = healthy();
         faults.next.store(2, Ordering::Relaxed);
-        let units = row_of(2, 2);
-        let stream = start(&faults, &units, options(2, 0, 2));
-        let shared = (stream.clone(), units.clone());
+        let chunks = row_of(2, 2);
+        let stream = start(&faults, &chunks, options(2, 0, 2));
+        let shared = (stream.clone(), chunks.clone());
         in_threads(3, move |_| {
-            let (stream, units) = &shared;
+            let (stream, chunks) = &shared;
             for _ in 0..2 {
                 match stream.lease(0) {
-                    Ok(lease) => check(&units[0], &lease),
-                    Err(error) => assert!(error.to_string().contains("unit at 0"), "{error}"),
+                    Ok(lease) => check(&chunks[0], &lease),
+                    Err(error) => assert!(error.to_string().contains("chunk at 0"), "{error}"),
                 }
             }
         });
@@ -81,8 +81,8 @@ fn a_failure_shared_by_its_callers() {
         for id in [1, 0, 1] {
             let lease = (0..3)
                 .find_map(|_| stream.lease(id).ok())
-                .expect("the unit before it never leaves");
-            check(&units[id], &lease);
+                .expect("the chunk before it never leaves");
+            check(&chunks[id], &lease);
         }
     });
 }
@@ -92,14 +92,14 @@ fn a_failure_shared_by_its_callers() {
 fn callers_that_starve_are_served() {
     explore(3000, || {
         let faults = healthy();
-        let units = row_of(3, 1);
-        let stream = start(&faults, &units, options(1, 2, 1));
-        let shared = (stream.clone(), units.clone());
+        let chunks = row_of(3, 1);
+        let stream = start(&faults, &chunks, options(1, 2, 1));
+        let shared = (stream.clone(), chunks.clone());
         in_threads(3, move |at| {
-            let (stream, units) = &shared;
+            let (stream, chunks) = &shared;
             for turn in 0..2 {
                 let id = (at + turn) % 3;
-                check(&units[id], &stream.lease(id).unwrap());
+                check(&chunks[id], &stream.lease(id).unwrap());
             }
         });
         let held: Vec<_> = (0..3).map(|id| stream.lease(id).unwrap()).collect();
@@ -107,47 +107,47 @@ fn callers_that_starve_are_served() {
     });
 }
 
-/// More is held than ring and share have: refused with the unit's name, from whatever thread, and
+/// More is held than ring and share have: refused with the chunk's name, from whatever thread, and
 /// served once a lease came back.
 #[test]
 fn beyond_the_share_callers_are_refused() {
     explore(2000, || {
         let faults = healthy();
-        let units = row_of(4, 1);
-        let stream = start(&faults, &units, options(1, 1, 2));
+        let chunks = row_of(4, 1);
+        let stream = start(&faults, &chunks, options(1, 1, 2));
         let held = [stream.lease(0).unwrap(), stream.lease(1).unwrap()];
         let refused = Arc::new(AtomicU32::new(0));
         let shared = (stream.clone(), refused.clone());
         in_threads(2, move |at| match shared.0.lease(2 + at) {
-            Err(Error::Exhausted { unit, .. }) => {
-                assert_eq!(*unit, format!("unit at {}", (2 + at) * BLOCK));
+            Err(Error::Exhausted { chunk, .. }) => {
+                assert_eq!(*chunk, format!("chunk at {}", (2 + at) * BLOCK));
                 shared.1.fetch_add(1, Ordering::Relaxed);
             }
             other => panic!("{other:?}"),
         });
         assert_eq!(refused.load(Ordering::Relaxed), 2);
         for (id, lease) in held.iter().enumerate() {
-            check(&units[id], lease);
+            check(&chunks[id], lease);
         }
         // Dropped elsewhere while it is asked for here.
         let dropper = shuttle::thread::spawn(move || drop(held));
         if let Ok(lease) = stream.lease(2) {
-            check(&units[2], &lease);
+            check(&chunks[2], &lease);
         }
         dropper.join().unwrap();
         let both = [stream.lease(2).unwrap(), stream.lease(3).unwrap()];
-        check(&units[3], &both[1]);
+        check(&chunks[3], &both[1]);
     });
 }
 
-/// The units do not fit together, and nobody asks: readers go on by themselves when a lease ends, when
+/// The chunks do not fit together, and nobody asks: readers go on by themselves when a lease ends, when
 /// a pass ends, when a failure gave memory back, and when a caller starves no more.
 #[test]
 fn readers_do_not_oversleep() {
     explore(3000, || {
         let faults = healthy();
-        let units = row_of(3, 1);
-        let stream = start(&faults, &units, options(2, 0, 2));
+        let chunks = row_of(3, 1);
+        let stream = start(&faults, &chunks, options(2, 0, 2));
         let first = stream.lease(0).unwrap();
         let second = stream.lease(1).unwrap();
         // All is held: a caller is refused, or waits for a read and is refused then.
@@ -163,8 +163,8 @@ fn readers_do_not_oversleep() {
     });
     explore(2000, || {
         let faults = healthy();
-        let units = row_of(4, 1);
-        let stream = start(&faults, &units, options(2, 0, 1));
+        let chunks = row_of(4, 1);
+        let stream = start(&faults, &chunks, options(2, 0, 1));
         until_reads(&faults, 2);
         // The first was skipped: it makes room for the third, while the second is still held.
         let second = stream.lease(1).unwrap();
@@ -187,7 +187,7 @@ fn the_next_pass_is_read_ahead() {
         }
         stream.end_pass();
         until_reads(&faults, 3);
-        // Whether unit 1 is read again by the readers or by this caller: it takes the ring.
+        // Whether chunk 1 is read again by the readers or by this caller: it takes the ring.
         drop(stream.lease(0).unwrap());
         until_reads(&faults, 4);
         stream.abandon_pass();
@@ -212,23 +212,23 @@ fn what_was_lent_is_read_ahead_again() {
     });
 }
 
-/// Both readers die of their first piece, and no thread can be started in their place at first.
+/// Both readers die of their first read, and no thread can be started in their place at first.
 #[test]
 fn the_last_reader_leaves_nobody_waiting() {
     explore(3000, || {
         let faults = healthy();
         reader::let_die(2);
-        let units = row_of(3, 3);
-        let stream = start(&faults, &units, options(6, 3, 2));
+        let chunks = row_of(3, 3);
+        let stream = start(&faults, &chunks, options(6, 3, 2));
         sync::refuse_threads(2);
-        let shared = (stream.clone(), units.clone());
+        let shared = (stream.clone(), chunks.clone());
         in_threads(2, move |at| {
-            let (stream, units) = &shared;
+            let (stream, chunks) = &shared;
             for id in [at, 2] {
                 match stream.lease(id) {
-                    Ok(lease) => check(&units[id], &lease),
+                    Ok(lease) => check(&chunks[id], &lease),
                     Err(error @ Error::Reader { .. }) => {
-                        let name = &*units[id].name;
+                        let name = &*chunks[id].name;
                         assert!(error.to_string().contains(name), "{error}");
                     }
                     Err(error) => panic!("{error}"),
@@ -236,11 +236,11 @@ fn the_last_reader_leaves_nobody_waiting() {
             }
         });
         sync::refuse_threads(0);
-        for (id, unit) in units.iter().enumerate() {
+        for (id, chunk) in chunks.iter().enumerate() {
             let lease = (0..3)
                 .find_map(|_| stream.lease(id).ok())
                 .expect("the stream does not recover");
-            check(unit, &lease);
+            check(chunk, &lease);
         }
     });
 }
@@ -251,13 +251,13 @@ fn a_reader_that_died_is_gone_when_its_caller_hears_of_it() {
     explore(2000, || {
         let faults = healthy();
         reader::let_die(1);
-        let units = row_of(2, 1);
+        let chunks = row_of(2, 1);
         let sources = vec![Source::new(&faults)];
-        let stream = Stream::start(sources, units.clone(), vec![], options(1, 0, 1)).unwrap();
+        let stream = Stream::start(sources, chunks.clone(), vec![], options(1, 0, 1)).unwrap();
         let mut failures = 0;
         for turn in 0..6 {
             match stream.lease(turn % 2) {
-                Ok(lease) => check(&units[turn % 2], &lease),
+                Ok(lease) => check(&chunks[turn % 2], &lease),
                 Err(Error::Reader { .. }) => failures += 1,
                 Err(error) => panic!("{error}"),
             }
@@ -271,18 +271,18 @@ fn a_reader_that_died_is_gone_when_its_caller_hears_of_it() {
 fn closing_wakes_everybody() {
     explore(3000, || {
         let faults = healthy();
-        let units = row_of(3, 2);
+        let chunks = row_of(3, 2);
         let order = vec![0, 1, 2];
         let sources = vec![Source::new(&faults)];
-        let pool = Arc::new(Pool::new(sources, units.clone(), order, &options(2, 2, 2)).unwrap());
+        let pool = Arc::new(Pool::new(sources, chunks.clone(), order, &options(2, 2, 2)).unwrap());
         let readers: Vec<_> = (0..2)
             .map(|_| {
                 let seat = Seat::take(&pool);
-                let scratch = Scratch::new(pool.piece, false).unwrap();
+                let scratch = Scratch::new(pool.read_bytes, false).unwrap();
                 shuttle::thread::spawn(move || reader::run(seat, scratch))
             })
             .collect();
-        let shared = (pool.clone(), units);
+        let shared = (pool.clone(), chunks);
         let callers = shuttle::thread::spawn(move || {
             in_threads(3, move |at| {
                 for turn in 0..2 {
@@ -304,22 +304,22 @@ fn closing_wakes_everybody() {
     });
 }
 
-/// A unit larger than the ring is served from the share, and the others are read ahead all the same.
+/// A chunk larger than the ring is served from the share, and the others are read ahead all the same.
 #[test]
-fn a_unit_larger_than_the_ring() {
+fn a_chunk_larger_than_the_ring() {
     explore(2000, || {
         let faults = healthy();
-        let mut units = row_of(2, 1);
-        units.insert(1, unit(0, 3 * BLOCK as u64));
-        let stream = start(&faults, &units, options(2, 3, 2));
+        let mut chunks = row_of(2, 1);
+        chunks.insert(1, chunk(0, 3 * BLOCK as u64));
+        let stream = start(&faults, &chunks, options(2, 3, 2));
         until_reads(&faults, 2);
-        let shared = (stream.clone(), units.clone());
+        let shared = (stream.clone(), chunks.clone());
         in_threads(2, move |at| {
             let id = 1 + at;
             check(&shared.1[id], &shared.0.lease(id).unwrap());
         });
         assert_eq!(stream.stats().overflows, 1);
-        check(&units[1], &stream.lease(1).unwrap());
+        check(&chunks[1], &stream.lease(1).unwrap());
     });
 }
 
@@ -329,10 +329,10 @@ fn a_unit_larger_than_the_ring() {
 fn memory_is_touched_once() {
     explore(2000, || {
         healthy();
-        let mut units = row_of(3, 3);
-        units.iter_mut().for_each(|unit| unit.keep = true);
-        let kept = ResidentArena::new(&units, &[2, 0, 1]).unwrap();
-        let shared = kept.clone();
+        let mut chunks = row_of(3, 3);
+        chunks.iter_mut().for_each(|chunk| chunk.keep = true);
+        let residents = ResidentArena::new(&chunks, &[2, 0, 1]).unwrap();
+        let shared = residents.clone();
         in_threads(5, move |at| match at {
             0 | 1 => shared.touch_all(),
             2 => shared.close(),
@@ -342,7 +342,7 @@ fn memory_is_touched_once() {
                 assert!(buffer::touched() >= 3 * BLOCK);
             }
         });
-        kept.prepare(0..9 * BLOCK);
+        residents.prepare(0..9 * BLOCK);
         assert_eq!(buffer::touched(), 9 * BLOCK);
     });
 }
@@ -352,18 +352,18 @@ fn memory_is_touched_once() {
 fn memory_that_is_refused_once() {
     explore(2000, || {
         let faults = healthy();
-        let mut units = row_of(2, 3);
-        units[0].keep = true;
+        let mut chunks = row_of(2, 3);
+        chunks[0].keep = true;
         let start = || {
             let sources = vec![Source::new(&faults)];
-            Stream::start(sources, units.clone(), vec![0, 1], options(3, 0, 1))
+            Stream::start(sources, chunks.clone(), vec![0, 1], options(3, 0, 1))
         };
         buffer::refuse(1);
         let error = start().expect_err("memory was refused");
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
         let stream = start().unwrap();
-        for (id, unit) in units.iter().enumerate() {
-            check(unit, &stream.lease(id).unwrap());
+        for (id, chunk) in chunks.iter().enumerate() {
+            check(chunk, &stream.lease(id).unwrap());
         }
     });
 }

@@ -56,7 +56,7 @@ impl Source {
 
     pub(crate) fn read(
         &self,
-        unit: &str,
+        chunk: &str,
         offset: u64,
         target: &mut [u8],
         need: usize,
@@ -73,17 +73,17 @@ impl Source {
         if fault {
             return Err(match offset % 3 {
                 0 => Error::Read {
-                    unit: unit.into(),
+                    chunk: chunk.into(),
                     path,
                     source: Arc::new(io::ErrorKind::Other.into()),
                 },
                 1 => Error::Truncated {
-                    unit: unit.into(),
+                    chunk: chunk.into(),
                     path,
                     end: offset + need as u64,
                 },
                 _ => Error::Changed {
-                    unit: unit.into(),
+                    chunk: chunk.into(),
                     path,
                 },
             });

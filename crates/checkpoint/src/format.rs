@@ -1,0 +1,340 @@
+//! Storage formats: which tensors of a checkpoint make one weight, and what its elements take in
+//! them.
+
+use std::ops::Range;
+
+use crate::checkpoint::TensorInfo;
+use crate::dtype::Dtype;
+
+/// How a weight is stored: its elements in one tensor, and perhaps scales in another.
+///
+/// | format | data | scales |
+/// |---|---|---|
+/// | [`plain`](Self::plain) | any [`Dtype`] | |
+/// | [`fp8`](Self::fp8), as DeepSeek-V3 is published | `F8_E4M3` | `F32`, one per block of rows and columns, `weight_scale_inv` |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StorageFormat {
+    /// How elements lie in the data tensor.
+    pub encoding: Encoding,
+    /// The scales that elements are multiplied by, if they have a tensor of their own.
+    pub scales: Option<ScaleGrid>,
+}
+
+/// How the elements of a row lie in the data tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// One after the other, in the tensor's own type.
+    Elements(Dtype),
+}
+
+/// Elements that follow one another in a row and are stored together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockSize {
+    /// How many there are; at least one.
+    pub elements: usize,
+    /// Bytes that they take together. These need not divide a page.
+    pub bytes: usize,
+}
+
+/// One scale for each block of a matrix; blocks at the right and lower edges may be cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ScaleGrid {
+    /// What is appended to the name of the data tensor.
+    pub suffix: &'static str,
+    /// The type of a scale.
+    pub dtype: Dtype,
+    /// Rows and columns that one scale is for; each at least one.
+    pub block: [usize; 2],
+}
+
+impl BlockSize {
+    /// Bytes of a row of `columns` elements; none if it does not end with a block, or if that
+    /// overflows.
+    pub fn row_bytes(self, columns: usize) -> Option<u64> {
+        if self.elements == 0 || !columns.is_multiple_of(self.elements) {
+            return None;
+        }
+        let bytes = (columns / self.elements).checked_mul(self.bytes)?;
+        u64::try_from(bytes).ok()
+    }
+}
+
+impl Encoding {
+    /// The type of the data tensor.
+    pub const fn dtype(self) -> Dtype {
+        match self {
+            Self::Elements(dtype) => dtype,
+        }
+    }
+
+    /// What is stored together.
+    pub const fn block(self) -> BlockSize {
+        match self {
+            Self::Elements(dtype) => BlockSize {
+                elements: 1,
+                bytes: dtype.size(),
+            },
+        }
+    }
+}
+
+impl ScaleGrid {
+    /// Rows and columns of the scales of a matrix of this shape.
+    pub fn shape(&self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+        let [height, width] = self.block;
+        [rows.div_ceil(height.max(1)), columns.div_ceil(width.max(1))]
+    }
+}
+
+impl StorageFormat {
+    /// Elements one after the other, without scales.
+    pub const fn plain(dtype: Dtype) -> Self {
+        Self {
+            encoding: Encoding::Elements(dtype),
+            scales: None,
+        }
+    }
+
+    /// Numbers of 8 bits (E4M3) with a 32-bit scale for each block of so many rows and columns.
+    pub const fn fp8(block: [usize; 2]) -> Self {
+        Self {
+            encoding: Encoding::Elements(Dtype::F8E4M3),
+            scales: Some(ScaleGrid {
+                suffix: "_scale_inv",
+                dtype: Dtype::F32,
+                block,
+            }),
+        }
+    }
+
+    /// Whether elements are numbers that need neither scales nor neighbours.
+    pub const fn is_plain(&self) -> bool {
+        self.scales.is_none() && self.encoding.block().elements == 1
+    }
+
+    /// The name of the scales that belong to the data tensor of this name.
+    pub fn scales_name(&self, data: &str) -> Option<String> {
+        self.scales.map(|grid| format!("{data}{}", grid.suffix))
+    }
+}
+
+/// A weight, or some of its rows: where its data and scales lie, checked against each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredWeight {
+    format: StorageFormat,
+    data: TensorInfo,
+    scales: Option<TensorInfo>,
+    /// Rows between the beginning of the first row of scales and the first row of the data.
+    skipped_rows: usize,
+}
+
+impl StoredWeight {
+    /// A weight without scales.
+    pub fn plain(data: TensorInfo) -> Self {
+        Self {
+            format: StorageFormat::plain(data.dtype),
+            data,
+            scales: None,
+            skipped_rows: 0,
+        }
+    }
+
+    /// A weight of these tensors.
+    ///
+    /// # Errors
+    /// If types or shapes are not what the format and each other ask for.
+    pub fn new(
+        format: StorageFormat,
+        data: TensorInfo,
+        scales: Option<TensorInfo>,
+    ) -> Result<Self, FormatFault> {
+        let typed = |tensor: &TensorInfo, wanted| {
+            if tensor.dtype == wanted {
+                return Ok(());
+            }
+            Err(FormatFault::Dtype {
+                tensor: tensor.name.clone(),
+                found: tensor.dtype,
+                wanted,
+            })
+        };
+        typed(&data, format.encoding.dtype())?;
+        if format.is_plain() {
+            return Ok(Self::plain(data));
+        }
+        let [rows, columns] = data.shape[..] else {
+            return Err(FormatFault::NotAMatrix {
+                tensor: data.name,
+                shape: data.shape,
+            });
+        };
+        let wanted = format.encoding.block().row_bytes(columns);
+        let wanted = wanted.and_then(|row| row.checked_mul(rows as u64));
+        if wanted != Some(data.len) {
+            return Err(FormatFault::Length {
+                tensor: data.name,
+                shape: data.shape,
+                bytes: data.len,
+            });
+        }
+        if let Some(grid) = format.scales {
+            let Some(scales) = &scales else {
+                return Err(FormatFault::NoScales {
+                    scales: format!("{}{}", data.name, grid.suffix),
+                    tensor: data.name,
+                });
+            };
+            typed(scales, grid.dtype)?;
+            let wanted = grid.shape([rows, columns]);
+            if scales.shape != wanted || grid.block.contains(&0) {
+                return Err(FormatFault::ScaleShape {
+                    tensor: scales.name.clone(),
+                    found: scales.shape.clone(),
+                    wanted: wanted.to_vec(),
+                    block: grid.block,
+                    shape: data.shape,
+                });
+            }
+        }
+        Ok(Self {
+            format,
+            data,
+            scales: scales.filter(|_| format.scales.is_some()),
+            skipped_rows: 0,
+        })
+    }
+
+    /// How it is stored.
+    pub fn format(&self) -> StorageFormat {
+        self.format
+    }
+
+    /// The elements: of these rows only, `shape`, `offset` and `len` too.
+    pub fn data(&self) -> &TensorInfo {
+        &self.data
+    }
+
+    /// The rows of scales that these rows need.
+    pub fn scales(&self) -> Option<&TensorInfo> {
+        self.scales.as_ref()
+    }
+
+    /// How many rows the first of the scales covers before the first of these rows.
+    pub fn skipped_rows(&self) -> usize {
+        self.skipped_rows
+    }
+
+    /// The tensors that it is made of: data, then scales.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        std::iter::once(&self.data).chain(&self.scales)
+    }
+
+    /// Bytes of all that it is made of.
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.tensors().map(|tensor| tensor.len);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Rows: the first dimension, one for a scalar.
+    pub fn rows(&self) -> usize {
+        self.data.shape.first().copied().unwrap_or(1)
+    }
+
+    /// Bytes of one row of data.
+    pub fn row_bytes(&self) -> u64 {
+        self.data.len / (self.rows() as u64).max(1)
+    }
+
+    /// Some of the rows, in order; what lies beyond the last is left out.
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        let end = rows.end.min(self.rows());
+        let start = rows.start.min(end);
+        let mut some = self.clone();
+        cut(&mut some.data, start..end);
+        if let (Some(grid), Some(scales)) = (self.format.scales, &mut some.scales) {
+            let height = grid.block[0].max(1);
+            let (first, last) = (self.skipped_rows + start, self.skipped_rows + end);
+            let last = if start == end { first } else { last };
+            cut(
+                scales,
+                first / height..last.div_ceil(height).max(first / height),
+            );
+            some.skipped_rows = first % height;
+        }
+        some
+    }
+}
+
+/// Keeps some rows of a tensor, which it has.
+fn cut(tensor: &mut TensorInfo, rows: Range<usize>) {
+    let Some(count) = tensor.shape.first_mut() else {
+        return;
+    };
+    let row = tensor.len / (*count as u64).max(1);
+    *count = rows.len();
+    tensor.offset += row * rows.start as u64;
+    tensor.len = row * rows.len() as u64;
+}
+
+/// Why tensors do not make a weight of a format.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormatFault {
+    /// A tensor is of another type.
+    #[error("`{tensor}` is of type {found}, but its format stores {wanted}")]
+    Dtype {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        found: Dtype,
+        /// That of the format.
+        wanted: Dtype,
+    },
+    /// Formats of blocks are for matrices.
+    #[error("`{tensor}` has the shape {shape:?}, but its format is for matrices")]
+    NotAMatrix {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// Rows do not end with a block, or bytes are missing.
+    #[error(
+        "`{tensor}` of shape {shape:?} has {bytes} bytes, which its format cannot divide into rows"
+    )]
+    Length {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The scales are missing.
+    #[error("`{tensor}` needs its scales, `{scales}`, which the checkpoint does not have")]
+    NoScales {
+        /// The tensor.
+        tensor: String,
+        /// The name of its scales.
+        scales: String,
+    },
+    /// There are more or fewer scales than blocks.
+    #[error(
+        "the scales `{tensor}` have the shape {found:?}, but blocks of {block:?} of a weight of shape {shape:?} need \
+         {wanted:?}"
+    )]
+    ScaleShape {
+        /// The scales.
+        tensor: String,
+        /// Their shape.
+        found: Vec<usize>,
+        /// The shape they should have.
+        wanted: Vec<usize>,
+        /// Rows and columns that one scale is for.
+        block: [usize; 2],
+        /// The shape of the weight.
+        shape: Vec<usize>,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn tensor(name: &str, dtype: Dtype, shape: &[usize], offset: u64) -> TensorInfo {
+    TensorInfo {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.to_vec(),
+        file: 0,
+        offset,
+        len: dtype.bytes_of(shape).unwrap(),
+    }
+}
+
+fn fp8(shape: [usize; 2], block: [usize; 2]) -> StoredWeight {
+    let format = StorageFormat::fp8(block);
+    let scales = format.scales.unwrap().shape(shape);
+    let scales = tensor("w_scale_inv", Dtype::F32, &scales, 1 << 40);
+    StoredWeight::new(
+        format,
+        tensor("w", Dtype::F8E4M3, &shape, 1000),
+        Some(scales),
+    )
+    .unwrap()
+}
+
+#[test]
+fn blocks_need_not_divide_anything() {
+    // GGUF's Q4_0 and Q6_K.
+    for (elements, bytes) in [(32, 18), (256, 210)] {
+        let block = BlockSize { elements, bytes };
+        assert_eq!(block.row_bytes(0), Some(0));
+        assert_eq!(block.row_bytes(3 * elements), Some(3 * bytes as u64));
+        assert_eq!(block.row_bytes(elements + 1), None);
+        assert_eq!(
+            block.row_bytes(usize::MAX / elements * elements).is_some(),
+            bytes <= elements
+        );
+    }
+    let nothing = BlockSize {
+        elements: 0,
+        bytes: 1,
+    };
+    assert_eq!(nothing.row_bytes(8), None);
+}
+
+#[test]
+fn ragged_edges_have_scales_of_their_own() {
+    let weight = fp8([200, 130], [128, 128]);
+    assert_eq!(weight.scales().unwrap().shape, [2, 2]);
+    assert_eq!(weight.bytes(), 200 * 130 + 16);
+    assert_eq!((weight.rows(), weight.row_bytes()), (200, 130));
+    let last = weight.slice(190..1000);
+    assert_eq!(last.data().shape, [10, 130]);
+    assert_eq!(last.data().offset, 1000 + 190 * 130);
+    assert_eq!(last.scales().unwrap().shape, [1, 2]);
+    assert_eq!(last.scales().unwrap().offset, (1 << 40) + 8);
+    assert_eq!(last.skipped_rows(), 62);
+    assert_eq!(
+        weight.format().scales_name("a.weight").unwrap(),
+        "a.weight_scale_inv"
+    );
+}
+
+#[test]
+fn plain_weights_may_have_any_shape() {
+    for shape in [&[][..], &[5], &[3, 4, 5], &[0, 7]] {
+        let weight = StoredWeight::plain(tensor("w", Dtype::BF16, shape, 8));
+        assert!(weight.format().is_plain());
+        assert_eq!(weight.bytes(), weight.data().len);
+        assert_eq!(weight.slice(0..usize::MAX), weight);
+    }
+    let matrix = StoredWeight::plain(tensor("w", Dtype::F32, &[4, 3], 8));
+    assert_eq!(matrix.slice(1..3).data().offset, 8 + 12);
+    assert_eq!(matrix.slice(1..3).data().len, 24);
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let format = StorageFormat::fp8([128, 128]);
+    let data = |dtype, shape: &[usize]| tensor("a.weight", dtype, shape, 0);
+    let scales = |dtype, shape: &[usize]| Some(tensor("a.weight_scale_inv", dtype, shape, 0));
+    let good = data(Dtype::F8E4M3, &[200, 130]);
+    let mut short = good.clone();
+    short.len -= 1;
+    for (data, scales, wanted) in [
+        (
+            data(Dtype::BF16, &[200, 130]),
+            None,
+            "`a.weight` is of type BF16",
+        ),
+        (data(Dtype::F8E4M3, &[200]), None, "matrices"),
+        (short, None, "25999 bytes"),
+        (good.clone(), None, "`a.weight_scale_inv`, which"),
+        (
+            good.clone(),
+            scales(Dtype::BF16, &[2, 2]),
+            "`a.weight_scale_inv` is of type BF16",
+        ),
+        (good.clone(), scales(Dtype::F32, &[2, 1]), "need [2, 2]"),
+        (good.clone(), scales(Dtype::F32, &[4]), "need [2, 2]"),
+    ] {
+        let error = StoredWeight::new(format, data, scales)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(wanted) && error.contains("a.weight"),
+            "{error}"
+        );
+    }
+    let nothing = StorageFormat::fp8([0, 128]);
+    assert!(StoredWeight::new(nothing, good, scales(Dtype::F32, &[200, 2])).is_err());
+}
+
+proptest! {
+    /// Any tiles cover data and scales, each row with the scales that it has in the whole.
+    #[test]
+    fn slices_of_slices_keep_their_scales(
+        shape in (0usize..600, 1usize..600), block in (1usize..300, 1usize..300),
+        outer in (0usize..700, 0usize..700), inner in (0usize..700, 0usize..700),
+    ) {
+        let weight = fp8([shape.0, shape.1], [block.0, block.1]);
+        let some = weight.slice(outer.0..outer.1);
+        let tile = some.slice(inner.0..inner.1);
+        prop_assert_eq!(some.rows(), outer.1.min(shape.0).saturating_sub(outer.0));
+        prop_assert_eq!(tile.rows(), inner.1.min(some.rows()).saturating_sub(inner.0));
+        prop_assert_eq!(tile.data().len, (tile.rows() * shape.1) as u64);
+        let (all, scales) = (weight.scales().unwrap(), tile.scales().unwrap());
+        let row = (shape.1.div_ceil(block.1) * 4) as u64;
+        prop_assert_eq!(scales.len, scales.shape[0] as u64 * row);
+        prop_assert!(scales.offset >= all.offset && scales.offset + scales.len <= all.offset + all.len);
+        for at in 0..tile.rows() {
+            // The row's number in the whole, by where its data lies; and its scales by where they
+            // lie.
+            let number = (tile.data().offset - 1000) as usize / shape.1 + at;
+            let mine = scales.offset + ((tile.skipped_rows() + at) / block.0) as u64 * row;
+            prop_assert_eq!(mine, all.offset + (number / block.0) as u64 * row);
+            prop_assert!((tile.skipped_rows() + at) / block.0 < scales.shape[0]);
+        }
+    }
+
+    /// Whatever shapes a hostile file claims: an error or a weight whose scales are as many as its
+    /// blocks.
+    #[test]
+    fn any_shapes_are_refused_or_right(
+        data in prop::collection::vec(0usize..5000, 0..4), scales in prop::collection::vec(0usize..50, 0..4),
+        block in (0usize..300, 0usize..300),
+    ) {
+        let format = StorageFormat::fp8([block.0, block.1]);
+        let scales = tensor("s", Dtype::F32, &scales, 0);
+        let found = StoredWeight::new(format, tensor("w", Dtype::F8E4M3, &data, 0), Some(scales.clone()));
+        if let Ok(weight) = found {
+            prop_assert_eq!(scales.shape, format.scales.unwrap().shape([data[0], data[1]]));
+            prop_assert_eq!(weight.rows(), data[0]);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The activation function of a feed-forward block, alone or as a gate, over slices.
+
+use crate::Isa;
+use crate::exp::exp;
+use crate::loops::{for_each_isa, rows_per_share, share};
+
+/// A function of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActivationFunction {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
+    GeluTanh,
+    /// `x · sigmoid(1.702 x)`.
+    QuickGelu,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)²`.
+    Relu2,
+}
+
+impl ActivationFunction {
+    /// All of them.
+    pub const ALL: [ActivationFunction; 5] = [
+        ActivationFunction::Silu,
+        ActivationFunction::GeluTanh,
+        ActivationFunction::QuickGelu,
+        ActivationFunction::Relu,
+        ActivationFunction::Relu2,
+    ];
+}
+
+/// Writes `function(x)`, element by element, to `x`. All instruction sets give the same bits, off by
+/// at most `2⁻¹⁹` of the greater of `|x|` and the result.
+pub fn activate_in_place(function: ActivationFunction, x: &mut [f32]) {
+    activate_in_place_with(Isa::detected(), function, x);
+}
+
+/// [`activate_in_place`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`.
+pub fn activate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32]) {
+    match rows_per_share(x.len(), 1) {
+        None => activate_each(isa, function, x),
+        Some(size) => share(x.chunks_mut(size), |x| activate_each(isa, function, x)),
+    }
+}
+
+/// Writes `function(x) · up`, element by element, to `x`. All instruction sets give the same bits,
+/// off by at most `2⁻¹⁹` of the greater of `|x · up|` and the result.
+///
+/// # Panics
+///
+/// If the slices differ in length.
+pub fn gate_in_place(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+    gate_in_place_with(Isa::detected(), function, x, up);
+}
+
+/// [`gate_in_place`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`, or as [`gate_in_place`] does.
+pub fn gate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+    assert_eq!(
+        x.len(),
+        up.len(),
+        "a gate has the size of what goes through"
+    );
+    match rows_per_share(x.len(), 1) {
+        None => gate_each(isa, function, x, up),
+        Some(size) => {
+            let pieces = x.chunks_mut(size).zip(up.chunks(size));
+            share(pieces, |(x, up)| gate_each(isa, function, x, up));
+        }
+    }
+}
+
+for_each_isa!(
+    fn activate_each = activate_slice(function: ActivationFunction, x: &mut [f32])
+);
+
+for_each_isa!(
+    fn gate_each = gate_slice(function: ActivationFunction, x: &mut [f32], up: &[f32])
+);
+
+#[inline(always)]
+fn activate_slice(function: ActivationFunction, x: &mut [f32]) {
+    // Times one changes no bit.
+    times(function, x, std::iter::repeat(1.0));
+}
+
+#[inline(always)]
+fn gate_slice(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+    times(function, x, up.iter().copied());
+}
+
+#[inline(always)]
+fn times(function: ActivationFunction, x: &mut [f32], up: impl Iterator<Item = f32>) {
+    // √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
+    const SLOPE: f32 = 1.595_769;
+    match function {
+        ActivationFunction::Silu => each(x, up, |x| swish(x, x)),
+        ActivationFunction::GeluTanh => {
+            each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x))))
+        }
+        ActivationFunction::QuickGelu => each(x, up, |x| swish(x, 1.702 * x)),
+        ActivationFunction::Relu => each(x, up, relu),
+        ActivationFunction::Relu2 => each(x, up, |x| relu(x) * relu(x)),
+    }
+}
+
+#[inline(always)]
+fn each(x: &mut [f32], up: impl Iterator<Item = f32>, function: impl Fn(f32) -> f32) {
+    for (x, up) in x.iter_mut().zip(up) {
+        *x = function(*x) * up;
+    }
+}
+
+/// `x · sigmoid(by)`.
+#[inline(always)]
+fn swish(x: f32, by: f32) -> f32 {
+    x / (1.0 + exp(-by))
+}
+
+/// Zero below zero; a NaN stays one.
+#[inline(always)]
+fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}

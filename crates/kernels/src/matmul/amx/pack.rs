@@ -1,0 +1,297 @@
+//! Activations as tiles: pairs of neighbouring elements of a row side by side, one column a row of
+//! activations.
+//!
+//! A row block of up to 32 rows of `x` is read from its first byte to its last, step by step of 32
+//! elements of `k`:
+//!
+//! ```text
+//! step 0: part 0: rows 0..16, rows 16..32 | part 1: …  then step 1 …
+//! ```
+//!
+//! A tile is `[16, columns, 2]`: element pair, row of `x`, element of the pair. There are zeros
+//! beyond the last row and the last element.
+//!
+//! # Parts
+//!
+//! Rounded to bf16, an activation is one part. To keep it as it is, it is cut in three: its upper
+//! eight bits of precision, those of what remains, and the last eight, which add up to it exactly
+//! and have its sign. What lies below the least normal number, and so the last parts of numbers
+//! under `2⁻¹⁰³`, counts as zero. Of what is not finite the first part is all. The smallest comes
+//! first.
+
+use std::arch::x86_64::*;
+use std::cell::Cell;
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::super::Size;
+use super::super::pack::Scratch;
+use super::super::transpose::transposed;
+use super::tiles::{COLUMNS, ROWS, STEP};
+use crate::ActivationDtype;
+
+/// Rows of `x` in a row block: two tiles of them.
+pub(super) const ROW_BLOCK: usize = 2 * COLUMNS;
+
+/// What packing takes at least, in elements, to be worth sharing among threads.
+const SHARED: usize = 128 << 10;
+
+thread_local! {
+    static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
+}
+
+/// How the activations of a matmul are packed.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Layout {
+    /// Rows of `x`.
+    rows: usize,
+    /// Elements of a row of `x`.
+    k: usize,
+    /// Parts of each activation.
+    pub(super) parts: usize,
+    /// Columns of a tile.
+    pub(super) columns: usize,
+}
+
+impl Layout {
+    pub(super) fn new(compute: ActivationDtype, size: Size) -> Self {
+        let parts = match compute {
+            ActivationDtype::F32 => 3,
+            ActivationDtype::Bf16 => 1,
+        };
+        Self {
+            rows: size.m,
+            k: size.k,
+            parts,
+            columns: size.m.min(COLUMNS),
+        }
+    }
+
+    /// Steps of a row.
+    pub(super) fn steps(&self) -> usize {
+        self.k.div_ceil(STEP)
+    }
+
+    /// Elements of a tile.
+    pub(super) fn tile(&self) -> usize {
+        ROWS * self.columns * 2
+    }
+
+    /// Elements of a step of a row block of so many rows.
+    pub(super) fn step(&self, rows: usize) -> usize {
+        self.parts * rows.div_ceil(COLUMNS) * self.tile()
+    }
+
+    /// Where the row block begins whose first row is this one, a multiple of [`ROW_BLOCK`].
+    pub(super) fn start(&self, row: usize) -> usize {
+        row / ROW_BLOCK * self.steps() * self.step(ROW_BLOCK)
+    }
+
+    /// Elements of all row blocks.
+    fn len(&self) -> usize {
+        let whole = self.rows / ROW_BLOCK * ROW_BLOCK;
+        self.start(whole) + self.steps() * self.step(self.rows - whole)
+    }
+}
+
+/// Packs `x [m, k]`; the first tile begins with a cache line, and so do all rows if there are
+/// sixteen columns.
+///
+/// # Safety
+///
+/// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
+pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
+    let mut packed = Scratch::new(layout.len(), &PACKED);
+    let mut rest = &mut packed[..];
+    let (k, steps) = (layout.k, layout.steps());
+    let row_blocks = x.chunks((ROW_BLOCK * k).max(1)).map(|x| {
+        let len = steps * layout.step(x.len() / k);
+        let (row_block, after) = std::mem::take(&mut rest).split_at_mut(len);
+        rest = after;
+        (x, row_block)
+    });
+    let fill = |(x, row_block): (&[f32], &mut [bf16])| {
+        // SAFETY: the caller's promise; the slices hold whole rows, and the steps of these.
+        unsafe { fill(layout, x, row_block) }
+    };
+    match x.len() < SHARED {
+        true => row_blocks.for_each(fill),
+        false => row_blocks
+            .collect::<Vec<_>>()
+            .into_par_iter()
+            .for_each(fill),
+    }
+    packed
+}
+
+/// Packs one row block.
+///
+/// # Safety
+///
+/// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16); `x` holds rows of `layout.k`
+/// elements, at most [`ROW_BLOCK`], and `row_block` all tiles of so many.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn fill(layout: &Layout, x: &[f32], row_block: &mut [bf16]) {
+    let (k, tile) = (layout.k, layout.tile());
+    let blocks = x.chunks(COLUMNS * k);
+    let part = blocks.len() * tile;
+    for (block, x) in blocks.enumerate() {
+        for step in 0..layout.steps() {
+            let at = step * STEP;
+            let count = STEP.min(k - at);
+            let mut parts = [[_mm512_setzero_si512(); ROWS]; 3];
+            for (row, x) in x.chunks(k).enumerate() {
+                let x = &x[at..at + count];
+                // SAFETY: masked loads of the first `count` elements touch no others.
+                let (low, high) = unsafe {
+                    (
+                        _mm512_maskz_loadu_ps(mask(count), x.as_ptr()),
+                        _mm512_maskz_loadu_ps(
+                            mask(count.saturating_sub(16)),
+                            x.as_ptr().wrapping_add(16),
+                        ),
+                    )
+                };
+                if layout.parts == 1 {
+                    parts[0][row] = rounded(low, high);
+                } else {
+                    for (to, part) in parts.iter_mut().zip(cut(low, high)) {
+                        to[row] = part;
+                    }
+                }
+            }
+            for (index, part_rows) in parts[..layout.parts].iter().enumerate() {
+                let start = step * layout.parts * part + index * part + block * tile;
+                let to = &mut row_block[start..start + tile];
+                // SAFETY: the processor has AVX-512.
+                let pairs = unsafe { transposed(*part_rows) };
+                for (to, pairs) in to.chunks_mut(2 * layout.columns).zip(pairs) {
+                    // SAFETY: a masked store of so many pairs of bf16 touches no others.
+                    unsafe {
+                        _mm512_mask_storeu_epi32(
+                            to.as_mut_ptr().cast(),
+                            mask(layout.columns),
+                            pairs,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first `count` lanes of sixteen.
+#[inline(always)]
+fn mask(count: usize) -> __mmask16 {
+    ((1u32 << count.min(16)) - 1) as u16
+}
+
+/// Thirty-two numbers rounded to bf16: to nearest, ties to even, subnormal ones to zero.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn rounded(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: a vector of bf16 is a vector of bits.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// Thirty-two numbers in three parts, the smallest first.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn cut(low: __m512, high: __m512) -> [__m512i; 3] {
+    let (low, high) = (thirds(low), thirds(high));
+    std::array::from_fn(|part| {
+        // The upper halves of all lanes, those of `low` first.
+        let upper = _mm512_set_epi16(
+            63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21,
+            19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
+        );
+        _mm512_permutex2var_epi16(low[part], upper, high[part])
+    })
+}
+
+/// Sixteen numbers in three parts, the smallest first, each in the upper half of its lane with
+/// zeros below.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn thirds(x: __m512) -> [__m512i; 3] {
+    let upper = |x: __m512| _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(!0xffff));
+    let magnitude = _mm512_abs_ps(x);
+    let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(magnitude, _mm512_set1_ps(f32::INFINITY));
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+    // Where a NaN says so only in its lower half, the upper one alone would be infinite.
+    let quiet = _mm512_set1_epi32(0x0040_0000);
+    let first = upper(x);
+    let first = _mm512_mask_or_epi32(first, nan, first, quiet);
+    // Both differences are exact.
+    let rest = _mm512_maskz_sub_ps(finite, x, _mm512_castsi512_ps(first));
+    let second = upper(rest);
+    let last = _mm512_sub_ps(rest, _mm512_castsi512_ps(second));
+    [_mm512_castps_si512(last), second, first]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tiles::ROW_BYTES;
+    use super::*;
+    use crate::Isa;
+    use crate::matmul::packed_bytes_with;
+
+    proptest! {
+        #[test]
+        fn strips_follow_one_another_within_what_is_said(m in 0usize..200, k in 0usize..200) {
+            for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+                let layout = Layout::new(compute, Size { m, n: 1, k });
+                for row in (0..m).step_by(ROW_BLOCK) {
+                    let end = layout.start(row) + layout.steps() * layout.step(ROW_BLOCK.min(m - row));
+                    let next = match row + ROW_BLOCK < m {
+                        true => layout.start(row + ROW_BLOCK),
+                        false => layout.len(),
+                    };
+                    prop_assert_eq!(end, next);
+                }
+                let bytes = (layout.len() * size_of::<bf16>() + ROW_BYTES) as u64;
+                prop_assert!(bytes <= packed_bytes_with(Isa::AmxBf16, compute, m as u64, k as u64));
+            }
+        }
+    }
+
+    /// Every element is found again where the tile says, in parts that add up to it.
+    #[test]
+    fn parts_of_a_tile_add_up() {
+        if !Isa::Avx512Bf16.is_available() {
+            eprintln!("SKIPPED: this processor does not have AVX-512 with bf16");
+            return;
+        }
+        for (m, k) in [(1, 1), (3, 40), (16, 64), (17, 33), (40, 95), (64, 32)] {
+            let x: Vec<f32> = (0..m * k).map(|i| (i as f32 + 0.1).sin()).collect();
+            for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+                let layout = Layout::new(compute, Size { m, n: 1, k });
+                // SAFETY: the processor has the instructions.
+                let tiles = unsafe { packed(&layout, &x) };
+                assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);
+                for (row, x) in x.chunks(k).enumerate() {
+                    let tokens = ROW_BLOCK.min(m - row / ROW_BLOCK * ROW_BLOCK);
+                    let (blocks, column) = (tokens.div_ceil(COLUMNS), row % COLUMNS);
+                    for at in 0..layout.steps() * STEP {
+                        let step = layout.start(row) + at / STEP * layout.step(tokens);
+                        let pair = (at % STEP / 2 * layout.columns + column) * 2 + at % 2;
+                        let of = |part: usize| {
+                            let tile = (part * blocks + row % ROW_BLOCK / COLUMNS) * layout.tile();
+                            tiles[step + tile + pair].to_f32()
+                        };
+                        let sum: f32 = (0..layout.parts).map(of).sum();
+                        let x = x.get(at).copied().unwrap_or(0.0);
+                        let want = match compute {
+                            ActivationDtype::F32 => x,
+                            ActivationDtype::Bf16 => bf16::from_f32(x).to_f32(),
+                        };
+                        assert_eq!(sum, want, "{compute:?} [{m}, {k}] row {row} element {at}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The eight tile registers of AMX, and the instructions on them.
+//!
+//! | registers | hold | rows of | configured as |
+//! |---|---|---|---|
+//! | 0 to 3 | sums `[16 weight rows, columns]`, f32 | `4 · columns` bytes | `2 · i + j` for weights `i` and activations `j` |
+//! | 4, 5 | weights `[16 rows, 32]`, bf16 | 64 bytes | `4 + i` |
+//! | 6, 7 | activations `[16, columns, 2]`, bf16 | `4 · columns` bytes | `6 + j` |
+//!
+//! The compiler knows nothing of these registers and never uses them, so that what one piece of
+//! assembly leaves in them the next one finds. All of it is volatile: it stays in the order in
+//! which it is written.
+
+/// Rows of a tile: of weights, pairs of elements of activations, sums.
+pub(super) const ROWS: usize = 16;
+
+/// Elements of a weight row that one tile holds.
+pub(super) const STEP: usize = 32;
+
+/// The most columns of a tile of activations or of sums.
+pub(super) const COLUMNS: usize = 16;
+
+/// Bytes of a full row of a tile.
+pub(super) const ROW_BYTES: usize = 64;
+
+/// The registers of this thread, configured; released when dropped, so that the system need not
+/// save them any more.
+pub(super) struct Tiles(());
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Configuration>() == 64);
+
+impl Tiles {
+    /// Configures them for so many columns, with zeros in all.
+    ///
+    /// # Safety
+    ///
+    /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and no other `Tiles` of this thread is
+    /// alive.
+    ///
+    /// # Panics
+    ///
+    /// If `columns` is not between 1 and 16.
+    #[inline(always)]
+    pub(super) unsafe fn configure(columns: usize) -> Self {
+        assert!((1..=COLUMNS).contains(&columns), "{columns} columns");
+        let mut configuration = Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        for tile in 0..8 {
+            configuration.rows[tile] = ROWS as u8;
+            configuration.row_bytes[tile] = match tile {
+                4 | 5 => ROW_BYTES as u16,
+                _ => 4 * columns as u16,
+            };
+        }
+        // SAFETY: the processor has the instruction, which reads these 64 bytes; the configuration
+        // is one that it takes: palette 1, at most 16 rows of at most 64 bytes, whole elements.
+        unsafe {
+            std::arch::asm!(
+                "ldtilecfg [{}]",
+                in(reg) &configuration,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+        Self(())
+    }
+}
+
+impl Drop for Tiles {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: `configure` ran, so that the processor has the instruction; it changes tile
+        // registers only.
+        unsafe { std::arch::asm!("tilerelease", options(nomem, nostack, preserves_flags)) }
+    }
+}
+
+/// Zeros a tile. Needs configured tiles.
+macro_rules! zero {
+    ($tile:literal) => {
+        std::arch::asm!(
+            concat!("tilezero tmm", $tile),
+            options(nomem, nostack, preserves_flags)
+        )
+    };
+}
+
+/// Loads the rows of a tile, which lie so many bytes apart. Needs configured tiles, and memory for
+/// the rows.
+macro_rules! load {
+    ($tile:literal, $from:expr, $stride:expr) => {
+        std::arch::asm!(
+            concat!("tileloadd tmm", $tile, ", [{from} + {stride}*1]"),
+            from = in(reg) $from,
+            stride = in(reg) $stride,
+            options(readonly, nostack, preserves_flags)
+        )
+    };
+}
+
+/// Stores the rows of a tile so many bytes apart. Needs configured tiles, and memory for the rows.
+macro_rules! store {
+    ($tile:literal, $to:expr, $stride:expr) => {
+        std::arch::asm!(
+            concat!("tilestored [{to} + {stride}*1], tmm", $tile),
+            to = in(reg) $to,
+            stride = in(reg) $stride,
+            options(nostack, preserves_flags)
+        )
+    };
+}
+
+/// Adds the products of two tiles to a third. Needs configured tiles.
+macro_rules! multiply {
+    ($sums:literal, $weights:literal, $x:literal) => {
+        std::arch::asm!(
+            concat!("tdpbf16ps tmm", $sums, ", tmm", $weights, ", tmm", $x),
+            options(nomem, nostack, preserves_flags)
+        )
+    };
+}
+
+pub(super) use {load, multiply, store, zero};

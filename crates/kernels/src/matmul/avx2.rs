@@ -1,0 +1,200 @@
+//! The matmul in AVX2 with FMA and F16C: eight lanes, sixteen registers.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::Operands;
+use super::element::Element;
+use super::small_m;
+use super::tile::{self, RowBlock, Vector, padded};
+
+/// Computes `y[rows, columns]`.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
+/// [`Isa::Avx2`](crate::Isa::Avx2).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn region<E: Element>(
+    operands: &Operands<f32, E>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { tile::region::<F32x8, E, false>(operands, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
+/// [`Isa::Avx2`](crate::Isa::Avx2).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { small_m::columns::<F32x8, E>(operands, columns) }
+}
+
+/// Eight f32.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x8(pub(crate) __m256);
+
+impl Vector for F32x8 {
+    const LANES: usize = 8;
+    const MAX_ROWS: usize = 4;
+    const PANEL: usize = 12;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the processor has AVX2, FMA and F16C, the promise of every function here.
+        Self(unsafe { _mm256_setzero_ps() })
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm256_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as in `zero`, and `to` points to eight elements.
+        unsafe { _mm256_storeu_ps(to, self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm256_fmadd_ps(a.0, b.0, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // SAFETY: as in `zero`.
+        unsafe { sum(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: as in `zero`. Halves onto each other, three times, as `sum` does for one.
+        unsafe {
+            let (ab, cd) = (halves_256(a.0, b.0), halves_256(c.0, d.0));
+            // Of each lane: a, a, c, c and b, b, d, d.
+            let two = _mm256_add_ps(
+                _mm256_shuffle_ps::<0x44>(ab, cd),
+                _mm256_shuffle_ps::<0xee>(ab, cd),
+            );
+            let one = _mm256_add_ps(two, _mm256_permute_ps::<0xb1>(two));
+            let acbd = _mm_shuffle_ps::<0x88>(
+                _mm256_castps256_ps128(one),
+                _mm256_extractf128_ps::<1>(one),
+            );
+            let mut sums = [0.0; 4];
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm_permute_ps::<0xd8>(acbd));
+            sums
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f32(from: *const f32) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight elements.
+        Self(unsafe { _mm256_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn f32_part(from: *const f32, count: usize) -> Self {
+        // SAFETY: as in `zero`; `padded` reads `count` elements, and gives eight.
+        unsafe { Self::f32(padded::<_, 8>(from, count).as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight elements. A bf16 is the upper half of an
+        // f32.
+        unsafe {
+            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        unsafe { Self::bf16(padded::<_, 8>(from, count).as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn f16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight elements.
+        Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn f16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        unsafe { Self::f16(padded::<_, 8>(from, count).as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        prefetch(address);
+    }
+
+    #[inline(always)]
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match block.height {
+                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
+                2 => tile::row_block::<Self, E, PACKED, 2, 6>(operands, block),
+                3 => tile::row_block::<Self, E, PACKED, 3, 4>(operands, block),
+                _ => tile::row_block::<Self, E, PACKED, 4, 3>(operands, block),
+            }
+        }
+    }
+}
+
+/// The sum of eight lanes: halves onto each other, three times.
+///
+/// # Safety
+///
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum(eight: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let four = _mm_add_ps(
+            _mm256_castps256_ps128(eight),
+            _mm256_extractf128_ps::<1>(eight),
+        );
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+/// Asks for the cache line at `address` in the second-level cache.
+#[inline(always)]
+pub(super) fn prefetch(address: *const u8) {
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+}
+
+/// The halves of each of two vectors added: first those of `a`, then those of `b`.
+///
+/// # Safety
+///
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn halves_256(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm256_add_ps(
+            _mm256_permute2f128_ps::<0x20>(a, b),
+            _mm256_permute2f128_ps::<0x31>(a, b),
+        )
+    }
+}

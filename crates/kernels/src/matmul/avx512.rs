@@ -1,0 +1,210 @@
+//! The matmul in AVX-512: sixteen lanes, thirty-two registers.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::Operands;
+use super::element::Element;
+use super::small_m;
+use super::tile::{self, RowBlock, Vector};
+
+/// Computes `y[rows, columns]`.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
+/// [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn region<E: Element>(
+    operands: &Operands<f32, E>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { tile::region::<F32x16, E, false>(operands, rows, columns) }
+}
+
+/// Computes `y[.., columns]` of a few rows.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
+/// [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
+    // SAFETY: the caller's promises.
+    unsafe { small_m::columns::<F32x16, E>(operands, columns) }
+}
+
+/// Sixteen f32.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x16(pub(crate) __m512);
+
+impl Vector for F32x16 {
+    const LANES: usize = 16;
+    const MAX_ROWS: usize = 6;
+    const PANEL: usize = 6;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the processor has AVX-512, the promise of every function here.
+        Self(unsafe { _mm512_setzero_ps() })
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as in `zero`, and `to` points to sixteen elements.
+        unsafe { _mm512_storeu_ps(to, self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // SAFETY: as in `zero`.
+        unsafe { sum(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { sums(four.map(|one| one.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn f32(from: *const f32) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        Self(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn f32_part(from: *const f32, count: usize) -> Self {
+        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no
+        // others.
+        Self(unsafe { _mm512_maskz_loadu_ps(mask(count), from) })
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        unsafe { widen_bf16(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        unsafe { widen_bf16(_mm256_maskz_loadu_epi16(mask(count), from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn f16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn f16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(count), from.cast())) })
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        super::avx2::prefetch(address);
+    }
+
+    #[inline(always)]
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match block.height {
+                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
+                2 => tile::row_block::<Self, E, PACKED, 2, 8>(operands, block),
+                3 => tile::row_block::<Self, E, PACKED, 3, 6>(operands, block),
+                4 => tile::row_block::<Self, E, PACKED, 4, 6>(operands, block),
+                5 => tile::row_block::<Self, E, PACKED, 5, 4>(operands, block),
+                _ => tile::row_block::<Self, E, PACKED, 6, 4>(operands, block),
+            }
+        }
+    }
+}
+
+/// The sum of sixteen lanes. Written out: the order of `_mm512_reduce_add_ps` is the compiler's to
+/// choose.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn sum(sixteen: __m512) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sixteen)));
+        let eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), upper);
+        super::avx2::sum(eight)
+    }
+}
+
+/// The sums of four vectors, each in the order of [`sum`]: a quarter of the instructions.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+    // SAFETY: the caller's promise; four f32 are as large as a vector of them.
+    unsafe {
+        // Halves onto each other, of two vectors at once, then quarters of four.
+        let halves = |a, b| {
+            _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+            )
+        };
+        let (ab, cd) = (halves(a, b), halves(c, d));
+        let four = _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+        );
+        // Then within the quarters: the upper two lanes onto the lower, and the second onto the
+        // first.
+        let two = _mm512_add_ps(four, _mm512_permute_ps::<0b11_10_11_10>(four));
+        let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+        let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+        std::mem::transmute(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)))
+    }
+}
+
+/// The first `count < 16` lanes.
+#[inline(always)]
+fn mask(count: usize) -> __mmask16 {
+    (1 << count) - 1
+}
+
+/// A bf16 is the upper half of an f32.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn widen_bf16(bits: __m256i) -> F32x16 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+            _mm512_cvtepu16_epi32(bits),
+        )))
+    }
+}

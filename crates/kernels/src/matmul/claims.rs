@@ -1,0 +1,150 @@
+//! Rows of a weight, or parts of a matmul, that threads claim.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Size;
+
+/// A run is at least this many bytes of weights, about 4 µs of memory bandwidth …
+const MIN_WEIGHT_BYTES: usize = 64 << 10;
+
+/// … or makes at least this many multiply-adds, about half as long in compute.
+const MIN_MULTIPLY_ADDS: usize = 128 << 10;
+
+/// The rows of a weight, claimed by threads run by run.
+pub(super) struct Claims {
+    next: AtomicUsize,
+    rows: usize,
+    /// A run is a multiple of so many rows: what tiles take side by side.
+    unit: usize,
+    /// Rows of the shortest run, but for the last.
+    least: usize,
+    /// What is left is claimed in so many parts.
+    parts: usize,
+}
+
+impl Claims {
+    /// For weights of `element` bytes and up to `threads`, in multiples of `unit` rows.
+    pub(super) fn new(
+        Size { m, n, k }: Size,
+        element: usize,
+        threads: usize,
+        unit: usize,
+    ) -> Claims {
+        let by_bytes = MIN_WEIGHT_BYTES.div_ceil(k.saturating_mul(element).max(1));
+        let by_multiply_adds = MIN_MULTIPLY_ADDS.div_ceil(k.saturating_mul(m).max(1));
+        Claims {
+            next: AtomicUsize::new(0),
+            rows: n,
+            unit,
+            least: by_bytes.min(by_multiply_adds).next_multiple_of(unit),
+            parts: threads.saturating_mul(2),
+        }
+    }
+
+    /// For as many `parts` of work, each large enough to be claimed alone.
+    pub(super) fn of(parts: usize, threads: usize) -> Claims {
+        Claims {
+            next: AtomicUsize::new(0),
+            rows: parts,
+            unit: 1,
+            least: 1,
+            parts: threads.saturating_mul(2),
+        }
+    }
+
+    /// Whether there is more than one run.
+    pub(super) fn are_many(&self) -> bool {
+        self.parts > 2 && self.rows > self.least
+    }
+
+    /// The next run, for this thread alone.
+    pub(super) fn claim(&self) -> Option<Range<usize>> {
+        let claimed = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
+                let run = self.run(start);
+                (!run.is_empty()).then_some(run.end)
+            });
+        Some(self.run(claimed.ok()?))
+    }
+
+    /// The run that begins with row `start`.
+    fn run(&self, start: usize) -> Range<usize> {
+        let left = self.rows - start;
+        let len = (left / self.parts)
+            .next_multiple_of(self.unit)
+            .max(self.least)
+            .min(left);
+        start..start + len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::small_m::unit;
+    use super::*;
+
+    fn runs(size: Size, element: usize, threads: usize) -> Vec<Range<usize>> {
+        let claims = Claims::new(size, element, threads, unit(size.m));
+        std::iter::from_fn(|| claims.claim()).collect()
+    }
+
+    proptest! {
+        /// The promise that sharing rests on: every row is in exactly one run.
+        #[test]
+        fn runs_cover_the_rows_once(
+            m in 1usize..16, n in 0usize..70_000, k in 0usize..9000, element in 1usize..=4, threads in 1usize..70,
+        ) {
+            let mut end = 0;
+            for run in runs(Size { m, n, k }, element, threads) {
+                prop_assert_eq!(run.start, end);
+                prop_assert!(!run.is_empty());
+                end = run.end;
+            }
+            prop_assert_eq!(end, n);
+        }
+    }
+
+    #[test]
+    fn runs_are_long_at_first_and_short_at_last() {
+        let lengths: Vec<usize> = runs(
+            Size {
+                m: 1,
+                n: 2048,
+                k: 2048,
+            },
+            2,
+            2,
+        )
+        .into_iter()
+        .map(|run| run.len())
+        .collect();
+        assert_eq!(lengths[0], 512);
+        assert!(lengths.is_sorted_by(|a, b| a >= b), "{lengths:?}");
+        assert!(lengths.last() <= Some(&16), "{lengths:?}");
+    }
+
+    #[test]
+    fn small_products_are_not_shared() {
+        let many = |m, n| Claims::new(Size { m, n, k: 512 }, 2, 8, unit(m)).are_many();
+        assert!(!many(1, 64));
+        assert!(many(1, 640));
+        assert!(!many(15, 24));
+        assert!(
+            !Claims::new(
+                Size {
+                    m: 1,
+                    n: 9999,
+                    k: 999
+                },
+                2,
+                1,
+                8
+            )
+            .are_many()
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Matmuls of many rows of activations, shared among threads panel by panel.
+
+use super::claims::Claims;
+use super::pack::RowBlocks;
+use super::panels::Panels;
+use super::{F32x4, MatmulLoops, Operands, Size, Vector, Widened};
+#[cfg(target_arch = "x86_64")]
+use super::{F32x8, F32x16};
+use crate::{Isa, Weight, thread_pool};
+
+/// The matmul with weights widened to f32.
+pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
+    let max_rows = match isa {
+        Isa::Portable => <F32x4 as Vector>::MAX_ROWS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => <F32x8 as Vector>::MAX_ROWS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Vector>::MAX_ROWS,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => <F32x4 as Vector>::MAX_ROWS,
+    };
+    let row_blocks = RowBlocks::of_many(size.m, max_rows);
+    match weight {
+        Weight::Bf16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
+        Weight::F16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
+        Weight::F32(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
+    }
+}
+
+/// Computes a matmul of many rows, panel by panel, on as many threads as it is worth. `x` is as
+/// the loops read it, which cut it into these row blocks.
+pub(super) fn share<X: Sync + 'static, E: Sync>(
+    loops: impl MatmulLoops<X, E>,
+    row_blocks: RowBlocks,
+    x: &[X],
+    weight: &[E],
+    size: Size,
+    y: &mut [f32],
+) {
+    let operands = Operands {
+        x: x.as_ptr(),
+        weight: weight.as_ptr(),
+        y: y.as_mut_ptr(),
+        size,
+    };
+    let panels = Panels::new(size, size_of::<E>(), row_blocks);
+    let compute = |run| {
+        for (rows, columns) in panels.regions(run) {
+            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available,
+            // and that the slices have the lengths that `size` asks for; `x` was packed for these
+            // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
+            // the output, begin and end with row blocks and do not overlap, so that no element of
+            // `y` is written by two calls; nothing reads `y`.
+            unsafe { loops.region(&operands, rows, columns) };
+        }
+    };
+    let threads = rayon::current_num_threads();
+    let claims = Claims::of(panels.blocks(), threads);
+    if !claims.are_many() {
+        return compute(0..panels.blocks());
+    }
+    thread_pool::share(threads, || {
+        while let Some(run) = claims.claim() {
+            compute(run);
+        }
+    });
+}

@@ -1,0 +1,173 @@
+//! small-M matmuls of activations, such as one token's: what counts is that weights come from
+//! memory as fast as it gives them.
+//!
+//! Each thread claims runs of the weight's rows, long ones first and short ones last, so that all
+//! end together; within a run weights are fetched in the order they lie in memory. Activations are
+//! packed, so that a row block of them stands in the first levels of the cache without conflicts.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::claims::Claims;
+use super::pack::{Packed, RowBlocks, Scratch};
+use super::tile::{Kernel, Prefetch, RowBlock};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, pack};
+#[cfg(target_arch = "x86_64")]
+use super::{Pairs, checked};
+use crate::{ActivationDtype, Isa, Weight, thread_pool};
+
+/// Matmuls of fewer rows of activations than this are computed here.
+pub(super) const ROWS: usize = 16;
+
+/// Rows of a row block if there are several. Two row blocks of four rows pass the same few rows of
+/// weights one after the other; one of eight would read twice as many activations for each weight
+/// from the second-level cache, which has its hands full with what comes from memory.
+const HEIGHT: usize = 4;
+
+/// The row blocks that `m` rows are cut into, if a kernel takes up to `max_rows`.
+#[inline(always)]
+fn row_blocks(m: usize, max_rows: usize) -> RowBlocks {
+    RowBlocks::new(m, if m <= max_rows { max_rows } else { HEIGHT })
+}
+
+/// `x [m, k]` as kernel `K` reads it.
+pub(super) fn packed<K: Kernel<E>, E>(x: &[f32], size: Size) -> Scratch<K::X>
+where
+    K::X: Packed,
+{
+    pack::packed(x, size, row_blocks(size.m, K::MAX_ROWS), K::LANES)
+}
+
+/// Computes `y[.., columns]` from packed activations.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), with the instructions of `K`.
+#[inline(always)]
+pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, columns: Range<usize>) {
+    let Size { m, k, .. } = operands.size;
+    let several = m > K::MAX_ROWS;
+    let panel = if several { K::PANEL } else { columns.len() };
+    let mut start = columns.start;
+    while start < columns.end {
+        let end = columns.end.min(start.saturating_add(panel));
+        for (row_block, rows) in row_blocks(m, K::MAX_ROWS).all().enumerate() {
+            // Two row blocks fetch half of the next panel each, or rather as much as they read; one
+            // fetches all.
+            let prefetch = match (several, row_block) {
+                (false, _) => Prefetch::Far,
+                (true, 0) => Prefetch::Eighths(4, end * k),
+                (true, 1) => Prefetch::Eighths(4, end * k + (end - start) * k / 2),
+                _ => Prefetch::None,
+            };
+            let block = RowBlock {
+                row: rows.start,
+                height: rows.len(),
+                columns: start..end,
+                prefetch,
+            };
+            // SAFETY: the caller's promises, for rows and columns within its own.
+            unsafe { K::row_block::<true>(operands, block) };
+        }
+        start = end;
+    }
+}
+
+/// What a run of rows of weights is a multiple of, for `m` rows of activations: the tiles' widths,
+/// see `Kernel::row_block`.
+pub(super) fn unit(m: usize) -> usize {
+    match m {
+        1 => 8,
+        2 => 24,
+        _ => 12,
+    }
+}
+
+/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows: those that follow one another with
+/// weights of one dtype, as one piece of work.
+pub(super) fn matmuls(
+    isa: Isa,
+    compute: ActivationDtype,
+    x: &[f32],
+    [m, k]: [usize; 2],
+    mut matmuls: &mut [Matmul],
+) {
+    while let Some(first) = matmuls.first() {
+        let dtype = std::mem::discriminant(&first.weight);
+        let alike = matmuls
+            .iter()
+            .take_while(|matmul| std::mem::discriminant(&matmul.weight) == dtype)
+            .count();
+        let (these, rest) = matmuls.split_at_mut(alike);
+        match (these[0].weight, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
+                for Matmul { weight, n, y } in these {
+                    checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
+                share::<_, bf16>(Pairs, x, [m, k], these)
+            }
+            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], these),
+            (_, ActivationDtype::F32) => widened(isa, x, [m, k], these),
+        }
+        matmuls = rest;
+    }
+}
+
+/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, with weights of one dtype widened to
+/// f32.
+fn widened(isa: Isa, x: &[f32], size: [usize; 2], matmuls: &mut [Matmul]) {
+    match matmuls[0].weight {
+        Weight::Bf16(_) => share::<_, bf16>(Widened(isa), x, size, matmuls),
+        Weight::F16(_) => share::<_, f16>(Widened(isa), x, size, matmuls),
+        Weight::F32(_) => share::<_, f32>(Widened(isa), x, size, matmuls),
+    }
+}
+
+/// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, run by run, on as many
+/// threads as they are worth. Weights must be of type `E`; the rows of all of them are shared as if
+/// they were those of one.
+pub(super) fn share<X: Sync + 'static, E: Element>(
+    loops: impl MatmulLoops<X, E>,
+    x: &[f32],
+    [m, k]: [usize; 2],
+    matmuls: &mut [Matmul],
+) {
+    // Each row of each has its own elements of `y`: so many of them can be counted.
+    let n = matmuls.iter().map(|matmul| matmul.n).sum();
+    let size = Size { m, n, k };
+    let x = loops.pack_small_m(x, size);
+    let jobs: Vec<Operands<X, E>> = matmuls
+        .iter_mut()
+        .map(|matmul| Operands {
+            x: x.as_ptr(),
+            weight: E::of(matmul.weight).expect("weights of one dtype").as_ptr(),
+            y: matmul.y.as_mut_ptr(),
+            size: Size { m, n: matmul.n, k },
+        })
+        .collect();
+    let threads = rayon::current_num_threads();
+    let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
+    let threads = if claims.are_many() { threads } else { 1 };
+    thread_pool::share(threads, || {
+        while let Some(run) = claims.claim() {
+            let mut first = 0;
+            for operands in &jobs {
+                let rows = run.start.max(first)..run.end.min(first + operands.size.n);
+                if !rows.is_empty() {
+                    // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops,
+                    // is available, and that the slices have the lengths that their sizes ask for;
+                    // `x` was packed for them. All are borrowed until `share` returns. What is left
+                    // of a run lies within the rows of the weight, and no row is in two runs, so
+                    // that no element of `y` is written by two calls; nothing reads `y`.
+                    unsafe { loops.small_m(operands, rows.start - first..rows.end - first) };
+                }
+                first += operands.size.n;
+            }
+        }
+    });
+}

@@ -1,0 +1,525 @@
+//! The loops of a matmul, written once for every kind of vector.
+//!
+//! A region of the output is walked in three steps: [`region`] takes the weight's rows in panels
+//! that stay in the second-level cache; for each, [`row_block`] takes a few rows of `x` over the
+//! whole panel; [`tile`] computes a few outputs side by side, so that each vector it loads serves
+//! several of them. Which outputs share a tile changes no result: see the
+//! [contract](crate#the-contract).
+//!
+//! Everything here is inlined into the `region` of an instruction set, where its instructions are
+//! enabled.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows and columns are counted, and each indexes several things"
+)]
+
+use std::ops::Range;
+
+use super::{Operands, element::Element, pack::RowBlocks, panels};
+
+/// How vectors of weights of type `E` and of activations are loaded and multiplied.
+///
+/// # Safety
+///
+/// All functions ask that the processor has the instructions that the type is for. `total` and
+/// `fma` have the same result for the same lanes wherever they are inlined (no reordering, no
+/// contraction).
+pub(super) trait Kernel<E> {
+    /// An activation as it is read.
+    type X: Copy;
+
+    /// `LANES` weights or activations.
+    type Vector: Copy;
+
+    /// The sums of products of one output.
+    type Sum: Copy;
+
+    /// Elements of a row that one step takes.
+    const LANES: usize;
+
+    /// The most rows of `x` that [`Kernel::row_block`] takes.
+    const MAX_ROWS: usize;
+
+    /// A multiple of the rows of the weight that a row block of three rows or more takes side by
+    /// side, if not more than four.
+    const PANEL: usize;
+
+    /// No products yet.
+    unsafe fn zero() -> Self::Sum;
+
+    /// `sum` and the products of two vectors.
+    unsafe fn fma(sum: Self::Sum, weight: Self::Vector, x: Self::Vector) -> Self::Sum;
+
+    /// All sums of an output together, in a fixed order.
+    unsafe fn total(sum: Self::Sum) -> f32;
+
+    /// The same of four outputs, bit for bit.
+    unsafe fn totals(sums: [Self::Sum; 4]) -> [f32; 4];
+
+    /// `LANES` activations from a pointer to as many.
+    unsafe fn x(from: *const Self::X) -> Self::Vector;
+
+    /// `count < LANES` activations from a pointer to as many; zero in the other lanes. Not asked
+    /// for if they are packed.
+    unsafe fn x_part(from: *const Self::X, count: usize) -> Self::Vector;
+
+    /// `LANES` weights from a pointer to as many.
+    unsafe fn weight(from: *const E) -> Self::Vector;
+
+    /// `count < LANES` weights from a pointer to as many; zero in the other lanes.
+    unsafe fn weight_part(from: *const E, count: usize) -> Self::Vector;
+
+    /// Asks for a cache line ahead of need. Any address will do.
+    fn prefetch(address: *const u8);
+
+    /// [`row_block`] with the blocking that suits `height` rows of `x` and the registers at hand.
+    ///
+    /// # Safety
+    ///
+    /// That of [`row_block`]; and `1 <= height <= MAX_ROWS`.
+    unsafe fn row_block<const PACKED: bool>(operands: &Operands<Self::X, E>, block: RowBlock);
+}
+
+/// A vector of f32 lanes, and how to fill it: the kernel for weights of any type, which are
+/// widened.
+///
+/// # Safety
+///
+/// As for [`Kernel`].
+pub(crate) trait Vector: Copy {
+    /// Lanes in a vector.
+    const LANES: usize;
+
+    /// The most rows of `x` that [`Vector::row_block`] takes.
+    const MAX_ROWS: usize;
+
+    /// As [`Kernel::PANEL`].
+    const PANEL: usize;
+
+    /// Zero in every lane.
+    unsafe fn zero() -> Self;
+
+    /// One number in every lane.
+    unsafe fn splat(value: f32) -> Self;
+
+    /// Writes all lanes to a pointer to as many.
+    unsafe fn store(self, to: *mut f32);
+
+    /// `self + a * b`, lane by lane, fused where the instruction set has that.
+    unsafe fn fma(self, a: Self, b: Self) -> Self;
+
+    /// The sum of all lanes, in a fixed order.
+    unsafe fn sum(self) -> f32;
+
+    /// The same of four vectors, bit for bit.
+    #[inline(always)]
+    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
+        // SAFETY: the caller's promise.
+        four.map(|one| unsafe { one.sum() })
+    }
+
+    /// `LANES` f32 from a pointer to as many.
+    unsafe fn f32(from: *const f32) -> Self;
+
+    /// `count < LANES` f32 from a pointer to as many; zero in the other lanes.
+    unsafe fn f32_part(from: *const f32, count: usize) -> Self;
+
+    /// `LANES` bf16, given as their bits, widened.
+    unsafe fn bf16(from: *const u16) -> Self;
+
+    /// `count < LANES` bf16, widened; zero in the other lanes.
+    unsafe fn bf16_part(from: *const u16, count: usize) -> Self;
+
+    /// `LANES` f16, given as their bits, widened.
+    unsafe fn f16(from: *const u16) -> Self;
+
+    /// `count < LANES` f16, widened; zero in the other lanes.
+    unsafe fn f16_part(from: *const u16, count: usize) -> Self;
+
+    /// As [`Kernel::prefetch`].
+    fn prefetch(address: *const u8);
+
+    /// As [`Kernel::row_block`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn row_block<E: Element, const PACKED: bool>(
+        operands: &Operands<f32, E>,
+        block: RowBlock,
+    );
+}
+
+impl<V: Vector, E: Element> Kernel<E> for V {
+    type X = f32;
+    type Vector = V;
+    type Sum = V;
+    const LANES: usize = V::LANES;
+    const MAX_ROWS: usize = V::MAX_ROWS;
+    const PANEL: usize = V::PANEL;
+
+    #[inline(always)]
+    unsafe fn zero() -> V {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { V::zero() }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(sum: V, weight: V, x: V) -> V {
+        // SAFETY: as above.
+        unsafe { sum.fma(weight, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn total(sum: V) -> f32 {
+        // SAFETY: as above.
+        unsafe { sum.sum() }
+    }
+
+    #[inline(always)]
+    unsafe fn totals(sums: [V; 4]) -> [f32; 4] {
+        // SAFETY: as above.
+        unsafe { V::sums(sums) }
+    }
+
+    #[inline(always)]
+    unsafe fn x(from: *const f32) -> V {
+        // SAFETY: as above.
+        unsafe { V::f32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn x_part(from: *const f32, count: usize) -> V {
+        // SAFETY: as above.
+        unsafe { V::f32_part(from, count) }
+    }
+
+    #[inline(always)]
+    unsafe fn weight(from: *const E) -> V {
+        // SAFETY: as above.
+        unsafe { E::load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn weight_part(from: *const E, count: usize) -> V {
+        // SAFETY: as above.
+        unsafe { E::load_part(from, count) }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        V::prefetch(address);
+    }
+
+    #[inline(always)]
+    unsafe fn row_block<const PACKED: bool>(operands: &Operands<f32, E>, block: RowBlock) {
+        // SAFETY: as above.
+        unsafe { V::row_block::<E, PACKED>(operands, block) }
+    }
+}
+
+/// Where a row block lies.
+pub(crate) struct RowBlock {
+    /// The first row of `x`.
+    pub(super) row: usize,
+    /// How many rows of `x`.
+    pub(super) height: usize,
+    /// The rows of the weight.
+    pub(super) columns: Range<usize>,
+    /// How to fetch weights into the cache ahead of need.
+    pub(super) prefetch: Prefetch,
+}
+
+/// How far ahead of need weights are fetched that are read once, in bytes: memory takes about 2 µs
+/// to give as many to one core.
+const FAR: usize = 64 << 10;
+
+/// Which weights a row block fetches ahead of need. Weights are fetched in the order they lie in
+/// memory, which memory likes best, though a tile reads several rows at once.
+#[derive(Clone, Copy)]
+pub(crate) enum Prefetch {
+    /// As many as it reads, starting with those that its second tile will read.
+    NextTile,
+    /// As many as it reads, at least [`FAR`] bytes ahead of it, but none behind its last.
+    Far,
+    /// So many eighths of what it reads, starting here (an index into the weight): a few row blocks
+    /// fetch the next panel while they compute from this one.
+    Eighths(usize, usize),
+    /// None: others have fetched them.
+    None,
+}
+
+/// Computes `y[rows, columns]`.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
+/// row blocks of all rows begin and end with `rows`.
+#[inline(always)]
+pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
+    operands: &Operands<K::X, E>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    let k = operands.size.k;
+    let panel = panels::width(k, size_of::<E>());
+    let inside =
+        |row_block: &Range<usize>| rows.start <= row_block.start && row_block.end <= rows.end;
+    let row_blocks = || {
+        RowBlocks::of_many(operands.size.m, K::MAX_ROWS)
+            .all()
+            .filter(inside)
+    };
+    let count = row_blocks().count();
+    let mut start = columns.start;
+    while start < columns.end {
+        let end = columns.end.min(start.saturating_add(panel));
+        // Nobody fetched the first panel: its first row block has to, and leaves the next panel to
+        // the others.
+        let late = usize::from(start == columns.start);
+        let eighths = match count - late {
+            0..=2 => 4,
+            3 => 3,
+            4..8 => 2,
+            8.. => 1,
+        };
+        for (row_block, block) in row_blocks().enumerate() {
+            let fetched = row_block
+                .checked_sub(late)
+                .map(|row_block| row_block * eighths);
+            let prefetch = match fetched {
+                None => Prefetch::NextTile,
+                Some(fetched @ 0..8) if end < columns.end => {
+                    Prefetch::Eighths(eighths, end * k + (end - start) * k * fetched / 8)
+                }
+                _ => Prefetch::None,
+            };
+            // SAFETY: the caller's promises, for rows and columns within its own.
+            unsafe {
+                K::row_block::<PACKED>(
+                    operands,
+                    RowBlock {
+                        row: block.start,
+                        height: block.len(),
+                        columns: start..end,
+                        prefetch,
+                    },
+                )
+            };
+        }
+        start = end;
+    }
+}
+
+/// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
+/// Rows of `x` come packed, row block by row block (see `pack`), with zeros up to a multiple of
+/// `LANES`; or row after row without gaps.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
+/// `block.height == HEIGHT`.
+#[inline(always)]
+pub(super) unsafe fn row_block<
+    K: Kernel<E>,
+    E,
+    const PACKED: bool,
+    const HEIGHT: usize,
+    const WIDTH: usize,
+>(
+    operands: &Operands<K::X, E>,
+    block: RowBlock,
+) {
+    let k = operands.size.k;
+    let Range { start, end } = block.columns;
+    let tiles = FAR.div_ceil((WIDTH * k * size_of::<E>()).max(1));
+    let mut column = start;
+    while column + WIDTH <= end {
+        let (index, eighths) = match block.prefetch {
+            Prefetch::NextTile => ((column + WIDTH) * k, 8),
+            Prefetch::Far if column + (tiles + 1) * WIDTH <= end => {
+                ((column + tiles * WIDTH) * k, 8)
+            }
+            Prefetch::Far => (0, 0),
+            Prefetch::Eighths(eighths, index) => {
+                (index + (column - start) * k * eighths / 8, eighths)
+            }
+            Prefetch::None => (0, 0),
+        };
+        let prefetch = operands.weight.wrapping_add(index).cast();
+        // SAFETY: the caller's promises, for rows and columns within its own.
+        unsafe {
+            match eighths {
+                8 => tile::<K, E, PACKED, HEIGHT, WIDTH, 8>(operands, block.row, column, prefetch),
+                4 => tile::<K, E, PACKED, HEIGHT, WIDTH, 4>(operands, block.row, column, prefetch),
+                3 => tile::<K, E, PACKED, HEIGHT, WIDTH, 3>(operands, block.row, column, prefetch),
+                2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(operands, block.row, column, prefetch),
+                1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(operands, block.row, column, prefetch),
+                _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(operands, block.row, column, prefetch),
+            }
+        }
+        column += WIDTH;
+    }
+    while column < end {
+        // SAFETY: as above.
+        unsafe {
+            tile::<K, E, PACKED, HEIGHT, 1, 0>(operands, block.row, column, operands.weight.cast())
+        };
+        column += 1;
+    }
+}
+
+/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`; meanwhile fetches `EIGHTHS / 8` times
+/// the weights that it reads, starting at `prefetch`.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`.
+#[inline(always)]
+unsafe fn tile<
+    K: Kernel<E>,
+    E,
+    const PACKED: bool,
+    const HEIGHT: usize,
+    const WIDTH: usize,
+    const EIGHTHS: usize,
+>(
+    operands: &Operands<K::X, E>,
+    row: usize,
+    column: usize,
+    prefetch: *const u8,
+) {
+    const LINE: usize = 64;
+    let k = operands.size.k;
+    // Elements from one row of `x` to the next, and from one vector of a row to the next.
+    let (next_row, next_step, start) = match PACKED {
+        true => (
+            K::LANES,
+            HEIGHT * K::LANES,
+            row * k.next_multiple_of(K::LANES),
+        ),
+        false => (k, K::LANES, row * k),
+    };
+    // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`,
+    // each of `k` elements. A load of `LANES` elements at `at` happens only while `at + LANES <=
+    // k`; the last load is of the `k - at < LANES` elements left, but for packed rows, which are
+    // filled up to a multiple of `LANES`. `y` has the elements written at the end, and they are the
+    // caller's alone.
+    unsafe {
+        let mut x = operands.x.add(start);
+        let weight = operands.weight.add(column * k);
+        let mut sums = [[K::zero(); WIDTH]; HEIGHT];
+
+        let mut at = 0;
+        while at + 2 * K::LANES <= k {
+            let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
+            let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
+            for line in 0..bytes.div_ceil(LINE) {
+                K::prefetch(base.wrapping_add(line * LINE));
+            }
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
+            x = x.add(next_step);
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at + K::LANES), k);
+            x = x.add(next_step);
+            at += 2 * K::LANES;
+        }
+        if at + K::LANES <= k {
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
+            x = x.add(next_step);
+            at += K::LANES;
+        }
+        if at < k {
+            for j in 0..WIDTH {
+                let w = K::weight_part(weight.add(j * k + at), k - at);
+                for i in 0..HEIGHT {
+                    let x = x.add(i * next_row);
+                    let x = match PACKED {
+                        true => K::x(x),
+                        false => K::x_part(x, k - at),
+                    };
+                    sums[i][j] = K::fma(sums[i][j], w, x);
+                }
+            }
+        }
+
+        let y = operands.y.add(row * operands.size.n + column);
+        for i in 0..HEIGHT {
+            let y = y.add(i * operands.size.n);
+            let (fours, rest) = sums[i].as_chunks::<4>();
+            for (j, &four) in fours.iter().enumerate() {
+                y.add(4 * j)
+                    .cast::<[f32; 4]>()
+                    .write_unaligned(K::totals(four));
+            }
+            for (j, &sum) in rest.iter().enumerate() {
+                y.add(4 * fours.len() + j).write(K::total(sum));
+            }
+        }
+    }
+}
+
+/// Adds the products of one vector of each row of `x` with one of each row of the weight.
+///
+/// # Safety
+///
+/// `x` points to the first of `HEIGHT` vectors, one every so many elements as stand beside it, and
+/// `weight` to the first of `WIDTH`, one every `k` elements.
+#[inline(always)]
+unsafe fn step<K: Kernel<E>, E, const HEIGHT: usize, const WIDTH: usize>(
+    sums: &mut [[K::Sum; WIDTH]; HEIGHT],
+    (x, next_row): (*const K::X, usize),
+    weight: *const E,
+    k: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // The fewer vectors stay in registers, the others pass through one.
+        if HEIGHT < WIDTH {
+            let x: [K::Vector; HEIGHT] = std::array::from_fn(|i| K::x(x.add(i * next_row)));
+            for j in 0..WIDTH {
+                let w = K::weight(weight.add(j * k));
+                for i in 0..HEIGHT {
+                    sums[i][j] = K::fma(sums[i][j], w, x[i]);
+                }
+            }
+        } else {
+            let w: [K::Vector; WIDTH] = std::array::from_fn(|j| K::weight(weight.add(j * k)));
+            for i in 0..HEIGHT {
+                let x = K::x(x.add(i * next_row));
+                for j in 0..WIDTH {
+                    sums[i][j] = K::fma(sums[i][j], w[j], x);
+                }
+            }
+        }
+    }
+}
+
+/// `count < N` elements, and zeros after them, for `N` up to 8: how to load a part where there are
+/// no masked loads.
+///
+/// # Safety
+///
+/// `from` points to `count` elements.
+#[inline(always)]
+pub(super) unsafe fn padded<T: Copy + Default, const N: usize>(
+    from: *const T,
+    count: usize,
+) -> [T; N] {
+    const { assert!(N <= 8) };
+    let mut all = [T::default(); N];
+    let mut done = 0;
+    // Four, two and one at a time: moves of fixed size, where a copy of `count` would be a call.
+    for size in [4, 2, 1] {
+        if count & size != 0 && done + size <= N {
+            // SAFETY: what is read are elements `done..done + size`, of `count`; what is written
+            // lies within `all`.
+            unsafe {
+                from.add(done)
+                    .copy_to_nonoverlapping(all.as_mut_ptr().add(done), size)
+            };
+            done += size;
+        }
+    }
+    all
+}
