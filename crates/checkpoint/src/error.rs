@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A range outside the tensor was asked for, or the tensor belongs to another checkpoint.
     #[error(
-        "bytes {start} to {end} were asked of tensor {tensor:?}, which has {len} in file {file} \
+        "bytes {start} to {end} were requested of tensor {tensor:?}, which has {len} in file {file} \
          of a checkpoint of {files} files"
     )]
     OutOfRange {
@@ -117,7 +117,7 @@ pub enum Error {
         files: usize,
     },
     /// There is no memory for a tensor's bytes.
-    #[error("tensor {tensor:?} needs {len} bytes of memory, which the system does not give")]
+    #[error("tensor {tensor:?} needs {len} bytes of memory, which the system cannot provide")]
     OutOfMemory {
         /// The tensor's name.
         tensor: String,
@@ -130,8 +130,8 @@ pub enum Error {
         /// What is wrong with them.
         fault: SpecFault,
     },
-    /// Something is where the output should be that is not replaced: for a checkpoint a file or a folder
-    /// with something in it, for a file a folder or a device, for both a link to nothing.
+    /// Something is where the output should be that is not replaced: for a checkpoint a file or a
+    /// folder with something in it, for a file a folder or a device, for both a link to nothing.
     #[error("{path} {what}, and is never overwritten; choose another name or remove it first")]
     OutputExists {
         /// The output.

@@ -7,20 +7,20 @@ use crate::unnamed::Unnamed;
 
 /// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
 ///
-/// Tensors are declared first; then their data comes in that order, in pieces of any size. The file is
-/// written beside its place, as `.NAME.partial-…`, and gets its name in [`Self::finish`]: a file that was
-/// there before is replaced by a complete one or left alone. What a killed process left there the next
-/// writer of the same file removes (on Unix, where the file system has locks).
+/// Tensors are declared first; then their data comes in that order, in pieces of any size. The file
+/// is written beside its place, as `.NAME.partial-…`, and gets its name in [`Self::finish`]: a file
+/// that was there before is replaced by a complete one or left alone. What a killed process left
+/// there the next writer of the same file removes (on Unix, where the file system has locks).
 #[derive(Debug)]
 pub struct FileWriter {
     file: Unnamed,
     layout: Layout,
     /// The tensor whose turn it is, as a position in the layout.
     current: usize,
-    /// Bytes of it that came.
+    /// Bytes of it received.
     filled: u64,
     written: u64,
-    /// It is not known what is on the disk.
+    /// A write failed, so the file's content is unknown.
     failed: bool,
 }
 
@@ -83,7 +83,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Waits until everything is on the disk, and gives the file its name.
+    /// Syncs the file and renames it.
     ///
     /// # Errors
     ///

@@ -1,18 +1,20 @@
-//! What `outsize run` is asked to generate: flags first, then what the checkpoint says.
+//! What `outsize run` generates: flags first, then the checkpoint's defaults.
 
 use crate::args::{EndArgs, RunArgs};
 use crate::error::Failure;
 use crate::model;
-use outsize::generate::{GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer};
+use outsize::generate::{
+    GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, tokenizer_bytes,
+};
 use outsize::models::ModelConfig;
 
-/// The most tokens to generate where nobody says.
+/// The most tokens to generate by default.
 const NEW_TOKENS: usize = 64;
 
 /// What to generate, and how to show it.
 #[derive(Debug)]
 pub struct GenerateRequest {
-    /// The tokens and how they are chosen.
+    /// The prompt and how tokens are sampled.
     pub request: Request,
     /// How tokens become text.
     pub text: TextOptions,
@@ -33,8 +35,8 @@ impl GenerateRequest {
         } else {
             StopStrings::new(args.end.stop.iter().cloned())?
         };
-        let (tokenizer, tokenizer_bytes) = model::tokenizer(&args.model.model);
-        let tokenizer = match (tokenizer, &args.prompt) {
+        let folder = &args.model.model;
+        let tokenizer = match (Tokenizer::open(folder), &args.prompt) {
             (Ok(tokenizer), _) => Some(tokenizer),
             // With ids, text is a bonus: it needs no tokenizer.
             (Err(_), None) if stop.strings().is_empty() => None,
@@ -65,7 +67,7 @@ impl GenerateRequest {
                 show_special_tokens: args.show_special_tokens,
             },
             tokenizer,
-            tokenizer_bytes,
+            tokenizer_bytes: tokenizer_bytes(folder),
             prompt_again: args.prompt_again,
         })
     }
@@ -122,7 +124,7 @@ fn eos(
         id.ok_or_else(|| {
             Failure::usage(format!(
                 "--eos: {part:?} is neither a token id nor a token of this model's tokenizer.json; write ids or tokens \
-                 with commas between them, as 2,32000 or </s>, or none"
+                 separated by commas, such as 2,32000 or </s>, or none"
             ))
         })
         .and_then(|id| model::id("--eos", id, config))

@@ -14,6 +14,7 @@ pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
 use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
+use crate::tokenizer_memory::tokenizer_bytes;
 
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
@@ -25,14 +26,16 @@ pub struct Described {
     /// What its configuration calls its architecture (`model_type`), built in or not; fit for a terminal.
     pub architecture: Option<String>,
     /// What the sizes come from.
-    pub source: Source,
+    pub source: SizeSource,
+    /// What its tokenizer takes, in bytes; zero if it has none.
+    pub tokenizer_bytes: u64,
     /// What a user should know of it, each a sentence without a full stop.
     pub notes: Vec<String>,
 }
 
 /// What the sizes of a model come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum SizeSource {
     /// Its configuration alone: there were no weights.
     Config,
     /// The headers of its checkpoint; their order of use from its configuration.
@@ -41,7 +44,7 @@ pub enum Source {
     Headers,
 }
 
-impl Source {
+impl SizeSource {
     /// As it is written: `config`, `config and headers` or `headers`.
     pub fn name(self) -> &'static str {
         match self {
@@ -103,6 +106,7 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     }
     let tensors = checkpoint.as_ref().map(Checkpoint::tensors);
     let mut described = Described::new(path, config, tensors)?;
+    described.tokenizer_bytes = tokenizer_bytes(folder);
     let ignored = checkpoint.as_ref().map_or(0, |found| found.ignored().len());
     if ignored > 0 {
         described.notes.push(format!(
@@ -134,7 +138,8 @@ impl Described {
             tree: config.tree(&place.to_string_lossy(), tensors)?,
             architecture: Some(config.model_type().to_owned()),
             config: Some(config),
-            source: Source::Both,
+            source: SizeSource::Both,
+            tokenizer_bytes: 0,
             notes: Vec::new(),
         })
     }
@@ -188,16 +193,17 @@ impl Described {
                     tree: config.tree_without_weights()?,
                     config: Some(config),
                     architecture,
-                    source: Source::Config,
+                    source: SizeSource::Config,
+                    tokenizer_bytes: 0,
                     notes,
                 }
             }
             (Some(config), Some(tensors)) => {
                 let (tree, source) = match config.tree(&place.to_string_lossy(), tensors) {
-                    Ok(tree) => (tree, Source::Both),
+                    Ok(tree) => (tree, SizeSource::Both),
                     Err(CoreError::Mismatch(mismatch)) => {
                         notes.push(not_the_configurations(&mismatch));
-                        (names::tree(tensors), Source::Headers)
+                        (names::tree(tensors), SizeSource::Headers)
                     }
                     Err(error) => return Err(error.into()),
                 };
@@ -206,6 +212,7 @@ impl Described {
                     config: Some(config),
                     architecture,
                     source,
+                    tokenizer_bytes: 0,
                     notes,
                 }
             }
@@ -213,7 +220,8 @@ impl Described {
                 tree: names::tree(tensors),
                 config: None,
                 architecture,
-                source: Source::Headers,
+                source: SizeSource::Headers,
+                tokenizer_bytes: 0,
                 notes,
             },
             (None, None) => {

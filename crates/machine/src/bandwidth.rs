@@ -18,7 +18,8 @@ const BLOCK: usize = 128;
 /// Bytes of one mapping when memory is touched for the first time: about a weight.
 const WEIGHT: usize = 16 << 20;
 
-/// Buffers for measuring main memory: one for each thread, far larger together than the processor's caches.
+/// Buffers for measuring main memory: one for each thread, far larger together than the processor's
+/// caches.
 #[derive(Debug)]
 pub struct MemoryProbe {
     parts: Vec<Region>,
@@ -28,7 +29,7 @@ impl MemoryProbe {
     /// Takes and touches about `bytes` of memory for `threads` threads.
     ///
     /// # Errors
-    /// What the system says if it has no room.
+    /// The system's error if it has no room.
     pub fn new(bytes: usize, threads: usize) -> io::Result<Self> {
         let threads = threads.max(1);
         let each = (bytes / threads).max(2 * PAGE);
@@ -43,8 +44,8 @@ impl MemoryProbe {
         Ok(Self { parts })
     }
 
-    /// Reads all of it once with all threads, and gives the bytes per second. That all of it was read is shown by the sum
-    /// of its words.
+    /// Reads all of it once with all threads; returns the bytes per second. The sum of its words
+    /// proves that all of it was read.
     ///
     /// # Errors
     /// [`Error::WrongMemory`].
@@ -62,12 +63,12 @@ impl MemoryProbe {
         }
     }
 
-    /// Copies one half of each thread's memory over the other, and gives the bytes copied per second.
+    /// Copies one half of each thread's memory over the other; returns the bytes copied per second.
     pub fn copy(&mut self) -> f64 {
         self.copy_with(<[u8]>::copy_from_slice)
     }
 
-    /// The same with another way to copy, which gets the place first, and then as many bytes to copy there.
+    /// The same with another copy function, called with destination and source.
     pub fn copy_with(&mut self, copy: impl Fn(&mut [u8], &[u8]) + Sync) -> f64 {
         self.rate(0.5, |part| {
             let (from, to) = part.split_at_mut(part.len() / 2);
@@ -113,7 +114,7 @@ impl FirstTouchProbe {
     /// threads. Returns the bytes per second.
     ///
     /// # Errors
-    /// What the system says if it has no room.
+    /// The system's error if it has no room.
     pub fn touch(&mut self, threads: usize) -> io::Result<f64> {
         let threads = threads.max(1);
         let each = self.step.div_ceil(threads);

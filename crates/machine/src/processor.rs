@@ -6,38 +6,38 @@ use crate::{Sourced, cgroup};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// The largest cache that is believed, in bytes.
+/// The largest plausible cache, in bytes.
 const LARGEST_CACHE: u64 = 16 << 30;
 
 /// The host's processors.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Processors {
-    /// What they call themselves; the architecture if the system does not say.
+    /// Their name; the architecture if the system does not report one.
     pub name: Sourced<String>,
     /// Physical cores of the machine, where the system tells them from threads.
     pub cores: Option<Sourced<u64>>,
     /// Threads that the machine can run at once.
     pub logical: Option<Sourced<u64>>,
-    /// Threads that this process may run at once: the least of what the machine has, of what the process is bound to
-    /// and of what its cgroups allow.
+    /// Threads that this process may run at once: the least of what the machine has, of what the
+    /// process is bound to and of what its cgroups allow.
     pub threads: Sourced<u64>,
     /// The largest cache of one processor, in bytes.
     pub cache: Option<Sourced<u64>>,
-    /// When the system gives out large pages without being told where they are: `always`, `madvise` (where a
-    /// program asks, as this one does) or `never`.
+    /// When the system uses large pages: `always`, `madvise`
+    /// (where a program asks, as this one does) or `never`.
     pub large_pages: Option<Sourced<String>>,
 }
 
 /// What a cgroup allows of the processors.
 #[derive(Debug, Clone, PartialEq)]
 struct Quota {
-    /// Processors' worth of time, above zero.
+    /// Number of processors' time, above zero.
     processors: f64,
     file: String,
 }
 
-/// The processors of a system; `parallelism` is what the standard library says, which serves where the system's
-/// files do not tell.
+/// The processors of a system; `parallelism` is what the standard library says, as a fallback for
+/// the system's files.
 pub(crate) fn processors(system: &System, parallelism: u64) -> Processors {
     let info = system.read("/proc/cpuinfo").unwrap_or_default();
     let status = system.read("/proc/self/status").unwrap_or_default();
@@ -152,7 +152,8 @@ fn quota(system: &System) -> Option<Quota> {
         .min_by(|a, b| a.processors.total_cmp(&b.processors))
 }
 
-/// `quota period` in microseconds as a number of processors; nothing for no quota, which is `max` or -1.
+/// `quota period` in microseconds as a number of processors; nothing for no quota, which is `max`
+/// or -1.
 fn share(text: &str) -> Option<f64> {
     let mut words = text.split_ascii_whitespace();
     let (quota, period): (f64, f64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);

@@ -5,26 +5,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::architecture::Architecture;
 use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation};
-use crate::{Activations, Batch, CacheSpec, Error, KvCache, PassShape};
-
-/// Of which positions logits are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Logits {
-    /// The last one, which is what generating needs.
-    Last,
-    /// All of this pass.
-    All,
-}
-
-impl Logits {
-    /// How many positions of a pass of `tokens` tokens.
-    pub fn positions(self, tokens: usize) -> usize {
-        match self {
-            Self::Last => tokens.min(1),
-            Self::All => tokens,
-        }
-    }
-}
+use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape};
 
 /// An architecture that predicts the next token from those before it.
 pub trait Decoder: Architecture {

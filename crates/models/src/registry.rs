@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
+use crate::any_decoder::EmptyDecoder;
 use crate::arch;
 use crate::config::{COMMON, Fields, check, printable};
-use crate::model_config::EmptyDecoder;
 use crate::{Decoder, Error};
 
 /// One value of `model_type`, and the constants of its architecture.

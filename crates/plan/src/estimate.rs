@@ -1,32 +1,33 @@
-//! What a model takes in memory, whatever the machine.
+//! The memory that a model takes, by the dtype of its weights.
 
 use crate::{
-    Block, BlockCost, Budget, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer, place,
+    Block, BlockCost, Budget, Casts, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer,
+    place,
 };
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// What a model takes in memory if its weights are kept in one type. All sizes in bytes.
+/// The memory that a model takes with its weights in one dtype. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Estimate {
-    /// The type; none for each tensor's own, as it is stored.
+    /// The dtype; none if each tensor is as stored.
     pub dtype: Option<Dtype>,
-    /// Values of all weights; those that share their memory once.
+    /// Number of parameters, tied ones counted once.
     pub parameters: u64,
     /// All weights and buffers.
     pub weights: u64,
-    /// The block that takes most; none if there are no tensors.
+    /// The largest block; none if there are no tensors.
     pub largest_block: Option<BlockSize>,
-    /// Keys and values of all positions; none if that is not known.
+    /// The KV cache of all positions; none if unknown.
     pub kv_cache: Option<u64>,
-    /// Intermediate results of the longest pass; none if that is not known.
+    /// Activations of the longest pass; none if unknown.
     pub activations: Option<u64>,
-    /// Everything in memory at once, the process itself included; none if any of it is not known.
+    /// Everything in memory, the process included; none if unknown.
     pub resident: Option<u64>,
-    /// The least budget with which it runs, in the shortest passes and with most weights streamed through a ring; none if any of
-    /// it is not known.
+    /// The least budget that runs it, with passes of one token and most weights streamed; none if
+    /// unknown.
     pub least: Option<u64>,
-    /// Training with Adam; none where that is not done in this type.
+    /// Training with Adam; none if this dtype is not trained in.
     pub training: Option<Training>,
 }
 
@@ -39,16 +40,16 @@ pub struct BlockSize {
     pub bytes: u64,
 }
 
-/// What training with Adam keeps for each weight, in bytes; without activations, which depend on batch and checkpointing.
+/// Bytes that training with Adam keeps for the weights, without activations.
 ///
-/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`. With 16-bit weights, mixed precision
-/// as PyTorch's `autocast` and Accelerate do it: weights, gradients and moments in 32 bits as before, and a 16-bit copy of the
-/// weights to compute with: 18 bytes for each value.
+/// With 32-bit weights: weights, gradients and two moments, 16 bytes for each value. With 16-bit
+/// weights, mixed precision as by PyTorch's `autocast` and Accelerate: the same in 32 bits and a
+/// 16-bit copy of the weights, 18 bytes for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Training {
     /// The weights that the optimizer updates.
     pub weights: u64,
-    /// The copy that is computed with, in mixed precision.
+    /// The 16-bit copy, in mixed precision.
     pub copy: u64,
     /// Gradients.
     pub gradients: u64,
@@ -58,17 +59,17 @@ pub struct Training {
     pub total: u64,
 }
 
-/// What runs besides weights: in the longest passes that are made if there is room, and in the shortest.
+/// The options of the longest passes, which are made if there is room, and of the shortest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Passes {
-    /// In passes over as many tokens as pay.
+    /// Passes of many tokens.
     pub longest: Options,
-    /// In passes over one token of each text.
+    /// Passes of one token of each sequence.
     pub shortest: Options,
 }
 
-/// What `tree` takes with its weights kept as [`cast`] to `dtype`, or as they are stored. The KV cache is what the
-/// blocks say. Without `passes`, nothing is known but the weights.
+/// Estimates the memory of `tree` with its weights in `dtype` (see [`Casts::stored`]), or as they
+/// are stored. Without `passes`, nothing is known but the weights.
 ///
 /// # Errors
 /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
@@ -78,7 +79,7 @@ pub fn estimate(
     passes: Option<&Passes>,
 ) -> Result<Estimate, Error> {
     let mut tree = match dtype {
-        Some(dtype) => cast(tree, dtype),
+        Some(dtype) => tree.cast(&Casts::stored(dtype))?,
         None => tree.clone(),
     };
     let kv_cache = tree
@@ -87,7 +88,7 @@ pub fn estimate(
         .map(|block| block.work.kv_bytes)
         .fold(0, u64::saturating_add);
     for block in &mut tree.blocks {
-        // Counted among the needs, for all blocks together.
+        // Counted in the overhead, for all blocks together.
         block.work = BlockCost::default();
     }
     let with_cache = |options: &Options| {
@@ -95,7 +96,7 @@ pub fn estimate(
         options.needs.kv_cache = options.needs.kv_cache.saturating_add(kv_cache);
         options
     };
-    // What is planned is checked on the way; without passes it is planned for that alone.
+    // Planning also checks the tree.
     let plain = Options::default();
     let longest = passes.map_or(plain.clone(), |passes| with_cache(&passes.longest));
     let shortest = passes.map_or(plain, |passes| with_cache(&passes.shortest));
@@ -107,7 +108,7 @@ pub fn estimate(
         Err(Error::TooSmall(shortfall)) => shortfall.least,
         Err(error) => return Err(error),
     };
-    let weights = held(&tree, |_| true);
+    let weights = sum(tree.tensors(), |tensor| tensor.bytes);
     Ok(Estimate {
         dtype,
         parameters: values(&tree),
@@ -121,88 +122,30 @@ pub fn estimate(
     })
 }
 
-/// The tree as if its checkpoint was stored in `dtype`.
-///
-/// Types of 16 bits and more are for all floating point tensors. Smaller ones are for the matrices of numbered blocks (such as
-/// `model.layers.3`; of all blocks if none is numbered) alone: quantisers leave embeddings, heads, norms and biases as they are.
-/// Scales of quantised groups are not counted. Integers stay as they are.
-pub fn cast(tree: &Tree, dtype: Dtype) -> Tree {
-    let mut tree = tree.clone();
-    let any_numbered = tree.blocks.iter().any(is_numbered);
-    for block in &mut tree.blocks {
-        let quantised = is_numbered(block) || !any_numbered;
-        for tensor in &mut block.tensors {
-            let is_matrix = tensor.kind == TensorKind::Parameter && tensor.shape.len() >= 2;
-            let wide = dtype.bits() >= 16;
-            if tensor.dtype.is_float() && (wide || quantised && is_matrix) {
-                convert(tensor, dtype);
-            }
-        }
-    }
-    // As if it was stored so: nothing is converted on its way.
-    tree.staging_bytes = 0;
-    tree
-}
-
-fn is_numbered(block: &Block) -> bool {
-    let own = block.name.rsplit('.').next().unwrap_or_default();
-    !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn convert(tensor: &mut Tensor, dtype: Dtype) {
-    let elements = elements(tensor);
-    let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
-    let has_rows = tensor.row_bytes > 0;
-    tensor.bytes = dtype.bytes(elements);
-    tensor.stored_bytes = tensor.bytes;
-    tensor.row_bytes = match has_rows {
-        true => dtype.bytes(elements / rows),
-        false => 0,
-    };
-    tensor.dtype = dtype;
-}
-
-/// Values in a tensor, by its bytes: its shape need not be known.
-fn elements(tensor: &Tensor) -> u64 {
-    let bits = u128::from(tensor.stored_bytes) * 8;
-    u64::try_from(bits / u128::from(tensor.dtype.bits())).unwrap_or(u64::MAX)
-}
-
-/// Bytes of the tensors that `counts`; those that share their memory once, at the size of the largest.
-fn held(tree: &Tree, counts: impl Fn(&Tensor) -> bool) -> u64 {
+/// The sum of a size over tensors; tied ones once, at the size of the largest.
+fn sum<'t>(tensors: impl Iterator<Item = &'t Tensor>, size: impl Fn(&Tensor) -> u64) -> u64 {
     let mut shared: HashMap<&str, u64> = HashMap::new();
     let mut sum = 0u64;
-    for tensor in tree.tensors().filter(|tensor| counts(tensor)) {
+    for tensor in tensors {
         match &tensor.tied {
-            None => sum = sum.saturating_add(tensor.bytes),
+            None => sum = sum.saturating_add(size(tensor)),
             Some(key) => {
-                let bytes = shared.entry(key).or_default();
-                *bytes = tensor.bytes.max(*bytes);
+                let largest = shared.entry(key).or_default();
+                *largest = size(tensor).max(*largest);
             }
         }
     }
     shared.into_values().fold(sum, u64::saturating_add)
 }
 
-/// Values of all parameters; those that share their memory once.
+/// Values of all parameters, tied ones counted once.
 fn values(tree: &Tree) -> u64 {
-    let mut shared: HashMap<&str, u64> = HashMap::new();
-    let mut sum = 0u64;
-    let learned = tree
-        .tensors()
-        .filter(|tensor| tensor.kind == TensorKind::Parameter);
-    for tensor in learned {
-        match &tensor.tied {
-            None => sum = sum.saturating_add(elements(tensor)),
-            Some(key) => {
-                shared.insert(key, elements(tensor));
-            }
-        }
-    }
-    shared.into_values().fold(sum, u64::saturating_add)
+    let tensors = tree.tensors();
+    let learned = tensors.filter(|tensor| tensor.kind == TensorKind::Parameter);
+    sum(learned, Tensor::stored_values)
 }
 
-/// The first of the blocks that take most.
+/// The first of the largest blocks.
 fn largest(blocks: &[Block]) -> Option<BlockSize> {
     let mut largest: Option<BlockSize> = None;
     for block in blocks {
@@ -233,7 +176,7 @@ impl Training {
             let bytes = by_type.entry(tensor.dtype).or_default();
             *bytes = bytes.saturating_add(tensor.bytes);
         }
-        // What most weights are in says how they are trained.
+        // The dtype of most weights says how they are trained.
         let (dtype, _) = by_type
             .into_iter()
             .max_by_key(|(dtype, bytes)| (*bytes, *dtype))?;
@@ -256,6 +199,3 @@ impl Training {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,22 +1,22 @@
-//! How fast a placement will be.
+//! The predicted speed of a placement.
 
-use crate::cost::{Costs, seconds};
+use crate::cost::{Costs, Time, seconds, times};
 use crate::steps::DiskTraffic;
 use crate::{DeviceMap, HardwareProfile, PlacedBlock, Tier, Tree, Workload};
 use serde::Serialize;
 
-/// How long things will take, in seconds.
+/// Predicted times, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Reading all weights that stay, or touching their memory for the first time if that takes longer: a part of the first
-    /// pass, which does it as it goes.
+    /// Reading all resident weights, or first-touching their memory if that takes longer. It is a
+    /// part of the first pass.
     pub load_seconds: f64,
-    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and of computing and having
-    /// fresh memory, which both keep the processors busy.
+    /// The first pass over the prompt, which also reads the resident weights: the larger of all
+    /// reads, and of computing plus first-touch page faults, which both take processor time.
     pub first_pass_seconds: f64,
-    /// The pass over the prompt, once what stays is there.
+    /// Prefill, once the resident weights are loaded.
     pub prefill: PhaseTime,
-    /// The pass that makes one more token of each text.
+    /// Decode: one more token of each sequence.
     pub decode: PhaseTime,
     /// Each block, in the order of execution.
     pub blocks: Vec<BlockTime>,
@@ -25,11 +25,11 @@ pub struct Prediction {
 /// A pass over all blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct PhaseTime {
-    /// From its begin to its end.
+    /// Wall time.
     pub seconds: f64,
-    /// What of it is computing.
+    /// The sum of compute times.
     pub compute_seconds: f64,
-    /// What the transfers take, hidden behind computing or not.
+    /// The sum of transfer times, whether compute hides them or not.
     pub transfer_seconds: f64,
     /// Bytes read from disk.
     pub disk_bytes: u64,
@@ -72,44 +72,25 @@ impl Bound {
 pub struct BlockTime {
     /// Its path in the module.
     pub name: String,
-    /// Where it computes in the pass over the prompt.
+    /// Where prefill computes.
     pub prefill_on: Tier,
-    /// How long that takes, in seconds: the larger of its transfer and its computing.
+    /// Seconds of prefill: the larger of transfer and compute.
     pub prefill_seconds: f64,
-    /// Where it computes when a token is made.
+    /// Where decode computes.
     pub decode_on: Tier,
-    /// How long that takes.
+    /// Seconds of decode.
     pub decode_seconds: f64,
 }
 
-/// Where a block computes, and what comes to it in each pass.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Placed {
-    pub(crate) decode_on: Tier,
-    pub(crate) prefill_on: Tier,
-    /// From disk.
-    pub(crate) reads: DiskTraffic,
-    /// To the GPU that it computes on, in bytes.
-    pub(crate) upload: u64,
-}
-
-impl Placed {
-    /// The GPU that it computes on in any phase.
-    pub(crate) fn gpu(&self) -> Option<Tier> {
-        let both = [self.decode_on, self.prefill_on];
-        both.into_iter().find(|tier| matches!(tier, Tier::Gpu(_)))
-    }
-}
-
-/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The map must be one of this
-/// tree.
+/// Predicts how long passes over `tree` take with `map`, which must be one of this tree, on a
+/// machine of this profile.
 ///
-/// Each block takes the larger of its transfer and its computing, since what comes next is fetched while this
-/// computes; a transfer is the slower of disk and way to the GPU, which go on side by side. Computing a token takes the time
-/// in which the weights pass through the processor, or in which it does the operations if that is longer; then the
-/// time in which the keys and values so far do; and a little for each block. A prompt takes as many passes as it has
-/// chunks, each of which reads what streams, less what the ring keeps from one to the next. Embeddings that are read by
-/// rows cost nothing, nor do activations on their way between devices.
+/// Each block takes the larger of its transfer and its compute time, since the next block is
+/// fetched while this one computes; a transfer is the slower of disk read and upload, which
+/// overlap. A token takes the longer of reading the weights from memory and of the operations; then
+/// reading the keys and values so far; and a fixed time for each block. A prompt takes one pass for
+/// each chunk, each of which reads what streams, less what the ring keeps. Embeddings read by rows
+/// and transfers of activations cost nothing.
 pub fn predict(
     tree: &Tree,
     map: &DeviceMap,
@@ -127,7 +108,7 @@ pub fn predict(
     for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
         let placed = block.placed();
         let (one, all) = times(&costs, figures, at, &placed);
-        let DiskTraffic { streamed, kept } = placed.reads;
+        let DiskTraffic { streamed, kept } = placed.traffic;
         let upload = |tier| match tier {
             Tier::Gpu(_) => placed.upload,
             Tier::Cpu | Tier::Disk => 0,
@@ -177,7 +158,7 @@ pub fn predict(
     }
 }
 
-/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
+/// What a pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
 fn bound(
     time: &PhaseTime,
     map: &DeviceMap,
@@ -215,19 +196,11 @@ fn bound(
     }
 }
 
-/// Seconds until the process has so many bytes of memory that it never had.
+/// Seconds to first-touch so many bytes: prefaulted memory first, page faults for the rest.
 fn touching(figures: &HardwareProfile, bytes: f64) -> f64 {
     let at_hand = bytes.min(figures.at_hand_bytes as f64);
     seconds(at_hand, figures.copy_bytes_per_second)
         + seconds(bytes - at_hand, figures.first_touch_bytes_per_second)
-}
-
-/// How long a block takes in one kind of pass.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Time {
-    pub(crate) seconds: f64,
-    compute: f64,
-    transfer: f64,
 }
 
 impl PhaseTime {
@@ -238,51 +211,6 @@ impl PhaseTime {
         self.disk_bytes = self.disk_bytes.saturating_add(disk_bytes);
         self.upload_bytes = self.upload_bytes.saturating_add(upload_bytes);
     }
-}
-
-/// How long the block of this number takes for a token, and for the prompt.
-pub(crate) fn times(
-    costs: &Costs,
-    figures: &HardwareProfile,
-    block: usize,
-    placed: &Placed,
-) -> (Time, Time) {
-    let DiskTraffic { streamed, kept } = placed.reads;
-    let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
-    let upload = |tier| match tier {
-        Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
-        Tier::Cpu | Tier::Disk => 0.0,
-    };
-    let compute = costs.decode(block, &figures.processor(placed.decode_on));
-    let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
-    let decode = Time {
-        seconds: compute.max(transfer),
-        compute,
-        transfer,
-    };
-
-    let mut prefill = Time::default();
-    let processor = figures.processor(placed.prefill_on);
-    let to_gpu = upload(placed.prefill_on);
-    for pass in costs.passes() {
-        let compute = costs.pass(block, &processor, pass);
-        let hand_over = match placed.gpu() {
-            Some(Tier::Gpu(number)) if placed.decode_on != placed.prefill_on => {
-                costs.hand_over(block, pass, &figures.gpu(number))
-            }
-            _ => 0.0,
-        };
-        let read = if pass.first {
-            streamed
-        } else {
-            streamed - kept
-        };
-        let transfer = from_disk(read).max(to_gpu + hand_over);
-        prefill.compute += pass.count * compute;
-        prefill.transfer += pass.count * transfer;
-        prefill.seconds += pass.count * compute.max(transfer);
-    }
-    (decode, prefill)
 }
 
 #[cfg(test)]

@@ -1,21 +1,20 @@
-//! How places are chosen.
+//! How tensors are placed.
 
 mod assign;
 mod balance;
-pub(crate) mod clean;
 mod fill;
 mod largest;
 pub(crate) mod modules;
-mod paths;
 mod worklist;
 
 pub use assign::assign;
+pub(crate) use assign::check_fit;
 
-use crate::Tier;
+use crate::{ModuleMap, Tier};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How places are chosen.
+/// How tensors are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -40,7 +39,7 @@ impl Strategy {
         Self::BalancedLow0,
     ];
 
-    /// As it is written: `balanced_low_0`.
+    /// The name as written in JSON: `balanced_low_0`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -57,7 +56,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Who chose the places of a map. Written as a strategy's name, or `manual`.
+/// What chose a placement. Written as a strategy's name, or `manual`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
 pub enum ChosenBy {
@@ -68,7 +67,7 @@ pub enum ChosenBy {
 }
 
 impl ChosenBy {
-    /// As it is written: `auto`, `manual`.
+    /// The name as written in JSON: `auto`, `manual`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Strategy(strategy) => strategy.name(),
@@ -98,33 +97,17 @@ impl TryFrom<String> for ChosenBy {
     }
 }
 
-/// What a strategy of Accelerate's decides, or a person.
+/// The decision of one of Accelerate's strategies, or of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Where each tensor lives, in the tree's order.
     pub tiers: Vec<Tier>,
-    /// The same by modules, as Accelerate's `infer_auto_device_map` returns it with `clean_result`: module or tensor
-    /// paths with their device, `""` being the whole model.
-    pub modules: Vec<(String, Tier)>,
+    /// The same by modules, as Accelerate's `infer_auto_device_map` returns it with `clean_result`.
+    pub modules: ModuleMap,
     /// What a user should know of it.
     pub warnings: Vec<String>,
-    /// Who decided.
+    /// What decided.
     pub chosen_by: ChosenBy,
-}
-
-impl Assignment {
-    /// The map as Accelerate writes `hf_device_map`: modules and tensors by their paths, each with `cpu`, `disk` or the number
-    /// of a GPU. A [`ManualMap`](crate::ManualMap) reads it.
-    pub fn accelerate_json(&self) -> serde_json::Value {
-        let entries = self.modules.iter().map(|(path, tier)| {
-            let tier = match tier {
-                Tier::Gpu(number) => (*number).into(),
-                tier => tier.to_string().into(),
-            };
-            (path.clone(), tier)
-        });
-        entries.collect::<serde_json::Map<_, _>>().into()
-    }
 }
 
 #[cfg(test)]

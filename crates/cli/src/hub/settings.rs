@@ -1,6 +1,7 @@
-//! What the environment says of the Hub: the variables of `huggingface_hub`.
+//! Settings of the Hub from the environment variables of `huggingface_hub`.
 
 use super::HubError;
+use outsize::checkpoint::read_file;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,14 +12,14 @@ const TIMEOUT: u64 = 30;
 /// The most bytes of a token's file. Real ones have some forty.
 const MOST_OF_TOKEN: usize = 4096;
 
-/// Where the Hub is, what is kept of it here, and who asks.
+/// Address, cache and credentials of the Hub.
 #[derive(Clone)]
 pub struct HubSettings {
     /// `HF_ENDPOINT`: the Hub, or a mirror of it, without a slash at the end.
     pub endpoint: String,
     /// `HF_TOKEN`, or what the file of `HF_TOKEN_PATH` (`$HF_HOME/token`) holds.
     pub token: Option<String>,
-    /// `HF_HUB_OFFLINE`: nothing may be asked.
+    /// `HF_HUB_OFFLINE`: no requests.
     pub offline: bool,
     /// `HF_HUB_CACHE`, or `$HF_HOME/hub`: what was downloaded before.
     pub cache: Option<PathBuf>,
@@ -30,7 +31,7 @@ impl HubSettings {
     /// Reads the environment.
     ///
     /// # Errors
-    /// A variable with a value that cannot be.
+    /// A variable with an invalid value.
     pub fn from_env() -> Result<Self, HubError> {
         Self::read(|name| std::env::var_os(name), dirs::home_dir())
     }
@@ -94,15 +95,10 @@ impl HubSettings {
             _ if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN")? => None,
             _ => {
                 let path = get("HF_TOKEN_PATH").map(PathBuf::from).or(within("token"));
-                // A file that is not there, or not ours to read, is no token.
-                let read = path
-                    .filter(|path| path.is_file())
-                    .and_then(|path| std::fs::read(path).ok());
-                match read {
-                    Some(bytes) if bytes.len() <= MOST_OF_TOKEN => {
-                        clean(&String::from_utf8_lossy(&bytes), "HF_TOKEN_PATH")?
-                    }
-                    _ => None,
+                // A file that is missing or unreadable is no token.
+                match path.and_then(|path| read_file(path, MOST_OF_TOKEN as u64).ok()) {
+                    Some(bytes) => clean(&String::from_utf8_lossy(&bytes), "HF_TOKEN_PATH")?,
+                    None => None,
                 }
             }
         };
@@ -128,7 +124,7 @@ fn clean(token: &str, name: &'static str) -> Result<Option<String>, HubError> {
     Ok((!token.is_empty()).then(|| token.to_owned()))
 }
 
-/// The token is nobody's business.
+/// Without the token.
 impl std::fmt::Debug for HubSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HubSettings")

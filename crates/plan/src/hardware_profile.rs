@@ -1,0 +1,112 @@
+use crate::Tier;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How fast a machine is. Rates in bytes or operations per second, times in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HardwareProfile {
+    /// Direct reads of the checkpoint's files, several in flight.
+    pub disk: Bandwidth,
+    /// Memory copies.
+    pub copy_bytes_per_second: f64,
+    /// First-touch bandwidth, page faults included: resident weights pay it once.
+    pub first_touch_bytes_per_second: f64,
+    /// Bytes of prefaulted memory, which is as fast as a copy.
+    #[serde(default)]
+    pub at_hand_bytes: u64,
+    /// The processors of the host, together.
+    pub cpu: Processor,
+    /// GPUs by their number.
+    pub gpus: BTreeMap<usize, Gpu>,
+}
+
+/// The bandwidth of a link or disk.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Bytes per second of a long transfer.
+    pub bytes_per_second: f64,
+    /// Seconds until the first byte arrives.
+    pub latency_seconds: f64,
+}
+
+/// A processor.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Processor {
+    /// Memory reads by all cores, in bytes per second.
+    pub memory_bytes_per_second: f64,
+    /// Weight bytes per second of a gemv.
+    pub product_bytes_per_second: f64,
+    /// Floating point operations per second of a gemm.
+    pub product_flops: f64,
+    /// Bytes of keys and values per second of attention.
+    pub cache_bytes_per_second: f64,
+    /// Fixed seconds of a block beside matmuls and attention: norms, and launching operations.
+    pub block_seconds: f64,
+}
+
+/// A GPU and its link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// What computes on it.
+    pub processor: Processor,
+    /// From main memory to its own.
+    pub upload: Bandwidth,
+}
+
+impl Default for Gpu {
+    /// The default profile: a mid-range card on 16 lanes of PCIe 4.
+    fn default() -> Self {
+        Self {
+            processor: Processor {
+                memory_bytes_per_second: 500e9,
+                product_bytes_per_second: 400e9,
+                product_flops: 40e12,
+                cache_bytes_per_second: 200e9,
+                block_seconds: 100e-6,
+            },
+            upload: Bandwidth {
+                bytes_per_second: 20e9,
+                latency_seconds: 20e-6,
+            },
+        }
+    }
+}
+
+impl Default for HardwareProfile {
+    /// The default profile: a desktop machine that was not measured.
+    fn default() -> Self {
+        Self {
+            disk: Bandwidth {
+                bytes_per_second: 2e9,
+                latency_seconds: 100e-6,
+            },
+            copy_bytes_per_second: 8e9,
+            first_touch_bytes_per_second: 2e9,
+            at_hand_bytes: 0,
+            cpu: Processor {
+                memory_bytes_per_second: 25e9,
+                product_bytes_per_second: 20e9,
+                product_flops: 200e9,
+                cache_bytes_per_second: 8e9,
+                block_seconds: 200e-6,
+            },
+            gpus: BTreeMap::new(),
+        }
+    }
+}
+
+impl HardwareProfile {
+    /// The processor of the tier; the host's for the disk. A GPU that was not measured has the
+    /// default profile.
+    pub fn processor(&self, tier: Tier) -> Processor {
+        match tier {
+            Tier::Gpu(number) => self.gpu(number).processor,
+            Tier::Cpu | Tier::Disk => self.cpu,
+        }
+    }
+
+    /// The GPU of this number; the default profile if it was not measured.
+    pub fn gpu(&self, number: usize) -> Gpu {
+        self.gpus.get(&number).copied().unwrap_or_default()
+    }
+}
