@@ -3,8 +3,9 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
 
+use crate::device::{is_flex, is_stored};
 use crate::extension::StoredWeightOps;
-use crate::{ActivationDtype, ActivationFunction, is_flex};
+use crate::{ActivationDtype, ActivationFunction};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
@@ -188,8 +189,4 @@ pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
     } else {
         table.select(0, ids).cast(DType::F32)
     }
-}
-
-pub(crate) fn is_stored(dtype: DType) -> bool {
-    matches!(dtype, DType::BF16 | DType::F16 | DType::F32)
 }

@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::Operands;
 use super::element::Element;
 use super::small_m;
-use super::tile::{self, RowBlock, Vector, padded};
+use super::tile::{self, Blocking, RowBlock};
+use super::vector::{Vector, padded};
 
 /// Computes `y[rows, columns]`.
 ///
@@ -42,8 +43,6 @@ pub(crate) struct F32x8(pub(crate) __m256);
 
 impl Vector for F32x8 {
     const LANES: usize = 8;
-    const MAX_ROWS: usize = 4;
-    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -140,6 +139,11 @@ impl Vector for F32x8 {
     fn prefetch(address: *const u8) {
         prefetch(address);
     }
+}
+
+impl Blocking for F32x8 {
+    const MAX_ROWS: usize = 4;
+    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn row_block<E: Element, const PACKED: bool>(

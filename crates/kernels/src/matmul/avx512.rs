@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::Operands;
 use super::element::Element;
 use super::small_m;
-use super::tile::{self, RowBlock, Vector};
+use super::tile::{self, Blocking, RowBlock};
+use super::vector::Vector;
 
 /// Computes `y[rows, columns]`.
 ///
@@ -42,8 +43,6 @@ pub(crate) struct F32x16(pub(crate) __m512);
 
 impl Vector for F32x16 {
     const LANES: usize = 16;
-    const MAX_ROWS: usize = 6;
-    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -122,6 +121,11 @@ impl Vector for F32x16 {
     fn prefetch(address: *const u8) {
         super::avx2::prefetch(address);
     }
+}
+
+impl Blocking for F32x16 {
+    const MAX_ROWS: usize = 6;
+    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn row_block<E: Element, const PACKED: bool>(
