@@ -1,4 +1,4 @@
-use outsize::generate::{Decoder, Pipeline};
+use outsize::generate::{LanguageModel, Pipeline};
 use std::fmt::Display;
 
 /// Why a command failed.
@@ -56,7 +56,7 @@ failed!(
 
 impl From<outsize::generate::PipelineError> for Failure {
     fn from(error: outsize::generate::PipelineError) -> Self {
-        match <Pipeline as Decoder>::is_stopped(&error) {
+        match <Pipeline as LanguageModel>::is_stopped(&error) {
             true => Self::Interrupted,
             false => Self::Failed(error.to_string()),
         }

@@ -5,7 +5,9 @@ use crate::interrupt;
 use crate::request::GenerateRequest;
 use crate::views::run::RunOutput;
 use outsize::bench::{RepeatedRun, median};
-use outsize::generate::{Decoder, Finish, Outcome, Pipeline, TextOutcome, generate, generate_text};
+use outsize::generate::{
+    Finish, LanguageModel, Outcome, Pipeline, TextOutcome, generate, generate_text,
+};
 use outsize::stream::Stats;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;

@@ -14,7 +14,7 @@ pub use self::settings::HubSettings;
 use self::client::Client;
 use crate::views::progress;
 use outsize::checkpoint::{Headers, RemoteError};
-use outsize::generate::{ConfigText, DescribeError, Described, Source, describe};
+use outsize::generate::{ConfigText, DescribeError, Described, SizeSource, describe};
 use std::path::Path;
 
 /// Requests in flight.
@@ -36,7 +36,7 @@ pub fn describe_model(settings: &HubSettings, address: &Address) -> Result<Descr
     let cached = cache::snapshot(settings, address);
     if let Some(found) = &cached {
         match describe(&found.folder) {
-            Ok(mut described) if described.source != Source::Config || settings.offline => {
+            Ok(mut described) if described.source != SizeSource::Config || settings.offline => {
                 described.notes.push(found.note(described.source));
                 return Ok(described);
             }

@@ -1,11 +1,11 @@
 //! The placement with the least predicted time.
 //!
 //! It is chosen from a family that does not depend on the budget, so that a larger budget only adds
-//! to it: each GPU computes one run of blocks that follow one another, with all of their weights,
-//! and what comes after (or before) these runs lies in main memory and on disk, tensor by tensor
-//! ([`ResidencyOrder`]); it is computed there or streamed to one of the GPUs. The runs are found by
-//! [`runs`], for each number of blocks that they can cover; what remains is then tried in the order
-//! of what it takes at least, until nothing better can come.
+//! to it: each GPU computes one run of consecutive blocks, with all of their weights, and what comes
+//! after (or before) these runs lies in main memory and on disk, tensor by tensor
+//! ([`ResidencyOrder`]); it is computed there or streamed to one of the GPUs. [`runs`] finds the
+//! runs for each number of blocks that they can cover; what remains is tried in the order of its
+//! lower bound, until nothing better can come.
 
 mod insufficient_memory;
 mod runs;
@@ -15,48 +15,43 @@ use self::runs::{Item, Runs, Speeds};
 use crate::cost::{Placed, seconds};
 use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
 use crate::steps::{Capacity, DiskTraffic, MemoryDemand, ResidencyOrder, StreamingSet};
-use crate::{Error, Tier};
+use crate::{Error, MemoryOverhead, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Budgets for which two orders are compared, at most: as many as this divided by the number of
-/// steps, but some.
+/// Budgets for which two orders are compared: as many as this divided by the number of steps, within
+/// bounds.
 const COMPARISONS: usize = 1 << 16;
 
-/// Chooses.
+/// Chooses the placement with the least predicted time that fits.
 ///
 /// # Errors
 /// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
 pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
-    let groups = &context.groups;
-    if context.capacities.gpus.is_empty() {
-        let together = ResidencyOrder::together(groups);
-        let better = |order: &ResidencyOrder| is_better(context, order, &together);
-        let order = Some(ResidencyOrder::spread(groups)).filter(better);
-        let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
-        let order = order.unwrap_or(together);
-        let rest = Rest {
-            context,
-            inside: vec![true; context.groups.groups.len()],
-        };
-        let kv_cache = (0..context.tree.blocks.len())
-            .map(|block| context.kv(block))
-            .sum();
-        let set = rest
-            .fit(&order, kv_cache)
-            .map_err(|insufficient| insufficient.error(context))?;
-        let mut tiers = vec![Tier::Cpu; context.groups.groups.len()];
-        for at in &set.streamed {
-            tiers[*at] = Tier::Disk;
-        }
-        let none = vec![None; context.tree.blocks.len()];
-        return Ok(context.placement(tiers, &none, &set, Streaming::None));
-    }
-    let orders = [
+    let (groups, blocks) = (&context.groups, context.tree.blocks.len());
+    let (spread, together) = (
         ResidencyOrder::spread(groups),
         ResidencyOrder::together(groups),
-    ];
-    Search::new(context, &orders).run()
+    );
+    if !context.capacities.gpus.is_empty() {
+        return Search::new(context, &[spread, together]).run();
+    }
+    let better = |order: &ResidencyOrder| is_better(context, order, &together);
+    let order = Some(spread).filter(better);
+    let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
+    let kv_cache = (0..blocks).map(|block| context.kv(block)).sum();
+    let set = stays(
+        context,
+        order.as_ref().unwrap_or(&together),
+        kv_cache,
+        |_| true,
+    )
+    .map_err(|insufficient| insufficient.error(context))?;
+    let mut tiers = vec![Tier::Cpu; groups.groups.len()];
+    for at in &set.streamed {
+        tiers[*at] = Tier::Disk;
+    }
+    Ok(context.placement(tiers, &vec![None; blocks], &set, Streaming::None))
 }
 
 /// Whether filling memory in an order is never predicted slower than in another, whatever the
@@ -81,7 +76,7 @@ fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &Residency
     })
 }
 
-/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing
+/// Seconds per token without GPUs, for each of `memories`, the largest first; none where nothing
 /// fits.
 fn seconds_in<'a>(
     context: &'a PlanContext<'_>,
@@ -89,67 +84,54 @@ fn seconds_in<'a>(
     memories: &'a [u64],
 ) -> impl Iterator<Item = Option<f64>> + 'a {
     let min_ring = context.options.min_ring;
-    let reads = order.reads(&context.groups, min_ring, memories.iter().copied());
-    reads.map(|reads| Some(context.score(&on_cpu(reads?)).decode))
-}
-
-/// Blocks that compute on the CPU and read so much.
-fn on_cpu(reads: Vec<DiskTraffic>) -> Vec<Placed> {
-    let placed = reads.into_iter().map(|reads| Placed {
+    let traffic = order.traffic(&context.groups, min_ring, memories.iter().copied());
+    let on_cpu = |traffic| Placed {
         decode_on: Tier::Cpu,
         prefill_on: Tier::Cpu,
-        reads,
+        traffic,
         upload: 0,
-    });
-    placed.collect()
+    };
+    traffic.map(move |traffic| {
+        let blocks: Vec<Placed> = traffic?.into_iter().map(on_cpu).collect();
+        Some(context.score(&blocks).decode)
+    })
 }
 
-/// What is on no GPU.
-struct Rest<'a> {
-    context: &'a PlanContext<'a>,
-    /// For each group whether it is one of these.
-    inside: Vec<bool>,
-}
-
-impl Rest<'_> {
-    /// What stays in main memory beside so much of the KV cache.
-    fn fit(
-        &self,
-        order: &ResidencyOrder,
-        kv_cache: u64,
-    ) -> Result<StreamingSet, InsufficientMemory> {
-        let PlanContext {
-            groups,
-            options,
-            capacities,
-            ..
-        } = self.context;
-        let insufficient = |demand| InsufficientMemory { demand, kv_cache };
-        let needs = options.needs.sum().saturating_add(kv_cache);
-        let memory = match capacities.cpu {
-            CpuCapacity::Unbounded => None,
-            CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
-            CpuCapacity::Unused => Some(0),
-        };
-        let capacity = Capacity {
-            memory,
-            disk: capacities.disk,
-            min_ring: options.min_ring,
-        };
-        let set = order.fit(groups, &capacity, |at| self.inside[at]);
-        match (capacities.cpu, set) {
-            (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
-                // Nothing is left: ask for what would do.
-                let none = Capacity {
-                    memory: Some(0),
-                    ..capacity
-                };
-                let demand = order.fit(groups, &none, |at| self.inside[at]);
-                Err(insufficient(demand.err().unwrap_or_default()))
-            }
-            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(insufficient(MemoryDemand::default())),
-            (_, set) => set.map_err(insufficient),
+/// Picks the groups that stay in main memory beside a KV cache of `kv_cache` bytes, of those for
+/// which `inside` is true.
+fn stays(
+    context: &PlanContext<'_>,
+    order: &ResidencyOrder,
+    kv_cache: u64,
+    inside: impl Fn(usize) -> bool + Copy,
+) -> Result<StreamingSet, InsufficientMemory> {
+    let (groups, options) = (&context.groups, context.options);
+    let needs = MemoryOverhead {
+        kv_cache: options.needs.kv_cache.saturating_add(kv_cache),
+        ..options.needs
+    };
+    let insufficient = |demand| InsufficientMemory { needs, demand };
+    let needs = needs.sum();
+    let cpu = context.capacities.cpu;
+    let capacity = |memory| Capacity {
+        memory,
+        disk: context.capacities.disk,
+        min_ring: options.min_ring,
+    };
+    let memory = match cpu {
+        CpuCapacity::Unbounded => None,
+        CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
+        CpuCapacity::Unused => Some(0),
+    };
+    let set = order.fit(groups, &capacity(memory), inside);
+    match (cpu, set) {
+        (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
+            // Not even the overhead fits: find out how much would.
+            let demand = order.fit(groups, &capacity(Some(0)), inside).err();
+            Err(insufficient(demand.unwrap_or_default()))
         }
+        (CpuCapacity::Unused, _) if kv_cache > 0 => Err(insufficient(MemoryDemand::default())),
+        (_, set) => set.map_err(insufficient),
     }
 }
 
@@ -162,21 +144,21 @@ struct Search<'a> {
     item_of: Vec<usize>,
     /// Bytes that a pass reads of each item if all of it is on disk.
     stored: Vec<f64>,
-    /// The most that a byte of memory saves of reading in each pass.
+    /// The largest saving of disk reads per pass by a byte of memory.
     saving: f64,
-    /// Bytes that a pass goes through of each block's weights.
+    /// Weight bytes that a pass uses of each block.
     uses: Vec<u64>,
-    /// By shape, items covered and KV cache in main memory.
+    /// Results by shape, number of items covered and KV cache in main memory.
     sets: HashMap<(Shape, usize, u64), Fits>,
 }
 
-/// What fits in each order.
+/// What fits, for each residency order.
 type Fits = Vec<Result<Rc<StreamingSet>, InsufficientMemory>>;
 
 /// How blocks are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
-    /// Whether tables read by rows are left to main memory and disk.
+    /// Whether tables read by rows stay out of the GPUs.
     rows_out: bool,
     /// Whether the runs begin at the last block.
     reversed: bool,
@@ -242,16 +224,14 @@ impl<'a> Search<'a> {
             for set in self.fits(&layouts[at], covered) {
                 match set {
                     Ok(set) => {
-                        let blocks = self.blocks(&layouts[at], covered, &set.reads);
+                        let blocks = self.blocks(&layouts[at], covered, &set.traffic);
                         let score = self.context.score(&blocks);
                         if best.as_ref().is_none_or(|(best, ..)| score.beats(best)) {
                             best = Some((score, at, covered, set));
                         }
                     }
                     Err(new) => {
-                        let less = |old: &InsufficientMemory| {
-                            new.least(self.context) < old.least(self.context)
-                        };
+                        let less = |old: &InsufficientMemory| new.least() < old.least();
                         if insufficient.as_ref().is_none_or(less) {
                             insufficient = Some(new);
                         }
@@ -259,15 +239,10 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        match (best, insufficient) {
-            (Some((_, at, covered, set)), _) => Ok(self.placement(&layouts[at], covered, &set)),
-            (None, Some(insufficient)) => Err(insufficient.error(self.context)),
+        match best {
+            Some((_, at, covered, set)) => Ok(self.placement(&layouts[at], covered, &set)),
             // Covering nothing is always one of the candidates.
-            (None, None) => Err(InsufficientMemory {
-                demand: MemoryDemand::default(),
-                kv_cache: 0,
-            }
-            .error(self.context)),
+            None => Err(insufficient.unwrap_or_default().error(self.context)),
         }
     }
 
@@ -317,7 +292,7 @@ impl<'a> Search<'a> {
             };
             for order in &orders {
                 add(order, Streaming::None);
-                // Any of them can be the last, and compute what follows.
+                // Any GPU can be the last and compute what follows.
                 for last in &by_number {
                     let others = order.iter().filter(|gpu| *gpu != last);
                     let order: Vec<usize> = others.chain([last]).copied().collect();
@@ -329,8 +304,8 @@ impl<'a> Search<'a> {
         layouts
     }
 
-    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be
-    /// there.
+    /// A lower bound of the time of placements with `covered` items on GPUs; none if they do not
+    /// fit there.
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
@@ -346,11 +321,11 @@ impl<'a> Search<'a> {
             }
             CpuCapacity::Unbounded | CpuCapacity::Unused => 0.0,
         };
-        // Sums in another order must not seem to be less.
+        // Rounding must not make the bound exceed the time itself.
         Some((runs + computing.max(reading)) * (1.0 - 1e-9))
     }
 
-    /// What of the items that are not covered fits in main memory, in each order.
+    /// What fits in main memory of the items that are not covered, for each residency order.
     fn fits(&mut self, layout: &Layout, covered: usize) -> Fits {
         let mut outside = vec![false; self.items.len()];
         for item in &layout.sequence[..covered] {
@@ -372,24 +347,25 @@ impl<'a> Search<'a> {
         let key = (layout.shape, covered, kv_cache);
         let (context, orders, item_of) = (self.context, self.orders, &self.item_of);
         let sets = self.sets.entry(key).or_insert_with(|| {
-            let inside = item_of.iter().map(|item| !outside[*item]).collect();
-            let rest = Rest { context, inside };
-            let sets = orders.iter().map(|order| rest.fit(order, kv_cache));
+            let inside = |at: usize| !outside[item_of[at]];
+            let sets = orders
+                .iter()
+                .map(|order| stays(context, order, kv_cache, inside));
             sets.map(|set| set.map(Rc::new)).collect()
         });
         sets.clone()
     }
 
-    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a
-    /// GPU computes there, and to others comes all that they have.
-    fn blocks(&self, layout: &Layout, covered: usize, reads: &[DiskTraffic]) -> Vec<Placed> {
+    /// The blocks as [`Self::placement`] has them, without a look at each group: what lies on a GPU
+    /// computes there, and the others upload all of their weights.
+    fn blocks(&self, layout: &Layout, covered: usize, traffic: &[DiskTraffic]) -> Vec<Placed> {
         let executors = layout.executors.iter();
-        let mut placed: Vec<Placed> = (executors.zip(reads).zip(&self.uses))
-            .map(|(((decode_on, prefill_on), reads), bytes)| {
+        let mut placed: Vec<Placed> = (executors.zip(traffic).zip(&self.uses))
+            .map(|(((decode_on, prefill_on), traffic), bytes)| {
                 let mut placed = Placed {
                     decode_on: *decode_on,
                     prefill_on: *prefill_on,
-                    reads: *reads,
+                    traffic: *traffic,
                     upload: 0,
                 };
                 if placed.gpu().is_some() {

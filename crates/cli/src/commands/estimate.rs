@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
-use outsize::generate::{Described, GenerationWorkload, Source};
+use outsize::generate::{Described, GenerationWorkload, SizeSource};
 use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Dtype, Estimate, TensorKind, Tree, estimate as estimate_tree};
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ fn explanations(described: &Described, estimates: &[Estimate]) -> Vec<String> {
             None => "KV cache and activations are unknown (there is no config.json that names the architecture)".to_owned(),
         });
     }
-    if described.source == Source::Headers {
+    if described.source == SizeSource::Headers {
         notes.push(
             "blocks are those that the tensors' names tell: the outermost numbered modules, and what is beside them".to_owned(),
         );

@@ -1,55 +1,41 @@
-//! What is lacking where nothing fits.
-
 use crate::placement::{CpuCapacity, PlanContext};
 use crate::steps::MemoryDemand;
 use crate::{Error, MemoryOverhead, Shortfall, Tier};
 
-/// What is lacking if nothing fits.
-#[derive(Debug, Clone, Copy)]
+/// What main memory would have to hold, if nothing fits.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InsufficientMemory {
-    /// Beside the needs, in main memory.
+    /// With the KV cache of blocks on the CPU.
+    pub(super) needs: MemoryOverhead,
+    /// What weights and ring take besides.
     pub(super) demand: MemoryDemand,
-    /// Keys and values of blocks on the CPU, in bytes.
-    pub(super) kv_cache: u64,
 }
 
 impl InsufficientMemory {
-    /// Bytes of main memory that would do.
-    pub(super) fn least(&self, context: &PlanContext<'_>) -> u64 {
-        let MemoryOverhead { kv_cache, .. } = context.options.needs;
-        let needs = MemoryOverhead {
-            kv_cache: kv_cache.saturating_add(self.kv_cache),
-            ..context.options.needs
-        };
-        needs.sum().saturating_add(self.demand.sum())
+    /// The least bytes of main memory that suffice.
+    pub(super) fn least(&self) -> u64 {
+        self.needs.sum().saturating_add(self.demand.sum())
     }
 
-    /// What is said of it.
     pub(super) fn error(&self, context: &PlanContext<'_>) -> Error {
-        let options = context.options;
-        let least = self.least(context).saturating_add(options.reserve);
-        let needs = MemoryOverhead {
-            kv_cache: options.needs.kv_cache.saturating_add(self.kv_cache),
-            ..options.needs
-        };
+        let reserve = context.options.reserve;
+        let least = self.least().saturating_add(reserve);
         let budget = match context.capacities.cpu {
             CpuCapacity::Bytes(_) => context.capacities.given_cpu,
             CpuCapacity::Unused | CpuCapacity::Unbounded => 0,
         };
         if context.capacities.disk.is_some() {
-            return Error::MustFit {
-                lacking: least.saturating_sub(budget),
-                least,
-            };
+            let lacking = least.saturating_sub(budget);
+            return Error::MustFit { lacking, least };
         }
         Error::TooSmall(Shortfall {
             tier: Tier::Cpu,
             budget,
             least,
-            needs,
+            needs: self.needs,
             ring: self.demand.ring,
             resident: self.demand.resident,
-            reserve: options.reserve,
+            reserve,
         })
     }
 }

@@ -1,13 +1,19 @@
-use super::*;
-use crate::fixtures::{block, cpu, tree};
-use crate::{Access, Residency, unit_footprint};
+//! What `infer` and `place` decide.
+
+mod common;
+
+use common::{block, cpu, tree};
+use outsize_plan::{
+    Access, Budget, DeviceMap, Error, MemoryOverhead, Options, Residency, Tensor, Tier, Tree,
+    infer, place, unit_footprint,
+};
 
 const MIB: u64 = 1 << 20;
 
 fn tensor(name: &str, bytes: u64, access: Access) -> Tensor {
     Tensor {
         access,
-        ..crate::fixtures::tensor(name, bytes)
+        ..common::tensor(name, bytes)
     }
 }
 

@@ -1,6 +1,12 @@
-use super::*;
-use crate::fixtures::{block, cpu, tree};
-use crate::{Access, MemoryOverhead, unit_footprint};
+//! What a model takes in memory.
+
+mod common;
+
+use common::{block, cpu, tree};
+use outsize_plan::{
+    Access, BlockCost, Casts, Dtype, Error, Estimate, MemoryOverhead, Options, Passes, Tensor,
+    TensorKind, Tree, estimate, infer, unit_footprint,
+};
 use proptest::prelude::*;
 
 fn tensor(name: &str, shape: &[u64], dtype: Dtype) -> Tensor {
@@ -9,7 +15,7 @@ fn tensor(name: &str, shape: &[u64], dtype: Dtype) -> Tensor {
         shape: shape.to_vec(),
         dtype,
         row_bytes: bytes / shape[0],
-        ..crate::fixtures::tensor(name, bytes)
+        ..common::tensor(name, bytes)
     }
 }
 
@@ -197,7 +203,7 @@ proptest! {
                 dtype: Dtype::ALL[*dtype],
                 row_bytes: bytes,
                 access: Access::Tiles,
-                ..crate::fixtures::tensor(&format!("{name}.w"), bytes)
+                ..common::tensor(&format!("{name}.w"), bytes)
             };
             block(&name, vec![tensor])
         });
