@@ -84,11 +84,11 @@ impl Tree {
     /// [`Error::UnknownName`] if [`Casts::special`] names a tensor that is not there.
     pub fn cast(&self, casts: &Casts) -> Result<Self, Error> {
         let mut special = casts.special.clone();
-        let any_numbered = self.blocks.iter().any(is_numbered);
+        let any_numbered = self.blocks.iter().any(Block::is_numbered);
         let mut dtypes = Vec::new();
         let mut shared: HashMap<&str, (u8, Dtype)> = HashMap::new();
         for block in &self.blocks {
-            let layer = is_numbered(block) || !any_numbered;
+            let layer = block.is_numbered() || !any_numbered;
             for tensor in &block.tensors {
                 special.remove(&tensor.name);
                 let dtype = casts.of(tensor, layer);
@@ -119,7 +119,7 @@ impl Tree {
             let dtype = shared.map_or(own, |(_, dtype)| *dtype);
             if !casts.stored {
                 tensor.hold_in(dtype, tensor.values());
-            } else if tensor.dtype != dtype {
+            } else if tensor.dtype != dtype || casts.dtype == Some(dtype) {
                 tensor.hold_in(dtype, tensor.stored_values());
                 (tensor.dtype, tensor.stored_bytes) = (dtype, tensor.bytes);
             }
@@ -132,9 +132,12 @@ impl Tree {
     }
 }
 
-fn is_numbered(block: &Block) -> bool {
-    let own = block.name.rsplit('.').next().unwrap_or_default();
-    !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
+impl Block {
+    /// Whether it is an element of a module list, such as `model.layers.3`.
+    pub fn is_numbered(&self) -> bool {
+        let own = self.name.rsplit('.').next().unwrap_or_default();
+        !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
+    }
 }
 
 impl Tensor {
