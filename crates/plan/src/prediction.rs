@@ -138,14 +138,9 @@ pub fn predict(
         });
     }
     let resident = map.resident_bytes() as f64;
-    let reading = seconds(
-        map.resident_stored_bytes() as f64,
-        profile.disk.bytes_per_second,
-    ) + if resident > 0.0 {
-        profile.disk.latency_seconds.max(0.0)
-    } else {
-        0.0
-    };
+    let stored = map.resident_stored_bytes() as f64;
+    let latency = profile.disk.latency_seconds.max(0.0) * f64::from(resident > 0.0);
+    let reading = seconds(stored, profile.disk.bytes_per_second) + latency;
     let gpu = map.blocks().iter().find_map(|block| block.placed().gpu());
     let upload = match gpu {
         Some(Tier::Gpu(number)) => profile.gpu(number).upload.bytes_per_second,
@@ -171,9 +166,11 @@ pub fn predict(
 fn bound(time: &PhaseTime, (memory, compute): (f64, f64), [disk, upload]: [f64; 2]) -> Bound {
     if time.transfer_seconds > time.compute_seconds {
         let disk = seconds(time.disk_bytes as f64, disk);
-        match seconds(time.upload_bytes as f64, upload) > disk {
-            true => Bound::Upload,
-            false => Bound::Disk,
+        let upload = seconds(time.upload_bytes as f64, upload);
+        if upload > disk {
+            Bound::Upload
+        } else {
+            Bound::Disk
         }
     } else if compute > memory {
         Bound::Compute
