@@ -51,6 +51,7 @@
 pub mod activation;
 mod activation_dtype;
 pub mod attention;
+mod blocks;
 pub mod cast;
 mod exp;
 pub mod extension;
@@ -65,14 +66,17 @@ pub mod peak;
 pub mod rotary;
 mod thread_pool;
 mod weight;
+mod weight_tensor;
 
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
+pub use blocks::BlockWeight;
 pub use isa::Isa;
 pub use layer::{KvTensors, add_rms_norm, attend, gated, is_flex, rms_norm, rotate};
 use linear::is_stored;
 pub use linear::{embedding, gated_linear, linear, linear_qkv, linear_with};
 pub use weight::Weight;
+pub use weight_tensor::{WeightOperand, WeightTensor};
 
 /// Threads that a large matmul is shared among: those of the current rayon pool.
 pub fn threads() -> usize {
