@@ -19,35 +19,28 @@ pub fn check(bytes: &[u8]) {
 }
 
 fn prove(config: &ModelConfig) {
-    let heads = config.num_attention_heads;
-    assert!(config.num_key_value_heads > 0 && config.hidden_size > 0 && config.vocab_size > 0);
-    assert!(heads.is_multiple_of(config.num_key_value_heads));
-
-    // Many layers are alike: the sizes are those of the first ones, some thousand times.
+    assert!(config.vocab_size() > 0);
     let mut parameters = 0u64;
-    for block in config.blocks() {
-        for tensor in block.tensors {
-            let elements = product(&tensor.shape);
-            assert_eq!(tensor.elements(), elements, "{}", tensor.name);
-            parameters = parameters.checked_add(elements).unwrap();
-        }
+    for weight in config.weights() {
+        let elements = product(&weight.shape);
+        assert_eq!(weight.elements(), elements, "{}", weight.name);
+        parameters = parameters.checked_add(elements).unwrap();
     }
-    assert_eq!(config.parameters(), parameters);
+    assert_eq!(config.parameter_count(), parameters);
     assert!(parameters.checked_mul(8).is_some(), "bytes of f64");
 
-    for context in [1, config.max_position_embeddings] {
+    let spec = config.cache();
+    assert!(spec.longest_context >= spec.trained_context);
+    for context in [1, spec.trained_context] {
         let cache = CacheOptions::new(context);
-        let bytes = KvCache::bytes(config, &cache);
-        let values = [
-            2,
-            config.num_hidden_layers,
-            config.key_value_size(),
-            context,
-        ];
-        let exact: u128 = values.iter().map(|&size| size as u128).product();
+        let bytes = KvCache::bytes(spec, &cache);
+        let layers = spec.layers.iter();
+        let exact: u128 = layers
+            .map(|layer| 2 * (layer.key_value_heads * layer.head_dim) as u128)
+            .sum();
         // More than there is: no such cache is ever made.
-        let most = u64::try_from(4 * exact).unwrap_or(u64::MAX);
-        match config.windows.iter().all(Option::is_none) {
+        let most = u64::try_from(4 * exact * context as u128).unwrap_or(u64::MAX);
+        match spec.layers.iter().all(|layer| layer.window.is_none()) {
             true => assert_eq!(bytes, most),
             false => assert!(bytes <= most && bytes > 0),
         }

@@ -1,4 +1,3 @@
-use crate::interrupt;
 use outsize::generate::{Decoder, Pipeline};
 use std::fmt::Display;
 
@@ -9,6 +8,8 @@ pub enum Failure {
     Usage(String),
     /// It was tried and failed: exit status 1.
     Failed(String),
+    /// It was interrupted: exit status 1.
+    Interrupted,
     /// Nobody reads the output any more, as under `| head`: no error of ours.
     Closed,
 }
@@ -43,6 +44,7 @@ macro_rules! failed {
 failed!(
     crate::hub::HubError,
     outsize::checkpoint::Error,
+    outsize::core::Error,
     outsize::generate::DescribeError,
     outsize::generate::Error,
     outsize::generate::GenerateError<outsize::generate::PipelineError>,
@@ -54,21 +56,18 @@ failed!(
 
 impl From<outsize::generate::PipelineError> for Failure {
     fn from(error: outsize::generate::PipelineError) -> Self {
-        match interrupt::check() {
-            // A pass that was told to end is no failure of its own.
-            Err(interrupted) if <Pipeline as Decoder>::is_stopped(&error) => interrupted,
-            _ => Self::Failed(error.to_string()),
+        match <Pipeline as Decoder>::is_stopped(&error) {
+            true => Self::Interrupted,
+            false => Self::Failed(error.to_string()),
         }
     }
 }
 
-impl From<outsize::generate::CalibrateError> for Failure {
-    fn from(error: outsize::generate::CalibrateError) -> Self {
-        match interrupt::check() {
-            Err(interrupted) if matches!(error, outsize::generate::CalibrateError::Stopped) => {
-                interrupted
-            }
-            _ => Self::Failed(error.to_string()),
+impl From<outsize::bench::Error> for Failure {
+    fn from(error: outsize::bench::Error) -> Self {
+        match error {
+            outsize::bench::Error::Stopped => Self::Interrupted,
+            error => Self::Failed(error.to_string()),
         }
     }
 }

@@ -2,11 +2,20 @@
 
 use crate::error::Failure;
 use crate::interrupt;
-use crate::report::{RepeatedRun, RunOutput, Timing};
 use crate::request::GenerateRequest;
-use outsize::generate::{Decoder, Pipeline, TextOutcome, generate, generate_text};
-use std::ops::ControlFlow;
+use crate::views::run::RunOutput;
+use outsize::bench::{RepeatedRun, median};
+use outsize::generate::{Decoder, Finish, Outcome, Pipeline, TextOutcome, generate, generate_text};
+use outsize::stream::Stats;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Bytes that are read to find the disk's speed after a run.
+const PROBE_BYTES: u64 = 512 << 20;
+
+/// The most memory that these are read into: as with the ring, more than the processor's cache.
+const PROBE_MEMORY: u64 = 64 << 20;
 
 /// When the process began, and how long opening the model took.
 #[derive(Debug, Clone, Copy)]
@@ -77,13 +86,7 @@ pub fn run(
     timing.at_end = pipeline.stats();
     let again = again(&mut pipeline, asked)?;
     let prompt_tokens = asked.request.ids.len();
-    Ok(RunOutput::new(
-        pipeline,
-        prompt_tokens,
-        outcome,
-        timing,
-        again,
-    ))
+    Ok(output(pipeline, prompt_tokens, outcome, timing, again))
 }
 
 /// Runs the prompt as many times more as somebody wants to know about.
@@ -108,4 +111,97 @@ fn again(
         });
     }
     Ok(Some(runs))
+}
+
+/// What is measured around a generation.
+#[derive(Debug, Clone, Copy)]
+struct Timing {
+    /// Opening the model.
+    load: Duration,
+    /// From the start of the process to the first token.
+    first_token: Duration,
+    /// The stream's counts after the first token.
+    at_first_token: Stats,
+    /// The stream's counts after the last token.
+    at_end: Stats,
+}
+
+/// Collects what happened, and then measures the disk if somebody should: in the memory that the model gives back.
+fn output(
+    pipeline: Pipeline,
+    prompt_tokens: usize,
+    generated: TextOutcome,
+    timing: Timing,
+    again: Option<Vec<RepeatedRun>>,
+) -> RunOutput {
+    let outcome = generated.outcome;
+    let cache = *pipeline.cache_options();
+    let stats = timing.at_end;
+    let decode: f64 = outcome.token_seconds.iter().sum();
+    let after = stats.since(&timing.at_first_token);
+    let link = if decode > 0.0 {
+        after.bytes_read as f64 / decode
+    } else {
+        stats.bytes_read as f64 / outcome.prefill_seconds.max(1e-9)
+    };
+    let share = |time: Duration| (decode > 0.0).then(|| time.as_secs_f64() / decode);
+    let placement = pipeline.device_map().clone();
+    let prediction = pipeline.prediction().clone();
+    let measured = median(&outcome.token_seconds).filter(|seconds| *seconds > 0.0);
+    let predicted = prediction.decode.seconds;
+    let streamed = pipeline.streamed_range();
+    drop(pipeline);
+    let ring = placement.ring_bytes();
+    let disk = streamed
+        .filter(|_| again.is_none() && !interrupt::asked())
+        .and_then(|(path, range)| disk_speed(&path, range, ring));
+    RunOutput {
+        text: generated.text,
+        prompt_tokens,
+        finish: finish(&outcome),
+        tokens: outcome.tokens,
+        stop_string: generated.stop_string,
+        context: cache.context,
+        kv_dtype: cache.dtype.name(),
+        load_seconds: timing.load.as_secs_f64(),
+        prefill_seconds: outcome.prefill_seconds,
+        first_token_seconds: timing.first_token.as_secs_f64(),
+        seconds_per_token: median(&outcome.token_seconds),
+        decode_seconds: decode,
+        bytes_read: stats.bytes_read,
+        prefill_bytes_read: timing.at_first_token.bytes_read,
+        decode_bytes_read: after.bytes_read,
+        link_bytes_per_second: link,
+        link_utilisation: disk.map(|disk| link / disk),
+        disk_bytes_per_second: disk,
+        waiting_for_data_seconds: after.waiting_for_data.as_secs_f64(),
+        waiting_for_data_share: share(after.waiting_for_data),
+        reads_in_flight: share(after.reading),
+        bytes_per_read: (after.reads > 0).then(|| after.bytes_read as f64 / after.reads as f64),
+        waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
+        peak_rss_bytes: outsize::machine::peak_rss(),
+        placement,
+        prediction,
+        prediction_error: measured.map(|measured| predicted / measured - 1.0),
+        figures: None,
+        prompt_again: again.unwrap_or_default(),
+    }
+}
+
+fn finish(outcome: &Outcome) -> &'static str {
+    match outcome.finish {
+        Finish::Eos => "eos",
+        Finish::Length => "length",
+        Finish::Context => "context",
+        Finish::StopString => "stop_string",
+        Finish::Stopped => "stopped",
+    }
+}
+
+/// The speed of direct reads where the streamed weights lie, in bytes per second.
+fn disk_speed(path: &Path, range: Range<u64>, ring: u64) -> Option<f64> {
+    let range = range.start..range.end.min(range.start + PROBE_BYTES);
+    let speed = outsize::machine::direct_read_speed(path, range, ring.min(PROBE_MEMORY)).ok()?;
+    // Through the page cache it would be the memory's speed, not the disk's.
+    speed.direct.then_some(speed.bytes_per_second)
 }

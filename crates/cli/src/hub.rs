@@ -12,7 +12,7 @@ pub use self::error::HubError;
 pub use self::settings::HubSettings;
 
 use self::client::Client;
-use crate::progress;
+use crate::views::progress;
 use outsize::checkpoint::{Headers, RemoteError};
 use outsize::generate::{ConfigText, DescribeError, Described, Source, describe};
 use std::path::Path;

@@ -33,7 +33,7 @@ pub fn asked() -> bool {
 /// An error if the work should end.
 pub fn check() -> Result<(), Failure> {
     if asked() {
-        Err(Failure::Failed("interrupted".to_string()))
+        Err(Failure::Interrupted)
     } else {
         Ok(())
     }

@@ -2,27 +2,19 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod bench;
 mod cache;
-mod demo;
-mod env;
+mod child;
+mod commands;
 mod error;
-mod estimate;
 mod generation;
 mod hub;
 mod interrupt;
-mod logits;
 mod map_file;
 mod model;
-mod plan;
-mod progress;
-mod report;
 mod request;
-mod run;
-mod synth;
-mod table;
+mod views;
 
-use args::{Args, Command};
+use args::Args;
 use clap::Parser;
 use error::Failure;
 use std::process::ExitCode;
@@ -33,16 +25,7 @@ fn main() -> ExitCode {
     outsize::stream::return_freed_memory();
     quiet_caught_panics();
     let args = Args::parse();
-    let done = interrupt::watch().and_then(|()| match args.command {
-        Command::Run(args) => run::run(&args, began),
-        Command::Plan(args) => plan::plan(&args),
-        Command::Logits(args) => logits::logits(&args),
-        Command::Synth(args) => synth::synth(&args),
-        Command::Estimate(args) => estimate::estimate(&args),
-        Command::Demo(args) => demo::demo(&args, began),
-        Command::Env(args) => env::env(&args),
-        Command::Bench(args) => bench::bench(&args),
-    });
+    let done = interrupt::watch().and_then(|()| commands::run(&args.command, began));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => {
@@ -50,6 +33,10 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Interrupted) => {
+            eprintln!("error: interrupted");
+            ExitCode::FAILURE
+        }
         Err(Failure::Failed(message)) => {
             eprintln!("error: {message}");
             ExitCode::FAILURE

@@ -1,6 +1,6 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{ModelArgs, PlaceArgs};
+use crate::args::{self, ModelArgs, PlaceArgs};
 use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
@@ -8,15 +8,12 @@ use crate::interrupt;
 use crate::map_file;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
+    ConfigText, Described, Pipeline, PipelineSettings, Step, Tokenizer, describe, read_config,
 };
-use outsize::machine::{Machine, Provenance};
+use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
-use outsize::plan::{Budget, Tier, Workload, parse_size};
+use outsize::plan::{Budget, Tier, Workload};
 use std::path::Path;
-
-/// Share of the available memory that is taken when no budget is given.
-const DEFAULT_SHARE: f64 = outsize::machine::DETECTED_SHARE;
 
 /// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned: they may have meant
 /// something.
@@ -79,19 +76,24 @@ pub fn described(model: &str) -> Result<Described, Failure> {
     )?)
 }
 
-/// The budget: as given, or most of what this machine has left.
-pub fn budget(args: &ModelArgs) -> Result<Budget, Failure> {
-    if let Some(text) = &args.max_memory {
-        return Budget::parse(text)
-            .map_err(|error| Failure::usage(format!("--max-memory: {error}")));
-    }
+/// The checkpoint's tokenizer, and by how much it made the process grow, in bytes.
+pub fn tokenizer(folder: &Path) -> (Result<Tokenizer, outsize::generate::Error>, u64) {
+    let resident = || current_rss().unwrap_or(0);
+    let before = resident();
+    let tokenizer = Tokenizer::open(folder);
+    (tokenizer, resident().saturating_sub(before))
+}
+
+/// The budget of main memory if none is given: most of what is free, and the `held` bytes that this
+/// process has already.
+pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     let mut budget = Budget::default();
-    if let Some(available) = outsize::machine::available() {
-        let ours = outsize::machine::current_rss().unwrap_or(0);
-        let share = (available as f64 * DEFAULT_SHARE) as u64 + ours;
-        budget.set(Tier::Cpu, share);
+    for (tier, share) in detected_budget(machine, held) {
+        if tier == Tier::Cpu {
+            budget.set(tier, share.value);
+        }
     }
-    Ok(budget)
+    budget
 }
 
 /// How places are chosen, and where the figures of the prediction came from. `position` is that of a token in the middle of the
@@ -105,16 +107,13 @@ pub fn planning(
         strategy,
         device_map,
         must_fit,
-        reserve,
+        ..
     } = &args.places;
     let (figures, provenance) = cache::figures(machine, &args.model);
-    let reserve = reserve.as_deref().map(parse_size).transpose();
     let planning = Planning {
         strategy: (*strategy).into(),
         device_map: device_map.as_deref().map(map_file::read).transpose()?,
-        reserve_bytes: reserve
-            .map_err(|error| Failure::usage(format!("--reserve: {error}")))?
-            .unwrap_or(0),
+        reserve_bytes: args.places.reserve_bytes()?,
         must_fit: *must_fit,
         figures,
         workload: Workload {
@@ -136,6 +135,8 @@ pub struct DispatchRequest {
     pub logits: Logits,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
+    /// What the tokenizer takes, in bytes.
+    pub tokenizer: u64,
 }
 
 /// Opens the model.
@@ -144,17 +145,22 @@ pub fn open(
     config: ModelConfig,
     purpose: DispatchRequest,
     planning: Planning,
+    machine: &Machine,
     observe: impl FnMut(Step<'_>),
 ) -> Result<Pipeline, Failure> {
     let settings = PipelineSettings {
         planning,
-        max_memory: budget(args)?,
+        max_memory: match &args.max_memory {
+            Some(text) => args::budget(text)?,
+            None => default_budget(machine, current_rss().unwrap_or(0)),
+        },
         context: args.context.unwrap_or(purpose.context),
         prompt: purpose.prompt,
         logits: purpose.logits,
         kv_dtype: args.kv_dtype.into(),
         compute: args.compute.into(),
         when_full: purpose.when_full,
+        tokenizer: purpose.tokenizer,
         stop: Some(interrupt::flag()),
     };
     Ok(Pipeline::open(&args.model, config, &settings, observe)?)
@@ -175,10 +181,10 @@ pub fn ids(flag: &str, text: &str, config: &ModelConfig) -> Result<Vec<u32>, Fai
 
 /// The same id, if the model has it.
 pub fn id(flag: &str, id: u32, config: &ModelConfig) -> Result<u32, Failure> {
-    if id as usize >= config.vocab_size {
+    if id as usize >= config.vocab_size() {
         return Err(Failure::usage(format!(
             "{flag}: {id} is no token of this model, which has {}",
-            config.vocab_size
+            config.vocab_size()
         )));
     }
     Ok(id)

@@ -18,6 +18,8 @@ pub struct GenerateRequest {
     pub text: TextOptions,
     /// Without one the text is the tokens' numbers.
     pub tokenizer: Option<Tokenizer>,
+    /// What it takes, in bytes.
+    pub tokenizer_bytes: u64,
     /// How many times the prompt is run again afterwards, to be timed.
     pub prompt_again: Option<u32>,
 }
@@ -31,7 +33,8 @@ impl GenerateRequest {
         } else {
             StopStrings::new(args.end.stop.iter().cloned())?
         };
-        let tokenizer = match (Tokenizer::open(&args.model.model), &args.prompt) {
+        let (tokenizer, tokenizer_bytes) = model::tokenizer(&args.model.model);
+        let tokenizer = match (tokenizer, &args.prompt) {
             (Ok(tokenizer), _) => Some(tokenizer),
             // With ids, text is a bonus: it needs no tokenizer.
             (Err(_), None) if stop.strings().is_empty() => None,
@@ -40,7 +43,7 @@ impl GenerateRequest {
         let ids = match (&args.prompt, &args.ids, &tokenizer) {
             (Some(prompt), _, Some(tokenizer)) => {
                 let ids = tokenizer.encode(prompt, !args.no_special_tokens)?;
-                tokenizer.check(&ids, config.vocab_size)?;
+                tokenizer.check(&ids, config.vocab_size())?;
                 ids
             }
             (_, Some(ids), _) => model::ids("--ids", ids, config)?,
@@ -62,6 +65,7 @@ impl GenerateRequest {
                 show_special_tokens: args.show_special_tokens,
             },
             tokenizer,
+            tokenizer_bytes,
             prompt_again: args.prompt_again,
         })
     }

@@ -44,7 +44,7 @@ pub fn dispatch<M: Module>(
     options: &Options,
 ) -> Result<Dispatched<M>, Error> {
     runs_here(map)?;
-    let matched = match_parameters(&parameters(&module), checkpoint, options)?;
+    let matched = match_parameters(&parameters(&module), &checkpoint.into(), options)?;
     let mut load = Load::new(checkpoint, &matched);
     let module = if load.is_empty() {
         module

@@ -18,6 +18,7 @@
 //! (integers, booleans, the running state of a `BatchNorm`) are always resident; the plan counts them.
 #![forbid(unsafe_code)]
 
+mod account;
 mod convert;
 mod dispatch;
 mod dispatched;
@@ -35,10 +36,12 @@ mod placeholder;
 mod planning;
 mod registry;
 mod streamed;
+mod tensor_table;
 mod torch;
 mod tree;
 mod unwinding;
 
+pub use account::{LEAST_RING, LONGEST_PASS, PROCESS_BYTES, PassMemory, RunMemory, process_bytes};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
 pub use error::{Error, KeyMismatch};
@@ -49,4 +52,5 @@ pub use outsize_plan::Access;
 pub use parameter::{Kind, Parameter, parameters};
 pub use planning::{Planning, decide};
 pub use streamed::Streamed;
-pub use tree::{plan, planned_dtype, tree};
+pub use tensor_table::TensorTable;
+pub use tree::{plan, planned_dtype, tree, tree_of};

@@ -2,9 +2,11 @@
 
 use crate::convert;
 use crate::names::Names;
-use crate::{Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter};
+use crate::{
+    Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter, TensorTable,
+};
 use burn::tensor::DType;
-use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
+use outsize_checkpoint::{Dtype, TensorInfo};
 use outsize_stream::{Chunk, Convert, Segment};
 use std::collections::{HashMap, HashSet};
 
@@ -103,14 +105,14 @@ impl Matched {
 /// Finds every parameter's tensor, or says in one error all that is wrong.
 pub(crate) fn match_parameters(
     parameters: &[Parameter],
-    checkpoint: &Checkpoint,
+    table: &TensorTable<'_>,
     options: &Options,
 ) -> Result<Vec<Matched>, Error> {
     for parameter in parameters {
         refuse(parameter)?;
     }
     let mut misfit = KeyMismatch {
-        checkpoint: checkpoint.folder().display().to_string(),
+        checkpoint: table.place().to_string(),
         ..KeyMismatch::default()
     };
     let mut used = Used::default();
@@ -123,10 +125,10 @@ pub(crate) fn match_parameters(
             dtype: parameter.dtype,
             convert: None,
         };
-        match find(parameter, checkpoint, options)? {
+        match find(parameter, table, options)? {
             Ok((at, location)) => {
                 used.add(at, &location);
-                let tensor = &checkpoint.tensors()[at];
+                let tensor = &table.tensors()[at];
                 entry.stored = Stored::new(at, tensor, &location);
                 match entry.stored.clone() {
                     Some(stored) => fit(&mut entry, &stored.info, options, &mut misfit),
@@ -147,7 +149,7 @@ pub(crate) fn match_parameters(
         matched.push(entry);
     }
     if !options.allow_extra {
-        misfit.unexpected = used.unexpected(checkpoint, options);
+        misfit.unexpected = used.unexpected(table, options);
     }
     if misfit.is_empty() {
         return Ok(matched);
@@ -174,20 +176,26 @@ fn refuse(parameter: &Parameter) -> Result<(), Error> {
 /// The number of the tensor that holds `parameter`, and which part of it; or the names looked for.
 fn find(
     parameter: &Parameter,
-    checkpoint: &Checkpoint,
+    table: &TensorTable<'_>,
     options: &Options,
 ) -> Result<Result<(usize, Location), String>, Error> {
     let (plain, packed) = options.names.locations(parameter);
-    if let Some(at) = checkpoint.position(&plain.tensor) {
+    if let Some(at) = table.position(&plain.tensor) {
         return Ok(Ok((at, plain)));
+    }
+    if let Some(tensor) = options.names.without_prefix(&plain.tensor)
+        && let Some(at) = table.position(tensor)
+    {
+        let tensor = tensor.to_string();
+        return Ok(Ok((at, Location { tensor, ..plain })));
     }
     match packed {
         Ok(None) => Ok(Err(plain.to_string())),
-        Ok(Some(packed)) => Ok(match checkpoint.position(&packed.tensor) {
+        Ok(Some(packed)) => Ok(match table.position(&packed.tensor) {
             Some(at) => Ok((at, packed)),
             None => Err(format!("{plain} or {packed}")),
         }),
-        Err(_) if knows_norms(parameter, checkpoint, &options.names) => Err(Error::NormOrder {
+        Err(_) if knows_norms(parameter, table, &options.names) => Err(Error::NormOrder {
             path: parameter.path.clone(),
         }),
         Err(_) => Ok(Err(plain.to_string())),
@@ -195,10 +203,10 @@ fn find(
 }
 
 /// Whether the checkpoint has the norm under one of PyTorch's names.
-fn knows_norms(parameter: &Parameter, checkpoint: &Checkpoint, names: &Names) -> bool {
+fn knows_norms(parameter: &Parameter, table: &TensorTable<'_>, names: &Names) -> bool {
     [false, true].iter().any(|norm_first| {
         let (_, packed) = names.clone().norm_first(*norm_first).locations(parameter);
-        matches!(packed, Ok(Some(packed)) if checkpoint.position(&packed.tensor).is_some())
+        matches!(packed, Ok(Some(packed)) if table.position(&packed.tensor).is_some())
     })
 }
 
@@ -260,13 +268,13 @@ impl Used {
     }
 
     /// What belongs to no parameter.
-    fn unexpected(&self, checkpoint: &Checkpoint, options: &Options) -> Vec<String> {
+    fn unexpected(&self, table: &TensorTable<'_>, options: &Options) -> Vec<String> {
         let has = |name: &str| {
-            let at = checkpoint.position(name);
+            let at = table.position(name);
             at.is_some_and(|at| self.0.contains_key(&at))
         };
         let mut unexpected = Vec::new();
-        for (at, tensor) in checkpoint.tensors().iter().enumerate() {
+        for (at, tensor) in table.tensors().iter().enumerate() {
             let name = &tensor.name;
             if options.ignore.iter().any(|end| name.ends_with(end)) {
                 continue;

@@ -40,6 +40,7 @@ pub struct Names {
     layout: Layout,
     rules: Vec<Rule>,
     norm_first: Option<bool>,
+    optional_prefix: String,
 }
 
 #[derive(Debug, Clone)]
@@ -120,6 +121,19 @@ impl Names {
     pub fn norm_first(mut self, norm_first: bool) -> Self {
         self.norm_first = Some(norm_first);
         self
+    }
+
+    /// Looks for a tensor without `prefix` as well, if there is none with it: some checkpoints save a model without its head,
+    /// `h.0.ln_1.weight` for `transformer.h.0.ln_1.weight`.
+    pub fn optional_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.optional_prefix = prefix.into();
+        self
+    }
+
+    /// The other name of a tensor whose name has the optional prefix.
+    pub(crate) fn without_prefix<'a>(&self, tensor: &'a str) -> Option<&'a str> {
+        let prefix = Some(self.optional_prefix.as_str()).filter(|prefix| !prefix.is_empty())?;
+        tensor.strip_prefix(prefix)
     }
 
     /// The name of the tensor that holds `parameter`, PyTorch's packed modules aside.
@@ -220,6 +234,7 @@ mod tests {
         let mut containers = vec!["Vec".to_string(); path.matches('.').count()];
         containers.push(format!("Struct:{class}"));
         Parameter {
+            id: burn::module::ParamId::new(),
             path: path.to_string(),
             containers,
             kind: Kind::Float,

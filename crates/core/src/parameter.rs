@@ -1,4 +1,4 @@
-use burn::module::{Module, ModuleVisitor, Param, Reparameterization, Reparameterizer};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Reparameterizer};
 use burn::tensor::{Bool, BoolStore, DType, Int, Tensor};
 use std::collections::HashSet;
 
@@ -16,6 +16,8 @@ pub enum Kind {
 /// One parameter of a module, seen without touching its storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameter {
+    /// What tells it from others of the module, wherever it is.
+    pub id: ParamId,
     /// Path in the module, components joined by dots: `layers.0.linear.weight`.
     pub path: String,
     /// For each component of the path, the class of what contains it (`Struct:Linear`, `Vec` …).
@@ -138,9 +140,10 @@ struct List {
 }
 
 impl List {
-    fn push(&mut self, kind: Kind, shape: Vec<usize>, dtype: DType, autodiff: bool) {
+    fn push(&mut self, id: ParamId, kind: Kind, shape: Vec<usize>, dtype: DType, autodiff: bool) {
         if self.inside_hook == 0 {
             self.found.push(Parameter {
+                id,
                 path: self.path.join("."),
                 containers: self.containers.clone(),
                 kind,
@@ -185,6 +188,7 @@ impl ModuleVisitor for List {
         let device = param.lazy_device();
         let quantized = param.is_initialized() && matches!(param.base().dtype(), DType::QFloat(_));
         self.push(
+            param.id,
             Kind::Float,
             param.lazy_shape().to_vec(),
             device.settings().float_dtype.into(),
@@ -200,6 +204,7 @@ impl ModuleVisitor for List {
         let device = param.lazy_device();
         let dtype = device.settings().int_dtype.into();
         self.push(
+            param.id,
             Kind::Int,
             param.lazy_shape().to_vec(),
             dtype,
@@ -210,7 +215,13 @@ impl ModuleVisitor for List {
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         let dtype = DType::Bool(BoolStore::Native);
         let autodiff = param.lazy_device().is_autodiff();
-        self.push(Kind::Bool, param.lazy_shape().to_vec(), dtype, autodiff);
+        self.push(
+            param.id,
+            Kind::Bool,
+            param.lazy_shape().to_vec(),
+            dtype,
+            autodiff,
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 use crate::matching::{Matched, match_parameters};
 use crate::planning::decide_with;
 use crate::registry::{in_order, recurrent_layer};
-use crate::{Error, Options, parameters};
+use crate::{Error, Options, Parameter, TensorTable, parameters};
 use burn::module::Module;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_plan::{Block, DeviceMap, Tensor, TensorKind, Tree, unit_footprint};
@@ -18,8 +18,22 @@ pub fn tree<M: Module>(
     checkpoint: &Checkpoint,
     options: &Options,
 ) -> Result<Tree, Error> {
-    let matched = match_parameters(&parameters(module), checkpoint, options)?;
-    Ok(build(&matched, options))
+    tree_of(&parameters(module), &checkpoint.into(), options)
+}
+
+/// [`tree()`] of a module that is known by its parameters, and tensors that are known by their headers.
+///
+/// # Errors
+/// As there.
+pub fn tree_of(
+    parameters: &[Parameter],
+    tensors: &TensorTable<'_>,
+    options: &Options,
+) -> Result<Tree, Error> {
+    Ok(build(
+        &match_parameters(parameters, tensors, options)?,
+        options,
+    ))
 }
 
 /// Where each weight of `module` lives: [`tree`] and [`decide`](crate::decide), with a ring that holds all of a recurrent
@@ -32,7 +46,7 @@ pub fn plan<M: Module>(
     checkpoint: &Checkpoint,
     options: &Options,
 ) -> Result<DeviceMap, Error> {
-    let matched = match_parameters(&parameters(module), checkpoint, options)?;
+    let matched = match_parameters(&parameters(module), &checkpoint.into(), options)?;
     let tree = build(&matched, options);
     let least = options.plan();
     let roomy = outsize_plan::Options {

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let folder = Path::new(model);
     let config = read_config(folder)?;
-    let vocabulary = config.vocab_size.max(1);
+    let vocabulary = config.vocab_size().max(1);
     let mut max_memory = Budget::default();
     max_memory.set(Tier::Cpu, u64::MAX >> 8);
     let settings = PipelineSettings {
@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         kv_dtype: KvDtype::F32,
         compute,
         when_full: WhenFull::Refuse,
+        tokenizer: 0,
         stop: None,
     };
     let mut pipeline = Pipeline::open(folder, config, &settings, |_| {})?;

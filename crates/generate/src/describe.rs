@@ -1,23 +1,19 @@
 //! A model as the planner sees it, without any of its weights.
 
 mod error;
-mod fit;
 mod names;
 
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo};
-use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
-use outsize_plan::{MemoryOverhead, Options, Tree};
+use outsize_core::{Error as CoreError, KeyMismatch};
+use outsize_models::{CacheOptions, Error as ModelError, ModelConfig};
+use outsize_plan::Tree;
 
 pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
 use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
-use crate::pipeline::{LARGEST_CHUNK, MIN_RING, RESIDENT_SET_VARIES, process_bytes};
-
-/// What a process grows by at most between describing a model and opening it, in bytes: code that is touched, headers, handles.
-const UNTIL_OPENED: u64 = 8 << 20;
 
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
@@ -125,6 +121,24 @@ fn read(path: &Path) -> Result<Option<ConfigText>, Error> {
 }
 
 impl Described {
+    /// Describes the model of a configuration and all tensors of its checkpoint at `place`.
+    ///
+    /// # Errors
+    /// They do not belong together.
+    pub fn strictly(
+        place: &Path,
+        config: ModelConfig,
+        tensors: &[TensorInfo],
+    ) -> Result<Self, CoreError> {
+        Ok(Self {
+            tree: config.tree(&place.to_string_lossy(), tensors)?,
+            architecture: Some(config.model_type().to_owned()),
+            config: Some(config),
+            source: Source::Both,
+            notes: Vec::new(),
+        })
+    }
+
     /// Describes the model of a configuration, of a checkpoint's tensors, or of both. `place` is where messages say it is.
     ///
     /// # Errors
@@ -171,7 +185,7 @@ impl Described {
                     );
                 }
                 Self {
-                    tree: config.tree(),
+                    tree: config.tree_without_weights()?,
                     config: Some(config),
                     architecture,
                     source: Source::Config,
@@ -179,12 +193,13 @@ impl Described {
                 }
             }
             (Some(config), Some(tensors)) => {
-                let (tree, source) = match fit::tree(&config, tensors) {
+                let (tree, source) = match config.tree(&place.to_string_lossy(), tensors) {
                     Ok(tree) => (tree, Source::Both),
-                    Err(misfit) => {
-                        notes.push(misfit);
+                    Err(CoreError::Mismatch(mismatch)) => {
+                        notes.push(not_the_configurations(&mismatch));
                         (names::tree(tensors), Source::Headers)
                     }
+                    Err(error) => return Err(error.into()),
                 };
                 Self {
                     tree,
@@ -225,25 +240,30 @@ impl Described {
             config.add_work(&mut self.tree, cache);
         }
     }
+}
 
-    /// What [`Pipeline`](crate::Pipeline) plans with besides budget and KV cache, in passes over `tokens` tokens of each text, of which
-    /// the last one's logits are wanted: this process as it will be, activations, and the least ring. None if the architecture is not
-    /// built in.
-    pub fn options(&self, cache: &CacheOptions, tokens: usize) -> Option<Options> {
-        let config = self.config.as_ref()?;
-        Some(Options {
-            needs: MemoryOverhead {
-                process: process_bytes() + UNTIL_OPENED + RESIDENT_SET_VARIES,
-                activations: config.activation_bytes(tokens, cache, Logits::Last),
-                ..MemoryOverhead::default()
-            },
-            min_ring: MIN_RING,
-            ..outsize_core::Options::default().plan()
+/// Why the weights are described by their names alone.
+fn not_the_configurations(mismatch: &KeyMismatch) -> String {
+    let missing = mismatch.missing.iter().map(|(name, _)| name);
+    let misshaped = mismatch.misshaped.iter().map(|(name, ..)| name);
+    let mistyped = mismatch.mistyped.iter().map(|(name, ..)| name);
+    let faults: [(Vec<&String>, &str); 4] = [
+        (missing.collect(), "missing"),
+        (misshaped.collect(), "of another shape"),
+        (mistyped.collect(), "of a type that is not built in"),
+        (mismatch.unexpected.iter().collect(), "not the model's"),
+    ];
+    let faults = faults.iter().filter_map(|(names, fault)| {
+        let first = names.first()?;
+        Some(match names.len() {
+            1 => format!("{first:?} is {fault}"),
+            n => format!("{n} tensors are {fault}, {first:?} first"),
         })
-    }
-
-    /// Tokens that one pass over a long prompt takes if there is room.
-    pub const LONGEST_PASS: usize = LARGEST_CHUNK;
+    });
+    format!(
+        "the weights are not those of config.json, so the model cannot be run as it is: {}",
+        faults.collect::<Vec<_>>().join("; ")
+    )
 }
 
 /// A cache for nothing: until somebody says for what the model is to run.

@@ -5,12 +5,10 @@
 //! - [`generate`] is the loop around any [`Decoder`].
 //! - [`generate_text`] is the same loop with text at its end; [`StopStrings`] end it.
 //! - [`GenerationConfig`] is what a checkpoint asks for: sampling, lengths, tokens that end a text.
-//! - [`calibrate`] measures how fast this machine is at all of it; [`Limits`] what it could do at most.
 //! - [`byte_level_tokenizer`] makes a tokenizer for a checkpoint that has none, such as a synthetic one.
 #![forbid(unsafe_code)]
 
 mod byte_tokenizer;
-mod calibrate;
 mod describe;
 mod eos;
 mod error;
@@ -28,10 +26,6 @@ mod text_stream;
 mod tokenizer;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
-pub use calibrate::{
-    CalibrateError, CalibrateOptions, CalibrateStep, DiskToMeasure, LEAST_CALIBRATION_BYTES,
-    LIMIT_ROWS, LimitDisk, LimitSample, Limits, ProductSample, calibrate,
-};
 pub use describe::{ConfigText, DescribeError, Described, Source, describe};
 pub use error::Error;
 pub use generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};

@@ -10,23 +10,21 @@ use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, Planning};
+use outsize_core::{Planning, process_bytes};
 use outsize_models::{
-    ActivationDtype, CacheOptions, KvCache, KvDtype, LlamaForCausalLm, Logits, ModelConfig,
-    WhenFull,
+    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Init, KvCache, KvDtype, Logits,
+    ModelConfig, WhenFull,
 };
-use outsize_plan::{Budget, DeviceMap, Prediction};
+use outsize_plan::{Budget, DeviceMap, Options, Prediction, predict};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
-pub(crate) use self::placement::{
-    BUFFERS, LARGEST_CHUNK, MIN_RING, PROCESS_SLACK, RESIDENT_SET_VARIES, options, process_bytes,
-    steady, with_longest_passes,
-};
-use self::placement::{Placed, place, streamed_range};
+use self::placement::streamed_range;
+use crate::describe::Described;
 use crate::error::Error;
 use crate::generate::Decoder;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};
+use crate::planning::{GenerationWorkload, Planner};
 
 /// What a model is opened with.
 #[derive(Debug, Clone)]
@@ -48,6 +46,8 @@ pub struct PipelineSettings {
     pub compute: ActivationDtype,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
+    /// What the tokenizer takes of the process, in bytes.
+    pub tokenizer: u64,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
     pub stop: Option<Arc<AtomicBool>>,
 }
@@ -59,6 +59,18 @@ impl PipelineSettings {
             dtype: self.kv_dtype,
             when_full: self.when_full,
             ..CacheOptions::new(self.context)
+        }
+    }
+
+    fn workload(&self) -> GenerationWorkload {
+        let resident = outsize_machine::current_rss().unwrap_or(0);
+        GenerationWorkload {
+            position: self.planning.workload.position as usize,
+            logits: self.logits,
+            compute: self.compute,
+            process: process_bytes(resident.saturating_sub(self.tokenizer)),
+            tokenizer: self.tokenizer,
+            ..GenerationWorkload::new(self.cache(), self.prompt)
         }
     }
 }
@@ -91,7 +103,7 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Pipeline {
     config: ModelConfig,
-    model: Dispatched<LlamaForCausalLm>,
+    model: DispatchedDecoder,
     cache: KvCache,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
@@ -129,36 +141,52 @@ impl Pipeline {
         settings: &PipelineSettings,
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Self, PipelineError> {
-        let most = config.longest_context();
+        let most = config.cache().longest_context;
         if settings.context > most {
             return Err(PipelineError::Context {
                 context: settings.context,
                 most,
             });
         }
-        let device = Device::flex();
-        let model = config.init(&device).compute_in(settings.compute);
         observe(Step::Empty {
-            parameters: config.parameters(),
+            parameters: config.parameter_count(),
         });
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
         observe(Step::Opened {
             checkpoint: &checkpoint,
         });
-        let mut options = options(&config, &checkpoint, settings);
-        let Placed {
-            map,
-            prediction,
-            chunk,
-        } = place(&model, &checkpoint, &config, settings, &mut options)?;
+        let mut options = config.options(checkpoint.tensors());
+        options.planning = settings.planning.clone();
+        options.stop = settings.stop.clone();
+        let described = Described::strictly(folder, config.clone(), checkpoint.tensors())?;
+        let strategy = Options {
+            // In the words of the tree.
+            no_split: Vec::new(),
+            ..options.plan()
+        };
+        let mut planner = Planner::new(described, settings.workload(), strategy);
+        if let Some(map) = &settings.planning.device_map {
+            planner.place_by(map.clone());
+        }
+        let plan = planner
+            .plan(&settings.max_memory)
+            .map_err(outsize_core::Error::from)?;
+        let (map, workload) = (&plan.map, &plan.options.workload);
+        let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
+        let chunk = workload.chunk as usize;
         observe(Step::Planned {
-            map: &map,
+            map,
             prediction: &prediction,
         });
-        let streamed = streamed_range(&checkpoint, &map);
+        let streamed = streamed_range(&checkpoint, map);
         // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
-        let cache = KvCache::new(&config, &settings.cache(), &device)?;
-        let model = outsize_core::dispatch(model, &checkpoint, &map, &options)?;
+        let device = Device::flex();
+        let cache = KvCache::new(config.cache(), &settings.cache(), &device)?;
+        let init = Init {
+            device,
+            compute: settings.compute,
+        };
+        let model = config.dispatch(&init, &checkpoint, map, &options)?;
         observe(Step::Dispatched);
         Ok(Self {
             config,
@@ -244,10 +272,10 @@ impl Pipeline {
     }
 
     fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
-        let cache = &mut self.cache;
+        let batch = Batch::left_padded(&[ids])?;
         Ok(self
             .model
-            .run(|model| model.forward(ids, cache, logits))??)
+            .forward_batch(&batch, &mut self.cache, logits)??)
     }
 }
 

@@ -2,33 +2,91 @@
 
 use std::collections::HashSet;
 
+use outsize_core::{LEAST_RING, PROCESS_BYTES, PassMemory, RunMemory};
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
 use outsize_plan::{
-    Budget, Casts, DeviceMap, Error, ManualMap, MemoryOverhead, Options, Strategy, Tier, Tree,
-    Workload, assign, from_assignment, infer,
+    Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tier, Tree, Workload,
+    assign, from_assignment, infer,
 };
 
 use crate::describe::Described;
-use crate::pipeline::{MIN_RING, PROCESS_SLACK, steady, with_longest_passes};
 
-/// Modules of the architectures that hold no tensor of a checkpoint, as maps of Accelerate's name them.
-const WITHOUT_TENSORS: [(&str, &str); 3] = [
-    ("rotary_emb", "RotaryEmbedding"),
-    ("self_attn.rotary_emb", "RotaryEmbedding"),
-    ("mlp.act_fn", "Activation"),
-];
-
-/// For what a model is planned.
+/// For what a model is planned, and run.
 #[derive(Debug, Clone)]
 pub struct GenerationWorkload {
     /// What the KV cache is made for.
     pub cache: CacheOptions,
-    /// Tokens of the prompt of each text.
+    /// Tokens of the prompt of each sequence. A longer one is run in several passes.
     pub prompt: usize,
-    /// The resident set of the process that will run it, when it opens the model, in bytes.
+    /// Tokens of a sequence when the token is generated whose speed is predicted.
+    pub position: usize,
+    /// Of which positions logits are wanted.
+    pub logits: Logits,
+    /// The type in which activations are multiplied with weights.
+    pub compute: ActivationDtype,
+    /// What the process takes by itself, in bytes.
     pub process: u64,
-    /// What else the plan depends on. Needs, the workload and what depends on the architecture are filled in.
-    pub options: Options,
+    /// What the tokenizer takes, in bytes.
+    pub tokenizer: u64,
+}
+
+impl GenerationWorkload {
+    /// The last position's logits of one sequence, in the command's own process, without a tokenizer.
+    pub fn new(cache: CacheOptions, prompt: usize) -> Self {
+        Self {
+            cache,
+            prompt,
+            position: cache.context,
+            logits: Logits::Last,
+            compute: ActivationDtype::F32,
+            process: PROCESS_BYTES,
+            tokenizer: 0,
+        }
+    }
+
+    fn memory(&self) -> RunMemory {
+        RunMemory {
+            process: self.process,
+            tokenizer: self.tokenizer,
+            prompt: self.prompt,
+            context: self.cache.context,
+        }
+    }
+
+    /// What planning with passes of `tokens` tokens depends on, beside strategy and budget.
+    fn adjust(&self, options: &mut Options, config: Option<&ModelConfig>, tokens: usize) {
+        let cache = &self.cache;
+        let pass = config.map_or(PassMemory::default(), |config| PassMemory {
+            activations: config.activation_bytes(tokens, cache, self.logits),
+            packed: config.packed_bytes(self.compute, tokens, cache.batch),
+        });
+        options.needs = self.memory().overhead(pass);
+        // A GPU's products pack nothing.
+        options.gpu_activations = pass.activations;
+        options.workload = Workload {
+            batch: cache.batch as u64,
+            prompt: self.prompt as u64,
+            position: self.position as u64,
+            chunk: tokens as u64,
+        };
+        let defaults = outsize_core::Options::default().plan();
+        options.tile_bytes = defaults.tile_bytes;
+        options.small_tensor = defaults.small_tensor;
+        options.min_ring = LEAST_RING;
+    }
+
+    /// What a plan depends on in passes over the prompt, the longest ones and the shortest.
+    pub fn passes(&self, config: &ModelConfig) -> Passes {
+        let of = |tokens| {
+            let mut options = Options::default();
+            self.adjust(&mut options, Some(config), tokens);
+            options
+        };
+        Passes {
+            longest: of(self.memory().longest_pass()),
+            shortest: of(1),
+        }
+    }
 }
 
 /// Plans a described model for any budget.
@@ -36,7 +94,8 @@ pub struct GenerationWorkload {
 pub struct Planner {
     tree: Tree,
     config: Option<ModelConfig>,
-    purpose: GenerationWorkload,
+    workload: GenerationWorkload,
+    options: Options,
     manual: Option<ManualMap>,
 }
 
@@ -52,29 +111,30 @@ pub struct Plan {
 }
 
 impl Planner {
-    /// For a model and a purpose. Without classes in [`Options::no_split`], strategies of Accelerate's do not split blocks that are
-    /// numbered, such as decoder layers.
-    pub fn new(mut described: Described, mut purpose: GenerationWorkload) -> Self {
-        described.set_cache(&purpose.cache);
-        let options = &mut purpose.options;
-        options.workload = Workload {
-            batch: purpose.cache.batch as u64,
-            prompt: purpose.prompt as u64,
-            position: purpose.cache.context as u64,
-            ..Workload::default()
-        };
-        options.min_ring = MIN_RING;
+    /// For a model, what it is to do, and what else the plan depends on: overhead, workload and what depends on the
+    /// architecture are filled in. Without classes in [`Options::no_split`], strategies of Accelerate's do not split blocks
+    /// that are numbered, such as decoder layers.
+    pub fn new(
+        mut described: Described,
+        workload: GenerationWorkload,
+        mut options: Options,
+    ) -> Self {
+        described.set_cache(&workload.cache);
         if options.no_split.is_empty() {
             options.no_split = numbered_classes(&described.tree);
         }
-        let mut planner = Self {
-            tree: described.tree,
-            config: described.config,
-            purpose,
+        let config = described.config;
+        let mut tree = described.tree;
+        for (path, class) in (config.iter()).flat_map(ModelConfig::modules_without_parameters) {
+            tree.classes.entry(path).or_insert(class);
+        }
+        Self {
+            tree,
+            config,
+            workload,
+            options,
             manual: None,
-        };
-        planner.name_modules();
-        planner
+        }
     }
 
     /// Holds weights in other types than they are stored in.
@@ -103,32 +163,13 @@ impl Planner {
     pub fn aliases(&self) -> Vec<(String, String)> {
         let tensors = self.tree.blocks.iter().flat_map(|block| &block.tensors);
         let names: HashSet<&str> = tensors.map(|tensor| tensor.name.as_str()).collect();
-        let blocks = self.config.iter().flat_map(|config| config.blocks());
-        blocks
-            .filter_map(|block| Some((format!("{}.weight", block.name), block.tied_to?)))
+        let tied = self.config.iter().filter_map(ModelConfig::tied_head);
+        tied.map(|(table, head)| (head, table))
             // A checkpoint that is not as its configuration says may have both, or neither.
             .filter(|(alias, name)| {
                 names.contains(name.as_str()) && !names.contains(alias.as_str())
             })
             .collect()
-    }
-
-    /// Makes the names of modules known that hold no tensor of their own.
-    fn name_modules(&mut self) {
-        let Some(config) = &self.config else {
-            return;
-        };
-        let classes = &mut self.tree.classes;
-        let layers = (0..config.num_hidden_layers).map(|layer| format!("model.layers.{layer}"));
-        for module in std::iter::once("model".to_owned()).chain(layers) {
-            for (name, class) in WITHOUT_TENSORS {
-                let path = format!("{module}.{name}");
-                classes.entry(path).or_insert_with(|| class.to_owned());
-            }
-        }
-        for block in config.blocks() {
-            classes.entry(block.name).or_insert(block.class);
-        }
     }
 
     /// What is planned.
@@ -141,11 +182,12 @@ impl Planner {
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
-        let GenerationWorkload { prompt, cache, .. } = &self.purpose;
-        with_longest_passes(*prompt, cache.context, |chunk| {
-            self.place(budget, self.options(chunk))
+        self.workload.memory().with_longest_passes(|tokens| {
+            let mut options = self.options.clone();
+            self.workload
+                .adjust(&mut options, self.config.as_ref(), tokens);
+            self.place(budget, options)
         })
-        .map_err(steady)
     }
 
     fn place(&self, budget: &Budget, options: Options) -> Result<Plan, Error> {
@@ -188,29 +230,6 @@ impl Planner {
             }
         }
         Ok(())
-    }
-
-    /// What the plan depends on if passes are of `chunk` tokens.
-    fn options(&self, chunk: usize) -> Options {
-        let cache = &self.purpose.cache;
-        let mut options = self.purpose.options.clone();
-        options.workload.chunk = chunk as u64;
-        // Blocks say what their part of the KV cache takes.
-        options.needs = MemoryOverhead {
-            process: self.purpose.process.saturating_add(PROCESS_SLACK),
-            ..MemoryOverhead::default()
-        };
-        if let Some(config) = &self.config {
-            let activations = config.activation_bytes(chunk, cache, Logits::Last);
-            // Products on the CPU pack theirs.
-            options.needs.activations = activations.saturating_add(config.packed_bytes(
-                ActivationDtype::F32,
-                chunk,
-                cache.batch,
-            ));
-            options.gpu_activations = activations;
-        }
-        options
     }
 }
 

@@ -55,6 +55,7 @@ fn settings(budget: Option<u64>, logits: Logits) -> PipelineSettings {
         kv_dtype: KvDtype::F32,
         compute: ActivationDtype::F32,
         when_full: WhenFull::Refuse,
+        tokenizer: 0,
         stop: None,
     }
 }
@@ -124,11 +125,7 @@ fn wide(folder: &Path, tied: bool, dtype: Dtype) {
             "max_position_embeddings": 128, "tie_word_embeddings": {tied}}}"#
     );
     let parsed = outsize_models::ModelConfig::from_json(&config).unwrap();
-    let tensors: Vec<_> = parsed
-        .blocks()
-        .into_iter()
-        .flat_map(|block| block.tensors)
-        .collect();
+    let tensors = parsed.weights();
     let specs = tensors
         .iter()
         .map(|tensor| TensorSpec::new(&tensor.name, dtype, tensor.shape.clone()))
@@ -396,7 +393,7 @@ fn a_prompt_in_several_passes_gives_the_same_logits() {
         .logits(&ids[..2], |part| rows.push(part.len()))
         .unwrap();
     assert_eq!(parts.position(), 2);
-    assert_eq!(rows.iter().sum::<usize>(), 2 * parts.config().vocab_size);
+    assert_eq!(rows.iter().sum::<usize>(), 2 * parts.config().vocab_size());
 }
 
 #[test]
@@ -420,7 +417,7 @@ fn what_is_wrong_is_said() {
     assert!(error.to_string().contains("--context"), "{error}");
 
     let mut pipeline = open(&folder, None, Logits::Last).unwrap();
-    let vocabulary = pipeline.config().vocab_size as u32;
+    let vocabulary = pipeline.config().vocab_size() as u32;
     let error = pipeline.forward(&[vocabulary]).unwrap_err();
     assert!(
         error.to_string().contains(&vocabulary.to_string()),

@@ -1,10 +1,10 @@
-//! The gate of a feed-forward block, over slices.
+//! The activation function of a feed-forward block, alone or as a gate, over slices.
 
 use crate::Isa;
 use crate::exp::exp;
 use crate::loops::{for_each_isa, rows_per_share, share};
 
-/// What a gate does to each element before it is multiplied.
+/// A function of each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActivationFunction {
     /// `x · sigmoid(x)`.
@@ -30,14 +30,32 @@ impl ActivationFunction {
     ];
 }
 
-/// Writes `gate(x) · up`, element by element, to `x`. All instruction sets give the same bits, off
-/// by at most `2⁻¹⁹` of the greater of `|x · up|` and the result.
+/// Writes `function(x)`, element by element, to `x`. All instruction sets give the same bits, off by
+/// at most `2⁻¹⁹` of the greater of `|x|` and the result.
+pub fn activate_in_place(function: ActivationFunction, x: &mut [f32]) {
+    activate_in_place_with(Isa::detected(), function, x);
+}
+
+/// [`activate_in_place`] with a chosen set of instructions.
+///
+/// # Panics
+///
+/// If this processor does not have `isa`.
+pub fn activate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32]) {
+    match rows_per_share(x.len(), 1) {
+        None => activate_each(isa, function, x),
+        Some(size) => share(x.chunks_mut(size), |x| activate_each(isa, function, x)),
+    }
+}
+
+/// Writes `function(x) · up`, element by element, to `x`. All instruction sets give the same bits,
+/// off by at most `2⁻¹⁹` of the greater of `|x · up|` and the result.
 ///
 /// # Panics
 ///
 /// If the slices differ in length.
-pub fn gate_in_place(gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
-    gate_in_place_with(Isa::detected(), gate, x, up);
+pub fn gate_in_place(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+    gate_in_place_with(Isa::detected(), function, x, up);
 }
 
 /// [`gate_in_place`] with a chosen set of instructions.
@@ -45,30 +63,45 @@ pub fn gate_in_place(gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
 /// # Panics
 ///
 /// If this processor does not have `isa`, or as [`gate_in_place`] does.
-pub fn gate_in_place_with(isa: Isa, gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
+pub fn gate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32], up: &[f32]) {
     assert_eq!(
         x.len(),
         up.len(),
         "a gate has the size of what goes through"
     );
     match rows_per_share(x.len(), 1) {
-        None => gate_each(isa, gate, x, up),
+        None => gate_each(isa, function, x, up),
         Some(size) => {
             let pieces = x.chunks_mut(size).zip(up.chunks(size));
-            share(pieces, |(x, up)| gate_each(isa, gate, x, up));
+            share(pieces, |(x, up)| gate_each(isa, function, x, up));
         }
     }
 }
 
 for_each_isa!(
-    fn gate_each = gate_slice(gate: ActivationFunction, x: &mut [f32], up: &[f32])
+    fn activate_each = activate_slice(function: ActivationFunction, x: &mut [f32])
+);
+
+for_each_isa!(
+    fn gate_each = gate_slice(function: ActivationFunction, x: &mut [f32], up: &[f32])
 );
 
 #[inline(always)]
-fn gate_slice(gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
+fn activate_slice(function: ActivationFunction, x: &mut [f32]) {
+    // Times one changes no bit.
+    times(function, x, std::iter::repeat(1.0));
+}
+
+#[inline(always)]
+fn gate_slice(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+    times(function, x, up.iter().copied());
+}
+
+#[inline(always)]
+fn times(function: ActivationFunction, x: &mut [f32], up: impl Iterator<Item = f32>) {
     // √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
     const SLOPE: f32 = 1.595_769;
-    match gate {
+    match function {
         ActivationFunction::Silu => each(x, up, |x| swish(x, x)),
         ActivationFunction::GeluTanh => {
             each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x))))
@@ -80,9 +113,9 @@ fn gate_slice(gate: ActivationFunction, x: &mut [f32], up: &[f32]) {
 }
 
 #[inline(always)]
-fn each(x: &mut [f32], up: &[f32], gate: impl Fn(f32) -> f32) {
+fn each(x: &mut [f32], up: impl Iterator<Item = f32>, function: impl Fn(f32) -> f32) {
     for (x, up) in x.iter_mut().zip(up) {
-        *x = gate(*x) * up;
+        *x = function(*x) * up;
     }
 }
 

@@ -5,6 +5,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use crate::attention::{AttentionMask, RingLayout};
 use crate::layer_extension::LayerOps;
+use crate::rotary::RotaryPairs;
 use crate::{ActivationFunction, is_stored};
 
 /// Whether a device is Flex itself, where this crate's operations run: not another backend, and not
@@ -77,11 +78,7 @@ pub fn attend(
 ///
 /// If sizes do not fit each other.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
-    if is_flex(&x.device())
-        && is_flex(&weight.device())
-        && x.dtype() == DType::F32
-        && is_stored(weight.dtype())
-    {
+    if is_plain(&x) && is_stored_here(&weight) {
         return Tensor::from_dispatch(Dispatch::rms_norm(
             x.into_dispatch(),
             weight.into_dispatch(),
@@ -104,9 +101,7 @@ pub fn add_rms_norm<const D: usize>(
     weight: Tensor<1>,
     epsilon: f64,
 ) -> (Tensor<D>, Tensor<D>) {
-    let here = is_flex(&x.device()) && is_flex(&add.device()) && is_flex(&weight.device());
-    let plain = x.dtype() == DType::F32 && add.dtype() == DType::F32 && is_stored(weight.dtype());
-    if here && plain && x.dims() == add.dims() {
+    if is_plain(&x) && is_plain(&add) && is_stored_here(&weight) && x.dims() == add.dims() {
         let (sum, norm) = Dispatch::add_rms_norm(
             x.into_dispatch(),
             add.into_dispatch(),
@@ -120,8 +115,86 @@ pub fn add_rms_norm<const D: usize>(
     (sum, norm)
 }
 
-/// Rotary embedding: `x [batch, tokens, heads, width]`, element `i` of a head turned together with
-/// element `i + width / 2` by the angle of `cos` and `sin`, `[1 or batch, tokens, 1, width / 2]`.
+/// `(x - mean(x)) / √(variance(x) + epsilon) · weight + bias` over the last dimension, with the
+/// variance of all its elements: `x [.., width]`, `weight` and `bias` `[width]`, to the shape of
+/// `x`.
+///
+/// On Flex, with `x` in f32 and weight and bias in bf16, f16 or f32, this is
+/// [one operation](crate::layer_norm); else Burn's own ones, with weight and bias cast to the dtype
+/// of `x`.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Tensor<D> {
+    if is_plain(&x) && is_stored_here(&weight) && bias.as_ref().is_none_or(is_stored_here) {
+        let has_bias = bias.is_some();
+        return Tensor::from_dispatch(Dispatch::layer_norm(
+            x.into_dispatch(),
+            weight.clone().into_dispatch(),
+            bias.unwrap_or(weight).into_dispatch(),
+            has_bias,
+            epsilon,
+        ));
+    }
+    let dtype = x.dtype();
+    let x = x.clone() - x.mean_dim(D - 1);
+    let variance = (x.clone() * x.clone()).mean_dim(D - 1);
+    let norm = x * (variance + epsilon).sqrt().recip() * weight.cast(dtype).unsqueeze();
+    match bias {
+        Some(bias) => norm + bias.cast(dtype).unsqueeze(),
+        None => norm,
+    }
+}
+
+/// `x + add`, and the [`layer_norm`] of that.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn add_layer_norm<const D: usize>(
+    x: Tensor<D>,
+    add: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    epsilon: f64,
+) -> (Tensor<D>, Tensor<D>) {
+    let stored = is_stored_here(&weight) && bias.as_ref().is_none_or(is_stored_here);
+    if is_plain(&x) && is_plain(&add) && stored && x.dims() == add.dims() {
+        let has_bias = bias.is_some();
+        let (sum, norm) = Dispatch::add_layer_norm(
+            x.into_dispatch(),
+            add.into_dispatch(),
+            weight.clone().into_dispatch(),
+            bias.unwrap_or(weight).into_dispatch(),
+            has_bias,
+            epsilon,
+        );
+        return (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm));
+    }
+    let sum = x + add;
+    let norm = layer_norm(sum.clone(), weight, bias, epsilon);
+    (sum, norm)
+}
+
+/// Whether these are activations that kernels take.
+fn is_plain<const D: usize>(x: &Tensor<D>) -> bool {
+    is_flex(&x.device()) && x.dtype() == DType::F32
+}
+
+/// Whether these are weights that kernels take.
+fn is_stored_here(weight: &Tensor<1>) -> bool {
+    is_flex(&weight.device()) && is_stored(weight.dtype())
+}
+
+/// Rotary embedding of `x [batch, tokens, heads, width]`: of each head the first `r` elements are
+/// rotated, in `pairs`, by the angles of `cos` and `sin`, `[1 or batch, tokens, 1, r / 2]`. The
+/// elements beyond `r` stay as they are.
 ///
 /// On Flex and in f32 this is [one operation](crate::rotary), in place where `x` has no other
 /// owner; else Burn's own ones.
@@ -129,22 +202,50 @@ pub fn add_rms_norm<const D: usize>(
 /// # Panics
 ///
 /// If sizes do not fit each other.
-pub fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
-    let plain = |tensor: &Tensor<4>| is_flex(&tensor.device()) && tensor.dtype() == DType::F32;
-    if [&x, &cos, &sin].into_iter().all(plain) {
+pub fn rotate(x: Tensor<4>, pairs: RotaryPairs, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
+    if [&x, &cos, &sin].into_iter().all(is_plain) {
         return Tensor::from_dispatch(Dispatch::rotary(
             x.into_dispatch(),
             cos.into_dispatch(),
             sin.into_dispatch(),
+            pairs,
         ));
     }
-    let [_, _, _, width] = x.dims();
-    let half = width / 2;
-    let left = x.clone().narrow(3, 0, half);
-    let right = x.narrow(3, half, half);
-    let turned_left = left.clone() * cos.clone() - right.clone() * sin.clone();
-    let turned_right = right * cos + left * sin;
-    Tensor::cat(vec![turned_left, turned_right], 3)
+    let [batch, tokens, heads, width] = x.dims();
+    let half = cos.dims()[3];
+    let [left, right] = match pairs {
+        RotaryPairs::Halves => [0, half].map(|start| x.clone().narrow(3, start, half)),
+        RotaryPairs::Interleaved => [0, 1].map(|first| {
+            let pairs = x.clone().narrow(3, 0, 2 * half);
+            let pairs = pairs.reshape([batch, tokens, heads, half, 2]);
+            pairs.narrow(4, first, 1).squeeze_dim(4)
+        }),
+    };
+    let turned = [
+        left.clone() * cos.clone() - right.clone() * sin.clone(),
+        right * cos + left * sin,
+    ];
+    let turned = match pairs {
+        RotaryPairs::Halves => Tensor::cat(turned.to_vec(), 3),
+        RotaryPairs::Interleaved => {
+            Tensor::stack::<5>(turned.to_vec(), 4).reshape([batch, tokens, heads, 2 * half])
+        }
+    };
+    match width - 2 * half {
+        0 => turned,
+        rest => Tensor::cat(vec![turned, x.narrow(3, 2 * half, rest)], 3),
+    }
+}
+
+/// `function(x)`, element by element, in f32; in place where `x` has no other owner. There is no
+/// backward pass.
+///
+/// # Panics
+///
+/// If `x` is not on a device that [`is_flex`], or not in f32.
+pub fn activate<const D: usize>(function: ActivationFunction, x: Tensor<D>) -> Tensor<D> {
+    assert!(is_flex(&x.device()), "activation: x must be on Flex");
+    Tensor::from_dispatch(Dispatch::activation(x.into_dispatch(), function))
 }
 
 /// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner. There is no

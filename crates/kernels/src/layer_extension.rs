@@ -10,13 +10,14 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, TensorData};
 
 use crate::Weight;
-use crate::activation::{ActivationFunction, gate_in_place};
+use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
 use crate::attention::{
     AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
 };
 use crate::extension::{contiguous, stored};
+use crate::layer_norm::{LayerNormParameters, add_layer_norm_into, layer_norm_into};
 use crate::norm::{add_rms_norm_into, rms_norm_into};
-use crate::rotary::rotate_in_place;
+use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 
 /// What a decoder layer does between its matmuls.
 #[backend_extension(Flex)]
@@ -67,8 +68,37 @@ pub trait LayerOps: Backend {
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Rotates `x [batch, tokens, heads, width]` f32 by the angles of `cos` and `sin`, `[1 or
-    /// batch, tokens, 1, width / 2]` f32.
+    /// The layer norm of the rows of `x [.., width]` f32, `weight [width]` and `bias [width]` in
+    /// bf16, f16 or f32. `bias` counts only if `has_bias`.
+    ///
+    /// # Panics
+    ///
+    /// If a size or a dtype is another.
+    fn layer_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// `x + add`, and its norm as [`layer_norm`](Self::layer_norm) gives it. A tensor that has no
+    /// other owner is written in place.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn add_layer_norm(
+        x: FloatTensor<Self>,
+        add: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Rotates the first `r` elements of each head of `x [batch, tokens, heads, width]` f32, in
+    /// `pairs`, by the angles of `cos` and `sin`, `[1 or batch, tokens, 1, r / 2]` f32.
     ///
     /// # Panics
     ///
@@ -77,7 +107,15 @@ pub trait LayerOps: Backend {
         x: FloatTensor<Self>,
         cos: FloatTensor<Self>,
         sin: FloatTensor<Self>,
+        pairs: RotaryPairs,
     ) -> FloatTensor<Self>;
+
+    /// `function(x)`, element by element, of an f32 tensor.
+    ///
+    /// # Panics
+    ///
+    /// If the dtype is another.
+    fn activation(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self>;
 
     /// `gate(x) · up`, element by element, of f32 tensors of one shape.
     ///
@@ -149,32 +187,61 @@ impl LayerOps for Flex {
         weight: FlexTensor,
         epsilon: f64,
     ) -> (FlexTensor, FlexTensor) {
-        assert_eq!(
-            x.shape(),
-            add.shape(),
-            "norm: what is added has another shape"
-        );
-        let (mut x, add, weight) = (whole(x), contiguous(add), contiguous(weight));
-        check_width(&x, &weight);
-        let mut y = vec![0.0; x.shape().num_elements()];
-        add_rms_norm_into(
-            f32_elements_mut(&mut x, "norm: x"),
-            f32_elements(&add, "norm: what is added"),
-            stored(&weight, "norm: weight"),
-            epsilon,
-            &mut y,
-        );
-        let shape = x.shape();
-        (x, FlexTensor::from_data(TensorData::new(y, shape)))
+        let (add, weight) = (contiguous(add), contiguous(weight));
+        let weights = stored(&weight, "norm: weight");
+        add_norm(x, add, &weight, |x, add, y| {
+            add_rms_norm_into(x, add, weights, epsilon, y)
+        })
     }
 
-    fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor) -> FlexTensor {
+    fn layer_norm(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> FlexTensor {
+        let [x, weight, bias] = [x, weight, bias].map(contiguous);
+        let from = f32_elements(&x, "norm: x");
+        let mut y = vec![0.0; from.len()];
+        check_width(&x, &weight);
+        let parameters = LayerNormParameters {
+            weight: stored(&weight, "norm: weight"),
+            bias: has_bias.then(|| stored(&bias, "norm: bias")),
+            epsilon,
+        };
+        layer_norm_into(from, parameters, &mut y);
+        FlexTensor::from_data(TensorData::new(y, x.shape()))
+    }
+
+    fn add_layer_norm(
+        x: FlexTensor,
+        add: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        has_bias: bool,
+        epsilon: f64,
+    ) -> (FlexTensor, FlexTensor) {
+        let [add, weight, bias] = [add, weight, bias].map(contiguous);
+        let parameters = LayerNormParameters {
+            weight: stored(&weight, "norm: weight"),
+            bias: has_bias.then(|| stored(&bias, "norm: bias")),
+            epsilon,
+        };
+        add_norm(x, add, &weight, |x, add, y| {
+            add_layer_norm_into(x, add, parameters, y)
+        })
+    }
+
+    fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, pairs: RotaryPairs) -> FlexTensor {
         let [batch, tokens, heads, width] = four(&x, "rotary: x");
+        let [_, _, _, half] = four(&cos, "rotary: cosines");
         for (name, tensor) in [("cosines", &cos), ("sines", &sin)] {
-            let [sequences, rotations, one, half] = four(tensor, name);
+            let [sequences, rotations, one, angles] = four(tensor, name);
             assert!(
                 (sequences == 1 || sequences == batch)
-                    && (rotations, one, 2 * half) == (tokens, 1, width),
+                    && (rotations, one, angles) == (tokens, 1, half)
+                    && 2 * half <= width,
                 "rotary: {name} {:?} do not fit {:?}",
                 tensor.shape(),
                 x.shape()
@@ -183,11 +250,21 @@ impl LayerOps for Flex {
         let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
         rotate_in_place(
             f32_elements_mut(&mut x, "rotary: x"),
-            heads,
-            width,
+            RotaryShape {
+                heads,
+                width,
+                rotary: 2 * half,
+                pairs,
+            },
             f32_elements(&cos, "rotary: cosines"),
             f32_elements(&sin, "rotary: sines"),
         );
+        x
+    }
+
+    fn activation(x: FlexTensor, function: ActivationFunction) -> FlexTensor {
+        let mut x = whole(x);
+        activate_in_place(function, f32_elements_mut(&mut x, "activation: x"));
         x
     }
 
@@ -198,6 +275,30 @@ impl LayerOps for Flex {
         gate_in_place(gate, elements, f32_elements(&up, "gate: up"));
         x
     }
+}
+
+/// Adds `add` to `x`, in place where it has no other owner, and gives both that and its `norm`.
+fn add_norm(
+    x: FlexTensor,
+    add: FlexTensor,
+    weight: &FlexTensor,
+    norm: impl FnOnce(&mut [f32], &[f32], &mut [f32]),
+) -> (FlexTensor, FlexTensor) {
+    assert_eq!(
+        x.shape(),
+        add.shape(),
+        "norm: what is added has another shape"
+    );
+    let mut x = whole(x);
+    check_width(&x, weight);
+    let mut y = vec![0.0; x.shape().num_elements()];
+    norm(
+        f32_elements_mut(&mut x, "norm: x"),
+        f32_elements(&add, "norm: what is added"),
+        &mut y,
+    );
+    let shape = x.shape();
+    (x, FlexTensor::from_data(TensorData::new(y, shape)))
 }
 
 /// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of

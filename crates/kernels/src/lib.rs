@@ -58,6 +58,7 @@ pub mod extension;
 mod isa;
 mod layer;
 pub mod layer_extension;
+pub mod layer_norm;
 mod linear;
 mod loops;
 pub mod matmul;
@@ -72,9 +73,13 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use isa::Isa;
-pub use layer::{KvTensors, add_rms_norm, attend, gated, is_flex, rms_norm, rotate};
+pub use layer::{
+    KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, is_flex, layer_norm,
+    rms_norm, rotate,
+};
 use linear::is_stored;
 pub use linear::{embedding, gated_linear, linear, linear_qkv, linear_with};
+pub use rotary::RotaryPairs;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};
 

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use crate::loops::{for_each_isa, rows_per_share, share};
 use crate::{Isa, Weight};
 
-/// Lanes that squares are summed in.
-const LANES: usize = 16;
+/// Lanes that a row is summed in.
+pub(crate) const LANES: usize = 16;
 
 /// Writes `x / √(mean(x²) + epsilon) · weight` of each row to `y`; `x` and `y` are `[rows, width]`
 /// with the width of `weight`.
@@ -29,14 +29,7 @@ pub fn rms_norm_into(x: &[f32], weight: Weight<'_>, epsilon: f64, y: &mut [f32])
 /// If this processor does not have `isa`, or as [`rms_norm_into`] does.
 pub fn rms_norm_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, epsilon: f64, y: &mut [f32]) {
     let weight = checked(x, weight, y);
-    match rows_per_share(x.len() / weight.len().max(1), weight.len()) {
-        None => norm(isa, x, &weight, epsilon, y),
-        Some(rows) => {
-            let size = rows * weight.len();
-            let pieces = y.chunks_mut(size).zip(x.chunks(size));
-            share(pieces, |(y, x)| norm(isa, x, &weight, epsilon, y));
-        }
-    }
+    share_rows(x, weight.len(), y, |x, y| norm(isa, x, &weight, epsilon, y));
 }
 
 /// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as
@@ -69,6 +62,40 @@ pub fn add_rms_norm_into_with(
     y: &mut [f32],
 ) {
     let weight = checked(x, weight, y);
+    share_sums(isa, x, add, weight.len(), y, |x, y| {
+        norm(isa, x, &weight, epsilon, y)
+    });
+}
+
+/// Calls `norm` with rows of `x` and the same of `y`, on several threads if there are many.
+pub(crate) fn share_rows(
+    x: &[f32],
+    width: usize,
+    y: &mut [f32],
+    norm: impl Fn(&[f32], &mut [f32]) + Sync,
+) {
+    match rows_per_share(x.len() / width.max(1), width) {
+        None => norm(x, y),
+        Some(rows) => {
+            let pieces = y.chunks_mut(rows * width).zip(x.chunks(rows * width));
+            share(pieces, |(y, x)| norm(x, y));
+        }
+    }
+}
+
+/// As [`share_rows`], after `add` is added to `x`.
+///
+/// # Panics
+///
+/// If `x` and `add` differ in length.
+pub(crate) fn share_sums(
+    isa: Isa,
+    x: &mut [f32],
+    add: &[f32],
+    width: usize,
+    y: &mut [f32],
+    norm: impl Fn(&[f32], &mut [f32]) + Sync,
+) {
     assert_eq!(
         x.len(),
         add.len(),
@@ -76,12 +103,12 @@ pub fn add_rms_norm_into_with(
     );
     let both = |x: &mut [f32], add: &[f32], y: &mut [f32]| {
         sum(isa, x, add);
-        norm(isa, x, &weight, epsilon, y);
+        norm(x, y);
     };
-    match rows_per_share(x.len() / weight.len().max(1), weight.len()) {
+    match rows_per_share(x.len() / width.max(1), width) {
         None => both(x, add, y),
         Some(rows) => {
-            let size = rows * weight.len();
+            let size = rows * width;
             let x = x.chunks_mut(size).zip(add.chunks(size));
             share(x.zip(y.chunks_mut(size)), |((x, add), y)| both(x, add, y));
         }
@@ -89,7 +116,7 @@ pub fn add_rms_norm_into_with(
 }
 
 /// The weight in f32.
-fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [f32]> {
+pub(crate) fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [f32]> {
     assert_eq!(x.len(), y.len(), "a norm has the size of what it is of");
     assert!(
         x.is_empty() || (!weight.is_empty() && x.len().is_multiple_of(weight.len())),
@@ -100,7 +127,7 @@ fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [f32]> {
     widened(weight)
 }
 
-fn widened(weight: Weight<'_>) -> Cow<'_, [f32]> {
+pub(crate) fn widened(weight: Weight<'_>) -> Cow<'_, [f32]> {
     if let Weight::F32(weight) = weight {
         return Cow::Borrowed(weight);
     }
@@ -131,25 +158,31 @@ fn norm_rows(x: &[f32], weight: &[f32], epsilon: f64, y: &mut [f32]) {
         return;
     }
     for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-        let (vectors, rest) = x.as_chunks::<LANES>();
-        let mut sums = [0.0f32; LANES];
-        for vector in vectors {
-            for (sum, x) in sums.iter_mut().zip(vector) {
-                *sum += x * x;
-            }
-        }
-        for (sum, x) in sums.iter_mut().zip(rest) {
-            *sum += x * x;
-        }
-        for half in [8, 4, 2, 1] {
-            for i in 0..half {
-                sums[i] += sums[i + half];
-            }
-        }
-        let mean = f64::from(sums[0]) / width as f64;
+        let mean = lanes_sum(x, |x| x * x) / width as f64;
         let scale = (mean + epsilon).sqrt().recip() as f32;
         for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
             *y = x * scale * weight;
         }
     }
+}
+
+/// The sum of a function of a row's elements, in sixteen lanes and a fixed order.
+#[inline(always)]
+pub(crate) fn lanes_sum(x: &[f32], of: impl Fn(f32) -> f32) -> f64 {
+    let (vectors, rest) = x.as_chunks::<LANES>();
+    let mut sums = [0.0f32; LANES];
+    for vector in vectors {
+        for (sum, x) in sums.iter_mut().zip(vector) {
+            *sum += of(*x);
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(rest) {
+        *sum += of(*x);
+    }
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            sums[i] += sums[i + half];
+        }
+    }
+    f64::from(sums[0])
 }

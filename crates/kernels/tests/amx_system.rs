@@ -1,7 +1,6 @@
-//! What a processor with AMX and its system do with tiles: that the instruction is what the
-//! emulation of the other tests takes it for, that the registers are a thread's own whatever
-//! interrupts it, who may use them, and who leaves them. Only hardware can say (or an emulation of
-//! a whole machine, `scripts/amx_in_bochs.sh`): elsewhere all of it is skipped, and says so.
+//! AMX on hardware: the instruction matches the emulation of the other tests, tile registers belong
+//! to a thread whatever interrupts it, permission is needed, and no product leaves tiles in use.
+//! Without AMX all of these tests are skipped, and say so.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 

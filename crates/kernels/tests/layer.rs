@@ -4,11 +4,21 @@
 mod common;
 
 use common::{DTYPES, Stored, available, bits, values};
-use outsize_kernels::activation::{ActivationFunction, gate_in_place_with};
+use outsize_kernels::activation::{ActivationFunction, activate_in_place_with, gate_in_place_with};
+use outsize_kernels::layer_norm::{
+    LayerNormParameters, add_layer_norm_into_with, layer_norm_into_with,
+};
 use outsize_kernels::norm::{add_rms_norm_into_with, rms_norm_into_with};
-use outsize_kernels::rotary::rotate_in_place_with;
+use outsize_kernels::rotary::{RotaryPairs, RotaryShape, rotate_in_place_with};
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
+
+const ROTARY: RotaryShape = RotaryShape {
+    heads: 2,
+    width: 4,
+    rotary: 4,
+    pairs: RotaryPairs::Halves,
+};
 
 fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
@@ -68,30 +78,90 @@ proptest! {
     }
 
     #[test]
-    fn a_rotation_follows_the_formula(
-        sequences in 1usize..3, tokens in 1usize..5, heads in 1usize..4, half in 1usize..40, one in any::<bool>(),
+    fn a_layer_norm_follows_the_formula(
+        rows in 1usize..6, width in 1usize..200, shift in -4.0f32..4.0, biased in any::<bool>(),
         seed in any::<u32>(),
     ) {
-        let width = 2 * half;
+        let x: Vec<f32> = values(rows * width, seed.into()).iter().map(|x| x + shift).collect();
+        let add = values(rows * width, u64::from(seed) + 1);
+        for dtype in DTYPES {
+            let of = |seed| Stored::new(dtype, &values(width, seed));
+            let (weight, bias) = (of(u64::from(seed) + 2), of(u64::from(seed) + 3));
+            let parameters = LayerNormParameters {
+                weight: weight.weight(),
+                bias: biased.then(|| bias.weight()),
+                epsilon: 1e-3,
+            };
+            let affine: Vec<(f32, f32)> = weight.values().into_iter().zip(bias.values()).collect();
+            let mut y = vec![f32::NAN; x.len()];
+            layer_norm_into_with(Isa::Portable, &x, parameters, &mut y);
+            for (x, y) in x.chunks(width).zip(y.chunks(width)) {
+                let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
+                let off = |x: f32| f64::from(x) - mean;
+                let variance = x.iter().map(|&x| off(x).powi(2)).sum::<f64>() / width as f64;
+                let deviation = (variance + 1e-3).sqrt();
+                let most = x.iter().fold(0.0, |most: f64, x| most.max(x.abs().into()));
+                for ((&x, &(weight, bias)), &y) in x.iter().zip(&affine).zip(y) {
+                    let norm = off(x) / deviation;
+                    let bias = if biased { f64::from(bias) } else { 0.0 };
+                    let expected = norm * f64::from(weight) + bias;
+                    let by_mean = most / deviation * f64::from(weight).abs() * (1.0 + norm.abs());
+                    let allowed = (width as f64 / 16.0 + 8.0)
+                        * 2f64.powi(-23)
+                        * (by_mean + expected.abs() + bias.abs());
+                    prop_assert!((f64::from(y) - expected).abs() <= allowed, "{y} for {expected}");
+                }
+            }
+            let sums: Vec<f32> = x.iter().zip(&add).map(|(x, add)| x + add).collect();
+            let mut of_sums = vec![f32::NAN; x.len()];
+            layer_norm_into_with(Isa::Portable, &sums, parameters, &mut of_sums);
+            for isa in available() {
+                let (mut sum, mut norm) = (x.clone(), vec![f32::NAN; x.len()]);
+                layer_norm_into_with(isa, &x, parameters, &mut norm);
+                prop_assert_eq!(bits(&norm), bits(&y), "{:?}", isa);
+                add_layer_norm_into_with(isa, &mut sum, &add, parameters, &mut norm);
+                prop_assert_eq!(bits(&sum), bits(&sums), "{:?}", isa);
+                prop_assert_eq!(bits(&norm), bits(&of_sums), "{:?}", isa);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rotation_follows_the_formula(
+        sequences in 1usize..3, tokens in 1usize..5, heads in 1usize..4, half in 1usize..40,
+        beyond in 0usize..20, one in any::<bool>(), seed in any::<u32>(),
+    ) {
+        let (rotary, width) = (2 * half, 2 * half + beyond);
         let x = values(sequences * tokens * heads * width, seed.into());
         let rotations = if one { tokens } else { sequences * tokens };
         let angles = values(rotations * half, u64::from(seed) + 1);
         let cos: Vec<f32> = angles.iter().map(|angle| (angle * 9.0).cos()).collect();
         let sin: Vec<f32> = angles.iter().map(|angle| (angle * 9.0).sin()).collect();
-        let mut first = None;
-        for isa in available() {
-            let mut y = x.clone();
-            rotate_in_place_with(isa, &mut y, heads, width, &cos, &sin);
-            for (at, &turned) in y.iter().enumerate() {
-                let (head, i) = (at / width, at % width);
-                let turn = head / heads % rotations * half + i % half;
-                let (c, s) = (f64::from(cos[turn]), f64::from(sin[turn]));
-                let left = f64::from(x[head * width + i % half]);
-                let right = f64::from(x[head * width + i % half + half]);
-                let expected = if i < half { left * c - right * s } else { right * c + left * s };
-                prop_assert!((f64::from(turned) - expected).abs() <= 2f64.powi(-22) * (left.abs() + right.abs()));
+        for pairs in [RotaryPairs::Halves, RotaryPairs::Interleaved] {
+            let shape = RotaryShape { heads, width, rotary, pairs };
+            let mut first = None;
+            for isa in available() {
+                let mut y = x.clone();
+                rotate_in_place_with(isa, &mut y, shape, &cos, &sin);
+                for (at, &turned) in y.iter().enumerate() {
+                    let (head, i) = (at / width, at % width);
+                    if i >= rotary {
+                        prop_assert_eq!(turned, x[at]);
+                        continue;
+                    }
+                    let (angle, is_left, left, right) = match pairs {
+                        RotaryPairs::Halves => (i % half, i < half, i % half, i % half + half),
+                        RotaryPairs::Interleaved => (i / 2, i % 2 == 0, i / 2 * 2, i / 2 * 2 + 1),
+                    };
+                    let turn = head / heads % rotations * half + angle;
+                    let (c, s) = (f64::from(cos[turn]), f64::from(sin[turn]));
+                    let [left, right] = [left, right].map(|i| f64::from(x[head * width + i]));
+                    let expected = if is_left { left * c - right * s } else { right * c + left * s };
+                    let allowed = 2f64.powi(-22) * (left.abs() + right.abs());
+                    prop_assert!((f64::from(turned) - expected).abs() <= allowed);
+                }
+                prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?}", isa);
             }
-            prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?}", isa);
         }
     }
 
@@ -113,6 +183,10 @@ proptest! {
                     );
                 }
                 prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?} {:?}", kind, isa);
+                let (mut alone, mut gated) = (x.clone(), x.clone());
+                activate_in_place_with(isa, kind, &mut alone);
+                gate_in_place_with(isa, kind, &mut gated, &vec![1.0; count]);
+                prop_assert_eq!(bits(&alone), bits(&gated), "{:?} {:?}", kind, isa);
             }
         }
     }
@@ -130,9 +204,23 @@ fn threads_change_nothing() {
             add_rms_norm_into_with(isa, &mut sum, &add, Weight::F32(&weight), 1e-5, &mut norm);
             let plain = normed(isa, &x, Weight::F32(&weight));
             let (mut turned, mut gated) = (x.clone(), x.clone());
-            rotate_in_place_with(isa, &mut turned, heads, width / heads, &cos, &sin);
+            let shape = RotaryShape {
+                heads,
+                width: width / heads,
+                rotary: width / heads,
+                pairs: RotaryPairs::Halves,
+            };
+            rotate_in_place_with(isa, &mut turned, shape, &cos, &sin);
             gate_in_place_with(isa, ActivationFunction::Silu, &mut gated, &add);
-            [sum, norm, plain, turned, gated].map(|y| bits(&y))
+            let (mut layer_norm, mut activated) = (x.clone(), x.clone());
+            let parameters = LayerNormParameters {
+                weight: Weight::F32(&weight),
+                bias: Some(Weight::F32(&weight)),
+                epsilon: 1e-5,
+            };
+            layer_norm_into_with(isa, &x, parameters, &mut layer_norm);
+            activate_in_place_with(isa, ActivationFunction::GeluTanh, &mut activated);
+            [sum, norm, plain, turned, gated, layer_norm, activated].map(|y| bits(&y))
         })
     };
     let alone = results(1);
@@ -145,7 +233,7 @@ fn threads_change_nothing() {
 fn nothing_stays_nothing() {
     let isa = Isa::detected();
     assert_eq!(normed(isa, &[], Weight::F32(&[1.0; 3])), [0.0; 0]);
-    rotate_in_place_with(isa, &mut [], 2, 4, &[1.0; 2], &[0.0; 2]);
+    rotate_in_place_with(isa, &mut [], ROTARY, &[1.0; 2], &[0.0; 2]);
     gate_in_place_with(isa, ActivationFunction::Silu, &mut [], &[]);
 }
 
@@ -181,5 +269,6 @@ fn a_norm_of_another_width_is_refused() {
 #[test]
 #[should_panic(expected = "must fit 3 tokens of 2 angles")]
 fn rotations_of_other_tokens_are_refused() {
-    rotate_in_place_with(Isa::detected(), &mut [0.0; 12], 1, 4, &[1.0; 4], &[0.0; 4]);
+    let shape = RotaryShape { heads: 1, ..ROTARY };
+    rotate_in_place_with(Isa::detected(), &mut [0.0; 12], shape, &[1.0; 4], &[0.0; 4]);
 }

@@ -5,8 +5,8 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, embedding, gated, gated_linear, linear, linear_qkv,
-    linear_with,
+    ActivationDtype, ActivationFunction, RotaryPairs, activate, add_layer_norm, embedding, gated,
+    gated_linear, layer_norm, linear, linear_qkv, linear_with, rotate,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -264,4 +264,61 @@ fn a_negative_id_is_refused() {
         tensor([50, 4], 1).cast(DType::BF16),
         Tensor::from_data([-1], &Device::flex()),
     );
+}
+
+/// Asserts that a kernel's result is that of Burn's own operations in f64, which the same function
+/// takes for other dtypes.
+fn same_as_composed<const D: usize>(kernel: Tensor<D>, composed: Tensor<D>) {
+    assert_eq!(composed.dtype(), DType::F64);
+    let composed = composed.cast(DType::F32);
+    assert_eq!(kernel.dims(), composed.dims());
+    for (found, want) in elements(kernel).into_iter().zip(elements(composed)) {
+        assert!((found - want).abs() <= 1e-5, "{found} for {want}");
+    }
+}
+
+#[test]
+fn rotations_are_those_of_burn_s_own_operations() {
+    for pairs in [RotaryPairs::Halves, RotaryPairs::Interleaved] {
+        for rotary in [2, 8, 12] {
+            let (x, cos, sin) = (
+                tensor([2, 3, 2, 12], 1),
+                tensor([1, 3, 1, rotary / 2], 2),
+                tensor([1, 3, 1, rotary / 2], 3),
+            );
+            let wide = [&x, &cos, &sin].map(|tensor| tensor.clone().cast(DType::F64));
+            let [x64, cos64, sin64] = wide;
+            same_as_composed(rotate(x, pairs, cos, sin), rotate(x64, pairs, cos64, sin64));
+        }
+    }
+}
+
+#[test]
+fn layer_norms_are_those_of_burn_s_own_operations() {
+    for dtype in STORED {
+        for biased in [false, true] {
+            let (x, add) = (tensor([2, 3, 37], 1), tensor([2, 3, 37], 2));
+            let weight = tensor([37], 3).cast(dtype);
+            let bias = biased.then(|| tensor([37], 4).cast(dtype));
+            let [x64, add64] = [&x, &add].map(|tensor| tensor.clone().cast(DType::F64));
+            same_as_composed(
+                layer_norm(x.clone(), weight.clone(), bias.clone(), 1e-3),
+                layer_norm(x64.clone(), weight.clone(), bias.clone(), 1e-3),
+            );
+            let (sum, norm) = add_layer_norm(x, add, weight.clone(), bias.clone(), 1e-3);
+            let (sum64, norm64) = add_layer_norm(x64, add64, weight, bias, 1e-3);
+            same_as_composed(sum, sum64);
+            same_as_composed(norm, norm64);
+        }
+    }
+}
+
+#[test]
+fn an_activation_is_a_gate_of_ones() {
+    let x = tensor([2, 3, 37], 1);
+    for function in ActivationFunction::ALL {
+        let alone = activate(function, x.clone());
+        let want = gated(function, x.clone(), Tensor::ones_like(&x));
+        assert_eq!(bits(&elements(alone)), bits(&elements(want)));
+    }
 }

@@ -1,4 +1,4 @@
-//! How fast main memory is read, copied, and had for the first time.
+//! Memory bandwidth: reads, copies, and first touch (page faults included).
 
 use crate::{Error, Region};
 use std::hint::black_box;
@@ -15,7 +15,7 @@ const WORD: u64 = 0x0101_0101_0101_0101;
 /// Bytes that are summed at once.
 const BLOCK: usize = 128;
 
-/// What is taken at once when memory is touched for the first time, in bytes: about a weight.
+/// Bytes of one mapping when memory is touched for the first time: about a weight.
 const WEIGHT: usize = 16 << 20;
 
 /// Buffers for measuring main memory: one for each thread, far larger together than the processor's caches.
@@ -89,37 +89,39 @@ impl MemoryProbe {
     }
 }
 
-/// Memory that was touched for the first time, held so that the next to be touched is other memory: what was just given
-/// back is had again for much less.
+/// Measures first-touch bandwidth. Holds what it touched, as memory that was just given back is
+/// faulted in again much faster.
 #[derive(Debug)]
-pub struct FreshMemory {
+pub struct FirstTouchProbe {
     held: Vec<Region>,
-    piece: usize,
-    /// How fast each piece was had.
+    step: usize,
+    /// The rate of each step.
     rates: Vec<f64>,
 }
 
-impl FreshMemory {
-    /// None yet; `piece` bytes are to be touched at a time.
-    pub fn new(piece: usize) -> Self {
+impl FirstTouchProbe {
+    /// A probe that touches `step` bytes at a time.
+    pub fn new(step: usize) -> Self {
         Self {
             held: Vec::new(),
-            piece: piece.max(PAGE),
+            step: step.max(PAGE),
             rates: Vec::new(),
         }
     }
 
-    /// Takes a piece more as resident weights are taken and touches every page with `threads` threads: the bytes per
-    /// second.
+    /// Allocates another step the way resident weights are and touches every page with `threads`
+    /// threads. Returns the bytes per second.
     ///
     /// # Errors
     /// What the system says if it has no room.
     pub fn touch(&mut self, threads: usize) -> io::Result<f64> {
         let threads = threads.max(1);
-        let each = self.piece.div_ceil(threads);
+        let each = self.step.div_ceil(threads);
         let began = Instant::now();
         let taken = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| fresh(each))).collect();
+            let workers: Vec<_> = (0..threads)
+                .map(|_| scope.spawn(|| first_touch(each)))
+                .collect();
             workers
                 .into_iter()
                 .map(|worker| {
@@ -136,30 +138,30 @@ impl FreshMemory {
         Ok(rate)
     }
 
-    /// How fast it was had so far. None if nothing was touched.
-    pub fn rates(&self) -> Option<FreshRates> {
-        FreshRates::of(&self.rates, self.piece)
+    /// The rates so far. None if nothing was touched.
+    pub fn rates(&self) -> Option<FirstTouchRates> {
+        FirstTouchRates::of(&self.rates, self.step)
     }
 }
 
-/// How fast memory is had that this process did not have. A system has some at hand; more of it must first be found, on a
-/// virtual machine by its host, which takes many times as long.
+/// First-touch bandwidth: page faults included. Some memory is prefaulted: the host of a virtual
+/// machine has backed it already. Backing more takes many times as long.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FreshRates {
-    /// Bytes that were at hand; nought if all was had at one speed.
-    pub at_hand_bytes: u64,
+pub struct FirstTouchRates {
+    /// Bytes that were prefaulted; zero if all came at one speed.
+    pub prefaulted_bytes: u64,
     /// Bytes per second of these.
-    pub at_hand_bytes_per_second: f64,
-    /// Bytes per second of what must be found.
+    pub prefaulted_bytes_per_second: f64,
+    /// Bytes per second of the rest.
     pub bytes_per_second: f64,
 }
 
-/// What is at hand is had at least so many times as fast as the rest.
-const AT_HAND: f64 = 2.0;
+/// Prefaulted memory is at least so many times as fast as the rest.
+const PREFAULTED: f64 = 2.0;
 
-impl FreshRates {
-    /// Of pieces of equal size, in the order in which they were had.
-    fn of(rates: &[f64], piece: usize) -> Option<Self> {
+impl FirstTouchRates {
+    /// Of steps of equal size, in their order.
+    fn of(rates: &[f64], step: usize) -> Option<Self> {
         let together = |rates: &[f64]| {
             let times: f64 = rates.iter().map(|rate| 1.0 / rate).sum();
             rates.len() as f64 / times
@@ -169,29 +171,29 @@ impl FreshRates {
                 .get(rates.len() / 2..)
                 .filter(|half| !half.is_empty())?,
         );
-        let at_hand = rates
+        let prefaulted = rates
             .iter()
-            .take_while(|rate| **rate >= AT_HAND * found)
+            .take_while(|rate| **rate >= PREFAULTED * found)
             .count();
         Some(Self {
-            at_hand_bytes: (at_hand * piece) as u64,
-            at_hand_bytes_per_second: match at_hand {
+            prefaulted_bytes: (prefaulted * step) as u64,
+            prefaulted_bytes_per_second: match prefaulted {
                 0 => found,
-                _ => together(&rates[..at_hand]),
+                _ => together(&rates[..prefaulted]),
             },
-            bytes_per_second: together(&rates[at_hand..]),
+            bytes_per_second: together(&rates[prefaulted..]),
         })
     }
 
-    /// How long it takes to have this many bytes, in seconds.
+    /// Seconds that the first touch of `bytes` takes.
     pub fn seconds(&self, bytes: f64) -> f64 {
-        let at_hand = bytes.min(self.at_hand_bytes as f64);
-        at_hand / self.at_hand_bytes_per_second + (bytes - at_hand) / self.bytes_per_second
+        let prefaulted = bytes.min(self.prefaulted_bytes as f64);
+        prefaulted / self.prefaulted_bytes_per_second + (bytes - prefaulted) / self.bytes_per_second
     }
 }
 
-/// Takes and touches `bytes`, a weight at a time.
-fn fresh(bytes: usize) -> io::Result<Vec<Region>> {
+/// Allocates and touches `bytes`, a weight at a time.
+fn first_touch(bytes: usize) -> io::Result<Vec<Region>> {
     (0..bytes)
         .step_by(WEIGHT)
         .map(|at| {
@@ -203,7 +205,7 @@ fn fresh(bytes: usize) -> io::Result<Vec<Region>> {
         .collect()
 }
 
-/// Never nothing: a clock may not tick.
+/// Seconds since then, never zero: a clock may not tick.
 fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64().max(1e-9)
 }
@@ -243,34 +245,37 @@ mod tests {
     }
 
     #[test]
-    fn fresh_memory_is_held() {
-        let mut fresh = FreshMemory::new(40 << 20);
-        assert_eq!(fresh.rates(), None);
+    fn touched_memory_is_held() {
+        let mut probe = FirstTouchProbe::new(40 << 20);
+        assert_eq!(probe.rates(), None);
         for _ in 0..2 {
-            fresh.touch(2).unwrap();
+            probe.touch(2).unwrap();
         }
-        let rates = fresh.rates().unwrap();
+        let rates = probe.rates().unwrap();
         let rate = rates.bytes_per_second;
         assert!(rate.is_finite() && rate > 1e5, "{rate}");
-        let held: usize = fresh.held.iter().map(|part| part.as_ref().len()).sum();
+        let held: usize = probe.held.iter().map(|part| part.as_ref().len()).sum();
         assert_eq!(held, 2 * (40 << 20));
     }
 
     #[test]
-    fn what_is_at_hand_is_told_from_the_rest() {
-        let rates = FreshRates::of(&[1000.0, 1000.0, 100.0, 80.0, 120.0, 100.0], 100).unwrap();
-        assert_eq!(rates.at_hand_bytes, 200);
-        assert_eq!(rates.at_hand_bytes_per_second, 1000.0);
+    fn prefaulted_memory_is_separated() {
+        let rates = FirstTouchRates::of(&[1000.0, 1000.0, 100.0, 80.0, 120.0, 100.0], 100).unwrap();
+        assert_eq!(rates.prefaulted_bytes, 200);
+        assert_eq!(rates.prefaulted_bytes_per_second, 1000.0);
         assert!((95.0..100.0).contains(&rates.bytes_per_second));
         assert_eq!(rates.seconds(100.0), 0.1);
         let rest = 300.0 / rates.bytes_per_second;
         assert!((rates.seconds(500.0) - 0.2 - rest).abs() < 1e-9);
         // One speed, with some noise.
-        let even = FreshRates::of(&[120.0, 80.0, 100.0], 100).unwrap();
-        assert_eq!(even.at_hand_bytes, 0);
+        let even = FirstTouchRates::of(&[120.0, 80.0, 100.0], 100).unwrap();
+        assert_eq!(even.prefaulted_bytes, 0);
         assert_eq!(even.seconds(100.0), 100.0 / even.bytes_per_second);
-        // What is at hand and is all that was touched is of one speed, too.
-        assert_eq!(FreshRates::of(&[100.0], 5).unwrap().at_hand_bytes, 0);
+        // A single step has one speed.
+        assert_eq!(
+            FirstTouchRates::of(&[100.0], 5).unwrap().prefaulted_bytes,
+            0
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod system;
 mod usage;
 mod volume;
 
-pub use bandwidth::{FreshMemory, FreshRates, MemoryProbe};
+pub use bandwidth::{FirstTouchProbe, FirstTouchRates, MemoryProbe};
 pub use budget::{DETECTED_SHARE, complete_budget, detected_budget};
 pub use cached::forget_cached;
 pub use calibration::{

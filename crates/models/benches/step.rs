@@ -29,10 +29,11 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_kernels::attention::{AttentionMask, RingLayout};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, KvTensors, add_rms_norm, attend, gated, gated_linear,
-    linear, linear_qkv, rms_norm, rotate,
+    ActivationDtype, ActivationFunction, KvTensors, RotaryPairs, add_rms_norm, attend, gated,
+    gated_linear, linear, linear_qkv, rms_norm, rotate,
 };
-use outsize_models::{Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig};
+use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::{Batch, CacheOptions, Decoder, Init, KvCache, Logits, ModelConfig};
 use rayon::prelude::*;
 
 /// Layers that are run, and those of the whole model.
@@ -169,7 +170,8 @@ impl<'a> Case<'a> {
             batch,
             ..CacheOptions::new(context)
         };
-        let cache = KvCache::new(&config(), &options, &Device::flex()).expect("a valid cache");
+        let cache =
+            KvCache::new(config().cache(), &options, &Device::flex()).expect("a valid cache");
         let mut case = Self {
             model,
             matrices,
@@ -252,8 +254,8 @@ impl<'a> Case<'a> {
                 let [cos, sin] = [0, 1].map(|_| tensor([1, tokens, 1, WIDTH / 2]));
                 seconds(|| {
                     for _ in 0..LAYERS[0] {
-                        queries = rotate(queries, cos.clone(), sin.clone());
-                        keys = rotate(keys, cos.clone(), sin.clone());
+                        queries = rotate(queries, RotaryPairs::Halves, cos.clone(), sin.clone());
+                        keys = rotate(keys, RotaryPairs::Halves, cos.clone(), sin.clone());
                     }
                     (queries, keys)
                 })
@@ -312,7 +314,9 @@ fn model() -> (LlamaForCausalLm, Vec<Tensor<2>>, Memory) {
         matrices: vec![],
         memory: vec![],
     };
-    let model = config().init(&Device::flex()).map(&mut fill);
+    let init = Init::new(&Device::flex());
+    let model = config().build::<LlamaForCausalLm>(&init).expect("a Llama");
+    let model = model.map(&mut fill);
     // The table of embeddings comes first, and is read by rows.
     let matrices = fill.matrices.split_off(1);
     let memory = fill.memory.split_off(1);

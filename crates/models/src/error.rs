@@ -76,12 +76,14 @@ pub enum Error {
         /// Tokens the cache was made for.
         capacity: usize,
     },
-    /// A text without end was asked for, of a model that cannot do it.
+    /// A sequence without end was asked for, of a model that cannot have one.
     #[error(
-        "a text that slides on beyond its context is not possible with this model: its rotary embedding is of the type \
-         \"dynamic\", which depends on the text's length; use a longer context (`--context`)"
+        "a text that slides on beyond its context is not possible with this model: {reason}; use a longer context (`--context`)"
     )]
-    DynamicSlide,
+    CannotSlide {
+        /// What of the model forbids it.
+        reason: &'static str,
+    },
     /// Tokens that would be in sight have been overwritten by later ones.
     #[error(
         "the KV cache cannot go on from position {position}: its sliding window would see tokens from position {needed} on, \

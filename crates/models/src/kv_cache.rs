@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use self::layer::{Layer, Order};
 pub(crate) use self::layer::{Part, Seen};
 
-use crate::{Batch, CacheOptions, Error, ModelConfig, RopeScaling, WhenFull};
+use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
 
 /// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.
 pub const MAX_CONTEXT: usize = 1 << 24;
@@ -25,8 +25,7 @@ pub const MAX_BATCH: usize = 1 << 12;
 #[derive(Debug)]
 pub struct KvCache {
     layers: Vec<Layer>,
-    key_value_heads: usize,
-    head_dim: usize,
+    spec: CacheSpec,
     options: CacheOptions,
     /// Columns held.
     position: usize,
@@ -40,16 +39,12 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache for a model.
+    /// An empty cache for a model that asks for `spec`.
     ///
     /// # Errors
-    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a text without end for a model
-    /// whose rotary embedding depends on the text's length.
-    pub fn new(
-        config: &ModelConfig,
-        options: &CacheOptions,
-        device: &Device,
-    ) -> Result<Self, Error> {
+    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence without end for a model
+    /// that cannot have one.
+    pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
         let CacheOptions { context, batch, .. } = *options;
         if !(1..=MAX_CONTEXT).contains(&context) {
             return Err(Error::Context {
@@ -63,14 +58,12 @@ impl KvCache {
                 max: MAX_BATCH,
             });
         }
-        if options.when_full == WhenFull::Slide
-            && matches!(config.rope.scaling, RopeScaling::Dynamic { .. })
-        {
-            return Err(Error::DynamicSlide);
+        if let (WhenFull::Slide, Some(reason)) = (options.when_full, spec.cannot_slide) {
+            return Err(Error::CannotSlide { reason });
         }
-        let layers = (0..config.num_hidden_layers).map(|layer| {
-            let (window, capacity) = window_and_capacity(config.window(layer), options);
-            let shape = [batch, config.num_key_value_heads, capacity, config.head_dim];
+        let layers = spec.layers.iter().map(|layer| {
+            let (window, capacity) = window_and_capacity(layer.window, options);
+            let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
             let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
             Layer {
                 window,
@@ -81,8 +74,7 @@ impl KvCache {
         });
         Ok(Self {
             layers: layers.collect(),
-            key_value_heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
+            spec: spec.clone(),
             options: *options,
             position: 0,
             written: 0,
@@ -92,22 +84,22 @@ impl KvCache {
     }
 
     /// Bytes that such a cache holds.
-    pub fn bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
-        (0..config.num_hidden_layers)
-            .map(|layer| Self::layer_bytes(config, layer, options))
+    pub fn bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
+        let layers = spec.layers.iter();
+        layers
+            .map(|layer| Self::layer_bytes(layer, options))
             .fold(0u64, u64::saturating_add)
     }
 
     /// Bytes that such a cache holds of one layer.
-    pub fn layer_bytes(config: &ModelConfig, layer: usize, options: &CacheOptions) -> u64 {
-        let (_, capacity) = window_and_capacity(config.window(layer), options);
-        Self::column_bytes(config, options).saturating_mul(capacity as u64)
+    pub fn layer_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
+        let (_, capacity) = window_and_capacity(layer.window, options);
+        Self::position_bytes(layer, options).saturating_mul(capacity as u64)
     }
 
-    /// Bytes that one position of all texts takes in each layer.
-    pub fn column_bytes(config: &ModelConfig, options: &CacheOptions) -> u64 {
-        (2 * config.key_value_size() as u64 * options.dtype.bytes())
-            .saturating_mul(options.batch as u64)
+    /// Bytes that one position of all sequences takes in a layer.
+    pub fn position_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
+        (layer.values() * options.dtype.bytes()).saturating_mul(options.batch as u64)
     }
 
     /// What it was made for.
@@ -182,34 +174,9 @@ impl KvCache {
     }
 
     /// Checks that the cache is of the model's shape and can take the batch.
-    pub(crate) fn check(
-        &self,
-        key_value_heads: usize,
-        head_dim: usize,
-        windows: &[Option<usize>],
-        batch: &Batch,
-    ) -> Result<(), Error> {
-        let found = (self.layers.len(), self.key_value_heads, self.head_dim);
-        if found != (windows.len(), key_value_heads, head_dim) {
-            let describe = |(layers, heads, width)| {
-                format!("{layers} layers of {heads} key-value heads of width {width}")
-            };
-            return Err(Error::CacheShape {
-                found: describe(found),
-                needed: describe((windows.len(), key_value_heads, head_dim)),
-            });
-        }
-        for (index, (layer, &window)) in self.layers.iter().zip(windows).enumerate() {
-            if window_and_capacity(window, &self.options) != (layer.window, layer.capacity) {
-                let describe = |window: Option<usize>| match window {
-                    Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
-                    None => format!("no sliding window in layer {index}"),
-                };
-                return Err(Error::CacheShape {
-                    found: describe((layer.window < usize::MAX).then_some(layer.window)),
-                    needed: describe(window),
-                });
-            }
+    pub(crate) fn check(&self, spec: &CacheSpec, batch: &Batch) -> Result<(), Error> {
+        if let Some((found, needed)) = self.spec.difference(spec) {
+            return Err(Error::CacheShape { found, needed });
         }
         if batch.rows() != self.options.batch {
             return Err(Error::BatchRows {
@@ -338,10 +305,11 @@ pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KvDtype, presets};
+    use crate::{KvDtype, ModelConfig, presets};
 
-    fn preset(name: &str) -> ModelConfig {
-        ModelConfig::from_json(presets::config(name).unwrap()).unwrap()
+    fn preset(name: &str) -> CacheSpec {
+        let config = ModelConfig::from_json(presets::config(name).unwrap());
+        config.unwrap().cache().clone()
     }
 
     #[test]
@@ -368,10 +336,10 @@ mod tests {
         let mut config = preset("mistral-7b");
         let per_token = 2 * 8 * 128 * 4;
         let bytes =
-            |config: &ModelConfig, context| KvCache::bytes(config, &CacheOptions::new(context));
+            |config: &CacheSpec, context| KvCache::bytes(config, &CacheOptions::new(context));
         assert_eq!(bytes(&config, 32_768), 32 * 4096 * per_token);
         assert_eq!(bytes(&config, 1000), 32 * 1000 * per_token);
-        config.windows[7] = None;
+        config.layers[7].window = None;
         assert_eq!(bytes(&config, 32_768), (31 * 4096 + 32_768) * per_token);
         let slide = CacheOptions {
             when_full: WhenFull::Slide,
@@ -396,12 +364,9 @@ mod tests {
         let options = CacheOptions::new(9);
         let cache = KvCache::new(&config, &options, &Device::default()).unwrap();
         let batch = Batch::left_padded(&[[1]]).unwrap();
-        let check = |config: &ModelConfig| {
-            let (heads, width) = (config.num_key_value_heads, config.head_dim);
-            cache.check(heads, width, &config.windows, &batch)
-        };
+        let check = |config: &CacheSpec| cache.check(config, &batch);
         check(&config).unwrap();
-        config.windows[2] = Some(4);
+        config.layers[2].window = Some(4);
         let error = check(&config).unwrap_err().to_string();
         let expected = "for no sliding window in layer 2, but the model needs a sliding window of 4 tokens in layer 2";
         assert!(error.contains(expected), "{error}");

@@ -1,14 +1,13 @@
 //! Well-known architectures as Burn modules, read from a Hugging Face `config.json`.
 //!
 //! ```
-//! use outsize_models::{CacheOptions, KvCache, Logits, ModelConfig, presets};
+//! use outsize_models::{CacheOptions, KvCache, ModelConfig, presets};
 //!
 //! # fn main() -> Result<(), outsize_models::Error> {
 //! let config = ModelConfig::from_json(presets::config("llama-demo")?)?;
-//! let device = Default::default();
-//! let model = config.init(&device); // shapes only: no parameter has storage yet
-//! assert_eq!(KvCache::bytes(&config, &CacheOptions::new(2048)), 2 * 16 * 8 * 2048 * 64 * 4);
-//! # let _ = (model, Logits::Last);
+//! assert_eq!(config.parameter_count(), 254_313_472); // shapes only: no parameter has storage
+//! let options = CacheOptions::new(2048);
+//! assert_eq!(KvCache::bytes(config.cache(), &options), 2 * 16 * 8 * 2048 * 64 * 4);
 //! # Ok(())
 //! # }
 //! ```
@@ -18,40 +17,40 @@
 //! activations and all arithmetic are f32.
 #![forbid(unsafe_code)]
 
-mod access;
-mod activation;
-mod activations;
-mod attention;
+pub mod arch;
+mod architecture;
 mod batch;
-mod blocks;
 mod cache_options;
+mod cache_spec;
 mod config;
-mod embedding;
+mod decoder;
 mod error;
 mod kv_cache;
-mod linear;
-mod llama;
-mod mlp;
+mod layers;
+mod model_config;
+mod pass_shape;
 pub mod presets;
 mod random;
-mod rms_norm;
-mod rope;
+mod registry;
 mod tree;
+mod weights;
 
-pub use access::Access;
-pub use activation::Activation;
-pub use attention::{Attention, SCORE_BYTES};
+pub use architecture::{Architecture, Init};
 pub use batch::Batch;
-pub use blocks::{BlockSpec, TensorSpec, WeightKind};
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
-pub use config::{Architecture, ModelConfig, RopeConfig, RopeScaling, WeightDtype};
-pub use embedding::Embedding;
+pub use cache_spec::{CacheLayer, CacheSpec};
+pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling, WeightDtype};
+pub use decoder::{Decoder, Head, Logits, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
-pub use linear::Linear;
-pub use llama::{LlamaDecoderLayer, LlamaForCausalLm, LlamaModel, Logits};
-pub use mlp::Mlp;
+pub use layers::{
+    Activation, Attention, AttentionConfig, Embedding, Linear, Mlp, QueryPositions, RmsNorm, Rope,
+    Rotation, SCORE_BYTES,
+};
+pub use model_config::{DispatchedDecoder, FilledDecoder, ModelConfig};
+pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
+pub use pass_shape::{Activations, PassShape};
 pub use random::RandomWeights;
-pub use rms_norm::RmsNorm;
-pub use rope::{Rope, Rotation};
+pub use registry::model_types;
+pub use weights::{WeightKind, WeightSpec};

@@ -54,7 +54,7 @@ mod tests {
             ("mistral-7b", 7_241_732_096),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
-            assert_eq!(config.parameters(), parameters, "{name}");
+            assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
         assert_eq!(names().count(), 5);

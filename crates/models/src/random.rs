@@ -1,6 +1,6 @@
 //! Random weights, for checkpoints that exist only to be run.
 
-use crate::{TensorSpec, WeightKind};
+use crate::{WeightKind, WeightSpec};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -29,7 +29,7 @@ impl RandomWeights {
     ///
     /// # Panics
     /// If `start` is no multiple of 65,536: a block is made as a whole.
-    pub fn fill(&self, tensor: &TensorSpec, start: u64, values: &mut [f32]) {
+    pub fn fill(&self, tensor: &WeightSpec, start: u64, values: &mut [f32]) {
         assert!(
             start.is_multiple_of(BLOCK as u64),
             "blocks are made as a whole"
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
     use crate::Access;
 
-    fn tensor(name: &str, kind: WeightKind) -> TensorSpec {
-        TensorSpec {
+    fn tensor(name: &str, kind: WeightKind) -> WeightSpec {
+        WeightSpec {
             name: name.to_owned(),
             shape: vec![BLOCK * 3],
             kind,

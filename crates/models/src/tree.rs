@@ -1,146 +1,160 @@
-//! A model as the planner sees it, from its configuration alone.
+//! A model as the planner sees it.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use outsize_plan::{Access, Block, BlockCost, Dtype, Tensor, TensorKind, Tree};
+use burn::tensor::DType;
+use outsize_checkpoint::{Dtype, TensorInfo};
+use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
+use outsize_plan::{BlockCost, Tree};
 
+use crate::config::WeightDtype;
 use crate::kv_cache::window_and_capacity;
-use crate::{BlockSpec, CacheOptions, KvCache, ModelConfig, TensorSpec, WeightDtype, WeightKind};
+use crate::{CacheOptions, KvCache, ModelConfig};
 
 impl ModelConfig {
-    /// What there is to place, in the order in which a pass uses it, as a checkpoint of this configuration's own type holds it:
-    /// 32-bit floats if it names none, as in `transformers`. A tied head's table stands where it is used last.
+    /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
+    pub fn options(&self, tensors: &[TensorInfo]) -> Options {
+        let row = self.row;
+        let mut weights = self.weights();
+        if let Some((table, _)) = self.tied_head()
+            && let Some(at) = weights.iter().position(|weight| weight.name == table)
+        {
+            // Read by rows at the beginning of a pass and by tiles at its end: what streams is the latter.
+            let mut table = weights.remove(at);
+            table.access = Access::Tiles;
+            weights.push(table);
+        }
+        let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
+        Options {
+            // The products take weights as stored, but not in 64 bits.
+            float_type: match wide {
+                true => FloatType::Cast(DType::F32),
+                false => FloatType::AsStored,
+            },
+            names: Names::default().optional_prefix(row.optional_prefix),
+            no_split: row
+                .no_split
+                .iter()
+                .map(|class| (*class).to_owned())
+                .collect(),
+            order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
+            access: (weights.into_iter())
+                .map(|weight| (weight.name, weight.access))
+                .collect(),
+            min_ring_bytes: outsize_core::LEAST_RING,
+            ignore: row.ignored.iter().map(|end| (*end).to_owned()).collect(),
+            ..Options::default()
+        }
+    }
+
+    /// What there is to place, in the order in which a pass uses it, with the classes that `transformers` has. `tensors` are
+    /// those of a checkpoint at `place`.
     ///
     /// What the blocks do besides holding weights is for [`add_work`](Self::add_work) to say.
-    pub fn tree(&self) -> Tree {
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`]: they are not those of this configuration.
+    pub fn tree(&self, place: &str, tensors: &[TensorInfo]) -> Result<Tree, Error> {
+        let options = self.options(tensors);
+        let table = TensorTable::new(place, tensors);
+        let mut tree = outsize_core::tree_of(self.parameters(), &table, &options)?;
+        for block in &mut tree.blocks {
+            block.class = self.class(&block.class);
+        }
+        for class in tree.classes.values_mut() {
+            *class = self.class(class);
+        }
+        Ok(tree)
+    }
+
+    /// [`tree`](Self::tree) of a checkpoint of this configuration's own type: 32-bit floats if it names none, as in
+    /// `transformers`.
+    pub fn tree_without_weights(&self) -> Result<Tree, Error> {
         let dtype = match self.dtype {
             None | Some(WeightDtype::F32) => Dtype::F32,
             Some(WeightDtype::F16) => Dtype::F16,
-            Some(WeightDtype::Bf16) => Dtype::Bf16,
+            Some(WeightDtype::Bf16) => Dtype::BF16,
         };
-        let blocks = self.blocks_by_last_use();
-        let classes = self.classes(&blocks);
-        let blocks = blocks.into_iter().map(|block| Block {
-            name: block.name,
-            class: block.class,
-            tensors: block
-                .tensors
-                .into_iter()
-                .map(|tensor| described(tensor, dtype))
-                .collect(),
-            work: BlockCost::default(),
-        });
-        Tree {
-            blocks: blocks.collect(),
-            classes,
-            staging_bytes: 0,
-        }
+        let tensors: Vec<_> = (self.weights().into_iter())
+            .map(|weight| TensorInfo {
+                len: weight.elements().saturating_mul(dtype.size() as u64),
+                name: weight.name,
+                dtype,
+                shape: weight.shape,
+                file: 0,
+                offset: 0,
+            })
+            .collect();
+        self.tree("config.json", &tensors)
     }
 
     /// Says of each block of `tree` that is one of this model's what it does besides holding weights: the keys and values that
     /// it keeps in a cache that is made for `cache`, and its operations.
     pub fn add_work(&self, tree: &mut Tree, cache: &CacheOptions) {
-        let layers: BTreeMap<String, usize> = (0..self.num_hidden_layers)
-            .map(|layer| (format!("model.layers.{layer}"), layer))
+        let layers: HashMap<String, _> = (self.cache().layers.iter().enumerate())
+            .map(|(index, layer)| (format!("{}.{index}", self.row.layers), layer))
             .collect();
         for block in &mut tree.blocks {
-            let products = block
-                .tensors
-                .iter()
+            let matrices = (block.tensors.iter())
                 .filter(|tensor| tensor.shape.len() >= 2 && tensor.access != Access::Rows);
-            let values = products
+            let values = matrices
                 .map(|tensor| tensor.shape.iter().product::<u64>())
                 .fold(0, u64::saturating_add);
             block.work = BlockCost {
                 flops_per_token: Some(values.saturating_mul(2)),
                 ..BlockCost::default()
             };
-            if let Some(&layer) = layers.get(&block.name) {
-                let (window, _) = window_and_capacity(self.window(layer), cache);
-                block.work.kv_bytes = KvCache::layer_bytes(self, layer, cache);
-                block.work.kv_bytes_per_position = KvCache::column_bytes(self, cache);
+            if let Some(layer) = layers.get(&block.name) {
+                let (window, _) = window_and_capacity(layer.window, cache);
+                block.work.kv_bytes = KvCache::layer_bytes(layer, cache);
+                block.work.kv_bytes_per_position = KvCache::position_bytes(layer, cache);
                 block.work.window = (window < usize::MAX).then_some(window as u64);
             }
         }
     }
 
-    /// The blocks that hold tensors, with a tied head's table where it is used last: read by rows at the beginning of a pass
-    /// and by tiles at its end, what streams is the latter.
-    fn blocks_by_last_use(&self) -> Vec<BlockSpec> {
-        let mut blocks = self.blocks();
-        let tied: Vec<String> = blocks
-            .iter()
-            .filter_map(|block| block.tied_to.clone())
-            .collect();
-        let is_tied = |tensor: &TensorSpec| tied.contains(&tensor.name);
-        let (mut last, mut first): (Vec<_>, Vec<_>) = blocks
-            .drain(..)
-            .filter(|block| !block.tensors.is_empty())
-            .partition(|block| block.tensors.iter().any(is_tied));
-        for tensor in last.iter_mut().flat_map(|block| &mut block.tensors) {
-            tensor.access = Access::Tiles;
-        }
-        first.append(&mut last);
-        first
+    /// Modules of `transformers` that hold no tensor, by their paths, with their classes.
+    pub fn modules_without_parameters(&self) -> Vec<(String, String)> {
+        let row = self.row;
+        let layers = 0..self.cache().layers.len();
+        let head = self
+            .tied_head()
+            .map(|_| (row.head.to_owned(), "Linear".to_owned()));
+        (row.without_parameters.iter())
+            .flat_map(|(path, class)| {
+                let paths = match path.split_once('*') {
+                    None => vec![(*path).to_owned()],
+                    Some((before, after)) => layers
+                        .clone()
+                        .map(|layer| format!("{before}{layer}{after}"))
+                        .collect(),
+                };
+                paths.into_iter().map(|path| (path, (*class).to_owned()))
+            })
+            .chain(head)
+            .collect()
     }
 
-    /// The class in `transformers` of each module that holds tensors, and of each on the way to one.
-    fn classes(&self, blocks: &[BlockSpec]) -> BTreeMap<String, String> {
-        let family = self.family();
-        let mut classes = BTreeMap::from([
-            (String::new(), format!("{family}ForCausalLM")),
-            ("model".to_owned(), format!("{family}Model")),
-            ("model.layers".to_owned(), "ModuleList".to_owned()),
-        ]);
-        for block in blocks {
-            classes.insert(block.name.clone(), block.class.clone());
-            for tensor in &block.tensors {
-                let Some((module, _)) = tensor.name.rsplit_once('.') else {
-                    continue;
-                };
-                for part in ["self_attn", "mlp"] {
-                    let parent = format!("{}.{part}", block.name);
-                    if module.starts_with(&format!("{parent}.")) {
-                        let class = match part {
-                            "mlp" => "MLP",
-                            _ => "Attention",
-                        };
-                        classes.insert(parent, format!("{family}{class}"));
-                    }
-                }
-                let class = match tensor.kind {
-                    WeightKind::Embedding => "Embedding".to_owned(),
-                    WeightKind::Linear | WeightKind::Bias => "Linear".to_owned(),
-                    WeightKind::Norm => format!("{family}RMSNorm"),
-                };
-                classes.insert(module.to_owned(), class);
-            }
+    /// What `transformers` calls a class of the module.
+    fn class(&self, class: &str) -> String {
+        let (theirs, ours) = self.row.class_prefixes;
+        match (class, class.strip_prefix(ours)) {
+            ("Vec", _) => "ModuleList".to_owned(),
+            ("RmsNorm", _) => format!("{theirs}RMSNorm"),
+            ("Attention", _) => format!("{theirs}Attention"),
+            ("Mlp", _) => format!("{theirs}MLP"),
+            (_, Some("ForCausalLm")) => format!("{theirs}ForCausalLM"),
+            (_, Some(own)) => format!("{theirs}{own}"),
+            (shared, None) => shared.to_owned(),
         }
-        classes
-    }
-}
-
-fn described(tensor: TensorSpec, dtype: Dtype) -> Tensor {
-    let bytes = dtype.bytes(tensor.elements());
-    let rows = tensor.shape.first().map_or(1, |rows| *rows as u64).max(1);
-    Tensor {
-        name: tensor.name,
-        kind: TensorKind::Parameter,
-        shape: tensor.shape.iter().map(|n| *n as u64).collect(),
-        dtype,
-        bytes,
-        stored_bytes: bytes,
-        row_bytes: bytes / rows,
-        access: tensor.access,
-        tied: None,
-        always_resident: false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KvDtype, WhenFull, presets};
+    use crate::{KvDtype, WeightKind, WeightSpec, WhenFull, presets};
+    use outsize_plan::Dtype as PlanDtype;
 
     fn config(name: &str) -> ModelConfig {
         ModelConfig::from_json(presets::config(name).unwrap()).unwrap()
@@ -159,33 +173,31 @@ mod tests {
                     ..CacheOptions::new(700)
                 },
             ] {
-                let mut tree = config.tree();
+                let mut tree = config.tree_without_weights().unwrap();
                 config.add_work(&mut tree, &cache);
                 let sum = |of: fn(&BlockCost) -> u64| -> u64 {
                     tree.blocks.iter().map(|block| of(&block.work)).sum()
                 };
                 assert_eq!(
                     sum(|work| work.kv_bytes),
-                    KvCache::bytes(&config, &cache),
+                    KvCache::bytes(config.cache(), &cache),
                     "{name}"
                 );
                 assert_eq!(
                     sum(|work| work.kv_bytes_per_position),
-                    KvCache::column_bytes(&config, &cache) * config.num_hidden_layers as u64
+                    KvCache::position_bytes(&config.cache().layers[0], &cache)
+                        * config.cache().layers.len() as u64
                 );
                 // A tied table is a product once; norms and biases are none.
-                let table = (config.vocab_size * config.hidden_size) as u64;
-                let vectors: u64 = config
-                    .blocks()
-                    .iter()
-                    .flat_map(|block| &block.tensors)
-                    .filter(|tensor| tensor.shape.len() == 1)
-                    .map(TensorSpec::elements)
-                    .sum();
-                let embedding = if config.tie_word_embeddings { 0 } else { table };
+                let weights = config.weights();
+                let untied = config.tied_head().is_none();
+                let products = weights.iter().filter(|weight| match weight.kind {
+                    WeightKind::Embedding => !untied,
+                    kind => kind == WeightKind::Linear,
+                });
                 assert_eq!(
                     sum(|work| work.flops_per_token.unwrap()),
-                    2 * (config.parameters() - vectors - embedding),
+                    2 * products.map(WeightSpec::elements).sum::<u64>(),
                     "{name}"
                 );
             }
@@ -194,21 +206,27 @@ mod tests {
 
     #[test]
     fn windows_are_those_of_the_layers() {
-        let mut config = config("mistral-7b");
-        config.windows[3] = None;
-        let mut tree = config.tree();
+        let mut fields: serde_json::Value =
+            serde_json::from_str(presets::config("qwen2-0.5b").unwrap()).unwrap();
+        let mut types = vec!["sliding_attention"; 24];
+        types[3] = "full_attention";
+        fields["layer_types"] = types.into();
+        fields["use_sliding_window"] = true.into();
+        fields["sliding_window"] = 4096.into();
+        let config = ModelConfig::from_json(&fields.to_string()).unwrap();
+        let mut tree = config.tree_without_weights().unwrap();
         config.add_work(&mut tree, &CacheOptions::new(10_000));
-        let work = |layer: usize| tree.blocks[1 + layer].work;
+        let work = |layer: usize| tree.blocks[layer].work;
         assert_eq!(work(2).window, Some(4096));
         assert_eq!(work(2).kv_bytes, 4096 * work(2).kv_bytes_per_position);
         assert_eq!(work(3).window, None);
         assert_eq!(work(3).kv_bytes, 10_000 * work(3).kv_bytes_per_position);
-        assert_eq!(work(3).kv_bytes_per_position, 2 * 8 * 128 * 4);
+        assert_eq!(work(3).kv_bytes_per_position, 2 * 2 * 64 * 4);
     }
 
     #[test]
     fn classes_are_those_of_transformers() {
-        let tree = config("qwen2-0.5b").tree();
+        let tree = config("qwen2-0.5b").tree_without_weights().unwrap();
         for (module, class) in [
             ("", "Qwen2ForCausalLM"),
             ("model", "Qwen2Model"),
@@ -230,20 +248,29 @@ mod tests {
         let table = tree.blocks.last().unwrap();
         assert_eq!(table.name, "model.embed_tokens");
         assert_eq!(table.tensors[0].access, Access::Tiles);
-        assert_eq!(config("llama-7b").tree().classes["lm_head"], "Linear");
+        assert_eq!(
+            config("llama-7b").tree_without_weights().unwrap().classes["lm_head"],
+            "Linear"
+        );
     }
 
     #[test]
     fn without_a_type_it_is_f32() {
         let mut config = config("llama-demo");
         config.dtype = None;
-        let tensor = config.tree().blocks.swap_remove(0).tensors.swap_remove(0);
-        assert_eq!(tensor.dtype, Dtype::F32);
-        let values = (config.vocab_size * config.hidden_size) as u64;
+        let tensor = config
+            .tree_without_weights()
+            .unwrap()
+            .blocks
+            .swap_remove(0)
+            .tensors
+            .swap_remove(0);
+        assert_eq!(tensor.dtype, PlanDtype::F32);
+        let values = config.weights()[0].elements();
         assert_eq!(
             (tensor.bytes, tensor.stored_bytes),
             (4 * values, 4 * values)
         );
-        assert_eq!(tensor.row_bytes, 4 * config.hidden_size as u64);
+        assert_eq!(tensor.row_bytes, 4 * 1024);
     }
 }

@@ -4,8 +4,9 @@ mod common;
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
+use outsize_models::arch::LlamaForCausalLm;
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, Error, KvCache, KvDtype, LlamaForCausalLm, Logits,
+    ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, KvDtype, Logits,
     ModelConfig, WhenFull,
 };
 
@@ -97,7 +98,7 @@ fn cache(config: &ModelConfig, context: usize) -> KvCache {
 }
 
 fn cache_of(config: &ModelConfig, options: &CacheOptions) -> KvCache {
-    KvCache::new(config, options, &Device::default()).unwrap()
+    KvCache::new(config.cache(), options, &Device::default()).unwrap()
 }
 
 fn values(logits: Tensor<3>) -> Vec<f32> {
@@ -154,7 +155,7 @@ fn one_pass_gives_the_reference_logits() {
         let logits = model
             .forward(&expected.ids, &mut cache, Logits::All)
             .unwrap();
-        assert_eq!(logits.dims(), [1, expected.ids.len(), config.vocab_size]);
+        assert_eq!(logits.dims(), [1, expected.ids.len(), config.vocab_size()]);
         assert_close(&values(logits), &expected.logits, name);
         assert_eq!(cache.position(), expected.ids.len());
     }
@@ -165,9 +166,12 @@ fn one_pass_gives_the_reference_logits() {
 fn rounded_activations_stay_near_the_reference_logits() {
     let mut worst = 0.0f32;
     for name in FIXTURES {
-        let (config, model) = common::load(name);
+        let rounded = Init {
+            compute: ActivationDtype::Bf16,
+            ..Init::new(&Device::default())
+        };
+        let (config, model) = common::load_with(name, &rounded);
         let expected = expected(name);
-        let model = model.compute_in(ActivationDtype::Bf16);
         let run = |ids: &[u32], cache: &mut KvCache| {
             values(model.forward(ids, cache, Logits::All).unwrap())
         };
@@ -204,7 +208,7 @@ fn passes_of_any_length_give_the_reference_logits() {
 fn dynamic_rope_depends_on_the_text_that_is_expected() {
     let (config, model) = common::load("dynamic-rope");
     let expected = expected("dynamic-rope");
-    assert!(expected.ids.len() > config.max_position_embeddings);
+    assert!(expected.ids.len() > config.cache().trained_context);
     let mut cache = cache(&config, 40);
     let mut unexpected = Vec::new();
     for ids in expected.ids.chunks(7) {
@@ -229,8 +233,8 @@ fn dynamic_rope_depends_on_the_text_that_is_expected() {
         when_full: WhenFull::Slide,
         ..CacheOptions::new(8)
     };
-    let refused = KvCache::new(&config, &slide, &Device::default()).unwrap_err();
-    assert!(matches!(refused, Error::DynamicSlide), "{refused:?}");
+    let refused = KvCache::new(config.cache(), &slide, &Device::default()).unwrap_err();
+    assert!(matches!(refused, Error::CannotSlide { .. }), "{refused:?}");
 }
 
 #[test]
@@ -296,7 +300,7 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
         let (config, model) = common::load(name);
         let expected = expected(name);
         let batch = Batch::left_padded(&expected.batch).unwrap();
-        let width = batch.tokens() * config.vocab_size;
+        let width = batch.tokens() * config.vocab_size();
         let options = CacheOptions {
             batch: batch.rows(),
             ..CacheOptions::new(batch.tokens() + 8)
@@ -310,10 +314,10 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
                     .unwrap();
                 assert_eq!(
                     logits.dims(),
-                    [batch.rows(), piece.tokens(), config.vocab_size]
+                    [batch.rows(), piece.tokens(), config.vocab_size()]
                 );
                 let logits = values(logits);
-                let rows = logits.chunks(piece.tokens() * config.vocab_size);
+                let rows = logits.chunks(piece.tokens() * config.vocab_size());
                 for (found, logits) in found.iter_mut().zip(rows) {
                     found.extend(logits);
                 }
@@ -321,7 +325,7 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
             assert_eq!(cache.padding(), batch.padding());
             for (row, found) in found.iter().enumerate() {
                 // What is computed at padding means nothing.
-                let from = batch.padding()[row] * config.vocab_size;
+                let from = batch.padding()[row] * config.vocab_size();
                 let reference = &expected.batch_logits[row * width..][..width];
                 let what = format!("{name}, row {row} by {step}");
                 assert_close(&found[from..], &reference[from..], &what);
@@ -332,7 +336,7 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
             }
             let mut next: Vec<_> = found
                 .iter()
-                .map(|row| first_maximum(&row[row.len() - config.vocab_size..]))
+                .map(|row| first_maximum(&row[row.len() - config.vocab_size()..]))
                 .collect();
             for step in 0..8 {
                 let column: Vec<_> = expected.batch_greedy.iter().map(|row| row[step]).collect();
@@ -344,7 +348,7 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
                     .unwrap();
                 let logits = values(logits);
                 next = logits
-                    .chunks(config.vocab_size)
+                    .chunks(config.vocab_size())
                     .map(first_maximum)
                     .collect();
             }
@@ -400,7 +404,7 @@ fn batches_that_do_not_fit_are_refused() {
     assert!(matches!(single, Error::BatchRows { rows: 1, batch: 2 }));
     for batch in [0, 1 << 13] {
         let options = CacheOptions { batch, ..options };
-        let refused = KvCache::new(&config, &options, &Device::default()).unwrap_err();
+        let refused = KvCache::new(config.cache(), &options, &Device::default()).unwrap_err();
         assert!(matches!(refused, Error::Batch { .. }), "{refused:?}");
     }
 }
@@ -416,7 +420,7 @@ fn greedy_tokens_are_the_references() {
         let mut found = Vec::<u32>::new();
         while found.len() < expected.greedy.len() {
             let logits = values(model.forward(&ids, &mut cache, Logits::Last).unwrap());
-            assert_eq!(logits.len(), config.vocab_size);
+            assert_eq!(logits.len(), config.vocab_size());
             ids = vec![first_maximum(&logits)];
             found.extend(&ids);
         }
@@ -438,7 +442,7 @@ fn the_last_positions_logits_are_those_of_all() {
             .forward(&ids, &mut cache(&config, 64), Logits::Last)
             .unwrap(),
     );
-    assert_close(&last, &all[all.len() - config.vocab_size..], "last");
+    assert_close(&last, &all[all.len() - config.vocab_size()..], "last");
 }
 
 #[test]
@@ -456,7 +460,8 @@ fn the_cache_can_be_wound_back() {
         cache.truncate(10).unwrap();
         assert_eq!(run(&mut cache, &expected.ids[10..11]), next, "{name}");
         run(&mut cache, &expected.ids[11..20]);
-        let window = config.windows.iter().copied().flatten().min();
+        let layers = config.cache().layers.iter();
+        let window = layers.filter_map(|layer| layer.window).min();
         match cache.truncate(10) {
             Ok(()) => {
                 assert_eq!(window, None, "{name}");
@@ -547,7 +552,7 @@ fn bad_calls_are_errors_that_leave_the_cache_as_it_was() {
     );
     assert_close(
         &rest,
-        &expected.logits[20 * config.vocab_size..],
+        &expected.logits[20 * config.vocab_size()..],
         "after refused calls",
     );
 }

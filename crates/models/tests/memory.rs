@@ -2,8 +2,9 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+use outsize_models::arch::LlamaForCausalLm;
 use outsize_models::{
-    Batch, CacheOptions, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
+    Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
 };
 use peak_alloc::PeakAlloc;
 
@@ -103,7 +104,11 @@ fn memory_is_what_is_said() {
 
 fn creating_a_model_allocates_no_weights() {
     let config = ModelConfig::from_json(presets::config("llama-7b").unwrap()).unwrap();
-    let (model, peak, _) = allocated(|| config.init(&Device::default()));
+    let (model, peak, _) = allocated(|| {
+        config
+            .build::<LlamaForCausalLm>(&Init::new(&Device::default()))
+            .unwrap()
+    });
     assert!(
         peak < 1 << 20,
         "creating a model of 6.7 billion parameters allocated {peak} bytes"
@@ -119,9 +124,10 @@ fn creating_a_model_allocates_no_weights() {
 /// Passes that end at the end of the context; the weights are there, and the threads have run, before measuring.
 fn activations_stay_below_their_bound(config: &ModelConfig, options: &CacheOptions) {
     let device = Device::default();
-    let model = config.init(&device);
-    let (mut cache, _, held) = allocated(|| KvCache::new(config, options, &device).unwrap());
-    let kv_bytes = KvCache::bytes(config, options);
+    let model: LlamaForCausalLm = config.build(&Init::new(&device)).unwrap();
+    let (mut cache, _, held) =
+        allocated(|| KvCache::new(config.cache(), options, &device).unwrap());
+    let kv_bytes = KvCache::bytes(config.cache(), options);
     assert!(
         (kv_bytes..kv_bytes + 4096).contains(&held),
         "the cache holds {held} bytes, but {kv_bytes} were foreseen"
@@ -172,10 +178,10 @@ fn activations_stay_below_their_bound(config: &ModelConfig, options: &CacheOptio
 fn a_token_costs_no_copy_of_the_cache() {
     let config = config(256, 256, 8, 8, 512);
     let device = Device::default();
-    let model = config.init(&device);
+    let model: LlamaForCausalLm = config.build(&Init::new(&device)).unwrap();
     let options = CacheOptions::new(8192);
-    let mut cache = KvCache::new(&config, &options, &device).unwrap();
-    let layer = KvCache::bytes(&config, &options) / 2;
+    let mut cache = KvCache::new(config.cache(), &options, &device).unwrap();
+    let layer = KvCache::bytes(config.cache(), &options) / 2;
     for tokens in [1, 3, 1] {
         let ids = vec![5; tokens];
         model.forward(&ids, &mut cache, Logits::Last).unwrap();

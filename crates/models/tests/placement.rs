@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Access, FloatType, Options, dispatch};
-use outsize_models::{CacheOptions, KvCache, LlamaForCausalLm, Logits, ModelConfig, WhenFull};
+use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::{CacheOptions, Decoder, Init, KvCache, Logits, ModelConfig, WhenFull};
 use outsize_plan::{Budget, Residency};
 
 /// Passes that go past windows: a long one and some short ones.
@@ -16,7 +17,7 @@ fn run(config: &ModelConfig, mut pass: impl FnMut(&[u32], &mut KvCache) -> Vec<f
         when_full: WhenFull::Slide,
         ..CacheOptions::new(20)
     };
-    let mut cache = KvCache::new(config, &options, &Device::flex()).unwrap();
+    let mut cache = KvCache::new(config.cache(), &options, &Device::flex()).unwrap();
     let ids: Vec<u32> = (0..30).map(|i| i * 37 % 90).collect();
     let passes = [&ids[..24], &ids[24..25], &ids[25..]];
     passes
@@ -40,12 +41,9 @@ fn streamed_or_resident_the_bits_are_the_same() {
         let (config, model) = common::load(name);
         let expected = run(&config, |ids, cache| forward(&model, ids, cache));
         let checkpoint = Checkpoint::open(common::folder(name)).unwrap();
-        let blocks = config.blocks();
-        let access: HashMap<String, Access> = blocks
-            .iter()
-            .flat_map(|block| &block.tensors)
-            .map(|tensor| (tensor.name.clone(), tensor.access))
-            .collect();
+        let weights = config.weights().into_iter();
+        let access: HashMap<String, Access> =
+            weights.map(|weight| (weight.name, weight.access)).collect();
         let biases: Vec<&String> = access
             .keys()
             .filter(|name| name.ends_with("bias"))
@@ -61,7 +59,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
                 read_bytes: 4096,
                 ..Options::default()
             };
-            let model = config.init(&Device::flex());
+            let model: LlamaForCausalLm = config.build(&Init::new(&Device::flex())).unwrap();
             let tree = outsize_core::tree(&model, &checkpoint, &options).unwrap();
             let plan = outsize_plan::Options {
                 // Nothing is too small to be streamed.

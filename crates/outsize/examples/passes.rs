@@ -6,10 +6,13 @@
 //!
 //! prints one JSON object: median seconds by tokens of the prompt, and by rows of the batch. `bench/side_by_side.py` runs it.
 
-use outsize::core::FloatType;
+use outsize::checkpoint::Checkpoint;
+use outsize::core::decide;
 use outsize::generate::read_config;
-use outsize::models::{ActivationDtype, Batch, CacheOptions, KvCache, LlamaForCausalLm, Logits};
-use outsize::{Budget, Dispatched, Options, load_checkpoint_and_dispatch};
+use outsize::models::{
+    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Init, KvCache, Logits,
+};
+use outsize::{Budget, Options};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -40,15 +43,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(folder);
     let config = read_config(folder)?;
     let device = burn::tensor::Device::flex();
+    let checkpoint = Checkpoint::open(folder)?;
     let options = Options {
         budget: Budget::parse("cpu=1TB")?,
-        float_type: FloatType::AsStored,
-        no_split: vec!["LlamaDecoderLayer".to_string()],
-        ..Options::default()
+        ..config.options(checkpoint.tensors())
     };
-    let model = config.init(&device).compute_in(compute);
-    let model = load_checkpoint_and_dispatch(model, folder, &options)?;
-    let vocabulary = config.vocab_size as u32;
+    let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
+    let map = decide(&tree, &options)?;
+    let init = Init {
+        compute,
+        ..Init::new(&device)
+    };
+    let model = config.dispatch(&init, &checkpoint, &map, &options)?;
+    let vocabulary = config.vocab_size() as u32;
     let text = |row: usize, len: usize| -> Vec<u32> {
         (0..len)
             .map(|at| (300 + 7 * (at + 5 * row) as u32) % vocabulary)
@@ -57,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut timed_prompts = Vec::new();
     for &tokens in &prompts {
-        let mut cache = KvCache::new(&config, &CacheOptions::new(tokens + 1), &device)?;
+        let mut cache = KvCache::new(config.cache(), &CacheOptions::new(tokens + 1), &device)?;
         let batch = Batch::left_padded(&[text(0, tokens)])?;
         pass(&model, &batch, &mut cache)?;
         let mut seconds = Vec::new();
@@ -73,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             batch: rows,
             ..CacheOptions::new(BEFORE + STEPS)
         };
-        let mut cache = KvCache::new(&config, &options, &device)?;
+        let mut cache = KvCache::new(config.cache(), &options, &device)?;
         let texts: Vec<_> = (0..rows).map(|row| text(row, BEFORE)).collect();
         pass(&model, &Batch::left_padded(&texts)?, &mut cache)?;
         let step = Batch::left_padded(&(0..rows).map(|row| text(row, 1)).collect::<Vec<_>>())?;
@@ -93,12 +100,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Runs a batch behind what the cache holds, up to its logits, and gives the seconds that it took.
 fn pass(
-    model: &Dispatched<LlamaForCausalLm>,
+    model: &DispatchedDecoder,
     batch: &Batch,
     cache: &mut KvCache,
 ) -> Result<f64, Box<dyn Error>> {
     let began = Instant::now();
-    let logits = model.run(|model| model.forward_batch(batch, cache, Logits::Last))??;
+    let logits = model.forward_batch(batch, cache, Logits::Last)??;
     let logits: Vec<f32> = logits
         .into_data()
         .try_to_vec()

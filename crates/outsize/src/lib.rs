@@ -24,7 +24,7 @@
 //! # }
 //! ```
 //!
-//! Each room of the house is a module here:
+//! Each crate of the workspace is a module here:
 //!
 //! | module | its one job |
 //! |---|---|
@@ -33,11 +33,13 @@
 //! | [`core`] | the five steps for any Burn module |
 //! | [`models`] | well-known architectures |
 //! | [`generate`] | tokens in, tokens out |
+//! | [`bench`] | measures the machine, and runs a model beside its limits |
 //! | [`kernels`] | products with weights kept as stored |
 //! | [`stream`] | bytes from disk into a fixed pool of memory |
 //! | [`machine`] | what this machine has |
 #![forbid(unsafe_code)]
 
+pub use outsize_bench as bench;
 pub use outsize_checkpoint as checkpoint;
 pub use outsize_core as core;
 pub use outsize_generate as generate;

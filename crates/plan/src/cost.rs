@@ -21,6 +21,8 @@ struct Amounts {
     weights: f64,
     /// Operations for a token of a text.
     flops: f64,
+    /// Keys and values of all positions, in bytes.
+    kv_bytes: f64,
     /// Keys and values that a generated token looks at, in bytes.
     cache: f64,
     /// Of these, those of one position.
@@ -81,6 +83,15 @@ impl Costs {
         let products = seconds(amounts.weights, on.product_bytes_per_second)
             .max(seconds(amounts.flops * self.batch, on.product_flops));
         products + seconds(amounts.cache, on.cache_bytes_per_second) + on.block_seconds.max(0.0)
+    }
+
+    /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each text.
+    pub(crate) fn limits(&self, block: usize, tokens: u64, on: &Processor) -> (f64, f64) {
+        let amounts = &self.blocks[block];
+        let memory = seconds(amounts.weights, on.product_bytes_per_second)
+            + seconds(amounts.kv_bytes, on.cache_bytes_per_second);
+        let operations = amounts.flops * self.batch * tokens as f64;
+        (memory, seconds(operations, on.product_flops))
     }
 
     /// Seconds for one of such passes over the prompt.
@@ -155,10 +166,10 @@ impl Costs {
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let BlockCost {
+        kv_bytes,
         kv_bytes_per_position,
         window,
         flops_per_token,
-        ..
     } = block.work;
     let touched = block
         .tensors
@@ -176,6 +187,7 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
     Amounts {
         weights,
         flops,
+        kv_bytes: kv_bytes as f64,
         cache: kv_bytes_per_position as f64 * seen as f64,
         cache_per_position: kv_bytes_per_position as f64,
         window: window.map_or(f64::INFINITY, |window| window as f64),

@@ -39,7 +39,6 @@ mod budget;
 mod casts;
 mod cost;
 mod device_map;
-mod drawing;
 mod dtype;
 mod error;
 mod estimate;
@@ -55,7 +54,6 @@ mod options;
 mod picture;
 mod placement;
 mod prediction;
-mod report;
 mod size;
 mod steps;
 mod strategy;
@@ -65,7 +63,6 @@ mod workload;
 pub use budget::{Budget, Tier};
 pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
-pub use drawing::Style;
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
 pub use estimate::{BlockSize, Estimate, Passes, Training, cast, estimate};
@@ -75,11 +72,8 @@ pub use manual::ManualMap;
 pub use modules::ModuleMap;
 pub use needs::MemoryOverhead;
 pub use options::Options;
-pub use prediction::{BlockTime, PhaseTime, Prediction, predict};
-pub use report::{
-    BlockReport, Bound, Least, ModelReport, PhaseReport, Planned, PredictionReport, REPORT_VERSION,
-    Report, TierReport, WhatIf,
-};
+pub use picture::list_index;
+pub use prediction::{BlockTime, Bound, PhaseTime, Prediction, predict};
 pub use size::{format_size, parse_size};
 pub use strategy::{Assignment, ChosenBy, Strategy, assign};
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};

@@ -1,5 +1,4 @@
 use crate::device_map::{DeviceMap, PlacedBlock};
-use crate::drawing::{numbered, plain};
 use crate::{Tier, format_size};
 use std::fmt::Write;
 
@@ -134,7 +133,7 @@ fn layers(blocks: &[PlacedBlock]) -> Option<String> {
     let mut layers: Vec<Layer> = Vec::new();
     let mut family = None;
     for block in blocks {
-        let Some((owner, number)) = numbered(&block.name) else {
+        let Some((owner, number)) = list_index(&block.name) else {
             continue;
         };
         if *family.get_or_insert(owner) != owner {
@@ -155,7 +154,11 @@ fn layers(blocks: &[PlacedBlock]) -> Option<String> {
             }),
         }
     }
-    let what = plain(family?.rsplit('.').next().unwrap_or("layers"));
+    let what = family?
+        .rsplit('.')
+        .next()
+        .unwrap_or("layers")
+        .escape_debug();
     let all = span(layers.first()?.number, layers.last()?.number);
     let resident = layers.iter().filter(|layer| layer.resident).count();
     let parts = layers.iter().filter(|layer| layer.is_part()).count();
@@ -181,6 +184,21 @@ fn layers(blocks: &[PlacedBlock]) -> Option<String> {
     Some(text)
 }
 
+/// The path of the outermost module list in a path, and the index in it: `model.layers` and 3 of
+/// `model.layers.3.mlp`.
+pub fn list_index(name: &str) -> Option<(&str, u64)> {
+    let mut start = 0;
+    for part in name.split('.') {
+        if start > 0
+            && part.bytes().all(|byte| byte.is_ascii_digit())
+            && let Ok(number) = part.parse()
+        {
+            return Some((&name[..start - 1], number));
+        }
+        start += part.len() + 1;
+    }
+    None
+}
 /// `part` of `whole` in percent, rounded; all if there is nothing.
 fn percent(part: u64, whole: u64) -> u64 {
     let (part, whole) = (u128::from(part), u128::from(whole));
@@ -236,6 +254,7 @@ fn bar(blocks: &[PlacedBlock], cells: usize, glyphs: &Glyphs) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::list_index;
     use crate::{Access, Block, Budget, DeviceMap, MemoryOverhead, Options, Tensor, Tree, infer};
 
     /// `layers` layers of 100 MB each between an embedding and a head of 200 MB.
@@ -391,6 +410,16 @@ mod tests {
             most.contains("| layers 0-1 resident, 2-3 streamed |"),
             "{most}"
         );
+    }
+
+    #[test]
+    fn a_list_index_is_a_number_in_the_path() {
+        assert_eq!(
+            list_index("a.18446744073709551616.2"),
+            Some(("a.18446744073709551616", 2))
+        );
+        assert_eq!(list_index("0.a"), None);
+        assert_eq!(list_index("a.+1"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::cost::{Costs, seconds};
 use crate::steps::DiskTraffic;
-use crate::{DeviceMap, HardwareProfile, Tier, Tree, Workload};
+use crate::{DeviceMap, HardwareProfile, PlacedBlock, Tier, Tree, Workload};
 use serde::Serialize;
 
 /// How long things will take, in seconds.
@@ -35,6 +35,36 @@ pub struct PhaseTime {
     pub disk_bytes: u64,
     /// Bytes copied to GPUs.
     pub upload_bytes: u64,
+    /// What the pass waits for most.
+    #[serde(skip)]
+    pub bound: Bound,
+}
+
+/// What a pass waits for most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bound {
+    /// Reads from disk.
+    Disk,
+    /// Copies to a GPU.
+    Upload,
+    /// Reads of weights, keys and values from the memory of the processor.
+    #[default]
+    Memory,
+    /// Arithmetic.
+    Compute,
+}
+
+impl Bound {
+    /// The name as written in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Upload => "upload",
+            Self::Memory => "memory",
+            Self::Compute => "compute",
+        }
+    }
 }
 
 /// A block in both kinds of pass.
@@ -128,6 +158,12 @@ pub fn predict(
     } else {
         0.0
     };
+    prefill.bound = bound(&prefill, map, figures, |at, block| {
+        costs.limits(at, workload.prompt, &figures.processor(block.prefill_on))
+    });
+    decode.bound = bound(&decode, map, figures, |at, block| {
+        costs.limits(at, 1, &figures.processor(block.decode_on))
+    });
     let load = touching(figures, resident);
     let fresh = touching(figures, resident + map.ring_bytes() as f64);
     Prediction {
@@ -138,6 +174,44 @@ pub fn predict(
         prefill,
         decode,
         blocks,
+    }
+}
+
+/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
+fn bound(
+    time: &PhaseTime,
+    map: &DeviceMap,
+    figures: &HardwareProfile,
+    limits: impl Fn(usize, &PlacedBlock) -> (f64, f64),
+) -> Bound {
+    if time.transfer_seconds > time.compute_seconds {
+        let gpu = map
+            .blocks()
+            .iter()
+            .find_map(|block| match block.placed().gpu() {
+                Some(Tier::Gpu(number)) => Some(figures.gpu(number)),
+                _ => None,
+            });
+        let disk = seconds(time.disk_bytes as f64, figures.disk.bytes_per_second);
+        let upload = gpu.map_or(0.0, |gpu| {
+            seconds(time.upload_bytes as f64, gpu.upload.bytes_per_second)
+        });
+        return if upload > disk {
+            Bound::Upload
+        } else {
+            Bound::Disk
+        };
+    }
+    let limits = map
+        .blocks()
+        .iter()
+        .enumerate()
+        .map(|(at, block)| limits(at, block));
+    let (memory, compute) = limits.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    if compute > memory {
+        Bound::Compute
+    } else {
+        Bound::Memory
     }
 }
 

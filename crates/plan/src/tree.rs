@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// All tensors, block by block.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.blocks.iter().flat_map(|block| &block.tensors)
     }
 }

@@ -40,6 +40,9 @@ pub enum DescribeError {
     /// A file cannot be read, or is no JSON.
     #[error(transparent)]
     File(#[from] Error),
+    /// The tensors cannot be matched with the model.
+    #[error(transparent)]
+    Core(#[from] outsize_core::Error),
     /// The checkpoint is damaged.
     #[error(transparent)]
     Checkpoint(#[from] outsize_checkpoint::Error),

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use outsize_models::{ActivationDtype, KvCache, KvDtype, Logits, WhenFull, presets};
-use outsize_plan::{Access, Budget, Dtype};
+use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::{Init, KvCache, presets};
+use outsize_plan::{Access, Dtype};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::PipelineSettings;
 
 fn fixtures() -> Vec<PathBuf> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
@@ -24,19 +24,12 @@ fn fixtures() -> Vec<PathBuf> {
 fn with_weights(folder: &Path) -> Tree {
     let config = crate::read_config(folder).unwrap();
     let checkpoint = Checkpoint::open(folder).unwrap();
-    let settings = PipelineSettings {
-        planning: outsize_core::Planning::default(),
-        max_memory: Budget::default(),
-        context: 8,
-        prompt: 8,
-        logits: Logits::Last,
-        kv_dtype: KvDtype::F32,
-        compute: ActivationDtype::F32,
-        when_full: WhenFull::Refuse,
-        stop: None,
-    };
-    let options = crate::pipeline::options(&config, &checkpoint, &settings);
-    outsize_core::tree(&config.init(&Device::flex()), &checkpoint, &options).unwrap()
+    let options = config.options(checkpoint.tensors());
+    let init = Init::new(&Device::flex());
+    match config.build::<LlamaForCausalLm>(&init) {
+        Some(model) => outsize_core::tree(&model, &checkpoint, &options).unwrap(),
+        None => config.tree("", checkpoint.tensors()).unwrap(),
+    }
 }
 
 #[track_caller]
@@ -62,7 +55,7 @@ fn sparse(preset: &str, dtype: (&str, &str, u64), misaligned: bool) -> TempDir {
     fs::write(place.path().join("config.json"), object.to_string()).unwrap();
     let config = ModelConfig::from_json(text).unwrap();
     let (mut header, mut end) = (serde_json::Map::new(), 0);
-    for tensor in config.blocks().iter().flat_map(|block| &block.tensors) {
+    for tensor in config.weights() {
         let start = end;
         end += tensor.elements() * dtype.2;
         let entry = json!({"dtype": dtype.0, "shape": tensor.shape, "data_offsets": [start, end]});
@@ -141,7 +134,7 @@ fn the_work_is_that_of_the_cache() {
     assert_eq!(kv(&described), 0);
     let cache = CacheOptions::new(6000);
     described.set_cache(&cache);
-    let expected = KvCache::bytes(described.config.as_ref().unwrap(), &cache);
+    let expected = KvCache::bytes(described.config.as_ref().unwrap().cache(), &cache);
     assert_eq!(kv(&described), expected);
 }
 

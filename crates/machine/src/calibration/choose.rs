@@ -32,7 +32,7 @@ impl Provenance {
             measured: false,
             disk_measured: false,
             date: None,
-            note: format!("figures of a middling machine: {reason}"),
+            note: format!("default hardware profile: {reason}"),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Typed access to the fields of a JSON object, with errors that name the field.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use serde_json::{Map, Value};
 
 use crate::Error;
@@ -10,11 +13,17 @@ const MAX_QUOTE: usize = 80;
 /// More beginning or ending ids than this are not a real model's.
 const MAX_IDS: usize = 1024;
 
+/// More names of unknown fields than this are of no use to anyone.
+const MAX_UNKNOWN: usize = 32;
+
 /// The fields of a JSON object. `null` counts as absent, as it does in `transformers`.
+#[derive(Debug)]
 pub struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// The object's own name and a dot; empty at the top.
     prefix: String,
+    /// Full names of fields that nobody knows, those of objects within too.
+    unknown: Rc<RefCell<Vec<String>>>,
 }
 
 impl<'a> Fields<'a> {
@@ -23,6 +32,7 @@ impl<'a> Fields<'a> {
         Self {
             map,
             prefix: String::new(),
+            unknown: Rc::default(),
         }
     }
 
@@ -34,6 +44,19 @@ impl<'a> Fields<'a> {
     /// The field's full name, fit for a message.
     pub fn path(&self, field: &str) -> String {
         format!("{}{}", self.prefix, printable(field))
+    }
+
+    /// Notes a field that nobody knows.
+    pub(crate) fn note_unknown(&self, field: &str) {
+        let mut unknown = self.unknown.borrow_mut();
+        if unknown.len() < MAX_UNKNOWN {
+            unknown.push(self.path(field));
+        }
+    }
+
+    /// The full names of fields that nobody knows, in the order in which they were checked; at most 32.
+    pub(crate) fn unknown(&self) -> Vec<String> {
+        self.unknown.borrow().clone()
     }
 
     /// Whether the field is there, be it `null`.
@@ -54,6 +77,7 @@ impl<'a> Fields<'a> {
             Some(Value::Object(map)) => Ok(Some(Fields {
                 map,
                 prefix: format!("{}{field}.", self.prefix),
+                unknown: self.unknown.clone(),
             })),
             Some(_) => Err(self.refuse(field, "it must be an object".to_owned())),
         }

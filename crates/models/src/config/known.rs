@@ -2,13 +2,15 @@
 
 use serde_json::Value;
 
-use super::Architecture;
 use super::fields::Fields;
 use crate::Error;
 
+/// The name of a field of `config.json`, and what becomes of it.
+pub type KnownField = (&'static str, Effect);
+
 /// What becomes of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Effect {
+pub enum Effect {
     /// It is read, checked and obeyed.
     Read,
     /// It changes no logit.
@@ -19,35 +21,23 @@ pub(super) enum Effect {
 
 use Effect::{Harmless, Only, Read};
 
-const UNSET: Effect = Only(&[]);
-const OFF: Effect = Only(&["false"]);
-const ON: Effect = Only(&["true"]);
-const NONE: Effect = Only(&["0"]);
-const ONE: Effect = Only(&["1"]);
+impl Effect {
+    pub(crate) const UNSET: Self = Only(&[]);
+    pub(crate) const OFF: Self = Only(&["false"]);
+    pub(crate) const ON: Self = Only(&["true"]);
+    pub(crate) const ZERO: Self = Only(&["0"]);
+    pub(crate) const ONE: Self = Only(&["1"]);
+}
 
-/// Of all architectures.
-pub(super) const COMMON: &[(&str, Effect)] = &[
+/// Fields of all architectures. An architecture that reads one of them has it in a table of its own.
+pub(crate) const COMMON: &[KnownField] = &[
     ("architectures", Read),
     ("bos_token_id", Read),
     ("dtype", Read),
     ("eos_token_id", Read),
-    ("head_dim", Read),
-    ("hidden_act", Read),
-    ("hidden_size", Read),
-    ("intermediate_size", Read),
-    ("layer_types", Read),
-    ("max_position_embeddings", Read),
     ("model_type", Read),
-    ("num_attention_heads", Read),
-    ("num_hidden_layers", Read),
-    ("num_key_value_heads", Read),
-    ("original_max_position_embeddings", Read),
-    ("partial_rotary_factor", Only(&["1"])),
-    ("quantization_config", UNSET),
-    ("rms_norm_eps", Read),
-    ("rope_parameters", Read),
-    ("rope_scaling", Read),
-    ("rope_theta", Read),
+    ("partial_rotary_factor", Effect::ONE),
+    ("quantization_config", Effect::UNSET),
     ("tie_word_embeddings", Read),
     ("torch_dtype", Read),
     ("vocab_size", Read),
@@ -115,125 +105,92 @@ pub(super) const COMMON: &[(&str, Effect)] = &[
     ("top_p", Harmless),
     ("typical_p", Harmless),
     // Of relatives: another attention.
-    ("alibi", OFF),
-    ("attention_chunk_size", UNSET),
-    ("attention_multiplier", UNSET),
-    ("attention_out_bias", OFF),
-    ("attention_window", UNSET),
-    ("attn_logit_softcapping", UNSET),
-    ("attn_scale", UNSET),
-    ("attn_temperature_tuning", OFF),
-    ("clip_qkv", UNSET),
-    ("floor_scale", UNSET),
-    ("is_causal", ON),
-    ("kv_channels", UNSET),
-    ("kv_lora_rank", UNSET),
-    ("multi_query", OFF),
-    ("q_lora_rank", UNSET),
-    ("qk_layernorm", OFF),
-    ("qk_norm", OFF),
-    ("query_pre_attn_scalar", UNSET),
-    ("sliding_window_pattern", UNSET),
-    ("use_bidirectional_attention", OFF),
-    ("use_dynamic_ntk", OFF),
-    ("use_logn_attn", OFF),
-    ("use_qk_norm", OFF),
-    ("use_qk_rms_norm", OFF),
-    ("v_head_dim", UNSET),
+    ("alibi", Effect::OFF),
+    ("attention_chunk_size", Effect::UNSET),
+    ("attention_multiplier", Effect::UNSET),
+    ("attention_out_bias", Effect::OFF),
+    ("attention_window", Effect::UNSET),
+    ("attn_logit_softcapping", Effect::UNSET),
+    ("attn_scale", Effect::UNSET),
+    ("attn_temperature_tuning", Effect::OFF),
+    ("clip_qkv", Effect::UNSET),
+    ("floor_scale", Effect::UNSET),
+    ("is_causal", Effect::ON),
+    ("kv_channels", Effect::UNSET),
+    ("kv_lora_rank", Effect::UNSET),
+    ("multi_query", Effect::OFF),
+    ("q_lora_rank", Effect::UNSET),
+    ("qk_layernorm", Effect::OFF),
+    ("qk_norm", Effect::OFF),
+    ("query_pre_attn_scalar", Effect::UNSET),
+    ("sliding_window_pattern", Effect::UNSET),
+    ("use_bidirectional_attention", Effect::OFF),
+    ("use_dynamic_ntk", Effect::OFF),
+    ("use_logn_attn", Effect::OFF),
+    ("use_qk_norm", Effect::OFF),
+    ("use_qk_rms_norm", Effect::OFF),
+    ("v_head_dim", Effect::UNSET),
     // Another rotary embedding.
-    ("no_rope_layer_interval", UNSET),
+    ("no_rope_layer_interval", Effect::UNSET),
     ("no_rope_layers", Only(&["[]"])),
     ("position_embedding_type", Only(&["\"rope\"", "\"rotary\""])),
-    ("rope_interleave", OFF),
-    ("rope_interleaved", OFF),
-    ("rope_ratio", ONE),
-    ("rotary_base", UNSET),
-    ("rotary_dim", UNSET),
-    ("rotary_emb_base", UNSET),
-    ("rotary_emb_fraction", ONE),
-    ("rotary_percent", ONE),
-    ("rotary_pct", ONE),
-    ("use_mrope", OFF),
-    ("use_rope", ON),
+    ("rope_interleave", Effect::OFF),
+    ("rope_interleaved", Effect::OFF),
+    ("rope_ratio", Effect::ONE),
+    ("rotary_base", Effect::UNSET),
+    ("rotary_dim", Effect::UNSET),
+    ("rotary_emb_base", Effect::UNSET),
+    ("rotary_emb_fraction", Effect::ONE),
+    ("rotary_percent", Effect::ONE),
+    ("rotary_pct", Effect::ONE),
+    ("use_mrope", Effect::OFF),
+    ("use_rope", Effect::ON),
     // Other scales.
-    ("dim_model_base", UNSET),
-    ("embedding_multiplier", ONE),
-    ("embedding_scale", ONE),
-    ("final_logit_softcapping", UNSET),
-    ("lm_head_multiplier", ONE),
-    ("logit_scale", ONE),
-    ("logits_scaling", ONE),
-    ("mup_denominator", UNSET),
-    ("residual_multiplier", ONE),
-    ("scale_depth", UNSET),
-    ("scale_emb", ONE),
-    ("scale_embeddings", OFF),
-    ("use_mup", OFF),
+    ("dim_model_base", Effect::UNSET),
+    ("embedding_multiplier", Effect::ONE),
+    ("embedding_scale", Effect::ONE),
+    ("final_logit_softcapping", Effect::UNSET),
+    ("lm_head_multiplier", Effect::ONE),
+    ("logit_scale", Effect::ONE),
+    ("logits_scaling", Effect::ONE),
+    ("mup_denominator", Effect::UNSET),
+    ("residual_multiplier", Effect::ONE),
+    ("scale_depth", Effect::UNSET),
+    ("scale_emb", Effect::ONE),
+    ("scale_embeddings", Effect::OFF),
+    ("use_mup", Effect::OFF),
     // Other layers.
-    ("add_cross_attention", OFF),
-    ("bias", OFF),
-    ("cross_attention_hidden_size", UNSET),
-    ("decoder_sparse_step", ONE),
-    ("first_k_dense_replace", UNSET),
-    ("hidden_activation", UNSET),
-    ("is_encoder_decoder", OFF),
-    ("is_moe", OFF),
-    ("layers_block_type", UNSET),
+    ("add_cross_attention", Effect::OFF),
+    ("bias", Effect::OFF),
+    ("cross_attention_hidden_size", Effect::UNSET),
+    ("decoder_sparse_step", Effect::ONE),
+    ("first_k_dense_replace", Effect::UNSET),
+    ("hidden_activation", Effect::UNSET),
+    ("is_encoder_decoder", Effect::OFF),
+    ("is_moe", Effect::OFF),
+    ("layers_block_type", Effect::UNSET),
     ("mlp_only_layers", Only(&["[]"])),
-    ("moe_intermediate_size", UNSET),
-    ("n_routed_experts", NONE),
-    ("n_shared_experts", NONE),
+    ("moe_intermediate_size", Effect::UNSET),
+    ("n_routed_experts", Effect::ZERO),
+    ("n_shared_experts", Effect::ZERO),
     ("num_experts", Only(&["0", "1"])),
     ("num_experts_per_tok", Only(&["0", "1"])),
     ("num_local_experts", Only(&["0", "1"])),
-    ("parallel_attn", OFF),
+    ("parallel_attn", Effect::OFF),
     ("per_layer_config", Only(&["{}"])),
     ("pruned_heads", Only(&["{}"])),
-    ("shared_expert_intermediate_size", UNSET),
-    ("swiglu_alpha", UNSET),
-    ("swiglu_limit", UNSET),
-    ("text_config", UNSET),
-    ("tie_encoder_decoder", OFF),
-    ("use_bias", OFF),
-    ("use_parallel_residual", OFF),
-    ("vision_config", UNSET),
-];
-
-/// Of Llama.
-const LLAMA: &[(&str, Effect)] = &[
-    ("attention_bias", Read),
-    ("mlp_bias", Read),
-    ("qkv_bias", OFF),
-    ("use_qkv_bias", OFF),
-    ("max_window_layers", UNSET),
-    ("sliding_window", UNSET),
-    ("use_sliding_window", OFF),
-];
-
-/// Of Mistral.
-const MISTRAL: &[(&str, Effect)] = &[
-    ("attention_bias", OFF),
-    ("mlp_bias", OFF),
-    ("qkv_bias", OFF),
-    ("use_qkv_bias", OFF),
-    ("max_window_layers", UNSET),
-    ("sliding_window", Read),
-    ("use_sliding_window", ON),
-];
-
-/// Of Qwen2.
-const QWEN2: &[(&str, Effect)] = &[
-    ("attention_bias", ON),
-    ("mlp_bias", OFF),
-    ("qkv_bias", ON),
-    ("use_qkv_bias", ON),
-    ("max_window_layers", Read),
-    ("sliding_window", Read),
-    ("use_sliding_window", Read),
+    ("shared_expert_intermediate_size", Effect::UNSET),
+    ("swiglu_alpha", Effect::UNSET),
+    ("swiglu_limit", Effect::UNSET),
+    ("text_config", Effect::UNSET),
+    ("tie_encoder_decoder", Effect::OFF),
+    ("use_bias", Effect::OFF),
+    ("use_parallel_residual", Effect::OFF),
+    ("vision_config", Effect::UNSET),
 ];
 
 /// Of the object `rope_parameters` or `rope_scaling`, beside those that its type reads.
-pub(super) const ROPE: &[(&str, Effect)] = &[
+pub(crate) const ROPE: &[KnownField] = &[
     ("partial_rotary_factor", Only(&["1"])),
     ("rope_theta", Read),
     ("rope_type", Read),
@@ -250,45 +207,33 @@ pub(super) const ROPE: &[(&str, Effect)] = &[
     ("original_max_position_embeddings", Harmless),
     ("truncate", Harmless),
     // Of types that are not built in.
-    ("chunked_attention", UNSET),
-    ("full_attention", UNSET),
-    ("long_factor", UNSET),
-    ("long_mscale", UNSET),
-    ("mrope_section", UNSET),
-    ("short_factor", UNSET),
-    ("short_mscale", UNSET),
-    ("sliding_attention", UNSET),
+    ("chunked_attention", Effect::UNSET),
+    ("full_attention", Effect::UNSET),
+    ("long_factor", Effect::UNSET),
+    ("long_mscale", Effect::UNSET),
+    ("mrope_section", Effect::UNSET),
+    ("short_factor", Effect::UNSET),
+    ("short_mscale", Effect::UNSET),
+    ("sliding_attention", Effect::UNSET),
 ];
 
-/// The fields of an architecture beside the [common](COMMON) ones.
-pub(super) fn own(architecture: Architecture) -> &'static [(&'static str, Effect)] {
-    match architecture {
-        Architecture::Llama => LLAMA,
-        Architecture::Mistral => MISTRAL,
-        Architecture::Qwen2 => QWEN2,
-    }
-}
-
-/// Refuses fields that are set to what is not built in, and gives the names of those in no table.
-pub(super) fn check(
-    fields: &Fields<'_>,
-    tables: &[&[(&str, Effect)]],
-) -> Result<Vec<String>, Error> {
-    let mut unknown = Vec::new();
+/// Refuses fields that are set to what is not built in, and notes the names of those in no table. Of two tables that have a
+/// field the first counts.
+pub(crate) fn check(fields: &Fields<'_>, tables: &[&[KnownField]]) -> Result<(), Error> {
     for (name, value) in fields.iter() {
         let known = tables
             .iter()
             .flat_map(|table| table.iter())
             .find(|(known, _)| *known == name);
         match known {
-            None => unknown.push(fields.path(name)),
+            None => fields.note_unknown(name),
             Some((_, Only(values))) if !value.is_null() && !is_one_of(value, values) => {
                 return Err(fields.refuse(name, expected(values)));
             }
             Some(_) => {}
         }
     }
-    Ok(unknown)
+    Ok(())
 }
 
 fn is_one_of(value: &Value, values: &[&str]) -> bool {

@@ -67,23 +67,22 @@ pub enum RopeScaling {
 }
 
 /// What the scaling depends on beside its own fields.
-pub(super) struct Surroundings<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct RopeContext<'a> {
     /// The whole file.
     pub fields: &'a Fields<'a>,
+    /// Width of a head.
     pub head_dim: usize,
+    /// The context trained for, in tokens.
     pub max_position_embeddings: usize,
 }
 
 impl RopeConfig {
-    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before). Names of fields that are not
-    /// known go to `unknown`.
+    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
     ///
     /// Where both forms are present `rope_scaling` wins, and a `rope_theta` within the object wins over one outside, as in
     /// `transformers`.
-    pub(super) fn read(
-        around: &Surroundings<'_>,
-        unknown: &mut Vec<String>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn read(around: &RopeContext<'_>) -> Result<Self, Error> {
         let fields = around.fields;
         let theta = theta(fields, 10_000.0)?;
         let scaling = match fields.object("rope_scaling")? {
@@ -96,7 +95,7 @@ impl RopeConfig {
                 scaling: RopeScaling::Default,
             });
         };
-        unknown.extend(known::check(&object, &[known::ROPE])?);
+        known::check(&object, &[known::ROPE])?;
         let theta = self::theta(&object, theta)?;
         let field = if object.get("rope_type").is_some() {
             "rope_type"
@@ -124,7 +123,7 @@ fn factor(object: &Fields<'_>) -> Result<f64, Error> {
     object.number_within("factor", 1.0, MAX_FACTOR)
 }
 
-fn dynamic(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<RopeScaling, Error> {
+fn dynamic(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, Error> {
     let factor = factor(object)?;
     // The exponent is head_dim / (head_dim - 2).
     if around.head_dim <= 2 {
@@ -137,7 +136,7 @@ fn dynamic(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<RopeScaling
     })
 }
 
-fn yarn(object: &Fields<'_>, around: &Surroundings<'_>, theta: f64) -> Result<RopeScaling, Error> {
+fn yarn(object: &Fields<'_>, around: &RopeContext<'_>, theta: f64) -> Result<RopeScaling, Error> {
     let original_max_position_embeddings = original(object, around)?;
     // Null says: what the context was stretched by.
     let factor = if object.has("factor") && object.get("factor").is_none() {
@@ -190,7 +189,7 @@ fn yarn(object: &Fields<'_>, around: &Surroundings<'_>, theta: f64) -> Result<Ro
     })
 }
 
-fn llama3(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<RopeScaling, Error> {
+fn llama3(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, Error> {
     let factor = factor(object)?;
     let low_freq_factor = object.number_within("low_freq_factor", 1e-6, MAX_FACTOR)?;
     let high_freq_factor = object.number("high_freq_factor")?;
@@ -209,7 +208,7 @@ fn llama3(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<RopeScaling,
 }
 
 /// The context first trained for.
-fn original(object: &Fields<'_>, around: &Surroundings<'_>) -> Result<usize, Error> {
+fn original(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<usize, Error> {
     // A field of that name outside the object wins, as in transformers.
     let field = "original_max_position_embeddings";
     let owner = if around.fields.get(field).is_some() {

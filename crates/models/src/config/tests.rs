@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::known::Effect;
 use super::*;
+use crate::arch::{LlamaConfig, LlamaForCausalLm};
+use crate::{CacheOptions, KvCache, ModelConfig, Rope};
 
 mod every_field;
 mod rope_and_windows;
@@ -15,12 +16,29 @@ fn least() -> Value {
     })
 }
 
-fn read(changes: Value) -> Result<ModelConfig, Error> {
+/// What all architectures read, and what Llama's does.
+#[derive(Debug, Clone, PartialEq)]
+struct Both {
+    model: ModelConfig,
+    llama: LlamaConfig,
+}
+
+impl std::ops::Deref for Both {
+    type Target = LlamaConfig;
+
+    fn deref(&self) -> &LlamaConfig {
+        &self.llama
+    }
+}
+
+fn read(changes: Value) -> Result<Both, Error> {
     let mut config = least();
     for (field, value) in changes.as_object().unwrap() {
         config[field] = value.clone();
     }
-    ModelConfig::from_json(&config.to_string())
+    let model = ModelConfig::from_json(&config.to_string())?;
+    let llama = model.of::<LlamaForCausalLm>().unwrap().clone();
+    Ok(Both { model, llama })
 }
 
 /// The error's message, which must name `field`.
@@ -45,7 +63,6 @@ fn nonsense() -> [Value; 4] {
 fn defaults_are_those_of_transformers() {
     let config = read(json!({})).unwrap();
     assert_eq!((config.num_key_value_heads, config.head_dim), (4, 16));
-    assert_eq!((config.query_size(), config.key_value_size()), (64, 64));
     assert_eq!(
         config.rope,
         RopeConfig {
@@ -59,10 +76,10 @@ fn defaults_are_those_of_transformers() {
     );
     assert!(
         !config.tie_word_embeddings
-            && config.bos_token_ids.is_empty()
-            && config.eos_token_ids.is_empty()
+            && config.model.bos_token_ids.is_empty()
+            && config.model.eos_token_ids.is_empty()
     );
-    assert_eq!(config.dtype, None);
+    assert_eq!(config.model.dtype, None);
     // `null` is absent.
     let nulls = json!({"head_dim": null, "num_key_value_heads": null, "rope_scaling": null, "rope_parameters": null,
         "quantization_config": null, "eos_token_id": null, "dtype": null, "rms_norm_eps": null});
@@ -120,11 +137,14 @@ fn ids_are_one_or_several() {
     let config =
         read(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 128_009]})).unwrap();
     assert_eq!(
-        (config.bos_token_ids, config.eos_token_ids),
+        (config.model.bos_token_ids, config.model.eos_token_ids),
         (vec![128_000], vec![128_001, 128_009])
     );
     assert_eq!(
-        read(json!({"eos_token_id": -1})).unwrap().eos_token_ids,
+        read(json!({"eos_token_id": -1}))
+            .unwrap()
+            .model
+            .eos_token_ids,
         Vec::<u32>::new()
     );
     for bad in [
@@ -143,11 +163,15 @@ fn dtypes_old_and_new() {
     assert_eq!(
         read(json!({"dtype": "bfloat16", "torch_dtype": "float32"}))
             .unwrap()
+            .model
             .dtype,
         Some(WeightDtype::Bf16)
     );
     assert_eq!(
-        read(json!({"torch_dtype": "torch.float16"})).unwrap().dtype,
+        read(json!({"torch_dtype": "torch.float16"}))
+            .unwrap()
+            .model
+            .dtype,
         Some(WeightDtype::F16)
     );
     refusal(json!({"torch_dtype": "float8_e4m3fn"}), "torch_dtype");
@@ -237,7 +261,7 @@ fn what_is_absent_is_as_in_each_architecture() {
         let config =
             read(json!({"model_type": name, "num_attention_heads": 64, "hidden_size": 256}));
         let config = config.unwrap();
-        assert_eq!(config.architecture.name(), name);
+        assert_eq!(config.model.model_type(), name);
         assert_eq!(config.max_position_embeddings, positions);
         assert_eq!(config.num_key_value_heads, kv_heads);
         assert_eq!(config.windows, [window; 2]);
@@ -246,7 +270,7 @@ fn what_is_absent_is_as_in_each_architecture() {
             read(json!({"model_type": name, "num_key_value_heads": null, "sliding_window": null}))
                 .unwrap();
         assert_eq!(
-            (nulls.num_key_value_heads, nulls.windows),
+            (nulls.num_key_value_heads, nulls.windows.clone()),
             (4, vec![None; 2])
         );
     }
@@ -294,12 +318,8 @@ fn heads_must_fit_together() {
     refusal(json!({"num_key_value_heads": 3}), "num_key_value_heads");
     refusal(json!({"num_key_value_heads": 8}), "num_key_value_heads");
     refusal(json!({"num_attention_heads": 5}), "hidden_size");
-    assert_eq!(
-        read(json!({"num_attention_heads": 5, "head_dim": 30}))
-            .unwrap()
-            .query_size(),
-        150
-    );
+    let odd = read(json!({"num_attention_heads": 5, "head_dim": 30})).unwrap();
+    assert_eq!(odd.model.weights()[2].shape, [150, 64]);
     refusal(json!({"head_dim": 15}), "head_dim");
     refusal(json!({"num_attention_heads": 64}), "hidden_size");
     refusal(json!({"num_attention_heads": 128}), "hidden_size");
@@ -415,12 +435,12 @@ proptest! {
             Ok(config) => {
                 prop_assert_eq!(config.num_attention_heads % config.num_key_value_heads, 0);
                 prop_assert!(config.head_dim >= 2 && config.head_dim % 2 == 0);
-                prop_assert!(config.parameters() > 0 && config.parameters() < 1 << 60);
+                prop_assert!(config.model.parameter_count() > 0 && config.model.parameter_count() < 1 << 60);
                 prop_assert_eq!(config.windows.len(), config.num_hidden_layers);
                 prop_assert!(config.windows.iter().flatten().all(|&window| window > 0));
-                prop_assert!(config.unknown_fields.len() <= 32);
-                prop_assert!(crate::Rope::new(&config).is_finite());
-                prop_assert!(crate::KvCache::bytes(&config, &crate::CacheOptions::new(usize::MAX)) > 0);
+                prop_assert!(config.model.unknown_fields.len() <= 32);
+                prop_assert!(Rope::new(&config.rope, config.head_dim).is_finite());
+                prop_assert!(KvCache::bytes(config.model.cache(), &CacheOptions::new(usize::MAX)) > 0);
             }
         }
     }

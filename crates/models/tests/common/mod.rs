@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_models::{LlamaForCausalLm, ModelConfig};
+use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::{Init, ModelConfig};
 
 /// The folder of a fixture.
 pub fn folder(name: &str) -> PathBuf {
@@ -17,6 +18,11 @@ pub fn folder(name: &str) -> PathBuf {
 
 /// The fixture's configuration and its model with all weights as saved.
 pub fn load(name: &str) -> (ModelConfig, LlamaForCausalLm) {
+    load_with(name, &Init::new(&Device::default()))
+}
+
+/// The same, created otherwise.
+pub fn load_with(name: &str, init: &Init) -> (ModelConfig, LlamaForCausalLm) {
     let folder = folder(name);
     let config =
         ModelConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap())
@@ -27,7 +33,8 @@ pub fn load(name: &str) -> (ModelConfig, LlamaForCausalLm) {
         path: Vec::new(),
         loaded: BTreeSet::new(),
     };
-    let model = config.init(&Device::default()).map(&mut loader);
+    let model: LlamaForCausalLm = config.build(init).unwrap();
+    let model = model.map(&mut loader);
     let saved: BTreeSet<String> = loader
         .checkpoint
         .tensors()

@@ -1,12 +1,14 @@
 //! Every field that is known, one by one.
 
 use super::*;
+use crate::Architecture;
 
-/// Every architecture, and the tables of fields it knows.
-fn tables() -> impl Iterator<Item = (Architecture, Vec<(&'static str, Effect)>)> {
-    Architecture::ALL.iter().map(|&architecture| {
-        let fields = known::COMMON.iter().chain(known::own(architecture));
-        (architecture, fields.copied().collect())
+/// Every model type of Llama's, and the fields it knows.
+fn tables() -> impl Iterator<Item = (&'static str, Vec<KnownField>)> {
+    LlamaForCausalLm::MODEL_TYPES.iter().map(|(model_type, _)| {
+        let own = LlamaForCausalLm::fields(model_type).iter();
+        let fields = COMMON.iter().chain(own.copied().flatten());
+        (*model_type, fields.copied().collect())
     })
 }
 
@@ -19,12 +21,12 @@ fn every_field_that_changes_the_result_is_refused_at_an_unknown_value() {
                 let changes = match field {
                     "model_type" => json!({"model_type": value}),
                     _ => {
-                        json!({"model_type": architecture.name(), "num_key_value_heads": 4, field: value})
+                        json!({"model_type": architecture, "num_key_value_heads": 4, field: value})
                     }
                 };
                 match effect {
                     Effect::Harmless => {
-                        let config = read(changes).unwrap();
+                        let config = read(changes).unwrap().model;
                         assert!(config.unknown_fields.is_empty(), "{field}");
                         continue;
                     }
@@ -39,7 +41,7 @@ fn every_field_that_changes_the_result_is_refused_at_an_unknown_value() {
                         if ["rope_parameters", "rope_scaling"].contains(&field)
                             && value.is_object() =>
                     {
-                        let unknown = read(changes).unwrap().unknown_fields;
+                        let unknown = read(changes).unwrap().model.unknown_fields;
                         assert_eq!(unknown, [format!("{field}.an")]);
                     }
                     // An unknown name has an error of its own.
@@ -69,8 +71,7 @@ fn fields_of_relatives_are_fine_where_they_change_nothing() {
                 .iter()
                 .map(|text| serde_json::from_str(text).unwrap());
             for value in neutral.chain([Value::Null]) {
-                let mut changes =
-                    json!({"model_type": architecture.name(), "num_key_value_heads": 4});
+                let mut changes = json!({"model_type": architecture, "num_key_value_heads": 4});
                 let plain = read(changes.clone()).unwrap();
                 changes[field] = value;
                 assert_eq!(read(changes).unwrap(), plain, "{field}");
@@ -98,13 +99,20 @@ fn fields_that_nobody_knows_are_named() {
     let config =
         read(json!({"zeta": 1, "auto_map": {}, "rope_scaling": {"type": "default", "beta": 2}}));
     assert_eq!(
-        config.unwrap().unknown_fields,
+        config.unwrap().model.unknown_fields,
         ["auto_map", "zeta", "rope_scaling.beta"]
     );
     let hostile = json!({"\u{1b}[2J": 1, "é".repeat(1000): 2});
-    for name in read(hostile).unwrap().unknown_fields {
+    for name in read(hostile).unwrap().model.unknown_fields {
         assert!(name.len() < 400 && !name.contains('\u{1b}'), "{name}");
     }
     let many: serde_json::Map<_, _> = (0..1000).map(|i| (format!("x{i}"), json!(1))).collect();
-    assert_eq!(read(Value::Object(many)).unwrap().unknown_fields.len(), 32);
+    assert_eq!(
+        read(Value::Object(many))
+            .unwrap()
+            .model
+            .unknown_fields
+            .len(),
+        32
+    );
 }

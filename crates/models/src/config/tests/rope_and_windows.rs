@@ -111,7 +111,7 @@ fn windows_are_where_transformers_has_them() {
         for (field, value) in changes.as_object().unwrap() {
             all[field] = value.clone();
         }
-        read(all).map(|config| config.windows)
+        read(all).map(|config| config.llama.windows)
     };
     let used = |changes: Value| {
         let mut all =

@@ -1,0 +1,129 @@
+//! How fast this machine does what running a model takes: the figures of the cost model.
+
+use std::collections::BTreeMap;
+
+use outsize_machine::{CALIBRATION_VERSION, Calibration, Identity, Machine, MemoryProbe, now};
+use outsize_plan::{HardwareProfile, Processor, format_size};
+use outsize_stream::MEMORY_THREADS;
+
+use crate::measured::{FIRST_TOUCH, Measured, first_touch, no_memory};
+use crate::options::{CalibrateOptions, DiskToMeasure, Stop, beyond_caches, memory_bytes};
+use crate::samples::{Pace, Samples};
+use crate::{Error, compute, disk};
+
+/// What is being measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalibrateStep {
+    /// Main memory.
+    Memory,
+    /// Matmuls and layers on the processors.
+    Compute,
+    /// A file is written to read.
+    Writing,
+    /// The disk.
+    Disk,
+}
+
+/// Measures all that [`HardwareProfile`] holds, in less than 20 seconds unless the machine is very
+/// slow. Other work on the machine makes all of it slower. `observe` is told of each step. GPUs are
+/// not measured by a program that cannot compute on them.
+///
+/// The profile's disk is the one measured; [`Calibration::with_disk`] brings earlier disks back.
+///
+/// # Errors
+/// [`Error`]; [`Error::Stopped`] if `stop` was set.
+pub fn calibrate(
+    machine: &Machine,
+    options: &CalibrateOptions,
+    mut observe: impl FnMut(CalibrateStep),
+) -> Result<Calibration, Error> {
+    let stop = Stop(options.stop.clone());
+    // The file before the memory: without a place for it nothing else is worth the time.
+    if let DiskToMeasure::Folder(_) = options.disk {
+        observe(CalibrateStep::Writing);
+    }
+    let probe = disk::Probe::new(options, &stop)?;
+    let bytes = memory_bytes(machine, options.bytes);
+    let mut measured = Measured::default();
+    observe(CalibrateStep::Memory);
+    let prefaulted_bytes = memory(&mut measured, machine, bytes, &stop)?;
+    observe(CalibrateStep::Compute);
+    compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
+    observe(CalibrateStep::Disk);
+    let disk = probe.measure(&mut measured, &stop)?;
+
+    let cpu = Processor {
+        memory_bytes_per_second: measured.of(MEMORY_READ)?,
+        product_bytes_per_second: measured.of(compute::GEMV)?,
+        product_flops: measured.of(compute::GEMM)?,
+        cache_bytes_per_second: measured.of(compute::ATTENTION)?,
+        block_seconds: measured.of(compute::BLOCK)?,
+    };
+    let calibration = Calibration {
+        version: CALIBRATION_VERSION,
+        date: now(),
+        identity: Identity::of(machine),
+        figures: HardwareProfile {
+            disk: disk.streamed,
+            copy_bytes_per_second: measured.of(MEMORY_COPY)?,
+            first_touch_bytes_per_second: measured.of(FIRST_TOUCH)?,
+            at_hand_bytes: prefaulted_bytes,
+            cpu,
+            gpus: BTreeMap::new(),
+        },
+        disks: Vec::new(),
+        measurements: measured.list,
+    };
+    Ok(calibration.with_disk(disk, None))
+}
+
+const MEMORY_READ: &str = "memory read";
+const MEMORY_COPY: &str = "memory copied";
+
+/// Measures main memory by itself; returns the bytes of it that were prefaulted.
+fn memory(
+    measured: &mut Measured,
+    machine: &Machine,
+    bytes: u64,
+    stop: &Stop,
+) -> Result<u64, Error> {
+    let threads = machine.processors.threads.value as usize;
+    // First touch comes first: memory that this process gave back would be had again for less.
+    let (rates, touched) = first_touch(bytes, stop)?;
+    measured.add_value(
+        FIRST_TOUCH,
+        "B/s",
+        rates.bytes_per_second,
+        &touched,
+        match rates.prefaulted_bytes {
+            0 => format!("touched for the first time by {MEMORY_THREADS} threads"),
+            prefaulted => format!(
+                "touched for the first time by {MEMORY_THREADS} threads, after {} prefaulted",
+                format_size(prefaulted)
+            ),
+        },
+    );
+    let bytes = bytes.min(beyond_caches(machine));
+    let mut buffers =
+        MemoryProbe::new(bytes as usize, threads).map_err(|source| no_memory(bytes, source))?;
+    let (mut read, mut copy) = (Samples::default(), Samples::default());
+    for _ in Pace::new(5, 9, 0.6) {
+        stop.check()?;
+        read.push(buffers.read()?);
+        copy.push(buffers.copy());
+    }
+    let size = format_size(bytes);
+    measured.add(
+        MEMORY_READ,
+        "B/s",
+        &read,
+        format!("{size} read by {threads} threads"),
+    );
+    measured.add(
+        MEMORY_COPY,
+        "B/s",
+        &copy,
+        format!("half of {size} copied by {threads} threads"),
+    );
+    Ok(rates.prefaulted_bytes)
+}

@@ -1,0 +1,330 @@
+//! Each phase of a run beside the limits that bound it.
+
+use outsize_kernels::ActivationDtype;
+use serde::Serialize;
+
+use crate::limits::LimitSample;
+use crate::model_cost::ModelCost;
+use crate::runs::{BenchTask, ModelRun, RepeatedRun, RunReport};
+use crate::samples::{Summary, median};
+
+/// What a rate counts.
+#[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateUnit {
+    /// Bytes per second.
+    #[serde(rename = "B/s")]
+    Bytes,
+    /// Operations per second.
+    #[serde(rename = "FLOP/s")]
+    Operations,
+    /// Times per second.
+    #[serde(rename = "1/s")]
+    Times,
+}
+
+/// A phase of all runs in one budget.
+#[derive(Serialize, Debug, Clone)]
+pub struct Phase {
+    /// `opening`, `first pass`, `prompt again` or `token`.
+    pub name: &'static str,
+    /// How long it took, in seconds.
+    pub seconds: Summary,
+    /// What bounds it, the tightest bound first.
+    pub bounds: Vec<PhaseBound>,
+}
+
+/// A resource that a phase needs, and of which the machine gives only so much in a second.
+#[derive(Serialize, Debug, Clone)]
+pub struct PhaseBound {
+    /// What it is: `disk`.
+    pub limit_of: &'static str,
+    /// The unit of the rates.
+    pub unit: RateUnit,
+    /// What the phase got in a second.
+    pub achieved: Summary,
+    /// The machine's limit, the mean of right before and right after the run.
+    pub limit: Summary,
+    /// Achieved as a share of the limit, run by run: the share of the phase's time that would be left
+    /// if only this bounded it.
+    pub share: Summary,
+}
+
+/// One phase, with its time in each run.
+struct Timed<'a> {
+    runs: &'a [ModelRun],
+    name: &'static str,
+    seconds: Vec<f64>,
+    bounds: Vec<PhaseBound>,
+}
+
+impl<'a> Timed<'a> {
+    fn new(runs: &'a [ModelRun], name: &'static str, seconds: impl Fn(&RunReport) -> f64) -> Self {
+        Self {
+            runs,
+            name,
+            seconds: runs
+                .iter()
+                .map(|run| seconds(&run.report).max(1e-9))
+                .collect(),
+            bounds: Vec::new(),
+        }
+    }
+
+    /// Adds a bound: the amount that a run needs, and the limit per second. What is not needed is no
+    /// bound.
+    fn bound(
+        self,
+        limit_of: &'static str,
+        unit: RateUnit,
+        amount: impl Fn(&RunReport) -> f64,
+        limit: impl Fn(&LimitSample) -> f64,
+    ) -> Self {
+        self.bound_by(limit_of, unit, amount, |sample, _| limit(sample))
+    }
+
+    /// The same with a limit that depends on the amount.
+    fn bound_by(
+        mut self,
+        limit_of: &'static str,
+        unit: RateUnit,
+        amount: impl Fn(&RunReport) -> f64,
+        limit: impl Fn(&LimitSample, f64) -> f64,
+    ) -> Self {
+        let limit = |run: &ModelRun| {
+            let amount = amount(&run.report);
+            (limit(&run.before, amount) + limit(&run.after, amount)) / 2.0
+        };
+        let rates: Vec<_> = (self.runs.iter().zip(&self.seconds))
+            .map(|(run, seconds)| (amount(&run.report) / seconds, limit(run).max(1e-9)))
+            .collect();
+        if rates.iter().any(|(achieved, _)| *achieved > 0.0) {
+            self.bounds.push(PhaseBound {
+                limit_of,
+                unit,
+                achieved: Summary::of(rates.iter().map(|(achieved, _)| *achieved)),
+                limit: Summary::of(rates.iter().map(|(_, limit)| *limit)),
+                share: Summary::of(rates.iter().map(|(achieved, limit)| achieved / limit)),
+            });
+        }
+        self
+    }
+
+    fn done(mut self) -> Phase {
+        self.bounds
+            .sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
+        Phase {
+            name: self.name,
+            seconds: Summary::of(self.seconds),
+            bounds: self.bounds,
+        }
+    }
+}
+
+const DISK: &str = "disk";
+const MEMORY: &str = "memory read";
+const FIRST_TOUCH: &str = "memory, first touch";
+/// One after the other: both keep the processors busy.
+const FIRST_TOUCH_AND_FLOPS: &str = "first touch, and then multiply-adds";
+
+/// The phases of the runs in one budget, beside what bounds them.
+pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask) -> Vec<Phase> {
+    let prompt = u64::from(task.prompt_tokens);
+    let new = f64::from(task.new_tokens);
+    let decoded = new - 1.0;
+    let flops = cost.prompt_flops(prompt);
+    let (products, peak): (_, fn(&LimitSample) -> f64) = match task.compute {
+        ActivationDtype::F32 => ("multiply-adds of f32", |limit| limit.f32_flops),
+        ActivationDtype::Bf16 => ("multiply-adds of bf16", |limit| limit.bf16_flops),
+    };
+    let disk = |limit: &LimitSample| limit.disk_bytes_per_second;
+    let memory = |limit: &LimitSample| limit.memory_bytes_per_second;
+    let opening = Timed::new(runs, "opening", |run| run.load_seconds).bound(
+        "single pages, one a file",
+        RateUnit::Times,
+        |_| cost.files as f64,
+        |limit| 1.0 / limit.disk_latency_seconds.max(1e-9),
+    );
+    let filled =
+        |run: &RunReport| (run.placement.resident_footprint + run.placement.ring_bytes) as f64;
+    let first = Timed::new(runs, "first pass", |run| run.prefill_seconds)
+        .bound(
+            DISK,
+            RateUnit::Bytes,
+            |run| run.prefill_bytes_read as f64,
+            disk,
+        )
+        .bound_by(FIRST_TOUCH, RateUnit::Bytes, filled, |limit, bytes| {
+            bytes / limit.first_touch_seconds(bytes).max(1e-9)
+        })
+        .bound_by(
+            FIRST_TOUCH_AND_FLOPS,
+            RateUnit::Bytes,
+            filled,
+            |limit, bytes| {
+                bytes / (limit.first_touch_seconds(bytes) + flops / peak(limit)).max(1e-9)
+            },
+        )
+        .bound(products, RateUnit::Operations, |_| flops, peak);
+    let of_again = |run: &RunReport, value: fn(&RepeatedRun) -> f64| {
+        median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
+    };
+    let again = Timed::new(runs, "prompt again", |run| {
+        of_again(run, |again| again.seconds)
+    })
+    .bound(
+        DISK,
+        RateUnit::Bytes,
+        |run| of_again(run, |again| again.bytes_read as f64),
+        disk,
+    )
+    .bound(
+        MEMORY,
+        RateUnit::Bytes,
+        |_| cost.product_bytes as f64,
+        memory,
+    )
+    .bound(products, RateUnit::Operations, |_| flops, peak);
+    // A token in the middle of the answer.
+    let read = cost.token_bytes(prompt as f64 + new / 2.0);
+    let token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
+        .bound(
+            DISK,
+            RateUnit::Bytes,
+            |run| run.decode_bytes_read as f64 / decoded,
+            disk,
+        )
+        .bound(MEMORY, RateUnit::Bytes, |_| read, memory);
+    [opening, first, again, token].map(Timed::done).into()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::runs::PlacedBytes;
+
+    pub fn limits(disk: f64) -> LimitSample {
+        LimitSample {
+            disk_bytes_per_second: disk,
+            disk_latency_seconds: 1e-4,
+            memory_bytes_per_second: 1000.0,
+            copy_bytes_per_second: 500.0,
+            first_touch_bytes_per_second: 50.0,
+            prefaulted_bytes: 0,
+            prefaulted_bytes_per_second: 500.0,
+            f32_flops: 1e4,
+            bf16_flops: 4e4,
+        }
+    }
+
+    /// A run of 4 tokens after one of 8, at a disk of 100 and then 300 bytes per second.
+    pub fn run(decode_seconds: f64, decode_bytes_read: u64) -> ModelRun {
+        ModelRun {
+            report: RunReport {
+                tokens: vec![1; 5],
+                load_seconds: 1e-3,
+                prefill_seconds: 10.0,
+                prefill_bytes_read: 1000,
+                first_token_seconds: 11.0,
+                decode_seconds,
+                decode_bytes_read,
+                waiting_for_data_seconds: 0.0,
+                peak_rss_bytes: Some(600),
+                prompt_again: vec![RepeatedRun {
+                    seconds: 5.0,
+                    bytes_read: 0,
+                    waiting_for_data_seconds: 0.0,
+                }],
+                placement: PlacedBytes {
+                    resident_footprint: 450,
+                    streamed_bytes: 500,
+                    ring_bytes: 50,
+                },
+            },
+            before: limits(100.0),
+            after: limits(300.0),
+            fetched_bytes: Some(1000 + decode_bytes_read),
+        }
+    }
+
+    pub fn cost() -> ModelCost {
+        ModelCost {
+            folder: "model".into(),
+            files: 5,
+            weight_bytes: 1000,
+            product_bytes: 800,
+            layer_values: 300,
+            head_values: 100,
+            cache_bytes_per_position: 2,
+        }
+    }
+
+    pub fn task(compute: ActivationDtype) -> BenchTask {
+        BenchTask {
+            prompt_tokens: 8,
+            new_tokens: 5,
+            rounds: 1,
+            compute,
+        }
+    }
+
+    #[test]
+    fn the_nearest_bound_comes_first() {
+        let runs = [run(8.0, 1200), run(10.0, 1200), run(16.0, 1200)];
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32));
+        let names: Vec<_> = phases.iter().map(|phase| phase.name).collect();
+        assert_eq!(names, ["opening", "first pass", "prompt again", "token"]);
+        let token = &phases[3];
+        assert_eq!(token.seconds.median, 2.5);
+        let bounds: Vec<_> = token.bounds.iter().map(|bound| bound.limit_of).collect();
+        assert_eq!(bounds, [DISK, MEMORY]);
+        // 300 bytes a token in 2.5 s, at 200 bytes a second.
+        let disk = &token.bounds[0];
+        assert_eq!((disk.achieved.median, disk.limit.median), (120.0, 200.0));
+        assert_eq!((disk.share.median, disk.share.most), (0.6, 0.75));
+        // Matrices, and two bytes for each of 10.5 positions.
+        assert_eq!(token.bounds[1].achieved.median, 821.0 / 2.5);
+        // Half a second of files' pages in a millisecond, 500 bytes touched in 10 s at 50 a second.
+        assert_eq!(phases[0].bounds[0].share.median, 0.5);
+        let touch = phases[1]
+            .bounds
+            .iter()
+            .find(|bound| bound.limit_of == FIRST_TOUCH)
+            .unwrap();
+        assert_eq!(touch.share.median, 1.0);
+        // Products take more than half a second of their own.
+        let both = &phases[1].bounds[0];
+        assert_eq!(both.limit_of, FIRST_TOUCH_AND_FLOPS);
+        assert!((both.share.median - 1.05).abs() < 1e-9, "{both:?}");
+    }
+
+    #[test]
+    fn prefaulted_memory_takes_less_of_a_first_pass() {
+        let mut run = run(8.0, 0);
+        run.before.prefaulted_bytes = 250;
+        run.after.prefaulted_bytes = 500;
+        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32));
+        let of = |what| phases[1].bounds.iter().find(|bound| bound.limit_of == what);
+        // Half of the 500 bytes at 500 a second and half at 50: 5.5 s; all of them at 500: 1 s.
+        let limit = of(FIRST_TOUCH).unwrap().limit.median;
+        assert!((limit - (500.0 / 5.5 + 500.0) / 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_not_needed_is_no_bound() {
+        let runs = [run(8.0, 0)];
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16));
+        assert!(
+            phases[2..]
+                .iter()
+                .all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK))
+        );
+        let products = phases[2]
+            .bounds
+            .iter()
+            .find(|bound| bound.unit == RateUnit::Operations)
+            .unwrap();
+        // Eight tokens through the layers, one through the head.
+        assert_eq!(products.achieved.median, 2.0 * (8.0 * 300.0 + 100.0) / 5.0);
+        assert_eq!(products.limit.median, 4e4);
+    }
+}

@@ -1,0 +1,113 @@
+//! `outsize run` and `outsize logits`.
+
+use super::ModelArgs;
+use clap::{ArgGroup, Args, ValueEnum};
+use std::path::PathBuf;
+
+/// `outsize run`.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("input").required(true))]
+pub struct RunArgs {
+    /// Model and budget.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The text to go on from
+    #[arg(long, group = "input", value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Token ids instead of text: 1,2,3
+    #[arg(long, group = "input", value_name = "IDS")]
+    pub ids: Option<String>,
+    /// Put no special tokens around the prompt, such as the one that begins a text
+    #[arg(long)]
+    pub no_special_tokens: bool,
+    /// Show special tokens in the text
+    #[arg(long)]
+    pub show_special_tokens: bool,
+    /// File to take defaults from, or none [default: generation_config.json beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub generation_config: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// For `outsize bench`: afterwards run the prompt N times more, each from an empty context, and time it; the disk's speed
+    /// is not measured
+    #[arg(long, value_name = "N", hide = true, requires = "json")]
+    pub prompt_again: Option<u32>,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
+    /// When the text ends.
+    #[command(flatten)]
+    pub end: EndArgs,
+}
+
+/// How tokens are chosen. What is not given is as generation_config.json says.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Choosing tokens (defaults from generation_config.json, if any)")]
+pub struct ChoiceArgs {
+    /// 0 takes the likeliest token each time; higher is more varied [else: 0]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub temperature: Option<f32>,
+    /// Choose among the K likeliest tokens only; 0 for all [else: all]
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Choose among the likeliest tokens that together have this probability [else: 1]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// Choose among tokens at least this share as likely as the likeliest [else: 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
+    /// Above 1, make tokens of the text so far less likely [else: 1]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
+    /// The same seed gives the same text
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    pub seed: u64,
+}
+
+/// When the text ends. What is not given is as generation_config.json says.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Ending the text (defaults from generation_config.json, if any)")]
+pub struct EndArgs {
+    /// The most tokens to generate [else: 64]
+    #[arg(long, value_name = "N")]
+    pub max_new_tokens: Option<usize>,
+    /// Text that ends the text, and is cut off; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// Tokens that end the text, by id or spelling: 2,32000 or none [else: as config.json says]
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
+    pub eos: Option<String>,
+    /// The same as --eos none
+    #[arg(long, conflicts_with = "eos")]
+    pub ignore_eos: bool,
+    /// What to do when the context is full
+    #[arg(long, value_enum, default_value = "refuse", value_name = "RULE")]
+    pub when_full: WhenFullArg,
+}
+
+/// What to do when the context is full.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFullArg {
+    /// End the text; a prompt that does not fit is an error
+    Refuse,
+    /// Forget the oldest tokens and go on
+    Slide,
+}
+
+/// `outsize logits`.
+#[derive(Args, Debug)]
+pub struct LogitsArgs {
+    /// Model and budget.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Token ids: 1,2,3
+    #[arg(long, value_name = "IDS")]
+    pub ids: String,
+    /// File to write: one tensor `logits` [1, tokens, vocabulary] of 32-bit floats
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub force: bool,
+}

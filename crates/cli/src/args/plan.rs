@@ -1,0 +1,77 @@
+//! `outsize plan`.
+
+use super::{KvType, PlaceArgs};
+use clap::Args;
+use std::path::PathBuf;
+
+/// `outsize plan`.
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors file; a preset such as llama-7b;
+    /// or a model on the Hub: org/name or org/name@revision, of which only headers are fetched. Weights are not read
+    pub model: String,
+    /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A device that is not named has nine
+    /// tenths of what is free there, one with 0 is not used
+    #[arg(long, value_name = "DEVICE=SIZE,…")]
+    pub max_memory: Option<String>,
+    /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format
+    #[arg(long)]
+    pub json: bool,
+    /// Also write the drawing as an SVG
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Replace the SVG if it exists
+    #[arg(long, requires = "svg")]
+    pub force: bool,
+    /// How places are chosen.
+    #[command(flatten)]
+    pub places: PlaceArgs,
+    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer [default: those of the model's blocks]
+    #[arg(long, value_name = "CLASS", num_args = 1.., value_delimiter = ',')]
+    pub no_split: Vec<String>,
+    /// Offload the buffers of modules that are offloaded too (strategies other than auto)
+    #[arg(long)]
+    pub offload_buffers: bool,
+    /// Which dtypes weights are held in.
+    #[command(flatten)]
+    pub dtypes: DtypeArgs,
+    /// What the model is to be used for.
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+}
+
+/// Which dtypes weights are held in.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Dtypes")]
+pub struct DtypeArgs {
+    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as they are stored]
+    #[arg(long, value_name = "DTYPE")]
+    pub dtype: Option<String>,
+    /// Hold a tensor in another type; may be given several times
+    #[arg(long, value_name = "NAME=DTYPE")]
+    pub special_dtype: Vec<String>,
+    /// Hold modules of this name in 32 bits: `lm_head`, `wo`; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub keep_in_fp32: Vec<String>,
+}
+
+/// What the model is to be used for.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Workload")]
+pub struct WorkloadArgs {
+    /// Tokens that prompt and answer together may have [default: 512]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// Texts at once
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub batch: usize,
+    /// Tokens of the prompt of each text [default: 256, at most half of the context]
+    #[arg(long, value_name = "N")]
+    pub prompt_tokens: Option<usize>,
+    /// Type in which the keys and values of past tokens are kept
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub kv_dtype: KvType,
+    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's `outsize bench --calibrate`
+    #[arg(long, value_name = "FILE")]
+    pub figures: Option<PathBuf>,
+}

@@ -1,0 +1,73 @@
+//! `outsize env`: what this machine has, and what said so.
+
+use crate::args::EnvArgs;
+use crate::cache;
+use crate::error::Failure;
+use crate::views::env::{Calibrated, Env};
+use crate::views::{output, table};
+use outsize::kernels::{Isa, threads};
+use outsize::machine::{
+    CALIBRATION_FILE, Calibration, Machine, Sourced, current_rss, detected_budget, figures_for,
+    volume,
+};
+use std::path::Path;
+
+/// Runs the command. It fails only if nobody takes what it prints.
+pub fn env(args: &EnvArgs) -> Result<(), Failure> {
+    let env = Env::new();
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&env)? + "\n",
+        false => env.text(table::width()),
+    };
+    output::print(&text)
+}
+
+impl Env {
+    fn new() -> Self {
+        let machine = Machine::detect();
+        let folder = cache::folder().ok();
+        let budget = detected_budget(&machine, current_rss().unwrap_or(0))
+            .into_iter()
+            .collect();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+            backends: vec!["cpu"],
+            instructions: Sourced::new(
+                Isa::detected().name(),
+                "the processor, asked by cpuid or alike",
+            ),
+            product_threads: product_threads(&machine),
+            budget,
+            current: std::env::current_dir().ok().map(|folder| volume(&folder)),
+            cache: folder.as_deref().map(volume),
+            calibration: Calibrated::new(&machine, folder.as_deref()),
+            machine,
+        }
+    }
+}
+
+impl Calibrated {
+    fn new(machine: &Machine, folder: Option<&Path>) -> Self {
+        let place = folder.unwrap_or(Path::new("."));
+        let (figures, provenance) = figures_for(machine, folder, place);
+        let kept = folder.and_then(|folder| Calibration::load(folder).ok().flatten());
+        Self {
+            file: folder.map(|folder| folder.join(CALIBRATION_FILE)),
+            figures,
+            disks: kept
+                .filter(|_| provenance.measured)
+                .map_or_else(Vec::new, |kept| kept.disks),
+            provenance,
+        }
+    }
+}
+
+/// How many threads products use, and why.
+fn product_threads(machine: &Machine) -> Sourced<usize> {
+    let source = match std::env::var_os("RAYON_NUM_THREADS") {
+        Some(_) => "RAYON_NUM_THREADS",
+        None => &machine.processors.threads.source,
+    };
+    Sourced::new(threads(), source)
+}

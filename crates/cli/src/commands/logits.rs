@@ -1,0 +1,53 @@
+//! `outsize logits`: raw logits to a file, to compare with other software.
+
+use crate::args::LogitsArgs;
+use crate::error::Failure;
+use crate::model::DispatchRequest;
+use crate::views::output;
+use crate::{interrupt, model};
+use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
+use outsize::generate::Step;
+use outsize::machine::Machine;
+use outsize::models::{Logits, WhenFull};
+
+/// Runs the command.
+pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
+    let config = model::config(&args.model)?;
+    let ids = model::ids("--ids", &args.ids, &config)?;
+    let vocabulary = config.vocab_size();
+    output::refuse_to_replace(&args.output, args.force)?;
+    let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
+    let mut file = FileWriter::create(&args.output, vec![spec])?;
+    let purpose = DispatchRequest {
+        prompt: ids.len(),
+        context: ids.len(),
+        logits: Logits::All,
+        when_full: WhenFull::Refuse,
+        tokenizer: 0,
+    };
+    let machine = Machine::detect();
+    let (planning, _) = model::planning(&args.model, ids.len(), &machine)?;
+    let mut pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
+        if let Step::Planned { map, .. } = step {
+            eprintln!("{}", output::picture(map));
+        }
+    })?;
+    let mut written = Ok(());
+    pipeline.logits(&ids, |rows| {
+        for row in rows.chunks(vocabulary) {
+            let bytes: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
+            if written.is_ok() {
+                written = file.write("logits", &bytes);
+            }
+        }
+    })?;
+    written?;
+    interrupt::check()?;
+    file.finish()?;
+    eprintln!(
+        "wrote {}: logits [1, {}, {vocabulary}], 32-bit floats",
+        args.output.display(),
+        ids.len(),
+    );
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! One file a command: its arguments become calls of the libraries, and results become views.
+
+mod bench;
+mod calibrate;
+mod demo;
+mod env;
+mod estimate;
+mod logits;
+mod plan;
+mod run;
+mod synth;
+
+use crate::args::Command;
+use crate::error::Failure;
+use std::time::Instant;
+
+/// Runs a command; `began` is when the process did.
+pub fn run(command: &Command, began: Instant) -> Result<(), Failure> {
+    match command {
+        Command::Run(args) => run::run(args, began),
+        Command::Plan(args) => plan::plan(args),
+        Command::Logits(args) => logits::logits(args),
+        Command::Synth(args) => synth::synth(args),
+        Command::Estimate(args) => estimate::estimate(args),
+        Command::Demo(args) => demo::demo(args, began),
+        Command::Env(args) => env::env(args),
+        Command::Bench(args) => bench::bench(args),
+    }
+}

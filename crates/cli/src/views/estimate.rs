@@ -1,0 +1,308 @@
+//! The table of `outsize estimate`.
+
+use super::table;
+use outsize::plan::{Dtype, Estimate, format_size};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The result of `outsize estimate --json`. All sizes in bytes.
+#[derive(Debug, Serialize)]
+pub struct EstimateOutput {
+    /// The model as it was named.
+    pub model: String,
+    /// `model_type` in its config.json.
+    pub architecture: Option<String>,
+    /// What the sizes come from: config, config and headers, or headers.
+    pub source: &'static str,
+    /// Values of all weights, as far as they are floating point numbers or integers of their own.
+    pub parameters: u64,
+    /// Tensors.
+    pub tensors: usize,
+    /// Bytes of weights and buffers by the type that they are stored in.
+    pub stored: BTreeMap<Dtype, u64>,
+    /// Tokens that each text may have; none if nothing is known of the KV cache.
+    pub context: Option<usize>,
+    /// Texts at once.
+    pub batch: usize,
+    /// The type of the KV cache.
+    pub kv_dtype: &'static str,
+    /// Tokens of each text in the longest pass.
+    pub pass: Option<usize>,
+    /// One for each type asked for, in that order.
+    pub estimates: Vec<Estimate>,
+    /// What should be known of them.
+    pub notes: Vec<String>,
+}
+
+/// What is shown where nothing is known.
+const UNKNOWN: &str = "unknown";
+
+/// Titles of the columns.
+const TITLES: [&str; 8] = [
+    "weights in",
+    "weights",
+    "largest block",
+    "KV cache",
+    "activations",
+    "to run",
+    "at least",
+    "to train",
+];
+
+/// The report as text, in lines of at most `width` columns where the table can be had so; as wide as it likes without one.
+pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
+    let rows: Vec<[String; 8]> = report
+        .estimates
+        .iter()
+        .map(|row| cells(row, report))
+        .collect();
+    let mut text = head(report);
+    text.push('\n');
+    let table = wide(&rows);
+    let fits = |width| table.lines().all(|line| line.chars().count() <= width);
+    match width {
+        Some(width) if !fits(width) => text.push_str(&list(&rows)),
+        _ => text.push_str(&table),
+    }
+    text.push('\n');
+    for line in legend(report) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    for note in &report.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+fn head(report: &EstimateOutput) -> String {
+    let architecture = report
+        .architecture
+        .as_deref()
+        .unwrap_or("architecture unknown");
+    let mut text = format!(
+        "{}: {architecture}, {} parameters in {} tensors, by its {}\n",
+        report.model.escape_debug(),
+        count(report.parameters),
+        report.tensors,
+        report.source
+    );
+    if let Some(context) = report.context {
+        text.push_str(&format!(
+            "{context} tokens of context, {}, KV cache in {}\n",
+            match report.batch {
+                1 => "one text".to_owned(),
+                batch => format!("{batch} texts"),
+            },
+            report.kv_dtype
+        ));
+    }
+    text
+}
+
+/// What the columns mean, those that are there.
+fn legend(report: &EstimateOutput) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(pass) = report.pass {
+        lines.push(format!(
+            "to run: weights, KV cache, activations of passes of {pass} tokens and the process itself, all in memory"
+        ));
+        lines.push(
+            "at least: the least --max-memory cpu= of `outsize run`; the rest is streamed from disk".to_owned(),
+        );
+    }
+    lines.push(
+        "to train: with Adam, without activations. f32: weights, gradients and two moments; 16 bits: these in f32, and a copy of \
+         the weights"
+            .to_owned(),
+    );
+    lines
+}
+
+fn cells(row: &Estimate, report: &EstimateOutput) -> [String; 8] {
+    let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), format_size);
+    let largest = match &row.largest_block {
+        Some(block) => format!("{} {}", format_size(block.bytes), shown(&block.name)),
+        None => "none".to_owned(),
+    };
+    [
+        match row.dtype {
+            Some(dtype) => dtype.to_string(),
+            None => format!("as stored{}", stored(report)),
+        },
+        format_size(row.weights),
+        largest,
+        size(row.kv_cache),
+        size(row.activations),
+        size(row.resident),
+        size(row.least),
+        row.training
+            .map_or_else(|| "-".to_owned(), |training| format_size(training.total)),
+    ]
+}
+
+/// The type that all, or most, of the weights are stored in.
+fn stored(report: &EstimateOutput) -> String {
+    let most = report.stored.iter().max_by_key(|(_, bytes)| **bytes);
+    match (most, report.stored.len()) {
+        (None, _) => String::new(),
+        (Some((dtype, _)), 1) => format!(" ({dtype})"),
+        (Some((dtype, _)), _) => format!(" (mostly {dtype})"),
+    }
+}
+
+/// A block's name, fit for a terminal and for a column.
+fn shown(name: &str) -> String {
+    const MOST: usize = 40;
+    let name = if name.is_empty() {
+        "(the model itself)"
+    } else {
+        name
+    };
+    let name: String = name.escape_debug().collect();
+    match name.char_indices().nth(MOST) {
+        Some((cut, _)) => format!("{}…", &name[..cut]),
+        None => name,
+    }
+}
+
+/// One line for each type: sizes to the right, words to the left.
+fn wide(rows: &[[String; 8]]) -> String {
+    let mut rows: Vec<Vec<String>> = std::iter::once(TITLES.map(String::from))
+        .chain(rows.iter().cloned())
+        .map(Vec::from)
+        .collect();
+    table::align_right(&mut rows, &[1, 3, 4, 5, 6, 7]);
+    table::lines(&rows, usize::MAX).join("\n") + "\n"
+}
+
+/// One line for each figure: for narrow terminals.
+fn list(rows: &[[String; 8]]) -> String {
+    let width = TITLES.iter().map(|title| title.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        for (title, cell) in TITLES.iter().zip(row) {
+            text.push_str(&format!("{title:<width$}  {cell}\n"));
+        }
+        text.push('\n');
+    }
+    text.pop();
+    text
+}
+
+/// A number of parameters, as people say it.
+fn count(parameters: u64) -> String {
+    let (scale, unit) = match parameters {
+        0..1_000 => return parameters.to_string(),
+        1_000..1_000_000 => (1e3, "k"),
+        1_000_000..1_000_000_000 => (1e6, "M"),
+        1_000_000_000..1_000_000_000_000 => (1e9, "B"),
+        _ => (1e12, "T"),
+    };
+    let value = parameters as f64 / scale;
+    match value {
+        100.0.. => format!("{value:.0} {unit}"),
+        10.0.. => format!("{value:.1} {unit}"),
+        _ => format!("{value:.2} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outsize::plan::{BlockSize, Training};
+
+    fn row(dtype: Option<Dtype>, name: &str) -> Estimate {
+        Estimate {
+            dtype,
+            parameters: 1_234_567,
+            weights: 2_469_134,
+            largest_block: Some(BlockSize {
+                name: name.to_owned(),
+                bytes: 2_000_000,
+            }),
+            kv_cache: Some(1_000_000),
+            activations: Some(3_000_000),
+            resident: Some(30_000_000),
+            least: None,
+            training: Some(Training {
+                weights: 1,
+                copy: 1,
+                gradients: 1,
+                moments: 2,
+                total: 22_222_206,
+            }),
+        }
+    }
+
+    fn report(name: &str) -> EstimateOutput {
+        EstimateOutput {
+            model: "org/name".to_owned(),
+            architecture: Some("llama".to_owned()),
+            source: "headers",
+            parameters: 1_234_567,
+            tensors: 12,
+            stored: [(Dtype::F32, 1000), (Dtype::Bf16, 2_468_134)].into(),
+            context: Some(64),
+            batch: 2,
+            kv_dtype: "f32",
+            pass: Some(64),
+            estimates: vec![row(None, name), row(Some(Dtype::Int4), name)],
+            notes: vec!["blocks are guessed".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_table_stands_in_columns() {
+        let text = text(&report("model.layers.0"), None);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "org/name: llama, 1.23 M parameters in 12 tensors, by its headers"
+        );
+        assert_eq!(lines[1], "64 tokens of context, 2 texts, KV cache in f32");
+        assert!(
+            lines[4].starts_with("as stored (mostly bf16)  2.47 MB  2 MB model.layers.0"),
+            "{text}"
+        );
+        assert!(lines[4].ends_with("30 MB   unknown   22.2 MB"), "{text}");
+        assert_eq!(lines[5].find("2 MB"), lines[4].find("2 MB"));
+        assert_eq!(*lines.last().unwrap(), "note: blocks are guessed");
+        // The widest terminal that is too narrow, and the narrowest that is not.
+        let width = lines[3..6].iter().map(|line| line.len()).max().unwrap();
+        assert_eq!(super::text(&report("model.layers.0"), Some(width)), text);
+        let narrow = super::text(&report("model.layers.0"), Some(width - 1));
+        assert!(narrow.contains("\nKV cache       1 MB\n"), "{narrow}");
+        let figures = narrow.lines().skip(3).take(17);
+        assert!(figures.map(str::len).all(|len| len <= 40), "{narrow}");
+    }
+
+    #[test]
+    fn names_of_strangers_are_short_and_harmless() {
+        let name = format!("\u{1b}[2J{}", "x".repeat(4000));
+        let text = text(&report(&name), None);
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert!(
+            text.lines().all(|line| line.chars().count() < 200),
+            "{text}"
+        );
+        assert!(super::text(&report(""), None).contains("2 MB (the model itself)"));
+    }
+
+    #[test]
+    fn parameters_are_counted_as_people_do() {
+        let counts = [
+            0,
+            999,
+            1_000,
+            25_400,
+            7_240_000_000,
+            671_000_000_000,
+            1_500_000_000_000,
+        ];
+        assert_eq!(
+            counts.map(count),
+            ["0", "999", "1.00 k", "25.4 k", "7.24 B", "671 B", "1.50 T"]
+        );
+    }
+}

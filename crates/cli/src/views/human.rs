@@ -1,0 +1,120 @@
+//! Figures in words.
+
+/// Seconds for a person, to two digits or so: `41 ms`, `0.41 s`, `3 min 20 s`.
+pub fn seconds(seconds: f64) -> String {
+    if !seconds.is_finite() {
+        return "no end".to_string();
+    }
+    let seconds = seconds.max(0.0);
+    let whole = seconds.round() as u64;
+    match seconds {
+        s if s < 0.000_95 => format!("{:.2} ms", s * 1e3),
+        s if s < 0.009_5 => format!("{:.1} ms", s * 1e3),
+        s if s < 0.099_5 => format!("{:.0} ms", s * 1e3),
+        s if s < 0.995 => format!("{s:.2} s"),
+        s if s < 9.95 => format!("{s:.1} s"),
+        s if s < 119.5 => format!("{s:.0} s"),
+        s if s < 7_199.5 => format!("{} min {} s", whole / 60, whole % 60),
+        s if s < 172_800.0 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        s if s < 1e9 => format!("{} days", whole / 86_400),
+        _ => "more than 30 years".to_string(),
+    }
+}
+
+/// How many of something come in a second: `2.4`, `0.013`, `1300`.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        r if !r.is_finite() => "?".to_string(),
+        r if r < 0.0095 => format!("{r:.1e}"),
+        r if r < 0.0995 => format!("{r:.3}"),
+        r if r < 0.995 => format!("{r:.2}"),
+        r if r < 9.95 => format!("{r:.1}"),
+        r => format!("{r:.0}"),
+    }
+}
+
+/// A count with its thing: `1 token`, `3 tokens`.
+pub fn count(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
+/// A number of parameters: `1.1 billion`.
+pub fn parameters(number: u64) -> String {
+    let number = number as f64;
+    match number {
+        n if n >= 999.5e9 => format!("{} trillion", rate(n / 1e12)),
+        n if n >= 999.5e6 => format!("{} billion", rate(n / 1e9)),
+        n if n >= 999.5e3 => format!("{} million", rate(n / 1e6)),
+        n => format!("{n}"),
+    }
+}
+
+/// `part` of `whole` in percent, rounded; nothing if there is no whole.
+pub fn percent(part: u128, whole: u128) -> Option<u32> {
+    let percent = part
+        .checked_mul(200)?
+        .checked_add(whole)?
+        .checked_div(whole.checked_mul(2)?)?;
+    u32::try_from(percent).ok()
+}
+
+/// How much longer or shorter something takes: `+27 %`.
+pub fn change(from: f64, to: f64) -> Option<String> {
+    let percent = ((to / from - 1.0) * 100.0).round();
+    if !percent.is_finite() {
+        return None;
+    }
+    Some(match percent {
+        0.0 => "the same".to_string(),
+        p if p > 999.0 => format!("{} times as long", (to / from).round()),
+        p => format!("{p:+} %"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_well() {
+        for (time, text) in [
+            (0.0, "0.00 ms"),
+            (0.000_2, "0.20 ms"),
+            (0.004_2, "4.2 ms"),
+            (0.041, "41 ms"),
+            (0.414, "0.41 s"),
+            (2.34, "2.3 s"),
+            (9.96, "10 s"),
+            (90.0, "90 s"),
+            (200.0, "3 min 20 s"),
+            (7_500.0, "2 h 5 min"),
+            (200_000.0, "2 days"),
+            (1e300, "more than 30 years"),
+            (f64::INFINITY, "no end"),
+            (f64::NAN, "no end"),
+            (-1.0, "0.00 ms"),
+        ] {
+            assert_eq!(seconds(time), text, "{time}");
+        }
+    }
+
+    #[test]
+    fn rates_counts_and_changes_read_well() {
+        assert_eq!(rate(2.43), "2.4");
+        assert_eq!(rate(0.0131), "0.013");
+        assert_eq!(rate(1312.0), "1312");
+        assert_eq!(count(1, "token"), "1 token");
+        assert_eq!(count(0, "token"), "0 tokens");
+        assert_eq!(parameters(1_100_000_000), "1.1 billion");
+        assert_eq!(parameters(63_000_000), "63 million");
+        assert_eq!(parameters(7), "7");
+        assert_eq!(change(1.0, 1.27).unwrap(), "+27 %");
+        assert_eq!(change(1.0, 0.8).unwrap(), "-20 %");
+        assert_eq!(change(1.0, 1.001).unwrap(), "the same");
+        assert_eq!(change(1.0, 30.0).unwrap(), "30 times as long");
+        assert_eq!(change(0.0, 1.0), None);
+    }
+}

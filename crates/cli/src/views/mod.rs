@@ -1,0 +1,15 @@
+//! What results look like: JSON, text for terminals, and SVG.
+
+pub mod bench;
+pub mod calibration;
+pub mod env;
+pub mod estimate;
+pub mod human;
+pub mod output;
+pub mod plan;
+pub mod progress;
+mod rates;
+pub mod run;
+pub mod style;
+pub mod table;
+pub mod text;

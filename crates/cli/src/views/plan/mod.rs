@@ -1,0 +1,19 @@
+//! A plan as JSON, as text for a terminal, and as an SVG.
+
+mod bar;
+mod canvas;
+mod glyphs;
+mod page;
+mod palette;
+mod report;
+mod rows;
+mod svg;
+mod terminal;
+mod what_if;
+
+pub use report::{ModelReport, PlanReport, Planned};
+
+#[cfg(test)]
+mod drawing_tests;
+#[cfg(test)]
+mod report_tests;

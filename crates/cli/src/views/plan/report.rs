@@ -1,0 +1,338 @@
+//! Everything that is to be said of a plan.
+
+use super::what_if::WhatIf;
+use outsize::plan::{
+    Bound, Budget, DeviceMap, Dtype, Error, HardwareProfile, ModuleMap, Options, PhaseTime,
+    Residency, Tier, TierUse, Tree, Workload, predict,
+};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// The version of what [`PlanReport`] is written as. It changes when a field is taken away or means something else, not when one is
+/// added.
+pub const REPORT_VERSION: u32 = 1;
+
+/// Budgets that are tried besides the one asked for, as shares of it.
+const OTHER_MEMORY: [f64; 2] = [1.25, 0.75];
+
+/// Everything that is to be said of a plan: what `outsize plan --json` writes, and what is drawn.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlanReport {
+    /// [`REPORT_VERSION`].
+    pub version: u32,
+    /// What is placed.
+    pub model: ModelReport,
+    /// How places were chosen: a strategy's name, or `manual`.
+    pub strategy: String,
+    /// For what text the speed is predicted.
+    pub workload: Workload,
+    /// The devices, the fastest first and the disk last.
+    pub tiers: Vec<TierReport>,
+    /// The blocks in the order of execution.
+    pub blocks: Vec<BlockReport>,
+    /// How long things will take.
+    pub prediction: PredictionReport,
+    /// What another budget would change.
+    pub what_if: Vec<WhatIf>,
+    /// The figures of the machine that the prediction is made of.
+    pub figures: HardwareProfile,
+    /// Where these come from.
+    pub figures_source: String,
+    /// The map in Accelerate's own format.
+    pub device_map: ModuleMap,
+    /// What a user should know besides.
+    pub notes: Vec<String>,
+}
+
+/// A model in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ModelReport {
+    /// What it is called.
+    pub name: String,
+    /// Its architecture, if it is known: `llama`.
+    pub architecture: Option<String>,
+    /// Values in all of its tensors, shared ones counted once; nothing where no shapes are known.
+    pub parameters: Option<u64>,
+    /// The type that most bytes of its weights are stored in.
+    pub stored_dtype: Option<String>,
+    /// The type that they are held in, if another was asked for.
+    pub dtype: Option<String>,
+    /// Bytes of its weights as held on devices, shared ones counted once.
+    pub bytes: u64,
+    /// The type of the KV cache, if it has one.
+    pub kv_dtype: Option<String>,
+}
+
+/// A device and what is held on it. All in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TierReport {
+    /// What is held.
+    #[serde(flatten)]
+    pub held: TierUse,
+    /// What is left of its budget; nothing if it is not bounded.
+    pub free: Option<u64>,
+    /// Whether its budget was not asked for but found.
+    pub detected: bool,
+}
+
+/// A block and where it is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BlockReport {
+    /// Its path in the checkpoint's names.
+    pub name: String,
+    /// The class of the module.
+    pub class: String,
+    /// Bytes of its weights as held on devices. What it shares with an earlier block is counted there.
+    pub bytes: u64,
+    /// Where these bytes are between two uses: on disk, what is streamed.
+    pub shares: BTreeMap<Tier, u64>,
+    /// Keys and values that it keeps where it computes, in bytes.
+    pub kv_bytes: u64,
+    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass before.
+    pub streamed_bytes: u64,
+    /// What of these the ring keeps from one pass to the next.
+    pub kept_bytes: u64,
+    /// Bytes that each pass copies to the GPU that it computes on.
+    pub upload_bytes: u64,
+    /// Where it computes in the pass over the prompt.
+    pub prefill_on: Tier,
+    /// How long that takes, in seconds.
+    pub prefill_seconds: f64,
+    /// Where it computes when a token is made.
+    pub decode_on: Tier,
+    /// How long that takes, in seconds.
+    pub decode_seconds: f64,
+}
+
+/// How long things will take, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PredictionReport {
+    /// Reading all weights that stay: a part of the first pass, which does it as it goes.
+    pub load_seconds: f64,
+    /// The first pass over the prompt, in which what stays is read.
+    pub first_pass_seconds: f64,
+    /// The pass over the prompt, once what stays is there.
+    pub prefill: PhaseReport,
+    /// The pass that makes one more token of each text.
+    pub decode: PhaseReport,
+}
+
+/// A pass over all blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PhaseReport {
+    /// What it takes.
+    #[serde(flatten)]
+    pub time: PhaseTime,
+    /// Tokens of all texts that it makes or goes through in a second.
+    pub tokens_per_second: f64,
+    /// What it would have to be faster for the pass to be so.
+    pub bound: Bound,
+}
+
+/// What a [`PlanReport`] is made of.
+#[derive(Debug, Clone)]
+pub struct Planned<'a> {
+    /// What was placed.
+    pub tree: &'a Tree,
+    /// Where.
+    pub map: &'a DeviceMap,
+    /// With what options.
+    pub options: &'a Options,
+    /// The model's name, architecture and types; its numbers are counted here.
+    pub model: ModelReport,
+    /// Other names of tensors, as a checkpoint's modules have them: a tied head's weight, and the tensor that it is.
+    pub aliases: Vec<(String, String)>,
+    /// Devices whose budgets were not asked for but found.
+    pub detected: Vec<Tier>,
+    /// Where the figures of the machine come from.
+    pub figures_source: String,
+    /// What a user should know besides.
+    pub notes: Vec<String>,
+}
+
+impl PlanReport {
+    /// Collects what there is to say; `replan` makes the same plan with another budget, to see what that would change.
+    pub fn new(
+        planned: Planned<'_>,
+        mut replan: impl FnMut(&Budget) -> Result<DeviceMap, Error>,
+    ) -> Self {
+        let Planned {
+            tree,
+            map,
+            options,
+            model,
+            ..
+        } = planned;
+        let prediction = predict(tree, map, &options.figures, &options.workload);
+        let shares = shares(tree, map);
+        let mut blocks = Vec::with_capacity(tree.blocks.len());
+        for ((placed, shares), time) in map.blocks().iter().zip(shares).zip(&prediction.blocks) {
+            blocks.push(BlockReport {
+                name: placed.name.clone(),
+                class: placed.class.clone(),
+                bytes: shares
+                    .values()
+                    .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+                shares,
+                kv_bytes: placed.kv_bytes,
+                streamed_bytes: placed.streamed_bytes,
+                kept_bytes: placed.kept_bytes,
+                upload_bytes: placed.upload_bytes,
+                prefill_on: time.prefill_on,
+                prefill_seconds: time.prefill_seconds,
+                decode_on: time.decode_on,
+                decode_seconds: time.decode_seconds,
+            });
+        }
+        let tiers = map.tiers().iter().map(|held| TierReport {
+            held: *held,
+            free: held.free(),
+            detected: planned.detected.contains(&held.tier),
+        });
+        let workload = options.workload;
+        let phase = |time: PhaseTime, tokens: u64| PhaseReport {
+            time,
+            tokens_per_second: finite(workload.batch.saturating_mul(tokens) as f64 / time.seconds),
+            bound: time.bound,
+        };
+        let what_if = OTHER_MEMORY
+            .into_iter()
+            .filter(|_| map.budget().iter().any(|(tier, _)| tier != Tier::Disk))
+            .map(|memory| {
+                let budget = scaled(map.budget(), memory);
+                let outcome =
+                    replan(&budget).map(|map| predict(tree, &map, &options.figures, &workload));
+                WhatIf::new(memory, budget, outcome)
+            })
+            .collect();
+        Self {
+            version: REPORT_VERSION,
+            model: ModelReport {
+                parameters: parameters(tree),
+                stored_dtype: model.stored_dtype.or_else(|| stored_dtype(tree)),
+                bytes: map.total_bytes(),
+                ..model
+            },
+            strategy: map.chosen_by().name().to_string(),
+            workload,
+            tiers: tiers.collect(),
+            prediction: PredictionReport {
+                load_seconds: prediction.load_seconds,
+                first_pass_seconds: prediction.first_pass_seconds,
+                prefill: phase(prediction.prefill, workload.prompt),
+                decode: phase(prediction.decode, 1),
+            },
+            blocks,
+            what_if,
+            figures: options.figures.clone(),
+            figures_source: planned.figures_source,
+            device_map: device_map(tree, map, &planned.aliases),
+            notes: planned.notes,
+        }
+    }
+}
+
+impl PlanReport {
+    /// Bytes of the weights that stay in memory.
+    pub fn resident_bytes(&self) -> u64 {
+        let stay = self.blocks.iter().flat_map(|block| &block.shares);
+        stay.filter(|(tier, _)| **tier != Tier::Disk)
+            .fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+/// `DeviceMap` by modules, with other names of its tensors.
+pub fn device_map(tree: &Tree, map: &DeviceMap, aliases: &[(String, String)]) -> ModuleMap {
+    let own = tree
+        .tensors()
+        .map(|tensor| (tensor.name.as_str(), tier(map, &tensor.name)));
+    let other = aliases
+        .iter()
+        .map(|(alias, name)| (alias.as_str(), tier(map, name)));
+    ModuleMap::new(own.chain(other))
+}
+
+/// For each block its bytes by device; what it shares with an earlier one counts there.
+fn shares(tree: &Tree, map: &DeviceMap) -> Vec<BTreeMap<Tier, u64>> {
+    let mut largest: HashMap<&str, u64> = HashMap::new();
+    for tensor in tree.tensors() {
+        if let Some(key) = &tensor.tied {
+            let bytes = largest.entry(key).or_default();
+            *bytes = tensor.bytes.max(*bytes);
+        }
+    }
+    let mut of_blocks = Vec::with_capacity(tree.blocks.len());
+    for block in &tree.blocks {
+        let mut shares: BTreeMap<Tier, u64> = BTreeMap::new();
+        for tensor in &block.tensors {
+            let bytes = match &tensor.tied {
+                None => tensor.bytes,
+                Some(key) => largest.insert(key, 0).unwrap_or(0),
+            };
+            if bytes > 0 {
+                let held = shares.entry(tier(map, &tensor.name)).or_default();
+                *held = held.saturating_add(bytes);
+            }
+        }
+        of_blocks.push(shares);
+    }
+    of_blocks
+}
+
+/// Where a tensor is between two uses.
+fn tier(map: &DeviceMap, name: &str) -> Tier {
+    match map.residency(name) {
+        Some(Residency::Resident(tier)) => tier,
+        Some(Residency::Streamed) | None => Tier::Disk,
+    }
+}
+
+/// `budget` with every device but the disk changed to a share of it.
+fn scaled(budget: &Budget, share: f64) -> Budget {
+    let mut scaled = Budget::default();
+    for (tier, bytes) in budget.iter() {
+        let bytes = match tier {
+            Tier::Disk => bytes,
+            Tier::Gpu(_) | Tier::Cpu => (bytes as f64 * share) as u64,
+        };
+        scaled.set(tier, bytes);
+    }
+    scaled
+}
+
+/// Values in all tensors; nothing unless all shapes are known.
+fn parameters(tree: &Tree) -> Option<u64> {
+    let mut counted = std::collections::HashSet::new();
+    let mut sum = 0u64;
+    for tensor in tree.tensors() {
+        if tensor.shape.is_empty() && tensor.bytes > 16 {
+            return None;
+        }
+        if tensor.tied.as_ref().is_none_or(|key| counted.insert(key)) {
+            sum = sum.checked_add(values(&tensor.shape)?)?;
+        }
+    }
+    (sum > 0).then_some(sum)
+}
+
+/// Values in a tensor; nothing if 64 bits do not hold the number.
+fn values(shape: &[u64]) -> Option<u64> {
+    shape
+        .iter()
+        .try_fold(1u64, |product, n| product.checked_mul(*n))
+}
+
+/// The type that most bytes are stored in.
+fn stored_dtype(tree: &Tree) -> Option<String> {
+    let mut bytes: BTreeMap<Dtype, u64> = BTreeMap::new();
+    for tensor in tree.tensors() {
+        let sum = bytes.entry(tensor.dtype).or_default();
+        *sum = sum.saturating_add(tensor.stored_bytes);
+    }
+    let (dtype, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+    Some(dtype.name().to_string())
+}
+
+fn finite(value: f64) -> f64 {
+    if value.is_finite() { value } else { 0.0 }
+}

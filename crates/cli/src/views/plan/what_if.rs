@@ -1,0 +1,71 @@
+//! What another budget would change.
+
+use outsize::plan::{Budget, Error, Prediction, Tier};
+use serde::Serialize;
+
+/// The plan with another budget.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// The budget, as a share of the one asked for.
+    pub memory: f64,
+    /// The budget of each device, in bytes.
+    pub budget: Budget,
+    /// Whether there is a plan.
+    pub fits: bool,
+    /// Reading all weights that stay, in seconds; nothing if it does not fit.
+    pub load_seconds: Option<f64>,
+    /// The pass over the prompt, in seconds.
+    pub prefill_seconds: Option<f64>,
+    /// The pass that makes one more token of each text, in seconds.
+    pub decode_seconds: Option<f64>,
+    /// The device whose budget is too small, with the least bytes that would do; nothing if it fits or nobody knows.
+    pub least: Option<Least>,
+    /// Why there is no plan.
+    pub reason: Option<String>,
+}
+
+/// The least budget of a device that would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Least {
+    /// The device.
+    pub tier: Tier,
+    /// The budget, in bytes.
+    pub bytes: u64,
+}
+
+impl WhatIf {
+    pub fn new(memory: f64, budget: Budget, outcome: Result<Prediction, Error>) -> Self {
+        let mut what_if = Self {
+            memory,
+            budget,
+            fits: outcome.is_ok(),
+            load_seconds: None,
+            prefill_seconds: None,
+            decode_seconds: None,
+            least: None,
+            reason: None,
+        };
+        match outcome {
+            Ok(prediction) => {
+                what_if.load_seconds = Some(prediction.load_seconds);
+                what_if.prefill_seconds = Some(prediction.prefill.seconds);
+                what_if.decode_seconds = Some(prediction.decode.seconds);
+            }
+            Err(error) => {
+                what_if.least = match &error {
+                    Error::TooSmall(shortfall) => Some(Least {
+                        tier: shortfall.tier,
+                        bytes: shortfall.least,
+                    }),
+                    Error::MustFit { least, .. } => Some(Least {
+                        tier: Tier::Cpu,
+                        bytes: *least,
+                    }),
+                    _ => None,
+                };
+                what_if.reason = Some(error.to_string());
+            }
+        }
+        what_if
+    }
+}

@@ -1,3 +1,0 @@
-//! How a layer reads its weight.
-
-pub use outsize_core::Access;

@@ -1,0 +1,5 @@
+//! The architectures, one file each.
+
+mod llama;
+
+pub use llama::{LlamaConfig, LlamaDecoderLayer, LlamaForCausalLm, LlamaModel};

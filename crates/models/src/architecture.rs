@@ -1,0 +1,67 @@
+//! What every architecture has.
+
+use std::fmt::Debug;
+
+use burn::module::Module;
+use burn::tensor::Device;
+
+use crate::config::{Fields, KnownField};
+use crate::{ActivationDtype, Error};
+
+/// What a module is created with.
+#[derive(Debug, Clone)]
+pub struct Init {
+    /// Where its parameters will be, once they have storage.
+    pub device: Device,
+    /// The type in which linear layers multiply activations; attention, norms and sums are f32.
+    pub compute: ActivationDtype,
+}
+
+impl Init {
+    /// Activations multiplied in f32.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            device: device.clone(),
+            compute: ActivationDtype::F32,
+        }
+    }
+}
+
+/// A model as one Burn module, made from its `config.json`: what all architectures have, decoders or not.
+///
+/// Fields of the module are named, and its parameters shaped, as in the checkpoint. All else that a plan needs (blocks,
+/// shapes, order of use, sizes) is read off the lazy module.
+pub trait Architecture: Module + Debug + Send + Sync + 'static {
+    /// Its `config.json`, checked.
+    type Config: Debug + Clone + PartialEq + Send + Sync + 'static;
+
+    /// Values of `model_type`, each with what the names of its classes in `transformers` begin with.
+    const MODEL_TYPES: &'static [(&'static str, &'static str)];
+
+    /// What the names of this module's own classes begin with.
+    const CLASS_PREFIX: &'static str;
+
+    /// Classes of the module that are not split between devices.
+    const NO_SPLIT: &'static [&'static str];
+
+    /// A prefix of tensor names that some checkpoints leave out.
+    const OPTIONAL_PREFIX: &'static str = "";
+
+    /// Ends of the names of tensors that carry no weight: buffers which some versions saved.
+    const IGNORED: &'static [&'static str] = &[];
+
+    /// Modules of `transformers` that hold no tensor, with their classes: beside the model's own parts, and in each block.
+    const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[];
+
+    /// The fields of `config.json` that this architecture reads or refuses, beside those of all architectures.
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]];
+
+    /// Reads the fields, which were [checked](Self::fields) against the tables.
+    ///
+    /// # Errors
+    /// A field that is missing, out of bounds, or asks for something that is not built in.
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<Self::Config, Error>;
+
+    /// A model without storage.
+    fn new(config: &Self::Config, init: &Init) -> Self;
+}

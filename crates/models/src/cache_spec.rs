@@ -1,0 +1,78 @@
+//! What a model asks of a KV cache.
+
+/// What a model asks of a KV cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// In the order of the blocks that they belong to.
+    pub layers: Vec<CacheLayer>,
+    /// The longest context that the model was trained for, in tokens.
+    pub trained_context: usize,
+    /// The longest context that it can run, in tokens.
+    pub longest_context: usize,
+    /// Why a sequence cannot go on beyond its context with the oldest tokens forgotten, if so: "its rotary embedding …".
+    pub cannot_slide: Option<&'static str>,
+}
+
+/// One layer of a KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheLayer {
+    /// Key and value heads.
+    pub key_value_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// How many tokens a token sees, itself included; `None` is all before it.
+    pub window: Option<usize>,
+}
+
+impl CacheLayer {
+    /// Keys and values of one position of one sequence.
+    pub fn values(&self) -> u64 {
+        2 * self.key_value_heads as u64 * self.head_dim as u64
+    }
+}
+
+impl CacheSpec {
+    /// The first difference to what another model asks for, as both have it.
+    pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
+        let count = |spec: &Self| format!("{} layers", spec.layers.len());
+        if self.layers.len() != other.layers.len() {
+            return Some((count(self), count(other)));
+        }
+        let mut pairs = self.layers.iter().zip(&other.layers).enumerate();
+        pairs.find_map(|(index, (one, other))| {
+            let heads = |layer: &CacheLayer| {
+                let (heads, width) = (layer.key_value_heads, layer.head_dim);
+                format!("{heads} key-value heads of width {width} in layer {index}")
+            };
+            let window = |layer: &CacheLayer| match layer.window {
+                Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
+                None => format!("no sliding window in layer {index}"),
+            };
+            let shape = |layer: &CacheLayer| (layer.key_value_heads, layer.head_dim);
+            if shape(one) != shape(other) {
+                return Some((heads(one), heads(other)));
+            }
+            (one.window != other.window).then(|| (window(one), window(other)))
+        })
+    }
+
+    /// Layers that are all alike, without windows, of a model whose sequences can slide on.
+    pub fn uniform(
+        layers: usize,
+        key_value_heads: usize,
+        head_dim: usize,
+        trained_context: usize,
+    ) -> Self {
+        let layer = CacheLayer {
+            key_value_heads,
+            head_dim,
+            window: None,
+        };
+        Self {
+            layers: vec![layer; layers],
+            trained_context,
+            longest_context: trained_context,
+            cannot_slide: None,
+        }
+    }
+}

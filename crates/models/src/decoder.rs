@@ -1,0 +1,222 @@
+//! What drivers need of a decoder: tokens in, logits of the next one out.
+
+use burn::module::ParamId;
+use burn::tensor::{Device, Tensor};
+
+use crate::architecture::Architecture;
+use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation};
+use crate::{Activations, Batch, CacheSpec, Error, KvCache, PassShape};
+
+/// Of which positions logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Logits {
+    /// The last one, which is what generating needs.
+    Last,
+    /// All of this pass.
+    All,
+}
+
+impl Logits {
+    /// How many positions of a pass of `tokens` tokens.
+    pub fn positions(self, tokens: usize) -> usize {
+        match self {
+            Self::Last => tokens.min(1),
+            Self::All => tokens,
+        }
+    }
+}
+
+/// An architecture that predicts the next token from those before it.
+pub trait Decoder: Architecture {
+    /// Path of the list of blocks, each of which keeps one layer of the [cache](CacheSpec).
+    const LAYERS: &'static str;
+
+    /// Path of the output head, if it has a weight of its own.
+    const HEAD: &'static str = "lm_head";
+
+    /// What it asks of a KV cache.
+    fn cache(&self) -> &CacheSpec;
+
+    /// Runs the blocks over a pass: `[batch, tokens, hidden]` f32 of all positions, or of those that
+    /// [are wanted](Pass::wanted) alone.
+    ///
+    /// # Errors
+    /// [`Error::CacheLost`].
+    fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error>;
+
+    /// What makes logits of hidden states.
+    fn head(&self) -> Head<'_>;
+
+    /// What a pass holds in activations at most, as its layers say.
+    fn activations(&self, pass: &PassShape) -> Activations;
+
+    /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits `[1, positions, vocabulary]`
+    /// f32, with as many positions as asked for.
+    ///
+    /// A pass that fails leaves the cache as it was, but for a sliding window: what it overwrote there is gone, and if the
+    /// next pass would see it, that is an error that says so.
+    ///
+    /// # Errors
+    /// No ids, an id outside the vocabulary, a cache of another model or for several sequences, or one without room for the
+    /// ids. All are found before anything is computed.
+    fn forward(
+        &self,
+        ids: &[u32],
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error> {
+        self.forward_batch(&Batch::left_padded(&[ids])?, cache, logits)
+    }
+
+    /// The same for sequences that run side by side: logits `[batch, positions, vocabulary]`, those at padding meaningless.
+    ///
+    /// Each sequence is computed as it would be alone: its positions count from its first token, and it does not
+    /// see its padding. Padding may only come before a sequence's first token.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); and another number of sequences than the cache is for, or padding behind tokens.
+    fn forward_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error> {
+        check_ids(batch, self.head().vocab_size())?;
+        cache.check(self.cache(), batch)?;
+        let pass = Pass::new(batch, cache, logits);
+        cache.begin(batch.tokens());
+        let hidden = self.hidden(&pass, cache)?;
+        let logits = self.head().project(pass.wanted(hidden));
+        cache.advance(batch);
+        Ok(logits)
+    }
+}
+
+fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
+    for (row, ids) in batch.ids().chunks_exact(batch.tokens()).enumerate() {
+        let outside = |id: &u32| *id as usize >= vocab_size;
+        if let Some(column) = ids.iter().position(outside) {
+            return Err(Error::TokenId {
+                id: ids[column],
+                // Padding repeats the first token.
+                index: column.saturating_sub(batch.padding()[row]),
+                vocab_size,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What makes logits of hidden states.
+#[derive(Debug, Clone, Copy)]
+pub enum Head<'a> {
+    /// A layer of its own.
+    Own(&'a Linear),
+    /// The table of embeddings.
+    Tied(&'a Embedding),
+}
+
+impl Head<'_> {
+    /// Hidden states `[batch, positions, hidden]` f32 to logits `[batch, positions, vocabulary]` f32.
+    pub fn project(&self, hidden: Tensor<3>) -> Tensor<3> {
+        match self {
+            Self::Own(linear) => linear.forward(hidden),
+            Self::Tied(table) => table.project(hidden),
+        }
+    }
+
+    /// Tokens that it gives logits of.
+    pub fn vocab_size(&self) -> usize {
+        self.weight_shape()[0]
+    }
+
+    /// What the last norm and the logits take: the norm's input squared and its output; a tiled product and its copy.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let [vocabulary, hidden] = self.weight_shape().map(|n| n as u64);
+        Activations::values(pass.logit_rows() * (2 * hidden + 2 * vocabulary))
+    }
+
+    /// The table that serves as head.
+    pub(crate) fn tied(&self) -> Option<ParamId> {
+        match self {
+            Self::Own(_) => None,
+            Self::Tied(table) => Some(table.weight.id),
+        }
+    }
+
+    fn weight_shape(&self) -> [usize; 2] {
+        let weight = match self {
+            Self::Own(linear) => &linear.weight,
+            Self::Tied(table) => &table.weight,
+        };
+        weight.lazy_shape().dims()
+    }
+}
+
+/// One pass of new tokens over a model, checked.
+#[derive(Debug)]
+pub struct Pass<'a> {
+    batch: &'a Batch,
+    /// Columns that the cache holds.
+    start: usize,
+    /// The sequence's length at the end of the passes that were announced.
+    length: usize,
+    padding: Vec<usize>,
+    /// Positions of each sequence that logits are wanted of: the last ones.
+    positions: usize,
+}
+
+impl<'a> Pass<'a> {
+    fn new(batch: &'a Batch, cache: &KvCache, logits: Logits) -> Self {
+        let padding = cache.padding().iter().zip(batch.padding());
+        Self {
+            batch,
+            start: cache.position(),
+            length: cache.length_after(batch.tokens()),
+            padding: padding.map(|(held, more)| held + more).collect(),
+            positions: logits.positions(batch.tokens()),
+        }
+    }
+
+    /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.
+    pub fn embed(&self, table: &Embedding) -> Tensor<3> {
+        let x = table.forward(self.batch.ids());
+        let hidden = x.dims()[2];
+        x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
+    }
+
+    /// The embeddings of the tokens' positions, each sequence's counted from its first token: `[batch, tokens, hidden]` f32.
+    pub fn embed_positions(&self, table: &Embedding) -> Tensor<3> {
+        let columns = self.start..self.start + self.batch.tokens();
+        let ids: Vec<u32> = (self.padding.iter())
+            .flat_map(|padding| {
+                columns
+                    .clone()
+                    .map(|column| column.saturating_sub(*padding) as u32)
+            })
+            .collect();
+        let x = table.forward(&ids);
+        let hidden = x.dims()[2];
+        x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
+    }
+
+    /// The rotations of the tokens' positions.
+    pub fn rotation(&self, rope: &Rope, device: &Device) -> Rotation {
+        let tokens = self.batch.tokens();
+        rope.at(self.start, tokens, self.length, &self.padding, device)
+    }
+
+    /// Where the tokens are, which decides what they see.
+    pub fn query_positions(&self) -> QueryPositions<'_> {
+        QueryPositions {
+            start: self.start,
+            padding: &self.padding,
+        }
+    }
+
+    /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.
+    pub fn wanted(&self, x: Tensor<3>) -> Tensor<3> {
+        let tokens = x.dims()[1];
+        x.narrow(1, tokens - self.positions, self.positions)
+    }
+}

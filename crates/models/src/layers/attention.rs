@@ -1,0 +1,161 @@
+//! Causal self-attention with grouped queries.
+
+mod composed;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use outsize_kernels::attention::AttentionMask;
+use outsize_kernels::is_flex;
+
+use super::{Linear, Rotation, linear};
+use crate::kv_cache::{Part, Seen};
+use crate::{Activations, Error, Init, KvCache, PassShape};
+
+pub use composed::SCORE_BYTES;
+
+/// The sizes of an [`Attention`].
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionConfig {
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides the query heads.
+    pub key_value_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Whether the projections to queries, keys and values have a bias.
+    pub in_bias: bool,
+    /// Whether the projection from attention has a bias.
+    pub out_bias: bool,
+}
+
+/// Causal self-attention with grouped queries ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)), over all tokens
+/// before or over a sliding window of them.
+#[derive(Module, Debug)]
+pub struct Attention {
+    /// `[heads · head_dim, hidden]`.
+    pub q_proj: Linear,
+    /// `[key_value_heads · head_dim, hidden]`.
+    pub k_proj: Linear,
+    /// `[key_value_heads · head_dim, hidden]`.
+    pub v_proj: Linear,
+    /// `[hidden, heads · head_dim]`.
+    pub o_proj: Linear,
+    heads: usize,
+    key_value_heads: usize,
+    head_dim: usize,
+}
+
+/// Where the tokens of a pass are, which decides what they see.
+#[derive(Debug)]
+pub struct QueryPositions<'a> {
+    /// The column of the first.
+    pub start: usize,
+    /// Of each sequence, how many columns at the start have no token.
+    pub padding: &'a [usize],
+}
+
+impl Attention {
+    /// A block without storage.
+    pub fn new(shape: &AttentionConfig, init: &Init) -> Self {
+        let AttentionConfig {
+            hidden,
+            heads,
+            key_value_heads,
+            head_dim,
+            in_bias,
+            out_bias,
+        } = *shape;
+        let (queries, keys) = (heads * head_dim, key_value_heads * head_dim);
+        Self {
+            q_proj: Linear::new(hidden, queries, in_bias, init),
+            k_proj: Linear::new(hidden, keys, in_bias, init),
+            v_proj: Linear::new(hidden, keys, in_bias, init),
+            o_proj: Linear::new(queries, hidden, out_bias, init),
+            heads,
+            key_value_heads,
+            head_dim,
+        }
+    }
+
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        positions: &QueryPositions<'_>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor<3>, Error> {
+        let [batch, tokens, _] = x.dims();
+        let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
+        let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
+        let [queries, keys, values] = linear::three(layers, x);
+        let queries = rotation.apply(split(queries, self.heads));
+        let keys = rotation.apply(split(keys, self.key_value_heads));
+        let values = split(values, self.key_value_heads);
+        let mixed = attend(queries, keys, values, positions, cache, layer)?;
+        Ok(self.o_proj.forward(mixed))
+    }
+
+    /// What it holds at most, besides the residual stream.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let hidden = self.o_proj.weight.lazy_shape()[0] as u64;
+        let queries = (self.heads * self.head_dim) as u64;
+        let keys = (self.key_value_heads * self.head_dim) as u64;
+        // The norm's output, queries while they are rotated (half as much again, then twice), then keys and values, of
+        // which one is twice there. What a bias makes of them is no more; nor are the three made together, which are rotated
+        // in place when the norm's output is gone.
+        let project = hidden + queries + (2 * queries).max(3 * keys);
+        let held_back = if pass.holds_back() { 2 * keys } else { 0 };
+        let attend = 2 * queries + held_back;
+        // Attention's result, its projection and the copy of a tiled product or of a biased one.
+        let output = queries + 2 * hidden;
+        Activations::values(pass.rows() * project.max(attend).max(output))
+            .with_scratch(pass.attention_scratch(self.heads, self.key_value_heads, self.head_dim))
+    }
+}
+
+/// Attention of queries `[batch, tokens, heads, head_dim]` over what they may see: the keys and values of layer `layer` of
+/// the cache, to which those of the tokens, `[batch, tokens, key_value_heads, head_dim]`, are appended. Gives
+/// `[batch, tokens, heads · head_dim]`; all f32.
+fn attend(
+    queries: Tensor<4>,
+    keys: Tensor<4>,
+    values: Tensor<4>,
+    positions: &QueryPositions<'_>,
+    cache: &mut KvCache,
+    layer: usize,
+) -> Result<Tensor<3>, Error> {
+    let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
+    let mixed = attend_seen(queries, &seen, positions);
+    let held_back = seen.held_back.take();
+    drop(seen);
+    cache.keep(layer, held_back)?;
+    Ok(mixed)
+}
+
+/// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
+fn attend_seen(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+    match seen.parts.as_slice() {
+        [older @ .., newest] if older.len() < 2 && is_flex(&queries.device()) => {
+            let [batch, tokens, heads, width] = queries.dims();
+            let mask = AttentionMask {
+                start: positions.start,
+                window: seen.window,
+                padding: positions.padding.to_vec(),
+            };
+            let older = older.first().map(Part::cached);
+            outsize_kernels::attend(queries, older, newest.cached(), mask).reshape([
+                batch,
+                tokens,
+                heads * width,
+            ])
+        }
+        _ => composed::attend(queries, seen, positions),
+    }
+}
+
+#[cfg(test)]
+mod tests;

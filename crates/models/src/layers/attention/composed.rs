@@ -1,0 +1,169 @@
+//! Attention composed of Burn's own operations, for devices other than Flex and for training.
+
+use std::ops::Range;
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
+
+use super::QueryPositions;
+use crate::kv_cache::{Part, Seen};
+
+/// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in
+/// chunks that stay below it. A single query whose scores alone are larger (`batch · heads · context · 4` bytes) makes a
+/// chunk of its own. On the CPU there is no such tensor.
+pub const SCORE_BYTES: usize = 8 << 20;
+
+/// Bound on the keys, and on the values, that are widened to f32 at once where the cache holds a narrower type, in bytes.
+const WIDEN_BYTES: usize = 1 << 20;
+
+/// As [`attend_seen`](super::attend_seen), on any device.
+pub(super) fn attend(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+    let [batch, tokens, heads, width] = queries.dims();
+    let length = seen.parts.iter().map(|part| part.len).sum();
+    let chunk = chunk_tokens(batch * heads, length);
+    if tokens <= chunk {
+        return attend_chunk(queries, seen, positions);
+    }
+    let width = heads * width;
+    let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
+    for first in (0..tokens).step_by(chunk) {
+        let count = chunk.min(tokens - first);
+        let positions = QueryPositions {
+            start: positions.start + first,
+            ..*positions
+        };
+        let part = attend_chunk(queries.clone().narrow(1, first, count), seen, &positions);
+        mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
+    }
+    mixed
+}
+
+/// The same with all scores at once.
+fn attend_chunk(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+    let [batch, tokens, heads, width] = queries.dims();
+    let key_heads = seen.parts[0].keys.dims()[1];
+    // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
+    let rows = heads / key_heads * tokens;
+    let grouped = queries
+        .swap_dims(1, 2)
+        .reshape([batch, key_heads, rows, width])
+        * (width as f64).powf(-0.5);
+    let pieces = pieces(seen, positions, tokens);
+    let mut scores: Vec<_> = pieces
+        .iter()
+        .map(|(part, places)| {
+            let keys = widened(&part.keys, places);
+            grouped.clone().matmul(keys.swap_dims(2, 3))
+        })
+        .collect();
+    drop(grouped);
+    let mut scores = match scores.len() {
+        1 => scores.remove(0),
+        _ => Tensor::cat(scores, 3),
+    };
+    if let Some(bias) = bias(&pieces, seen.window, positions, tokens, &scores.device()) {
+        let dims = scores.dims();
+        scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
+    }
+    let weights = softmax(scores, 3);
+    let mut from = 0;
+    let mixed = pieces.iter().map(|(part, places)| {
+        let weights = weights.clone().narrow(3, from, places.len());
+        from += places.len();
+        weights.matmul(widened(&part.values, places))
+    });
+    // A token sees itself, so there is at least one piece.
+    let mixed = mixed
+        .reduce(|sum, mixed| sum + mixed)
+        .expect("a pass has tokens");
+    mixed
+        .reshape([batch, heads, tokens, width])
+        .swap_dims(1, 2)
+        .reshape([batch, tokens, heads * width])
+}
+
+/// What `tokens` tokens may see, in pieces of which the f32 values are of a bounded size.
+fn pieces<'a>(
+    seen: &'a Seen,
+    positions: &QueryPositions<'_>,
+    tokens: usize,
+) -> Vec<(&'a Part, Range<usize>)> {
+    let oldest = (positions.start + 1).saturating_sub(seen.window);
+    let newest = positions.start + tokens - 1;
+    let mut pieces = Vec::with_capacity(seen.parts.len());
+    for part in &seen.parts {
+        let Range { start, end } = part.places(oldest, newest);
+        let [batch, heads, _, width] = part.keys.dims();
+        let step = match part.keys.dtype() {
+            DType::F32 => usize::MAX,
+            _ => (WIDEN_BYTES / (batch * heads * width * size_of::<f32>())).max(1),
+        };
+        let mut at = start;
+        while at < end {
+            let next = end.min(at.saturating_add(step));
+            pieces.push((part, at..next));
+            at = next;
+        }
+    }
+    pieces
+}
+
+/// Keys or values at some places, in f32: `[batch, heads, capacity, width]` to `[batch, heads, places, width]`.
+fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
+    if stored.dtype() == DType::F32 {
+        return stored.clone().narrow(2, places.start, places.len());
+    }
+    // Rows of a table are widened in one step by vector instructions; a cast of a view would copy it first.
+    let [batch, heads, capacity, width] = stored.dims();
+    let rows = (0..batch * heads).flat_map(|head| {
+        places
+            .clone()
+            .map(move |place| (head * capacity + place) as i64)
+    });
+    let ids = TensorData::new(rows.collect(), [batch * heads * places.len()]);
+    let ids = Tensor::<1, Int>::from_data(ids, (&stored.device(), DType::I64));
+    let table = stored.clone().reshape([batch * heads * capacity, width]);
+    outsize_kernels::embedding(table, ids).reshape([batch, heads, places.len(), width])
+}
+
+/// How many queries are scored at once against `length` keys; `heads` counts those of all texts.
+pub(super) fn chunk_tokens(heads: usize, length: usize) -> usize {
+    (SCORE_BYTES / (heads * length * size_of::<f32>())).max(1)
+}
+
+/// `[1 or batch, 1, tokens, length]`: 0 where a token may look, minus infinity elsewhere; `None` if all may look anywhere.
+fn bias(
+    pieces: &[(&Part, Range<usize>)],
+    window: usize,
+    positions: &QueryPositions<'_>,
+    tokens: usize,
+    device: &Device,
+) -> Option<Tensor<4>> {
+    let columns: Vec<usize> = pieces
+        .iter()
+        .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
+        .collect();
+    // Texts without padding see the same.
+    let rows = match positions.padding.iter().any(|&padding| padding > 0) {
+        true => positions.padding,
+        false => &positions.padding[..1],
+    };
+    let mut bias = Vec::with_capacity(rows.len() * tokens * columns.len());
+    for &padding in rows {
+        for query in positions.start..positions.start + tokens {
+            // Padding looks at padding: what it computes is not used, but must be finite.
+            let padding = if query < padding { 0 } else { padding };
+            bias.extend(columns.iter().map(|&key| {
+                let visible = key <= query && query - key < window && key >= padding;
+                if visible { 0.0f32 } else { f32::NEG_INFINITY }
+            }));
+        }
+    }
+    if bias.iter().all(|&bias| bias == 0.0) {
+        return None;
+    }
+    let shape = [rows.len(), 1, tokens, columns.len()];
+    Some(Tensor::from_data(
+        TensorData::new(bias, shape),
+        (device, DType::F32),
+    ))
+}

@@ -1,0 +1,314 @@
+use burn::tensor::{DType, Device, Distribution};
+use proptest::prelude::*;
+
+use super::composed::chunk_tokens;
+use super::*;
+use crate::{Batch, CacheOptions, CacheSpec, KvDtype, WhenFull};
+
+const HEADS: usize = 4;
+const KEY_HEADS: usize = 2;
+const WIDTH: usize = 6;
+
+fn spec([_, key_value_heads, head_dim]: [usize; 3], window: Option<usize>) -> CacheSpec {
+    let mut spec = CacheSpec::uniform(1, key_value_heads, head_dim, 1 << 20);
+    spec.layers[0].window = window;
+    spec
+}
+
+fn random(shape: [usize; 4]) -> Tensor<4> {
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::default())
+}
+
+fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
+    tensor
+        .clone()
+        .cast(DType::F32)
+        .to_data()
+        .try_to_vec()
+        .unwrap()
+}
+
+/// One text's keys and values in the order of their columns, `[key_heads, width]` each.
+#[derive(Default, Clone)]
+struct Text {
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+}
+
+impl Text {
+    /// Attention as the formula has it, for one query `[heads, width]`, over the columns that are `visible`; in f64.
+    fn attend(
+        &self,
+        query: &[f32],
+        [heads, key_heads, width]: [usize; 3],
+        visible: impl Fn(usize) -> bool,
+    ) -> Vec<f32> {
+        let columns: Vec<_> = (0..self.keys.len()).filter(|&c| visible(c)).collect();
+        let mut mixed = Vec::new();
+        for head in 0..heads {
+            let from = head / (heads / key_heads) * width;
+            let query = &query[head * width..][..width];
+            let score = |column: usize| {
+                let key = &self.keys[column][from..from + width];
+                let dot = query.iter().zip(key).map(|(a, b)| f64::from(a * b));
+                (dot.sum::<f64>() / (width as f64).sqrt()).exp()
+            };
+            let weights: Vec<f64> = columns.iter().map(|&column| score(column)).collect();
+            let sum: f64 = weights.iter().sum();
+            for i in from..from + width {
+                let weighted = weights.iter().zip(&columns);
+                let value = |(w, &c): (&f64, &usize)| w * f64::from(self.values[c][i]);
+                mixed.push((weighted.map(value).sum::<f64>() / sum) as f32);
+            }
+        }
+        mixed
+    }
+}
+
+/// A cache, beside it all that was ever put there, and one to be compared with the other.
+struct Bench {
+    cache: KvCache,
+    shape: [usize; 3],
+    /// Columns that a token sees.
+    window: usize,
+    texts: Vec<Text>,
+}
+
+impl Bench {
+    fn new(shape: [usize; 3], window: Option<usize>, options: CacheOptions) -> Self {
+        let slide = match options.when_full {
+            WhenFull::Refuse => usize::MAX,
+            WhenFull::Slide => options.context,
+        };
+        Self {
+            cache: KvCache::new(&spec(shape, window), &options, &Device::default()).unwrap(),
+            shape,
+            window: window.unwrap_or(usize::MAX).min(slide),
+            texts: vec![Text::default(); options.batch],
+        }
+    }
+
+    /// Runs a pass of random tokens; the greatest difference to the formula, at columns with tokens.
+    fn pass(&mut self, batch: &Batch) -> f32 {
+        let [heads, key_heads, width] = self.shape;
+        let (rows, tokens, start) = (batch.rows(), batch.tokens(), self.cache.position());
+        let queries = random([rows, tokens, heads, width]);
+        let keys = random([rows, key_heads, tokens, width]);
+        let new_values = random([rows, key_heads, tokens, width]);
+        // What the cache keeps, rounded as it says.
+        let dtype = self.cache.options().dtype.dtype();
+        let by_column = |tensor: &Tensor<4>| values(&tensor.clone().cast(dtype).swap_dims(1, 2));
+        let (k, v) = (by_column(&keys), by_column(&new_values));
+        for (row, text) in self.texts.iter_mut().enumerate() {
+            text.keys.truncate(start);
+            text.values.truncate(start);
+            for column in 0..tokens {
+                let from = (row * tokens + column) * key_heads * width;
+                text.keys.push(k[from..from + key_heads * width].to_vec());
+                text.values.push(v[from..from + key_heads * width].to_vec());
+            }
+        }
+        let padding: Vec<usize> = self.cache.padding().to_vec();
+        let padding: Vec<usize> = padding
+            .iter()
+            .zip(batch.padding())
+            .map(|(a, b)| a + b)
+            .collect();
+        self.cache.begin(tokens);
+        let mut seen = self.cache.see(0, keys, new_values).unwrap();
+        let positions = QueryPositions {
+            start,
+            padding: &padding,
+        };
+        // On the CPU in one operation, elsewhere in several.
+        let ways = [
+            attend_seen(queries.clone(), &seen, &positions),
+            composed::attend(queries.clone(), &seen, &positions),
+        ]
+        .map(|found| values(&found));
+        let held_back = seen.held_back.take();
+        drop(seen);
+        self.cache.keep(0, held_back).unwrap();
+        self.cache.advance(batch);
+
+        let queries = values(&queries);
+        let mut worst = 0.0f32;
+        for (row, text) in self.texts.iter().enumerate() {
+            for token in 0..tokens {
+                let (column, from) = (start + token, (row * tokens + token) * heads * width);
+                let ways = ways.each_ref().map(|y| &y[from..from + heads * width]);
+                assert!(
+                    ways.iter().all(|y| y.iter().all(|v| v.is_finite())),
+                    "padding must be finite"
+                );
+                if column < padding[row] {
+                    continue;
+                }
+                let visible =
+                    |key: usize| key <= column && column - key < self.window && key >= padding[row];
+                let query = &queries[from..from + heads * width];
+                let expected = text.attend(query, self.shape, visible);
+                for found in ways {
+                    for (found, expected) in found.iter().zip(&expected) {
+                        worst = worst.max((found - expected).abs());
+                    }
+                }
+            }
+        }
+        worst
+    }
+
+    fn single(&mut self, tokens: usize) -> f32 {
+        self.pass(&Batch::left_padded(&[vec![0; tokens]]).unwrap())
+    }
+}
+
+#[test]
+fn in_chunks_or_at_once_it_follows_the_formula() {
+    let shape = [32, 4, 6];
+    // The last has more scores than the bound: 32 · 300 · 500 · 4 bytes are 19 MB, three chunks.
+    for (tokens, length) in [(1, 1), (1, 9), (5, 5), (3, 11), (300, 500usize)] {
+        let chunks = usize::div_ceil(tokens, chunk_tokens(32, length));
+        assert_eq!(chunks, if tokens == 300 { 3 } else { 1 });
+        let mut bench = Bench::new(shape, None, CacheOptions::new(length));
+        if length > tokens {
+            bench.single(length - tokens);
+        }
+        let worst = bench.single(tokens);
+        assert!(worst < 1e-5, "{tokens} of {length}: {worst}");
+    }
+}
+
+#[test]
+fn in_chunks_a_window_follows_the_formula() {
+    let mut bench = Bench::new([32, 4, 6], Some(400), CacheOptions::new(2000));
+    assert!(bench.single(350) < 1e-5);
+    // 32 · 300 · 700 · 4 bytes are 27 MB, and the window's end is passed.
+    assert!(chunk_tokens(32, 700) < 300);
+    assert!(bench.single(300) < 1e-5);
+    assert!(bench.single(1) < 1e-5);
+}
+
+#[test]
+fn values_wider_than_one_piece_follow_the_formula() {
+    for dtype in [KvDtype::Bf16, KvDtype::F16] {
+        let options = CacheOptions {
+            dtype,
+            ..CacheOptions::new(700)
+        };
+        // 4 · 256 · 4 bytes a column: 256 columns are a piece.
+        let mut bench = Bench::new([4, 4, 256], None, options);
+        assert!(bench.single(600) < 1e-5);
+        assert!(bench.single(1) < 1e-5);
+    }
+}
+
+#[test]
+fn chunks_keep_their_bound() {
+    for (heads, length) in [(32, 2048), (32, 1 << 17), (1, 1), (4096, 1 << 24)] {
+        let tokens = chunk_tokens(heads, length);
+        assert!(tokens == 1 || tokens * heads * length * 4 <= SCORE_BYTES);
+        assert!((tokens + 1) * heads * length * 4 > SCORE_BYTES);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Pass(usize),
+    /// A pass that fails after the layer was written.
+    Fail(usize),
+    Truncate(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1usize..12).prop_map(Step::Pass),
+        4 => Just(Step::Pass(1)),
+        1 => (1usize..12).prop_map(Step::Fail),
+        3 => (0usize..40).prop_map(Step::Truncate),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Passes of any length, with a window or a sliding context, padded, wound back or failed in between: what comes out is
+    /// the formula over what is in sight, or an error that says why not.
+    #[test]
+    fn whatever_is_done_it_follows_the_formula(
+        window in prop::option::of(1usize..14),
+        context in 1usize..40,
+        slide in any::<bool>(),
+        dtype in prop::sample::select(KvDtype::ALL),
+        lengths in prop::collection::vec(1usize..9, 1..4),
+        steps in prop::collection::vec(step(), 0..12),
+    ) {
+        let options = CacheOptions {
+            batch: lengths.len(),
+            dtype,
+            when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
+            context,
+        };
+        let mut bench = Bench::new([HEADS, KEY_HEADS, WIDTH], window, options);
+        let spec = spec([HEADS, KEY_HEADS, WIDTH], window);
+        let rows: Vec<_> = lengths.iter().map(|&length| vec![0; length]).collect();
+        let first = Batch::left_padded(&rows).unwrap();
+        // One past the last column that was written.
+        let mut written = 0;
+        let go_on = |tokens| Batch::left_padded(&vec![vec![0; tokens]; lengths.len()]).unwrap();
+        let mut batch = Some(first.clone());
+        for step in std::iter::once(Step::Pass(1)).chain(steps) {
+            match step {
+                Step::Pass(tokens) | Step::Fail(tokens) => {
+                    let batch = batch.take().unwrap_or_else(|| go_on(tokens));
+                    let position = bench.cache.position();
+                    let end = position + batch.tokens();
+                    match bench.cache.check(&spec, &batch) {
+                        Ok(()) => prop_assert!(slide || end <= context),
+                        Err(Error::ContextFull { .. }) => {
+                            prop_assert!(!slide && end > context);
+                            continue;
+                        }
+                        Err(Error::Forgotten { oldest, needed, .. }) => {
+                            let capacity = bench.window.min(context);
+                            prop_assert_eq!(oldest, written - capacity);
+                            prop_assert_eq!(needed, (position + 1).saturating_sub(bench.window));
+                            prop_assert!(needed < oldest);
+                            bench.cache.clear();
+                            written = 0;
+                            continue;
+                        }
+                        Err(other) => return Err(TestCaseError::fail(other.to_string())),
+                    }
+                    written = written.max(end);
+                    if matches!(step, Step::Fail(_)) {
+                        let shape = [batch.rows(), KEY_HEADS, batch.tokens(), WIDTH];
+                        bench.cache.begin(batch.tokens());
+                        let mut seen = bench.cache.see(0, random(shape), random(shape)).unwrap();
+                        let held_back = seen.held_back.take();
+                        drop(seen);
+                        bench.cache.keep(0, held_back).unwrap();
+                        continue;
+                    }
+                    let worst = bench.pass(&batch);
+                    prop_assert!(worst < 1e-5, "off by {worst}");
+                }
+                Step::Truncate(position) => {
+                    let before = bench.cache.position();
+                    let truncated = bench.cache.truncate(position);
+                    if position == 0 {
+                        written = 0;
+                    }
+                    let capacity = bench.window.min(context);
+                    let gone = position < before
+                        && position > 0
+                        && written.saturating_sub(capacity)
+                            > (position + 1).saturating_sub(bench.window);
+                    prop_assert_eq!(truncated.is_err(), gone);
+                    let now = if gone { before } else { position.min(before) };
+                    prop_assert_eq!(bench.cache.position(), now);
+                }
+            }
+        }
+    }
+}

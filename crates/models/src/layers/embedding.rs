@@ -1,0 +1,52 @@
+//! A table of token embeddings.
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Int, Tensor, TensorData};
+
+use super::linear::{matrix, product};
+use crate::Init;
+use outsize_core::Streamed;
+use outsize_kernels::ActivationDtype;
+
+/// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16 or f32.
+#[derive(Module, Debug)]
+pub struct Embedding {
+    /// `[vocabulary, hidden]`.
+    pub weight: Param<Tensor<2>>,
+    #[module(skip)]
+    pub(crate) compute: ActivationDtype,
+}
+
+impl Embedding {
+    /// A table without storage; unless loaded, it is drawn from a normal distribution of deviation 0.02.
+    pub fn new(vocabulary: usize, hidden: usize, init: &Init) -> Self {
+        Self {
+            weight: matrix([vocabulary, hidden], &init.device),
+            compute: init.compute,
+        }
+    }
+
+    /// Values of one row.
+    pub fn width(&self) -> usize {
+        self.weight.lazy_shape()[1]
+    }
+
+    /// The rows of the ids: `[1, tokens, hidden]` f32. Ids must be below the vocabulary's size.
+    pub fn forward(&self, ids: &[u32]) -> Tensor<3> {
+        if let Some(streamed) = Streamed::of(&self.weight)
+            && !streamed.is_resident()
+        {
+            let rows: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
+            return streamed.rows(&rows).cast(DType::F32).unsqueeze();
+        }
+        let device = self.weight.lazy_device();
+        let data = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect(), [ids.len()]);
+        let ids = Tensor::<1, Int>::from_data(data, (&device, DType::I64));
+        outsize_kernels::embedding(self.weight.val(), ids).unsqueeze()
+    }
+
+    /// The table as an output head: `[.., hidden]` f32 to `[.., vocabulary]` f32.
+    pub fn project<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        product(self.compute, x, &self.weight)
+    }
+}

@@ -1,0 +1,130 @@
+//! A linear layer.
+
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{DType, Device, Distribution, Tensor};
+use outsize_core::{Access, Streamed};
+use outsize_kernels::{
+    ActivationDtype, ActivationFunction, gated_linear, is_flex, linear_qkv, linear_with,
+};
+
+use crate::Init;
+
+/// Standard deviation of weights that nothing loads.
+const INIT_STD: f64 = 0.02;
+
+/// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32.
+#[derive(Module, Debug)]
+pub struct Linear {
+    /// `[out, in]`.
+    pub weight: Param<Tensor<2>>,
+    /// `[out]`.
+    pub bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) compute: ActivationDtype,
+}
+
+impl Linear {
+    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
+    /// bias is 0.
+    pub fn new(inputs: usize, outputs: usize, bias: bool, init: &Init) -> Self {
+        Self {
+            weight: matrix([outputs, inputs], &init.device),
+            bias: bias.then(|| zeros(outputs, &init.device)),
+            compute: init.compute,
+        }
+    }
+
+    /// `[.., in]` f32 to `[.., out]` f32.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        self.biased(product(self.compute, x, &self.weight))
+    }
+
+    fn biased<const D: usize>(&self, y: Tensor<D>) -> Tensor<D> {
+        match &self.bias {
+            // A bias is a thousandth of its weight: a cast on every use costs nothing.
+            Some(bias) => y + bias.val().cast(DType::F32).unsqueeze(),
+            None => y,
+        }
+    }
+}
+
+/// What each of three layers of one input gives; with their weights in memory, of one product.
+pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
+    let [first, second, third] = layers;
+    if !layers.iter().all(|layer| is_whole(&layer.weight)) {
+        return layers.map(|layer| layer.forward(x.clone()));
+    }
+    let weights = layers.map(|layer| layer.weight.val());
+    let [a, b, c] = linear_qkv(first.compute, x, weights);
+    [(first, a), (second, b), (third, c)].map(|(layer, y)| layer.biased(y))
+}
+
+/// `act(gate(x)) · up(x)` of one product, if both layers' weights are in memory of the device that computes so, and neither has a bias.
+pub(crate) fn gated<const D: usize>(
+    [gate, up]: [&Linear; 2],
+    act: ActivationFunction,
+    x: &Tensor<D>,
+) -> Option<Tensor<D>> {
+    let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
+    if !is_flex(&x.device()) || ![gate, up].into_iter().all(plain) {
+        return None;
+    }
+    let [gate_weight, up_weight] = [gate, up].map(|layer| layer.weight.val());
+    Some(gated_linear(
+        gate.compute,
+        x.clone(),
+        gate_weight,
+        up_weight,
+        act,
+    ))
+}
+
+/// Whether a weight does not come in tiles. More than one such may be held at a time.
+fn is_whole(weight: &Param<Tensor<2>>) -> bool {
+    Streamed::of(weight).is_none_or(Streamed::is_resident)
+}
+
+/// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
+/// each output depends on its own row of the weight alone.
+pub(crate) fn product<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+) -> Tensor<D> {
+    match Streamed::of(weight) {
+        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
+            // One tile at a time: the next one may need its memory.
+            let parts = streamed
+                .tiles()
+                .map(|(_, tile)| linear_with(compute, x.clone(), tile))
+                .collect();
+            Tensor::cat(parts, D - 1)
+        }
+        _ => linear_with(compute, x, weight.val()),
+    }
+}
+
+/// A lazy parameter of the given shape; unless loaded, it is drawn from a normal distribution of deviation 0.02.
+pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
+    Param::uninitialized(
+        ParamId::new(),
+        move |device, require_grad| {
+            Tensor::random(shape, Distribution::Normal(0.0, INIT_STD), device)
+                .set_require_grad(require_grad)
+        },
+        device.clone(),
+        false,
+        shape.into(),
+    )
+}
+
+/// A lazy bias; unless loaded, it is 0.
+fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
+    Param::uninitialized(
+        ParamId::new(),
+        move |device, require_grad| Tensor::zeros([outputs], device).set_require_grad(require_grad),
+        device.clone(),
+        false,
+        [outputs].into(),
+    )
+}

@@ -1,0 +1,95 @@
+//! Root-mean-square layer normalisation.
+
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::Init;
+
+/// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
+///
+/// Follows [Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467) as `transformers` computes it.
+#[derive(Module, Debug)]
+pub struct RmsNorm {
+    /// `[hidden]`; in f32, bf16 or f16.
+    pub weight: Param<Tensor<1>>,
+    epsilon: f64,
+}
+
+impl RmsNorm {
+    /// A norm without storage; unless loaded, its weight is 1.
+    pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
+        let weight = Param::uninitialized(
+            ParamId::new(),
+            move |device, require_grad| {
+                Tensor::ones([hidden], device).set_require_grad(require_grad)
+            },
+            init.device.clone(),
+            false,
+            [hidden].into(),
+        );
+        Self { weight, epsilon }
+    }
+
+    /// `[.., hidden]` f32 to the same.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        outsize_kernels::rms_norm(x, self.weight.val(), self.epsilon)
+    }
+
+    /// `x + add`, and the norm of that; `[.., hidden]` f32 each.
+    pub fn add_forward<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        add: Tensor<D>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        outsize_kernels::add_rms_norm(x, add, self.weight.val(), self.epsilon)
+    }
+
+    /// As [`add_forward`](Self::add_forward), if there is anything to add.
+    pub(crate) fn after<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        add: Option<Tensor<D>>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        match add {
+            Some(add) => self.add_forward(x, add),
+            None => (x.clone(), self.forward(x)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{DType, Device, TensorData};
+
+    #[test]
+    fn matches_the_formula_in_f64() {
+        let device = Device::default();
+        let (hidden, epsilon) = (50, 1e-2);
+        let x: Vec<f32> = (0..2 * hidden)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0)
+            .collect();
+        let w: Vec<f32> = (0..hidden).map(|i| 1.0 + i as f32 / 8.0).collect();
+        let mut norm = RmsNorm::new(hidden, epsilon, &Init::new(&device));
+        norm.weight = Param::initialized(
+            ParamId::new(),
+            Tensor::from_data(TensorData::new(w.clone(), [hidden]), (&device, DType::BF16)),
+        );
+        let input = Tensor::<2>::from_data(
+            TensorData::new(x.clone(), [2, hidden]),
+            (&device, DType::F32),
+        );
+        let found = norm.forward(input).into_data().try_to_vec::<f32>().unwrap();
+        for (row, found) in x.chunks(hidden).zip(found.chunks(hidden)) {
+            let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / hidden as f64;
+            for ((&v, &w), &found) in row.iter().zip(&w).zip(found) {
+                // Steps of 1/8 up to 7 are exact in bf16.
+                let expected = f64::from(v) / (mean + epsilon).sqrt() * f64::from(w);
+                assert!(
+                    (f64::from(found) - expected).abs() <= 1e-6 * expected.abs().max(0.1),
+                    "{found} {expected}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a forward pass needs besides weights and the KV cache.
+
+use outsize_kernels::attention::AttentionShape;
+
+use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT, window_and_capacity};
+use crate::{CacheOptions, CacheSpec, Logits, WhenFull};
+
+/// Bytes of one f32.
+const VALUE_BYTES: u64 = 4;
+
+/// Shapes, ids, lists of tasks and the like.
+const SMALL_BYTES: u64 = 256 << 10;
+
+/// The shape of a pass, as far as what it holds in activations depends on it.
+#[derive(Debug, Clone, Copy)]
+pub struct PassShape {
+    tokens: usize,
+    batch: usize,
+    positions: usize,
+    threads: usize,
+    /// The most columns that it looks at in any layer: what is held and the pass itself.
+    visible: usize,
+    /// Whether any layer may have to overwrite what the pass still looks at.
+    slides: bool,
+}
+
+impl PassShape {
+    /// A pass of `tokens` new tokens of each sequence, wherever in such a cache it ends.
+    pub(crate) fn new(
+        tokens: usize,
+        spec: &CacheSpec,
+        cache: &CacheOptions,
+        logits: Logits,
+        threads: usize,
+    ) -> Self {
+        let context = cache.context.min(MAX_CONTEXT);
+        let refuse = cache.when_full == WhenFull::Refuse;
+        let tokens = tokens.min(if refuse { context } else { MAX_CONTEXT });
+        let options = CacheOptions { context, ..*cache };
+        let layers = spec.layers.iter();
+        let held = layers.map(|layer| window_and_capacity(layer.window, &options).1);
+        let held = held.max().unwrap_or(0);
+        let windows = spec.layers.iter().filter_map(|layer| layer.window);
+        Self {
+            tokens,
+            batch: cache.batch.min(MAX_BATCH),
+            positions: logits.positions(tokens),
+            threads,
+            visible: if refuse {
+                (held + tokens).min(context)
+            } else {
+                held + tokens
+            },
+            slides: !refuse || windows.into_iter().any(|window| window < context),
+        }
+    }
+
+    /// Tokens of all sequences.
+    pub fn rows(&self) -> u64 {
+        self.tokens as u64 * self.batch as u64
+    }
+
+    /// Positions of all sequences that logits are wanted of.
+    pub fn logit_rows(&self) -> u64 {
+        self.positions as u64 * self.batch as u64
+    }
+
+    /// Whether the pass may keep its keys and values beside the cache until nothing looks at what they overwrite.
+    pub fn holds_back(&self) -> bool {
+        self.slides
+    }
+
+    /// The scratch memory of attention, in bytes.
+    pub fn attention_scratch(&self, heads: usize, key_heads: usize, width: usize) -> u64 {
+        let shape = AttentionShape {
+            batch: self.batch,
+            tokens: self.tokens,
+            heads,
+            key_heads,
+            width,
+        };
+        shape.scratch_bytes(self.visible, self.threads)
+    }
+}
+
+/// What is alive at once in a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Activations {
+    /// Values in f32.
+    values: u64,
+    /// Scratch memory of attention, which threads keep, in bytes.
+    scratch: u64,
+}
+
+impl Activations {
+    /// So many f32 values.
+    pub fn values(values: u64) -> Self {
+        Self { values, scratch: 0 }
+    }
+
+    /// With so many bytes of scratch memory that outlive the layer.
+    pub fn with_scratch(self, scratch: u64) -> Self {
+        Self { scratch, ..self }
+    }
+
+    /// What one or the other takes, which are not alive at the same time.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            values: self.values.max(other.values),
+            scratch: self.scratch.max(other.scratch),
+        }
+    }
+
+    /// What both together take.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            values: self.values.saturating_add(other.values),
+            scratch: self.scratch.saturating_add(other.scratch),
+        }
+    }
+
+    /// All of it, in bytes.
+    pub(crate) fn bytes(self) -> u64 {
+        (self.values.saturating_mul(VALUE_BYTES))
+            .saturating_add(self.scratch)
+            .saturating_add(SMALL_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KvDtype, ModelConfig, presets};
+
+    fn config(name: &str) -> ModelConfig {
+        ModelConfig::from_json(presets::config(name).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn grows_with_everything_it_is_given() {
+        let config = config("llama-1b");
+        let bytes = |tokens, context, logits| {
+            config.activation_bytes_on(tokens, &CacheOptions::new(context), logits, 2)
+        };
+        for tokens in [1, 2, 64, 500, 2047] {
+            assert!(
+                bytes(tokens, 2048, Logits::Last) < bytes(tokens + 1, 2048, Logits::Last),
+                "{tokens}"
+            );
+            assert!(
+                bytes(tokens, 2048, Logits::Last) <= bytes(tokens, 4096, Logits::Last),
+                "{tokens}"
+            );
+            assert!(
+                bytes(tokens, 2048, Logits::Last) <= bytes(tokens, 2048, Logits::All),
+                "{tokens}"
+            );
+        }
+        // Logits alone.
+        assert!(bytes(2048, 2048, Logits::All) > 2048 * 32_000 * 4);
+        assert!(bytes(1, 2048, Logits::Last) < 8 << 20);
+    }
+
+    #[test]
+    fn absurd_arguments_do_not_overflow() {
+        let config = config("llama-7b");
+        let most = CacheOptions {
+            context: usize::MAX,
+            batch: usize::MAX,
+            dtype: KvDtype::F16,
+            when_full: WhenFull::Slide,
+        };
+        config.activation_bytes_on(usize::MAX, &most, Logits::All, 1024);
+        // The largest that a configuration may ask for.
+        let largest = ModelConfig::from_json(
+            r#"{"model_type": "llama", "hidden_size": 1048576, "intermediate_size": 4194304, "head_dim": 4096,
+                "num_attention_heads": 4096, "num_hidden_layers": 4096, "vocab_size": 16777216}"#,
+        );
+        let largest = largest.unwrap();
+        assert!(largest.activation_bytes_on(usize::MAX, &most, Logits::All, 1024) > 1 << 50);
+        assert_eq!(
+            config.activation_bytes_on(0, &CacheOptions::new(0), Logits::All, 0),
+            SMALL_BYTES
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! Which architecture belongs to which `model_type`.
+
+use std::sync::LazyLock;
+
+use crate::arch;
+use crate::config::{COMMON, Fields, check, printable};
+use crate::model_config::EmptyDecoder;
+use crate::{Decoder, Error};
+
+/// One value of `model_type`, and the constants of its architecture.
+pub(crate) struct Row {
+    pub model_type: &'static str,
+    /// What the names of its classes begin with: in `transformers`, and in the module.
+    pub class_prefixes: (&'static str, &'static str),
+    pub no_split: &'static [&'static str],
+    pub optional_prefix: &'static str,
+    pub ignored: &'static [&'static str],
+    pub without_parameters: &'static [(&'static str, &'static str)],
+    pub layers: &'static str,
+    pub head: &'static str,
+    read: fn(&'static str, &Fields<'_>) -> Result<EmptyDecoder, Error>,
+}
+
+/// Every architecture has one line here.
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let rows = [decoder::<arch::LlamaForCausalLm>()];
+    rows.into_iter().flatten().collect()
+});
+
+fn decoder<D: Decoder>() -> Vec<Row> {
+    let types = D::MODEL_TYPES.iter();
+    let row = |&(model_type, class_prefix)| Row {
+        model_type,
+        class_prefixes: (class_prefix, D::CLASS_PREFIX),
+        no_split: D::NO_SPLIT,
+        optional_prefix: D::OPTIONAL_PREFIX,
+        ignored: D::IGNORED,
+        without_parameters: D::WITHOUT_PARAMETERS,
+        layers: D::LAYERS,
+        head: D::HEAD,
+        read: |model_type, fields| {
+            let mut tables = D::fields(model_type).to_vec();
+            tables.push(COMMON);
+            check(fields, &tables)?;
+            check_head(fields)?;
+            Ok(EmptyDecoder::new::<D>(D::read(model_type, fields)?))
+        },
+    };
+    types.map(row).collect()
+}
+
+/// The values of `model_type` that are built in.
+pub fn model_types() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.model_type)
+}
+
+/// Reads the fields as the architecture of their `model_type` does.
+pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), Error> {
+    let found = fields.text("model_type")?;
+    let found = found.ok_or_else(|| fields.missing("model_type"))?;
+    let row = ROWS.iter().find(|row| row.model_type == found);
+    let row = row.ok_or_else(|| Error::ModelType {
+        found: printable(found),
+        supported: model_types().collect::<Vec<_>>().join(", "),
+    })?;
+    Ok((row, (row.read)(row.model_type, fields)?))
+}
+
+/// Refuses models that end in anything but logits of the next token.
+fn check_head(fields: &Fields<'_>) -> Result<(), Error> {
+    let Some(value) = fields.get("architectures") else {
+        return Ok(());
+    };
+    let names = value.as_array().map_or(&[][..], Vec::as_slice);
+    let causal = |name: &serde_json::Value| {
+        let name = name.as_str();
+        name.is_some_and(|name| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel"))
+    };
+    if names.iter().any(causal) {
+        return Ok(());
+    }
+    Err(fields.refuse(
+        "architectures",
+        "only models for causal language modelling (\"…ForCausalLM\") are supported".to_owned(),
+    ))
+}
