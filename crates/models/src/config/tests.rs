@@ -193,7 +193,7 @@ fn an_unknown_architecture_lists_the_known_ones() {
 fn what_is_not_built_in_is_refused_by_name() {
     refusal(
         json!({"quantization_config": {"quant_method": "gptq"}}),
-        "quantization_config",
+        "quantization_config.quant_method",
     );
     refusal(
         json!({"partial_rotary_factor": 0.5}),
