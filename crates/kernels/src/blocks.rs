@@ -54,6 +54,16 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
         self.shape
     }
 
+    /// The elements, row after row.
+    pub fn data(&self) -> &[u8] {
+        self.data.as_ref()
+    }
+
+    /// The scales, row after row.
+    pub fn scales(&self) -> &[u8] {
+        self.scales.as_ref()
+    }
+
     /// The same weight, borrowed.
     pub fn view(&self) -> BlockWeight<&[u8]> {
         BlockWeight {
@@ -72,6 +82,34 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
     /// If it does not have these rows, or `to` not room for as many elements.
     pub fn dequantize(&self, rows: Range<usize>, to: &mut [f32]) {
         self.view().slice(rows).dequantize_with(Isa::detected(), to);
+    }
+}
+
+impl BlockWeight<Vec<u8>> {
+    /// The weight that comes close to `values`, `shape` of them: the largest of a block is encoded
+    /// as the largest number there is.
+    ///
+    /// `None` if the format is not one that is built in, or if there are more or fewer values.
+    pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
+        let grid = format.scales?;
+        let [height, width] = grid.block;
+        let mut scales = vec![0f32; grid.shape(shape).iter().product()];
+        if values.len() != shape[0].checked_mul(shape[1])? || height == 0 || width == 0 {
+            return None;
+        }
+        let across = shape[1].div_ceil(width);
+        let scale_of = |at: usize| at / shape[1] / height * across + at % shape[1] / width;
+        for (at, value) in values.iter().enumerate() {
+            let largest = &mut scales[scale_of(at)];
+            *largest = largest.max(value.abs() / MAX_E4M3);
+        }
+        let encoded = values.iter().enumerate().map(|(at, value)| {
+            let scale = scales[scale_of(at)];
+            narrow_e4m3(if scale > 0.0 { value / scale } else { 0.0 })
+        });
+        let data = encoded.collect();
+        let scales = scales.iter().flat_map(|scale| scale.to_le_bytes());
+        Self::new(format, shape, data, scales.collect(), 0)
     }
 }
 
@@ -255,6 +293,25 @@ mod f16c {
     }
 }
 
+/// The largest E4M3.
+const MAX_E4M3: f32 = 448.0;
+
+/// The E4M3 nearest to an f32, ties to even; what is too large becomes the largest.
+fn narrow_e4m3(value: f32) -> u8 {
+    let sign = u8::from(value.is_sign_negative()) << 7;
+    let magnitude = value.abs();
+    if value.is_nan() {
+        return sign | 0x7f;
+    }
+    // Eighths of the least normal number, 2⁻⁶, below which all steps are the same.
+    if magnitude < 1.0 / 64.0 {
+        return sign | (magnitude * 512.0).round_ties_even() as u8;
+    }
+    let bits = magnitude.min(MAX_E4M3).to_bits();
+    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
+    sign | (rounded - (120 << 3)) as u8
+}
+
 /// The f32 of an E4M3 (4 bits of exponent, of bias 7, and 3 of mantissa; no infinity, one NaN of
 /// each sign), without branches, so that loops over it vectorize.
 #[inline(always)]
@@ -277,7 +334,7 @@ mod tests {
     use super::*;
 
     /// The value of an E4M3 by its definition.
-    fn value(byte: u8) -> f64 {
+    fn value_of(byte: u8) -> f64 {
         let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f64::from(byte & 7));
         let magnitude = match (exponent, byte & 7) {
             (15, 7) => f64::NAN,
@@ -293,13 +350,47 @@ mod tests {
 
     #[test]
     fn every_e4m3_widens_exactly() {
-        assert_eq!(value(0x7e), 448.0);
+        assert_eq!(value_of(0x7e), 448.0);
         for byte in 0..=255 {
-            let (found, wanted) = (widen_e4m3(byte), value(byte));
+            let (found, wanted) = (widen_e4m3(byte), value_of(byte));
             assert_eq!(found.is_nan(), wanted.is_nan());
             assert_eq!(found.is_sign_negative(), byte & 0x80 != 0);
             assert!(found.is_nan() || f64::from(found) == wanted, "{byte:#x}");
         }
+    }
+
+    proptest! {
+        #[test]
+        fn narrowing_takes_the_nearest(value in prop_oneof![-500f32..500.0, -0.05f32..0.05]) {
+            let found = narrow_e4m3(value);
+            let wanted = f64::from(value.clamp(-448.0, 448.0));
+            let distance = |byte: u8| (value_of(byte) - wanted).abs();
+            let finite = || (0..=255u8).filter(|byte| byte & 0x7f != 0x7f);
+            for byte in finite() {
+                prop_assert!(distance(found) <= distance(byte), "{value}: {found:#x}, not {byte:#x}");
+                let tie = distance(found) == distance(byte) && value_of(found) != value_of(byte);
+                prop_assert!(!tie || found & 1 == 0, "{value}: {found:#x} is odd");
+            }
+        }
+    }
+
+    #[test]
+    fn quantizing_keeps_the_largest_of_each_block() {
+        let format = StorageFormat::fp8([2, 3]);
+        let values: Vec<f32> = (0..15).map(|at| (at as f32 - 7.0) * 0.3).collect();
+        let weight = BlockWeight::quantize(format, [3, 5], &values).unwrap();
+        assert_eq!((weight.data().len(), weight.scales().len()), (15, 4 * 4));
+        let mut found = vec![0.0; 15];
+        weight.dequantize(0..3, &mut found);
+        for (found, wanted) in found.iter().zip(&values) {
+            assert!(
+                (found - wanted).abs() <= 0.07 * wanted.abs(),
+                "{found} {wanted}"
+            );
+        }
+        assert!(BlockWeight::quantize(format, [3, 4], &values).is_none());
+        let zeros = BlockWeight::quantize(format, [2, 2], &[0.0; 4]).unwrap();
+        assert!(zeros.data().iter().all(|byte| *byte == 0));
     }
 
     /// A scale of any size, and now and then one that no checkpoint has.
@@ -331,7 +422,7 @@ mod tests {
                     let (row, column) = (some.start + at / columns, at % columns);
                     let scale = scales[(skipped + row) / block.0 * width + column / block.1];
                     // Exact in f64 but for the scale, which is an f32: rounded once.
-                    let wanted = (value(data[row * columns + column]) * f64::from(scale)) as f32;
+                    let wanted = (value_of(data[row * columns + column]) * f64::from(scale)) as f32;
                     prop_assert!(
                         found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan(),
                         "{isa:?}: {found} is not {wanted}"

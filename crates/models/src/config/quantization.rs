@@ -32,13 +32,17 @@ pub struct Quantization {
 
 impl Quantization {
     /// Reads the object, if there is one.
-    pub(crate) fn read(fields: &Fields<'_>) -> Result<Option<Self>, Error> {
-        let Some(fields) = fields.object("quantization_config")? else {
+    pub(crate) fn read(all: &Fields<'_>) -> Result<Option<Self>, Error> {
+        let name = "quantization_config";
+        let Some(fields) = all.object(name)? else {
             return Ok(None);
         };
+        if fields.get("quant_method").is_none() {
+            return Err(all.refuse(name, "it must have a `quant_method`".to_owned()));
+        }
         known::check(&fields, &[FIELDS])?;
-        for needed in ["quant_method", "weight_block_size"] {
-            fields.get(needed).ok_or_else(|| fields.missing(needed))?;
+        if fields.get("weight_block_size").is_none() {
+            return Err(fields.missing("weight_block_size"));
         }
         let block = fields.get("weight_block_size").and_then(Value::as_array);
         let sizes = block.map_or(&[][..], Vec::as_slice).iter().map(|size| {
