@@ -3,7 +3,8 @@
 // By which path the crate comes is for the program to say that these checks are a part of.
 use super::models::{CacheOptions, KvCache, Logits, ModelConfig};
 
-/// Checks that a configuration is refused in plain words, or that no size that follows from it overflows.
+/// Checks that a configuration is refused in plain words, or that no size that follows from it
+/// overflows.
 pub fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -72,8 +72,8 @@ fn prove(header: &Header, data_len: u64) {
     assert_eq!(Header::parse(&json, data_len).as_ref(), Ok(header));
 }
 
-/// The safetensors library, which is another program, reads the same from what is accepted here; and
-/// accepts nothing that is refused here, but for what the documentation says.
+/// The safetensors library, which is another program, reads the same from what is accepted here;
+/// and accepts nothing that is refused here, but for what the documentation says.
 fn compare(bytes: &[u8], json: &[u8], ours: &Result<Header, HeaderFault>) {
     match (ours, SafeTensors::read_metadata(bytes)) {
         (Ok(ours), Ok((_, theirs))) => {

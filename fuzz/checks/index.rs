@@ -42,8 +42,8 @@ fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// Every shard lies in the folder and every tensor in one shard, the one that another reader of JSON
-/// finds.
+/// Every shard lies in the folder and every tensor in one shard, the one that another reader of
+/// JSON finds.
 fn prove(json: &[u8], index: &Index<'_>) {
     assert!(index.shards().is_sorted() && !index.shards().is_empty());
     for shard in index.shards() {

@@ -1,4 +1,5 @@
-//! The machine's limits, and a model in several budgets with a sample of the limits around each run.
+//! The machine's limits, and a model in several budgets with a sample of the limits around each
+//! run.
 
 use std::time::Instant;
 
@@ -46,9 +47,10 @@ pub enum BenchStep<'a> {
     },
 }
 
-/// Measures the limits of the machine `rounds` times, or, with a model, before and after each run of
-/// it, in each budget in turns. `run` runs the model in a process of its own, whose memory is its
-/// own; its inner error says why the model cannot run in a budget, and the outer one ends the bench.
+/// Measures the limits of the machine `rounds` times, or, with a model, before and after each run
+/// of it, in each budget in turns. `run` runs the model in a process of its own, whose memory is
+/// its own; its inner error says why the model cannot run in a budget, and the outer one ends the
+/// bench.
 ///
 /// # Errors
 /// [`Error`]; [`Error::Stopped`] if `stop` was set; the outer error of `run`.

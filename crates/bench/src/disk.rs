@@ -209,7 +209,8 @@ impl Probe {
         Ok((rate, beside.to_string()))
     }
 
-    /// Runs one pass; returns the bytes read per second and the share of time spent waiting for data.
+    /// Runs one pass; returns the bytes read per second and the share of time spent waiting for
+    /// data.
     fn pass(
         &self,
         stream: &Stream,

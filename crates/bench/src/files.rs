@@ -116,7 +116,8 @@ impl Files {
     }
 }
 
-/// Writes up to `most` bytes of weights on the file system of a folder: less if it is slow or nearly full.
+/// Writes up to `most` bytes of weights on the file system of a folder: less if it is slow or
+/// nearly full.
 fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), Error> {
     let free = volume(folder).free.map_or(u64::MAX, |free| free.value);
     // Half of the room stays free.

@@ -1,4 +1,5 @@
-//! What this machine can do at most, measured again and again beside the work that is compared with it.
+//! What this machine can do at most, measured again and again beside the work that is compared with
+//! it.
 
 use std::path::PathBuf;
 use std::time::Instant;

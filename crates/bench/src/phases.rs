@@ -44,8 +44,8 @@ pub struct PhaseBound {
     pub achieved: Summary,
     /// The machine's limit, the mean of right before and right after the run.
     pub limit: Summary,
-    /// Achieved as a share of the limit, run by run: the share of the phase's time that would be left
-    /// if only this bounded it.
+    /// Achieved as a share of the limit, run by run: the share of the phase's time that would be
+    /// left if only this bounded it.
     pub share: Summary,
 }
 
@@ -70,8 +70,8 @@ impl<'a> Timed<'a> {
         }
     }
 
-    /// Adds a bound: the amount that a run needs, and the limit per second. What is not needed is no
-    /// bound.
+    /// Adds a bound: the amount that a run needs, and the limit per second. What is not needed is
+    /// no bound.
     fn bound(
         self,
         limit_of: &'static str,

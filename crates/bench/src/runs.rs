@@ -97,6 +97,7 @@ pub struct ModelRun {
     pub before: LimitSample,
     /// The limits after it.
     pub after: LimitSample,
-    /// Bytes that were fetched from storage meanwhile, as the system counts; nothing where it does not.
+    /// Bytes that were fetched from storage meanwhile, as the system counts; nothing where it does
+    /// not.
     pub fetched_bytes: Option<u64>,
 }

@@ -1,7 +1,7 @@
 //! How long it takes to open a checkpoint of very many tensors.
 //!
-//! `cargo run --release -p outsize-checkpoint --example open_many -- 100000 50` builds one of 100000
-//! tensors in 50 shards in a temporary folder, and opens it ten times.
+//! `cargo run --release -p outsize-checkpoint --example open_many -- 100000 50` builds one of
+//! 100000 tensors in 50 shards in a temporary folder, and opens it ten times.
 use std::error::Error;
 use std::time::Instant;
 

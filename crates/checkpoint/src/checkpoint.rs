@@ -217,8 +217,8 @@ impl Inner {
             }));
         }
 
-        // The first shard that is wrong is named, so those before it are opened whatever happens; and no more
-        // is read of headers than they may have together.
+        // The first shard that is wrong is named, so those before it are opened whatever happens;
+        // and no more is read of headers than they may have together.
         let header_bytes = AtomicU64::new(0);
         let admit = |bytes| {
             let before = header_bytes.fetch_add(bytes, Ordering::Relaxed);

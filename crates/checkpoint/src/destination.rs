@@ -44,8 +44,8 @@ impl Destination {
         self.partial.place.path()
     }
 
-    /// Gives the folder its name, once its files are on the disk. If only that fails the folder stays,
-    /// for it is complete: under a name that nobody takes for unfinished work.
+    /// Gives the folder its name, once its files are on the disk. If only that fails the folder
+    /// stays, for it is complete: under a name that nobody takes for unfinished work.
     pub fn publish(self) -> Result<(), Error> {
         let Self { out, partial } = self;
         let complete = partial.complete_name(&out);

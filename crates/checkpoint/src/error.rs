@@ -130,8 +130,8 @@ pub enum Error {
         /// What is wrong with them.
         fault: SpecFault,
     },
-    /// Something is where the output should be that is not replaced: for a checkpoint a file or a folder
-    /// with something in it, for a file a folder or a device, for both a link to nothing.
+    /// Something is where the output should be that is not replaced: for a checkpoint a file or a
+    /// folder with something in it, for a file a folder or a device, for both a link to nothing.
     #[error("{path} {what}, and is never overwritten; choose another name or remove it first")]
     OutputExists {
         /// The output.

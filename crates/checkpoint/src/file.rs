@@ -41,8 +41,8 @@ impl ShardFile {
         &self.file
     }
 
-    /// What the system told of the file before its header was read: whoever reads the tensors later can
-    /// tell by it whether the file was written to since.
+    /// What the system told of the file before its header was read: whoever reads the tensors later
+    /// can tell by it whether the file was written to since.
     pub fn opened(&self) -> &std::fs::Metadata {
         &self.opened
     }

@@ -7,10 +7,10 @@ use crate::unnamed::Unnamed;
 
 /// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
 ///
-/// Tensors are declared first; then their data comes in that order, in pieces of any size. The file is
-/// written beside its place, as `.NAME.partial-…`, and gets its name in [`Self::finish`]: a file that was
-/// there before is replaced by a complete one or left alone. What a killed process left there the next
-/// writer of the same file removes (on Unix, where the file system has locks).
+/// Tensors are declared first; then their data comes in that order, in pieces of any size. The file
+/// is written beside its place, as `.NAME.partial-…`, and gets its name in [`Self::finish`]: a file
+/// that was there before is replaced by a complete one or left alone. What a killed process left
+/// there the next writer of the same file removes (on Unix, where the file system has locks).
 #[derive(Debug)]
 pub struct FileWriter {
     file: Unnamed,

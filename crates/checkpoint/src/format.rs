@@ -1,4 +1,5 @@
-//! Storage formats: which tensors of a checkpoint make one weight, and what its elements take in them.
+//! Storage formats: which tensors of a checkpoint make one weight, and what its elements take in
+//! them.
 
 use std::ops::Range;
 
@@ -47,7 +48,8 @@ pub struct ScaleGrid {
 }
 
 impl BlockSize {
-    /// Bytes of a row of `columns` elements; none if it does not end with a block, or if that overflows.
+    /// Bytes of a row of `columns` elements; none if it does not end with a block, or if that
+    /// overflows.
     pub fn row_bytes(self, columns: usize) -> Option<u64> {
         if self.elements == 0 || !columns.is_multiple_of(self.elements) {
             return None;

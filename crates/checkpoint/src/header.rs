@@ -9,7 +9,7 @@ use crate::dtype::{Dtype, UnknownDtype};
 use crate::fault::HeaderFault;
 use crate::json::{Notes, Text, twice, within};
 use crate::masquerade;
-use crate::shown::{name_fault, quoted, shortened};
+use crate::text::{name_fault, quoted, shortened};
 
 /// Bytes before the header: its length, little endian.
 pub(crate) const LENGTH_BYTES: u64 = 8;

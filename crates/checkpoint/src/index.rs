@@ -12,7 +12,7 @@ use crate::fault::IndexFault;
 use crate::file::{open_regular, read_exact_at};
 use crate::json::{Text, within};
 use crate::masquerade;
-use crate::shown::{name_fault, quoted, shortened};
+use crate::text::{name_fault, quoted, shortened};
 
 /// Bytes that an index may have. One of a million tensors is about this large.
 const MAX_INDEX: u64 = 100_000_000;
@@ -95,7 +95,8 @@ impl<'a> Index<'a> {
         Ok(index)
     }
 
-    /// The shards' paths, relative to the folder and staying inside it, in the order of their names.
+    /// The shards' paths, relative to the folder and staying inside it, in the order of their
+    /// names.
     pub fn shards(&self) -> &[String] {
         &self.shards
     }

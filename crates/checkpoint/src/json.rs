@@ -11,7 +11,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::shown::{quoted, shortened};
+use crate::text::{quoted, shortened};
 
 /// Entries that a header's notes may have. Real ones have a few dozen.
 const MAX_NOTES: usize = 100_000;

@@ -9,7 +9,7 @@ use crate::fault::SpecFault;
 use crate::folder::SINGLE_FILE;
 use crate::header::{LENGTH_BYTES, MAX_HEADER, MAX_RANK, METADATA};
 use crate::index::MAX_SHARDS;
-use crate::shown::{name_fault, shortened};
+use crate::text::{name_fault, shortened};
 
 /// The data section of a shard starts at a multiple of this: a page, so that reads past the page
 /// cache need no extra block for tensors whose sizes are round numbers.
@@ -126,8 +126,8 @@ impl Layout {
         })
     }
 
-    /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor `current`, of
-    /// which `filled` bytes came.
+    /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor
+    /// `current`, of which `filled` bytes came.
     pub fn check_turn(
         &self,
         current: usize,

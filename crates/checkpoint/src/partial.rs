@@ -1,8 +1,8 @@
 //! Unfinished work: its names beside the place that it is for, and what becomes of it when its
 //! process is killed.
 //!
-//! Work on `NAME` goes on in `.NAME.partial-PID-…`, which is locked as long as its process lives. The
-//! next work on `NAME` removes what lies there unlocked: nobody is going to finish it.
+//! Work on `NAME` goes on in `.NAME.partial-PID-…`, which is locked as long as its process lives.
+//! The next work on `NAME` removes what lies there unlocked: nobody is going to finish it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
@@ -43,7 +43,8 @@ pub(crate) fn folder(parent: &Path, name: &OsStr) -> io::Result<PartialFolder> {
     })
 }
 
-/// Makes a file in `parent` for work on `name`, with the permissions of any new file. It is its own lock.
+/// Makes a file in `parent` for work on `name`, with the permissions of any new file. It is its own
+/// lock.
 pub(crate) fn file(parent: &Path, name: &OsStr) -> io::Result<(File, TempPath)> {
     make(parent, name, 0o666, |builder| {
         let place = builder.tempfile_in(parent)?;
@@ -96,8 +97,8 @@ fn start(name: &OsStr) -> OsString {
     start
 }
 
-/// Locks what was just made at `path`. None if another process was faster and removes it; no lock if
-/// the file system has none, where nobody else gets one either.
+/// Locks what was just made at `path`. None if another process was faster and removes it; no lock
+/// if the file system has none, where nobody else gets one either.
 #[cfg(unix)]
 fn hold(path: &Path, open: impl FnOnce() -> io::Result<File>) -> io::Result<Option<Option<File>>> {
     let file = match open() {
@@ -117,8 +118,8 @@ fn hold(_: &Path, _: impl FnOnce() -> io::Result<File>) -> io::Result<Option<Opt
     Ok(Some(None))
 }
 
-/// Removes what work that was killed left in `parent`. What cannot be removed stays: it is in nobody's
-/// way.
+/// Removes what work that was killed left in `parent`. What cannot be removed stays: it is in
+/// nobody's way.
 #[cfg(unix)]
 fn sweep(parent: &Path, start: &OsStr) {
     use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,7 @@
 //! The headers of a checkpoint that is far away, without its weights.
 //!
-//! How bytes come here is somebody else's affair: a function fetches a range of a file. It is asked for
-//! the first nine bytes of each file and then for its header, and never for more.
+//! How bytes come here is somebody else's affair: a function fetches a range of a file. It is asked
+//! for the first nine bytes of each file and then for its header, and never for more.
 
 use std::ops::Range;
 use std::path::Path;
@@ -60,7 +60,8 @@ pub enum RemoteError<E: std::error::Error> {
 }
 
 impl Headers {
-    /// Fetches the header of a checkpoint in one file, called `name`. `place` is where messages say that it is.
+    /// Fetches the header of a checkpoint in one file, called `name`. `place` is where messages say
+    /// that it is.
     ///
     /// # Errors
     /// What `fetch` says, or what is wrong with the header.
@@ -79,8 +80,9 @@ impl Headers {
         })
     }
 
-    /// Fetches the headers of a checkpoint in shards, several at a time, of which `index` is the text of its index, called
-    /// `name`. `done` is told how many of how many are there, from any thread.
+    /// Fetches the headers of a checkpoint in shards, several at a time, of which `index` is the
+    /// text of its index, called `name`. `done` is told how many of how many are there, from any
+    /// thread.
     ///
     /// # Errors
     /// As [`of_file`](Self::of_file), and what is wrong with the index.

@@ -23,7 +23,8 @@ impl Unnamed {
     ///
     /// # Errors
     ///
-    /// If something else than a file is there, such as a folder or a device; if no file can be made there.
+    /// If something else than a file is there, such as a folder or a device; if no file can be made
+    /// there.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let path = resolve(path)?;
         let folder = match path.parent() {
@@ -46,7 +47,8 @@ impl Unnamed {
         &self.path
     }
 
-    /// Waits until everything is on the disk, and gives the file its name: what was there before is replaced.
+    /// Waits until everything is on the disk, and gives the file its name: what was there before is
+    /// replaced.
     pub(crate) fn publish(mut self) -> io::Result<()> {
         self.file.flush()?;
         // Locked until it has its name.

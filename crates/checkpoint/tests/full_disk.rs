@@ -1,5 +1,5 @@
-//! A disk that is full: the error names the file and says so, nothing partial stays, and nothing of the
-//! user's is lost. Each test runs itself again, in a process that has a small disk of its own.
+//! A disk that is full: the error names the file and says so, nothing partial stays, and nothing of
+//! the user's is lost. Each test runs itself again, in a process that has a small disk of its own.
 #![cfg(target_os = "linux")]
 mod common;
 
@@ -16,8 +16,8 @@ const MB: usize = 1 << 20;
 const FULL: &str =
     "No space left on device (os error 28); free some space or name a folder on another disk";
 
-/// Runs the test `name` again with a disk of these mount options. None, said aloud, where no disk can be
-/// mounted.
+/// Runs the test `name` again with a disk of these mount options. None, said aloud, where no disk
+/// can be mounted.
 fn on_small_disk(name: &str, options: &str) -> Option<Output> {
     let place = tempfile::tempdir().unwrap();
     // The superuser may mount; others may in a name space of their own, if the system allows it.

@@ -1,5 +1,5 @@
-//! A process that is killed while it writes: its output is complete or not there, and what it left the
-//! next one removes.
+//! A process that is killed while it writes: its output is complete or not there, and what it left
+//! the next one removes.
 #![cfg(unix)]
 mod common;
 

@@ -63,7 +63,8 @@ fn open(folder: &Path) -> (String, u64) {
     (result, peak)
 }
 
-/// Writes a file of a header of `len` bytes, of as many entries as fit, and no data. Gives their count.
+/// Writes a file of a header of `len` bytes, of as many entries as fit, and no data. Gives their
+/// count.
 fn header(folder: &Path, len: usize, first: &str, entry: impl Fn(usize) -> String) -> usize {
     let mut json = format!("{{{first}").into_bytes();
     let mut count = 0;
@@ -115,7 +116,8 @@ fn what_is_refused_takes_no_more() {
         assert!(result.contains(part), "{result}");
         assert!(peak < 6 * SOME as u64 + NOTHING, "{peak}");
     };
-    // One shape of 50 million dimensions; notes by the million; a value without end; all the same name.
+    // One shape of 50 million dimensions; notes by the million; a value without end; all the same
+    // name.
     wrong(
         r#""w":{"dtype":"U8","data_offsets":[0,0],"shape":[0,"#,
         &|_| "0".to_owned(),

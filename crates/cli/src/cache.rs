@@ -20,7 +20,8 @@ pub fn folder() -> Result<PathBuf, Failure> {
     }
 }
 
-/// The figures for predicting how the model in a folder runs on this machine, and where they came from.
+/// The figures for predicting how the model in a folder runs on this machine, and where they came
+/// from.
 pub fn figures(machine: &Machine, model: &Path) -> (HardwareProfile, Provenance) {
     figures_for(machine, folder().ok().as_deref(), model)
 }

@@ -79,7 +79,8 @@ pub fn run(
     Ok(Ok(report))
 }
 
-/// Waits until a child has ended: whether it did well, and what it wrote. Ends it if the work should end.
+/// Waits until a child has ended: whether it did well, and what it wrote. Ends it if the work
+/// should end.
 fn wait(mut child: Child) -> Result<(bool, String, String), Failure> {
     let (out, messages) = (child.stdout.take(), child.stderr.take());
     let (done, ended) = channel();

@@ -126,7 +126,8 @@ struct Timing {
     at_end: Stats,
 }
 
-/// Collects what happened, and then measures the disk if somebody should: in the memory that the model gives back.
+/// Collects what happened, and then measures the disk if somebody should: in the memory that the
+/// model gives back.
 fn output(
     pipeline: Pipeline,
     prompt_tokens: usize,

@@ -27,8 +27,8 @@ const INDEX_LIMIT: u64 = 100_000_000;
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// Describes a model by what the Hub's cache on this machine has of it, or else by what the Hub says: its config.json and the
-/// headers of its safetensors.
+/// Describes a model by what the Hub's cache on this machine has of it, or else by what the Hub
+/// says: its config.json and the headers of its safetensors.
 ///
 /// # Errors
 /// No cache and no network, no such model, no right to see it; or what is wrong with its files.

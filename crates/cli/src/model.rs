@@ -6,17 +6,18 @@ use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
+use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, Pipeline, PipelineSettings, Step, Tokenizer, describe, read_config,
+    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
 };
 use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, Tier, Workload};
 use std::path::Path;
 
-/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned: they may have meant
-/// something.
+/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned:
+/// they may have meant something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.is_dir() {
         return Err(Failure::usage(format!(
@@ -34,8 +35,9 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     Ok(config)
 }
 
-/// What the planner can know of a model without its weights. `model` is a folder, a file, the name of a preset or of a model on the Hub:
-/// what is there is a path, and `hf://` before a name says that it is none.
+/// What the planner can know of a model without its weights. `model` is a folder, a file, the name
+/// of a preset or of a model on the Hub: what is there is a path, and `hf://` before a name says
+/// that it is none.
 pub fn described(model: &str) -> Result<Described, Failure> {
     let path = Path::new(model);
     let (name, on_hub) = match model.strip_prefix("hf://") {
@@ -53,20 +55,19 @@ pub fn described(model: &str) -> Result<Described, Failure> {
         };
         return Ok(Described::new(path, Some(config), None)?);
     }
-    let shown = || model.escape_debug().take(200).collect::<String>();
+    let named = shown(model, 200);
     let Some(address) = Address::parse(name) else {
         return Err(Failure::usage(format!(
             "{}: no such file or folder; MODEL is a checkpoint's folder, a config.json, a model on the Hub as org/name[@revision], or a \
              preset ({})",
-            shown(),
+            named,
             presets::names().collect::<Vec<_>>().join(", ")
         )));
     };
     if !on_hub && Path::new(&address.org).is_dir() {
         return Err(Failure::usage(format!(
-            "{shown}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
-             hf://{shown} for that",
-            shown = shown(),
+            "{named}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
+             hf://{named} for that",
             org = address.org
         )));
     }
@@ -74,14 +75,6 @@ pub fn described(model: &str) -> Result<Described, Failure> {
         &hub::HubSettings::from_env()?,
         &address,
     )?)
-}
-
-/// The checkpoint's tokenizer, and by how much it made the process grow, in bytes.
-pub fn tokenizer(folder: &Path) -> (Result<Tokenizer, outsize::generate::Error>, u64) {
-    let resident = || current_rss().unwrap_or(0);
-    let before = resident();
-    let tokenizer = Tokenizer::open(folder);
-    (tokenizer, resident().saturating_sub(before))
 }
 
 /// The budget of main memory if none is given: most of what is free, and the `held` bytes that this
@@ -96,8 +89,8 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How places are chosen, and where the figures of the prediction came from. `position` is that of a token in the middle of the
-/// answer.
+/// How places are chosen, and where the figures of the prediction came from. `position` is that of
+/// a token in the middle of the answer.
 pub fn planning(
     args: &ModelArgs,
     position: usize,

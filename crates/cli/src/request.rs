@@ -3,7 +3,9 @@
 use crate::args::{EndArgs, RunArgs};
 use crate::error::Failure;
 use crate::model;
-use outsize::generate::{GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer};
+use outsize::generate::{
+    GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, tokenizer_bytes,
+};
 use outsize::models::ModelConfig;
 
 /// The most tokens to generate where nobody says.
@@ -33,8 +35,8 @@ impl GenerateRequest {
         } else {
             StopStrings::new(args.end.stop.iter().cloned())?
         };
-        let (tokenizer, tokenizer_bytes) = model::tokenizer(&args.model.model);
-        let tokenizer = match (tokenizer, &args.prompt) {
+        let folder = &args.model.model;
+        let tokenizer = match (Tokenizer::open(folder), &args.prompt) {
             (Ok(tokenizer), _) => Some(tokenizer),
             // With ids, text is a bonus: it needs no tokenizer.
             (Err(_), None) if stop.strings().is_empty() => None,
@@ -65,7 +67,7 @@ impl GenerateRequest {
                 show_special_tokens: args.show_special_tokens,
             },
             tokenizer,
-            tokenizer_bytes,
+            tokenizer_bytes: tokenizer_bytes(folder),
             prompt_again: args.prompt_again,
         })
     }

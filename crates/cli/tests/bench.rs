@@ -1,4 +1,5 @@
-//! `outsize bench`: a small model beside the limits of the machine. What figures come to is not tested, only that they are there.
+//! `outsize bench`: a small model beside the limits of the machine. What figures come to is not
+//! tested, only that they are there.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A checkpoint whose small files are damaged or hostile: one line that names the file, and nothing else.
+//! A checkpoint whose small files are damaged or hostile: one line that names the file, and nothing
+//! else.
 
 mod common;
 
@@ -338,7 +339,8 @@ fn tokenizers_that_make_no_sense_are_named() {
             assert!(message.contains("tokenizer.json"), "{part}: {message}");
         }
     }
-    // What shows only in use: a decoder that strips more than there is, and a vocabulary without a token for the prompt.
+    // What shows only in use: a decoder that strips more than there is, and a vocabulary without a
+    // token for the prompt.
     let mut broken = whole.clone();
     broken["decoder"] = json!({"type": "Sequence", "decoders": [byte_level(),
         {"type": "Strip", "content": "b", "start": 9, "stop": 9}]});

@@ -1,9 +1,10 @@
-//! The promise of `--max-memory`: whatever the model, the budget, the context and the prompt, the process never
-//! holds more.
+//! The promise of `--max-memory`: whatever the model, the budget, the context and the prompt, the
+//! process never holds more.
 //!
-//! Each case makes a random model, asks the command for the least budget, takes one between that and all of the
-//! weights, and measures the peak resident set of the command as the kernel counted it. Where a memory cgroup
-//! can be made, the command also runs inside one that is as large as the budget, page cache included.
+//! Each case makes a random model, asks the command for the least budget, takes one between that
+//! and all of the weights, and measures the peak resident set of the command as the kernel counted
+//! it. Where a memory cgroup can be made, the command also runs inside one that is as large as the
+//! budget, page cache included.
 //!
 //! `OUTSIZE_BUDGET_CASES=1000` runs more cases, `OUTSIZE_BUDGET_SEED=17` the one of that number.
 #![cfg(target_os = "linux")]
@@ -26,8 +27,8 @@ struct Run {
     peak_rss: u64,
 }
 
-/// Set for the process between the test and the command, whose only child is then the command: what the kernel
-/// tells of a process's children is the largest of them.
+/// Set for the process between the test and the command, whose only child is then the command: what
+/// the kernel tells of a process's children is the largest of them.
 const ARGUMENTS: &str = "OUTSIZE_MEASURED_ARGUMENTS";
 const RESULT: &str = "OUTSIZE_MEASURED_RESULT";
 const CGROUP: &str = "OUTSIZE_MEASURED_CGROUP";
@@ -301,7 +302,28 @@ fn check(seed: u64) -> Margin {
             cgroup,
         )
     };
-    let least = least(&run(1 << 20, None).stderr);
+    let refused_run = least(&run(1 << 20, None).stderr);
+    let plan = [
+        "plan",
+        &model,
+        "--context",
+        &context,
+        "--prompt-tokens",
+        &case.prompt.to_string(),
+        "--kv-dtype",
+        case.kv_dtype,
+        "--compute",
+        case.compute,
+        "--max-memory",
+        "cpu=1",
+    ];
+    let refused_plan = least(&measure(dir.path(), &plan, None).stderr);
+    let apart = refused_plan.abs_diff(refused_run);
+    assert!(
+        apart <= 1 << 20,
+        "seed {seed}: plan asks for {refused_plan} bytes, run for {refused_run}"
+    );
+    let least = refused_run;
     // Half of the cases as tight as can be, the others anywhere up to more than enough.
     let budget = match random.within(0, 1) {
         0 => least,
@@ -338,7 +360,8 @@ fn model_of(dir: &Path, shape: &Value) -> String {
     model
 }
 
-/// The disk's speed is measured after a run, in memory of the size of the ring: what the model held must be gone by then.
+/// The disk's speed is measured after a run, in memory of the size of the ring: what the model held
+/// must be gone by then.
 #[test]
 fn what_a_run_held_is_gone_when_the_disk_is_measured() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -379,8 +402,9 @@ fn what_a_run_held_is_gone_when_the_disk_is_measured() {
     );
 }
 
-/// What streams needs no more memory for being large: one layer of the shape of a model of 1.1 billion values, with its tables
-/// of 131 MB each, runs in what the whole model is promised to run in.
+/// What streams needs no more memory for being large: one layer of the shape of a model of 1.1
+/// billion values, with its tables of 131 MB each, runs in what the whole model is promised to run
+/// in.
 #[test]
 fn a_wide_model_runs_in_120_mb() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

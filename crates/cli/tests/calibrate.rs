@@ -1,4 +1,5 @@
-//! `outsize bench --calibrate` with little memory and disk: what it keeps, and what it leaves behind, which is nothing.
+//! `outsize bench --calibrate` with little memory and disk: what it keeps, and what it leaves
+//! behind, which is nothing.
 
 mod common;
 

@@ -232,7 +232,8 @@ fn bad_usage_is_said_in_one_line() {
     assert_eq!(outsize(&["--version"]).status.code(), Some(0));
 }
 
-/// As in a plan: what is no map is bad usage, what is none of this model was tried; and the report names who chose.
+/// As in a plan: what is no map is bad usage, what is none of this model was tried; and the report
+/// names who chose.
 #[test]
 fn a_device_map_of_the_users_own_is_taken_and_named() {
     let dir = folder();

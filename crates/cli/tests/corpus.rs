@@ -1,4 +1,5 @@
-//! What fuzzing of configurations found worth keeping, replayed: the same checks, without the fuzzer.
+//! What fuzzing of configurations found worth keeping, replayed: the same checks, without the
+//! fuzzer.
 
 #[path = "../../../fuzz/checks/config.rs"]
 mod config;

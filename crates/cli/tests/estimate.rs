@@ -1,4 +1,5 @@
-//! `outsize estimate`: its figures are those of other software and of `outsize run`, and what is wrong is said.
+//! `outsize estimate`: its figures are those of other software and of `outsize run`, and what is
+//! wrong is said.
 
 mod common;
 
@@ -54,7 +55,8 @@ fn figures_are_those_of_accelerate_and_transformers() {
             let [f32, f16, bf16, int8] = &report["estimates"].as_array().unwrap()[..] else {
                 panic!("{report}");
             };
-            // Accelerate counts the rotary embedding's tables, which no checkpoint has and nothing keeps here.
+            // Accelerate counts the rotary embedding's tables, which no checkpoint has and nothing
+            // keeps here.
             let total = number(&case["total"]) - number(&case["buffers"]);
             assert_eq!(number(&f32["weights"]), total, "{source}");
             assert_eq!(number(&f16["weights"]), total / 2, "{source}");
@@ -65,7 +67,8 @@ fn figures_are_those_of_accelerate_and_transformers() {
             assert!(names.contains(&largest["name"]), "{source}: {largest}");
             let half = number(&case["largest"]) / 2;
             assert_eq!(number(&bf16["largest_block"]["bytes"]), half, "{source}");
-            // In f32 Accelerate shows the sum; in mixed precision the largest part, where ours is their sum.
+            // In f32 Accelerate shows the sum; in mixed precision the largest part, where ours is
+            // their sum.
             let training = |name: &str, part: &str| number(&case["training"][name][part]);
             assert_eq!(
                 number(&f32["training"]["total"]),
@@ -87,7 +90,8 @@ fn figures_are_those_of_accelerate_and_transformers() {
             );
             // Accelerate divides all by four; here embeddings, head and norms stay as they are.
             assert!(number(&int8["weights"]) > total / 4, "{source}");
-            // A sliding window holds the token itself, as a static cache does; a dynamic one leaves it out.
+            // A sliding window holds the token itself, as a static cache does; a dynamic one leaves
+            // it out.
             assert_eq!(f32["kv_cache"], kv["static"], "{source}: {kv}");
             match number(&kv["static"]) - number(&kv["dynamic"]) {
                 0 => {}
@@ -315,7 +319,8 @@ fn what_is_wrong_is_said() {
     }
 }
 
-/// The largest that a configuration may ask for, and the longest text: saturated, refused, never a panic.
+/// The largest that a configuration may ask for, and the longest text: saturated, refused, never a
+/// panic.
 #[test]
 fn the_absurd_is_counted_or_refused() {
     let dir = folder();

@@ -1,5 +1,5 @@
-//! Checkpoints made to do harm, given to the command: it says in one error which file is at fault and
-//! why, at once, and takes little memory for it.
+//! Checkpoints made to do harm, given to the command: it says in one error which file is at fault
+//! and why, at once, and takes little memory for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -456,8 +456,8 @@ fn a_sparse_file_takes_no_memory() {
     assert!(refused(&copy).contains("evil"));
 }
 
-/// The only legal oddity among them: a header of odd length, so that no tensor lies at a multiple of
-/// its elements' size. The logits are the same bit for bit.
+/// The only legal oddity among them: a header of odd length, so that no tensor lies at a multiple
+/// of its elements' size. The logits are the same bit for bit.
 #[test]
 fn misaligned_tensors_are_right() {
     let model = Model::make();

@@ -1,4 +1,5 @@
-//! Models on a Hub: what describes them is fetched, and never their weights; whatever a server answers, it is one error.
+//! Models on a Hub: what describes them is fetched, and never their weights; whatever a server
+//! answers, it is one error.
 
 mod common;
 #[path = "common/server.rs"]

@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The command with an environment that says nothing of colours or character sets, but for `variables`.
+/// The command with an environment that says nothing of colours or character sets, but for
+/// `variables`.
 fn plan(model: &Path, more: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
     for name in [

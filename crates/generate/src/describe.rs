@@ -14,6 +14,7 @@ pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
 use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
+use crate::tokenizer_memory::tokenizer_bytes;
 
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct Described {
     pub architecture: Option<String>,
     /// What the sizes come from.
     pub source: Source,
+    /// What its tokenizer takes, in bytes; zero if it has none.
+    pub tokenizer_bytes: u64,
     /// What a user should know of it, each a sentence without a full stop.
     pub notes: Vec<String>,
 }
@@ -103,6 +106,7 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     }
     let tensors = checkpoint.as_ref().map(Checkpoint::tensors);
     let mut described = Described::new(path, config, tensors)?;
+    described.tokenizer_bytes = tokenizer_bytes(folder);
     let ignored = checkpoint.as_ref().map_or(0, |found| found.ignored().len());
     if ignored > 0 {
         described.notes.push(format!(
@@ -135,6 +139,7 @@ impl Described {
             architecture: Some(config.model_type().to_owned()),
             config: Some(config),
             source: Source::Both,
+            tokenizer_bytes: 0,
             notes: Vec::new(),
         })
     }
@@ -189,6 +194,7 @@ impl Described {
                     config: Some(config),
                     architecture,
                     source: Source::Config,
+                    tokenizer_bytes: 0,
                     notes,
                 }
             }
@@ -206,6 +212,7 @@ impl Described {
                     config: Some(config),
                     architecture,
                     source,
+                    tokenizer_bytes: 0,
                     notes,
                 }
             }
@@ -214,6 +221,7 @@ impl Described {
                 config: None,
                 architecture,
                 source: Source::Headers,
+                tokenizer_bytes: 0,
                 notes,
             },
             (None, None) => {

@@ -1,7 +1,6 @@
-//! Small JSON files of a checkpoint, read with a limit: they come from strangers.
+//! Small JSON files of a checkpoint, which is untrusted input: read with a limit.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -19,35 +18,20 @@ const MOST_SHOWN: usize = 60;
 /// # Errors
 /// [`Error::Read`], or [`Error::TooLarge`] above `limit` bytes, of which no more than the limit was read.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
-    let failed = |source| Error::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let too_large = || Error::TooLarge {
-        path: path.to_owned(),
-        limit,
-    };
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    // To open a pipe would wait for somebody to write.
-    if !metadata.is_file() {
-        return Err(failed(std::io::Error::other("it is not a regular file")));
+    match outsize_checkpoint::read_file(path, limit) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => Ok(None),
+            ErrorKind::FileTooLarge => Err(Error::TooLarge {
+                path: path.to_owned(),
+                limit,
+            }),
+            _ => Err(Error::Read {
+                path: path.to_owned(),
+                source: error,
+            }),
+        },
     }
-    if metadata.len() > limit {
-        return Err(too_large());
-    }
-    let file = File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(limit.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
-    if bytes.len() as u64 > limit {
-        return Err(too_large());
-    }
-    Ok(Some(bytes))
 }
 
 /// The JSON object in the file at `path`, or `None` if there is no such file.
@@ -110,18 +94,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_inclusive() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        std::fs::write(&path, [7; 10]).unwrap();
-        assert_eq!(read_bounded(&path, 10).unwrap().unwrap(), [7; 10]);
-        assert!(matches!(
-            read_bounded(&path, 9),
-            Err(Error::TooLarge { limit: 9, .. })
-        ));
-    }
-
-    #[test]
     fn a_missing_file_is_none_and_a_folder_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(
@@ -139,7 +111,7 @@ mod tests {
     fn a_sparse_giant_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
-        let file = File::create(&path).unwrap();
+        let file = std::fs::File::create(&path).unwrap();
         file.set_len(1 << 40).unwrap();
         let message = read_config(&path).unwrap_err().to_string();
         assert!(message.contains("larger than 16777216"), "{message}");

@@ -24,6 +24,7 @@ mod stop;
 mod text;
 mod text_stream;
 mod tokenizer;
+mod tokenizer_memory;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use describe::{ConfigText, DescribeError, Described, Source, describe};
@@ -38,3 +39,4 @@ pub use stop::{StopScan, StopStrings};
 pub use text::{TextOptions, TextOutcome, generate_text};
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
+pub use tokenizer_memory::tokenizer_bytes;

@@ -169,6 +169,6 @@ impl Case {
             window: usize::MAX,
             padding: vec![0; self.heads.batch],
         };
-        attend_into(queries, self.heads, &[held], &mask, y);
+        attend_into(queries, self.heads, &[held], &mask, None, y);
     }
 }

@@ -9,7 +9,7 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
-use crate::matmul::{Matmul, linear_each_into};
+use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
 use crate::{ActivationDtype, ActivationFunction, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
@@ -57,6 +57,21 @@ pub trait StoredWeightOps: Backend {
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
+    /// `y + x[.., start..start + rows] · W`: `y [.., n]` and `x [.., k]` f32, `weight [rows, n]` bf16,
+    /// f16, f32 or blocks, some rows of one that is stored `[in, out]`. In place where `y` has no other
+    /// owner.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn add_stored_linear_in_out(
+        y: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        #[extension_type] weight: WeightOperand<Self>,
+        start: usize,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self>;
+
     /// Rows `ids [t]` of `table [n, d]` (bf16, f16, f32 or blocks), to `[t, d]` f32. Only these rows
     /// are read.
     ///
@@ -101,6 +116,35 @@ impl StoredWeightOps for Flex {
         let (shape, [(n, mut gate), (_, up)]) = matmuls(x, [gate, up], compute);
         gate_in_place(act, &mut gate, &up);
         result((n, gate), shape)
+    }
+
+    fn add_stored_linear_in_out(
+        y: FlexTensor,
+        x: FlexTensor,
+        weight: WeightOperand<Self>,
+        start: usize,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
+        let (mut y, x) = (y.to_contiguous(), contiguous(x));
+        let weight = contiguous_rows(weight);
+        let [rows, n] = matrix(&weight, "linear: weight");
+        let shape = x.shape();
+        assert_eq!(
+            y.shape().as_slice().last(),
+            Some(&n),
+            "linear: y {:?} is not what a weight [{rows}, {n}] gives",
+            y.shape()
+        );
+        let matmul = InOutMatmul {
+            x: activations(&x),
+            k: shape.as_slice().last().copied().unwrap_or_default(),
+            weight: operand(&weight, "linear: weight"),
+            rows: start..start + rows,
+            y: y.storage_mut(),
+            n,
+        };
+        add_linear_in_out_into(compute, matmul);
+        y
     }
 
     fn stored_rows(table: WeightOperand<Self>, ids: FlexTensor) -> FlexTensor {

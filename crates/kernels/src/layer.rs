@@ -28,19 +28,21 @@ pub struct KvTensors {
 
 /// Attention: queries `[batch, tokens, heads, width]` f32 over what is held, to the same. See
 /// [`attention`](crate::attention) for what is computed, how exactly, and what its bits depend on.
-/// Older columns, if they are apart, come with `older`.
+/// Older columns, if they are apart, come with `older`. Scores are multiplied by `scale`, which is
+/// `1 / √width` if none is given.
 ///
 /// There is no backward pass.
 ///
 /// # Panics
 ///
 /// If a tensor is not on a device that [`is_flex`], if sizes or types do not fit each other, or if
-/// a column that a token sees is not held.
+/// a column that a token sees is not held, or if the scale is not above zero and finite.
 pub fn attend(
     queries: Tensor<4>,
     older: Option<KvTensors>,
     held: KvTensors,
     mask: AttentionMask,
+    scale: Option<f32>,
 ) -> Tensor<4> {
     let ring = older.as_ref().map(|older| older.ring);
     let older = older.unwrap_or_else(|| held.clone());
@@ -65,6 +67,7 @@ pub fn attend(
         ring,
         held.ring,
         mask,
+        scale,
     ))
 }
 
@@ -119,8 +122,8 @@ pub fn add_rms_norm<const D: usize>(
 /// variance of all its elements: `x [.., width]`, `weight` and `bias` `[width]`, to the shape of
 /// `x`.
 ///
-/// On Flex, with `x` in f32 and weight and bias in bf16, f16 or f32, this is
-/// [one operation](crate::layer_norm); else Burn's own ones, with weight and bias cast to the dtype
+/// On Flex, with `x` in f32 and weight and bias in bf16, f16 or f32, this is [one
+/// operation](mod@crate::layer_norm); else Burn's own ones, with weight and bias cast to the dtype
 /// of `x`.
 ///
 /// # Panics

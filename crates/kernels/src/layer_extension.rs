@@ -44,6 +44,7 @@ pub trait LayerOps: Backend {
         older_ring: Option<RingLayout>,
         ring: RingLayout,
         mask: AttentionMask,
+        scale: Option<f32>,
     ) -> FloatTensor<Self>;
 
     /// The root-mean-square norm of the rows of `x [.., width]` f32, `weight [width]` in bf16, f16
@@ -139,6 +140,7 @@ impl LayerOps for Flex {
         older_ring: Option<RingLayout>,
         ring: RingLayout,
         mask: AttentionMask,
+        scale: Option<f32>,
     ) -> FlexTensor {
         let queries = contiguous(queries);
         let [batch, tokens, heads, width] = four(&queries, "attention: queries");
@@ -168,7 +170,7 @@ impl LayerOps for Flex {
             .collect();
         let from = f32_elements(&queries, "attention: queries");
         let mut y = vec![0.0; from.len()];
-        attend_into(from, heads, &held, &mask, &mut y);
+        attend_into(from, heads, &held, &mask, scale, &mut y);
         FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
     }
 

@@ -106,6 +106,62 @@ pub fn gated_linear<const D: usize>(
     ))
 }
 
+/// `y = x · W`: `x [.., in]`, `weight [in, out]` as GPT-2's `Conv1D` stores it, to `[.., out]`.
+/// Otherwise as [`linear_with`], but for the order of sums, which is that of `in`.
+///
+/// # Panics
+///
+/// If the last dimension of `x` is not `in`, or if the two lie on different devices.
+pub fn linear_in_out<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: impl Into<WeightTensor>,
+) -> Tensor<D> {
+    let (weight, mut dims) = (weight.into(), x.dims());
+    assert_eq!(
+        dims[D - 1],
+        weight.dims()[0],
+        "linear: the last dimension of x {dims:?} must be the first of the weight {:?}",
+        weight.dims()
+    );
+    dims[D - 1] = weight.dims()[1];
+    let y = Tensor::zeros(dims, (&x.device(), x.dtype()));
+    add_linear_in_out(compute, y, x, 0, weight)
+}
+
+/// `y + x[.., start..start + rows] · W`: `y [.., out]`, `x [.., in]`, and `weight [rows, out]`, the
+/// rows from `start` on of one stored `[in, out]`. Tiles of a weight, added in order, give the bits
+/// that the whole weight gives at once.
+///
+/// # Panics
+///
+/// If the sizes do not fit each other, or if the tensors lie on different devices.
+pub fn add_linear_in_out<const D: usize>(
+    compute: ActivationDtype,
+    y: Tensor<D>,
+    x: Tensor<D>,
+    start: usize,
+    weight: impl Into<WeightTensor>,
+) -> Tensor<D> {
+    let weight = weight.into();
+    if is_flex(&y.device()) && y.dtype() == DType::F32 && is_here(&x, &[&weight]) {
+        return Tensor::from_dispatch(Dispatch::add_stored_linear_in_out(
+            y.into_dispatch(),
+            x.into_dispatch(),
+            weight.into_operand(),
+            start,
+            compute,
+        ));
+    }
+    let ([inner, _], dims) = (weight.dims(), x.dims());
+    let rows = dims[..D - 1].iter().product::<usize>();
+    let dtype = x.dtype();
+    let x = x.narrow(D - 1, start, inner).reshape([rows, inner]);
+    let weight = weight.into_float(&x.device()).cast(dtype);
+    let product = x.matmul(weight).reshape(y.dims());
+    y + product
+}
+
 /// Whether matmuls of these are computed in this crate.
 fn is_here<const D: usize>(x: &Tensor<D>, weights: &[&WeightTensor]) -> bool {
     is_flex(&x.device()) && x.dtype() == DType::F32 && weights.iter().all(|weight| is_read(weight))

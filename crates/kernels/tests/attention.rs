@@ -17,6 +17,7 @@ use proptest::prelude::*;
 struct Sequences {
     heads: AttentionShape,
     mask: AttentionMask,
+    scale: Option<f32>,
     /// `[batch, tokens, heads, width]`.
     queries: Vec<f32>,
     /// `[batch, columns, key_heads, width]`, rounded to the type that they are stored in.
@@ -51,6 +52,7 @@ impl Sequences {
             keys: stored(seed + 1),
             values: stored(seed + 2),
             mask,
+            scale: None,
             dtype,
         }
     }
@@ -83,6 +85,7 @@ impl Sequences {
             key_heads,
             width,
         } = self.heads;
+        let scale = self.scale.map_or((width as f64).sqrt().recip(), f64::from);
         let mut results = vec![];
         for row in 0..batch * tokens * heads {
             let (sequence, token, head) = (
@@ -99,7 +102,7 @@ impl Sequences {
                     let matmuls = query
                         .iter()
                         .zip(key)
-                        .map(|(&q, &k)| f64::from(q) * f64::from(k) / (width as f64).sqrt());
+                        .map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
                     (matmuls.clone().sum(), matmuls.map(f64::abs).sum())
                 })
                 .collect();
@@ -167,7 +170,15 @@ impl Sequences {
             })
             .collect();
         let mut y = vec![f32::NAN; self.queries.len()];
-        attend_into_with(isa, &self.queries, self.heads, &held, &self.mask, &mut y);
+        attend_into_with(
+            isa,
+            &self.queries,
+            self.heads,
+            &held,
+            &self.mask,
+            self.scale,
+            &mut y,
+        );
         y
     }
 
@@ -235,28 +246,41 @@ fn sequences() -> impl Strategy<Value = Sequences> {
         1usize..=5,
         prop_oneof![1usize..40, Just(64), Just(80)],
     );
-    (heads, 1usize..=20, start, window, 0usize..=3, any::<u32>()).prop_map(
-        |((batch, key_heads, group, width), tokens, start, window, dtype, seed)| {
-            let heads = AttentionShape {
-                batch,
-                tokens,
-                heads: key_heads * group,
-                key_heads,
-                width,
-            };
-            let padding = (0..batch)
-                .map(|sequence| {
-                    seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
-                })
-                .collect();
-            let mask = AttentionMask {
-                start,
-                window,
-                padding,
-            };
-            Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into())
-        },
+    let scale = prop::option::of(0.01f32..0.5);
+    (
+        heads,
+        1usize..=20,
+        start,
+        window,
+        scale,
+        0usize..=3,
+        any::<u32>(),
     )
+        .prop_map(
+            |((batch, key_heads, group, width), tokens, start, window, scale, dtype, seed)| {
+                let heads = AttentionShape {
+                    batch,
+                    tokens,
+                    heads: key_heads * group,
+                    key_heads,
+                    width,
+                };
+                let padding = (0..batch)
+                    .map(|sequence| {
+                        seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
+                    })
+                    .collect();
+                let mask = AttentionMask {
+                    start,
+                    window,
+                    padding,
+                };
+                Sequences {
+                    scale,
+                    ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into())
+                }
+            },
+        )
 }
 
 proptest! {
@@ -306,6 +330,7 @@ proptest! {
                         keys: cut(&sequences.keys),
                         values: cut(&sequences.values),
                         dtype: sequences.dtype,
+                        scale: sequences.scale,
                     };
                     prop_assert_eq!(bits(&alone.attend(isa, Layout::Straight)), bits(found));
                 }
@@ -426,7 +451,7 @@ fn no_tokens_give_nothing() {
         window: 1,
         padding: vec![0],
     };
-    attend_into(&[], heads, &[], &mask, &mut []);
+    attend_into(&[], heads, &[], &mask, None, &mut []);
 }
 
 #[test]
@@ -460,5 +485,5 @@ fn columns_that_are_not_held_are_refused() {
             origin: 0,
         },
     };
-    attend_into(&[0.0; 2], heads, &[held], &mask, &mut [0.0; 2]);
+    attend_into(&[0.0; 2], heads, &[held], &mask, None, &mut [0.0; 2]);
 }

@@ -5,8 +5,9 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, RotaryPairs, activate, add_layer_norm, embedding, gated,
-    gated_linear, layer_norm, linear, linear_qkv, linear_with, rotate,
+    ActivationDtype, ActivationFunction, RotaryPairs, activate, add_layer_norm, add_linear_in_out,
+    embedding, gated, gated_linear, layer_norm, linear, linear_in_out, linear_qkv, linear_with,
+    rotate,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -311,6 +312,33 @@ fn layer_norms_are_those_of_burn_s_own_operations() {
             same_as_composed(norm, norm64);
         }
     }
+}
+
+#[test]
+fn tiles_of_a_weight_stored_in_out_give_the_bits_of_the_whole() {
+    for dtype in STORED {
+        let (x, weight) = (tensor([2, 3, 53], 1), tensor([53, 19], 2).cast(dtype));
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let whole = linear_in_out(compute, x.clone(), weight.clone());
+            let mut y = Tensor::zeros([2, 3, 19], &x.device());
+            for rows in [0..20, 20..21, 21..53] {
+                let tile = weight.clone().slice([rows.clone(), 0..19]);
+                y = add_linear_in_out(compute, y, x.clone(), rows.start, tile);
+            }
+            assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+        }
+        let y = linear_in_out(ActivationDtype::F32, x.clone(), weight.clone());
+        let composed = linear_in_out(ActivationDtype::F32, x.cast(DType::F64), weight);
+        same_as_composed(y, composed);
+    }
+}
+
+#[test]
+#[should_panic(
+    expected = "linear: the last dimension of x [3, 7] must be the first of the weight [8, 5]"
+)]
+fn sizes_of_a_weight_stored_in_out_are_checked() {
+    linear_in_out(ActivationDtype::F32, tensor([3, 7], 1), tensor([8, 5], 1));
 }
 
 #[test]

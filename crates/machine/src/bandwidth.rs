@@ -18,7 +18,8 @@ const BLOCK: usize = 128;
 /// Bytes of one mapping when memory is touched for the first time: about a weight.
 const WEIGHT: usize = 16 << 20;
 
-/// Buffers for measuring main memory: one for each thread, far larger together than the processor's caches.
+/// Buffers for measuring main memory: one for each thread, far larger together than the processor's
+/// caches.
 #[derive(Debug)]
 pub struct MemoryProbe {
     parts: Vec<Region>,
@@ -43,8 +44,8 @@ impl MemoryProbe {
         Ok(Self { parts })
     }
 
-    /// Reads all of it once with all threads, and gives the bytes per second. That all of it was read is shown by the sum
-    /// of its words.
+    /// Reads all of it once with all threads, and gives the bytes per second. That all of it was
+    /// read is shown by the sum of its words.
     ///
     /// # Errors
     /// [`Error::WrongMemory`].
@@ -62,12 +63,14 @@ impl MemoryProbe {
         }
     }
 
-    /// Copies one half of each thread's memory over the other, and gives the bytes copied per second.
+    /// Copies one half of each thread's memory over the other, and gives the bytes copied per
+    /// second.
     pub fn copy(&mut self) -> f64 {
         self.copy_with(<[u8]>::copy_from_slice)
     }
 
-    /// The same with another way to copy, which gets the place first, and then as many bytes to copy there.
+    /// The same with another way to copy, which gets the place first, and then as many bytes to
+    /// copy there.
     pub fn copy_with(&mut self, copy: impl Fn(&mut [u8], &[u8]) + Sync) -> f64 {
         self.rate(0.5, |part| {
             let (from, to) = part.split_at_mut(part.len() / 2);

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-/// Asks the system to forget what it keeps of a file in the page cache, so that who reads it next reads from the disk. It is a
-/// wish: pages that somebody has mapped or written and not settled stay, and other systems than Linux are not asked.
+/// Asks the system to forget what it keeps of a file in the page cache, so that who reads it next
+/// reads from the disk. It is a wish: pages that somebody has mapped or written and not settled
+/// stay, and other systems than Linux are not asked.
 ///
 /// # Errors
 /// [`Error::Open`](crate::Error::Open).

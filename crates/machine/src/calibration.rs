@@ -61,7 +61,8 @@ pub struct Measurement {
     pub value: f64,
     /// Of what: `B/s`, `s`, `FLOP/s`.
     pub unit: String,
-    /// How far apart the values are that a quarter lies below and a quarter above, as a share of the median.
+    /// How far apart the values are that a quarter lies below and a quarter above, as a share of
+    /// the median.
     pub spread: f64,
     /// How often it was measured.
     pub repetitions: u32,
@@ -77,8 +78,8 @@ impl Calibration {
             .find(|disk| disk.device == device && disk.file_system == file_system)
     }
 
-    /// Puts the figures of a disk in place of earlier ones, and takes those of other disks from `earlier`, if that is of
-    /// the same hardware.
+    /// Puts the figures of a disk in place of earlier ones, and takes those of other disks from
+    /// `earlier`, if that is of the same hardware.
     pub fn with_disk(mut self, disk: DiskFigures, earlier: Option<&Calibration>) -> Self {
         let same =
             earlier.filter(|earlier| earlier.identity.differs_from(&self.identity).is_none());

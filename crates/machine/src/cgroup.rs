@@ -24,8 +24,8 @@ impl Cgroup {
     }
 }
 
-/// The memory limit of this process, of the cgroup that leaves the least room; nothing if no cgroup limits
-/// memory. Linux only, cgroups of both generations.
+/// The memory limit of this process, of the cgroup that leaves the least room; nothing if no cgroup
+/// limits memory. Linux only, cgroups of both generations.
 pub fn cgroup() -> Option<Cgroup> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -74,8 +74,8 @@ pub(crate) fn folders_of(
 
 /// The folders of the cgroup and of all above it, as far as they are seen at the mount.
 fn folders(mount: &Mount, path: &str) -> Vec<(Generation, PathBuf)> {
-    // A path outside of what is mounted, as under a container that does not hide its path: the mount point
-    // itself is then the nearest thing to see.
+    // A path outside of what is mounted, as under a container that does not hide its path: the
+    // mount point itself is then the nearest thing to see.
     let inside = Path::new(path)
         .strip_prefix(&mount.root)
         .ok()

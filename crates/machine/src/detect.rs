@@ -16,7 +16,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine. It never fails: what is not found is left out, and where it matters a note says why.
+    /// Looks at this machine. It never fails: what is not found is left out, and where it matters a
+    /// note says why.
     pub fn detect() -> Self {
         let system = System::here();
         Self {

@@ -13,8 +13,8 @@ const THREADS: usize = 4;
 /// Bytes of one read.
 const BLOCK: usize = 1 << 20;
 
-/// Size of a large page in bytes. A read into scattered small pages is split into several requests, and the
-/// disk would seem slower than it is.
+/// Size of a large page in bytes. A read into scattered small pages is split into several requests,
+/// and the disk would seem slower than it is.
 pub(crate) const LARGE_PAGE: usize = 2 << 20;
 
 /// Alignment of offset, length and memory that direct reads want, in bytes.
@@ -40,10 +40,11 @@ pub struct DiskSpeed {
     pub block: usize,
 }
 
-/// Reads a range of the file's bytes, cut to whole pages and to its end, with several reads in flight, and
-/// says how fast that was. The reads go past the page cache where the file system allows it (Linux, `O_DIRECT`).
-/// They go into `memory` bytes of memory, [`BUFFER_BYTES`] at least, one after the other: what is small enough to
-/// stay in the processor's cache is written faster than any that is of use to read into.
+/// Reads a range of the file's bytes, cut to whole pages and to its end, with several reads in
+/// flight, and says how fast that was. The reads go past the page cache where the file system
+/// allows it (Linux, `O_DIRECT`). They go into `memory` bytes of memory, [`BUFFER_BYTES`] at least,
+/// one after the other: what is small enough to stay in the processor's cache is written faster
+/// than any that is of use to read into.
 ///
 /// # Errors
 /// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] if there is not one page to read.
@@ -82,8 +83,8 @@ pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<
     })
 }
 
-/// The seconds that each of `count` reads of one page takes, one after the other, spread over a range of the file's
-/// bytes; past the page cache where the file system allows it.
+/// The seconds that each of `count` reads of one page takes, one after the other, spread over a
+/// range of the file's bytes; past the page cache where the file system allows it.
 ///
 /// # Errors
 /// As [`direct_read_speed`].

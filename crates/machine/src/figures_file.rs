@@ -1,14 +1,15 @@
 //! Figures of a machine in a file that somebody names: of another machine, or made up.
 
+use crate::Error;
 use crate::calibration::check_figures;
-use crate::small_file::read_small;
 use crate::system::shown;
-use crate::{CALIBRATION_FILE, Error};
+use outsize_checkpoint::read_text;
 use outsize_plan::HardwareProfile;
 use serde::Deserialize;
 use std::path::Path;
 
-/// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its blocks is small beside this.
+/// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its
+/// blocks is small beside this.
 const LARGEST: u64 = 64 << 20;
 
 /// A file with figures in it, such as a calibration or a plan.
@@ -17,18 +18,18 @@ struct Around {
     figures: HardwareProfile,
 }
 
-/// Reads the figures in a JSON file: these alone, or an object of which they are the field `figures`, such as a calibration
-/// or what `outsize plan --json` prints.
+/// Reads the figures in a JSON file: these alone, or an object of which they are the field
+/// `figures`, such as a calibration or what `outsize plan --json` prints.
 ///
 /// # Errors
-/// [`Error::HardwareProfile`] for a file that cannot be read, holds no figures, or says what no machine does.
+/// [`Error::HardwareProfile`] for a file that cannot be read, holds no figures, or says what no
+/// machine does.
 pub fn read_figures(path: &Path) -> Result<HardwareProfile, Error> {
     let wrong = |reason: String| Error::HardwareProfile {
         path: path.to_owned(),
         reason,
     };
-    let too_large = format!("it is larger than {LARGEST} bytes: is it {CALIBRATION_FILE}?");
-    let text = read_small(path, LARGEST, &too_large).map_err(|error| wrong(error.to_string()))?;
+    let text = read_text(path, LARGEST).map_err(|error| wrong(error.to_string()))?;
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).map_err(|error| {
             wrong(format!(

@@ -1,11 +1,13 @@
-//! What this machine has and how fast it is: memory, cgroups, processors, GPUs, disks, measured bandwidths.
+//! What this machine has and how fast it is: memory, cgroups, processors, GPUs, disks, measured
+//! bandwidths.
 //!
-//! [`Machine::detect`] looks at all of it without ever failing; each figure is a [`Sourced`], which says what file,
-//! library or call it came from. Memory and processors are known on Linux; elsewhere `ram` is `None`, and the caller asks
-//! for a budget instead. GPUs are found by NVIDIA's library, which is loaded when there is one, and by what Linux writes
-//! in `/sys`.
+//! [`Machine::detect`] looks at all of it without ever failing; each figure is a [`Sourced`], which
+//! says what file, library or call it came from. Memory and processors are known on Linux;
+//! elsewhere `ram` is `None`, and the caller asks for a budget instead. GPUs are found by NVIDIA's
+//! library, which is loaded when there is one, and by what Linux writes in `/sys`.
 //!
-//! [`figures_for`] gives what a prediction is made of: what a [`Calibration`] measured on this machine, or defaults.
+//! [`figures_for`] gives what a prediction is made of: what a [`Calibration`] measured on this
+//! machine, or defaults.
 #![forbid(unsafe_code)]
 
 mod bandwidth;
@@ -26,7 +28,6 @@ mod processor;
 mod region;
 mod scratch;
 mod sequential;
-mod small_file;
 mod system;
 mod usage;
 mod volume;

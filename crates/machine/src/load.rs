@@ -1,8 +1,8 @@
 use crate::Sourced;
 use crate::system::System;
 
-/// How many threads, on average over the last minute, wanted to run on this machine; nothing where the system does not
-/// say.
+/// How many threads, on average over the last minute, wanted to run on this machine; nothing where
+/// the system does not say.
 pub fn load_average() -> Option<Sourced<f64>> {
     load(&System::here())
 }

@@ -17,7 +17,8 @@ pub struct Memory {
 pub struct Ram {
     /// What the machine has.
     pub total: Sourced<u64>,
-    /// What this process can take more: the least of what the machine has left and what the cgroups leave.
+    /// What this process can take more: the least of what the machine has left and what the cgroups
+    /// leave.
     pub available: Sourced<u64>,
     /// What the machine has left, whatever this process may take of it.
     pub system_available: Sourced<u64>,
@@ -59,8 +60,8 @@ pub fn memory() -> Option<Memory> {
     })
 }
 
-/// Bytes that this process can take more: the least of what the machine has left and what the process's
-/// cgroups allow. Nothing where neither is known.
+/// Bytes that this process can take more: the least of what the machine has left and what the
+/// process's cgroups allow. Nothing where neither is known.
 pub fn available() -> Option<u64> {
     least(
         memory().map(|memory| memory.available),
@@ -68,8 +69,8 @@ pub fn available() -> Option<u64> {
     )
 }
 
-/// The largest resident set that this process ever had, in bytes. Nothing where the system does not say
-/// (`/proc/self/status` on Linux).
+/// The largest resident set that this process ever had, in bytes. Nothing where the system does not
+/// say (`/proc/self/status` on Linux).
 pub fn peak_rss() -> Option<u64> {
     let status = read("/proc/self/status")?;
     // The kernel notes the peak from counts that lag behind a little.

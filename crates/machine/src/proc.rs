@@ -44,8 +44,8 @@ impl Controller {
     }
 }
 
-/// The paths of this process in the hierarchies that may limit something, from `/proc/self/cgroup`: lines of
-/// `number:controllers:path`. The second generation has number 0 and no controllers.
+/// The paths of this process in the hierarchies that may limit something, from `/proc/self/cgroup`:
+/// lines of `number:controllers:path`. The second generation has number 0 and no controllers.
 pub(crate) fn memberships_of(text: &str, controller: Controller) -> Vec<(Generation, &str)> {
     text.lines()
         .filter_map(|line| {

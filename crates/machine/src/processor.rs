@@ -18,13 +18,13 @@ pub struct Processors {
     pub cores: Option<Sourced<u64>>,
     /// Threads that the machine can run at once.
     pub logical: Option<Sourced<u64>>,
-    /// Threads that this process may run at once: the least of what the machine has, of what the process is bound to
-    /// and of what its cgroups allow.
+    /// Threads that this process may run at once: the least of what the machine has, of what the
+    /// process is bound to and of what its cgroups allow.
     pub threads: Sourced<u64>,
     /// The largest cache of one processor, in bytes.
     pub cache: Option<Sourced<u64>>,
-    /// When the system gives out large pages without being told where they are: `always`, `madvise` (where a
-    /// program asks, as this one does) or `never`.
+    /// When the system gives out large pages without being told where they are: `always`, `madvise`
+    /// (where a program asks, as this one does) or `never`.
     pub large_pages: Option<Sourced<String>>,
 }
 
@@ -36,8 +36,8 @@ struct Quota {
     file: String,
 }
 
-/// The processors of a system; `parallelism` is what the standard library says, which serves where the system's
-/// files do not tell.
+/// The processors of a system; `parallelism` is what the standard library says, which serves where
+/// the system's files do not tell.
 pub(crate) fn processors(system: &System, parallelism: u64) -> Processors {
     let info = system.read("/proc/cpuinfo").unwrap_or_default();
     let status = system.read("/proc/self/status").unwrap_or_default();
@@ -152,7 +152,8 @@ fn quota(system: &System) -> Option<Quota> {
         .min_by(|a, b| a.processors.total_cmp(&b.processors))
 }
 
-/// `quota period` in microseconds as a number of processors; nothing for no quota, which is `max` or -1.
+/// `quota period` in microseconds as a number of processors; nothing for no quota, which is `max`
+/// or -1.
 fn share(text: &str) -> Option<f64> {
     let mut words = text.split_ascii_whitespace();
     let (quota, period): (f64, f64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);

@@ -2,7 +2,8 @@ use memmap2::MmapMut;
 use std::fmt;
 use std::io;
 
-/// Memory as weights are kept in: a mapping of its own, with large pages where the system gives them.
+/// Memory as weights are kept in: a mapping of its own, with large pages where the system gives
+/// them.
 pub struct Region(MmapMut);
 
 impl Region {

@@ -4,8 +4,8 @@ use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file to measure a disk with, which is gone when this is: on Linux it never has a name, so that not even a killed
-/// process leaves it behind.
+/// A file to measure a disk with, which is gone when this is: on Linux it never has a name, so that
+/// not even a killed process leaves it behind.
 #[derive(Debug)]
 pub struct Scratch {
     file: Arc<File>,
@@ -58,7 +58,8 @@ impl Scratch {
         file.write_all(bytes)
     }
 
-    /// Puts on the disk what was written, and forgets what of it is in memory, as far as the system does so.
+    /// Puts on the disk what was written, and forgets what of it is in memory, as far as the system
+    /// does so.
     ///
     /// # Errors
     /// What the system says.

@@ -1,4 +1,5 @@
-//! How fast files are read from one end to the other: what no way of reading a model can beat for long.
+//! How fast files are read from one end to the other: what no way of reading a model can beat for
+//! long.
 
 use crate::disk::{Aligned, LARGE_PAGE, open_direct, page_aligned, read_at};
 use crate::{DiskSpeed, Error};
@@ -19,7 +20,8 @@ pub struct ReadShape {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The shapes among which the fastest is looked for. The numbers in flight are powers of two up to [`BUFFERS`].
+/// The shapes among which the fastest is looked for. The numbers in flight are powers of two up to
+/// [`BUFFERS`].
 const SHAPES: [ReadShape; 11] = [
     ReadShape::new(1, 2 * MIB),
     ReadShape::new(2, MIB),
@@ -46,8 +48,8 @@ impl ReadShape {
     }
 }
 
-/// Reads files one after the other, again and again, each time going on from where it was: so that repeated measurements
-/// read other bytes, and meet what a pass over the files meets.
+/// Reads files one after the other, again and again, each time going on from where it was: so that
+/// repeated measurements read other bytes, and meet what a pass over the files meets.
 pub struct SequentialReads {
     place: Mutex<Place>,
     buffers: Vec<Aligned>,
@@ -117,7 +119,8 @@ fn open(path: &Path) -> Result<(File, bool), Error> {
 }
 
 impl SequentialReads {
-    /// Looks at the files, and takes the memory to read into. Files of less than a page are left out.
+    /// Looks at the files, and takes the memory to read into. Files of less than a page are left
+    /// out.
     ///
     /// # Errors
     /// [`Error::Open`]; [`Error::TooSmall`] if no file has a page; [`Error::NoMemory`].
@@ -157,8 +160,8 @@ impl SequentialReads {
         })
     }
 
-    /// Tries several numbers of reads in flight and sizes, twice each in turns and for `seconds` each time, and gives them in
-    /// the order of what each was once read at, the fastest first.
+    /// Tries several numbers of reads in flight and sizes, twice each in turns and for `seconds`
+    /// each time, and gives them in the order of what each was once read at, the fastest first.
     ///
     /// # Errors
     /// As [`SequentialReads::read`].

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most that is read of one file, in bytes: `/proc/cpuinfo` of a thousand processors has two million.
+/// The most that is read of one file, in bytes: `/proc/cpuinfo` of a thousand processors has two
+/// million.
 const MOST: u64 = 16 << 20;
 
 /// The root of a tree with `/proc` and `/sys` in it.
@@ -29,8 +30,8 @@ impl System {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The text of a file; nothing if there is none, or if it is no file that the kernel would write. Only Linux has
-    /// such files, but a folder that looks like a Linux is read anywhere.
+    /// The text of a file; nothing if there is none, or if it is no file that the kernel would
+    /// write. Only Linux has such files, but a folder that looks like a Linux is read anywhere.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = self.bytes(path)?;
         Some(String::from_utf8_lossy(&bytes).into_owned())

@@ -11,12 +11,13 @@ pub struct Usage {
     pub own: f64,
     /// Time that the host of a virtual machine gave to others, in seconds.
     pub stolen: f64,
-    /// Bytes that this process, and those that it started and waited for, had fetched from storage; nothing where the
-    /// system does not say.
+    /// Bytes that this process, and those that it started and waited for, had fetched from storage;
+    /// nothing where the system does not say.
     pub fetched: Option<u64>,
 }
 
-/// Parts of a second in which Linux counts processor time for programs (`USER_HZ`, the same on all but old Alphas).
+/// Parts of a second in which Linux counts processor time for programs (`USER_HZ`, the same on all
+/// but old Alphas).
 const TICKS: f64 = 100.0;
 
 impl Usage {
@@ -69,7 +70,8 @@ fn machine(text: &str) -> Option<(f64, f64)> {
     Some((busy as f64 / TICKS, stolen as f64 / TICKS))
 }
 
-/// User and system time, own and of children. See `proc_pid_stat(5)`: the name in brackets may hold anything.
+/// User and system time, own and of children. See `proc_pid_stat(5)`: the name in brackets may hold
+/// anything.
 fn process(text: &str) -> Option<f64> {
     let (_, fields) = text.rsplit_once(") ")?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -33,7 +33,8 @@ pub struct MountInfo {
 }
 
 impl Volume {
-    /// The device and the kind of the file system, which tell one disk from another: `/dev/vda (ext4)`.
+    /// The device and the kind of the file system, which tell one disk from another:
+    /// `/dev/vda (ext4)`.
     pub fn disk(&self) -> String {
         match &self.mount {
             Some(mount) => format!("{} ({})", mount.value.device, mount.value.file_system),
@@ -82,8 +83,8 @@ fn space(folder: &Path) -> Option<(u64, u64)> {
     }
 }
 
-/// The mount that a canonical path is on: of those that it is beneath the deepest, and of these the last, which
-/// hides the others. See `proc(5)`.
+/// The mount that a canonical path is on: of those that it is beneath the deepest, and of these the
+/// last, which hides the others. See `proc(5)`.
 fn mount(text: &str, folder: &Path) -> Option<MountInfo> {
     text.lines()
         .filter_map(|line| {

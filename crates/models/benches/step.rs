@@ -229,7 +229,7 @@ impl<'a> Case<'a> {
                             window: usize::MAX,
                             padding: vec![0; self.batch],
                         };
-                        black_box(attend(queries.clone(), None, held, mask));
+                        black_box(attend(queries.clone(), None, held, mask, None));
                     }
                 })
             }

@@ -1,10 +1,12 @@
-//! Times passes over prompts, and steps of batches, with a model that is all in memory and has run once: through the library.
+//! Times passes over prompts, and steps of batches, with a model that is all in memory and has run
+//! once: through the library.
 //!
 //! ```text
 //! cargo run --release --workspace --example passes -- MODEL f32 8,32,128,512 1,2,4,8,16
 //! ```
 //!
-//! prints one JSON object: median seconds by tokens of the prompt, and by rows of the batch. `bench/side_by_side.py` runs it.
+//! prints one JSON object: median seconds by tokens of the prompt, and by rows of the batch.
+//! `bench/side_by_side.py` runs it.
 
 use outsize::checkpoint::Checkpoint;
 use outsize::core::decide;

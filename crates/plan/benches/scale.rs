@@ -1,12 +1,14 @@
-//! How long planning takes with the number of tensors: 128 blocks of experts on 8 GPUs, main memory and the disk.
+//! How long planning takes with the number of tensors: 128 blocks of experts on 8 GPUs, main memory
+//! and the disk.
 //!
 //! ```text
 //! cargo bench -p outsize-plan --bench scale
 //! cargo bench -p outsize-plan --bench scale -- assign    # Accelerate's strategies only
 //! ```
 //!
-//! The tensors are those of a mixture of experts: each block has attention, two norms, a router, and experts of three matrices.
-//! Each GPU and main memory have a tenth of the model's bytes, so that something is left for the disk.
+//! The tensors are those of a mixture of experts: each block has attention, two norms, a router,
+//! and experts of three matrices. Each GPU and main memory have a tenth of the model's bytes, so
+//! that something is left for the disk.
 
 use divan::Bencher;
 use outsize_plan::{

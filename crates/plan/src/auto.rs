@@ -1,70 +1,66 @@
 //! The placement with the least predicted time.
 //!
-//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds to it: each GPU computes
-//! one run of blocks that follow one another, with all of their weights, and what comes after (or before) these runs
-//! lies in main memory and on disk, tensor by tensor ([`ResidencyOrder`]); it is computed there or streamed to one of
-//! the GPUs. The runs are found by [`runs`], for each number of blocks that they can cover; what remains is
-//! then tried in the order of what it takes at least, until nothing better can come.
+//! It is chosen from a family that does not depend on the budget, so that a larger budget only adds
+//! to it: each GPU computes one run of consecutive blocks, with all of their weights, and what comes
+//! after (or before) these runs lies in main memory and on disk, tensor by tensor
+//! ([`ResidencyOrder`]); it is computed there or streamed to one of the GPUs. [`runs`] finds the
+//! runs for each number of blocks that they can cover; what remains is tried in the order of its
+//! lower bound, until nothing better can come.
 
-mod lack;
+mod insufficient_memory;
 mod runs;
 
-use self::lack::InsufficientMemory;
+use self::insufficient_memory::InsufficientMemory;
 use self::runs::{Item, Runs, Speeds};
-use crate::cost::seconds;
+use crate::cost::{Placed, seconds};
 use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
-use crate::prediction::Placed;
 use crate::steps::{Capacity, DiskTraffic, MemoryDemand, ResidencyOrder, StreamingSet};
-use crate::{Error, Tier};
+use crate::{Error, MemoryOverhead, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Budgets for which two orders are compared, at most: as many as this divided by the number of steps, but some.
+/// Budgets for which two orders are compared: as many as this divided by the number of steps, within
+/// bounds.
 const COMPARISONS: usize = 1 << 16;
 
-/// Chooses.
+/// Chooses the placement with the least predicted time that fits.
 ///
 /// # Errors
 /// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
-pub(crate) fn choose(scene: &PlanContext<'_>) -> Result<Placement, Error> {
-    let groups = &scene.groups;
-    if scene.rooms.gpus.is_empty() {
-        let together = ResidencyOrder::together(groups);
-        let better = |order: &ResidencyOrder| is_better(scene, order, &together);
-        let order = Some(ResidencyOrder::spread(groups)).filter(better);
-        let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
-        let order = order.unwrap_or(together);
-        let rest = Rest {
-            scene,
-            inside: vec![true; scene.groups.groups.len()],
-        };
-        let kv_cache = (0..scene.tree.blocks.len())
-            .map(|block| scene.kv(block))
-            .sum();
-        let fit = rest
-            .fit(&order, kv_cache)
-            .map_err(|lack| lack.error(scene))?;
-        let mut tiers = vec![Tier::Cpu; scene.groups.groups.len()];
-        for at in &fit.streamed {
-            tiers[*at] = Tier::Disk;
-        }
-        let none = vec![None; scene.tree.blocks.len()];
-        return Ok(scene.placement(tiers, &none, &fit, Streaming::None));
-    }
-    let orders = [
+pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
+    let (groups, blocks) = (&context.groups, context.tree.blocks.len());
+    let (spread, together) = (
         ResidencyOrder::spread(groups),
         ResidencyOrder::together(groups),
-    ];
-    Search::new(scene, &orders).run()
+    );
+    if !context.capacities.gpus.is_empty() {
+        return Search::new(context, &[spread, together]).run();
+    }
+    let better = |order: &ResidencyOrder| is_better(context, order, &together);
+    let order = Some(spread).filter(better);
+    let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
+    let kv_cache = (0..blocks).map(|block| context.kv(block)).sum();
+    let set = stays(
+        context,
+        order.as_ref().unwrap_or(&together),
+        kv_cache,
+        |_| true,
+    )
+    .map_err(|insufficient| insufficient.error(context))?;
+    let mut tiers = vec![Tier::Cpu; groups.groups.len()];
+    for at in &set.streamed {
+        tiers[*at] = Tier::Disk;
+    }
+    Ok(context.placement(tiers, &vec![None; blocks], &set, Streaming::None))
 }
 
-/// Whether filling memory in an order is never predicted slower than in another, whatever the budget: the choice must not depend
-/// on the budget, or a larger one could stream more.
-fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOrder) -> bool {
+/// Whether filling memory in an order is never predicted slower than in another, whatever the
+/// budget: the choice must not depend on the budget, or a larger one could stream more.
+fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOrder) -> bool {
     if order == than {
         return true;
     }
-    let groups = &scene.groups;
+    let groups = &context.groups;
     let all: u64 = groups.groups.iter().map(|group| group.footprint).sum();
     let most = all.saturating_add(3 * groups.groups.iter().map(|g| g.largest).max().unwrap_or(0));
     let samples = (COMPARISONS / order.len().max(1)).clamp(8, 512) as u64;
@@ -72,7 +68,7 @@ fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOr
         .rev()
         .map(|sample| (u128::from(most) * u128::from(sample) / u128::from(samples)) as u64)
         .collect();
-    let mut both = seconds_in(scene, order, &memories).zip(seconds_in(scene, than, &memories));
+    let mut both = seconds_in(context, order, &memories).zip(seconds_in(context, than, &memories));
     both.all(|pair| match pair {
         (Some(one), Some(other)) => one <= other * (1.0 + 1e-9),
         (None, Some(_)) => false,
@@ -80,80 +76,68 @@ fn is_better(scene: &PlanContext<'_>, order: &ResidencyOrder, than: &ResidencyOr
     })
 }
 
-/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing fits.
+/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing
+/// fits.
 fn seconds_in<'a>(
-    scene: &'a PlanContext<'_>,
+    context: &'a PlanContext<'_>,
     order: &'a ResidencyOrder,
     memories: &'a [u64],
 ) -> impl Iterator<Item = Option<f64>> + 'a {
-    let min_ring = scene.options.min_ring;
-    let reads = order.reads(&scene.groups, min_ring, memories.iter().copied());
-    reads.map(|reads| Some(scene.score(&on_cpu(reads?)).decode))
-}
-
-/// Blocks that compute on the CPU and read so much.
-fn on_cpu(reads: Vec<DiskTraffic>) -> Vec<Placed> {
-    let placed = reads.into_iter().map(|reads| Placed {
+    let min_ring = context.options.min_ring;
+    let traffic = order.traffic(&context.groups, min_ring, memories.iter().copied());
+    let on_cpu = |traffic| Placed {
         decode_on: Tier::Cpu,
         prefill_on: Tier::Cpu,
-        reads,
+        traffic,
         upload: 0,
-    });
-    placed.collect()
+    };
+    traffic.map(move |traffic| {
+        let blocks: Vec<Placed> = traffic?.into_iter().map(on_cpu).collect();
+        Some(context.score(&blocks).decode)
+    })
 }
 
-/// What is on no GPU.
-struct Rest<'a> {
-    scene: &'a PlanContext<'a>,
-    /// For each group whether it is one of these.
-    inside: Vec<bool>,
-}
-
-impl Rest<'_> {
-    /// What stays in main memory beside so much of the KV cache.
-    fn fit(
-        &self,
-        order: &ResidencyOrder,
-        kv_cache: u64,
-    ) -> Result<StreamingSet, InsufficientMemory> {
-        let PlanContext {
-            groups,
-            options,
-            rooms,
-            ..
-        } = self.scene;
-        let lack = |demand| InsufficientMemory { demand, kv_cache };
-        let needs = options.needs.sum().saturating_add(kv_cache);
-        let memory = match rooms.cpu {
-            CpuCapacity::Unbounded => None,
-            CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
-            CpuCapacity::Unused => Some(0),
-        };
-        let room = Capacity {
-            memory,
-            disk: rooms.disk,
-            min_ring: options.min_ring,
-        };
-        let fit = order.fit(groups, &room, |at| self.inside[at]);
-        match (rooms.cpu, fit) {
-            (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
-                // Nothing is left: ask for what would do.
-                let none = Capacity {
-                    memory: Some(0),
-                    ..room
-                };
-                let demand = order.fit(groups, &none, |at| self.inside[at]);
-                Err(lack(demand.err().unwrap_or_default()))
-            }
-            (CpuCapacity::Unused, _) if kv_cache > 0 => Err(lack(MemoryDemand::default())),
-            (_, fit) => fit.map_err(lack),
+/// What stays in main memory beside so much of the KV cache, of the groups for which `inside` is
+/// true.
+fn stays(
+    context: &PlanContext<'_>,
+    order: &ResidencyOrder,
+    kv_cache: u64,
+    inside: impl Fn(usize) -> bool + Copy,
+) -> Result<StreamingSet, InsufficientMemory> {
+    let (groups, options) = (&context.groups, context.options);
+    let needs = MemoryOverhead {
+        kv_cache: options.needs.kv_cache.saturating_add(kv_cache),
+        ..options.needs
+    };
+    let insufficient = |demand| InsufficientMemory { needs, demand };
+    let needs = needs.sum();
+    let cpu = context.capacities.cpu;
+    let capacity = |memory| Capacity {
+        memory,
+        disk: context.capacities.disk,
+        min_ring: options.min_ring,
+    };
+    let memory = match cpu {
+        CpuCapacity::Unbounded => None,
+        CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
+        CpuCapacity::Unused => Some(0),
+    };
+    let set = order.fit(groups, &capacity(memory), inside);
+    match (cpu, set) {
+        (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
+            // Nothing is left: ask for what would do.
+            let demand = order.fit(groups, &capacity(Some(0)), inside).err();
+            Err(insufficient(demand.unwrap_or_default()))
         }
+        (CpuCapacity::Unused, _) if kv_cache > 0 => Err(insufficient(MemoryDemand::default())),
+        (_, set) => set.map_err(insufficient),
     }
 }
 
 /// The search over runs and remainders.
 struct Search<'a> {
-    scene: &'a PlanContext<'a>,
+    context: &'a PlanContext<'a>,
     orders: &'a [ResidencyOrder; 2],
     items: Vec<Item>,
     /// For each group, its item.
@@ -165,7 +149,7 @@ struct Search<'a> {
     /// Bytes that a pass goes through of each block's weights.
     uses: Vec<u64>,
     /// By shape, items covered and KV cache in main memory.
-    fits: HashMap<(Shape, usize, u64), Fits>,
+    sets: HashMap<(Shape, usize, u64), Fits>,
 }
 
 /// What fits in each order.
@@ -191,12 +175,12 @@ struct Layout {
 }
 
 impl<'a> Search<'a> {
-    fn new(scene: &'a PlanContext<'a>, orders: &'a [ResidencyOrder; 2]) -> Self {
-        let (items, item_of) = runs::items(scene);
+    fn new(context: &'a PlanContext<'a>, orders: &'a [ResidencyOrder; 2]) -> Self {
+        let (items, item_of) = runs::items(context);
         let mut stored = vec![0.0; items.len()];
         let mut saving = 0.0f64;
-        let mut uses = vec![0u64; scene.tree.blocks.len()];
-        for (group, item) in scene.groups.groups.iter().zip(&item_of) {
+        let mut uses = vec![0u64; context.tree.blocks.len()];
+        for (group, item) in context.groups.groups.iter().zip(&item_of) {
             let bytes: f64 = group.uses().map(|one| one.stored as f64).sum();
             for one in group.uses() {
                 uses[one.block()] = uses[one.block()].saturating_add(one.bytes);
@@ -207,14 +191,14 @@ impl<'a> Search<'a> {
             }
         }
         Self {
-            scene,
+            context,
             orders,
             items,
             item_of,
             stored,
             saving,
             uses,
-            fits: HashMap::new(),
+            sets: HashMap::new(),
         }
     }
 
@@ -230,57 +214,50 @@ impl<'a> Search<'a> {
         }
         candidates.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(b.2.cmp(&a.2)));
         let mut best: Option<(Score, usize, usize, Rc<StreamingSet>)> = None;
-        let mut lack: Option<InsufficientMemory> = None;
+        let mut insufficient: Option<InsufficientMemory> = None;
         for (least, at, covered) in candidates {
             if let Some((score, ..)) = &best
                 && least > score.decode * (1.0 + 1e-9)
             {
                 break;
             }
-            for fit in self.fits(&layouts[at], covered) {
-                match fit {
-                    Ok(fit) => {
-                        let blocks = self.blocks(&layouts[at], covered, &fit.reads);
-                        let score = self.scene.score(&blocks);
+            for set in self.fits(&layouts[at], covered) {
+                match set {
+                    Ok(set) => {
+                        let blocks = self.blocks(&layouts[at], covered, &set.traffic);
+                        let score = self.context.score(&blocks);
                         if best.as_ref().is_none_or(|(best, ..)| score.beats(best)) {
-                            best = Some((score, at, covered, fit));
+                            best = Some((score, at, covered, set));
                         }
                     }
                     Err(new) => {
-                        let less = |old: &InsufficientMemory| {
-                            new.least(self.scene) < old.least(self.scene)
-                        };
-                        if lack.as_ref().is_none_or(less) {
-                            lack = Some(new);
+                        let less = |old: &InsufficientMemory| new.least() < old.least();
+                        if insufficient.as_ref().is_none_or(less) {
+                            insufficient = Some(new);
                         }
                     }
                 }
             }
         }
-        match (best, lack) {
-            (Some((_, at, covered, fit)), _) => Ok(self.placement(&layouts[at], covered, &fit)),
-            (None, Some(lack)) => Err(lack.error(self.scene)),
+        match best {
+            Some((_, at, covered, set)) => Ok(self.placement(&layouts[at], covered, &set)),
             // Covering nothing is always one of the candidates.
-            (None, None) => Err(InsufficientMemory {
-                demand: MemoryDemand::default(),
-                kv_cache: 0,
-            }
-            .error(self.scene)),
+            None => Err(insufficient.unwrap_or_default().error(self.context)),
         }
     }
 
     fn layouts(&self) -> Vec<Layout> {
-        let gpus = &self.scene.rooms.gpus;
+        let gpus = &self.context.capacities.gpus;
         let by_number: Vec<usize> = (0..gpus.len()).collect();
         let mut fastest_first = by_number.clone();
         fastest_first.sort_by(|a, b| {
-            let speed = |at: &usize| gpus[*at].figures.processor.product_bytes_per_second;
+            let speed = |at: &usize| gpus[*at].hardware.processor.product_bytes_per_second;
             speed(b).total_cmp(&speed(a)).then(a.cmp(b))
         });
         // Equal GPUs need not be tried twice.
         let mut orders = vec![by_number.clone(), fastest_first];
         orders.dedup();
-        let speeds = Speeds::new(self.scene);
+        let speeds = Speeds::new(self.context);
         let mut executors: HashMap<Streaming, Rc<Vec<(Tier, Tier)>>> = HashMap::new();
         let mut layouts = Vec::new();
         for (rows_out, reversed) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -293,17 +270,17 @@ impl<'a> Search<'a> {
                 sequence.reverse();
             }
             let mut add = |order: &[usize], streaming| {
-                let blocks = 0..self.scene.tree.blocks.len();
+                let blocks = 0..self.context.tree.blocks.len();
                 let executors = executors.entry(streaming).or_insert_with(|| {
                     Rc::new(
                         blocks
-                            .map(|at| self.scene.executors(at, streaming))
+                            .map(|at| self.context.executors(at, streaming))
                             .collect(),
                     )
                 });
                 let executors = Rc::clone(executors);
                 let (items, on) = (&self.items, (streaming, executors.as_slice()));
-                let runs = Runs::new(self.scene, &speeds, items, &sequence, order, on);
+                let runs = Runs::new(self.context, &speeds, items, &sequence, order, on);
                 let sequence = sequence.clone();
                 layouts.push(Layout {
                     shape,
@@ -327,16 +304,17 @@ impl<'a> Search<'a> {
         layouts
     }
 
-    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be there.
+    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be
+    /// there.
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
-        let figures = self.scene.figures();
+        let figures = self.context.hardware();
         let stored: f64 = layout.sequence[covered..]
             .iter()
             .map(|item| self.stored[*item])
             .sum();
-        let reading = match self.scene.rooms.cpu {
+        let reading = match self.context.capacities.cpu {
             CpuCapacity::Bytes(bytes) => {
                 let stored = stored - bytes as f64 * self.saving;
                 seconds(stored, figures.disk.bytes_per_second)
@@ -362,31 +340,32 @@ impl<'a> Search<'a> {
         {
             for block in &item.blocks {
                 if layout.executors[*block].0 == Tier::Cpu {
-                    kv_cache = kv_cache.saturating_add(self.scene.kv(*block));
+                    kv_cache = kv_cache.saturating_add(self.context.kv(*block));
                 }
             }
         }
         let key = (layout.shape, covered, kv_cache);
-        let (scene, orders, item_of) = (self.scene, self.orders, &self.item_of);
-        let fits = self.fits.entry(key).or_insert_with(|| {
-            let inside = item_of.iter().map(|item| !outside[*item]).collect();
-            let rest = Rest { scene, inside };
-            let fits = orders.iter().map(|order| rest.fit(order, kv_cache));
-            fits.map(|fit| fit.map(Rc::new)).collect()
+        let (context, orders, item_of) = (self.context, self.orders, &self.item_of);
+        let sets = self.sets.entry(key).or_insert_with(|| {
+            let inside = |at: usize| !outside[item_of[at]];
+            let sets = orders
+                .iter()
+                .map(|order| stays(context, order, kv_cache, inside));
+            sets.map(|set| set.map(Rc::new)).collect()
         });
-        fits.clone()
+        sets.clone()
     }
 
-    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a GPU computes there, and to others
-    /// comes all that they have.
-    fn blocks(&self, layout: &Layout, covered: usize, reads: &[DiskTraffic]) -> Vec<Placed> {
+    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a
+    /// GPU computes there, and to others comes all that they have.
+    fn blocks(&self, layout: &Layout, covered: usize, traffic: &[DiskTraffic]) -> Vec<Placed> {
         let executors = layout.executors.iter();
-        let mut placed: Vec<Placed> = (executors.zip(reads).zip(&self.uses))
-            .map(|(((decode_on, prefill_on), reads), bytes)| {
+        let mut placed: Vec<Placed> = (executors.zip(traffic).zip(&self.uses))
+            .map(|(((decode_on, prefill_on), traffic), bytes)| {
                 let mut placed = Placed {
                     decode_on: *decode_on,
                     prefill_on: *prefill_on,
-                    reads: *reads,
+                    traffic: *traffic,
                     upload: 0,
                 };
                 if placed.gpu().is_some() {
@@ -396,7 +375,7 @@ impl<'a> Search<'a> {
             })
             .collect();
         for (gpu, run) in layout.runs.of(covered) {
-            let gpu = Tier::Gpu(self.scene.rooms.gpus[gpu].number);
+            let gpu = Tier::Gpu(self.context.capacities.gpus[gpu].number);
             for item in &layout.sequence[run] {
                 for block in &self.items[*item].blocks {
                     let placed = &mut placed[*block];
@@ -407,11 +386,11 @@ impl<'a> Search<'a> {
         placed
     }
 
-    fn placement(&self, layout: &Layout, covered: usize, fit: &StreamingSet) -> Placement {
+    fn placement(&self, layout: &Layout, covered: usize, set: &StreamingSet) -> Placement {
         let mut on: Vec<Tier> = vec![Tier::Cpu; self.items.len()];
-        let mut holding = vec![None; self.scene.tree.blocks.len()];
+        let mut holding = vec![None; self.context.tree.blocks.len()];
         for (gpu, run) in layout.runs.of(covered) {
-            let number = self.scene.rooms.gpus[gpu].number;
+            let number = self.context.capacities.gpus[gpu].number;
             for item in &layout.sequence[run] {
                 on[*item] = Tier::Gpu(number);
                 for block in &self.items[*item].blocks {
@@ -420,9 +399,10 @@ impl<'a> Search<'a> {
             }
         }
         let mut tiers: Vec<Tier> = self.item_of.iter().map(|item| on[*item]).collect();
-        for at in &fit.streamed {
+        for at in &set.streamed {
             tiers[*at] = Tier::Disk;
         }
-        self.scene.placement(tiers, &holding, fit, layout.streaming)
+        self.context
+            .placement(tiers, &holding, set, layout.streaming)
     }
 }

@@ -1,31 +1,10 @@
-use crate::{Error, parse_size};
+use crate::{Error, Tier, parse_size};
 use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
-
-/// Where bytes can be held, the fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tier {
-    /// Memory of the GPU of this number.
-    Gpu(usize),
-    /// Main memory.
-    Cpu,
-    /// The checkpoint's own files.
-    Disk,
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gpu(number) => write!(f, "gpu{number}"),
-            Self::Cpu => f.write_str("cpu"),
-            Self::Disk => f.write_str("disk"),
-        }
-    }
-}
 
 impl FromStr for Tier {
     type Err = Error;
@@ -49,12 +28,6 @@ impl FromStr for Tier {
     }
 }
 
-impl Serialize for Tier {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
 impl<'de> Deserialize<'de> for Tier {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -64,10 +37,10 @@ impl<'de> Deserialize<'de> for Tier {
 
 /// The bytes that may be held on each tier.
 ///
-/// Main memory that is not named is not bounded; a GPU that is not named is not used, and nor is one of 0 bytes. Beside GPUs,
-/// `cpu=0` keeps weights and KV cache out of main memory, and whatever would have to pass through it; what the process itself
-/// takes is there nevertheless. The disk holds weights that are streamed, in files which exist already: `disk=0` means that
-/// none may be.
+/// Main memory that is not named is not bounded; a GPU that is not named is not used, and nor is
+/// one of 0 bytes. Beside GPUs, `cpu=0` keeps weights and KV cache out of main memory, and whatever
+/// would have to pass through it; what the process itself takes is there nevertheless. The disk
+/// holds weights that are streamed, in files which exist already: `disk=0` means that none may be.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Budget(#[serde(deserialize_with = "unique")] BTreeMap<Tier, u64>);
@@ -107,8 +80,8 @@ where
 }
 
 impl Budget {
-    /// Reads `cpu=600MB`, or several parts with commas between them: `gpu0=8GiB,cpu=600MB`. Sizes are as
-    /// in [`parse_size`].
+    /// Reads `cpu=600MB`, or several parts with commas between them: `gpu0=8GiB,cpu=600MB`. Sizes
+    /// are as in [`parse_size`].
     ///
     /// # Errors
     /// [`Error::BudgetPart`] with the part that is wrong and what is wrong with it.

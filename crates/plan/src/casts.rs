@@ -1,32 +1,50 @@
 use crate::nearest::nearest;
-use crate::{Dtype, Error, Tensor, Tree};
+use crate::{Block, Dtype, Error, Tensor, TensorKind, Tree};
 use std::collections::{BTreeMap, HashMap};
 
-/// The types that tensors are held in, where these are not those that they are stored in.
+/// The dtypes that tensors are held in, where these are not those that they are stored in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Casts {
-    /// The type of all floating point tensors; integers and truth values stay what they are.
+    /// The dtype of all floating point tensors; integers and booleans stay what they are.
     pub dtype: Option<Dtype>,
-    /// The types of single tensors by their path, of whatever type they are. They come before everything else.
+    /// The dtypes of single tensors by their path, whatever they are stored in. They take
+    /// precedence over everything else.
     pub special: BTreeMap<String, Dtype>,
-    /// Modules or tensors whose floating point tensors are held in 32 bits at least, as transformers'
-    /// `_keep_in_fp32_modules_strict` has them: `wo` means every tensor of whose path `wo` is a part between dots, such as
-    /// `decoder.0.wo.weight` but not `decoder.0.two.weight`; `decoder.wo` means two such parts that follow each other.
-    /// Those that would be held in less than 32 bits, by `dtype` or because they are stored so, are held in
-    /// [`Dtype::F32`].
+    /// Modules or tensors whose floating point tensors are held in 32 bits at least, as
+    /// transformers' `_keep_in_fp32_modules_strict` has them: `wo` means every tensor of whose path
+    /// `wo` is a part between dots, such as `decoder.0.wo.weight` but not `decoder.0.two.weight`;
+    /// `decoder.wo` means two such parts that follow each other. Those that would be held in less
+    /// than 32 bits, by `dtype` or because they are stored so, are held in [`Dtype::F32`].
     pub keep_in_f32: Vec<String>,
+    /// Whether the checkpoint itself would be in these dtypes, as a quantiser writes it: stored
+    /// sizes change too, and a `dtype` of less than 16 bits is for the matrices of numbered blocks
+    /// alone (such as `model.layers.3`; of all blocks if none is numbered). Embeddings, heads,
+    /// norms and biases stay as they are, and scales of quantised groups are not counted.
+    pub stored: bool,
 }
 
 impl Casts {
-    /// The type in which a tensor is held that shares its memory with none.
-    fn of(&self, tensor: &Tensor) -> Dtype {
+    /// A checkpoint in this dtype, see [`Self::stored`].
+    pub fn stored(dtype: Dtype) -> Self {
+        Self {
+            dtype: Some(dtype),
+            stored: true,
+            ..Self::default()
+        }
+    }
+
+    /// The dtype of a tensor that shares its memory with none; `layer` if it is one of those that
+    /// quantisers change.
+    fn of(&self, tensor: &Tensor, layer: bool) -> Dtype {
         if let Some(dtype) = self.special.get(&tensor.name) {
             return *dtype;
         }
         if !tensor.dtype.is_float() {
             return tensor.dtype;
         }
-        let dtype = self.dtype.unwrap_or(tensor.dtype);
+        let is_matrix = tensor.kind == TensorKind::Parameter && tensor.shape.len() >= 2;
+        let changes = |dtype: &Dtype| !self.stored || dtype.bits() >= 16 || layer && is_matrix;
+        let dtype = self.dtype.filter(changes).unwrap_or(tensor.dtype);
         if dtype.bits() < Dtype::F32.bits() && self.is_kept(&tensor.name) {
             Dtype::F32
         } else {
@@ -45,7 +63,7 @@ impl Casts {
         })
     }
 
-    /// How much the type that was found for a tensor counts in its tied group.
+    /// How much the dtype found for a tensor counts in its tied group.
     fn weight(&self, tensor: &Tensor) -> u8 {
         if self.special.contains_key(&tensor.name) {
             2
@@ -56,23 +74,31 @@ impl Casts {
 }
 
 impl Tree {
-    /// The tree with tensors held in other types: [`Tensor::bytes`] and [`Tensor::row_bytes`] are theirs then, while
-    /// [`Tensor::stored_bytes`] and [`Tensor::dtype`] remain those of the checkpoint. What becomes larger counts so; less than
-    /// 8 bits are counted right, whole bytes for a tensor and for a row. Tensors that share their memory are held in one type: a special
-    /// one of any of them, else what one of them is kept in, else that of the first.
+    /// The tree with tensors held in other dtypes: [`Tensor::bytes`] and [`Tensor::row_bytes`]
+    /// change, while [`Tensor::stored_bytes`] and [`Tensor::dtype`] remain those of the checkpoint
+    /// unless [`Casts::stored`] is set. Dtypes of less than 8 bits take whole bytes for a tensor
+    /// and for a row. Tied tensors are held in one dtype: a special one of any of them, else what
+    /// one of them is kept in, else that of the first.
     ///
     /// # Errors
     /// [`Error::UnknownName`] if [`Casts::special`] names a tensor that is not there.
     pub fn cast(&self, casts: &Casts) -> Result<Self, Error> {
         let mut special = casts.special.clone();
+        let any_numbered = self.blocks.iter().any(is_numbered);
+        let mut dtypes = Vec::new();
         let mut shared: HashMap<&str, (u8, Dtype)> = HashMap::new();
-        for tensor in self.tensors() {
-            special.remove(&tensor.name);
-            if let Some(key) = &tensor.tied {
-                let found = (casts.weight(tensor), casts.of(tensor));
-                let best = shared.entry(key).or_insert(found);
-                if found.0 > best.0 {
-                    *best = found;
+        for block in &self.blocks {
+            let layer = is_numbered(block) || !any_numbered;
+            for tensor in &block.tensors {
+                special.remove(&tensor.name);
+                let dtype = casts.of(tensor, layer);
+                dtypes.push(dtype);
+                if let Some(key) = &tensor.tied {
+                    let found = (casts.weight(tensor), dtype);
+                    let best = shared.entry(key).or_insert(found);
+                    if found.0 > best.0 {
+                        *best = found;
+                    }
                 }
             }
         }
@@ -83,26 +109,40 @@ impl Tree {
                 name,
             });
         }
-        let types: Vec<Dtype> = self
-            .tensors()
-            .map(|tensor| {
-                let key = tensor.tied.as_ref();
-                let shared = key.and_then(|key| shared.get(key.as_str()));
-                shared.map_or_else(|| casts.of(tensor), |(_, dtype)| *dtype)
-            })
-            .collect();
         let mut tree = self.clone();
         let tensors = tree.blocks.iter_mut().flat_map(|block| &mut block.tensors);
-        for (tensor, dtype) in tensors.zip(types) {
-            tensor.hold_in(dtype);
+        for (tensor, own) in tensors.zip(dtypes) {
+            let shared = tensor
+                .tied
+                .as_ref()
+                .and_then(|key| shared.get(key.as_str()));
+            let dtype = shared.map_or(own, |(_, dtype)| *dtype);
+            // What is stored in it is held so already, with the scales that it may have.
+            if tensor.dtype == dtype {
+                continue;
+            }
+            if !casts.stored {
+                tensor.hold_in(dtype, tensor.values());
+            } else {
+                tensor.hold_in(dtype, tensor.stored_values());
+                (tensor.dtype, tensor.stored_bytes) = (dtype, tensor.bytes);
+            }
+        }
+        if casts.stored {
+            // Nothing is converted by the readers.
+            tree.staging_bytes = 0;
         }
         Ok(tree)
     }
 }
 
+fn is_numbered(block: &Block) -> bool {
+    let own = block.name.rsplit('.').next().unwrap_or_default();
+    !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 impl Tensor {
-    fn hold_in(&mut self, dtype: Dtype) {
-        let values = self.values();
+    fn hold_in(&mut self, dtype: Dtype, values: u64) {
         if self.row_bytes > 0 {
             // How many values a row has, rows being as they were: mostly those of the shape.
             let rows = match self.shape.first() {
@@ -114,22 +154,26 @@ impl Tensor {
         self.bytes = dtype.bytes(values);
     }
 
-    /// How many values it has.
+    /// How many values it has: by its shape, or by its bytes if that is not known.
     fn values(&self) -> u64 {
         if self.shape.is_empty() {
-            let bits = u128::from(self.stored_bytes) * 8 / u128::from(self.dtype.bits());
-            return u64::try_from(bits).unwrap_or(u64::MAX);
+            return self.stored_values();
         }
-        self.shape
-            .iter()
-            .fold(1, |values, size| size.saturating_mul(values))
+        let sizes = self.shape.iter();
+        sizes.fold(1, |values, size| values.saturating_mul(*size))
+    }
+
+    /// How many values it has, by its bytes: its shape need not be known.
+    pub(crate) fn stored_values(&self) -> u64 {
+        let bits = u128::from(self.stored_bytes) * 8 / u128::from(self.dtype.bits());
+        u64::try_from(bits).unwrap_or(u64::MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Block;
+    use crate::fixtures::{block, tree};
 
     fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> Tensor {
         let bytes = dtype.bytes(shape.iter().product());
@@ -144,14 +188,8 @@ mod tests {
         }
     }
 
-    fn tree(tensors: Vec<Tensor>) -> Tree {
-        Tree {
-            blocks: vec![Block {
-                tensors,
-                ..Block::default()
-            }],
-            ..Tree::default()
-        }
+    fn one_block(tensors: Vec<Tensor>) -> Tree {
+        tree(vec![block("", tensors)])
     }
 
     fn sizes(tree: &Tree, casts: &Casts) -> Vec<(u64, u64)> {
@@ -163,7 +201,7 @@ mod tests {
 
     #[test]
     fn only_floating_point_is_cast() {
-        let tree = tree(vec![
+        let tree = one_block(vec![
             tensor("w", Dtype::Bf16, &[3, 5]),
             tensor("norm", Dtype::F32, &[5]),
             tensor("ids", Dtype::Int64, &[4]),
@@ -190,7 +228,7 @@ mod tests {
 
     #[test]
     fn special_types_come_first_and_hold_for_all() {
-        let tree = tree(vec![
+        let tree = one_block(vec![
             tensor("a.w", Dtype::F32, &[2, 7]),
             tensor("a.ids", Dtype::Int64, &[7]),
         ]);
@@ -201,6 +239,7 @@ mod tests {
                 ("a.ids".to_string(), Dtype::Int8),
             ]),
             keep_in_f32: vec!["a".to_string()],
+            stored: false,
         };
         assert_eq!(sizes(&tree, &casts), [(4, 2), (7, 0)]);
         let unknown = Casts {
@@ -222,7 +261,7 @@ mod tests {
             "layers.0.two.weight",
             "layers.0.wo2",
         ];
-        let tree = tree(names.map(|name| tensor(name, Dtype::F16, &[10])).to_vec());
+        let tree = one_block(names.map(|name| tensor(name, Dtype::F16, &[10])).to_vec());
         let keep = |pattern: &str| {
             let casts = Casts {
                 dtype: Some(Dtype::F8),
@@ -250,7 +289,7 @@ mod tests {
 
     #[test]
     fn shared_memory_has_one_type() {
-        let mut tied = tree(vec![
+        let mut tied = one_block(vec![
             tensor("embed.w", Dtype::F32, &[4, 4]),
             tensor("head.w", Dtype::F32, &[4, 4]),
         ]);
@@ -277,7 +316,7 @@ mod tests {
             dtype: Some(Dtype::F32),
             ..Casts::default()
         };
-        let sizes = sizes(&tree(vec![unknown, absurd]), &casts);
+        let sizes = sizes(&one_block(vec![unknown, absurd]), &casts);
         assert_eq!(sizes, [(2000, 40), (u64::MAX, 0)]);
     }
 }

@@ -1,9 +1,11 @@
 //! What a block costs: the arithmetic behind predictions and choices.
 
-use crate::{Block, BlockCost, Gpu, Processor, Tensor, Tree, Workload};
+use crate::steps::DiskTraffic;
+use crate::{Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, Workload};
 
-/// Operations of attention for each byte of keys and values that a token of a prompt looks at: as with 32-bit values and two
-/// query heads for each key. Only prompts of many thousand tokens notice.
+/// Operations of attention for each byte of keys and values that a token of a prompt looks at: as
+/// with 32-bit values and two query heads for each key. Only prompts of many thousand tokens
+/// notice.
 const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
 
 /// What each block does in a pass, in amounts.
@@ -129,13 +131,15 @@ impl Costs {
         }
     }
 
-    /// Seconds to copy what such a pass adds to the block's cache to another device, where decoding wants it.
+    /// Seconds to copy what such a pass adds to the block's cache to another device, where decoding
+    /// wants it.
     pub(crate) fn hand_over(&self, block: usize, pass: &Passes, gpu: &Gpu) -> f64 {
         let bytes = self.blocks[block].cache_per_position * pass.tokens;
         seconds(bytes, gpu.upload.bytes_per_second)
     }
 
-    /// Whether streaming the block to the GPU takes less time than computing it on the CPU, when tokens are made.
+    /// Whether streaming the block to the GPU takes less time than computing it on the CPU, when
+    /// tokens are made.
     pub(crate) fn decodes_faster_on(&self, block: usize, gpu: &Gpu, cpu: &Processor) -> bool {
         let upload = self.upload(self.weights(block), gpu);
         upload.max(self.decode(block, &gpu.processor)) < self.decode(block, cpu)
@@ -162,6 +166,78 @@ impl Costs {
         }
         there < here
     }
+}
+
+/// Where a block computes, and what comes to it in each pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed {
+    pub(crate) decode_on: Tier,
+    pub(crate) prefill_on: Tier,
+    /// From disk.
+    pub(crate) traffic: DiskTraffic,
+    /// To the GPU that it computes on, in bytes.
+    pub(crate) upload: u64,
+}
+
+impl Placed {
+    /// The GPU that it computes on in any phase.
+    pub(crate) fn gpu(&self) -> Option<Tier> {
+        let both = [self.decode_on, self.prefill_on];
+        both.into_iter().find(|tier| matches!(tier, Tier::Gpu(_)))
+    }
+}
+
+/// How long a block takes in one kind of pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Time {
+    pub(crate) seconds: f64,
+    pub(crate) compute: f64,
+    pub(crate) transfer: f64,
+}
+
+/// How long the block of this number takes for a token, and for the prompt.
+pub(crate) fn times(
+    costs: &Costs,
+    figures: &HardwareProfile,
+    block: usize,
+    placed: &Placed,
+) -> (Time, Time) {
+    let DiskTraffic { streamed, kept } = placed.traffic;
+    let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
+    let upload = |tier| match tier {
+        Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
+        Tier::Cpu | Tier::Disk => 0.0,
+    };
+    let compute = costs.decode(block, &figures.processor(placed.decode_on));
+    let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
+    let decode = Time {
+        seconds: compute.max(transfer),
+        compute,
+        transfer,
+    };
+
+    let mut prefill = Time::default();
+    let processor = figures.processor(placed.prefill_on);
+    let to_gpu = upload(placed.prefill_on);
+    for pass in costs.passes() {
+        let compute = costs.pass(block, &processor, pass);
+        let hand_over = match placed.gpu() {
+            Some(Tier::Gpu(number)) if placed.decode_on != placed.prefill_on => {
+                costs.hand_over(block, pass, &figures.gpu(number))
+            }
+            _ => 0.0,
+        };
+        let read = if pass.first {
+            streamed
+        } else {
+            streamed - kept
+        };
+        let transfer = from_disk(read).max(to_gpu + hand_over);
+        prefill.compute += pass.count * compute;
+        prefill.transfer += pass.count * transfer;
+        prefill.seconds += pass.count * compute.max(transfer);
+    }
+    (decode, prefill)
 }
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {

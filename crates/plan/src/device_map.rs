@@ -2,20 +2,21 @@ mod json;
 mod residencies;
 
 use self::residencies::Residencies;
+use crate::cost::Placed;
 use crate::groups::Groups;
-use crate::placement::{Capacities, CpuCapacity, Placement, PlanContext};
-use crate::prediction::Placed;
+use crate::placement::{CpuCapacity, GpuCapacity, Placement, PlanContext};
 use crate::steps::DiskTraffic;
-use crate::{Budget, ChosenBy, MemoryOverhead, Tier};
+use crate::{Budget, ChosenBy, MemoryOverhead, ModuleMap, Tier};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Where each tensor lives, and what that takes.
 ///
-/// A map can be written as JSON and read again: what is read is checked, and refused if it cannot be such a map.
+/// A map can be written as JSON and read again: what is read is checked, and refused if it cannot
+/// be such a map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "json::Unchecked")]
+#[serde(remote = "Self")]
 pub struct DeviceMap {
     #[serde(rename = "strategy")]
     chosen_by: ChosenBy,
@@ -90,8 +91,8 @@ pub struct PlacedBlock {
     pub name: String,
     /// The class of the module.
     pub class: String,
-    /// Where its weights are between two uses: the slowest tier that any of them is on, so [`Tier::Disk`] if any is
-    /// streamed.
+    /// Where its weights are between two uses: the slowest tier that any of them is on, so
+    /// [`Tier::Disk`] if any is streamed.
     pub tier: Tier,
     /// Bytes of its tensors as held on the device; those that it shares with other blocks included.
     pub bytes: u64,
@@ -103,34 +104,30 @@ pub struct PlacedBlock {
     pub prefill_on: Tier,
     /// Where it computes when a token is made.
     pub decode_on: Tier,
-    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass before.
+    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass
+    /// before.
     pub streamed_bytes: u64,
     /// What of these the ring keeps from one pass to the next, as foreseen.
     pub kept_bytes: u64,
-    /// Bytes that each pass copies to the GPU that it computes on, because they are elsewhere between two uses; zero if it
-    /// computes on no GPU.
+    /// Bytes that each pass copies to the GPU that it computes on, because they are elsewhere
+    /// between two uses; zero if it computes on no GPU.
     pub upload_bytes: u64,
 }
 
 impl DeviceMap {
-    /// What `placement` comes to. The sums were checked for overflow when the scene was set.
+    /// What `placement` comes to. The sums were checked for overflow when the context was set.
     pub(crate) fn new(
-        scene: &PlanContext<'_>,
+        context: &PlanContext<'_>,
         placement: &Placement,
         budget: &Budget,
         chosen_by: ChosenBy,
     ) -> Self {
-        let PlanContext {
-            tree,
-            options,
-            groups,
-            ..
-        } = scene;
+        let (tree, groups) = (context.tree, &context.groups);
         let mut map = Self {
             chosen_by,
             tiers: Vec::new(),
             budget: budget.clone(),
-            needs: options.needs,
+            needs: context.options.needs,
             ring_bytes: placement.ring,
             resident_bytes: 0,
             resident_stored_bytes: 0,
@@ -170,8 +167,8 @@ impl DeviceMap {
                 kv_bytes: block.work.kv_bytes,
                 prefill_on: placed.prefill_on,
                 decode_on: placed.decode_on,
-                streamed_bytes: placed.reads.streamed,
-                kept_bytes: placed.reads.kept,
+                streamed_bytes: placed.traffic.streamed,
+                kept_bytes: placed.traffic.kept,
                 upload_bytes: placed.upload,
             };
             let mut lives = None;
@@ -187,7 +184,7 @@ impl DeviceMap {
             written.tier = lives.unwrap_or(written.tier);
             map.blocks.push(written);
         }
-        map.tiers = uses(scene, placement, &weights, &mut map.needs, budget);
+        map.tiers = uses(context, placement, &weights, &mut map.needs, budget);
         map
     }
 
@@ -196,7 +193,8 @@ impl DeviceMap {
         self.chosen_by
     }
 
-    /// What is held on each device that has a budget or holds anything, the fastest first and the disk last.
+    /// What is held on each device that has a budget or holds anything, the fastest first and the
+    /// disk last.
     pub fn tiers(&self) -> &[TierUse] {
         &self.tiers
     }
@@ -221,7 +219,8 @@ impl DeviceMap {
         self.resident_stored_bytes
     }
 
-    /// The main memory that weights take which stay there, whole pages for direct reads included. In bytes.
+    /// The main memory that weights take which stay there, whole pages for direct reads included.
+    /// In bytes.
     pub fn resident_footprint(&self) -> u64 {
         self.resident_footprint
     }
@@ -231,13 +230,14 @@ impl DeviceMap {
         self.total_bytes
     }
 
-    /// Bytes that a pass reads from the checkpoint if nothing is left in the ring from the pass before. A
-    /// shared tensor counts at each of its uses; what is read by rows does not count.
+    /// Bytes that a pass reads from the checkpoint if nothing is left in the ring from the pass
+    /// before. A shared tensor counts at each of its uses; what is read by rows does not count.
     pub fn streamed_bytes(&self) -> u64 {
         self.streamed_bytes
     }
 
-    /// The size of the ring in main memory through which weights are streamed, in bytes; zero if none are.
+    /// The size of the ring in main memory through which weights are streamed, in bytes; zero if
+    /// none are.
     pub fn ring_bytes(&self) -> u64 {
         self.ring_bytes
     }
@@ -260,20 +260,12 @@ impl DeviceMap {
             .saturating_add(self.ring_bytes)
     }
 
-    /// The map as Accelerate writes `hf_device_map`: blocks by name, each with `cpu`, `disk` or the number
-    /// of a GPU.
-    pub fn accelerate_json(&self) -> serde_json::Value {
-        self.blocks
-            .iter()
-            .map(|block| {
-                let tier = match block.tier {
-                    Tier::Gpu(number) => number.into(),
-                    tier => tier.to_string().into(),
-                };
-                (block.name.clone(), tier)
-            })
-            .collect::<serde_json::Map<_, _>>()
-            .into()
+    /// The blocks as Accelerate's `hf_device_map` has them.
+    pub fn modules(&self) -> ModuleMap {
+        let blocks = self.blocks.iter();
+        blocks
+            .map(|block| (block.name.clone(), block.tier))
+            .collect()
     }
 }
 
@@ -282,7 +274,7 @@ impl PlacedBlock {
         Placed {
             decode_on: self.decode_on,
             prefill_on: self.prefill_on,
-            reads: DiskTraffic {
+            traffic: DiskTraffic {
                 streamed: self.streamed_bytes,
                 kept: self.kept_bytes,
             },
@@ -304,71 +296,54 @@ fn residencies(groups: &Groups, placement: &Placement) -> Vec<Residency> {
 
 /// What is held on each device. The cache of blocks that compute on the CPU is added to its needs.
 fn uses(
-    scene: &PlanContext<'_>,
+    context: &PlanContext<'_>,
     placement: &Placement,
     weights: &BTreeMap<Tier, u64>,
     needs: &mut MemoryOverhead,
     budget: &Budget,
 ) -> Vec<TierUse> {
-    let Capacities {
-        gpus,
-        cpu,
-        gpu_ring,
-        ..
-    } = &scene.rooms;
-    let weights = |tier| weights.get(&tier).copied().unwrap_or(0);
+    let capacities = &context.capacities;
     let kv_cache = |tier| -> u64 {
         let blocks = placement.blocks.iter().enumerate();
         let on_it = blocks.filter(|(_, block)| block.decode_on == tier);
-        on_it.map(|(at, _)| scene.kv(at)).sum()
+        on_it.map(|(at, _)| context.kv(at)).sum()
     };
-    let computes = |tier| {
-        let mut blocks = placement.blocks.iter();
-        blocks.any(|block| block.decode_on == tier || block.prefill_on == tier)
-    };
-    let mut uses: Vec<TierUse> = gpus
-        .iter()
-        .map(|gpu| {
-            let tier = Tier::Gpu(gpu.number);
-            TierUse {
-                tier,
-                budget: budget.get(tier),
-                weights: weights(tier),
-                ring: match placement.streamed_to.contains(&gpu.number) {
-                    true => *gpu_ring,
-                    false => 0,
-                },
-                kv_cache: kv_cache(tier),
-                activations: match computes(tier) {
-                    true => scene.options.gpu_activations,
-                    false => 0,
-                },
-                other: 0,
-            }
-        })
-        .collect();
-    needs.kv_cache += kv_cache(Tier::Cpu);
-    uses.push(TierUse {
-        tier: Tier::Cpu,
-        // What the process itself needs is there even if nothing else may be.
-        budget: budget
-            .get(Tier::Cpu)
-            .filter(|_| *cpu != CpuCapacity::Unused),
-        weights: weights(Tier::Cpu),
-        ring: placement.ring,
-        kv_cache: needs.kv_cache,
-        activations: needs.activations,
-        other: needs.process + needs.readers + needs.overflow,
-    });
-    uses.push(TierUse {
-        tier: Tier::Disk,
-        budget: budget.get(Tier::Disk),
-        weights: weights(Tier::Disk),
+    let unused = |tier| TierUse {
+        tier,
+        budget: budget.get(tier),
+        weights: weights.get(&tier).copied().unwrap_or(0),
         ring: 0,
         kv_cache: 0,
         activations: 0,
         other: 0,
+    };
+    let mut uses = Vec::with_capacity(capacities.gpus.len() + 2);
+    for GpuCapacity { number, .. } in &capacities.gpus {
+        let mut gpu = unused(Tier::Gpu(*number));
+        if placement.streamed_to.contains(number) {
+            gpu.ring = capacities.gpu_ring;
+        }
+        gpu.kv_cache = kv_cache(gpu.tier);
+        let mut blocks = placement.blocks.iter();
+        if blocks.any(|block| [block.decode_on, block.prefill_on].contains(&gpu.tier)) {
+            gpu.activations = context.options.gpu_activations;
+        }
+        uses.push(gpu);
+    }
+    needs.kv_cache += kv_cache(Tier::Cpu);
+    let unused_cpu = unused(Tier::Cpu);
+    uses.push(TierUse {
+        // What the process itself needs is there even if nothing else may be.
+        budget: unused_cpu
+            .budget
+            .filter(|_| capacities.cpu != CpuCapacity::Unused),
+        ring: placement.ring,
+        kv_cache: needs.kv_cache,
+        activations: needs.activations,
+        other: needs.process + needs.readers + needs.overflow,
+        ..unused_cpu
     });
+    uses.push(unused(Tier::Disk));
     uses
 }
 

@@ -36,8 +36,25 @@ pub enum Dtype {
     Bool,
 }
 
+/// Of each type, in the order of [`Dtype::ALL`].
+const NAMES_AND_BITS: [(&str, u64); 13] = [
+    ("f64", 64),
+    ("f32", 32),
+    ("f16", 16),
+    ("bf16", 16),
+    ("f8", 8),
+    ("f4", 4),
+    ("int64", 64),
+    ("int32", 32),
+    ("int16", 16),
+    ("int8", 8),
+    ("int4", 4),
+    ("int2", 2),
+    ("bool", 8),
+];
+
 impl Dtype {
-    /// All of them.
+    /// All of them: floating point types first, in the order in which they are declared.
     pub const ALL: [Self; 13] = [
         Self::F64,
         Self::F32,
@@ -56,14 +73,7 @@ impl Dtype {
 
     /// Bits of one value.
     pub fn bits(self) -> u64 {
-        match self {
-            Self::F64 | Self::Int64 => 64,
-            Self::F32 | Self::Int32 => 32,
-            Self::F16 | Self::Bf16 | Self::Int16 => 16,
-            Self::F8 | Self::Int8 | Self::Bool => 8,
-            Self::F4 | Self::Int4 => 4,
-            Self::Int2 => 2,
-        }
+        NAMES_AND_BITS[self as usize].1
     }
 
     /// Bytes of `elements` values: whole ones. No more than 64 bits hold.
@@ -74,29 +84,12 @@ impl Dtype {
 
     /// Whether it is a floating point type: others are not cast.
     pub fn is_float(self) -> bool {
-        matches!(
-            self,
-            Self::F64 | Self::F32 | Self::F16 | Self::Bf16 | Self::F8 | Self::F4
-        )
+        self <= Self::F4
     }
 
-    /// As it is written: `bf16`, `int4`.
+    /// The name as written in JSON: `bf16`, `int4`.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::F64 => "f64",
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F8 => "f8",
-            Self::F4 => "f4",
-            Self::Int64 => "int64",
-            Self::Int32 => "int32",
-            Self::Int16 => "int16",
-            Self::Int8 => "int8",
-            Self::Int4 => "int4",
-            Self::Int2 => "int2",
-            Self::Bool => "bool",
-        }
+        NAMES_AND_BITS[self as usize].0
     }
 }
 

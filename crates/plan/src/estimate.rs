@@ -1,7 +1,8 @@
 //! What a model takes in memory, whatever the machine.
 
 use crate::{
-    Block, BlockCost, Budget, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer, place,
+    Block, BlockCost, Budget, Casts, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer,
+    place,
 };
 use serde::Serialize;
 use std::collections::HashMap;
@@ -23,8 +24,8 @@ pub struct Estimate {
     pub activations: Option<u64>,
     /// Everything in memory at once, the process itself included; none if any of it is not known.
     pub resident: Option<u64>,
-    /// The least budget with which it runs, in the shortest passes and with most weights streamed through a ring; none if any of
-    /// it is not known.
+    /// The least budget with which it runs, in the shortest passes and with most weights streamed
+    /// through a ring; none if any of it is not known.
     pub least: Option<u64>,
     /// Training with Adam; none where that is not done in this type.
     pub training: Option<Training>,
@@ -39,11 +40,13 @@ pub struct BlockSize {
     pub bytes: u64,
 }
 
-/// What training with Adam keeps for each weight, in bytes; without activations, which depend on batch and checkpointing.
+/// What training with Adam keeps for each weight, in bytes; without activations, which depend on
+/// batch and checkpointing.
 ///
-/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`. With 16-bit weights, mixed precision
-/// as PyTorch's `autocast` and Accelerate do it: weights, gradients and moments in 32 bits as before, and a 16-bit copy of the
-/// weights to compute with: 18 bytes for each value.
+/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`.
+/// With 16-bit weights, mixed precision as PyTorch's `autocast` and Accelerate do it: weights,
+/// gradients and moments in 32 bits as before, and a 16-bit copy of the weights to compute with: 18
+/// bytes for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Training {
     /// The weights that the optimizer updates.
@@ -58,7 +61,8 @@ pub struct Training {
     pub total: u64,
 }
 
-/// What runs besides weights: in the longest passes that are made if there is room, and in the shortest.
+/// What runs besides weights: in the longest passes that are made if there is room, and in the
+/// shortest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Passes {
     /// In passes over as many tokens as pay.
@@ -67,8 +71,8 @@ pub struct Passes {
     pub shortest: Options,
 }
 
-/// What `tree` takes with its weights kept as [`cast`] to `dtype`, or as they are stored. The KV cache is what the
-/// blocks say. Without `passes`, nothing is known but the weights.
+/// What `tree` takes with its weights kept as [`Casts::stored`] in `dtype`, or as they are stored.
+/// The KV cache is what the blocks say. Without `passes`, nothing is known but the weights.
 ///
 /// # Errors
 /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
@@ -78,7 +82,7 @@ pub fn estimate(
     passes: Option<&Passes>,
 ) -> Result<Estimate, Error> {
     let mut tree = match dtype {
-        Some(dtype) => cast(tree, dtype),
+        Some(dtype) => tree.cast(&Casts::stored(dtype))?,
         None => tree.clone(),
     };
     let kv_cache = tree
@@ -107,7 +111,7 @@ pub fn estimate(
         Err(Error::TooSmall(shortfall)) => shortfall.least,
         Err(error) => return Err(error),
     };
-    let weights = held(&tree, |_| true);
+    let weights = sum(tree.tensors(), |tensor| tensor.bytes);
     Ok(Estimate {
         dtype,
         parameters: values(&tree),
@@ -121,63 +125,17 @@ pub fn estimate(
     })
 }
 
-/// The tree as if its checkpoint was stored in `dtype`.
-///
-/// Types of 16 bits and more are for all floating point tensors. Smaller ones are for the matrices of numbered blocks (such as
-/// `model.layers.3`; of all blocks if none is numbered) alone: quantisers leave embeddings, heads, norms and biases as they are.
-/// Scales of quantised groups are not counted. Integers stay as they are.
-pub fn cast(tree: &Tree, dtype: Dtype) -> Tree {
-    let mut tree = tree.clone();
-    let any_numbered = tree.blocks.iter().any(is_numbered);
-    for block in &mut tree.blocks {
-        let quantised = is_numbered(block) || !any_numbered;
-        for tensor in &mut block.tensors {
-            let is_matrix = tensor.kind == TensorKind::Parameter && tensor.shape.len() >= 2;
-            let wide = dtype.bits() >= 16;
-            if tensor.dtype.is_float() && (wide || quantised && is_matrix) {
-                convert(tensor, dtype);
-            }
-        }
-    }
-    // As if it was stored so: nothing is converted on its way.
-    tree.staging_bytes = 0;
-    tree
-}
-
-fn is_numbered(block: &Block) -> bool {
-    let own = block.name.rsplit('.').next().unwrap_or_default();
-    !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn convert(tensor: &mut Tensor, dtype: Dtype) {
-    let elements = elements(tensor);
-    let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
-    let has_rows = tensor.row_bytes > 0;
-    tensor.bytes = dtype.bytes(elements);
-    tensor.stored_bytes = tensor.bytes;
-    tensor.row_bytes = match has_rows {
-        true => dtype.bytes(elements / rows),
-        false => 0,
-    };
-    tensor.dtype = dtype;
-}
-
-/// Values in a tensor, by its bytes: its shape need not be known.
-fn elements(tensor: &Tensor) -> u64 {
-    let bits = u128::from(tensor.stored_bytes) * 8;
-    u64::try_from(bits / u128::from(tensor.dtype.bits())).unwrap_or(u64::MAX)
-}
-
-/// Bytes of the tensors that `counts`; those that share their memory once, at the size of the largest.
-fn held(tree: &Tree, counts: impl Fn(&Tensor) -> bool) -> u64 {
+/// The sum of a size over tensors; those that share their memory once, at the size of the
+/// largest.
+fn sum<'t>(tensors: impl Iterator<Item = &'t Tensor>, size: impl Fn(&Tensor) -> u64) -> u64 {
     let mut shared: HashMap<&str, u64> = HashMap::new();
     let mut sum = 0u64;
-    for tensor in tree.tensors().filter(|tensor| counts(tensor)) {
+    for tensor in tensors {
         match &tensor.tied {
-            None => sum = sum.saturating_add(tensor.bytes),
+            None => sum = sum.saturating_add(size(tensor)),
             Some(key) => {
-                let bytes = shared.entry(key).or_default();
-                *bytes = tensor.bytes.max(*bytes);
+                let largest = shared.entry(key).or_default();
+                *largest = size(tensor).max(*largest);
             }
         }
     }
@@ -186,20 +144,9 @@ fn held(tree: &Tree, counts: impl Fn(&Tensor) -> bool) -> u64 {
 
 /// Values of all parameters; those that share their memory once.
 fn values(tree: &Tree) -> u64 {
-    let mut shared: HashMap<&str, u64> = HashMap::new();
-    let mut sum = 0u64;
-    let learned = tree
-        .tensors()
-        .filter(|tensor| tensor.kind == TensorKind::Parameter);
-    for tensor in learned {
-        match &tensor.tied {
-            None => sum = sum.saturating_add(elements(tensor)),
-            Some(key) => {
-                shared.insert(key, elements(tensor));
-            }
-        }
-    }
-    shared.into_values().fold(sum, u64::saturating_add)
+    let tensors = tree.tensors();
+    let learned = tensors.filter(|tensor| tensor.kind == TensorKind::Parameter);
+    sum(learned, Tensor::stored_values)
 }
 
 /// The first of the blocks that take most.
@@ -256,6 +203,3 @@ impl Training {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

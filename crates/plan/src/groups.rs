@@ -1,13 +1,16 @@
-//! What is placed: tensors with those that share their memory, and what streaming each of them takes.
+//! What is placed: tensors with those that share their memory, and what streaming each of them
+//! takes.
 
-use crate::names::Names;
 use crate::tree::{holder, round_up};
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
+use indexmap::IndexSet;
 use std::collections::{HashMap, HashSet};
-use std::hash::BuildHasher;
 use std::sync::Arc;
+
+/// The names of a model's tensors, in the tree's order. The hash is seeded, so that nobody can
+/// choose names that collide.
+pub(crate) type Names = IndexSet<Box<str>, RandomState>;
 
 /// The tensors of a tree by shared memory. Those without ties are groups of their own.
 pub(crate) struct Groups {
@@ -15,7 +18,8 @@ pub(crate) struct Groups {
     pub(crate) groups: Vec<Group>,
     /// For each tensor, in the tree's order, its group.
     pub(crate) of_tensor: Vec<usize>,
-    /// For each block, the first of those that it shares memory with, directly or through others; itself if with none.
+    /// For each block, the first of those that it shares memory with, directly or through others;
+    /// itself if with none.
     pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
@@ -24,7 +28,7 @@ pub(crate) struct Groups {
 }
 
 /// Tensors that share their memory.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
     /// Bytes as held.
     pub(crate) bytes: u64,
@@ -45,7 +49,7 @@ pub(crate) struct Group {
 }
 
 /// One of the tensors of a group. There are as many as the model has tensors: they are kept small.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Use {
     /// Its number in the tree's order.
     tensor: u32,
@@ -78,11 +82,6 @@ impl Group {
     pub(crate) fn uses(&self) -> impl Iterator<Item = &Use> {
         std::iter::once(&self.first).chain(&self.more)
     }
-
-    /// Whether streaming it takes any of a ring.
-    pub(crate) fn streams(&self) -> bool {
-        self.units > 0
-    }
 }
 
 impl Groups {
@@ -94,14 +93,20 @@ impl Groups {
         let mut groups: Vec<Group> = Vec::with_capacity(count);
         let mut of_tensor = Vec::with_capacity(count);
         let mut by_key: HashMap<&str, usize> = HashMap::new();
-        let mut holders = Holders::new(count);
+        let mut holders = IndexSet::with_capacity_and_hasher(count, RandomState::default());
+        let mut last_holder = 0;
         let mut path = names.iter();
         for (block, tensors) in tree.blocks.iter().map(|block| &block.tensors).enumerate() {
             for (tensor, name) in tensors.iter().zip(&mut path) {
+                let holder = holder(name);
+                // Most tensors of one module come one after the other.
+                if holders.get_index(last_holder) != Some(&holder) {
+                    last_holder = holders.insert_full(holder).0;
+                }
                 let one = Use {
                     tensor: of_tensor.len() as u32,
                     block: block as u32,
-                    holder: holders.number(holder(name)),
+                    holder: last_holder as u32,
                     unit: tensor.unit(options.tile_bytes),
                     stored: tensor.bytes_per_pass(),
                     bytes: tensor.bytes_per_use(),
@@ -114,15 +119,8 @@ impl Groups {
                 match groups.get_mut(at) {
                     Some(group) => group.more.push(one),
                     None => groups.push(Group {
-                        bytes: 0,
-                        stored: 0,
-                        footprint: 0,
-                        stays: false,
-                        only_stays: false,
-                        largest: 0,
-                        units: 0,
                         first: one,
-                        more: Vec::new(),
+                        ..Group::default()
                     }),
                 }
                 let group = &mut groups[at];
@@ -145,7 +143,7 @@ impl Groups {
             anchors: anchors(tree.blocks.len(), &groups),
             groups,
             of_tensor,
-            holders: holders.paths.len(),
+            holders: holders.len(),
             names: Arc::clone(&names),
         })
     }
@@ -214,8 +212,8 @@ impl Streamed {
         }
     }
 
-    /// The least ring that streams them well, in whole pages: twice the largest unit, and room for any two that one
-    /// module holds.
+    /// The least ring that streams them well, in whole pages: twice the largest unit, and room for
+    /// any two that one module holds.
     pub(crate) fn ring(&self) -> u64 {
         (2 * self.largest)
             .max(self.held)
@@ -242,54 +240,10 @@ impl Holder {
         self.first = self.first.max(unit);
     }
 
-    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the larger
-    /// one must do for the other.
+    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the
+    /// larger one must do for the other.
     fn ring(self) -> u64 {
         self.first.saturating_mul(2).saturating_add(self.second)
-    }
-}
-
-/// Numbers of the modules that hold tensors.
-struct Holders<'a> {
-    /// The path of each.
-    paths: Vec<&'a str>,
-    /// Their numbers. The hash is a fast one, and seeded, so that nobody can choose paths that meet.
-    table: HashTable<u32>,
-    hasher: RandomState,
-    last: u32,
-}
-
-impl<'a> Holders<'a> {
-    /// Of so many tensors.
-    fn new(tensors: usize) -> Self {
-        Self {
-            paths: Vec::new(),
-            table: HashTable::with_capacity(tensors),
-            hasher: RandomState::default(),
-            last: 0,
-        }
-    }
-
-    fn number(&mut self, path: &'a str) -> u32 {
-        // Tensors of one module mostly follow each other.
-        if self.paths.get(self.last as usize) == Some(&path) {
-            return self.last;
-        }
-        let Self {
-            paths,
-            table,
-            hasher,
-            ..
-        } = self;
-        let hash = hasher.hash_one(path);
-        let found = table.find(hash, |at| paths[*at as usize] == path).copied();
-        self.last = found.unwrap_or_else(|| {
-            let new = paths.len() as u32;
-            table.insert_unique(hash, new, |at| hasher.hash_one(paths[*at as usize]));
-            paths.push(path);
-            new
-        });
-        self.last
     }
 }
 
@@ -313,32 +267,26 @@ fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
             .ok_or_else(|| too_large(&block.name))?;
     }
     let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
-    let bytes = tree.tensors().map(|tensor| tensor.name.len()).sum();
-    let mut names = Names::with_capacity(count, bytes);
+    let mut names = Names::with_capacity_and_hasher(count, RandomState::default());
     // The budget that would do is at most: everything, three times the largest unit, and the needs.
     let mut largest = 0;
     let (mut held, mut stored) = (0u64, 0u64);
     for tensor in tree.tensors() {
-        if !names.add(&tensor.name) {
+        if !names.insert(tensor.name.as_str().into()) {
             return Err(duplicate("tensor", &tensor.name));
         }
         largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
-        let sums = (
-            sum.checked_add(unit_footprint(tensor.bytes)),
-            held.checked_add(tensor.bytes),
-            stored.checked_add(tensor.stored_bytes),
-        );
-        let (Some(next), Some(next_held), Some(next_stored)) = sums else {
-            return Err(too_large(&tensor.name));
+        let with_ring = |sum: u64| {
+            let ring = largest.checked_mul(3)?.max(round_up(options.min_ring));
+            ring.checked_add(sum).map(|_| sum)
         };
-        (sum, held, stored) = (next, next_held, next_stored);
-        let with_ring = largest
-            .checked_mul(3)
-            .map(|ring| ring.max(round_up(options.min_ring)))
-            .and_then(|ring| ring.checked_add(sum));
-        if with_ring.is_none() {
-            return Err(too_large(&tensor.name));
-        }
+        let mut add = || -> Option<()> {
+            held = held.checked_add(tensor.bytes)?;
+            stored = stored.checked_add(tensor.stored_bytes)?;
+            sum = with_ring(sum.checked_add(unit_footprint(tensor.bytes))?)?;
+            Some(())
+        };
+        add().ok_or_else(|| too_large(&tensor.name))?;
     }
     Ok(names)
 }

@@ -7,7 +7,8 @@
 //! | [`MemoryOverhead`] | what must fit besides weights |
 //!
 //! [`infer`] turns them into a [`DeviceMap`]: which tensors stay in memory, which are streamed, and
-//! how large the ring is that they are streamed through. [`place`] does the same for somebody else's choice.
+//! how large the ring is that they are streamed through. [`place`] does the same for somebody
+//! else's choice.
 //!
 //! ```
 //! use outsize_plan::{Access, Block, Budget, Options, Residency, Tensor, Tree, infer};
@@ -42,14 +43,16 @@ mod device_map;
 mod dtype;
 mod error;
 mod estimate;
-mod figures;
+#[cfg(test)]
+mod fixtures;
 mod groups;
+mod hardware_profile;
 mod infer;
 mod manual;
-mod modules;
-mod names;
+mod memory_overhead;
+mod module_map;
+mod module_tree;
 mod nearest;
-mod needs;
 mod options;
 mod picture;
 mod placement;
@@ -57,24 +60,28 @@ mod prediction;
 mod size;
 mod steps;
 mod strategy;
+mod tier;
 mod tree;
+mod units;
 mod workload;
 
-pub use budget::{Budget, Tier};
+pub use budget::Budget;
 pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
-pub use estimate::{BlockSize, Estimate, Passes, Training, cast, estimate};
-pub use figures::{Bandwidth, Gpu, HardwareProfile, Processor};
+pub use estimate::{BlockSize, Estimate, Passes, Training, estimate};
+pub use hardware_profile::{Bandwidth, Gpu, HardwareProfile, Processor};
 pub use infer::{from_assignment, infer, place};
 pub use manual::ManualMap;
-pub use modules::ModuleMap;
-pub use needs::MemoryOverhead;
+pub use memory_overhead::MemoryOverhead;
+pub use module_map::ModuleMap;
 pub use options::Options;
 pub use picture::list_index;
 pub use prediction::{BlockTime, Bound, PhaseTime, Prediction, predict};
-pub use size::{format_size, parse_size};
+pub use size::parse_size;
 pub use strategy::{Assignment, ChosenBy, Strategy, assign};
+pub use tier::Tier;
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
+pub use units::format_size;
 pub use workload::{BlockCost, Workload};

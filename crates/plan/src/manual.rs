@@ -1,8 +1,10 @@
 use crate::budget::unique;
+use crate::module_map::{Single, place_of};
+use crate::module_tree::{Kind, Node};
 use crate::nearest::nearest;
-use crate::strategy::clean::clean;
-use crate::strategy::modules::{Kind, Modules};
-use crate::{Assignment, Budget, ChosenBy, Error, Options, Tier, Tree};
+use crate::strategy::check_fit;
+use crate::strategy::modules::Modules;
+use crate::{Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Tier, Tree};
 use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -12,18 +14,21 @@ const MOST_BYTES: usize = 32 << 20;
 /// The most entries that it may have.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// Somebody's own choice of places: modules and tensors by their paths, each with its device. Of the entries whose path is that
-/// of a tensor or of a module around it, the longest holds for it; the empty path is that of the whole model.
+/// Somebody's own choice of places: modules and tensors by their paths, each with its device. Of
+/// the entries whose path is that of a tensor or of a module around it, the longest holds for it;
+/// the empty path is that of the whole model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ManualMap(BTreeMap<String, Tier>);
 
 impl ManualMap {
-    /// Reads JSON or YAML: `{"model.layers.0": 0, "lm_head": "disk", "": "cpu"}`, a device being the number of a GPU, `cpu`,
-    /// `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. What Accelerate and transformers write as `hf_device_map` is such a map,
-    /// and so are [`DeviceMap::accelerate_json`](crate::DeviceMap::accelerate_json) and
+    /// Reads JSON or YAML: `{"model.layers.0": 0, "lm_head": "disk", "": "cpu"}`, a device being
+    /// the number of a GPU, `cpu`, `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. What
+    /// Accelerate and transformers write as `hf_device_map` is such a map, and so are
+    /// [`DeviceMap::accelerate_json`](crate::DeviceMap::accelerate_json) and
     /// [`Assignment::accelerate_json`].
     ///
-    /// No path may be given twice. YAML's merge keys, aliases and tags are not taken; a text has 32 MiB at most.
+    /// No path may be given twice. YAML's merge keys, aliases and tags are not taken; a text has 32
+    /// MiB at most.
     ///
     /// # Errors
     /// [`Error::Map`] with what is wrong and in which line.
@@ -38,7 +43,8 @@ impl ManualMap {
             )));
         }
         let entries = if text.trim_start().starts_with('{') {
-            // JSON is YAML too, of which it is the stricter and faster part: what it refuses may still be YAML.
+            // JSON is YAML too, of which it is the stricter and faster part: what it refuses may
+            // still be YAML.
             serde_json::from_str(text).or_else(|json| match yaml(text) {
                 Ok(entries) if !json.is_data() => Ok(entries),
                 _ => Err(error(json.to_string())),
@@ -60,51 +66,56 @@ impl ManualMap {
         self.0.iter().map(|(path, tier)| (path.as_str(), *tier))
     }
 
-    /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the others it must hold
-    /// weights, the KV cache of the blocks that are on it, and what `options` say is needed on it besides; and if
-    /// anything is on disk, neither [`Options::must_fit`] nor a budget of `disk=0` may rule it out.
+    /// Where the module or tensor of this path is: on the device of the longest entry at or around
+    /// it.
+    pub fn get(&self, path: &str) -> Option<Tier> {
+        place_of(self.iter(), path)
+    }
+
+    /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the
+    /// others it must hold weights, the KV cache of the blocks that are on it, and what `options`
+    /// say is needed on it besides; and if anything is on disk, neither [`Options::must_fit`] nor a
+    /// budget of `disk=0` may rule it out.
     ///
     /// # Errors
-    /// [`Error::UnknownName`] for an entry that names nothing in the model, [`Error::NotPlaced`] for a tensor without an entry,
-    /// [`Error::Tied`] for tensors that share their memory and are not together, [`Error::OverBudget`] and
-    /// [`Error::DoesNotFit`] for what does not fit, [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+    /// [`Error::UnknownName`] for an entry that names nothing in the model, [`Error::NotPlaced`]
+    /// for a tensor without an entry, [`Error::Tied`] for tensors that share their memory and are
+    /// not together, [`Error::OverBudget`] and [`Error::DoesNotFit`] for what does not fit,
+    /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
     pub fn assign(
         &self,
         tree: &Tree,
         budget: &Budget,
         options: &Options,
     ) -> Result<Assignment, Error> {
-        let options = &tree.adjust(options);
+        let options = &options.adjusted(tree);
         let modules = Modules::new(tree, &[])?;
-        self.check_names(tree, &modules)?;
-        let mut places = vec![None; modules.len()];
+        let nodes = &modules.tree.0;
+        self.check_names(tree, nodes)?;
+        let mut places = vec![None; nodes.len()];
         // What holds something comes before it.
-        for id in 0..modules.len() {
-            let node = modules.node(id);
+        for (id, node) in nodes.iter().enumerate() {
             // A cache is where its module is.
             let own = (node.kind != Kind::Cache).then(|| self.0.get(node.path).copied());
             places[id] = own.flatten().or(places[node.parent()]);
         }
-        let mut lost = modules.tensors().iter().filter(|id| places[**id].is_none());
+        let mut lost = modules.tensors.iter().filter(|id| places[**id].is_none());
         if let Some(first) = lost.next() {
             return Err(Error::NotPlaced {
-                name: modules.node(*first).path.to_string(),
+                name: nodes[*first].path.to_string(),
                 others: lost.count(),
             });
         }
-        let tiers = modules
-            .tensors()
-            .iter()
-            .map(|id| places[*id].unwrap_or(Tier::Disk))
-            .collect();
-        for (id, place) in places.iter_mut().enumerate() {
-            if modules.node(id).kind == Kind::Module {
+        let tiers = modules.tensors.iter();
+        let tiers = tiers.map(|id| places[*id].unwrap_or(Tier::Disk)).collect();
+        for (place, node) in places.iter_mut().zip(nodes) {
+            if node.kind == Kind::Module {
                 *place = None;
             }
         }
         check_ties(&modules, &places)?;
-        let map = clean(&modules, |id| places[id]);
-        check_budgets(&modules, &places, &map, budget, options)?;
+        let map = ModuleMap::clean(&modules.tree, |id| places[id], Single::Part);
+        check_budgets(nodes, &places, &map, budget, options)?;
         Ok(Assignment {
             tiers,
             modules: map,
@@ -114,12 +125,10 @@ impl ManualMap {
     }
 
     /// Every entry names something.
-    fn check_names(&self, tree: &Tree, modules: &Modules<'_>) -> Result<(), Error> {
+    fn check_names(&self, tree: &Tree, nodes: &[Node<'_>]) -> Result<(), Error> {
         let paths = || {
-            let nodes = (0..modules.len()).map(|id| modules.node(id));
-            nodes
-                .filter(|node| node.kind != Kind::Cache)
-                .map(|node| node.path)
+            let nodes = nodes.iter().filter(|node| node.kind != Kind::Cache);
+            nodes.map(|node| node.path)
         };
         let known: HashSet<&str> = paths().collect();
         let unknown = |path: &&String| {
@@ -137,16 +146,16 @@ impl ManualMap {
 
 /// Tensors that share their memory are together.
 fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Error> {
-    for group in modules.groups() {
+    for group in &modules.groups {
         for pair in group.windows(2) {
             if let [one, other] = pair
                 && let (Some(tier), Some(other_tier)) = (places[*one], places[*other])
                 && tier != other_tier
             {
                 return Err(Error::Tied {
-                    name: modules.node(*one).path.to_string(),
+                    name: modules.tree.node(*one).path.to_string(),
                     tier,
-                    other: modules.node(*other).path.to_string(),
+                    other: modules.tree.node(*other).path.to_string(),
                     other_tier,
                 });
             }
@@ -157,36 +166,27 @@ fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Erro
 
 /// No device holds more than it may.
 fn check_budgets(
-    modules: &Modules<'_>,
+    nodes: &[Node<'_>],
     places: &[Option<Tier>],
-    map: &[(String, Tier)],
+    map: &ModuleMap,
     budget: &Budget,
     options: &Options,
 ) -> Result<(), Error> {
+    let placed = || nodes.iter().zip(places);
+    if options.must_fit || budget.get(Tier::Disk) == Some(0) {
+        let on_disk = placed().filter(|(_, tier)| **tier == Some(Tier::Disk));
+        check_fit(map, on_disk.map(|(node, _)| node))?;
+    }
     let mut held: BTreeMap<Tier, u64> = BTreeMap::new();
-    for (id, tier) in places.iter().enumerate() {
+    for (node, tier) in placed() {
         if let Some(tier) = tier {
             // The sum of all was checked.
-            *held.entry(*tier).or_default() += modules.node(id).size;
+            *held.entry(*tier).or_default() += node.size;
         }
     }
-    let mut on_disk = map.iter().filter(|(_, tier)| *tier == Tier::Disk);
-    if (options.must_fit || budget.get(Tier::Disk) == Some(0))
-        && let Some((name, _)) = on_disk.next()
-    {
-        return Err(Error::DoesNotFit {
-            name: name.clone(),
-            others: on_disk.count(),
-            bytes: held.get(&Tier::Disk).copied().unwrap_or(0),
-        });
-    }
+    held.remove(&Tier::Disk);
     for (tier, bytes) in held {
-        let needs = match tier {
-            Tier::Gpu(_) => options.gpu_activations,
-            Tier::Cpu => options.needs.sum(),
-            Tier::Disk => continue,
-        };
-        let needs = needs.saturating_add(options.reserve);
+        let needs = options.taken_of(tier);
         if let Some(budget) = budget.get(tier)
             && bytes.saturating_add(needs) > budget
         {
@@ -273,12 +273,6 @@ impl<'de> Deserialize<'de> for Device {
                 usize::try_from(number)
                     .map(|number| Device(Tier::Gpu(number)))
                     .map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
-            }
-
-            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Device, E> {
-                u64::try_from(number)
-                    .map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
-                    .and_then(|number| self.visit_u64(number))
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Device, E> {

@@ -1,8 +1,9 @@
-//! A placement under consideration: where everything lies and computes, before it is written down as a map.
+//! A placement under consideration: where everything lies and computes, before it is written down
+//! as a map.
 
-use crate::cost::Costs;
+use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
-use crate::prediction::{Placed, times};
+
 use crate::steps::StreamingSet;
 use crate::{Budget, Error, Gpu, HardwareProfile, Options, Tier, Tree};
 
@@ -12,7 +13,7 @@ pub(crate) struct PlanContext<'a> {
     pub(crate) options: &'a Options,
     pub(crate) groups: Groups,
     pub(crate) costs: Costs,
-    pub(crate) rooms: Capacities,
+    pub(crate) capacities: Capacities,
 }
 
 /// What each device has room for besides what it needs in any case, in bytes.
@@ -34,8 +35,8 @@ pub(crate) struct Capacities {
 pub(crate) struct GpuCapacity {
     pub(crate) number: usize,
     /// For weights, KV cache and ring.
-    pub(crate) room: u64,
-    pub(crate) figures: Gpu,
+    pub(crate) bytes: u64,
+    pub(crate) hardware: Gpu,
 }
 
 /// What may be held in main memory.
@@ -54,7 +55,8 @@ pub(crate) enum CpuCapacity {
 pub(crate) enum Streaming {
     /// None: it is computed where it lies.
     None,
-    /// The pass over the prompt, on the GPU of this place in [`Capacities::gpus`], where that is faster.
+    /// The pass over the prompt, on the GPU of this place in [`Capacities::gpus`], where that is
+    /// faster.
     Prefill(usize),
     /// Both, where that is faster.
     Both(usize),
@@ -93,17 +95,17 @@ impl<'a> PlanContext<'a> {
         let groups = Groups::new(tree, options)?;
         let costs = Costs::new(tree, &options.workload);
         let gpu_ring = groups.ring_for_any();
-        let rooms = Capacities::new(budget, options, gpu_ring);
+        let capacities = Capacities::new(budget, options, gpu_ring);
         Ok(Self {
             tree,
             options,
             groups,
             costs,
-            rooms,
+            capacities,
         })
     }
 
-    pub(crate) fn figures(&self) -> &HardwareProfile {
+    pub(crate) fn hardware(&self) -> &HardwareProfile {
         &self.options.figures
     }
 
@@ -117,32 +119,33 @@ impl<'a> PlanContext<'a> {
         let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
-        let GpuCapacity {
-            number,
-            figures: gpu,
-            ..
-        } = &self.rooms.gpus[at];
-        let cpu = &self.figures().cpu;
+        let gpu = &self.capacities.gpus[at];
+        let cpu = &self.hardware().cpu;
         let both = matches!(streaming, Streaming::Both(_));
-        let decodes = both && self.costs.decodes_faster_on(block, gpu, cpu);
-        let prefills = self.costs.prefills_faster_on(block, gpu, cpu, decodes);
-        let tier = |there| match there {
-            true => Tier::Gpu(*number),
-            false => Tier::Cpu,
+        let decodes = both && self.costs.decodes_faster_on(block, &gpu.hardware, cpu);
+        let prefills = self
+            .costs
+            .prefills_faster_on(block, &gpu.hardware, cpu, decodes);
+        let tier = |there| {
+            if there {
+                Tier::Gpu(gpu.number)
+            } else {
+                Tier::Cpu
+            }
         };
         (tier(decodes), tier(prefills))
     }
 
-    /// The placement in which groups lie where `tiers` says, blocks compute on the GPUs that `holding` says, and those
-    /// on none as `streaming` says.
+    /// The placement in which groups lie where `tiers` says, blocks compute on the GPUs that
+    /// `holding` says, and those on none as `streaming` says.
     pub(crate) fn placement(
         &self,
         tiers: Vec<Tier>,
         holding: &[Option<usize>],
-        fit: &StreamingSet,
+        set: &StreamingSet,
         streaming: Streaming,
     ) -> Placement {
-        let mut placed: Vec<Placed> = (holding.iter().zip(&fit.reads).enumerate())
+        let mut placed: Vec<Placed> = (holding.iter().zip(&set.traffic).enumerate())
             .map(|(block, (holding, reads))| {
                 let (decode_on, prefill_on) = match *holding {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
@@ -151,7 +154,7 @@ impl<'a> PlanContext<'a> {
                 Placed {
                     decode_on,
                     prefill_on,
-                    reads: *reads,
+                    traffic: *reads,
                     upload: 0,
                 }
             })
@@ -178,7 +181,7 @@ impl<'a> PlanContext<'a> {
         Placement {
             tiers,
             blocks: placed,
-            ring: fit.ring,
+            ring: set.ring,
             streamed_to,
         }
     }
@@ -209,7 +212,7 @@ impl<'a> PlanContext<'a> {
         let mut score = Score::default();
         let mut devices: Vec<Tier> = Vec::new();
         for (at, block) in blocks.iter().enumerate() {
-            let (decode, prefill) = times(&self.costs, self.figures(), at, block);
+            let (decode, prefill) = times(&self.costs, self.hardware(), at, block);
             score.decode += decode.seconds;
             score.prefill += prefill.seconds;
             for tier in [block.decode_on, block.prefill_on] {
@@ -255,16 +258,12 @@ impl Capacities {
     fn new(budget: &Budget, options: &Options, gpu_ring: u64) -> Self {
         let mut gpus = Vec::new();
         for (tier, bytes) in budget.iter() {
-            let Tier::Gpu(number) = tier else { continue };
-            let room = bytes
-                .checked_sub(options.reserve)
-                .and_then(|room| room.checked_sub(options.gpu_activations));
-            if let Some(room) = room.filter(|room| *room > 0) {
-                let figures = options.figures.gpu(number);
+            let bytes = bytes.checked_sub(options.taken_of(tier));
+            if let (Tier::Gpu(number), Some(bytes @ 1..)) = (tier, bytes) {
                 gpus.push(GpuCapacity {
                     number,
-                    room,
-                    figures,
+                    bytes,
+                    hardware: options.figures.gpu(number),
                 });
             }
         }
@@ -273,26 +272,26 @@ impl Capacities {
             Some(0) if !gpus.is_empty() => CpuCapacity::Unused,
             Some(bytes) => CpuCapacity::Bytes(bytes.saturating_sub(options.reserve)),
         };
-        let disk = match options.must_fit {
-            true => Some(0),
-            false => budget.get(Tier::Disk),
-        };
         Self {
             gpus,
             cpu,
             given_cpu: budget.get(Tier::Cpu).unwrap_or(0),
-            disk,
+            disk: if options.must_fit {
+                Some(0)
+            } else {
+                budget.get(Tier::Disk)
+            },
             gpu_ring,
         }
     }
 
-    /// Adds a GPU of which nobody says how much it may hold.
-    pub(crate) fn add_unbounded(&mut self, number: usize, figures: &HardwareProfile) {
+    /// Adds a GPU for so many bytes, if it is not there yet.
+    pub(crate) fn add_gpu(&mut self, number: usize, bytes: u64, profile: &HardwareProfile) {
         if self.gpus.iter().all(|gpu| gpu.number != number) {
             self.gpus.push(GpuCapacity {
                 number,
-                room: u64::MAX,
-                figures: figures.gpu(number),
+                bytes,
+                hardware: profile.gpu(number),
             });
             self.gpus.sort_by_key(|gpu| gpu.number);
         }

@@ -1,6 +1,6 @@
 //! How fast a placement will be.
 
-use crate::cost::{Costs, seconds};
+use crate::cost::{Costs, Time, seconds, times};
 use crate::steps::DiskTraffic;
 use crate::{DeviceMap, HardwareProfile, PlacedBlock, Tier, Tree, Workload};
 use serde::Serialize;
@@ -8,11 +8,11 @@ use serde::Serialize;
 /// How long things will take, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Reading all weights that stay, or touching their memory for the first time if that takes longer: a part of the first
-    /// pass, which does it as it goes.
+    /// Reading all weights that stay, or touching their memory for the first time if that takes
+    /// longer: a part of the first pass, which does it as it goes.
     pub load_seconds: f64,
-    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and of computing and having
-    /// fresh memory, which both keep the processors busy.
+    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and
+    /// of computing and having fresh memory, which both keep the processors busy.
     pub first_pass_seconds: f64,
     /// The pass over the prompt, once what stays is there.
     pub prefill: PhaseTime,
@@ -82,34 +82,16 @@ pub struct BlockTime {
     pub decode_seconds: f64,
 }
 
-/// Where a block computes, and what comes to it in each pass.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Placed {
-    pub(crate) decode_on: Tier,
-    pub(crate) prefill_on: Tier,
-    /// From disk.
-    pub(crate) reads: DiskTraffic,
-    /// To the GPU that it computes on, in bytes.
-    pub(crate) upload: u64,
-}
-
-impl Placed {
-    /// The GPU that it computes on in any phase.
-    pub(crate) fn gpu(&self) -> Option<Tier> {
-        let both = [self.decode_on, self.prefill_on];
-        both.into_iter().find(|tier| matches!(tier, Tier::Gpu(_)))
-    }
-}
-
-/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The map must be one of this
-/// tree.
+/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The
+/// map must be one of this tree.
 ///
-/// Each block takes the larger of its transfer and its computing, since what comes next is fetched while this
-/// computes; a transfer is the slower of disk and way to the GPU, which go on side by side. Computing a token takes the time
-/// in which the weights pass through the processor, or in which it does the operations if that is longer; then the
-/// time in which the keys and values so far do; and a little for each block. A prompt takes as many passes as it has
-/// chunks, each of which reads what streams, less what the ring keeps from one to the next. Embeddings that are read by
-/// rows cost nothing, nor do activations on their way between devices.
+/// Each block takes the larger of its transfer and its computing, since what comes next is fetched
+/// while this computes; a transfer is the slower of disk and way to the GPU, which go on side by
+/// side. Computing a token takes the time in which the weights pass through the processor, or in
+/// which it does the operations if that is longer; then the time in which the keys and values so
+/// far do; and a little for each block. A prompt takes as many passes as it has chunks, each of
+/// which reads what streams, less what the ring keeps from one to the next. Embeddings that are
+/// read by rows cost nothing, nor do activations on their way between devices.
 pub fn predict(
     tree: &Tree,
     map: &DeviceMap,
@@ -127,7 +109,7 @@ pub fn predict(
     for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
         let placed = block.placed();
         let (one, all) = times(&costs, figures, at, &placed);
-        let DiskTraffic { streamed, kept } = placed.reads;
+        let DiskTraffic { streamed, kept } = placed.traffic;
         let upload = |tier| match tier {
             Tier::Gpu(_) => placed.upload,
             Tier::Cpu | Tier::Disk => 0,
@@ -177,7 +159,8 @@ pub fn predict(
     }
 }
 
-/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
+/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of
+/// arithmetic.
 fn bound(
     time: &PhaseTime,
     map: &DeviceMap,
@@ -222,14 +205,6 @@ fn touching(figures: &HardwareProfile, bytes: f64) -> f64 {
         + seconds(bytes - at_hand, figures.first_touch_bytes_per_second)
 }
 
-/// How long a block takes in one kind of pass.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Time {
-    pub(crate) seconds: f64,
-    compute: f64,
-    transfer: f64,
-}
-
 impl PhaseTime {
     fn add(&mut self, time: &Time, disk_bytes: u64, upload_bytes: u64) {
         self.seconds += time.seconds;
@@ -238,51 +213,6 @@ impl PhaseTime {
         self.disk_bytes = self.disk_bytes.saturating_add(disk_bytes);
         self.upload_bytes = self.upload_bytes.saturating_add(upload_bytes);
     }
-}
-
-/// How long the block of this number takes for a token, and for the prompt.
-pub(crate) fn times(
-    costs: &Costs,
-    figures: &HardwareProfile,
-    block: usize,
-    placed: &Placed,
-) -> (Time, Time) {
-    let DiskTraffic { streamed, kept } = placed.reads;
-    let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
-    let upload = |tier| match tier {
-        Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
-        Tier::Cpu | Tier::Disk => 0.0,
-    };
-    let compute = costs.decode(block, &figures.processor(placed.decode_on));
-    let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
-    let decode = Time {
-        seconds: compute.max(transfer),
-        compute,
-        transfer,
-    };
-
-    let mut prefill = Time::default();
-    let processor = figures.processor(placed.prefill_on);
-    let to_gpu = upload(placed.prefill_on);
-    for pass in costs.passes() {
-        let compute = costs.pass(block, &processor, pass);
-        let hand_over = match placed.gpu() {
-            Some(Tier::Gpu(number)) if placed.decode_on != placed.prefill_on => {
-                costs.hand_over(block, pass, &figures.gpu(number))
-            }
-            _ => 0.0,
-        };
-        let read = if pass.first {
-            streamed
-        } else {
-            streamed - kept
-        };
-        let transfer = from_disk(read).max(to_gpu + hand_over);
-        prefill.compute += pass.count * compute;
-        prefill.transfer += pass.count * transfer;
-        prefill.seconds += pass.count * compute.max(transfer);
-    }
-    (decode, prefill)
 }
 
 #[cfg(test)]

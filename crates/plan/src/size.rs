@@ -18,8 +18,8 @@ const FRACTION_DIGITS: usize = 18;
 
 /// The number of bytes that `text` says: `600MB`, `1.5 GiB`, or a whole number of bytes.
 ///
-/// The units are those of Hugging Face Accelerate, in upper or lower case; but `b` is a byte as well,
-/// never a bit. What is left of a byte is dropped.
+/// The units are those of Hugging Face Accelerate, in upper or lower case; but `b` is a byte as
+/// well, never a bit. What is left of a byte is dropped.
 ///
 /// # Errors
 /// [`Error::Size`] for anything else: negative, no number, an unknown unit, more than 64 bits hold.
@@ -81,40 +81,10 @@ pub fn parse_size(text: &str) -> Result<u64, Error> {
     u64::try_from(bytes).map_err(|_| too_large())
 }
 
-/// `bytes` for a person: decimal, to three digits (`600 MB`, `1.38 GB`).
-pub fn format_size(bytes: u64) -> String {
-    const NAMES: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
-    if bytes < 1000 {
-        return format!("{bytes} B");
-    }
-    // The value in hundredths of a unit, rounded to the digits that are shown.
-    let mut unit = 1000u128;
-    for (at, name) in NAMES.iter().enumerate() {
-        let last = at + 1 == NAMES.len();
-        let exact = u128::from(bytes) * 100;
-        let hundredths = exact.div_euclid(unit);
-        let step = match hundredths {
-            0..1_000 => 1,
-            1_000..10_000 => 10,
-            _ => 100,
-        };
-        let rounded = (exact + unit * step / 2) / (unit * step) * step;
-        if rounded < 100_000 || last {
-            let (whole, rest) = (rounded / 100, rounded % 100);
-            return match rest {
-                0 => format!("{whole} {name}"),
-                _ if rest % 10 == 0 => format!("{whole}.{} {name}", rest / 10),
-                _ => format!("{whole}.{rest:02} {name}"),
-            };
-        }
-        unit *= 1000;
-    }
-    format!("{bytes} B")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format_size;
     use proptest::prelude::*;
 
     #[test]
@@ -176,30 +146,6 @@ mod tests {
                 error.contains("600MB") && error.contains("GiB"),
                 "{text}: {error}"
             );
-        }
-    }
-
-    #[test]
-    fn is_written_to_three_digits() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1 KB"),
-            (1005, "1.01 KB"),
-            (9_994, "9.99 KB"),
-            (9_995, "10 KB"),
-            (99_949, "99.9 KB"),
-            (99_950, "100 KB"),
-            (999_499, "999 KB"),
-            (999_500, "1 MB"),
-            (600_000_000, "600 MB"),
-            (1_380_000_000, "1.38 GB"),
-            (2_200_000_000, "2.2 GB"),
-            (1_040_000_000, "1.04 GB"),
-            (999_999_999_999, "1 TB"),
-            (u64::MAX, "18.4 EB"),
-        ] {
-            assert_eq!(format_size(bytes), text, "{bytes}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! In which order tensors of main memory become resident, and how many fit.
 //!
-//! What is resident after a step of an [`ResidencyOrder`] is so after the next: that is why a larger budget never streams more. What
-//! the ring keeps from one pass to the next is taken for what would become resident next: that is why a larger budget is
-//! never predicted slower either.
+//! What is resident after a step of an [`ResidencyOrder`] is so after the next: that is why a
+//! larger budget never streams more. What the ring keeps from one pass to the next is taken for
+//! what would become resident next: that is why a larger budget is never predicted slower either.
 
 use crate::groups::{Group, Groups, Streamed};
 use crate::tree::PAGE;
@@ -13,9 +13,9 @@ use std::cmp::Reverse;
 pub(crate) struct ResidencyOrder(Vec<usize>);
 
 impl ResidencyOrder {
-    /// In the order of execution, blocks that share memory together, where the first of them is; tables that are
-    /// read by single rows come last, since streaming those costs nothing. No strategy of Accelerate's can fill memory in a way
-    /// that is predicted to be faster than this.
+    /// In the order of execution, blocks that share memory together, where the first of them is;
+    /// tables that are read by single rows come last, since streaming those costs nothing. No
+    /// strategy of Accelerate's can fill memory in a way that is predicted to be faster than this.
     pub(crate) fn together(groups: &Groups) -> Self {
         Self::by_first_use(groups, |block| groups.anchors[block])
     }
@@ -38,9 +38,10 @@ impl ResidencyOrder {
         Self(order)
     }
 
-    /// Evenly over the blocks: the largest tensor of each block, then the next of each, the blocks in such an order
-    /// that those first chosen lie far apart. What streams is then spread too, so that the disk reads on while
-    /// resident weights compute. Tables that are read by single rows come last.
+    /// Evenly over the blocks: the largest tensor of each block, then the next of each, the blocks
+    /// in such an order that those first chosen lie far apart. What streams is then spread too, so
+    /// that the disk reads on while resident weights compute. Tables that are read by single rows
+    /// come last.
     pub(crate) fn spread(groups: &Groups) -> Self {
         let mut tables = Vec::new();
         let mut by_block: Vec<(usize, Reverse<u64>, usize)> = Vec::new();
@@ -51,7 +52,8 @@ impl ResidencyOrder {
                 None => tables.push(at),
             }
         }
-        // Groups come by block already, but for those that are shared; and most of a block are equal.
+        // Groups come by block already, but for those that are shared; and most of a block are
+        // equal.
         by_block.sort();
         let mut blocks: Vec<&[_]> = by_block.chunk_by(|a, b| a.0 == b.0).collect();
         blocks.sort_by_key(|block| block[0].0.reverse_bits());
@@ -77,154 +79,174 @@ impl ResidencyOrder {
         self.0.iter().copied()
     }
 
-    /// What fits of the groups for which `inside` is true: as many as can be resident beside the ring that the others need.
-    /// All the rest of the memory enlarges the ring.
+    /// What fits of the groups for which `inside` is true: as many as can be resident beside the
+    /// ring that the others need. All the rest of the memory enlarges the ring.
     ///
     /// # Errors
     /// What the cheapest choice takes, if nothing fits.
     pub(crate) fn fit(
         &self,
         groups: &Groups,
-        room: &Capacity,
+        capacity: &Capacity,
         inside: impl Fn(usize) -> bool,
     ) -> Result<StreamingSet, MemoryDemand> {
-        let mut walk = Walk::new(self, groups, room, inside);
-        match room.memory {
-            None => Ok(StreamingSet {
-                reads: walk.streamed_of,
-                ..StreamingSet::default()
-            }),
+        let mut walk = Walk::new(self, groups, capacity, inside);
+        match capacity.memory {
+            None => Ok(walk.left.set(0)),
             Some(memory) => {
                 walk.to(memory)?;
-                Ok(walk.fit(memory))
+                Ok(walk.left.set(walk.left.ring_in(memory)))
             }
         }
     }
 
-    /// What each block reads with so much memory, from the largest memory to the least; nothing where nothing fits. It is
-    /// found in one go.
-    pub(crate) fn reads<'a>(
+    /// What each block reads with so much memory, from the largest memory to the least; nothing
+    /// where nothing fits. It is found in one go.
+    pub(crate) fn traffic<'a>(
         &'a self,
         groups: &'a Groups,
         min_ring: u64,
         memories: impl Iterator<Item = u64> + 'a,
     ) -> impl Iterator<Item = Option<Vec<DiskTraffic>>> + 'a {
-        let room = Capacity {
+        let capacity = Capacity {
             memory: None,
             disk: None,
             min_ring,
         };
-        let mut walk = Walk::new(self, groups, &room, |_| true);
+        let mut walk = Walk::new(self, groups, &capacity, |_| true);
         memories.map(move |memory| {
             walk.to(memory).ok()?;
-            Some(walk.reads(memory))
+            Some(walk.left.traffic(walk.left.ring_in(memory)))
         })
     }
 }
 
 /// The way from all that is resident to what fits: groups leave in an order's reverse.
 struct Walk<'a, I> {
-    groups: &'a Groups,
-    disk: Option<u64>,
     /// What has not left.
     rest: I,
-    demand: MemoryDemand,
+    disk: Option<u64>,
     cheapest: MemoryDemand,
-    streaming: Streamed,
-    on_disk: u64,
-    /// What has left.
-    streamed: Vec<usize>,
-    /// What each block reads of it if the ring keeps nothing.
-    streamed_of: Vec<DiskTraffic>,
+    left: Departed<'a>,
 }
 
 impl<'a> Walk<'a, ()> {
     fn new<F: Fn(usize) -> bool>(
         order: &'a ResidencyOrder,
         groups: &'a Groups,
-        room: &Capacity,
+        capacity: &Capacity,
         inside: F,
     ) -> Walk<'a, impl Iterator<Item = usize> + use<'a, F>> {
+        let mut left = Departed::new(groups, capacity.min_ring);
         let all = groups.groups.iter().enumerate();
         let resident = all.filter(|(at, _)| inside(*at));
-        let demand = MemoryDemand {
-            resident: resident.map(|(_, group)| group.footprint).sum(),
-            ring: 0,
-        };
+        left.demand.resident = resident.map(|(_, group)| group.footprint).sum();
         Walk {
-            groups,
-            disk: room.disk,
             rest: order.0.iter().rev().copied().filter(move |at| inside(*at)),
-            demand,
-            cheapest: demand,
-            streaming: Streamed::new(groups, room.min_ring),
-            on_disk: 0,
-            streamed: Vec::new(),
-            streamed_of: vec![DiskTraffic::default(); groups.anchors.len()],
+            disk: capacity.disk,
+            cheapest: left.demand,
+            left,
         }
     }
 }
 
 impl<I: Iterator<Item = usize>> Walk<'_, I> {
-    /// Goes on until what has not left fits into so much memory, together with the ring of the others.
+    /// Goes on until what has not left fits into so much memory, together with the ring of the
+    /// others.
     fn to(&mut self, memory: u64) -> Result<(), MemoryDemand> {
-        while self.demand.sum() > memory {
-            if self.demand.sum() < self.cheapest.sum() {
-                self.cheapest = self.demand;
+        while self.left.demand.sum() > memory {
+            if self.left.demand.sum() < self.cheapest.sum() {
+                self.cheapest = self.left.demand;
             }
             let Some(at) = self.rest.next() else {
                 return Err(self.cheapest);
             };
-            let group = &self.groups.groups[at];
-            self.on_disk += group.bytes;
-            if self.disk.is_some_and(|most| self.on_disk > most) {
+            let bytes = self.left.groups.groups[at].bytes;
+            if self
+                .disk
+                .is_some_and(|most| self.left.on_disk + bytes > most)
+            {
                 return Err(self.cheapest);
             }
-            self.streamed.push(at);
-            self.streaming.add(group);
-            for one in group.uses() {
-                self.streamed_of[one.block()].streamed += one.stored;
-            }
-            self.demand.resident -= group.footprint;
-            self.demand.ring = self.streaming.ring();
+            self.left.add(at);
         }
         Ok(())
     }
+}
 
-    /// The ring in so much memory, where the walk has come to, and what it keeps.
-    fn ring(&self, memory: u64) -> (u64, u64) {
+/// Groups that are streamed, added one by one: what would become resident next comes last.
+pub(crate) struct Departed<'a> {
+    groups: &'a Groups,
+    /// Of what is resident, and of the least ring for the others.
+    demand: MemoryDemand,
+    ring: Streamed,
+    on_disk: u64,
+    streamed: Vec<usize>,
+    /// What each block reads if the ring keeps nothing.
+    traffic: Vec<DiskTraffic>,
+}
+
+impl<'a> Departed<'a> {
+    pub(crate) fn new(groups: &'a Groups, min_ring: u64) -> Self {
+        Self {
+            groups,
+            demand: MemoryDemand::default(),
+            ring: Streamed::new(groups, min_ring),
+            on_disk: 0,
+            streamed: Vec::new(),
+            traffic: vec![DiskTraffic::default(); groups.anchors.len()],
+        }
+    }
+
+    pub(crate) fn add(&mut self, at: usize) {
+        let group = &self.groups.groups[at];
+        self.on_disk += group.bytes;
+        self.streamed.push(at);
+        self.ring.add(group);
+        for one in group.uses() {
+            self.traffic[one.block()].streamed += one.stored;
+        }
+        self.demand.resident = self.demand.resident.saturating_sub(group.footprint);
+        self.demand.ring = self.ring.ring();
+    }
+
+    /// The ring where weights and ring may take so much memory together.
+    fn ring_in(&self, memory: u64) -> u64 {
         let left = (memory - self.demand.resident) / PAGE * PAGE;
-        ring(left.max(self.demand.ring), &self.streaming)
+        left.max(self.demand.ring)
     }
 
-    /// What blocks read there.
-    fn reads(&self, memory: u64) -> Vec<DiskTraffic> {
-        let (_, keeps) = self.ring(memory);
-        let mut reads = self.streamed_of.clone();
-        keep(self.groups, self.streamed.iter().rev(), keeps, &mut reads);
-        reads
+    /// What blocks read with a ring of so many bytes.
+    fn traffic(&self, ring: u64) -> Vec<DiskTraffic> {
+        let (_, keeps) = useful(ring, &self.ring);
+        let mut traffic = self.traffic.clone();
+        keep(self.groups, self.streamed.iter().rev(), keeps, &mut traffic);
+        traffic
     }
 
-    fn fit(self, memory: u64) -> StreamingSet {
-        let (ring, _) = self.ring(memory);
-        let reads = self.reads(memory);
-        let mut streamed = self.streamed;
-        streamed.reverse();
+    /// The least ring that streams them well, and `more` bytes.
+    pub(crate) fn set_with(&self, more: u64) -> StreamingSet {
+        self.set(self.demand.ring.saturating_add(more) / PAGE * PAGE)
+    }
+
+    fn set(&self, ring: u64) -> StreamingSet {
         StreamingSet {
-            streamed,
-            ring,
-            reads,
+            streamed: self.streamed.iter().rev().copied().collect(),
+            ring: useful(ring, &self.ring).0,
+            traffic: self.traffic(ring),
         }
     }
 }
 
-/// The ring of at most `memory` bytes, and what of it holds weights from one pass to the next.
-fn ring(memory: u64, streaming: &Streamed) -> (u64, u64) {
-    let ring = memory.min(streaming.useful_ring());
-    let keeps = match ring == streaming.useful_ring() {
-        true => u64::MAX,
-        // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
-        false => ring - streaming.ring(),
+/// The part of a ring that is of use, and what of it holds weights from one pass to the next.
+fn useful(ring: u64, streaming: &Streamed) -> (u64, u64) {
+    let ring = ring.min(streaming.useful_ring());
+    // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
+    let all = ring == streaming.useful_ring();
+    let keeps = if all {
+        u64::MAX
+    } else {
+        ring - streaming.ring()
     };
     (ring, keeps)
 }
@@ -268,33 +290,9 @@ pub(crate) struct StreamingSet {
     pub(crate) streamed: Vec<usize>,
     /// The size of the ring.
     pub(crate) ring: u64,
-    /// For each block what it reads from disk in each pass, and what of that the ring keeps. In bytes as stored.
-    pub(crate) reads: Vec<DiskTraffic>,
-}
-
-impl StreamingSet {
-    /// With a ring of `memory` bytes at most.
-    pub(crate) fn new(
-        groups: &Groups,
-        streamed: Vec<usize>,
-        memory: u64,
-        streaming: &Streamed,
-    ) -> Self {
-        debug_assert!(streamed.iter().all(|at| *at < groups.groups.len()));
-        let (ring, keeps) = ring(memory, streaming);
-        let mut reads = vec![DiskTraffic::default(); groups.anchors.len()];
-        for at in &streamed {
-            for one in groups.groups[*at].uses() {
-                reads[one.block()].streamed += one.stored;
-            }
-        }
-        keep(groups, streamed.iter(), keeps, &mut reads);
-        Self {
-            streamed,
-            ring,
-            reads,
-        }
-    }
+    /// For each block what it reads from disk in each pass, and what of that the ring keeps. In
+    /// bytes as stored.
+    pub(crate) traffic: Vec<DiskTraffic>,
 }
 
 /// Adds to what blocks read what a ring keeps of it that has room for `keeps` bytes.
@@ -308,10 +306,8 @@ fn keep<'a>(
         && let Some(at) = streamed.next()
     {
         let group = &groups.groups[*at];
-        let kept = match group.streams() {
-            true => group.footprint.min(keeps),
-            false => 0,
-        };
+        // What is read by rows takes nothing of a ring.
+        let kept = group.footprint.min(keeps) * u64::from(group.units > 0);
         if keeps != u64::MAX {
             keeps -= kept;
         }

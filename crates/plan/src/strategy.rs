@@ -2,16 +2,15 @@
 
 mod assign;
 mod balance;
-pub(crate) mod clean;
 mod fill;
 mod largest;
 pub(crate) mod modules;
-mod paths;
 mod worklist;
 
 pub use assign::assign;
+pub(crate) use assign::check_fit;
 
-use crate::Tier;
+use crate::{ModuleMap, Tier};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -98,33 +97,17 @@ impl TryFrom<String> for ChosenBy {
     }
 }
 
-/// What a strategy of Accelerate's decides, or a person.
+/// The decision of one of Accelerate's strategies, or of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
     /// Where each tensor lives, in the tree's order.
     pub tiers: Vec<Tier>,
-    /// The same by modules, as Accelerate's `infer_auto_device_map` returns it with `clean_result`: module or tensor
-    /// paths with their device, `""` being the whole model.
-    pub modules: Vec<(String, Tier)>,
+    /// The same by modules, as Accelerate's `infer_auto_device_map` returns it with `clean_result`.
+    pub modules: ModuleMap,
     /// What a user should know of it.
     pub warnings: Vec<String>,
     /// Who decided.
     pub chosen_by: ChosenBy,
-}
-
-impl Assignment {
-    /// The map as Accelerate writes `hf_device_map`: modules and tensors by their paths, each with `cpu`, `disk` or the number
-    /// of a GPU. A [`ManualMap`](crate::ManualMap) reads it.
-    pub fn accelerate_json(&self) -> serde_json::Value {
-        let entries = self.modules.iter().map(|(path, tier)| {
-            let tier = match tier {
-                Tier::Gpu(number) => (*number).into(),
-                tier => tier.to_string().into(),
-            };
-            (path.clone(), tier)
-        });
-        entries.collect::<serde_json::Map<_, _>>().into()
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use crate::{BlockCost, Dtype, Options};
+use crate::{BlockCost, Dtype};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -12,8 +12,9 @@ pub enum Access {
     /// In one piece.
     #[default]
     Whole,
-    /// By tiles of whole rows, one after the other, each of at most [`Options::tile_bytes`](crate::Options)
-    /// or of one row, if that is larger: a row is never split.
+    /// By tiles of whole rows, one after the other, each of at most
+    /// [`Options::tile_bytes`](crate::Options) or of one row, if that is larger: a row is never
+    /// split.
     Tiles,
     /// Single rows on demand, such as an embedding: streaming it costs next to nothing.
     Rows,
@@ -24,10 +25,11 @@ pub enum Access {
 pub struct Tree {
     /// In order of execution. No two have the same name.
     pub blocks: Vec<Block>,
-    /// The class of each module by its path, as far as known: `model.layers.0` is a `LlamaDecoderLayer`. What
-    /// strategies of Accelerate's must not split is told by it.
+    /// The class of each module by its path, as far as known: `model.layers.0` is a
+    /// `LlamaDecoderLayer`. What strategies of Accelerate's must not split is told by it.
     pub classes: BTreeMap<String, String>,
-    /// Memory that reader threads need for tensors which are converted or aligned on their way, in bytes.
+    /// Memory that reader threads need for tensors which are converted or aligned on their way, in
+    /// bytes.
     pub staging_bytes: u64,
 }
 
@@ -62,7 +64,8 @@ pub struct Tensor {
     pub name: String,
     /// Whether it is learned.
     pub kind: TensorKind,
-    /// Its shape; empty for a single number, and where nobody knows: then its sizes in bytes alone count.
+    /// Its shape; empty for a single number, and where nobody knows: then its sizes in bytes alone
+    /// count.
     pub shape: Vec<u64>,
     /// The type that it is stored in.
     pub dtype: Dtype,
@@ -70,7 +73,8 @@ pub struct Tensor {
     pub bytes: u64,
     /// Bytes as read from disk.
     pub stored_bytes: u64,
-    /// Bytes of one row as held on the device: what a tile cannot be smaller than. Zero if it has no rows.
+    /// Bytes of one row as held on the device: what a tile cannot be smaller than. Zero if it has
+    /// no rows.
     pub row_bytes: u64,
     /// How it is fetched if it is streamed.
     pub access: Access,
@@ -81,21 +85,14 @@ pub struct Tensor {
 }
 
 impl Tree {
-    /// `options` with what this tree needs of itself.
-    pub(crate) fn adjust(&self, options: &Options) -> Options {
-        let mut options = options.clone();
-        options.needs.readers = options.needs.readers.max(self.staging_bytes);
-        options
-    }
-
     /// All tensors, block by block.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.blocks.iter().flat_map(|block| &block.tensors)
     }
 }
 
-/// The memory that `bytes` read from an arbitrary offset take: whole pages, and one more because the
-/// range need not begin on a page.
+/// The memory that `bytes` read from an arbitrary offset take: whole pages, and one more because
+/// the range need not begin on a page.
 pub fn unit_footprint(bytes: u64) -> u64 {
     round_up(bytes).saturating_add(PAGE)
 }
@@ -111,8 +108,8 @@ pub(crate) fn holder(name: &str) -> &str {
 }
 
 impl Tensor {
-    /// The memory of the largest unit that streaming it takes, in bytes; zero if it takes none of the
-    /// ring.
+    /// The memory of the largest unit that streaming it takes, in bytes; zero if it takes none of
+    /// the ring.
     pub(crate) fn unit(&self, tile_bytes: u64) -> u64 {
         match self.access {
             Access::Whole => unit_footprint(self.bytes),

@@ -1,5 +1,6 @@
-//! Accelerate's own maps of random models beside ours, case by case: equal, or different for a reason that is listed here and
-//! shown to hold in the case. `cargo test -p outsize-plan --test accelerate -- --nocapture` prints how many there are of each.
+//! Accelerate's own maps of random models beside ours, case by case: equal, or different for a
+//! reason that is listed here and shown to hold in the case. `cargo test -p outsize-plan --test
+//! accelerate -- --nocapture` prints how many there are of each.
 //!
 //! The cases are made by `scripts/fixtures/device_maps.py`.
 
@@ -16,16 +17,16 @@ use std::sync::LazyLock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Equal,
-    /// Accelerate counts other bytes: an up-cast as none, a truth value as an eighth of a byte, parts of bytes. With its
-    /// figures our map would be the same.
+    /// Accelerate counts other bytes: an up-cast as none, a truth value as an eighth of a byte,
+    /// parts of bytes. With its figures our map would be the same.
     Sizes,
     /// Accelerate fails: sizes that are not whole bytes make its budgets floating point numbers.
     FloatBudgets,
-    /// Accelerate fails: it looks for the module of a tied tensor among those that are still to be placed, and it is placed, or
-    /// it is the tensor itself.
+    /// Accelerate fails: it looks for the module of a tied tensor among those that are still to be
+    /// placed, and it is placed, or it is the tensor itself.
     LostOwner,
-    /// Accelerate takes a tied tensor to be in a module whose path is found in the middle of the tensor's: it fails as above, or
-    /// places together what shares nothing.
+    /// Accelerate takes a tied tensor to be in a module whose path is found in the middle of the
+    /// tensor's: it fails as above, or places together what shares nothing.
     Substring,
     /// Accelerate counts a module that holds several tied tensors several times.
     CountedTwice,
@@ -33,10 +34,11 @@ enum Verdict {
     LostBuffers,
     /// The same, and these buffers take the place of other things in ours.
     RoomForBuffers,
-    /// Accelerate balances for the first block of a class, or without what is larger than blocks. With its budgets our map
-    /// would be the same.
+    /// Accelerate balances for the first block of a class, or without what is larger than blocks.
+    /// With its budgets our map would be the same.
     FirstBlock,
-    /// Accelerate cannot balance GPUs of such numbers or budgets: it fails, or with its budgets our map would be the same.
+    /// Accelerate cannot balance GPUs of such numbers or budgets: it fails, or with its budgets our
+    /// map would be the same.
     GpuNumbers,
     /// Accelerate cannot balance with a bounded disk.
     BoundedDisk,
@@ -253,8 +255,8 @@ fn is_in_by_substring(case: &Case, paths: &BTreeSet<&str>) -> bool {
     })
 }
 
-/// Whether a module holds tensors of two tied groups: then one can be placed for the sake of the one, while the other's have
-/// their places or are counted already.
+/// Whether a module holds tensors of two tied groups: then one can be placed for the sake of the
+/// one, while the other's have their places or are counted already.
 fn has_chained_ties(case: &Case, paths: &BTreeSet<&str>) -> bool {
     let holds = |group: &[String], module: &str| group.iter().any(|name| is_in(name, module));
     case.ties.iter().enumerate().any(|(at, group)| {
@@ -267,8 +269,8 @@ fn has_chained_ties(case: &Case, paths: &BTreeSet<&str>) -> bool {
     })
 }
 
-/// Whether a tied tensor can be on the list of what is to be placed by itself, so that Accelerate finds no module that
-/// holds it: the module around it holds others.
+/// Whether a tied tensor can be on the list of what is to be placed by itself, so that Accelerate
+/// finds no module that holds it: the module around it holds others.
 fn has_tied_owner(case: &Case) -> bool {
     let classes = case.model().classes;
     case.ties.iter().flatten().any(|name| {
@@ -304,7 +306,7 @@ fn verdict(case: &Case) -> Result<Verdict, String> {
         let ours = ours
             .modules
             .iter()
-            .map(|(path, tier)| (path.clone(), place(*tier)));
+            .map(|(path, tier)| (path.to_string(), place(tier)));
         let ours = Outcome::Map(ours.collect());
         return if tree.classes.keys().any(empty) || case.outcomes.contains(&ours) {
             Ok(Verdict::Equal)

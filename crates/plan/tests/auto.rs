@@ -3,8 +3,8 @@
 mod support;
 
 use outsize_plan::{
-    Assignment, Budget, ChosenBy, DeviceMap, Error, Options, Residency, Tensor, Tier, Tree,
-    from_assignment, infer, predict, unit_footprint,
+    Assignment, Budget, ChosenBy, DeviceMap, Error, ModuleMap, Options, Residency, Tensor, Tier,
+    Tree, from_assignment, infer, predict, unit_footprint,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -103,8 +103,8 @@ fn shown(map: &DeviceMap) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// No budget is exceeded, every tensor is placed once, ties are not split; the same input gives the same map, and the
-    /// map survives being written and read.
+    /// No budget is exceeded, every tensor is placed once, ties are not split; the same input gives
+    /// the same map, and the map survives being written and read.
     #[test]
     fn maps_are_sound(tree in tree(), options in options(), budget in budget()) {
         match infer(&tree, &budget, &options) {
@@ -157,7 +157,8 @@ proptest! {
         prop_assert!(after <= before * (1.0 + 1e-9), "{before} became {after}: {} and {}", shown(&map), shown(&other));
     }
 
-    /// Never predicted slower than the other strategies, whenever their maps fit with what else is needed.
+    /// Never predicted slower than the other strategies, whenever their maps fit with what else is
+    /// needed.
     #[test]
     fn no_strategy_is_predicted_faster(tree in tree(), options in options(), budget in budget()) {
         let auto = infer(&tree, &budget, &options);
@@ -177,11 +178,13 @@ proptest! {
     }
 }
 
-/// How much slower than the best of all placements by blocks it was predicted to be at most, in the cases below: GPUs that
-/// take turns over blocks of uneven sizes can waste less memory than runs do.
+/// How much slower than the best of all placements by blocks it was predicted to be at most, in the
+/// cases below: GPUs that take turns over blocks of uneven sizes can waste less memory than runs
+/// do.
 const WORST: f64 = 2.0;
 
-/// Of all ways to place blocks (those with shared memory together), the one predicted to be the fastest.
+/// Of all ways to place blocks (those with shared memory together), the one predicted to be the
+/// fastest.
 fn best_of_all(tree: &Tree, budget: &Budget, options: &Options) -> Option<f64> {
     let mut places: Vec<Tier> = budget.iter().map(|(tier, _)| tier).collect();
     for tier in [Tier::Cpu, Tier::Disk] {
@@ -200,7 +203,7 @@ fn best_of_all(tree: &Tree, budget: &Budget, options: &Options) -> Option<f64> {
         }
         let assignment = Assignment {
             tiers,
-            modules: Vec::new(),
+            modules: ModuleMap::default(),
             warnings: Vec::new(),
             chosen_by: ChosenBy::Manual,
         };

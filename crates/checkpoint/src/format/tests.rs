@@ -131,7 +131,8 @@ proptest! {
         prop_assert_eq!(scales.len, scales.shape[0] as u64 * row);
         prop_assert!(scales.offset >= all.offset && scales.offset + scales.len <= all.offset + all.len);
         for at in 0..tile.rows() {
-            // The row's number in the whole, by where its data lies; and its scales by where they lie.
+            // The row's number in the whole, by where its data lies; and its scales by where they
+            // lie.
             let number = (tile.data().offset - 1000) as usize / shape.1 + at;
             let mine = scales.offset + ((tile.skipped_rows() + at) / block.0) as u64 * row;
             prop_assert_eq!(mine, all.offset + (number / block.0) as u64 * row);
@@ -139,7 +140,8 @@ proptest! {
         }
     }
 
-    /// Whatever shapes a hostile file claims: an error or a weight whose scales are as many as its blocks.
+    /// Whatever shapes a hostile file claims: an error or a weight whose scales are as many as its
+    /// blocks.
     #[test]
     fn any_shapes_are_refused_or_right(
         data in prop::collection::vec(0usize..5000, 0..4), scales in prop::collection::vec(0usize..50, 0..4),

@@ -7,15 +7,16 @@ use std::path::PathBuf;
 /// `outsize bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// A model: its own files are read to measure the disk, and it is run; or a folder, where a file is made and removed to
-    /// measure the disk [default: the cache folder]
+    /// A model: its own files are read to measure the disk, and it is run; or a folder, where a
+    /// file is made and removed to measure the disk [default: the cache folder]
     #[arg(value_name = "MODEL_OR_FOLDER")]
     pub place: Option<PathBuf>,
-    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for predictions; no model is run
+    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for
+    /// predictions; no model is run
     #[arg(long, conflicts_with_all = ["max_memory", "prompt_tokens", "new_tokens", "rounds", "context", "compute"])]
     pub calibrate: bool,
-    /// Budget to run the model in, as `outsize run` takes it; may be given several times [default: all that is free if the
-    /// model fits, then 50 % and 10 % of its weights]
+    /// Budget to run the model in, as `outsize run` takes it; may be given several times [default:
+    /// all that is free if the model fits, then 50 % and 10 % of its weights]
     #[arg(long, value_name = "DEVICE=SIZE")]
     pub max_memory: Vec<String>,
     /// Tokens of the prompt
@@ -33,7 +34,8 @@ pub struct BenchArgs {
     /// Type in which activations are multiplied with weights
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
-    /// The most memory to take at once for measuring the machine, and the most to write to disk; less is less exact
+    /// The most memory to take at once for measuring the machine, and the most to write to disk;
+    /// less is less exact
     #[arg(long, default_value = "3GB", value_name = "SIZE")]
     pub size: String,
     /// Print one JSON object instead of text

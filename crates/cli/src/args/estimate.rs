@@ -1,13 +1,13 @@
 //! `outsize estimate`.
 
-use super::KvType;
+use super::{ComputeType, KvType};
 use clap::{Args, ValueEnum};
 
 /// `outsize estimate`.
 #[derive(Args, Debug)]
 pub struct EstimateArgs {
-    /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or org/name@revision, of which only headers are
-    /// fetched
+    /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or
+    /// org/name@revision, of which only headers are fetched
     pub model: String,
     /// Types to keep the weights in, one row each
     #[arg(
@@ -19,7 +19,8 @@ pub struct EstimateArgs {
         default_values = ["stored", "f32", "bf16", "int8", "int4"]
     )]
     pub dtypes: Vec<EstimateDtype>,
-    /// Tokens that each text may have [default: 4096, or what the model was made for if that is less]
+    /// Tokens that each text may have [default: 4096, or what the model was made for if that is
+    /// less]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
     /// Texts at once
@@ -28,6 +29,9 @@ pub struct EstimateArgs {
     /// Type in which the keys and values of past tokens are kept
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
+    /// Type in which activations are multiplied with weights
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub compute: ComputeType,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

@@ -29,8 +29,8 @@ pub struct RunArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
-    /// For `outsize bench`: afterwards run the prompt N times more, each from an empty context, and time it; the disk's speed
-    /// is not measured
+    /// For `outsize bench`: afterwards run the prompt N times more, each from an empty context, and
+    /// time it; the disk's speed is not measured
     #[arg(long, value_name = "N", hide = true, requires = "json")]
     pub prompt_again: Option<u32>,
     /// How tokens are chosen.

@@ -17,10 +17,12 @@ pub struct ModelArgs {
     /// Tokens that prompt and answer together may have [default: what this run needs]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Type in which the keys and values of past tokens are kept; the 16-bit ones take half the memory
+    /// Type in which the keys and values of past tokens are kept; the 16-bit ones take half the
+    /// memory
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
-    /// Type in which activations are multiplied with weights: f32 is exact, bf16 is faster for prompts (and rounds them, as PyTorch does)
+    /// Type in which activations are multiplied with weights: f32 is exact, bf16 is faster for
+    /// prompts (and rounds them, as PyTorch does)
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
     /// How places are chosen.
@@ -35,7 +37,8 @@ pub struct PlaceArgs {
     /// auto: the fastest placement as predicted; the others are Accelerate's
     #[arg(long, value_enum, default_value = "auto", value_name = "RULE")]
     pub strategy: StrategyArg,
-    /// File with a place for each module, JSON or YAML, as Accelerate's hf_device_map: {"lm_head": "disk", "": "cpu"}
+    /// File with a place for each module, JSON or YAML, as Accelerate's hf_device_map: {"lm_head":
+    /// "disk", "": "cpu"}
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
     pub device_map: Option<PathBuf>,
     /// Fail rather than stream weights from disk

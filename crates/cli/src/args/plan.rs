@@ -1,17 +1,18 @@
 //! `outsize plan`.
 
-use super::{KvType, PlaceArgs};
+use super::{ComputeType, KvType, PlaceArgs};
 use clap::Args;
 use std::path::PathBuf;
 
 /// `outsize plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors file; a preset such as llama-7b;
-    /// or a model on the Hub: org/name or org/name@revision, of which only headers are fetched. Weights are not read
+    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors
+    /// file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
+    /// which only headers are fetched. Weights are not read
     pub model: String,
-    /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A device that is not named has nine
-    /// tenths of what is free there, one with 0 is not used
+    /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A
+    /// device that is not named has nine tenths of what is free there, one with 0 is not used
     #[arg(long, value_name = "DEVICE=SIZE,…")]
     pub max_memory: Option<String>,
     /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format
@@ -26,7 +27,8 @@ pub struct PlanArgs {
     /// How places are chosen.
     #[command(flatten)]
     pub places: PlaceArgs,
-    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer [default: those of the model's blocks]
+    /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer
+    /// [default: those of the model's blocks]
     #[arg(long, value_name = "CLASS", num_args = 1.., value_delimiter = ',')]
     pub no_split: Vec<String>,
     /// Offload the buffers of modules that are offloaded too (strategies other than auto)
@@ -44,7 +46,8 @@ pub struct PlanArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Dtypes")]
 pub struct DtypeArgs {
-    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as they are stored]
+    /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as
+    /// they are stored]
     #[arg(long, value_name = "DTYPE")]
     pub dtype: Option<String>,
     /// Hold a tensor in another type; may be given several times
@@ -71,7 +74,11 @@ pub struct WorkloadArgs {
     /// Type in which the keys and values of past tokens are kept
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
-    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's `outsize bench --calibrate`
+    /// Type in which activations are multiplied with weights
+    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
+    pub compute: ComputeType,
+    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's
+    /// `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,
 }

@@ -51,7 +51,11 @@ pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationW
         dtype: args.kv_dtype.into(),
         ..CacheOptions::new(context)
     };
-    Ok(GenerationWorkload::new(cache, prompt))
+    Ok(GenerationWorkload {
+        compute: args.compute.into(),
+        tokenizer: described.tokenizer_bytes,
+        ..GenerationWorkload::new(cache, prompt)
+    })
 }
 
 /// The dtypes that weights are held in.

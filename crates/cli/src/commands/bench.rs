@@ -178,7 +178,8 @@ fn size(args: &BenchArgs) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-/// What to read: the files of a model, or one that is made in a folder, in the cache folder if none is named.
+/// What to read: the files of a model, or one that is made in a folder, in the cache folder if none
+/// is named.
 fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
     let Some(place) = place else {
         let cache = cache::folder()?;

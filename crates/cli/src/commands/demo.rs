@@ -6,9 +6,10 @@ use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::request::GenerateRequest;
 use crate::views::output;
-use crate::{cache, interrupt, model};
+use crate::{cache, interrupt};
 use outsize::generate::{
-    Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, read_config,
+    Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, Tokenizer, read_config,
+    tokenizer_bytes,
 };
 use outsize::models::{ActivationDtype, KvDtype, Logits, WhenFull, presets};
 use outsize::plan::{Budget, Tier, format_size};
@@ -43,8 +44,8 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         )?;
     }
     let config = read_config(&folder)?;
-    let (tokenizer, tokenizer_bytes) = model::tokenizer(&folder);
-    let tokenizer = tokenizer?;
+    let tokenizer_bytes = tokenizer_bytes(&folder);
+    let tokenizer = Tokenizer::open(&folder)?;
     let ids = tokenizer.encode(PROMPT, true)?;
     let weights = config.parameter_count() * 2;
     let budget = weights / 4;

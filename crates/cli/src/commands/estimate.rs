@@ -72,7 +72,12 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
             )));
         }
         // A prompt of the whole context.
-        let of_both = GenerationWorkload::new(cache, cache.context).passes(config);
+        let workload = GenerationWorkload {
+            compute: args.compute.into(),
+            tokenizer: described.tokenizer_bytes,
+            ..GenerationWorkload::new(cache, cache.context)
+        };
+        let of_both = workload.passes(config);
         running = Some((cache.context, of_both.longest.workload.chunk as usize));
         passes = Some(of_both);
         described.set_cache(&cache);

@@ -4,7 +4,7 @@ use crate::args::{SynthArgs, SynthDtype};
 use crate::error::Failure;
 use crate::interrupt;
 use crate::views::progress;
-use outsize::checkpoint::{Dtype, ShardWriter, StorageFormat, TensorSpec};
+use outsize::checkpoint::{Dtype, ShardWriter, StorageFormat, TensorSpec, read_text};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
 use outsize::kernels::{BlockWeight, cast};
 use outsize::models::{ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, presets};
@@ -12,6 +12,9 @@ use outsize::plan::{format_size, parse_size};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// The most bytes of a config.json.
+const CONFIG_LIMIT: u64 = 16 << 20;
 
 /// Values that are made and written at a time.
 const CHUNK: usize = 1 << 22;
@@ -55,7 +58,7 @@ fn config_text(name: &str) -> Result<String, Failure> {
             known.join(", ")
         )));
     }
-    std::fs::read_to_string(&path)
+    read_text(&path, CONFIG_LIMIT)
         .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))
 }
 
@@ -144,7 +147,8 @@ fn write_blocks(
     Ok(writer.write(&name, &scales)?)
 }
 
-/// The configuration with the type that the weights really have, so that other software reads them so.
+/// The configuration with the type that the weights really have, so that other software reads them
+/// so.
 fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     let mut config: Value = serde_json::from_str(text)?;
     let name = match dtype {

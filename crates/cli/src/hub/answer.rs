@@ -12,7 +12,8 @@ pub fn content_range(headers: &HeaderMap) -> Option<(u64, u64, u64)> {
     (start <= last && last < len).then_some((start, last + 1, len))
 }
 
-/// The whole length in the `Content-Range` of an answer that no byte is in the range: `bytes */1234`.
+/// The whole length in the `Content-Range` of an answer that no byte is in the range:
+/// `bytes */1234`.
 pub fn unsatisfied(headers: &HeaderMap) -> Option<u64> {
     number(text(headers, "content-range")?.strip_prefix("bytes */")?)
 }
@@ -47,7 +48,8 @@ pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
     Some((scheme, host, uri.port_u16().unwrap_or(port)))
 }
 
-/// Where a `Location` leads from `from`; none if it is no address of the web, or would leave encryption.
+/// Where a `Location` leads from `from`; none if it is no address of the web, or would leave
+/// encryption.
 pub fn follow(from: &Uri, location: &str) -> Option<Uri> {
     let scheme = from.scheme_str()?;
     let target = if location.starts_with("//") {

@@ -1,6 +1,7 @@
 //! What the Hub's own software has downloaded to this machine.
 
 use super::{Address, HubSettings};
+use outsize::checkpoint::read_text;
 use outsize::generate::Source;
 use std::path::{Path, PathBuf};
 
@@ -46,8 +47,7 @@ pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
 
 /// The commit that a file names.
 fn named(path: &Path) -> Option<String> {
-    let size = path.metadata().ok().filter(|file| file.is_file())?.len();
-    let text = (size <= MOST_OF_REF).then(|| std::fs::read_to_string(path).ok())??;
+    let text = read_text(path, MOST_OF_REF).ok()?;
     let commit = text.trim();
     is_commit(commit).then(|| commit.to_owned())
 }

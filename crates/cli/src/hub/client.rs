@@ -4,7 +4,7 @@ use super::answer::{content_range, encoded, follow, origin, retry_after, text, u
 use super::cache::is_commit;
 use super::{Address, HubError, HubSettings};
 use crate::interrupt;
-use outsize::checkpoint::Part;
+use outsize::checkpoint::{Part, shown};
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -132,7 +132,8 @@ impl<'a> Client<'a> {
             }
             return Ok(Part { bytes, file_len });
         }
-        // All of the file: what comes before the range must be read too, and what comes behind is not.
+        // All of the file: what comes before the range must be read too, and what comes behind is
+        // not.
         let file_len = answer
             .length()
             .ok_or_else(|| wrong("it says not how long the file is"))?;
@@ -233,7 +234,8 @@ impl<'a> Client<'a> {
         let mut body = response.into_body().into_reader().take(most);
         let mut piece = vec![0; PIECE];
         let begun = Instant::now();
-        // In pieces: what a server claims is not reserved before it comes, and one that sends little by little is found out.
+        // In pieces: what a server claims is not reserved before it comes, and one that sends
+        // little by little is found out.
         loop {
             let read = match body.read(&mut piece) {
                 Ok(0) => return Ok(bytes),
@@ -298,7 +300,7 @@ impl<'a> Client<'a> {
                 file,
                 host,
                 // Parts of it may be the server's.
-                cause: error.to_string().escape_debug().take(200).collect(),
+                cause: shown(&error.to_string(), 200),
             },
         }
     }

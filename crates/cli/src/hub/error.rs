@@ -4,7 +4,8 @@ use super::Address;
 use outsize::generate::DescribeError;
 use std::path::PathBuf;
 
-/// Why a model on the Hub could not be described. Nothing that a server says is repeated but numbers.
+/// Why a model on the Hub could not be described. Nothing that a server says is repeated but
+/// numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// A variable of the environment has a value that cannot be.

@@ -1,6 +1,7 @@
 //! What the environment says of the Hub: the variables of `huggingface_hub`.
 
 use super::HubError;
+use outsize::checkpoint::read_file;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,15 +95,10 @@ impl HubSettings {
             _ if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN")? => None,
             _ => {
                 let path = get("HF_TOKEN_PATH").map(PathBuf::from).or(within("token"));
-                // A file that is not there, or not ours to read, is no token.
-                let read = path
-                    .filter(|path| path.is_file())
-                    .and_then(|path| std::fs::read(path).ok());
-                match read {
-                    Some(bytes) if bytes.len() <= MOST_OF_TOKEN => {
-                        clean(&String::from_utf8_lossy(&bytes), "HF_TOKEN_PATH")?
-                    }
-                    _ => None,
+                // A file that is missing or unreadable is no token.
+                match path.and_then(|path| read_file(path, MOST_OF_TOKEN as u64).ok()) {
+                    Some(bytes) => clean(&String::from_utf8_lossy(&bytes), "HF_TOKEN_PATH")?,
+                    None => None,
                 }
             }
         };

@@ -7,8 +7,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What the command prints with `--json`. Sizes in bytes, rates in bytes or operations per second, times in seconds; each
-/// `{"value": …, "source": …}` says what the value came from. What is not known is `null`. Keys are only ever added.
+/// What the command prints with `--json`. Sizes in bytes, rates in bytes or operations per second,
+/// times in seconds; each `{"value": …, "source": …}` says what the value came from. What is not
+/// known is `null`. Keys are only ever added.
 #[derive(Debug, Serialize)]
 pub struct Env {
     /// Of this program.

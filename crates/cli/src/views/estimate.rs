@@ -1,6 +1,7 @@
 //! The table of `outsize estimate`.
 
 use super::table;
+use outsize::checkpoint::{plain, shown};
 use outsize::plan::{Dtype, Estimate, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -49,7 +50,8 @@ const TITLES: [&str; 8] = [
     "to train",
 ];
 
-/// The report as text, in lines of at most `width` columns where the table can be had so; as wide as it likes without one.
+/// The report as text, in lines of at most `width` columns where the table can be had so; as wide
+/// as it likes without one.
 pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
     let rows: Vec<[String; 8]> = report
         .estimates
@@ -82,7 +84,7 @@ fn head(report: &EstimateOutput) -> String {
         .unwrap_or("architecture unknown");
     let mut text = format!(
         "{}: {architecture}, {} parameters in {} tensors, by its {}\n",
-        report.model.escape_debug(),
+        plain(&report.model),
         count(report.parameters),
         report.tensors,
         report.source
@@ -122,7 +124,7 @@ fn legend(report: &EstimateOutput) -> Vec<String> {
 fn cells(row: &Estimate, report: &EstimateOutput) -> [String; 8] {
     let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), format_size);
     let largest = match &row.largest_block {
-        Some(block) => format!("{} {}", format_size(block.bytes), shown(&block.name)),
+        Some(largest) => format!("{} {}", format_size(largest.bytes), block(&largest.name)),
         None => "none".to_owned(),
     };
     [
@@ -151,18 +153,11 @@ fn stored(report: &EstimateOutput) -> String {
     }
 }
 
-/// A block's name, fit for a terminal and for a column.
-fn shown(name: &str) -> String {
-    const MOST: usize = 40;
-    let name = if name.is_empty() {
-        "(the model itself)"
-    } else {
-        name
-    };
-    let name: String = name.escape_debug().collect();
-    match name.char_indices().nth(MOST) {
-        Some((cut, _)) => format!("{}…", &name[..cut]),
-        None => name,
+/// A block's name, fit for a column.
+fn block(name: &str) -> String {
+    match name {
+        "" => "(the model itself)".to_owned(),
+        name => shown(name, 40),
     }
 }
 

@@ -8,14 +8,15 @@ use serde::Serialize;
 /// The result of `outsize run --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
 pub struct RunOutput {
-    /// The generated text, up to a stop string; the tokens' numbers if the prompt was given by ids and there is no tokenizer.
+    /// The generated text, up to a stop string; the tokens' numbers if the prompt was given by ids
+    /// and there is no tokenizer.
     pub text: String,
     /// Tokens of the prompt, special ones included.
     pub prompt_tokens: usize,
     /// The generated tokens: with the one that ended the text, or those that spell the stop string.
     pub tokens: Vec<u32>,
-    /// Why generation ended: eos (a token that ends the text), stop_string, length (as many tokens as asked for), context (it is
-    /// full) or stopped (an interrupt).
+    /// Why generation ended: eos (a token that ends the text), stop_string, length (as many tokens
+    /// as asked for), context (it is full) or stopped (an interrupt).
     pub finish: &'static str,
     /// The stop string that ended the text.
     pub stop_string: Option<String>,
@@ -23,8 +24,8 @@ pub struct RunOutput {
     pub context: usize,
     /// The type of the KV cache: f32, bf16 or f16. Its bytes are in the placement's needs.
     pub kv_dtype: &'static str,
-    /// From opening the checkpoint until the first pass could begin: every parameter has its handle, the KV cache exists,
-    /// and the readers are started.
+    /// From opening the checkpoint until the first pass could begin: every parameter has its
+    /// handle, the KV cache exists, and the readers are started.
     pub load_seconds: f64,
     /// The pass over the prompt.
     pub prefill_seconds: f64,
@@ -42,13 +43,15 @@ pub struct RunOutput {
     pub decode_bytes_read: u64,
     /// Read per second while decoding (over the prompt, if nothing was decoded).
     pub link_bytes_per_second: f64,
-    /// That, as a share of the disk's speed measured right after the run; none if nothing was streamed.
+    /// That, as a share of the disk's speed measured right after the run; none if nothing was
+    /// streamed.
     pub link_utilisation: Option<f64>,
     /// The disk's speed measured right after the run: direct, sequential reads.
     pub disk_bytes_per_second: Option<f64>,
     /// Time that computing waited for weights while decoding.
     pub waiting_for_data_seconds: f64,
-    /// That, as a share of all the time of decoding: close to 1 where the disk is the limit and computing hides behind it.
+    /// That, as a share of all the time of decoding: close to 1 where the disk is the limit and
+    /// computing hides behind it.
     pub waiting_for_data_share: Option<f64>,
     /// Reads that were in flight on average while decoding.
     pub reads_in_flight: Option<f64>,
@@ -62,10 +65,11 @@ pub struct RunOutput {
     pub placement: DeviceMap,
     /// How fast it was predicted to be.
     pub prediction: Prediction,
-    /// By how much the predicted seconds per token are more than the measured ones, as a share of these; negative if they are
-    /// less. None if there was one token only.
+    /// By how much the predicted seconds per token are more than the measured ones, as a share of
+    /// these; negative if they are less. None if there was one token only.
     pub prediction_error: Option<f64>,
-    /// Where the figures of the prediction came from; none if nobody looked for any, and defaults were taken.
+    /// Where the figures of the prediction came from; none if nobody looked for any, and defaults
+    /// were taken.
     pub figures: Option<Provenance>,
     /// The prompt run again, as `outsize bench` asks for.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -14,8 +14,8 @@ pub fn width() -> usize {
     }
 }
 
-/// Rows of cells as lines of at most `width` columns: cells of a column begin below each other, and the last cell of a row
-/// is wrapped beneath itself.
+/// Rows of cells as lines of at most `width` columns: cells of a column begin below each other, and
+/// the last cell of a row is wrapped beneath itself.
 pub fn lines(rows: &[Vec<String>], width: usize) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)

@@ -14,6 +14,8 @@ pub(super) struct AttentionInputs<'a, E> {
     /// Keys and values, older columns first.
     pub segments: &'a [TypedSegment<'a, E>],
     pub mask: &'a AttentionMask,
+    /// What scores are multiplied by.
+    pub scale: f32,
 }
 
 /// Some tokens of a sequence, and the heads of queries that share a head of keys.

@@ -7,11 +7,11 @@
 //!
 //! # The contract
 //!
-//! The bits of a token's result depend on its query, on the keys and values that it sees, on how
-//! many columns of its sequence come before the first of them, and on the [`Isa`], **and on nothing
-//! else**: not on other tokens or sequences of the pass, nor on how a sequence is cut into passes,
-//! padded, or laid out in the cache, nor on the type they are stored in if it holds them exactly,
-//! nor on the number of threads.
+//! The bits of a token's result depend on its query, on the scale, on the keys and values that it
+//! sees, on how many columns of its sequence come before the first of them, and on the [`Isa`],
+//! **and on nothing else**: not on other tokens or sequences of the pass, nor on how a sequence is
+//! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
+//! holds them exactly, nor on the number of threads.
 //!
 //! It holds by construction: the columns of a sequence are taken in blocks of [`BLOCK`], counted
 //! from its first token. Of each block come a largest score, a sum and a weighted sum of values,
@@ -22,10 +22,10 @@
 //!
 //! # Accuracy
 //!
-//! With `w` elements in a head, and `s` the most that `Σ |q · k| / √w` is for any key visible, each
-//! score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible and `m` is what
-//! the result would be of the magnitudes of the values, the result is off by at most `(4 e + (5 n /
-//! 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
+//! With `w` elements in a head, and `s` the most that `Σ |q · k|` times the scale is for any key
+//! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
+//! and `m` is what the result would be of the magnitudes of the values, the result is off by at
+//! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
 
 mod columns;
 mod element;
@@ -175,17 +175,21 @@ pub struct KvSegment<'a> {
 /// `segments` are keys and values of consecutive columns, older ones first, all of one type. Runs
 /// on as many threads as the current rayon pool has when there is enough to share.
 ///
+/// Scores are multiplied by `scale`, which is `1 / √width` if none is given.
+///
 /// # Panics
 ///
-/// If sizes do not fit each other, or if a column that a token sees is not held.
+/// If sizes do not fit each other, if a column that a token sees is not held, or if the scale is
+/// not above zero and finite.
 pub fn attend_into(
     queries: &[f32],
     shape: AttentionShape,
     segments: &[KvSegment<'_>],
     mask: &AttentionMask,
+    scale: Option<f32>,
     y: &mut [f32],
 ) {
-    attend_into_with(Isa::detected(), queries, shape, segments, mask, y);
+    attend_into_with(Isa::detected(), queries, shape, segments, mask, scale, y);
 }
 
 /// [`attend_into`] with a chosen set of instructions, to compare one with another.
@@ -199,6 +203,7 @@ pub fn attend_into_with(
     shape: AttentionShape,
     segments: &[KvSegment<'_>],
     mask: &AttentionMask,
+    scale: Option<f32>,
     y: &mut [f32],
 ) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -216,13 +221,19 @@ pub fn attend_into_with(
         shape.batch,
         "each sequence has a padding"
     );
+    assert!(
+        scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
+        "scores must be scaled by a number above zero, not by {scale:?}"
+    );
     if y.is_empty() {
         return;
     }
     match segments.first().map(|segment| segment.keys.elements) {
-        Some(Weight::Bf16(_)) => attend_typed::<bf16>(isa, queries, shape, segments, mask, y),
-        Some(Weight::F16(_)) => attend_typed::<f16>(isa, queries, shape, segments, mask, y),
-        Some(Weight::F32(_)) => attend_typed::<f32>(isa, queries, shape, segments, mask, y),
+        Some(Weight::Bf16(_)) => {
+            attend_typed::<bf16>(isa, queries, shape, segments, mask, scale, y)
+        }
+        Some(Weight::F16(_)) => attend_typed::<f16>(isa, queries, shape, segments, mask, scale, y),
+        Some(Weight::F32(_)) => attend_typed::<f32>(isa, queries, shape, segments, mask, scale, y),
         Some(Weight::Blocks(_)) => panic!("keys and values must not be stored in blocks"),
         None => {
             let nothing = |sequence| mask.columns(sequence, shape.tokens - 1).is_empty();
@@ -241,6 +252,7 @@ fn attend_typed<'a, E: KvElement>(
     shape: AttentionShape,
     segments: &[KvSegment<'a>],
     mask: &AttentionMask,
+    scale: Option<f32>,
     y: &mut [f32],
 ) {
     let segments: Vec<TypedSegment<'a, E>> = segments
@@ -263,6 +275,7 @@ fn attend_typed<'a, E: KvElement>(
         shape,
         segments: &segments,
         mask,
+        scale: scale.unwrap_or_else(|| (shape.width as f32).sqrt().recip()),
     };
     let step = shape.tokens_of_task();
     let count = shape.batch * shape.key_heads * shape.tokens.div_ceil(step);

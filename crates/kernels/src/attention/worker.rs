@@ -267,8 +267,7 @@ impl<'a, E: KvElement> Worker<'a, E> {
             *seen = inputs.seen_of_block(task, row..row + 1, block);
         }
         let seen = &seen[..rows.len()];
-        let scale = (width as f32).sqrt().recip();
-        let totals = softmax(V::LANES, &mut self.scores, seen, scale);
+        let totals = softmax(V::LANES, &mut self.scores, seen, inputs.scale);
         for (partial, totals) in partials.chunks_exact_mut(partial).zip(totals) {
             totals.write(partial);
         }

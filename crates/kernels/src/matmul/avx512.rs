@@ -52,6 +52,18 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as in `zero`, and `to` points to sixteen elements.
+        unsafe { _mm512_storeu_ps(to, self.0) };
+    }
+
+    #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         // SAFETY: as in `zero`.
         Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })

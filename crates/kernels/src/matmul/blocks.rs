@@ -38,7 +38,7 @@ pub(super) fn for_each_panel(
     isa: Isa,
     weight: BlockWeight<&[u8]>,
     rows: Range<usize>,
-    multiply: impl Fn(&[f32], Range<usize>),
+    mut multiply: impl FnMut(&[f32], Range<usize>),
 ) {
     let k = weight.shape()[1];
     let height = height(k);

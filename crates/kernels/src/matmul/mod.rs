@@ -23,6 +23,7 @@ mod element;
     )
 )]
 mod gemm;
+mod in_out;
 mod pack;
 mod panels;
 mod portable;
@@ -49,6 +50,7 @@ use avx512bf16::Bf16x32;
 pub use blocks::panel_bytes;
 pub(crate) use element::Element;
 #[cfg(target_arch = "x86_64")]
+pub use in_out::{InOutMatmul, add_linear_in_out_into, add_linear_in_out_into_with};
 use pack::RowBlocks;
 use pack::Scratch;
 pub(crate) use portable::F32x4;

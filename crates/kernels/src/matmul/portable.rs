@@ -50,6 +50,17 @@ impl Vector for F32x4 {
     }
 
     #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self(f32x4::splat(value))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: `to` points to four elements.
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0.to_array()) };
+    }
+
+    #[inline(always)]
     unsafe fn fma(self, a: Self, b: Self) -> Self {
         // Fused where the target has the instruction.
         Self(a.0.mul_add(b.0, self.0))

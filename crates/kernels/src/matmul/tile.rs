@@ -100,6 +100,12 @@ pub(crate) trait Vector: Copy {
     /// Zero in every lane.
     unsafe fn zero() -> Self;
 
+    /// One number in every lane.
+    unsafe fn splat(value: f32) -> Self;
+
+    /// Writes all lanes to a pointer to as many.
+    unsafe fn store(self, to: *mut f32);
+
     /// `self + a * b`, lane by lane, fused where the instruction set has that.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
 

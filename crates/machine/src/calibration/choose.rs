@@ -37,9 +37,9 @@ impl Provenance {
     }
 }
 
-/// The figures for predicting how a model in `model` runs on `machine`, by the calibration in the `cache` folder if there
-/// is one; sane defaults before that, or if it is damaged or of other hardware. Never fails: the [`Provenance`] says
-/// which it was, and what to do.
+/// The figures for predicting how a model in `model` runs on `machine`, by the calibration in the
+/// `cache` folder if there is one; sane defaults before that, or if it is damaged or of other
+/// hardware. Never fails: the [`Provenance`] says which it was, and what to do.
 pub fn figures_for(
     machine: &Machine,
     cache: Option<&Path>,

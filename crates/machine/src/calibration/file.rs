@@ -2,9 +2,9 @@
 
 use super::{CALIBRATION_FILE, CALIBRATION_VERSION, Calibration};
 use crate::Error;
-use crate::small_file::read_small;
+use outsize_checkpoint::{read_text, write_file};
 use serde::Deserialize;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The largest file that is read, in bytes: a calibration has a few thousand.
@@ -20,15 +20,15 @@ impl Calibration {
     /// Reads the calibration in a cache folder; nothing if none was made.
     ///
     /// # Errors
-    /// [`Error::Calibration`] for a file that cannot be read, is damaged, is of another version, or says what no machine
-    /// does.
+    /// [`Error::Calibration`] for a file that cannot be read, is damaged, is of another version, or
+    /// says what no machine does.
     pub fn load(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(CALIBRATION_FILE);
         let wrong = |reason: String| Error::Calibration {
             path: path.clone(),
             reason,
         };
-        let text = match read_small(&path, LARGEST, "it is larger than a megabyte") {
+        let text = match read_text(&path, LARGEST) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(wrong(error.to_string())),
@@ -53,8 +53,8 @@ impl Calibration {
         Ok(Some(calibration))
     }
 
-    /// Writes the calibration to a cache folder, which is made if there is none: beside the old one, which is then
-    /// replaced. Returns the file's path.
+    /// Writes the calibration to a cache folder, which is made if there is none: beside the old
+    /// one, which is then replaced. Returns the file's path.
     ///
     /// # Errors
     /// [`Error::SaveCalibration`].
@@ -72,18 +72,9 @@ impl Calibration {
 
     fn write(&self, folder: &Path, path: &Path) -> io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        let prefix = format!(".{CALIBRATION_FILE}.partial-");
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix);
-        // What is temporary is private by default, and this is to become the user's.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let mut file = builder.tempfile_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, self)?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        write_file(path, &text).map_err(io::Error::other)
     }
 }
 
@@ -141,7 +132,7 @@ mod tests {
         assert!(reason(b"{\"version\": 0, \"x\": 2}").contains("version 0"));
         assert!(reason(b"{\"version\": 7}").contains("version 7"));
         assert!(reason(b"{\"version\": -1}").contains("damaged"));
-        assert!(reason(&vec![b' '; 2 << 20]).contains("megabyte"));
+        assert!(reason(&vec![b' '; 2 << 20]).contains("larger than"));
         assert!(reason("[".repeat(100_000).as_bytes()).contains("damaged"));
         let text = serde_json::to_string(&example()).unwrap();
         for (from, to) in [

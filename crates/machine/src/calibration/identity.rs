@@ -1,7 +1,8 @@
 use crate::Machine;
 use serde::{Deserialize, Serialize};
 
-/// How much the memory may differ, as a share: kernels keep a little more or less of it for themselves.
+/// How much the memory may differ, as a share: kernels keep a little more or less of it for
+/// themselves.
 const MEMORY_VARIES: f64 = 0.05;
 
 /// What tells one machine from another.

@@ -1,4 +1,5 @@
-//! GPUs by what the kernel's graphics drivers write in `/sys/class/drm`, and boards by their device tree.
+//! GPUs by what the kernel's graphics drivers write in `/sys/class/drm`, and boards by their device
+//! tree.
 
 use super::{Candidate, GpuMemory, Search};
 use crate::Sourced;
@@ -79,8 +80,9 @@ fn amd(system: &System, device: &str) -> Candidate {
     }
 }
 
-/// The header of the table says which kind of GPU it is of: formats 2 and 3 are those of integrated ones
-/// (`struct metrics_table_header` of the driver: two bytes of size, one of format, one of content).
+/// The header of the table says which kind of GPU it is of: formats 2 and 3 are those of integrated
+/// ones (`struct metrics_table_header` of the driver: two bytes of size, one of format, one of
+/// content).
 fn is_amd_integrated(system: &System, metrics: &str) -> bool {
     system
         .bytes(metrics)

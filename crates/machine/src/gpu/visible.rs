@@ -2,7 +2,8 @@
 
 use super::Search;
 
-/// Leaves what the variable names, in its order. As CUDA does, it ends at the first entry that names no GPU.
+/// Leaves what the variable names, in its order. As CUDA does, it ends at the first entry that
+/// names no GPU.
 pub(super) fn limit(mut search: Search, visible: Option<&str>) -> Search {
     let Some(visible) = visible else {
         return search;

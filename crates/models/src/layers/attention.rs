@@ -147,7 +147,7 @@ fn attend_seen(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) 
                 padding: positions.padding.to_vec(),
             };
             let older = older.first().map(Part::cached);
-            outsize_kernels::attend(queries, older, newest.cached(), mask).reshape([
+            outsize_kernels::attend(queries, older, newest.cached(), mask, None).reshape([
                 batch,
                 tokens,
                 heads * width,

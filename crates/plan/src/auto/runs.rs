@@ -16,8 +16,8 @@ pub(super) struct Item {
 }
 
 /// The items in the order of execution, and for each group its item.
-pub(super) fn items(scene: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
-    let anchors = &scene.groups.anchors;
+pub(super) fn items(context: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
+    let anchors = &context.groups.anchors;
     let mut items: Vec<Item> = Vec::new();
     let mut item_of_block = vec![0; anchors.len()];
     for (block, anchor) in anchors.iter().enumerate() {
@@ -32,9 +32,9 @@ pub(super) fn items(scene: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
         }
         let item = &mut items[item_of_block[block]];
         item.blocks.push(block);
-        item.only_rows &= scene.costs.weights(block) == 0.0 && scene.kv(block) == 0;
+        item.only_rows &= context.costs.weights(block) == 0.0 && context.kv(block) == 0;
     }
-    let item_of: Vec<usize> = scene
+    let item_of: Vec<usize> = context
         .groups
         .groups
         .iter()
@@ -45,7 +45,7 @@ pub(super) fn items(scene: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
                 .map_or(0, |one| item_of_block[one.block()])
         })
         .collect();
-    for (group, item) in scene.groups.groups.iter().zip(&item_of) {
+    for (group, item) in context.groups.groups.iter().zip(&item_of) {
         items[*item].bytes += group.bytes;
     }
     (items, item_of)
@@ -70,36 +70,39 @@ impl Cost {
     }
 }
 
-/// What each block takes on each GPU, these by their places in [`Capacities::gpus`](crate::placement::Rooms).
+/// What each block takes on each GPU, these by their places in
+/// [`Capacities::gpus`](crate::placement::Rooms).
 pub(super) struct Speeds(Vec<Vec<Cost>>);
 
 impl Speeds {
-    pub(super) fn new(scene: &PlanContext<'_>) -> Self {
+    pub(super) fn new(context: &PlanContext<'_>) -> Self {
         let of = |on: &Processor| {
-            let costs = &scene.costs;
-            let blocks = 0..scene.tree.blocks.len();
+            let costs = &context.costs;
+            let blocks = 0..context.tree.blocks.len();
             let cost = |block| Cost(costs.decode(block, on), costs.prefill(block, on), 0);
             blocks.map(cost).collect()
         };
-        let gpus = scene.rooms.gpus.iter();
-        Self(gpus.map(|gpu| of(&gpu.figures.processor)).collect())
+        let gpus = context.capacities.gpus.iter();
+        Self(gpus.map(|gpu| of(&gpu.hardware.processor)).collect())
     }
 }
 
 /// The fastest runs for each number of items, from the first of a sequence on.
 pub(super) struct Runs {
     order: Vec<usize>,
-    /// For each GPU in that order and each number of items: what the GPUs so far take, and where the run of this one begins.
+    /// For each GPU in that order and each number of items: what the GPUs so far take, and where
+    /// the run of this one begins.
     best: Vec<Vec<Option<(Cost, usize)>>>,
     /// For each number of items, what the others take to compute.
     rest: Vec<f64>,
 }
 
 impl Runs {
-    /// The runs of GPUs in `order` (places in [`Capacities::gpus`](crate::placement::Rooms)), of which the last also computes what
-    /// is streamed to it; `executors` says where blocks compute that are on no GPU.
+    /// The runs of GPUs in `order` (places in [`Capacities::gpus`](crate::placement::Rooms)), of
+    /// which the last also computes what is streamed to it; `executors` says where blocks compute
+    /// that are on no GPU.
     pub(super) fn new(
-        scene: &PlanContext<'_>,
+        context: &PlanContext<'_>,
         speeds: &Speeds,
         items: &[Item],
         sequence: &[usize],
@@ -111,10 +114,11 @@ impl Runs {
         let mut bytes = vec![0u64; count + 1];
         for (at, item) in sequence.iter().enumerate() {
             let item = &items[*item];
-            let kv: u64 = item.blocks.iter().map(|block| scene.kv(*block)).sum();
+            let kv: u64 = item.blocks.iter().map(|block| context.kv(*block)).sum();
             bytes[at + 1] = bytes[at] + item.bytes + kv;
         }
-        // What items from each one on take that are computed elsewhere: time, and cache on the GPU that they are streamed to.
+        // What items from each one on take that are computed elsewhere: time, and cache on the GPU
+        // that they are streamed to.
         let mut rest = vec![0.0; count + 1];
         let mut caches = vec![0u64; count + 1];
         let mut beside = vec![true; items.len()];
@@ -122,12 +126,12 @@ impl Runs {
             beside[*item] = false;
         }
         for (item, _) in items.iter().zip(beside).filter(|(_, beside)| *beside) {
-            let (seconds, cache) = remaining(scene, item, executors);
+            let (seconds, cache) = remaining(context, item, executors);
             rest[count] += seconds;
             caches[count] += cache;
         }
         for at in (0..count).rev() {
-            let (seconds, cache) = remaining(scene, &items[sequence[at]], executors);
+            let (seconds, cache) = remaining(context, &items[sequence[at]], executors);
             rest[at] = rest[at + 1] + seconds;
             caches[at] = caches[at + 1] + cache;
         }
@@ -135,7 +139,7 @@ impl Runs {
         before[0] = Some(Cost::default());
         let mut best = Vec::with_capacity(order.len());
         for gpu in order {
-            let room = &scene.rooms.gpus[*gpu];
+            let capacity = &context.capacities.gpus[*gpu];
             let mut sums = vec![Cost::default(); count + 1];
             for (at, item) in sequence.iter().enumerate() {
                 sums[at + 1] = sums[at];
@@ -144,22 +148,21 @@ impl Runs {
                 }
             }
             let is_streamed_to = streaming.gpu() == Some(*gpu);
-            let room = match is_streamed_to {
-                true => i128::from(room.room) - i128::from(scene.rooms.gpu_ring),
-                false => i128::from(room.room),
-            };
+            let mut capacity = i128::from(capacity.bytes);
+            if is_streamed_to {
+                capacity -= i128::from(context.capacities.gpu_ring);
+            }
             // The run's bytes may be no more than this, if it ends at `end`.
-            let most = |end: usize| match is_streamed_to {
-                true => room - i128::from(caches[end]),
-                false => room,
-            };
+            let cache = |end: usize| if is_streamed_to { caches[end] } else { 0 };
+            let most = |end: usize| capacity - i128::from(cache(end));
             let mut window: VecDeque<(Cost, usize)> = VecDeque::new();
             let row: Vec<Option<(Cost, usize)>> = (0..=count)
                 .map(|end| {
                     let most = most(end);
                     let begins = (most >= 0).then_some(before[end]).flatten();
                     let empty = begins.map(|cost| (cost, end));
-                    // Where the run can begin only moves on: what it holds grows by more than the caches of the rest shrink.
+                    // Where the run can begin only moves on: what it holds grows by more than the
+                    // caches of the rest shrink.
                     while let Some((_, start)) = window.front()
                         && i128::from(bytes[end] - bytes[*start]) > most
                     {
@@ -222,18 +225,21 @@ impl Runs {
     }
 }
 
-/// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is streamed to.
-fn remaining(scene: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
+/// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is
+/// streamed to.
+fn remaining(context: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
     let (mut seconds, mut cache) = (0.0, 0u64);
     for block in &item.blocks {
         match executors[*block].0 {
             Tier::Gpu(number) => {
-                let gpu = scene.figures().gpu(number);
-                let upload = scene.costs.upload(scene.costs.weights(*block), &gpu);
-                seconds += upload.max(scene.costs.decode(*block, &gpu.processor));
-                cache = cache.saturating_add(scene.kv(*block));
+                let gpu = context.hardware().gpu(number);
+                let upload = context.costs.upload(context.costs.weights(*block), &gpu);
+                seconds += upload.max(context.costs.decode(*block, &gpu.processor));
+                cache = cache.saturating_add(context.kv(*block));
             }
-            Tier::Cpu | Tier::Disk => seconds += scene.costs.decode(*block, &scene.figures().cpu),
+            Tier::Cpu | Tier::Disk => {
+                seconds += context.costs.decode(*block, &context.hardware().cpu)
+            }
         }
     }
     (seconds, cache)

@@ -1,30 +1,10 @@
 //! Reading a map back: what anybody may have written.
 
-use super::{DeviceMap, PlacedBlock, Residency, TierUse};
-use crate::budget::unique;
-use crate::{Budget, ChosenBy, MemoryOverhead, Tier};
+use super::{DeviceMap, Residency};
+use crate::Tier;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use std::collections::{BTreeMap, HashSet};
-
-/// A map as it is written, before anything of it is believed.
-#[derive(Deserialize)]
-pub(super) struct Unchecked {
-    #[serde(rename = "strategy")]
-    chosen_by: ChosenBy,
-    tiers: Vec<TierUse>,
-    budget: Budget,
-    needs: MemoryOverhead,
-    ring_bytes: u64,
-    resident_bytes: u64,
-    resident_stored_bytes: u64,
-    resident_footprint: u64,
-    total_bytes: u64,
-    streamed_bytes: u64,
-    blocks: Vec<PlacedBlock>,
-    #[serde(deserialize_with = "unique")]
-    tensors: BTreeMap<String, Residency>,
-}
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::HashSet;
 
 impl<'de> Deserialize<'de> for Residency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -41,32 +21,29 @@ impl<'de> Deserialize<'de> for Residency {
     }
 }
 
-impl TryFrom<Unchecked> for DeviceMap {
-    type Error = String;
-
-    fn try_from(map: Unchecked) -> Result<Self, String> {
-        map.check()
-            .map_err(|reason| format!("this is no device map: {reason}"))?;
-        Ok(Self {
-            chosen_by: map.chosen_by,
-            tiers: map.tiers,
-            budget: map.budget,
-            needs: map.needs,
-            ring_bytes: map.ring_bytes,
-            resident_bytes: map.resident_bytes,
-            resident_stored_bytes: map.resident_stored_bytes,
-            resident_footprint: map.resident_footprint,
-            total_bytes: map.total_bytes,
-            streamed_bytes: map.streamed_bytes,
-            blocks: map.blocks,
-            tensors: map.tensors.into(),
-        })
+impl Serialize for DeviceMap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // What the attribute `remote` has derived.
+        Self::serialize(self, serializer)
     }
 }
 
-/// An error of this text unless the condition holds.
-fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(reason()) }
+impl<'de> Deserialize<'de> for DeviceMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map = Self::deserialize(deserializer)?;
+        map.check()
+            .map_err(|reason| D::Error::custom(format!("this is no device map: {reason}")))?;
+        Ok(map)
+    }
+}
+
+/// Returns this text as an error unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($reason:tt)+) => {
+        if !$holds {
+            return Err(format!($($reason)+));
+        }
+    };
 }
 
 /// The sum of all; nothing if it has more than 64 bits.
@@ -74,16 +51,17 @@ fn sum(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
     parts.into_iter().try_fold(0u64, u64::checked_add)
 }
 
-impl Unchecked {
-    /// Whether it says one thing only, and nothing that no tree comes to.
+impl DeviceMap {
+    /// Whether it does not contradict itself and could come from some tree.
     fn check(&self) -> Result<(), String> {
         self.check_tiers()?;
         self.check_blocks()?;
-        for (name, residency) in &self.tensors {
+        for (name, residency) in self.tensors.iter() {
             if let Residency::Resident(tier) = residency {
-                ensure(self.holds(*tier), || {
-                    format!("tensor `{name}` is on {tier}, which is not among its tiers")
-                })?;
+                ensure!(
+                    self.holds(tier),
+                    "tensor `{name}` is on {tier}, which is not among its tiers"
+                );
             }
         }
         Ok(())
@@ -94,46 +72,40 @@ impl Unchecked {
     }
 
     fn check_tiers(&self) -> Result<(), String> {
-        ensure(self.tiers.is_sorted_by(|a, b| a.tier < b.tier), || {
-            "its tiers are not in order, each once".to_string()
-        })?;
+        ensure!(
+            self.tiers.is_sorted_by(|a, b| a.tier < b.tier),
+            "its tiers are not in order, each once"
+        );
         let [.., cpu, disk] = self.tiers.as_slice() else {
             return Err("its tiers lack cpu and disk".to_string());
         };
-        ensure((cpu.tier, disk.tier) == (Tier::Cpu, Tier::Disk), || {
-            "its tiers do not end with cpu and disk".to_string()
-        })?;
+        ensure!(
+            (cpu.tier, disk.tier) == (Tier::Cpu, Tier::Disk),
+            "its tiers do not end with cpu and disk"
+        );
         for held in &self.tiers {
             let tier = held.tier;
-            let parts = [
-                held.weights,
-                held.ring,
-                held.kv_cache,
-                held.activations,
-                held.other,
-            ];
-            let all =
-                sum(parts).ok_or_else(|| format!("{tier} holds more than 64 bits can say"))?;
+            let rest = [held.ring, held.kv_cache, held.activations, held.other];
+            let all = sum(rest.into_iter().chain([held.weights]))
+                .ok_or_else(|| format!("{tier} holds more than 64 bits can say"))?;
             if let Some(budget) = held.budget {
-                ensure(self.budget.get(tier) == Some(budget), || {
-                    format!(
-                        "{tier} has a budget of {budget} bytes in one place and another elsewhere"
-                    )
-                })?;
-                ensure(all <= budget, || {
-                    format!("{tier} holds {all} bytes, more than its budget of {budget}")
-                })?;
+                ensure!(
+                    self.budget.get(tier) == Some(budget),
+                    "{tier} has a budget of {budget} bytes in one place and another elsewhere"
+                );
+                ensure!(
+                    all <= budget,
+                    "{tier} holds {all} bytes, more than its budget of {budget}"
+                );
             }
         }
         let needs = &self.needs;
         let other = sum([needs.process, needs.readers, needs.overflow]);
-        let says = [
+        let on_disk = self.total_bytes.checked_sub(self.resident_bytes);
+        let footprint = self.resident_footprint;
+        for (what, one, other) in [
             ("ring_bytes", Some(self.ring_bytes), cpu.ring),
-            (
-                "resident_footprint",
-                Some(self.resident_footprint),
-                cpu.weights,
-            ),
+            ("resident_footprint", Some(footprint), cpu.weights),
             ("needs.kv_cache", Some(needs.kv_cache), cpu.kv_cache),
             (
                 "needs.activations",
@@ -141,16 +113,9 @@ impl Unchecked {
                 cpu.activations,
             ),
             ("the sum of its other needs", other, cpu.other),
-            (
-                "total_bytes less resident_bytes",
-                self.total_bytes.checked_sub(self.resident_bytes),
-                disk.weights,
-            ),
-        ];
-        for (what, one, other) in says {
-            ensure(one == Some(other), || {
-                format!("{what} does not agree with its tiers")
-            })?;
+            ("total_bytes less resident_bytes", on_disk, disk.weights),
+        ] {
+            ensure!(one == Some(other), "{what} does not agree with its tiers");
         }
         Ok(())
     }
@@ -159,67 +124,56 @@ impl Unchecked {
         let mut names = HashSet::with_capacity(self.blocks.len());
         for block in &self.blocks {
             let name = &block.name;
-            ensure(names.insert(name), || {
-                format!("there are two blocks named `{name}`")
-            })?;
-            ensure(block.resident_bytes <= block.bytes, || {
-                format!("more of block `{name}` is resident than there is")
-            })?;
-            ensure(block.kept_bytes <= block.streamed_bytes, || {
-                format!("the ring keeps more of block `{name}` than is streamed")
-            })?;
-            for tier in [block.tier, block.decode_on, block.prefill_on] {
-                ensure(self.holds(tier), || {
-                    format!("block `{name}` is on {tier}, which is not among its tiers")
-                })?;
+            ensure!(names.insert(name), "there are two blocks named `{name}`");
+            ensure!(
+                block.resident_bytes <= block.bytes,
+                "more of block `{name}` is resident than there is"
+            );
+            ensure!(
+                block.kept_bytes <= block.streamed_bytes,
+                "the ring keeps more of block `{name}` than is streamed"
+            );
+            let computes = [block.decode_on, block.prefill_on];
+            for tier in computes.into_iter().chain([block.tier]) {
+                ensure!(
+                    self.holds(tier),
+                    "block `{name}` is on {tier}, which is not among its tiers"
+                );
             }
-            for tier in [block.decode_on, block.prefill_on] {
-                ensure(tier != Tier::Disk, || {
-                    format!("block `{name}` cannot compute on disk")
-                })?;
-            }
-            let on_gpu = [block.decode_on, block.prefill_on]
-                .iter()
-                .any(|tier| matches!(tier, Tier::Gpu(_)));
-            ensure(on_gpu || block.upload_bytes == 0, || {
-                format!("block `{name}` is copied to a GPU and computes on none")
-            })?;
+            ensure!(
+                !computes.contains(&Tier::Disk),
+                "block `{name}` cannot compute on disk"
+            );
+            ensure!(
+                block.placed().gpu().is_some() || block.upload_bytes == 0,
+                "block `{name}` is copied to a GPU and computes on none"
+            );
         }
         let streamed = sum(self.blocks.iter().map(|block| block.streamed_bytes));
-        ensure(streamed == Some(self.streamed_bytes), || {
-            "streamed_bytes is not the sum over its blocks".to_string()
-        })?;
-        ensure(
+        ensure!(
+            streamed == Some(self.streamed_bytes),
+            "streamed_bytes is not the sum over its blocks"
+        );
+        ensure!(
             sum(self.blocks.iter().map(|block| block.bytes)).is_some(),
-            || "its blocks have more bytes than 64 bits can say".to_string(),
-        )
+            "its blocks have more bytes than 64 bits can say"
+        );
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Block, Budget, DeviceMap, Options, Tensor, Tree, infer};
+    use crate::fixtures::{block, cpu, tensor, tree};
+    use crate::{DeviceMap, Options, infer};
     use serde_json::{Value, json};
 
     /// A map of two blocks, one of them streamed.
     fn written() -> Value {
-        let block = |name: &str| Block {
-            name: name.to_string(),
-            class: "Linear".to_string(),
-            tensors: vec![Tensor {
-                name: format!("{name}.w"),
-                bytes: 1 << 20,
-                stored_bytes: 1 << 20,
-                ..Tensor::default()
-            }],
-            ..Block::default()
-        };
-        let tree = Tree {
-            blocks: vec![block("a"), block("b"), block("c"), block("d")],
-            ..Tree::default()
-        };
-        let budget = Budget::parse("cpu=3500000").unwrap();
-        let map = infer(&tree, &budget, &Options::default()).unwrap();
+        let blocks = ["a", "b", "c", "d"];
+        let blocks = blocks.map(|name| block(name, vec![tensor(&format!("{name}.w"), 1 << 20)]));
+        let tree = tree(blocks.into());
+        let map = infer(&tree, &cpu(3_500_000), &Options::default()).unwrap();
         assert!(map.streamed_bytes() > 0 && map.resident_bytes() > 0);
         serde_json::to_value(map).unwrap()
     }

@@ -1,6 +1,8 @@
 use super::Residency;
-use crate::names::Names;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use crate::budget::unique;
+use crate::groups::Names;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -22,11 +24,12 @@ impl Residencies {
 
     /// That of the tensor of this path.
     pub(super) fn get(&self, tensor: &str) -> Option<Residency> {
-        self.of.get(self.names.find(tensor)?).copied()
+        self.of.get(self.names.get_index_of(tensor)?).copied()
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&str, Residency)> {
-        self.names.iter().zip(self.of.iter().copied())
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Residency)> {
+        let names = self.names.iter().map(|name| &**name);
+        names.zip(self.of.iter().copied())
     }
 
     fn sorted(&self) -> Vec<(&str, Residency)> {
@@ -36,13 +39,12 @@ impl Residencies {
     }
 }
 
-impl From<BTreeMap<String, Residency>> for Residencies {
-    fn from(map: BTreeMap<String, Residency>) -> Self {
-        let mut names = Names::with_capacity(map.len(), map.keys().map(String::len).sum());
-        for name in map.keys() {
-            names.add(name);
-        }
-        Self::new(Arc::new(names), map.into_values().collect())
+impl<'de> Deserialize<'de> for Residencies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let map: BTreeMap<String, Residency> = unique(deserializer)?;
+        let (names, of): (Vec<_>, Vec<_>) = map.into_iter().unzip();
+        let names = names.into_iter().map(String::into_boxed_str).collect();
+        Ok(Self::new(Arc::new(names), of))
     }
 }
 

@@ -1,39 +1,27 @@
 use super::*;
-use crate::{Block, Options, Tensor, Tree, place};
+use crate::fixtures::{block, cpu, tree};
+use crate::{Options, Tensor, place};
 
 fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
     Tensor {
-        name: name.to_string(),
-        bytes,
         stored_bytes: bytes / 2,
         tied: tied.map(String::from),
-        ..Tensor::default()
+        ..crate::fixtures::tensor(name, bytes)
     }
 }
 
 fn map() -> DeviceMap {
-    let block = |name: &str, tensors| Block {
-        name: name.to_string(),
-        class: "Linear".to_string(),
-        tensors,
-        ..Block::default()
-    };
-    let tree = Tree {
-        blocks: vec![
-            block(
-                "a",
-                vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)],
-            ),
-            block(
-                "b",
-                vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)],
-            ),
-            block("c", vec![tensor("c.w", 10_000, Some("x"))]),
-        ],
-        ..Tree::default()
-    };
-    let mut budget = Budget::default();
-    budget.set(Tier::Cpu, 100_000);
+    let tree = tree(vec![
+        block(
+            "a",
+            vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)],
+        ),
+        block(
+            "b",
+            vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)],
+        ),
+        block("c", vec![tensor("c.w", 10_000, Some("x"))]),
+    ]);
     let options = Options {
         needs: MemoryOverhead {
             kv_cache: 7,
@@ -42,7 +30,10 @@ fn map() -> DeviceMap {
         min_ring: 28_672,
         ..Options::default()
     };
-    place(&tree, &budget, &options, |tensor| tensor.name != "b.w").unwrap()
+    place(&tree, &cpu(100_000), &options, |tensor| {
+        tensor.name != "b.w"
+    })
+    .unwrap()
 }
 
 #[test]
@@ -61,7 +52,7 @@ fn sums_count_shared_memory_once() {
 #[test]
 fn is_written_as_accelerate_does() {
     assert_eq!(
-        map().accelerate_json(),
+        serde_json::to_value(map().modules()).unwrap(),
         serde_json::json!({ "a": "cpu", "b": "disk", "c": "cpu" })
     );
 }

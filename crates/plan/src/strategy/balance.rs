@@ -1,11 +1,14 @@
-use super::modules::{Kind, Modules};
+use super::modules::Modules;
 use crate::Tier;
+use crate::module_tree::ROOT;
 
-/// Lowers the budgets of GPUs so that each is given about the same share of the model; with `low_zero`, the first one only
-/// what has no room on the others. GPUs without a budget are left out, and the last one keeps all of its.
+/// Lowers the budgets of GPUs so that each is given about the same share of the model; with
+/// `low_zero`, the first one only what has no room on the others. GPUs without a budget are left
+/// out, and the last one keeps all of its.
 ///
-/// A share has room for one more layer: Accelerate's function of this purpose takes the first block of each class that is
-/// not split for the largest one, and leaves out what is larger than blocks, such as an embedding.
+/// A share has room for one more layer: Accelerate's function of this purpose takes the first block
+/// of each class that is not split for the largest one, and leaves out what is larger than blocks,
+/// such as an embedding.
 pub(super) fn balance(
     modules: &Modules<'_>,
     budgets: &mut [(Tier, u64)],
@@ -17,7 +20,7 @@ pub(super) fn balance(
         .filter(|(tier, bytes)| matches!(tier, Tier::Gpu(_)) && *bytes > 0)
         .map(|(_, bytes)| bytes)
         .collect();
-    let total = modules.node(super::modules::ROOT).size;
+    let total = modules.tree.node(ROOT).size;
     let shares = match gpus.len() {
         0 | 1 => return,
         count if low_zero => count - 1,
@@ -40,47 +43,40 @@ pub(super) fn balance(
 
 /// The size of the largest thing that is not split.
 fn largest_layer(modules: &Modules<'_>) -> u64 {
-    let layers = modules.layers.iter().map(|layer| modules.node(*layer).size);
+    let layers = modules
+        .layers
+        .iter()
+        .map(|layer| modules.tree.node(*layer).size);
     layers.max().unwrap_or(0)
 }
 
 /// The mean size of the modules that hold no modules with tensors of their own.
 fn mean_leaf(modules: &Modules<'_>) -> u64 {
-    let is_leaf = |id: &usize| {
-        let holds = |kind| {
-            modules
-                .children(*id)
-                .map(|child| modules.node(child))
-                .any(|child| child.counted && (child.kind == Kind::Module) == kind)
-        };
-        *id != super::modules::ROOT && holds(false) && !holds(true)
+    let tree = &modules.tree;
+    let holds = |id, module: bool| {
+        let mut children = tree.children(id).map(|child| tree.node(child));
+        children.any(|child| child.counted && child.is_module() == module)
     };
-    let sizes = (0..modules.len())
-        .filter(is_leaf)
-        .map(|id| modules.node(id).size);
-    let (count, sum) = sizes.fold((0u64, 0u64), |(count, sum), size| (count + 1, sum + size));
+    let (mut count, mut sum) = (0u64, 0u64);
+    for id in ROOT + 1..tree.0.len() {
+        if holds(id, false) && !holds(id, true) {
+            count += 1;
+            sum += tree.node(id).size;
+        }
+    }
     sum / count.max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Block, Budget, Tensor, Tree};
+    use crate::fixtures::{block, tensor};
+    use crate::{Budget, Tree};
     use std::collections::BTreeMap;
 
     fn tree(sizes: &[(&str, u64)]) -> Tree {
-        let tensors = sizes.iter().map(|(name, bytes)| Tensor {
-            name: name.to_string(),
-            bytes: *bytes,
-            ..Tensor::default()
-        });
-        Tree {
-            blocks: vec![Block {
-                tensors: tensors.collect(),
-                ..Block::default()
-            }],
-            ..Tree::default()
-        }
+        let tensors = sizes.iter().map(|(name, bytes)| tensor(name, *bytes));
+        crate::fixtures::tree(vec![block("", tensors.collect())])
     }
 
     fn balanced(tree: &Tree, budget: &str, no_split: &[&str], low_zero: bool) -> String {

@@ -1,6 +1,7 @@
 use super::largest::Largest;
-use super::modules::{Modules, NodeId};
+use super::modules::Modules;
 use super::worklist::Worklist;
+use crate::module_tree::NodeId;
 use crate::{Options, Tier};
 
 /// Devices that are filled one after the other.
@@ -10,7 +11,8 @@ pub(super) struct Fill<'m, 'a> {
     devices: Vec<Device>,
     list: Worklist,
     largest: Largest,
-    /// The number of the device on which each node was placed as a whole, the first being 1; 0 for the others.
+    /// The number of the device on which each node was placed as a whole, the first being 1; 0 for
+    /// the others.
     places: Vec<u32>,
 }
 
@@ -31,16 +33,16 @@ impl Filled {
     pub(super) fn tiers(&self, modules: &Modules<'_>) -> Vec<Tier> {
         let mut places = self.places.clone();
         // What holds something comes before it.
-        for id in 0..modules.len() {
+        for id in 0..modules.tree.0.len() {
             if places[id] == 0 {
-                places[id] = places[modules.node(id).parent()];
+                places[id] = places[modules.tree.node(id).parent()];
             }
         }
         let tier = |id: &NodeId| {
             let device = (places[*id] as usize).checked_sub(1);
             device.map_or(Tier::Disk, |device| self.devices[device].tier)
         };
-        modules.tensors().iter().map(tier).collect()
+        modules.tensors.iter().map(tier).collect()
     }
 }
 
@@ -87,8 +89,8 @@ impl Device {
 }
 
 impl<'m, 'a> Fill<'m, 'a> {
-    /// `budgets` are those of the GPUs and of main memory, in the order in which they are filled; what has no place there is
-    /// on disk.
+    /// `budgets` are those of the GPUs and of main memory, in the order in which they are filled;
+    /// what has no place there is on disk.
     pub(super) fn new(
         modules: &'m Modules<'a>,
         budgets: &[(Tier, u64)],
@@ -109,7 +111,7 @@ impl<'m, 'a> Fill<'m, 'a> {
             devices,
             list: Worklist::new(modules),
             largest: Largest::new(modules),
-            places: vec![0; modules.len()],
+            places: vec![0; modules.tree.0.len()],
         }
     }
 
@@ -127,13 +129,14 @@ impl<'m, 'a> Fill<'m, 'a> {
         }
     }
 
-    /// Places `id` on the device, or splits something so that less is to be placed. False if the device is to be left.
+    /// Places `id` on the device, or splits something so that less is to be placed. False if the
+    /// device is to be left.
     fn step(&mut self, id: NodeId, current: usize) -> bool {
         let modules = self.modules;
         self.largest.look_at(modules, id);
         let device = &mut self.devices[current];
         let free = if device.main { self.largest.bytes() } else { 0 };
-        let size = modules.node(id).size;
+        let size = modules.tree.node(id).size;
         let tied = self.list.tied(modules, id);
         if device.fits(tied.bytes, free) {
             device.used += tied.bytes;

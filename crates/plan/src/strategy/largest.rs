@@ -1,11 +1,12 @@
-use super::modules::{Kind, Modules, NodeId};
+use super::modules::Modules;
+use crate::module_tree::{Kind, NodeId};
 
-/// The size of the largest layer that is still to be placed: what Accelerate leaves free on the devices through which
-/// offloaded layers pass.
+/// The size of the largest layer that is still to be placed: what Accelerate leaves free on the
+/// devices through which offloaded layers pass.
 ///
-/// As there, it is looked up anew only when something was split, or when all layers of that size have been looked at. So it
-/// can be larger than it need be after tied modules were placed together; and a layer that is being looked at
-/// does not count.
+/// As there, it is looked up anew only when something was split, or when all layers of that size
+/// have been looked at. So it can be larger than it need be after tied modules were placed
+/// together; and a layer that is being looked at does not count.
 pub(super) struct Largest {
     /// Layers of one size, the largest first.
     sizes: Vec<Size>,
@@ -38,18 +39,20 @@ impl Largest {
     pub(super) fn new(modules: &Modules<'_>) -> Self {
         let layers = &modules.layers;
         let mut by_size: Vec<usize> = (0..layers.len()).collect();
-        by_size.sort_unstable_by_key(|layer| std::cmp::Reverse(modules.node(layers[*layer]).size));
+        by_size.sort_unstable_by_key(|layer| {
+            std::cmp::Reverse(modules.tree.node(layers[*layer]).size)
+        });
         let mut sizes: Vec<Size> = Vec::new();
         let mut of_layer = vec![0; layers.len()];
         for layer in by_size {
-            let bytes = modules.node(layers[layer]).size;
+            let bytes = modules.tree.node(layers[layer]).size;
             match sizes.last_mut().filter(|size| size.bytes == bytes) {
                 Some(size) => size.unplaced += 1,
                 None => sizes.push(Size { bytes, unplaced: 1 }),
             }
             of_layer[layer] = sizes.len() - 1;
         }
-        let is_tensor = |layer: &usize| modules.node(layers[*layer]).kind != Kind::Module;
+        let is_tensor = |layer: &usize| modules.tree.node(layers[*layer]).kind != Kind::Module;
         let mut largest = Self {
             sizes,
             of_layer,

@@ -1,9 +1,11 @@
-use super::modules::{Kind, Modules, NodeId, ROOT};
+use super::modules::Modules;
+use crate::module_tree::{Kind, NodeId, ROOT};
 
-/// What is still to be placed: modules and tensors none of which contains another, in the order of the model but for one
-/// that was moved to the front.
+/// What is still to be placed: modules and tensors none of which contains another, in the order of
+/// the model but for one that was moved to the front.
 pub(super) struct Worklist {
-    /// For each node the one behind it; [`ROOT`], which is never in the list, stands for both its ends.
+    /// For each node the one behind it; [`ROOT`], which is never in the list, stands for both its
+    /// ends.
     next: Vec<NodeId>,
     before: Vec<NodeId>,
     listed: Vec<bool>,
@@ -21,11 +23,11 @@ impl Worklist {
     /// The parts of the model.
     pub(super) fn new(modules: &Modules<'_>) -> Self {
         let mut list = Self {
-            next: vec![ROOT; modules.len()],
-            before: vec![ROOT; modules.len()],
-            listed: vec![false; modules.len()],
+            next: vec![ROOT; modules.tree.0.len()],
+            before: vec![ROOT; modules.tree.0.len()],
+            listed: vec![false; modules.tree.0.len()],
         };
-        list.insert(ROOT, modules.children(ROOT));
+        list.insert(ROOT, modules.tree.children(ROOT));
         list
     }
 
@@ -53,15 +55,16 @@ impl Worklist {
     pub(super) fn split(&mut self, modules: &Modules<'_>, id: NodeId) {
         let before = self.before[id];
         self.remove(id);
-        self.insert(before, modules.children(id));
+        self.insert(before, modules.tree.children(id));
     }
 
-    /// Moves something that is listed, or in a module that is, to the front: what contains it is split.
+    /// Moves something that is listed, or in a module that is, to the front: what contains it is
+    /// split.
     pub(super) fn move_to_front(&mut self, modules: &Modules<'_>, id: NodeId) {
         let mut around = Vec::new();
         let mut listed = id;
         while !self.listed[listed] && listed != ROOT {
-            listed = modules.node(listed).parent();
+            listed = modules.tree.node(listed).parent();
             around.push(listed);
         }
         for module in around.into_iter().rev() {
@@ -71,12 +74,13 @@ impl Worklist {
         self.insert(ROOT, [id]);
     }
 
-    /// What must be placed together with `id`, which is listed or in a module that is, and in this case as if the
-    /// modules around it were split: all that shares memory with it, with these, and so on.
+    /// What must be placed together with `id`, which is listed or in a module that is, and in this
+    /// case as if the modules around it were split: all that shares memory with it, with these, and
+    /// so on.
     pub(super) fn tied(&self, modules: &Modules<'_>, id: NodeId) -> Tied {
         let mut tied = Tied {
             others: Vec::new(),
-            bytes: modules.node(id).size,
+            bytes: modules.tree.node(id).size,
         };
         if modules.groups_in(id).next().is_none() {
             return tied;
@@ -90,10 +94,10 @@ impl Worklist {
                 if !seen_groups.insert(group) {
                     continue;
                 }
-                for tensor in &modules.groups()[group] {
+                for tensor in &modules.groups[group] {
                     let owner = self.owner(modules, *tensor, id);
                     if seen.insert(owner) {
-                        tied.bytes += modules.node(owner).size;
+                        tied.bytes += modules.tree.node(owner).size;
                         tied.others.push(owner);
                     }
                 }
@@ -108,8 +112,8 @@ impl Worklist {
     fn owner(&self, modules: &Modules<'_>, tensor: NodeId, focus: NodeId) -> NodeId {
         let mut owner = tensor;
         while owner != focus && owner != ROOT && !self.listed[owner] {
-            let parent = modules.node(owner).parent();
-            if modules.contains(parent, focus) {
+            let parent = modules.tree.node(owner).parent();
+            if parent < focus && focus < modules.tree.node(parent).end() {
                 break;
             }
             owner = parent;
@@ -117,8 +121,8 @@ impl Worklist {
         owner
     }
 
-    /// The first thing, the modules being gone through from the outside, that would fit into `limit` bytes with all that it
-    /// is tied to.
+    /// The first thing, the modules being gone through from the outside, that would fit into
+    /// `limit` bytes with all that it is tied to.
     pub(super) fn find(&self, modules: &Modules<'_>, after: NodeId, limit: u64) -> Option<NodeId> {
         let mut listed = self.next[after];
         while listed != ROOT {
@@ -130,8 +134,11 @@ impl Worklist {
                 if modules.splits(id) {
                     // Buffers and caches go where the rest of their module goes.
                     let begin = stack.len();
-                    stack.extend(modules.children(id).filter(|child| {
-                        matches!(modules.node(*child).kind, Kind::Parameter | Kind::Module)
+                    stack.extend(modules.tree.children(id).filter(|child| {
+                        matches!(
+                            modules.tree.node(*child).kind,
+                            Kind::Parameter | Kind::Module
+                        )
                     }));
                     stack[begin..].reverse();
                 }

@@ -100,6 +100,37 @@ impl Model {
     }
 }
 
+pub fn tensor(name: &str, bytes: u64) -> Tensor {
+    Tensor {
+        name: name.to_string(),
+        bytes,
+        stored_bytes: bytes,
+        ..Tensor::default()
+    }
+}
+
+pub fn block(name: &str, tensors: Vec<Tensor>) -> Block {
+    Block {
+        name: name.to_string(),
+        tensors,
+        ..Block::default()
+    }
+}
+
+pub fn tree(blocks: Vec<Block>) -> Tree {
+    Tree {
+        blocks,
+        ..Tree::default()
+    }
+}
+
+/// A budget of main memory.
+pub fn cpu(bytes: u64) -> Budget {
+    let mut budget = Budget::default();
+    budget.set(Tier::Cpu, bytes);
+    budget
+}
+
 pub fn budget(text: &str) -> Budget {
     Budget::parse(text).expect("no budget")
 }
@@ -117,6 +148,6 @@ pub fn modules(assignment: &Assignment) -> String {
     let entries = assignment
         .modules
         .iter()
-        .map(|(path, tier)| format!("{path}:{}", place(*tier)));
+        .map(|(path, tier)| format!("{path}:{}", place(tier)));
     entries.collect::<Vec<_>>().join(" ")
 }

@@ -4,8 +4,9 @@ use super::Model;
 use outsize_plan::{Block, Budget, Strategy as Planning, Tensor, TensorKind, Tier, Tree};
 use proptest::prelude::*;
 
-/// Models of up to 24 tensors in up to four levels of modules with few names, so that these meet; some tensors are tied,
-/// some take no bytes, some modules are of a class that is not split (`Whole`), and some keep a cache.
+/// Models of up to 24 tensors in up to four levels of modules with few names, so that these meet;
+/// some tensors are tied, some take no bytes, some modules are of a class that is not split
+/// (`Whole`), and some keep a cache.
 pub fn model() -> impl Strategy<Value = Model> {
     let path = prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "10", "0"]), 0..4);
     let tensor = (

@@ -44,7 +44,8 @@ pub fn parts(tier: &TierReport) -> Vec<(MemoryUse, u64)> {
     .collect()
 }
 
-/// The bytes of each block that are on a device, in the order of execution; only those that have any there.
+/// The bytes of each block that are on a device, in the order of execution; only those that have
+/// any there.
 pub fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)> {
     blocks
         .iter()
@@ -55,7 +56,8 @@ pub fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)> {
         .collect()
 }
 
-/// Shares `room` out in proportion to `weights`. Whatever is not nothing gets one at least while there is room, the largest first.
+/// Shares `room` out in proportion to `weights`. Whatever is not nothing gets one at least while
+/// there is room, the largest first.
 pub fn apportion(weights: &[u64], room: usize) -> Vec<usize> {
     let mut sorted: Vec<usize> = (0..weights.len()).filter(|at| weights[*at] > 0).collect();
     sorted.sort_by_key(|at| std::cmp::Reverse(weights[*at]));

@@ -3,7 +3,8 @@
 use crate::views::text::{plain, width};
 use std::fmt::Write;
 
-/// Pixels that a column of text takes in the body's size, and in the smaller one: as a wide font has it.
+/// Pixels that a column of text takes in the body's size, and in the smaller one: as a wide font
+/// has it.
 pub const COLUMN: f64 = 7.3;
 pub const SMALL_COLUMN: f64 = 6.8;
 

@@ -1,4 +1,5 @@
-//! Plans drawn for terminals and pages. The drawings in `drawings/` are made anew with `OUTSIZE_DRAW=1`; look at them then.
+//! Plans drawn for terminals and pages. The drawings in `drawings/` are made anew with
+//! `OUTSIZE_DRAW=1`; look at them then.
 
 use super::report::{
     BlockReport, ModelReport, PhaseReport, PlanReport, PredictionReport, REPORT_VERSION, TierReport,

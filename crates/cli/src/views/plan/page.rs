@@ -96,7 +96,8 @@ impl Page {
         spelled
     }
 
-    /// Texts one after the other, on as many lines as they take; each line begins with `indent` columns.
+    /// Texts one after the other, on as many lines as they take; each line begins with `indent`
+    /// columns.
     pub fn flow(&mut self, indent: usize, texts: Vec<Span>) {
         let between = self.glyphs.between;
         let indent = self.indent(indent);

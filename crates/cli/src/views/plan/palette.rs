@@ -3,7 +3,8 @@
 use super::bar::MemoryUse;
 use outsize::plan::Tier;
 
-/// A colour in a terminal, as the number in its escape sequence: of the sixteen that every theme has.
+/// A colour in a terminal, as the number in its escape sequence: of the sixteen that every theme
+/// has.
 pub type Ansi = u8;
 
 /// The colour of what is on a device.

@@ -8,8 +8,8 @@ use outsize::plan::{
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// The version of what [`PlanReport`] is written as. It changes when a field is taken away or means something else, not when one is
-/// added.
+/// The version of what [`PlanReport`] is written as. It changes when a field is taken away or means
+/// something else, not when one is added.
 pub const REPORT_VERSION: u32 = 1;
 
 /// Budgets that are tried besides the one asked for, as shares of it.
@@ -82,13 +82,15 @@ pub struct BlockReport {
     pub name: String,
     /// The class of the module.
     pub class: String,
-    /// Bytes of its weights as held on devices. What it shares with an earlier block is counted there.
+    /// Bytes of its weights as held on devices. What it shares with an earlier block is counted
+    /// there.
     pub bytes: u64,
     /// Where these bytes are between two uses: on disk, what is streamed.
     pub shares: BTreeMap<Tier, u64>,
     /// Keys and values that it keeps where it computes, in bytes.
     pub kv_bytes: u64,
-    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass before.
+    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass
+    /// before.
     pub streamed_bytes: u64,
     /// What of these the ring keeps from one pass to the next.
     pub kept_bytes: u64,
@@ -140,7 +142,8 @@ pub struct Planned<'a> {
     pub options: &'a Options,
     /// The model's name, architecture and types; its numbers are counted here.
     pub model: ModelReport,
-    /// Other names of tensors, as a checkpoint's modules have them: a tied head's weight, and the tensor that it is.
+    /// Other names of tensors, as a checkpoint's modules have them: a tied head's weight, and the
+    /// tensor that it is.
     pub aliases: Vec<(String, String)>,
     /// Devices whose budgets were not asked for but found.
     pub detected: Vec<Tier>,
@@ -151,7 +154,8 @@ pub struct Planned<'a> {
 }
 
 impl PlanReport {
-    /// Collects what there is to say; `replan` makes the same plan with another budget, to see what that would change.
+    /// Collects what there is to say; `replan` makes the same plan with another budget, to see what
+    /// that would change.
     pub fn new(
         planned: Planned<'_>,
         mut replan: impl FnMut(&Budget) -> Result<DeviceMap, Error>,

@@ -217,7 +217,8 @@ impl Row {
     }
 }
 
-/// Percents by device. What rounds to none is left out: the small tensors of a streamed layer do not make it resident.
+/// Percents by device. What rounds to none is left out: the small tensors of a streamed layer do
+/// not make it resident.
 fn percents(shares: &BTreeMap<Tier, u64>) -> BTreeMap<Tier, (u32, u32)> {
     let total: u128 = shares.values().map(|bytes| u128::from(*bytes)).sum();
     shares

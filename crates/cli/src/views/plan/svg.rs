@@ -1,4 +1,5 @@
-//! A plan as a picture for a page: one SVG file without scripts, fonts or anything else from outside.
+//! A plan as a picture for a page: one SVG file without scripts, fonts or anything else from
+//! outside.
 
 use super::bar::{MemoryUse, apportion, on, parts};
 use super::canvas::{COLUMN, Canvas, SMALL_COLUMN, escaped, small_width};
@@ -31,8 +32,9 @@ const MOST_BLOCKS: usize = 450;
 const MOST_ROWS: usize = 28;
 
 impl PlanReport {
-    /// The plan as a standalone SVG: a bar for each device, a strip of all blocks in the order of execution, the blocks with their
-    /// places, how long things will take, and what another budget would change. It is light or dark as its reader prefers.
+    /// The plan as a standalone SVG: a bar for each device, a strip of all blocks in the order of
+    /// execution, the blocks with their places, how long things will take, and what another budget
+    /// would change. It is light or dark as its reader prefers.
     ///
     /// The same report gives the same bytes.
     pub fn svg(&self) -> String {
@@ -220,7 +222,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// All blocks in the order of execution, each as wide as it is large and filled from below with where it is.
+    /// All blocks in the order of execution, each as wide as it is large and filled from below with
+    /// where it is.
     fn strip(&mut self) {
         let groups = groups(&self.report.blocks);
         let sizes: Vec<u64> = groups.iter().map(|group| group.bytes).collect();

@@ -18,8 +18,8 @@ const ONE_LINE: usize = 64;
 const MOST_ROWS: usize = 40;
 
 impl PlanReport {
-    /// The plan as text, for a terminal or a file: a bar for each device, the blocks with their places, how long things will take, and
-    /// what another budget would change. Lines end in `\n`.
+    /// The plan as text, for a terminal or a file: a bar for each device, the blocks with their
+    /// places, how long things will take, and what another budget would change. Lines end in `\n`.
     pub fn text(&self, style: &Style) -> String {
         let mut page = Page::new(style);
         page.model(self);
@@ -124,7 +124,8 @@ impl Page {
         self.flow(label_width + 2, details);
     }
 
-    /// What is held on a device, as wide as it is large; blocks alternate where they can be told apart.
+    /// What is held on a device, as wide as it is large; blocks alternate where they can be told
+    /// apart.
     fn bar(&self, report: &PlanReport, tier: &TierReport, cells: usize) -> Vec<Span> {
         let held = parts(tier);
         let sizes: Vec<u64> = held.iter().map(|(_, bytes)| *bytes).collect();

@@ -18,7 +18,8 @@ pub struct WhatIf {
     pub prefill_seconds: Option<f64>,
     /// The pass that makes one more token of each text, in seconds.
     pub decode_seconds: Option<f64>,
-    /// The device whose budget is too small, with the least bytes that would do; nothing if it fits or nobody knows.
+    /// The device whose budget is too small, with the least bytes that would do; nothing if it fits
+    /// or nobody knows.
     pub least: Option<Least>,
     /// Why there is no plan.
     pub reason: Option<String>,
