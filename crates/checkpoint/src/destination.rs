@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::partial::{self, PartialFolder};
 
-/// A folder that is filled under another name, beside its own, and appears complete or not at all.
+/// A folder that is filled under a temporary name and appears complete or not at all.
 #[derive(Debug)]
 pub(crate) struct Destination {
     out: PathBuf,
@@ -44,8 +44,8 @@ impl Destination {
         self.partial.place.path()
     }
 
-    /// Gives the folder its name, once its files are on the disk. If only that fails the folder
-    /// stays, for it is complete: under a name that nobody takes for unfinished work.
+    /// Renames the folder, once its files are on the disk. If only that fails, the complete folder
+    /// stays under a name that cleaning up leaves alone.
     pub fn publish(self) -> Result<(), Error> {
         let Self { out, partial } = self;
         let complete = partial.complete_name(&out);

@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A range outside the tensor was asked for, or the tensor belongs to another checkpoint.
     #[error(
-        "bytes {start} to {end} were asked of tensor {tensor:?}, which has {len} in file {file} \
+        "bytes {start} to {end} were requested of tensor {tensor:?}, which has {len} in file {file} \
          of a checkpoint of {files} files"
     )]
     OutOfRange {
@@ -117,7 +117,7 @@ pub enum Error {
         files: usize,
     },
     /// There is no memory for a tensor's bytes.
-    #[error("tensor {tensor:?} needs {len} bytes of memory, which the system does not give")]
+    #[error("tensor {tensor:?} needs {len} bytes of memory, which the system cannot provide")]
     OutOfMemory {
         /// The tensor's name.
         tensor: String,

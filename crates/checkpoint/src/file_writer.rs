@@ -17,10 +17,10 @@ pub struct FileWriter {
     layout: Layout,
     /// The tensor whose turn it is, as a position in the layout.
     current: usize,
-    /// Bytes of it that came.
+    /// Bytes of it received.
     filled: u64,
     written: u64,
-    /// It is not known what is on the disk.
+    /// A write failed, so the file's content is unknown.
     failed: bool,
 }
 
@@ -83,7 +83,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Waits until everything is on the disk, and gives the file its name.
+    /// Syncs the file and renames it.
     ///
     /// # Errors
     ///

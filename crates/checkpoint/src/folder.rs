@@ -67,8 +67,7 @@ impl Source {
     }
 }
 
-/// Whether there is something at `path`, be it a link that leads nowhere: that is reported when it
-/// is opened.
+/// Whether `path` exists, even as a broken link: that is reported when it is opened.
 fn exists(path: &Path) -> Result<bool, Error> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
@@ -80,7 +79,7 @@ fn exists(path: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Says what a folder without a checkpoint holds instead.
+/// Describes the contents of a folder without a checkpoint.
 fn no_checkpoint(folder: &Path) -> Error {
     let mut names = Vec::new();
     let listing = folder.read_dir().and_then(|entries| {

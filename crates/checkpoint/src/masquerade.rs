@@ -1,5 +1,5 @@
-/// What a file is that was taken for safetensors or for JSON: the format in words, and what to do
-/// about it.
+/// Recognises other formats in a file that should be safetensors or JSON: the format in words, and
+/// what to do about it.
 ///
 /// Only for files already found wrong: a valid header's length may begin with the same bytes as one
 /// of these formats.

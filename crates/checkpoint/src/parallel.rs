@@ -1,14 +1,14 @@
-//! Many small waits for a disk at once.
+//! Several small reads at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Threads that wait for a disk at once, the caller's included: a file's name and first bytes are
-/// two or three reads one after the other, of which a disk can do many at a time.
+/// Threads that read at once, the caller's included. Opening a file takes two or three dependent
+/// reads, and a disk can serve many at a time.
 const THREADS: usize = 8;
 
-/// Does `work` for each number below `count`, several at a time, and gives the results by number.
+/// Does `work` for each number below `count`, several at a time, and returns the results by number.
 /// With too few threads it takes longer.
 pub(crate) fn each<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);

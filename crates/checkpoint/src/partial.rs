@@ -1,8 +1,7 @@
-//! Unfinished work: its names beside the place that it is for, and what becomes of it when its
-//! process is killed.
+//! Temporary names of unfinished output, and cleaning up after killed processes.
 //!
-//! Work on `NAME` goes on in `.NAME.partial-PID-…`, which is locked as long as its process lives.
-//! The next work on `NAME` removes what lies there unlocked: nobody is going to finish it.
+//! Output `NAME` is written to `.NAME.partial-PID-…`, which is locked as long as its process lives.
+//! The next write of `NAME` removes unlocked ones: their process is gone.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, TempDir, TempPath};
 
-/// Attempts at a name that nobody else removes while it is being locked.
+/// Attempts to lock a name before another process removes it.
 const ATTEMPTS: usize = 10;
 
 /// A folder for unfinished work; removed when dropped.
@@ -80,7 +79,7 @@ fn make<T>(
     ))
 }
 
-/// An error without the name of the unfinished file, which says nothing to a user.
+/// An error without the name of the temporary file, which means nothing to a user.
 fn plain(cause: io::Error) -> io::Error {
     match cause.kind() {
         io::ErrorKind::Other => cause,
@@ -98,7 +97,7 @@ fn start(name: &OsStr) -> OsString {
 }
 
 /// Locks what was just made at `path`. None if another process was faster and removes it; no lock
-/// if the file system has none, where nobody else gets one either.
+/// if the file system supports none.
 #[cfg(unix)]
 fn hold(path: &Path, open: impl FnOnce() -> io::Result<File>) -> io::Result<Option<Option<File>>> {
     let file = match open() {
@@ -118,8 +117,7 @@ fn hold(_: &Path, _: impl FnOnce() -> io::Result<File>) -> io::Result<Option<Opt
     Ok(Some(None))
 }
 
-/// Removes what work that was killed left in `parent`. What cannot be removed stays: it is in
-/// nobody's way.
+/// Removes what killed processes left in `parent`. What cannot be removed stays.
 #[cfg(unix)]
 fn sweep(parent: &Path, start: &OsStr) {
     use std::os::unix::ffi::OsStrExt;
@@ -151,7 +149,7 @@ fn sweep(parent: &Path, start: &OsStr) {
     }
 }
 
-/// Without locks it is not known whose work is still going on.
+/// Without locks it is unknown which writes are still running.
 #[cfg(not(unix))]
 fn sweep(_: &Path, _: &OsStr) {}
 

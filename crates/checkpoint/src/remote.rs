@@ -1,7 +1,7 @@
-//! The headers of a checkpoint that is far away, without its weights.
+//! The headers of a remote checkpoint, without its weights.
 //!
-//! How bytes come here is somebody else's affair: a function fetches a range of a file. It is asked
-//! for the first nine bytes of each file and then for its header, and never for more.
+//! The caller's function fetches a range of a file: the first nine bytes of each file, then its
+//! header, and never more.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,16 +17,16 @@ use crate::index::Index;
 /// Bytes that a header's length and its first character take.
 const START: u64 = LENGTH_BYTES + 1;
 
-/// A part of a file that is far away.
+/// A range of a remote file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The bytes of the range that was asked for; fewer only where the file ends.
+    /// The bytes of the requested range; fewer only at the end of the file.
     pub bytes: Vec<u8>,
     /// Bytes of the whole file.
     pub file_len: u64,
 }
 
-/// A file of a checkpoint that is far away.
+/// A file of a remote checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteFile {
     /// Its path in the checkpoint's folder.
@@ -54,7 +54,7 @@ pub enum RemoteError<E: std::error::Error> {
     /// Fetching failed.
     #[error(transparent)]
     Fetch(E),
-    /// What came is not right.
+    /// The content is invalid.
     #[error(transparent)]
     Checkpoint(#[from] Error),
 }

@@ -1,4 +1,4 @@
-//! A file that is written beside its place, and gets its name when it is complete.
+//! A file that is written under a temporary name and renamed when it is complete.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -47,8 +47,7 @@ impl Unnamed {
         &self.path
     }
 
-    /// Waits until everything is on the disk, and gives the file its name: what was there before is
-    /// replaced.
+    /// Syncs the file and renames it, replacing an existing one.
     pub(crate) fn publish(mut self) -> io::Result<()> {
         self.file.flush()?;
         // Locked until it has its name.

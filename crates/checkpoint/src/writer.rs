@@ -33,7 +33,7 @@ pub struct ShardWriter {
     added: HashSet<String>,
     /// The tensor whose turn it is, as a position in the layout.
     current: usize,
-    /// Bytes of it that came.
+    /// Bytes of it received.
     filled: u64,
     written: u64,
     failed: bool,

@@ -1,4 +1,4 @@
-//! The folder in which things are kept from one run to the next.
+//! The cache folder.
 
 use crate::error::Failure;
 use outsize::machine::{Machine, Provenance, figures_for};
@@ -13,15 +13,14 @@ pub fn folder() -> Result<PathBuf, Failure> {
             .map(|folder| folder.join("outsize"))
             .ok_or_else(|| {
                 Failure::Failed(
-                    "no cache folder is known here: set OUTSIZE_CACHE to a folder with 600 MB of room"
+                    "there is no cache folder: set OUTSIZE_CACHE to a folder with 600 MB of room"
                         .to_string(),
                 )
             }),
     }
 }
 
-/// The figures for predicting how the model in a folder runs on this machine, and where they came
-/// from.
+/// The hardware profile for predicting a model's speed on this machine, and its provenance.
 pub fn figures(machine: &Machine, model: &Path) -> (HardwareProfile, Provenance) {
     figures_for(machine, folder().ok().as_deref(), model)
 }

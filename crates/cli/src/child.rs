@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often a wish to stop is looked for.
+/// How often an interrupt is checked for.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What every run does.
@@ -19,7 +19,7 @@ pub struct ChildTask {
     pub ids: String,
     /// Tokens to generate.
     pub new_tokens: u32,
-    /// Tokens that the context holds, if somebody says.
+    /// Tokens of the context, if given.
     pub context: Option<usize>,
     /// The dtype that activations are multiplied in, as `outsize run` takes it.
     pub compute: &'static str,
@@ -28,21 +28,23 @@ pub struct ChildTask {
 }
 
 impl ChildTask {
-    /// A prompt of `tokens` tokens of a vocabulary: any will do, products take as long for each.
+    /// A prompt of `tokens` tokens of a vocabulary: any will do, as matmuls take the same time for
+    /// each.
     pub fn prompt(tokens: u32, vocabulary: usize) -> String {
         let ids = (0..u64::from(tokens)).map(|at| (300 + 7 * at) % vocabulary.max(1) as u64);
         ids.map(|id| id.to_string()).collect::<Vec<_>>().join(",")
     }
 }
 
-/// Runs the model once. The inner error is what the child said; the outer one ends the command.
+/// Runs the model once. The inner error is the child's; the outer one ends the command.
 pub fn run(
     model: &Path,
     case: &BudgetCase,
     task: &ChildTask,
 ) -> Result<Result<RunReport, String>, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::Failed(format!("cannot find this program to run it: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::Failed(format!("cannot find this program's own path: {error}"))
+    })?;
     let mut command = Command::new(&program);
     command
         .arg("run")
@@ -71,7 +73,7 @@ pub fn run(
     let report: RunReport = serde_json::from_str(&out)?;
     if report.tokens.len() != task.new_tokens as usize {
         return Ok(Err(format!(
-            "it generated {} tokens in place of {}",
+            "it generated {} tokens instead of {}",
             report.tokens.len(),
             task.new_tokens
         )));
@@ -79,8 +81,7 @@ pub fn run(
     Ok(Ok(report))
 }
 
-/// Waits until a child has ended: whether it did well, and what it wrote. Ends it if the work
-/// should end.
+/// Waits for a child: returns whether it succeeded, and its output. Kills it on an interrupt.
 fn wait(mut child: Child) -> Result<(bool, String, String), Failure> {
     let (out, messages) = (child.stdout.take(), child.stderr.take());
     let (done, ended) = channel();
@@ -108,7 +109,7 @@ fn wait(mut child: Child) -> Result<(bool, String, String), Failure> {
     Ok((status.success(), out, messages))
 }
 
-/// All that a pipe gives.
+/// Everything from a pipe.
 fn text(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {

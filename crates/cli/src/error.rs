@@ -1,26 +1,26 @@
-use outsize::generate::{Decoder, Pipeline};
+use outsize::generate::{LanguageModel, Pipeline};
 use std::fmt::Display;
 
-/// Why a command ended without what was asked for.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Arguments that make no sense: exit status 2.
+    /// Invalid arguments: exit status 2.
     Usage(String),
-    /// It was tried and failed: exit status 1.
+    /// A failure: exit status 1.
     Failed(String),
-    /// It was interrupted: exit status 1.
+    /// An interrupt: exit status 1.
     Interrupted,
-    /// Nobody reads the output any more, as under `| head`: no error of ours.
+    /// The output's reader closed the pipe, as `| head` does: not an error.
     Closed,
 }
 
 impl Failure {
-    /// Something in the arguments.
+    /// An invalid argument.
     pub fn usage(reason: impl Display) -> Self {
         Self::Usage(reason.to_string())
     }
 
-    /// A write to standard output or a file of the user's.
+    /// A failed write to standard output or to the user's file.
     pub fn writing(what: impl Display, error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             Self::Closed
@@ -56,7 +56,7 @@ failed!(
 
 impl From<outsize::generate::PipelineError> for Failure {
     fn from(error: outsize::generate::PipelineError) -> Self {
-        match <Pipeline as Decoder>::is_stopped(&error) {
+        match <Pipeline as LanguageModel>::is_stopped(&error) {
             true => Self::Interrupted,
             false => Self::Failed(error.to_string()),
         }

@@ -1,11 +1,13 @@
-//! One generation: each part of the text shown as it comes, and what happened reported at the end.
+//! One generation: shows the text as it comes and reports the run at the end.
 
 use crate::error::Failure;
 use crate::interrupt;
 use crate::request::GenerateRequest;
 use crate::views::run::RunOutput;
 use outsize::bench::{RepeatedRun, median};
-use outsize::generate::{Decoder, Finish, Outcome, Pipeline, TextOutcome, generate, generate_text};
+use outsize::generate::{
+    Finish, LanguageModel, Outcome, Pipeline, TextOutcome, generate, generate_text,
+};
 use outsize::stream::Stats;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -89,7 +91,7 @@ pub fn run(
     Ok(output(pipeline, prompt_tokens, outcome, timing, again))
 }
 
-/// Runs the prompt as many times more as somebody wants to know about.
+/// Runs the prompt again as often as `outsize bench` asks.
 fn again(
     pipeline: &mut Pipeline,
     asked: &GenerateRequest,
@@ -126,8 +128,8 @@ struct Timing {
     at_end: Stats,
 }
 
-/// Collects what happened, and then measures the disk if somebody should: in the memory that the
-/// model gives back.
+/// Collects the report of a run, and measures the disk afterwards, in the memory that the model
+/// gave back.
 fn output(
     pipeline: Pipeline,
     prompt_tokens: usize,

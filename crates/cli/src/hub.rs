@@ -1,4 +1,4 @@
-//! Models on the Hugging Face Hub: what describes them, and never their weights.
+//! Models on the Hugging Face Hub: their configuration and headers, never their weights.
 
 mod address;
 mod answer;
@@ -14,7 +14,7 @@ pub use self::settings::HubSettings;
 use self::client::Client;
 use crate::views::progress;
 use outsize::checkpoint::{Headers, RemoteError};
-use outsize::generate::{ConfigText, DescribeError, Described, Source, describe};
+use outsize::generate::{ConfigText, DescribeError, Described, SizeSource, describe};
 use std::path::Path;
 
 /// Requests in flight.
@@ -27,8 +27,8 @@ const INDEX_LIMIT: u64 = 100_000_000;
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// Describes a model by what the Hub's cache on this machine has of it, or else by what the Hub
-/// says: its config.json and the headers of its safetensors.
+/// Describes a model from the Hub's cache on this machine, or else from the Hub: by its config.json
+/// and the headers of its safetensors.
 ///
 /// # Errors
 /// No cache and no network, no such model, no right to see it; or what is wrong with its files.
@@ -36,7 +36,7 @@ pub fn describe_model(settings: &HubSettings, address: &Address) -> Result<Descr
     let cached = cache::snapshot(settings, address);
     if let Some(found) = &cached {
         match describe(&found.folder) {
-            Ok(mut described) if described.source != Source::Config || settings.offline => {
+            Ok(mut described) if described.source != SizeSource::Config || settings.offline => {
                 described.notes.push(found.note(described.source));
                 return Ok(described);
             }

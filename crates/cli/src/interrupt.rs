@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one ends the work in order, the second one at once.
+//! Ctrl-C: the first one stops in order, the second one at once.
 
 use crate::error::Failure;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Exit status of a program ended by an interrupt, as shells count it.
 const INTERRUPTED: i32 = 130;
 
-/// Begins to listen.
+/// Installs the handler.
 pub fn watch() -> Result<(), Failure> {
     LazyLock::force(&ASKED); // not first in the handler
     ctrlc::set_handler(|| {
@@ -20,17 +20,17 @@ pub fn watch() -> Result<(), Failure> {
     .map_err(|error| Failure::Failed(format!("cannot listen for interrupts: {error}")))
 }
 
-/// What is set when the work should end.
+/// The flag that an interrupt sets.
 pub fn flag() -> Arc<AtomicBool> {
     ASKED.clone()
 }
 
-/// Whether the work should end.
+/// Whether there was an interrupt.
 pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// An error if the work should end.
+/// An error if there was an interrupt.
 pub fn check() -> Result<(), Failure> {
     if asked() {
         Err(Failure::Interrupted)

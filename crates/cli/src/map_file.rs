@@ -1,4 +1,4 @@
-//! A device map that a person wrote, or that another software did.
+//! Device maps from files.
 
 use crate::error::Failure;
 use outsize::checkpoint::read_text;
@@ -11,8 +11,8 @@ const LARGEST: u64 = 32 << 20;
 /// The map in the file of `--device-map`.
 ///
 /// # Errors
-/// Bad usage, with the flag and the file named, if it cannot be read or is no map. Whether it is
-/// one of the model is found out later.
+/// A usage error that names the flag and the file if it cannot be read or is no map. Whether it
+/// fits the model is checked later.
 pub fn read(path: &Path) -> Result<ManualMap, Failure> {
     let wrong =
         |reason: String| Failure::usage(format!("--device-map {}: {reason}", path.display()));

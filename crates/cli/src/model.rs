@@ -16,28 +16,27 @@ use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, Tier, Workload};
 use std::path::Path;
 
-/// The configuration of the model in the folder. Fields that it has and nobody knows are mentioned:
-/// they may have meant something.
+/// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
+/// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.is_dir() {
         return Err(Failure::usage(format!(
-            "{} is no folder: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors",
+            "{} is not a folder: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors",
             args.model.display()
         )));
     }
     let config = read_config(&args.model)?;
     if !config.unknown_fields.is_empty() {
         eprintln!(
-            "note: config.json has fields that are not known here and change nothing: {}",
+            "note: config.json has unknown fields, which are ignored: {}",
             config.unknown_fields.join(", ")
         );
     }
     Ok(config)
 }
 
-/// What the planner can know of a model without its weights. `model` is a folder, a file, the name
-/// of a preset or of a model on the Hub: what is there is a path, and `hf://` before a name says
-/// that it is none.
+/// Describes a model without its weights. `model` is a folder, a file, the name of a preset or of a
+/// model on the Hub: an existing path wins, unless `hf://` is before the name.
 pub fn described(model: &str) -> Result<Described, Failure> {
     let path = Path::new(model);
     let (name, on_hub) = match model.strip_prefix("hf://") {
@@ -89,7 +88,7 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How places are chosen, and where the figures of the prediction came from. `position` is that of
+/// How weights are placed, and the provenance of the hardware profile. `position` is that of
 /// a token in the middle of the answer.
 pub fn planning(
     args: &ModelArgs,
@@ -124,7 +123,7 @@ pub struct DispatchRequest {
     pub prompt: usize,
     /// Tokens in all, unless the arguments say otherwise.
     pub context: usize,
-    /// Of which positions logits are wanted.
+    /// Which positions need logits.
     pub logits: Logits,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
@@ -164,7 +163,7 @@ pub fn ids(flag: &str, text: &str, config: &ModelConfig) -> Result<Vec<u32>, Fai
     let token = |part: &str| {
         let id = part.trim().parse().map_err(|_| {
             Failure::usage(format!(
-                "{flag}: {part:?} is no token id; write numbers with commas between them, as 1,2,3"
+                "{flag}: {part:?} is not a token id; write numbers separated by commas, such as 1,2,3"
             ))
         })?;
         self::id(flag, id, config)
@@ -176,7 +175,7 @@ pub fn ids(flag: &str, text: &str, config: &ModelConfig) -> Result<Vec<u32>, Fai
 pub fn id(flag: &str, id: u32, config: &ModelConfig) -> Result<u32, Failure> {
     if id as usize >= config.vocab_size() {
         return Err(Failure::usage(format!(
-            "{flag}: {id} is no token of this model, which has {}",
+            "{flag}: {id} is not a token of this model, which has {}",
             config.vocab_size()
         )));
     }

@@ -1,4 +1,4 @@
-//! What `outsize run` is asked to generate: flags first, then what the checkpoint says.
+//! What `outsize run` generates: flags first, then the checkpoint's defaults.
 
 use crate::args::{EndArgs, RunArgs};
 use crate::error::Failure;
@@ -8,13 +8,13 @@ use outsize::generate::{
 };
 use outsize::models::ModelConfig;
 
-/// The most tokens to generate where nobody says.
+/// The most tokens to generate by default.
 const NEW_TOKENS: usize = 64;
 
 /// What to generate, and how to show it.
 #[derive(Debug)]
 pub struct GenerateRequest {
-    /// The tokens and how they are chosen.
+    /// The prompt and how tokens are sampled.
     pub request: Request,
     /// How tokens become text.
     pub text: TextOptions,
@@ -124,7 +124,7 @@ fn eos(
         id.ok_or_else(|| {
             Failure::usage(format!(
                 "--eos: {part:?} is neither a token id nor a token of this model's tokenizer.json; write ids or tokens \
-                 with commas between them, as 2,32000 or </s>, or none"
+                 separated by commas, such as 2,32000 or </s>, or none"
             ))
         })
         .and_then(|id| model::id("--eos", id, config))

@@ -152,7 +152,11 @@ fn what_cannot_be_measured_is_said() {
         (2, vec!["--calibrate", "--size", "1MB"], "--size"),
         (2, vec!["--calibrate", "--size", "big"], "--size"),
         (2, vec!["--calibrate", missing.to_str().unwrap()], "missing"),
-        (2, vec!["--calibrate", file.to_str().unwrap()], "no folder"),
+        (
+            2,
+            vec!["--calibrate", file.to_str().unwrap()],
+            "not a folder",
+        ),
         (1, vec!["--calibrate", small.to_str().unwrap()], "small"),
     ] {
         let output = bench(dir.path(), &args);

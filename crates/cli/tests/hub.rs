@@ -245,7 +245,7 @@ fn redirects_that_lead_nowhere() {
         assert!(server.asked().len() < 10);
         message
     };
-    assert!(message(&["/a", "/b"]).contains("redirects again and again"));
+    assert!(message(&["/a", "/b"]).contains("redirects too often"));
     for location in [
         "file:///etc/passwd",
         "",
@@ -259,12 +259,12 @@ fn redirects_that_lead_nowhere() {
             _ => &["http://user:pass@127.0.0.1/"],
         });
         assert!(
-            message.contains("its redirect leads nowhere"),
+            message.contains("its redirect has no valid location"),
             "{location}: {message}"
         );
     }
     let server = Server::new(|_| Reply::new(307, &[], b""));
-    assert!(said(&estimate(&server, &[])).contains("its redirect leads nowhere"));
+    assert!(said(&estimate(&server, &[])).contains("its redirect has no valid location"));
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_server_that_ignores_ranges_is_cut_off() {
         headers: Vec::new(),
         body: Body::Endless(start.clone(), None),
     });
-    assert!(said(&estimate(&server, &[])).contains("says not how long the file is"));
+    assert!(said(&estimate(&server, &[])).contains("has no Content-Length"));
     assert!(server.sent() < 64 << 20, "{}", server.sent());
 }
 

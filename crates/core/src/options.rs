@@ -1,7 +1,9 @@
-use crate::{Names, Planning};
+use crate::Names;
 use burn::tensor::DType;
 use outsize_checkpoint::StorageFormat;
-use outsize_plan::{Access, Budget, MemoryOverhead};
+use outsize_plan::{
+    Access, Budget, HardwareProfile, ManualMap, MemoryOverhead, Strategy, Workload,
+};
 use outsize_stream::BLOCK;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,6 +18,23 @@ pub enum FloatType {
     AsStored,
     /// All in this one, cast on the way in. Unmodified modules want the type of their activations.
     Cast(DType),
+}
+
+/// How places are chosen within the budget.
+#[derive(Debug, Clone, Default)]
+pub struct Planning {
+    /// By which rule.
+    pub strategy: Strategy,
+    /// Somebody's own choice instead.
+    pub device_map: Option<ManualMap>,
+    /// Bytes that are left free on every device.
+    pub reserve_bytes: u64,
+    /// Whether it is an error if anything would be streamed from disk.
+    pub must_fit: bool,
+    /// How fast the machine is.
+    pub figures: HardwareProfile,
+    /// For what the speed is predicted.
+    pub workload: Workload,
 }
 
 /// How a module is planned, loaded and run.

@@ -1,26 +1,7 @@
 //! How places are chosen.
 
 use crate::{Error, Options};
-use outsize_plan::{
-    DeviceMap, HardwareProfile, ManualMap, Strategy, Tree, Workload, from_assignment, infer,
-};
-
-/// How places are chosen within the budget.
-#[derive(Debug, Clone, Default)]
-pub struct Planning {
-    /// By which rule.
-    pub strategy: Strategy,
-    /// Somebody's own choice instead.
-    pub device_map: Option<ManualMap>,
-    /// Bytes that are left free on every device.
-    pub reserve_bytes: u64,
-    /// Whether it is an error if anything would be streamed from disk.
-    pub must_fit: bool,
-    /// How fast the machine is.
-    pub figures: HardwareProfile,
-    /// For what the speed is predicted.
-    pub workload: Workload,
-}
+use outsize_plan::{DeviceMap, Tree, from_assignment, infer};
 
 /// Where each tensor of `tree` lives, as the options say.
 ///

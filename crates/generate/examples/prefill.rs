@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use outsize_generate::{Decoder, Pipeline, PipelineSettings, read_config};
+use outsize_generate::{LanguageModel, Pipeline, PipelineSettings, read_config};
 use outsize_models::{ActivationDtype, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 

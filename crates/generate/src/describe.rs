@@ -26,7 +26,7 @@ pub struct Described {
     /// What its configuration calls its architecture (`model_type`), built in or not; fit for a terminal.
     pub architecture: Option<String>,
     /// What the sizes come from.
-    pub source: Source,
+    pub source: SizeSource,
     /// What its tokenizer takes, in bytes; zero if it has none.
     pub tokenizer_bytes: u64,
     /// What a user should know of it, each a sentence without a full stop.
@@ -35,7 +35,7 @@ pub struct Described {
 
 /// What the sizes of a model come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum SizeSource {
     /// Its configuration alone: there were no weights.
     Config,
     /// The headers of its checkpoint; their order of use from its configuration.
@@ -44,7 +44,7 @@ pub enum Source {
     Headers,
 }
 
-impl Source {
+impl SizeSource {
     /// As it is written: `config`, `config and headers` or `headers`.
     pub fn name(self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ impl Described {
             tree: config.tree(&place.to_string_lossy(), tensors)?,
             architecture: Some(config.model_type().to_owned()),
             config: Some(config),
-            source: Source::Both,
+            source: SizeSource::Both,
             tokenizer_bytes: 0,
             notes: Vec::new(),
         })
@@ -193,17 +193,17 @@ impl Described {
                     tree: config.tree_without_weights()?,
                     config: Some(config),
                     architecture,
-                    source: Source::Config,
+                    source: SizeSource::Config,
                     tokenizer_bytes: 0,
                     notes,
                 }
             }
             (Some(config), Some(tensors)) => {
                 let (tree, source) = match config.tree(&place.to_string_lossy(), tensors) {
-                    Ok(tree) => (tree, Source::Both),
+                    Ok(tree) => (tree, SizeSource::Both),
                     Err(CoreError::Mismatch(mismatch)) => {
                         notes.push(not_the_configurations(&mismatch));
-                        (names::tree(tensors), Source::Headers)
+                        (names::tree(tensors), SizeSource::Headers)
                     }
                     Err(error) => return Err(error.into()),
                 };
@@ -220,7 +220,7 @@ impl Described {
                 tree: names::tree(tensors),
                 config: None,
                 architecture,
-                source: Source::Headers,
+                source: SizeSource::Headers,
                 tokenizer_bytes: 0,
                 notes,
             },

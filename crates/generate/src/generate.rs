@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::sampling::{Sampler, Sampling};
 
 /// What the loop needs from a model: one sequence, with a memory of the tokens it has seen.
-pub trait Decoder {
+pub trait LanguageModel {
     /// Why a forward pass failed.
     type Error;
 
@@ -96,13 +96,13 @@ pub enum GenerateError<E> {
 /// Generates tokens until the text ends, the request's or the context's limit is reached, or `on_token` breaks.
 ///
 /// `on_token` gets each new token as soon as it is chosen, except a token that ends the text. The prompt and the new tokens
-/// together never exceed [`Decoder::context`], if there is one. The last new token is not given to the model, so the decoder's position ends one
+/// together never exceed [`LanguageModel::context`], if there is one. The last new token is not given to the model, so the decoder's position ends one
 /// short of the text. Nothing is computed if `max_new_tokens` is 0.
 ///
 /// # Errors
 /// An empty prompt, a prompt that leaves no room in the context, sampling values out of range, logits that are not numbers; and
 /// what the model returns.
-pub fn generate<D: Decoder>(
+pub fn generate<D: LanguageModel>(
     decoder: &mut D,
     request: &Request,
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
@@ -151,7 +151,7 @@ pub fn generate<D: Decoder>(
 }
 
 /// How many tokens may be generated, and what it means to reach that number.
-fn limit<D: Decoder>(decoder: &D, request: &Request) -> Result<(usize, Finish), Error> {
+fn limit<D: LanguageModel>(decoder: &D, request: &Request) -> Result<(usize, Finish), Error> {
     if request.ids.is_empty() {
         return Err(Error::EmptyPrompt);
     }

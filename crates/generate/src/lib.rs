@@ -2,7 +2,7 @@
 //!
 //! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
-//! - [`generate`] is the loop around any [`Decoder`].
+//! - [`generate`] is the loop around any [`LanguageModel`].
 //! - [`generate_text`] is the same loop with text at its end; [`StopStrings`] end it.
 //! - [`GenerationConfig`] is what a checkpoint asks for: sampling, lengths, tokens that end a text.
 //! - [`byte_level_tokenizer`] makes a tokenizer for a checkpoint that has none, such as a synthetic one.
@@ -27,9 +27,9 @@ mod tokenizer;
 mod tokenizer_memory;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
-pub use describe::{ConfigText, DescribeError, Described, Source, describe};
+pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::Error;
-pub use generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};
+pub use generate::{Finish, GenerateError, LanguageModel, Outcome, Request, generate};
 pub use generation_config::GenerationConfig;
 pub use pipeline::{Pipeline, PipelineError, PipelineSettings, Step, read_config};
 pub use planning::{GenerationWorkload, Plan, Planner};

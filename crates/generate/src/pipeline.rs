@@ -22,7 +22,7 @@ pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::describe::Described;
 use crate::error::Error;
-use crate::generate::Decoder;
+use crate::generate::LanguageModel;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};
 use crate::planning::{GenerationWorkload, Planner};
 
@@ -279,7 +279,7 @@ impl Pipeline {
     }
 }
 
-impl Decoder for Pipeline {
+impl LanguageModel for Pipeline {
     type Error = PipelineError;
 
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::generate::{Decoder, Finish, GenerateError, Outcome, Request, generate};
+use crate::generate::{Finish, GenerateError, LanguageModel, Outcome, Request, generate};
 use crate::stop::StopStrings;
 use crate::tokenizer::Tokenizer;
 
@@ -35,7 +35,7 @@ pub struct TextOutcome {
 ///
 /// # Errors
 /// As [`generate`], and tokens that the tokenizer cannot decode.
-pub fn generate_text<D: Decoder>(
+pub fn generate_text<D: LanguageModel>(
     decoder: &mut D,
     tokenizer: &Tokenizer,
     request: &Request,

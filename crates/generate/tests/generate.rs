@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use outsize_generate::{
-    Decoder, Error, Finish, GenerateError, Outcome, Request, Sampling, generate,
+    Error, Finish, GenerateError, LanguageModel, Outcome, Request, Sampling, generate,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ impl Counter {
     }
 }
 
-impl Decoder for Counter {
+impl LanguageModel for Counter {
     type Error = Infallible;
 
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, Infallible> {
@@ -217,7 +217,7 @@ struct Failing {
     nan: bool,
 }
 
-impl Decoder for Failing {
+impl LanguageModel for Failing {
     type Error = String;
 
     fn forward(&mut self, _: &[u32]) -> Result<Vec<f32>, String> {

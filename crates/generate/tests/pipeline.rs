@@ -2,7 +2,7 @@
 
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
-    Decoder, Finish, Pipeline, PipelineError, PipelineSettings, Request, Sampling, generate,
+    Finish, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request, Sampling, generate,
     read_config,
 };
 use outsize_models::{ActivationDtype, KvDtype, Logits, WhenFull};

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use outsize_generate::{
-    Decoder, Error, Finish, GenerateError, Request, Sampling, StopStrings, TextOptions,
+    Error, Finish, GenerateError, LanguageModel, Request, Sampling, StopStrings, TextOptions,
     TextOutcome, Tokenizer, byte_level_tokenizer, generate_text,
 };
 use proptest::collection::vec;
@@ -19,7 +19,7 @@ struct Script<'a> {
     said: usize,
 }
 
-impl Decoder for Script<'_> {
+impl LanguageModel for Script<'_> {
     type Error = Infallible;
 
     fn forward(&mut self, _: &[u32]) -> Result<Vec<f32>, Infallible> {

@@ -29,7 +29,7 @@ impl MemoryProbe {
     /// Takes and touches about `bytes` of memory for `threads` threads.
     ///
     /// # Errors
-    /// What the system says if it has no room.
+    /// The system's error if it has no room.
     pub fn new(bytes: usize, threads: usize) -> io::Result<Self> {
         let threads = threads.max(1);
         let each = (bytes / threads).max(2 * PAGE);
@@ -44,8 +44,8 @@ impl MemoryProbe {
         Ok(Self { parts })
     }
 
-    /// Reads all of it once with all threads, and gives the bytes per second. That all of it was
-    /// read is shown by the sum of its words.
+    /// Reads all of it once with all threads; returns the bytes per second. The sum of its words
+    /// proves that all of it was read.
     ///
     /// # Errors
     /// [`Error::WrongMemory`].
@@ -63,14 +63,12 @@ impl MemoryProbe {
         }
     }
 
-    /// Copies one half of each thread's memory over the other, and gives the bytes copied per
-    /// second.
+    /// Copies one half of each thread's memory over the other; returns the bytes copied per second.
     pub fn copy(&mut self) -> f64 {
         self.copy_with(<[u8]>::copy_from_slice)
     }
 
-    /// The same with another way to copy, which gets the place first, and then as many bytes to
-    /// copy there.
+    /// The same with another copy function, called with destination and source.
     pub fn copy_with(&mut self, copy: impl Fn(&mut [u8], &[u8]) + Sync) -> f64 {
         self.rate(0.5, |part| {
             let (from, to) = part.split_at_mut(part.len() / 2);
@@ -116,7 +114,7 @@ impl FirstTouchProbe {
     /// threads. Returns the bytes per second.
     ///
     /// # Errors
-    /// What the system says if it has no room.
+    /// The system's error if it has no room.
     pub fn touch(&mut self, threads: usize) -> io::Result<f64> {
         let threads = threads.max(1);
         let each = self.step.div_ceil(threads);

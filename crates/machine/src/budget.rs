@@ -1,15 +1,14 @@
-//! The budgets that are assumed where none is named.
+//! Default budgets.
 
 use crate::{GpuMemory, Machine, Sourced};
 use outsize_plan::{Budget, Tier};
 
-/// Share of what is free that is taken when nobody says how much: other programs grow too.
+/// Share of the free memory in a default budget: other programs grow too.
 pub const DETECTED_SHARE: f64 = 0.9;
 
-/// What may be held on each device of a machine when no budget is named, with what that was taken
-/// from: nine tenths of what is free. `held` bytes of main memory are taken already, by this
-/// process; as a budget counts the whole process, they come on top. GPUs that work in the host's
-/// memory, or of which nobody says how much they have, have no share of their own.
+/// The default budget of each device, with its source: nine tenths of the free memory. `held` is
+/// the memory that this process has already; it comes on top, as a budget counts the whole process.
+/// GPUs that share the host's memory, or whose memory is unknown, have no budget of their own.
 pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Sourced<u64>)> {
     let share = |bytes: u64| (bytes as f64 * DETECTED_SHARE) as u64;
     let mut shares = Vec::new();
@@ -33,8 +32,8 @@ pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Sourced<u64>)
     shares
 }
 
-/// The budget for planning: `given` where it names a device, `detected` where it does not. A device
-/// with a budget of 0 stays in it, so that it is not used.
+/// The budget for planning: `given`, completed by `detected` for devices that it does not name. A
+/// device with a budget of 0 keeps it, so that it is not used.
 pub fn complete_budget(given: &Budget, detected: &[(Tier, Sourced<u64>)]) -> Budget {
     let mut budget = given.clone();
     for (tier, share) in detected {

@@ -1,10 +1,9 @@
-//! The page cache's share of a file.
+//! Dropping a file from the page cache.
 
 use std::path::Path;
 
-/// Asks the system to forget what it keeps of a file in the page cache, so that who reads it next
-/// reads from the disk. It is a wish: pages that somebody has mapped or written and not settled
-/// stay, and other systems than Linux are not asked.
+/// Asks the system to drop a file from the page cache, so that the next read goes to the disk. It
+/// is only advice: mapped and unsynced pages stay, and only Linux is asked.
 ///
 /// # Errors
 /// [`Error::Open`](crate::Error::Open).

@@ -3,13 +3,13 @@ use crate::system::System;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// From this on a limit is none: the first generation writes the largest multiple of a page.
+/// A limit from this on means unlimited: version 1 writes the largest multiple of a page.
 const UNLIMITED: u64 = 1 << 62;
 
 /// The memory limit that a cgroup puts on this process, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cgroup {
-    /// The file that says so.
+    /// The file of the limit.
     pub file: PathBuf,
     /// Its limit.
     pub limit: u64,
@@ -18,14 +18,14 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Bytes that can be taken more.
+    /// Bytes that are left.
     pub fn available(&self) -> u64 {
         self.limit.saturating_sub(self.usage)
     }
 }
 
-/// The memory limit of this process, of the cgroup that leaves the least room; nothing if no cgroup
-/// limits memory. Linux only, cgroups of both generations.
+/// The memory limit of this process: that of the cgroup with the least room. None if no cgroup
+/// limits memory. Linux only, cgroups of both versions.
 pub fn cgroup() -> Option<Cgroup> {
     if !cfg!(target_os = "linux") {
         return None;

@@ -17,10 +17,10 @@ const BLOCK: usize = 1 << 20;
 /// and the disk would seem slower than it is.
 pub(crate) const LARGE_PAGE: usize = 2 << 20;
 
-/// Alignment of offset, length and memory that direct reads want, in bytes.
+/// Alignment of offset, length and memory for direct reads, in bytes.
 const ALIGN: usize = 4096;
 
-/// The least memory that [`direct_read_speed`] takes while it runs, in bytes.
+/// The least memory that [`direct_read_speed`] allocates, in bytes.
 pub const BUFFER_BYTES: u64 = (THREADS * LARGE_PAGE) as u64;
 
 /// How fast a file was read.
@@ -40,14 +40,13 @@ pub struct DiskSpeed {
     pub block: usize,
 }
 
-/// Reads a range of the file's bytes, cut to whole pages and to its end, with several reads in
-/// flight, and says how fast that was. The reads go past the page cache where the file system
-/// allows it (Linux, `O_DIRECT`). They go into `memory` bytes of memory, [`BUFFER_BYTES`] at least,
-/// one after the other: what is small enough to stay in the processor's cache is written faster
-/// than any that is of use to read into.
+/// Measures the speed of reading a range of a file, rounded to whole pages and cut at its end, with
+/// several reads in flight. The reads bypass the page cache if the file system allows it (Linux,
+/// `O_DIRECT`). They fill `memory` bytes, at least [`BUFFER_BYTES`], one after the other: memory
+/// that stays in the processor's cache would be written unrealistically fast.
 ///
 /// # Errors
-/// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] if there is not one page to read.
+/// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] without a whole page to read.
 pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<DiskSpeed, Error> {
     let open = |source| Error::Open {
         path: path.to_path_buf(),
@@ -83,8 +82,8 @@ pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<
     })
 }
 
-/// The seconds that each of `count` reads of one page takes, one after the other, spread over a
-/// range of the file's bytes; past the page cache where the file system allows it.
+/// Measures the latency of `count` reads of one page, one after the other, spread over a range of
+/// the file; in seconds each. The reads bypass the page cache if the file system allows it.
 ///
 /// # Errors
 /// As [`direct_read_speed`].
@@ -123,12 +122,12 @@ pub fn read_latency(path: &Path, range: Range<u64>, count: usize) -> Result<Vec<
     Ok(seconds)
 }
 
-/// Down to whole pages: the end of a file is no matter for its speed.
+/// Rounded down to whole pages.
 pub(crate) fn page_aligned(bytes: u64) -> u64 {
     bytes / ALIGN as u64 * ALIGN as u64
 }
 
-/// Reads the range, of whole pages, and says how many seconds that took, or where it failed.
+/// Reads the range of whole pages; returns the seconds it took, or the offset of the failure.
 fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, io::Error)> {
     let next = AtomicU64::new(range.start);
     let failed = AtomicBool::new(false);
@@ -164,7 +163,7 @@ fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, i
     }
 }
 
-/// Memory for the reads of one thread, one after the other: large pages where the system has them.
+/// Memory for the reads of one thread: large pages if the system has them.
 pub(crate) struct Aligned {
     memory: Region,
     start: usize,
@@ -174,7 +173,7 @@ pub(crate) struct Aligned {
 }
 
 impl Aligned {
-    /// About `bytes` of memory, one large page at least.
+    /// About `bytes` of memory, at least one large page.
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         let pages = (bytes / LARGE_PAGE).max(1);
         let memory = Region::new((pages + 1) * LARGE_PAGE)?;

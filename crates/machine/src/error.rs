@@ -37,7 +37,7 @@ pub enum Error {
         "memory holds something else than was written to it: test it, or look for a fault in this program"
     )]
     WrongMemory,
-    /// The file with the machine's figures is of no use.
+    /// The stored calibration is unusable.
     #[error(
         "{path} is not used: {reason}; `outsize bench --calibrate` makes it anew", path = .path.display()
     )]
@@ -47,8 +47,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A file with figures that was named is of no use.
-    #[error("{path} holds no figures of a machine: {reason}", path = .path.display())]
+    /// The file does not hold a hardware profile.
+    #[error("{path} holds no hardware profile: {reason}", path = .path.display())]
     HardwareProfile {
         /// The file.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
-    /// There is no place for a file to measure with.
+    /// No file to measure with can be made.
     #[error(
         "cannot make a file in {folder} to measure the disk with: {source}", folder = .folder.display()
     )]
@@ -74,7 +74,7 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no memory to measure with.
-    #[error("cannot have {bytes} bytes of memory to measure with: {source}")]
+    #[error("cannot allocate {bytes} bytes to measure memory with: {source}")]
     NoMemory {
         /// How much was asked for.
         bytes: u64,

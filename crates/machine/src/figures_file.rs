@@ -1,4 +1,4 @@
-//! Figures of a machine in a file that somebody names: of another machine, or made up.
+//! Hardware profiles in a file that the user names.
 
 use crate::Error;
 use crate::calibration::check_figures;

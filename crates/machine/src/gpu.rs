@@ -1,4 +1,4 @@
-//! GPUs, as far as the system and its drivers tell without a GPU library being linked.
+//! GPUs, as reported by the system and its drivers, without linking a GPU library.
 
 mod drm;
 #[cfg(any(target_os = "linux", target_os = "windows"))]
@@ -9,12 +9,12 @@ use crate::Sourced;
 use crate::system::System;
 use serde::Serialize;
 
-/// The GPUs that were found, and what was looked for in vain.
+/// The GPUs found, and notes on those not found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Gpus {
     /// In the order of their numbers: `gpu0` is the first.
     pub found: Vec<GpuInfo>,
-    /// What was not found or is not known, and why: a line each.
+    /// What was not found or is unknown, and why: one line each.
     pub notes: Vec<String>,
 }
 
@@ -23,9 +23,9 @@ pub struct Gpus {
 pub struct GpuInfo {
     /// Its number: `gpu0` has 0.
     pub number: usize,
-    /// What it calls itself.
+    /// Its name.
     pub name: String,
-    /// What found it.
+    /// The source of its name.
     pub source: String,
     /// Its memory.
     pub memory: GpuMemory,
@@ -39,15 +39,15 @@ pub enum GpuMemory {
     Own {
         /// All of it.
         total: Sourced<u64>,
-        /// What nobody uses; nothing where the system does not say.
+        /// Free memory; none if the system does not report it.
         free: Option<Sourced<u64>>,
     },
-    /// The host's, which is counted there and not twice.
+    /// Shared with the host, and counted there.
     Unified {
         /// What said so.
         source: String,
     },
-    /// Nobody says how much there is.
+    /// Unknown.
     Unknown {
         /// Why.
         reason: String,
@@ -59,12 +59,12 @@ pub enum GpuMemory {
 struct Candidate {
     name: String,
     source: String,
-    /// What tells it from others of its kind; empty where there is no such thing.
+    /// What identifies it among others of its kind; may be empty.
     uuid: String,
     memory: GpuMemory,
 }
 
-/// What looking for one kind of GPU came to.
+/// The result of a search for one kind of GPU.
 #[derive(Debug, Default)]
 struct Search {
     found: Vec<Candidate>,

@@ -1,13 +1,12 @@
 //! What this machine has and how fast it is: memory, cgroups, processors, GPUs, disks, measured
 //! bandwidths.
 //!
-//! [`Machine::detect`] looks at all of it without ever failing; each figure is a [`Sourced`], which
-//! says what file, library or call it came from. Memory and processors are known on Linux;
-//! elsewhere `ram` is `None`, and the caller asks for a budget instead. GPUs are found by NVIDIA's
-//! library, which is loaded when there is one, and by what Linux writes in `/sys`.
+//! [`Machine::detect`] never fails; each figure is a [`Sourced`] with the file, library or call
+//! that it came from. Memory and processors are known on Linux; elsewhere `ram` is `None`, and a
+//! budget must be given. GPUs are found by NVML, if it can be loaded, and by files in `/sys`.
 //!
-//! [`figures_for`] gives what a prediction is made of: what a [`Calibration`] measured on this
-//! machine, or defaults.
+//! [`figures_for`] returns the hardware profile of predictions: that of this machine's
+//! [`Calibration`], or a default.
 #![forbid(unsafe_code)]
 
 mod bandwidth;
@@ -20,7 +19,7 @@ mod disk;
 mod error;
 mod figures_file;
 mod gpu;
-mod known;
+
 mod load;
 mod memory;
 mod proc;
@@ -28,6 +27,7 @@ mod processor;
 mod region;
 mod scratch;
 mod sequential;
+mod sourced;
 mod system;
 mod usage;
 mod volume;
@@ -45,12 +45,12 @@ pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed, read_latency};
 pub use error::Error;
 pub use figures_file::read_figures;
 pub use gpu::{GpuInfo, GpuMemory, Gpus};
-pub use known::Sourced;
 pub use load::load_average;
 pub use memory::{Memory, Ram, available, current_rss, memory, peak_rss};
 pub use processor::Processors;
 pub use region::Region;
 pub use scratch::Scratch;
 pub use sequential::{ReadShape, SequentialReads};
+pub use sourced::Sourced;
 pub use usage::{Usage, usage};
 pub use volume::{MountInfo, Volume, volume};

@@ -8,25 +8,24 @@ use serde::Serialize;
 pub struct Memory {
     /// What the system has.
     pub total: u64,
-    /// What can be had without swapping, clean page cache included.
+    /// What is available without swapping, clean page cache included.
     pub available: u64,
 }
 
-/// Main memory: what there is, what can be had, and who bounds it. All sizes in bytes.
+/// Main memory: total, available, and the limits on it. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ram {
     /// What the machine has.
     pub total: Sourced<u64>,
-    /// What this process can take more: the least of what the machine has left and what the cgroups
-    /// leave.
+    /// What is available to this process: the least of what the machine and the cgroups have left.
     pub available: Sourced<u64>,
-    /// What the machine has left, whatever this process may take of it.
+    /// What the machine has left, regardless of cgroups.
     pub system_available: Sourced<u64>,
     /// The cgroup that leaves the least, if any has a limit.
     pub cgroup: Option<Cgroup>,
 }
 
-/// The main memory of a system; nothing where it does not say.
+/// The main memory of a system; none if it does not report it.
 pub(crate) fn ram(system: &System) -> Option<Ram> {
     let text = system.read("/proc/meminfo")?;
     let known = |key: &str| {
@@ -51,7 +50,7 @@ pub(crate) fn ram(system: &System) -> Option<Ram> {
     })
 }
 
-/// The machine's main memory; nothing where the system does not say (`/proc/meminfo` on Linux).
+/// The machine's main memory; none if the system does not report it (`/proc/meminfo` on Linux).
 pub fn memory() -> Option<Memory> {
     let text = read("/proc/meminfo")?;
     Some(Memory {
@@ -60,8 +59,8 @@ pub fn memory() -> Option<Memory> {
     })
 }
 
-/// Bytes that this process can take more: the least of what the machine has left and what the
-/// process's cgroups allow. Nothing where neither is known.
+/// Bytes available to this process: the least of what the machine has left and what its cgroups
+/// allow. None if neither is known.
 pub fn available() -> Option<u64> {
     least(
         memory().map(|memory| memory.available),
@@ -69,8 +68,8 @@ pub fn available() -> Option<u64> {
     )
 }
 
-/// The largest resident set that this process ever had, in bytes. Nothing where the system does not
-/// say (`/proc/self/status` on Linux).
+/// The peak resident set of this process, in bytes. None if the system does not report it
+/// (`/proc/self/status` on Linux).
 pub fn peak_rss() -> Option<u64> {
     let status = read("/proc/self/status")?;
     // The kernel notes the peak from counts that lag behind a little.
@@ -78,7 +77,7 @@ pub fn peak_rss() -> Option<u64> {
     Some(proc::kilobytes(&status, "VmHWM")?.max(now))
 }
 
-/// The resident set of this process now, in bytes. Nothing where the system does not say.
+/// The current resident set of this process, in bytes. None if the system does not report it.
 pub fn current_rss() -> Option<u64> {
     proc::kilobytes(&read("/proc/self/status")?, "VmRSS")
 }

@@ -1,4 +1,4 @@
-//! What the kernel writes in `/proc`: text in, numbers out.
+//! Parsers of files in `/proc`: text in, numbers out.
 
 use std::path::PathBuf;
 

@@ -6,13 +6,13 @@ use crate::{Sourced, cgroup};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// The largest cache that is believed, in bytes.
+/// The largest plausible cache, in bytes.
 const LARGEST_CACHE: u64 = 16 << 30;
 
 /// The host's processors.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Processors {
-    /// What they call themselves; the architecture if the system does not say.
+    /// Their name; the architecture if the system does not report one.
     pub name: Sourced<String>,
     /// Physical cores of the machine, where the system tells them from threads.
     pub cores: Option<Sourced<u64>>,
@@ -23,7 +23,7 @@ pub struct Processors {
     pub threads: Sourced<u64>,
     /// The largest cache of one processor, in bytes.
     pub cache: Option<Sourced<u64>>,
-    /// When the system gives out large pages without being told where they are: `always`, `madvise`
+    /// When the system uses large pages: `always`, `madvise`
     /// (where a program asks, as this one does) or `never`.
     pub large_pages: Option<Sourced<String>>,
 }
@@ -31,13 +31,13 @@ pub struct Processors {
 /// What a cgroup allows of the processors.
 #[derive(Debug, Clone, PartialEq)]
 struct Quota {
-    /// Processors' worth of time, above zero.
+    /// Number of processors' time, above zero.
     processors: f64,
     file: String,
 }
 
-/// The processors of a system; `parallelism` is what the standard library says, which serves where
-/// the system's files do not tell.
+/// The processors of a system; `parallelism` is what the standard library says, as a fallback for
+/// the system's files.
 pub(crate) fn processors(system: &System, parallelism: u64) -> Processors {
     let info = system.read("/proc/cpuinfo").unwrap_or_default();
     let status = system.read("/proc/self/status").unwrap_or_default();

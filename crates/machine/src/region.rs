@@ -2,15 +2,15 @@ use memmap2::MmapMut;
 use std::fmt;
 use std::io;
 
-/// Memory as weights are kept in: a mapping of its own, with large pages where the system gives
+/// Memory like that of resident weights: a mapping of its own, with large pages if the system has
 /// them.
 pub struct Region(MmapMut);
 
 impl Region {
-    /// Maps `bytes` of zeros, one at least. No page is there before it is touched.
+    /// Maps `bytes` of zeros, at least one. Pages are faulted in when they are touched.
     ///
     /// # Errors
-    /// What the system says if it has no room.
+    /// The system's error if it has no room.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let memory = MmapMut::map_anon(bytes.max(1))?;
         // Only advice.

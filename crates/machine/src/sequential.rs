@@ -1,5 +1,4 @@
-//! How fast files are read from one end to the other: what no way of reading a model can beat for
-//! long.
+//! Sequential read speed: the limit of any way of reading a model.
 
 use crate::disk::{Aligned, LARGE_PAGE, open_direct, page_aligned, read_at};
 use crate::{DiskSpeed, Error};
@@ -20,7 +19,7 @@ pub struct ReadShape {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The shapes among which the fastest is looked for. The numbers in flight are powers of two up to
+/// The shapes that are tried. The numbers in flight are powers of two up to
 /// [`BUFFERS`].
 const SHAPES: [ReadShape; 11] = [
     ReadShape::new(1, 2 * MIB),
@@ -36,7 +35,7 @@ const SHAPES: [ReadShape; 11] = [
     ReadShape::new(16, MIB),
 ];
 
-/// Pieces of memory that are read into, in turns.
+/// Buffers that are read into, in turns.
 const BUFFERS: usize = 16;
 
 /// Bytes of all of these: more than stays in a processor's cache.
@@ -48,21 +47,21 @@ impl ReadShape {
     }
 }
 
-/// Reads files one after the other, again and again, each time going on from where it was: so that
-/// repeated measurements read other bytes, and meet what a pass over the files meets.
+/// Reads files one after the other, again and again, each time on from the last position: repeated
+/// measurements read other bytes, as a pass over the files does.
 pub struct SequentialReads {
     place: Mutex<Place>,
     buffers: Vec<Aligned>,
 }
 
-/// Where reading has come to.
+/// The position of the next read.
 struct Place {
     /// With their lengths in whole pages.
     files: Vec<(PathBuf, u64)>,
     file: usize,
     offset: u64,
     open: Option<Arc<File>>,
-    /// Whether all reads so far went past the page cache.
+    /// Whether all reads so far bypassed the page cache.
     direct: bool,
 }
 
@@ -100,7 +99,7 @@ impl Place {
     }
 }
 
-/// Past the page cache where the file system allows it, and whether it does.
+/// Opens it for direct reads if the file system allows; also returns whether it does.
 fn open(path: &Path) -> Result<(File, bool), Error> {
     // Some file systems refuse to open, others to read.
     let direct = open_direct(path).ok().filter(|file| {
@@ -119,8 +118,7 @@ fn open(path: &Path) -> Result<(File, bool), Error> {
 }
 
 impl SequentialReads {
-    /// Looks at the files, and takes the memory to read into. Files of less than a page are left
-    /// out.
+    /// Opens the files and allocates the buffers. Files of less than a page are left out.
     ///
     /// # Errors
     /// [`Error::Open`]; [`Error::TooSmall`] if no file has a page; [`Error::NoMemory`].
@@ -160,8 +158,8 @@ impl SequentialReads {
         })
     }
 
-    /// Tries several numbers of reads in flight and sizes, twice each in turns and for `seconds`
-    /// each time, and gives them in the order of what each was once read at, the fastest first.
+    /// Tries several numbers of reads in flight and sizes, twice each, alternating, for `seconds`
+    /// each time. Returns them by their best speed, the fastest first.
     ///
     /// # Errors
     /// As [`SequentialReads::read`].
@@ -177,7 +175,7 @@ impl SequentialReads {
         Ok(order.into_iter().map(|at| SHAPES[at]).collect())
     }
 
-    /// Reads for about `seconds`, and says how fast that was.
+    /// Reads for about `seconds` and returns the speed.
     ///
     /// # Errors
     /// [`Error::Open`] or [`Error::Read`].

@@ -1,18 +1,18 @@
-//! What was used of the processors and of the disk, and by whom.
+//! Use of processors and disk, by this process and by others.
 
 use crate::system::System;
 
 /// Counts since the machine, or this process, began: of use as differences.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    /// Processor time of everybody on this machine, in seconds.
+    /// Processor time of all programs on this machine, in seconds.
     pub everybody: f64,
     /// Processor time of this process and of those that it started and waited for, in seconds.
     pub own: f64,
     /// Time that the host of a virtual machine gave to others, in seconds.
     pub stolen: f64,
-    /// Bytes that this process, and those that it started and waited for, had fetched from storage;
-    /// nothing where the system does not say.
+    /// Bytes that this process, and those that it started and waited for, fetched from storage;
+    /// none if the system does not report it.
     pub fetched: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Usage {
     }
 }
 
-/// What was used so far; nothing where the system does not say (`/proc/stat` on Linux).
+/// The use so far; none if the system does not report it (`/proc/stat` on Linux).
 pub fn usage() -> Option<Usage> {
     usage_of(&System::here())
 }

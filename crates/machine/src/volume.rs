@@ -1,4 +1,4 @@
-//! Where files would be written: the file system, its disk and its room.
+//! The file system of a path, its disk and its free space.
 
 use crate::Sourced;
 use crate::proc::unescape;
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 pub struct Volume {
     /// The path that was asked for.
     pub path: PathBuf,
-    /// The nearest folder that exists, of which all of this is told.
+    /// The nearest existing folder, which the other fields describe.
     pub folder: PathBuf,
-    /// Room for files of this user's, in bytes; nothing where the system does not say.
+    /// Space for this user's files, in bytes; none if the system does not report it.
     pub free: Option<Sourced<u64>>,
     /// Its size in bytes.
     pub total: Option<Sourced<u64>>,

@@ -5,26 +5,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::architecture::Architecture;
 use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation};
-use crate::{Activations, Batch, CacheSpec, Error, KvCache, PassShape};
-
-/// Of which positions logits are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Logits {
-    /// The last one, which is what generating needs.
-    Last,
-    /// All of this pass.
-    All,
-}
-
-impl Logits {
-    /// How many positions of a pass of `tokens` tokens.
-    pub fn positions(self, tokens: usize) -> usize {
-        match self {
-            Self::Last => tokens.min(1),
-            Self::All => tokens,
-        }
-    }
-}
+use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape};
 
 /// An architecture that predicts the next token from those before it.
 pub trait Decoder: Architecture {
@@ -186,7 +167,10 @@ impl<'a> Pass<'a> {
     }
 
     /// The embeddings of the tokens' positions, each sequence's counted from its first token: `[batch, tokens, hidden]` f32.
-    pub fn embed_positions(&self, table: &Embedding) -> Tensor<3> {
+    ///
+    /// # Errors
+    /// The table has no row for one of them.
+    pub fn embed_positions(&self, table: &Embedding) -> Result<Tensor<3>, Error> {
         let columns = self.start..self.start + self.batch.tokens();
         let ids: Vec<u32> = (self.padding.iter())
             .flat_map(|padding| {
@@ -195,9 +179,16 @@ impl<'a> Pass<'a> {
                     .map(|column| column.saturating_sub(*padding) as u32)
             })
             .collect();
+        let rows = table.weight.lazy_shape()[0];
+        if let Some(&last) = ids.iter().max().filter(|&&last| last as usize >= rows) {
+            return Err(Error::Context {
+                context: last as usize + 1,
+                max: rows,
+            });
+        }
         let x = table.forward(&ids);
         let hidden = x.dims()[2];
-        x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
+        Ok(x.reshape([self.batch.rows(), self.batch.tokens(), hidden]))
     }
 
     /// The rotations of the tokens' positions.

@@ -17,6 +17,7 @@
 //! activations and all arithmetic are f32.
 #![forbid(unsafe_code)]
 
+mod any_decoder;
 pub mod arch;
 mod architecture;
 mod batch;
@@ -27,6 +28,7 @@ mod decoder;
 mod error;
 mod kv_cache;
 mod layers;
+mod logits;
 mod model_config;
 mod pass_shape;
 pub mod presets;
@@ -35,19 +37,21 @@ mod registry;
 mod tree;
 mod weights;
 
+pub use any_decoder::{DispatchedDecoder, FilledDecoder};
 pub use architecture::{Architecture, Init};
 pub use batch::Batch;
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use cache_spec::{CacheLayer, CacheSpec};
 pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling, WeightDtype};
-pub use decoder::{Decoder, Head, Logits, Pass};
+pub use decoder::{Decoder, Head, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
-    Activation, Attention, AttentionConfig, Embedding, Linear, Mlp, QueryPositions, RmsNorm, Rope,
-    Rotation, SCORE_BYTES,
+    Activation, Attention, AttentionConfig, Conv1d, Embedding, LayerNorm, Linear, Mlp,
+    QueryPositions, RmsNorm, Rope, Rotation, SCORE_BYTES,
 };
-pub use model_config::{DispatchedDecoder, FilledDecoder, ModelConfig};
+pub use logits::Logits;
+pub use model_config::ModelConfig;
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
 pub use pass_shape::{Activations, PassShape};

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
+use crate::any_decoder::EmptyDecoder;
 use crate::arch;
 use crate::config::{COMMON, Fields, check, printable};
-use crate::model_config::EmptyDecoder;
 use crate::{Decoder, Error};
 
 /// One value of `model_type`, and the constants of its architecture.
@@ -23,7 +23,11 @@ pub(crate) struct Row {
 
 /// Every architecture has one line here.
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let rows = [decoder::<arch::LlamaForCausalLm>()];
+    let rows = [
+        decoder::<arch::LlamaForCausalLm>(),
+        decoder::<arch::Gpt2LmHeadModel>(),
+        decoder::<arch::GptjForCausalLm>(),
+    ];
     rows.into_iter().flatten().collect()
 });
 

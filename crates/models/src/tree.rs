@@ -168,8 +168,8 @@ impl ModelConfig {
             ("RmsNorm", _) => format!("{theirs}RMSNorm"),
             ("Attention", _) => format!("{theirs}Attention"),
             ("Mlp", _) => format!("{theirs}MLP"),
-            (_, Some("ForCausalLm")) => format!("{theirs}ForCausalLM"),
-            (_, Some(own)) => format!("{theirs}{own}"),
+            ("Conv1d", _) => "Conv1D".to_owned(),
+            (_, Some(own)) => format!("{theirs}{}", own.replace("Lm", "LM").replace("Mlp", "MLP")),
             (shared, None) => shared.to_owned(),
         }
     }

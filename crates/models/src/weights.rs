@@ -40,7 +40,7 @@ impl From<&Parameter> for WeightSpec {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
             (_, "bias") => WeightKind::Bias,
-            ("Linear", _) => WeightKind::Linear,
+            ("Linear" | "Conv1d", _) => WeightKind::Linear,
             _ => WeightKind::Norm,
         };
         Self {

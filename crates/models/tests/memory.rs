@@ -2,7 +2,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use outsize_models::arch::LlamaForCausalLm;
+use outsize_models::arch::{Gpt2LmHeadModel, GptjForCausalLm, LlamaForCausalLm};
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
 };
@@ -97,7 +97,28 @@ fn memory_is_what_is_said() {
             },
         ),
     ] {
-        activations_stay_below_their_bound(&config, &options);
+        activations_stay_below_their_bound::<LlamaForCausalLm>(&config, &options);
+    }
+    let sliding = CacheOptions {
+        when_full: WhenFull::Slide,
+        ..bf16(600)
+    };
+    for (hidden, heads, inner, function) in [
+        (512, 8, 2048, "gelu_new"),
+        (1024, 16, 128, "relu"),
+        (256, 4, 2048, "gelu"),
+    ] {
+        let gpt = |model_type| {
+            ModelConfig::from_json(&format!(
+                r#"{{"model_type": "{model_type}", "n_embd": {hidden}, "n_head": {heads}, "n_layer": 2, "n_inner": {inner},
+                    "activation_function": "{function}", "vocab_size": 512}}"#
+            ))
+            .unwrap()
+        };
+        activations_stay_below_their_bound::<Gpt2LmHeadModel>(&gpt("gpt2"), &one(1024));
+        activations_stay_below_their_bound::<Gpt2LmHeadModel>(&gpt("gpt2"), &bf16(600));
+        activations_stay_below_their_bound::<GptjForCausalLm>(&gpt("gptj"), &one(1024));
+        activations_stay_below_their_bound::<GptjForCausalLm>(&gpt("gptj"), &sliding);
     }
     a_token_costs_no_copy_of_the_cache();
 }
@@ -122,9 +143,9 @@ fn creating_a_model_allocates_no_weights() {
 }
 
 /// Passes that end at the end of the context; the weights are there, and the threads have run, before measuring.
-fn activations_stay_below_their_bound(config: &ModelConfig, options: &CacheOptions) {
+fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options: &CacheOptions) {
     let device = Device::default();
-    let model: LlamaForCausalLm = config.build(&Init::new(&device)).unwrap();
+    let model: D = config.build(&Init::new(&device)).unwrap();
     let (mut cache, _, held) =
         allocated(|| KvCache::new(config.cache(), options, &device).unwrap());
     let kv_bytes = KvCache::bytes(config.cache(), options);

@@ -76,7 +76,7 @@ fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &Residency
     })
 }
 
-/// Seconds for each token without GPUs, in so much memory, the largest first; nothing where nothing
+/// Seconds per token without GPUs, for each of `memories`, the largest first; none where nothing
 /// fits.
 fn seconds_in<'a>(
     context: &'a PlanContext<'_>,
@@ -97,8 +97,8 @@ fn seconds_in<'a>(
     })
 }
 
-/// What stays in main memory beside so much of the KV cache, of the groups for which `inside` is
-/// true.
+/// Picks the groups that stay in main memory beside a KV cache of `kv_cache` bytes, of those for
+/// which `inside` is true.
 fn stays(
     context: &PlanContext<'_>,
     order: &ResidencyOrder,
@@ -126,7 +126,7 @@ fn stays(
     let set = order.fit(groups, &capacity(memory), inside);
     match (cpu, set) {
         (CpuCapacity::Bytes(bytes), Ok(_)) if needs > bytes => {
-            // Nothing is left: ask for what would do.
+            // Not even the overhead fits: find out how much would.
             let demand = order.fit(groups, &capacity(Some(0)), inside).err();
             Err(insufficient(demand.unwrap_or_default()))
         }
@@ -144,21 +144,21 @@ struct Search<'a> {
     item_of: Vec<usize>,
     /// Bytes that a pass reads of each item if all of it is on disk.
     stored: Vec<f64>,
-    /// The most that a byte of memory saves of reading in each pass.
+    /// The largest saving of disk reads per pass by a byte of memory.
     saving: f64,
-    /// Bytes that a pass goes through of each block's weights.
+    /// Weight bytes that a pass uses of each block.
     uses: Vec<u64>,
-    /// By shape, items covered and KV cache in main memory.
+    /// Results by shape, number of items covered and KV cache in main memory.
     sets: HashMap<(Shape, usize, u64), Fits>,
 }
 
-/// What fits in each order.
+/// What fits, for each residency order.
 type Fits = Vec<Result<Rc<StreamingSet>, InsufficientMemory>>;
 
 /// How blocks are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
-    /// Whether tables read by rows are left to main memory and disk.
+    /// Whether tables read by rows stay out of the GPUs.
     rows_out: bool,
     /// Whether the runs begin at the last block.
     reversed: bool,
@@ -292,7 +292,7 @@ impl<'a> Search<'a> {
             };
             for order in &orders {
                 add(order, Streaming::None);
-                // Any of them can be the last, and compute what follows.
+                // Any GPU can be the last and compute what follows.
                 for last in &by_number {
                     let others = order.iter().filter(|gpu| *gpu != last);
                     let order: Vec<usize> = others.chain([last]).copied().collect();
@@ -304,8 +304,8 @@ impl<'a> Search<'a> {
         layouts
     }
 
-    /// A time that no placement with so many items on GPUs falls below; nothing if they cannot be
-    /// there.
+    /// A lower bound of the time of placements with `covered` items on GPUs; none if they do not
+    /// fit there.
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
@@ -321,11 +321,11 @@ impl<'a> Search<'a> {
             }
             CpuCapacity::Unbounded | CpuCapacity::Unused => 0.0,
         };
-        // Sums in another order must not seem to be less.
+        // Rounding must not make the bound exceed the time itself.
         Some((runs + computing.max(reading)) * (1.0 - 1e-9))
     }
 
-    /// What of the items that are not covered fits in main memory, in each order.
+    /// What fits in main memory of the items that are not covered, for each residency order.
     fn fits(&mut self, layout: &Layout, covered: usize) -> Fits {
         let mut outside = vec![false; self.items.len()];
         for item in &layout.sequence[..covered] {
@@ -356,8 +356,8 @@ impl<'a> Search<'a> {
         sets.clone()
     }
 
-    /// The blocks as [`Self::placement`] has them. It does not look at each group: what lies on a
-    /// GPU computes there, and to others comes all that they have.
+    /// The blocks as [`Self::placement`] has them, without a look at each group: what lies on a GPU
+    /// computes there, and the others upload all of their weights.
     fn blocks(&self, layout: &Layout, covered: usize, traffic: &[DiskTraffic]) -> Vec<Placed> {
         let executors = layout.executors.iter();
         let mut placed: Vec<Placed> = (executors.zip(traffic).zip(&self.uses))

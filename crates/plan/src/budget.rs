@@ -35,12 +35,12 @@ impl<'de> Deserialize<'de> for Tier {
     }
 }
 
-/// The bytes that may be held on each tier.
+/// The budget: the most bytes to hold on each tier (Accelerate's `max_memory`).
 ///
-/// Main memory that is not named is not bounded; a GPU that is not named is not used, and nor is
-/// one of 0 bytes. Beside GPUs, `cpu=0` keeps weights and KV cache out of main memory, and whatever
-/// would have to pass through it; what the process itself takes is there nevertheless. The disk
-/// holds weights that are streamed, in files which exist already: `disk=0` means that none may be.
+/// Main memory that is not named is not bounded; a GPU that is not named, or has 0 bytes, is not
+/// used. Beside GPUs, `cpu=0` keeps weights, ring and KV cache out of main memory, but not the
+/// process itself. The disk holds streamed weights, in the checkpoint's own files: `disk=0` forbids
+/// streaming.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Budget(#[serde(deserialize_with = "unique")] BTreeMap<Tier, u64>);
@@ -107,7 +107,7 @@ impl Budget {
         Ok(budget)
     }
 
-    /// The bytes that may be held on the tier; nothing if it is not bounded.
+    /// The budget of the tier; none if unbounded.
     pub fn get(&self, tier: Tier) -> Option<u64> {
         self.0.get(&tier).copied()
     }
@@ -117,7 +117,7 @@ impl Budget {
         self.0.insert(tier, bytes);
     }
 
-    /// The tiers that are bounded and their bytes, the fastest tier first.
+    /// The bounded tiers and their bytes, the fastest first.
     pub fn iter(&self) -> impl Iterator<Item = (Tier, u64)> + '_ {
         self.0.iter().map(|(tier, bytes)| (*tier, *bytes))
     }

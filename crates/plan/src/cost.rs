@@ -1,14 +1,14 @@
-//! What a block costs: the arithmetic behind predictions and choices.
+//! The cost model of a block.
 
 use crate::steps::DiskTraffic;
 use crate::{Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, Workload};
 
-/// Operations of attention for each byte of keys and values that a token of a prompt looks at: as
-/// with 32-bit values and two query heads for each key. Only prompts of many thousand tokens
-/// notice.
+/// Attention's operations for each byte of keys and values that a prompt's token attends to: as
+/// with 32-bit values and two query heads for each key. It matters for prompts of many thousand
+/// tokens only.
 const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
 
-/// What each block does in a pass, in amounts.
+/// The work of each block in a pass.
 pub(crate) struct Costs {
     blocks: Vec<Amounts>,
     batch: f64,
@@ -16,22 +16,22 @@ pub(crate) struct Costs {
     passes: Vec<Passes>,
 }
 
-/// What a block does for one token of one text.
+/// The work of a block for one token of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 struct Amounts {
-    /// Bytes of weights that it goes through.
+    /// Bytes of weights that it uses.
     weights: f64,
-    /// Operations for a token of a text.
+    /// Floating point operations.
     flops: f64,
     /// Keys and values of all positions, in bytes.
     kv_bytes: f64,
-    /// Keys and values that a generated token looks at, in bytes.
+    /// Keys and values that a generated token attends to, in bytes.
     cache: f64,
-    /// Of these, those of one position.
+    /// Keys and values of one position, in bytes.
     cache_per_position: f64,
-    /// Positions that it looks at at most.
+    /// The most positions that it attends to.
     window: f64,
-    /// Whether it computes anything worth counting.
+    /// Whether it computes anything.
     computes: bool,
 }
 
@@ -40,15 +40,15 @@ struct Amounts {
 pub(crate) struct Passes {
     /// How many there are.
     pub(crate) count: f64,
-    /// Tokens of each text.
+    /// Tokens of each sequence.
     tokens: f64,
     /// Tokens before them, on average.
     before: f64,
-    /// Whether the ring holds nothing yet.
+    /// Whether the ring is still empty.
     pub(crate) first: bool,
 }
 
-/// Seconds for an amount at a rate; none for nothing, whatever the rate.
+/// Seconds for an amount at a rate; zero for nothing, whatever the rate.
 pub(crate) fn seconds(amount: f64, rate: f64) -> f64 {
     if amount > 0.0 {
         amount / rate.max(f64::MIN_POSITIVE)
@@ -66,17 +66,17 @@ impl Costs {
         }
     }
 
-    /// The passes over the prompt: a first one, those of the same length, and what is left.
+    /// The passes over the prompt: the first, others of the same length, and the remainder.
     pub(crate) fn passes(&self) -> &[Passes] {
         &self.passes
     }
 
-    /// Bytes of weights that the block goes through.
+    /// Bytes of weights that the block uses.
     pub(crate) fn weights(&self, block: usize) -> f64 {
         self.blocks[block].weights
     }
 
-    /// Seconds for one token of each text.
+    /// Seconds for one token of each sequence.
     pub(crate) fn decode(&self, block: usize, on: &Processor) -> f64 {
         let amounts = &self.blocks[block];
         if !amounts.computes {
@@ -87,7 +87,7 @@ impl Costs {
         products + seconds(amounts.cache, on.cache_bytes_per_second) + on.block_seconds.max(0.0)
     }
 
-    /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each text.
+    /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each sequence.
     pub(crate) fn limits(&self, block: usize, tokens: u64, on: &Processor) -> (f64, f64) {
         let amounts = &self.blocks[block];
         let memory = seconds(amounts.weights, on.product_bytes_per_second)
@@ -96,7 +96,7 @@ impl Costs {
         (memory, seconds(operations, on.product_flops))
     }
 
-    /// Seconds for one of such passes over the prompt.
+    /// Seconds for one of these passes over the prompt.
     pub(crate) fn pass(&self, block: usize, on: &Processor, pass: &Passes) -> f64 {
         let amounts = &self.blocks[block];
         if !amounts.computes {
@@ -115,7 +115,7 @@ impl Costs {
         products + attention + on.block_seconds.max(0.0)
     }
 
-    /// Seconds for the whole prompt, nothing being transferred.
+    /// Seconds to compute the whole prompt, without transfers.
     pub(crate) fn prefill(&self, block: usize, on: &Processor) -> f64 {
         let all = self.passes.iter();
         all.map(|pass| pass.count * self.pass(block, on, pass))
@@ -131,21 +131,19 @@ impl Costs {
         }
     }
 
-    /// Seconds to copy what such a pass adds to the block's cache to another device, where decoding
-    /// wants it.
+    /// Seconds to copy what such a pass adds to the KV cache to the device that decodes.
     pub(crate) fn hand_over(&self, block: usize, pass: &Passes, gpu: &Gpu) -> f64 {
         let bytes = self.blocks[block].cache_per_position * pass.tokens;
         seconds(bytes, gpu.upload.bytes_per_second)
     }
 
-    /// Whether streaming the block to the GPU takes less time than computing it on the CPU, when
-    /// tokens are made.
+    /// Whether decode is faster if the block is streamed to the GPU.
     pub(crate) fn decodes_faster_on(&self, block: usize, gpu: &Gpu, cpu: &Processor) -> bool {
         let upload = self.upload(self.weights(block), gpu);
         upload.max(self.decode(block, &gpu.processor)) < self.decode(block, cpu)
     }
 
-    /// The same for the prompt; `away` if decoding wants the cache on the other device.
+    /// The same for prefill.
     pub(crate) fn prefills_faster_on(
         &self,
         block: usize,
@@ -168,7 +166,7 @@ impl Costs {
     }
 }
 
-/// Where a block computes, and what comes to it in each pass.
+/// The devices of a block, and its transfers in each pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed {
     pub(crate) decode_on: Tier,
@@ -180,7 +178,7 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// The GPU that it computes on in any phase.
+    /// The GPU that it computes on in either phase.
     pub(crate) fn gpu(&self) -> Option<Tier> {
         let both = [self.decode_on, self.prefill_on];
         both.into_iter().find(|tier| matches!(tier, Tier::Gpu(_)))
@@ -195,7 +193,7 @@ pub(crate) struct Time {
     pub(crate) transfer: f64,
 }
 
-/// How long the block of this number takes for a token, and for the prompt.
+/// The time of a block in decode and in prefill.
 pub(crate) fn times(
     costs: &Costs,
     figures: &HardwareProfile,
@@ -251,7 +249,7 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
         .tensors
         .iter()
         .filter(|tensor| tensor.bytes_per_use() > 0);
-    // All is read in one go: a model of many tensors is larger than a processor's caches.
+    // One pass: a model of many tensors is larger than a processor's caches.
     let (mut weights, mut of_shapes, mut unknown) = (0.0, 0.0, false);
     for tensor in touched {
         weights += tensor.bytes as f64;

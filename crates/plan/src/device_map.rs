@@ -11,10 +11,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where each tensor lives, and what that takes.
+/// The device map: where each tensor lives, and what that takes.
 ///
-/// A map can be written as JSON and read again: what is read is checked, and refused if it cannot
-/// be such a map.
+/// It can be written as JSON and read again; what is read is checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct DeviceMap {
@@ -33,12 +32,12 @@ pub struct DeviceMap {
     tensors: Residencies,
 }
 
-/// Where a tensor's bytes are between two uses.
+/// Where a tensor is between two uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Residency {
-    /// They stay on this tier.
+    /// Resident on this tier.
     Resident(Tier),
-    /// They are read from the checkpoint for each use.
+    /// Read from the checkpoint for each use.
     Streamed,
 }
 
@@ -56,15 +55,15 @@ impl Serialize for Residency {
 pub struct TierUse {
     /// The device; the disk comes last.
     pub tier: Tier,
-    /// What may be held on it; nothing if that is not bounded.
+    /// Its budget; none if unbounded.
     pub budget: Option<u64>,
-    /// Weights that stay, in main memory in whole pages; on disk, those that are streamed.
+    /// Resident weights, in main memory in whole pages; on disk, those that are streamed.
     pub weights: u64,
     /// The ring through which others are streamed to it.
     pub ring: u64,
     /// Keys and values of the blocks that compute on it.
     pub kv_cache: u64,
-    /// Intermediate results.
+    /// Activations.
     pub activations: u64,
     /// The process itself, its readers' memory and the overflow share.
     pub other: u64,
@@ -78,7 +77,7 @@ impl TierUse {
             .fold(self.weights, u64::saturating_add)
     }
 
-    /// What is left of its budget; nothing if it is not bounded.
+    /// What is left of its budget; none if unbounded.
     pub fn free(&self) -> Option<u64> {
         Some(self.budget?.saturating_sub(self.sum()))
     }
@@ -91,31 +90,28 @@ pub struct PlacedBlock {
     pub name: String,
     /// The class of the module.
     pub class: String,
-    /// Where its weights are between two uses: the slowest tier that any of them is on, so
-    /// [`Tier::Disk`] if any is streamed.
+    /// The slowest tier that any of its weights is on: [`Tier::Disk`] if any is streamed.
     pub tier: Tier,
     /// Bytes of its tensors as held on the device; those that it shares with other blocks included.
     pub bytes: u64,
-    /// How many of these bytes stay in memory.
+    /// How many of these bytes are resident.
     pub resident_bytes: u64,
-    /// Keys and values that it keeps where it computes when a token is made, in bytes.
+    /// Bytes of its KV cache, where decode computes.
     pub kv_bytes: u64,
-    /// Where it computes in a pass over a prompt.
+    /// Where prefill computes.
     pub prefill_on: Tier,
-    /// Where it computes when a token is made.
+    /// Where decode computes.
     pub decode_on: Tier,
-    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass
-    /// before.
+    /// Bytes that each pass reads of it from disk if the ring keeps nothing.
     pub streamed_bytes: u64,
-    /// What of these the ring keeps from one pass to the next, as foreseen.
+    /// How many of these the ring keeps from one pass to the next, as predicted.
     pub kept_bytes: u64,
-    /// Bytes that each pass copies to the GPU that it computes on, because they are elsewhere
-    /// between two uses; zero if it computes on no GPU.
+    /// Bytes that each pass uploads to the GPU that it computes on; zero if it computes on no GPU.
     pub upload_bytes: u64,
 }
 
 impl DeviceMap {
-    /// What `placement` comes to. The sums were checked for overflow when the context was set.
+    /// The map of `placement`. [`Groups`] has checked the sums for overflow.
     pub(crate) fn new(
         context: &PlanContext<'_>,
         placement: &Placement,
@@ -139,7 +135,7 @@ impl DeviceMap {
         };
         let mut weights: BTreeMap<Tier, u64> = BTreeMap::new();
         let mut rest = groups.groups.iter();
-        // What follows one another is mostly on one tier.
+        // Neighbours are mostly on one tier.
         for alike in placement.tiers.chunk_by(|one, next| one == next) {
             let tier = alike[0];
             let weights = weights.entry(tier).or_default();
@@ -188,18 +184,17 @@ impl DeviceMap {
         map
     }
 
-    /// Who chose the places.
+    /// What chose the placement.
     pub fn chosen_by(&self) -> ChosenBy {
         self.chosen_by
     }
 
-    /// What is held on each device that has a budget or holds anything, the fastest first and the
-    /// disk last.
+    /// What is held on each device, the fastest first and the disk last.
     pub fn tiers(&self) -> &[TierUse] {
         &self.tiers
     }
 
-    /// Where the tensor of this path lives; nothing if there is none.
+    /// Where the tensor of this path lives; none if there is no such tensor.
     pub fn residency(&self, tensor: &str) -> Option<Residency> {
         self.tensors.get(tensor)
     }
@@ -209,40 +204,38 @@ impl DeviceMap {
         &self.blocks
     }
 
-    /// Bytes of the weights that stay in memory of whatever device, shared ones counted once.
+    /// Bytes of the resident weights on all devices, shared ones counted once.
     pub fn resident_bytes(&self) -> u64 {
         self.resident_bytes
     }
 
-    /// What of the checkpoint is read once for these, in bytes.
+    /// The same as stored in the checkpoint.
     pub fn resident_stored_bytes(&self) -> u64 {
         self.resident_stored_bytes
     }
 
-    /// The main memory that weights take which stay there, whole pages for direct reads included.
-    /// In bytes.
+    /// Bytes of main memory that resident weights take, in whole pages for direct reads.
     pub fn resident_footprint(&self) -> u64 {
         self.resident_footprint
     }
 
-    /// Bytes of all weights as held on the device, shared ones counted once.
+    /// Bytes of all weights as held on devices, shared ones counted once.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// Bytes that a pass reads from the checkpoint if nothing is left in the ring from the pass
-    /// before. A shared tensor counts at each of its uses; what is read by rows does not count.
+    /// Bytes that a pass reads from the checkpoint if the ring keeps nothing. A shared tensor
+    /// counts at each of its uses; tensors read by rows do not count.
     pub fn streamed_bytes(&self) -> u64 {
         self.streamed_bytes
     }
 
-    /// The size of the ring in main memory through which weights are streamed, in bytes; zero if
-    /// none are.
+    /// Bytes of the ring in main memory through which weights are streamed; zero if none are.
     pub fn ring_bytes(&self) -> u64 {
         self.ring_bytes
     }
 
-    /// What must fit besides weights and ring.
+    /// What main memory holds besides weights and ring.
     pub fn needs(&self) -> &MemoryOverhead {
         &self.needs
     }
@@ -252,7 +245,7 @@ impl DeviceMap {
         &self.budget
     }
 
-    /// Everything that is held in main memory at most, in bytes: weights, ring and needs.
+    /// The most bytes held in main memory: weights, ring and overhead.
     pub fn memory_bytes(&self) -> u64 {
         self.needs
             .sum()
@@ -294,7 +287,7 @@ fn residencies(groups: &Groups, placement: &Placement) -> Vec<Residency> {
         .collect()
 }
 
-/// What is held on each device. The cache of blocks that compute on the CPU is added to its needs.
+/// What is held on each device. The KV cache of blocks that decode on the CPU is added to `needs`.
 fn uses(
     context: &PlanContext<'_>,
     placement: &Placement,
@@ -333,7 +326,7 @@ fn uses(
     needs.kv_cache += kv_cache(Tier::Cpu);
     let unused_cpu = unused(Tier::Cpu);
     uses.push(TierUse {
-        // What the process itself needs is there even if nothing else may be.
+        // The process itself is there even if nothing else may be.
         budget: unused_cpu
             .budget
             .filter(|_| capacities.cpu != CpuCapacity::Unused),

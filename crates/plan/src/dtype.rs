@@ -32,7 +32,7 @@ pub enum Dtype {
     Int4,
     /// 2-bit integers, four in a byte.
     Int2,
-    /// Truth values, a byte each.
+    /// Booleans, a byte each.
     Bool,
 }
 

@@ -1,11 +1,11 @@
 use crate::{MemoryOverhead, Strategy, Tier, format_size};
 use std::fmt;
 
-/// Why there is no plan.
+/// An error of planning, or of reading its inputs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A text that is no size.
+    /// An invalid size.
     #[error(
         "`{text}` is no size: {reason}; write a whole number of bytes, or a number with a unit: KB, MB, \
          GB, TB (decimal) or KiB, MiB, GiB, TiB (binary), as in 600MB or 1.5GiB"
@@ -16,13 +16,13 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// A text that names no tier.
+    /// An unknown tier.
     #[error("`{text}` is no device: there are cpu, disk and gpu0, gpu1, …")]
     Tier {
         /// The text.
         text: String,
     },
-    /// A part of a budget that cannot be understood.
+    /// An invalid part of a budget.
     #[error("`{part}` in the budget: {reason} (a budget is written as cpu=600MB)")]
     BudgetPart {
         /// The part as given.

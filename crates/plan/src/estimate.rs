@@ -1,4 +1,4 @@
-//! What a model takes in memory, whatever the machine.
+//! The memory that a model takes, by the dtype of its weights.
 
 use crate::{
     Block, BlockCost, Budget, Casts, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer,
@@ -7,27 +7,27 @@ use crate::{
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// What a model takes in memory if its weights are kept in one type. All sizes in bytes.
+/// The memory that a model takes with its weights in one dtype. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Estimate {
-    /// The type; none for each tensor's own, as it is stored.
+    /// The dtype; none if each tensor is as stored.
     pub dtype: Option<Dtype>,
-    /// Values of all weights; those that share their memory once.
+    /// Number of parameters, tied ones counted once.
     pub parameters: u64,
     /// All weights and buffers.
     pub weights: u64,
-    /// The block that takes most; none if there are no tensors.
+    /// The largest block; none if there are no tensors.
     pub largest_block: Option<BlockSize>,
-    /// Keys and values of all positions; none if that is not known.
+    /// The KV cache of all positions; none if unknown.
     pub kv_cache: Option<u64>,
-    /// Intermediate results of the longest pass; none if that is not known.
+    /// Activations of the longest pass; none if unknown.
     pub activations: Option<u64>,
-    /// Everything in memory at once, the process itself included; none if any of it is not known.
+    /// Everything in memory, the process included; none if unknown.
     pub resident: Option<u64>,
-    /// The least budget with which it runs, in the shortest passes and with most weights streamed
-    /// through a ring; none if any of it is not known.
+    /// The least budget that runs it, with passes of one token and most weights streamed; none if
+    /// unknown.
     pub least: Option<u64>,
-    /// Training with Adam; none where that is not done in this type.
+    /// Training with Adam; none if this dtype is not trained in.
     pub training: Option<Training>,
 }
 
@@ -40,18 +40,16 @@ pub struct BlockSize {
     pub bytes: u64,
 }
 
-/// What training with Adam keeps for each weight, in bytes; without activations, which depend on
-/// batch and checkpointing.
+/// Bytes that training with Adam keeps for the weights, without activations.
 ///
-/// With 32-bit weights `w`: the weights `w`, gradients `w` and two moments `2w`, together `4w`.
-/// With 16-bit weights, mixed precision as PyTorch's `autocast` and Accelerate do it: weights,
-/// gradients and moments in 32 bits as before, and a 16-bit copy of the weights to compute with: 18
-/// bytes for each value.
+/// With 32-bit weights: weights, gradients and two moments, 16 bytes for each value. With 16-bit
+/// weights, mixed precision as by PyTorch's `autocast` and Accelerate: the same in 32 bits and a
+/// 16-bit copy of the weights, 18 bytes for each value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Training {
     /// The weights that the optimizer updates.
     pub weights: u64,
-    /// The copy that is computed with, in mixed precision.
+    /// The 16-bit copy, in mixed precision.
     pub copy: u64,
     /// Gradients.
     pub gradients: u64,
@@ -61,18 +59,17 @@ pub struct Training {
     pub total: u64,
 }
 
-/// What runs besides weights: in the longest passes that are made if there is room, and in the
-/// shortest.
+/// The options of the longest passes, which are made if there is room, and of the shortest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Passes {
-    /// In passes over as many tokens as pay.
+    /// Passes of many tokens.
     pub longest: Options,
-    /// In passes over one token of each text.
+    /// Passes of one token of each sequence.
     pub shortest: Options,
 }
 
-/// What `tree` takes with its weights kept as [`Casts::stored`] in `dtype`, or as they are stored.
-/// The KV cache is what the blocks say. Without `passes`, nothing is known but the weights.
+/// Estimates the memory of `tree` with its weights in `dtype` (see [`Casts::stored`]), or as they
+/// are stored. Without `passes`, nothing is known but the weights.
 ///
 /// # Errors
 /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
@@ -91,7 +88,7 @@ pub fn estimate(
         .map(|block| block.work.kv_bytes)
         .fold(0, u64::saturating_add);
     for block in &mut tree.blocks {
-        // Counted among the needs, for all blocks together.
+        // Counted in the overhead, for all blocks together.
         block.work = BlockCost::default();
     }
     let with_cache = |options: &Options| {
@@ -99,7 +96,7 @@ pub fn estimate(
         options.needs.kv_cache = options.needs.kv_cache.saturating_add(kv_cache);
         options
     };
-    // What is planned is checked on the way; without passes it is planned for that alone.
+    // Planning also checks the tree.
     let plain = Options::default();
     let longest = passes.map_or(plain.clone(), |passes| with_cache(&passes.longest));
     let shortest = passes.map_or(plain, |passes| with_cache(&passes.shortest));
@@ -125,8 +122,7 @@ pub fn estimate(
     })
 }
 
-/// The sum of a size over tensors; those that share their memory once, at the size of the
-/// largest.
+/// The sum of a size over tensors; tied ones once, at the size of the largest.
 fn sum<'t>(tensors: impl Iterator<Item = &'t Tensor>, size: impl Fn(&Tensor) -> u64) -> u64 {
     let mut shared: HashMap<&str, u64> = HashMap::new();
     let mut sum = 0u64;
@@ -142,14 +138,14 @@ fn sum<'t>(tensors: impl Iterator<Item = &'t Tensor>, size: impl Fn(&Tensor) -> 
     shared.into_values().fold(sum, u64::saturating_add)
 }
 
-/// Values of all parameters; those that share their memory once.
+/// Values of all parameters, tied ones counted once.
 fn values(tree: &Tree) -> u64 {
     let tensors = tree.tensors();
     let learned = tensors.filter(|tensor| tensor.kind == TensorKind::Parameter);
     sum(learned, Tensor::stored_values)
 }
 
-/// The first of the blocks that take most.
+/// The first of the largest blocks.
 fn largest(blocks: &[Block]) -> Option<BlockSize> {
     let mut largest: Option<BlockSize> = None;
     for block in blocks {
@@ -180,7 +176,7 @@ impl Training {
             let bytes = by_type.entry(tensor.dtype).or_default();
             *bytes = bytes.saturating_add(tensor.bytes);
         }
-        // What most weights are in says how they are trained.
+        // The dtype of most weights says how they are trained.
         let (dtype, _) = by_type
             .into_iter()
             .max_by_key(|(dtype, bytes)| (*bytes, *dtype))?;

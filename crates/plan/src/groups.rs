@@ -1,5 +1,4 @@
-//! What is placed: tensors with those that share their memory, and what streaming each of them
-//! takes.
+//! Tied tensors as groups, and what streaming each group takes.
 
 use crate::tree::{holder, round_up};
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
@@ -12,14 +11,14 @@ use std::sync::Arc;
 /// choose names that collide.
 pub(crate) type Names = IndexSet<Box<str>, RandomState>;
 
-/// The tensors of a tree by shared memory. Those without ties are groups of their own.
+/// The tensors of a tree in groups that share memory; an untied tensor is a group of its own.
 pub(crate) struct Groups {
     /// In the order of their first members.
     pub(crate) groups: Vec<Group>,
     /// For each tensor, in the tree's order, its group.
     pub(crate) of_tensor: Vec<usize>,
-    /// For each block, the first of those that it shares memory with, directly or through others;
-    /// itself if with none.
+    /// For each block, the first block that it shares memory with, directly or through others;
+    /// itself if there is none.
     pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
@@ -32,23 +31,23 @@ pub(crate) struct Groups {
 pub(crate) struct Group {
     /// Bytes as held.
     pub(crate) bytes: u64,
-    /// Bytes that are read once if it is resident.
+    /// Bytes as stored.
     pub(crate) stored: u64,
-    /// Memory that it takes if it is resident.
+    /// Memory that it takes if it is resident, in whole pages.
     pub(crate) footprint: u64,
-    /// Whether it is never streamed: it can only stay, or is not worth it.
+    /// Whether it is always resident: it cannot be streamed, or is too small.
     pub(crate) stays: bool,
-    /// Whether it can only stay.
+    /// Whether it cannot be streamed.
     pub(crate) only_stays: bool,
     /// Its largest unit, if it is streamed.
     pub(crate) largest: u64,
-    /// All its units, if it is streamed: zero if it is only read by rows.
+    /// All its units, if it is streamed; zero if it is read by rows only.
     pub(crate) units: u64,
     first: Use,
     more: Vec<Use>,
 }
 
-/// One of the tensors of a group. There are as many as the model has tensors: they are kept small.
+/// A tensor of a group. There is one for each tensor of the model: it is kept small.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Use {
     /// Its number in the tree's order.
@@ -61,7 +60,7 @@ pub(crate) struct Use {
     pub(crate) unit: u64,
     /// Bytes that a pass reads of it from disk.
     pub(crate) stored: u64,
-    /// Bytes that a pass goes through.
+    /// Bytes that a pass uses.
     pub(crate) bytes: u64,
 }
 
@@ -86,7 +85,7 @@ impl Group {
 
 impl Groups {
     /// # Errors
-    /// [`Error::Duplicate`] and [`Error::TooLarge`]: what makes a tree impossible to plan.
+    /// [`Error::Duplicate`] and [`Error::TooLarge`].
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
         let names = Arc::new(check(tree, options)?);
         let count = names.len();
@@ -148,7 +147,7 @@ impl Groups {
         })
     }
 
-    /// A ring that streams any of them well, in bytes.
+    /// The bytes of a ring that streams any of the groups well.
     pub(crate) fn ring_for_any(&self) -> u64 {
         let mut demand = Streamed::new(self, 0);
         for group in &self.groups {
@@ -179,7 +178,7 @@ fn anchors(blocks: usize, groups: &[Group]) -> Vec<usize> {
     (0..blocks).map(|block| find(&mut first, block)).collect()
 }
 
-/// What streaming some groups takes, added up one by one.
+/// The ring for some groups, added one by one.
 #[derive(Debug, Clone)]
 pub(crate) struct Streamed {
     holders: Vec<Holder>,
@@ -221,7 +220,7 @@ impl Streamed {
             .min(self.units)
     }
 
-    /// The ring that would hold all of them: a larger one has no use.
+    /// The bytes of a ring that holds all of them: a larger one is of no use.
     pub(crate) fn useful_ring(&self) -> u64 {
         self.units
     }
@@ -240,14 +239,14 @@ impl Holder {
         self.first = self.first.max(unit);
     }
 
-    /// The ring in which both have room at once. Wherever the one lies, it leaves two gaps, and the
-    /// larger one must do for the other.
+    /// A ring for both at once: wherever one lies, it leaves two gaps, and the larger gap must hold
+    /// the other.
     fn ring(self) -> u64 {
         self.first.saturating_mul(2).saturating_add(self.second)
     }
 }
 
-/// The names of the tensors, if they are given once and no sum that is taken later overflows.
+/// The names of the tensors. Checks that none is given twice and that no later sum overflows.
 fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
     let duplicate = |what, name: &str| Error::Duplicate {
         what,
@@ -268,7 +267,7 @@ fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
     }
     let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
     let mut names = Names::with_capacity_and_hasher(count, RandomState::default());
-    // The budget that would do is at most: everything, three times the largest unit, and the needs.
+    // The least budget is at most everything, three times the largest unit, and the overhead.
     let mut largest = 0;
     let (mut held, mut stored) = (0u64, 0u64);
     for tensor in tree.tensors() {
@@ -292,7 +291,7 @@ fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
 }
 
 impl Tensor {
-    /// Bytes that a pass goes through: all of them, single rows excepted.
+    /// Bytes that a pass uses; none if it is read by rows.
     pub(crate) fn bytes_per_use(&self) -> u64 {
         match self.access {
             crate::Access::Rows => 0,

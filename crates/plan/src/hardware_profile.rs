@@ -2,18 +2,16 @@ use crate::Tier;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How fast a machine is: what a prediction is made of. Rates in bytes or operations per second,
-/// times in seconds.
+/// How fast a machine is. Rates in bytes or operations per second, times in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HardwareProfile {
-    /// Reads of the checkpoint's files past the page cache, with several in flight.
+    /// Direct reads of the checkpoint's files, several in flight.
     pub disk: Bandwidth,
-    /// Copies from memory to memory.
+    /// Memory copies.
     pub copy_bytes_per_second: f64,
-    /// Memory that is touched for the first time, which the system must find: what a resident
-    /// weight costs once beside its reading.
+    /// First-touch bandwidth, page faults included: resident weights pay it once.
     pub first_touch_bytes_per_second: f64,
-    /// Bytes of memory that the system has at hand: these are had as fast as memory is copied.
+    /// Bytes of prefaulted memory, which is as fast as a copy.
     #[serde(default)]
     pub at_hand_bytes: u64,
     /// The processors of the host, together.
@@ -22,33 +20,31 @@ pub struct HardwareProfile {
     pub gpus: BTreeMap<usize, Gpu>,
 }
 
-/// A way that bytes go.
+/// The bandwidth of a link or disk.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Bytes per second of a long transfer.
     pub bytes_per_second: f64,
-    /// Seconds before the first byte arrives.
+    /// Seconds until the first byte arrives.
     pub latency_seconds: f64,
 }
 
-/// What computes.
+/// A processor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Processor {
-    /// Its memory, read by all of it at once, in bytes per second.
+    /// Memory reads by all cores, in bytes per second.
     pub memory_bytes_per_second: f64,
-    /// Bytes of weights that go through products with one row of activations per second.
+    /// Weight bytes per second of a gemv.
     pub product_bytes_per_second: f64,
-    /// Operations per second, a multiplication and an addition being two, of products with many
-    /// rows.
+    /// Floating point operations per second of a gemm.
     pub product_flops: f64,
-    /// Bytes of keys and values that attention goes through per second.
+    /// Bytes of keys and values per second of attention.
     pub cache_bytes_per_second: f64,
-    /// What a block of a model takes beside its products and its attention, in seconds: norms, and
-    /// starting each operation.
+    /// Fixed seconds of a block beside matmuls and attention: norms, and launching operations.
     pub block_seconds: f64,
 }
 
-/// A GPU and the way to it.
+/// A GPU and its link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// What computes on it.
@@ -58,7 +54,7 @@ pub struct Gpu {
 }
 
 impl Default for Gpu {
-    /// A middling card on a PCIe 4 bus of 16 lanes.
+    /// The default profile: a mid-range card on 16 lanes of PCIe 4.
     fn default() -> Self {
         Self {
             processor: Processor {
@@ -77,7 +73,7 @@ impl Default for Gpu {
 }
 
 impl Default for HardwareProfile {
-    /// A middling desktop machine, until it is measured.
+    /// The default profile: a desktop machine that was not measured.
     fn default() -> Self {
         Self {
             disk: Bandwidth {
@@ -100,8 +96,8 @@ impl Default for HardwareProfile {
 }
 
 impl HardwareProfile {
-    /// What computes on the tier; the host's processors for the disk. A GPU that was not measured
-    /// is taken for a middling one.
+    /// The processor of the tier; the host's for the disk. A GPU that was not measured has the
+    /// default profile.
     pub fn processor(&self, tier: Tier) -> Processor {
         match tier {
             Tier::Gpu(number) => self.gpu(number).processor,
@@ -109,7 +105,7 @@ impl HardwareProfile {
         }
     }
 
-    /// The GPU of this number; a middling one if it was not measured.
+    /// The GPU of this number; the default profile if it was not measured.
     pub fn gpu(&self, number: usize) -> Gpu {
         self.gpus.get(&number).copied().unwrap_or_default()
     }

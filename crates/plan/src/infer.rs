@@ -7,27 +7,24 @@ use crate::{
     Tensor, Tier, Tree, assign,
 };
 
-/// Decides where each tensor of `tree` lives and where each block computes, so that weights, rings,
-/// KV cache and needs stay within the budget.
+/// Decides where each tensor of `tree` lives and where each block computes, within the budget.
 ///
-/// With [`Strategy::Auto`] it is the placement with the least predicted time for each token, of
-/// those that fit; of equals the one with the least for the prompt, then the one with the fewest
-/// devices. With several GPUs, each computes blocks that follow one another. What is on no GPU
-/// stays in main memory tensor by tensor, as much as fits beside the ring that the others need:
-/// twice the largest unit that is streamed, so that one is read while the other is used, and room
-/// for any two that one module holds, such as a weight and its bias. Which tensors stay is spread
-/// over the blocks where that is never slower, as with layers of equal size; memory is filled in
-/// the order of execution otherwise. What is left of the budget enlarges the ring, which keeps what
-/// it can from one pass to the next. Small tensors always stay, and so do those that [can only
-/// stay](crate::Tensor::always_resident). Tensors that share their memory stay together. A larger
-/// budget is never predicted slower, and without GPUs it never streams more.
+/// [`Strategy::Auto`] picks the fastest predicted placement that fits: the least time per token,
+/// then the least for the prompt, then the fewest devices. Each GPU computes a run of consecutive
+/// blocks. The other tensors become resident in main memory one by one, as many as fit beside the
+/// ring for the rest: twice the largest unit that is streamed, so that one is read while the other
+/// is used, and room for any two of one module, such as a weight and its bias. Resident tensors are
+/// spread over the blocks if that is never slower, as with layers of equal size; otherwise memory
+/// fills in the order of execution. The rest of the budget enlarges the ring, which keeps what it
+/// can from one pass to the next. Small tensors and [those that cannot be
+/// streamed](crate::Tensor::always_resident) are always resident, and tied tensors stay together. A
+/// larger budget is never predicted slower, and without GPUs it never streams more.
 ///
-/// The other strategies are Accelerate's, see [`assign`], and what they decide is carried out as
-/// [`from_assignment`] says. Rings and whole pages, of which they know nothing, are taken off the
-/// budgets that they are given.
+/// The other strategies are Accelerate's: [`assign`], then [`from_assignment`], with budgets
+/// lowered by the rings and page padding that they know nothing of.
 ///
 /// # Errors
-/// [`Error::TooSmall`] with the least budget that would do; [`Error::MustFit`] if something would
+/// [`Error::TooSmall`] with the least budget that suffices; [`Error::MustFit`] if something would
 /// be on disk that may not; [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
 pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
     if options.strategy != Strategy::Auto {
@@ -40,10 +37,10 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
     Ok(DeviceMap::new(&context, &placement, budget, chosen_by))
 }
 
-/// How often a strategy of Accelerate's is asked again with less.
+/// How often one of Accelerate's strategies is tried with lower budgets.
 const ATTEMPTS: usize = 16;
 
-/// The map of a strategy of Accelerate's.
+/// The map of one of Accelerate's strategies.
 fn assigned(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap, Error> {
     let mut given = budget.clone();
     if given.get(Tier::Cpu).is_none() {
@@ -69,9 +66,9 @@ fn assigned(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap
     from_assignment(tree, &assign(tree, &given, options)?, budget, options)
 }
 
-/// As [`infer`], but `stays` says which tensors stay in main memory. Tensors that share their
-/// memory stay if one of them does; those that can only stay do so whatever it says. Without a
-/// budget the ring has the size that the streamed ones need. GPUs are not used.
+/// As [`infer`], but `stays` picks the tensors that are resident in main memory. Tied tensors are
+/// resident if one of them is; those that cannot be streamed are in any case. Without a budget the
+/// ring has the least size. GPUs are not used.
 ///
 /// # Errors
 /// As [`infer`].
@@ -105,19 +102,19 @@ pub fn place(
     ))
 }
 
-/// The map in which tensors live where `assignment` says, as one of Accelerate's strategies or a
-/// person chose.
+/// The map with tensors where `assignment` says, as one of Accelerate's strategies or a person
+/// chose.
 ///
-/// A block of which anything is on a GPU computes there: on the one that holds most of it, to which
-/// the rest is copied in each pass. What is on no GPU computes on the CPU, or is streamed to the
-/// last of the GPUs if that is predicted to be faster and there is room. Small tensors and those
-/// that can only stay are kept in main memory rather than on disk. What is left of main memory is
-/// the ring's. A GPU without a budget is not bounded.
+/// A block computes on the GPU that holds most of it; the rest of it is copied there in each pass.
+/// A block on no GPU computes on the CPU, or is streamed to the last GPU if that fits and is
+/// predicted to be faster. Small tensors and those that cannot be streamed are kept in main memory
+/// rather than on disk. The rest of main memory is the ring's. A GPU without a budget is not
+/// bounded.
 ///
 /// # Errors
-/// [`Error::Assignment`] if it is none of this tree, [`Error::Tied`] if tensors that share their
-/// memory are not together, [`Error::TooSmall`] for a device that cannot hold what it should, and
-/// the rest as for [`infer`].
+/// [`Error::Assignment`] if it is of another tree, [`Error::Tied`] if tied tensors are not
+/// together, [`Error::TooSmall`] for a device that cannot hold what it should, and those of
+/// [`infer`].
 pub fn from_assignment(
     tree: &Tree,
     assignment: &Assignment,
@@ -135,7 +132,7 @@ pub fn from_assignment(
     }
     let context = context;
     let tiers = tiers_of_groups(tree, &context.groups, assignment)?;
-    // Whether it fits is decided without streaming to a GPU; that is tried for speed.
+    // Streaming to a GPU is tried for speed.
     let mut best = fixed(&context, budget, tiers.clone(), Streaming::None);
     if let Some(last) = context.capacities.gpus.len().checked_sub(1) {
         for streaming in [Streaming::Prefill(last), Streaming::Both(last)] {
@@ -156,7 +153,7 @@ pub fn from_assignment(
     ))
 }
 
-/// Where each group lives by an assignment; what is never streamed, in main memory rather than on
+/// The tier of each group by an assignment; what is never streamed, in main memory rather than on
 /// disk.
 fn tiers_of_groups(
     tree: &Tree,
@@ -190,8 +187,7 @@ fn tiers_of_groups(
         .collect())
 }
 
-/// The placement with groups where `tiers` says, if it fits; what is left of main memory is the
-/// ring's.
+/// The placement with groups on `tiers`, if it fits; the rest of main memory is the ring's.
 fn fixed(
     context: &PlanContext<'_>,
     budget: &Budget,
@@ -201,7 +197,7 @@ fn fixed(
     let groups = &context.groups;
     let order = ResidencyOrder::together(groups);
     let mut streamed = Departed::new(groups, context.options.min_ring);
-    // Whoever chose may let small tensors stream, which no order does.
+    // A caller may let small tensors stream, which no order does.
     let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
     let all: Vec<usize> = small.chain(order.groups()).collect();
     for at in all.into_iter().rev().filter(|at| tiers[*at] == Tier::Disk) {

@@ -14,20 +14,18 @@ const MOST_BYTES: usize = 32 << 20;
 /// The most entries that it may have.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// Somebody's own choice of places: modules and tensors by their paths, each with its device. Of
-/// the entries whose path is that of a tensor or of a module around it, the longest holds for it;
-/// the empty path is that of the whole model.
+/// A device map written by hand or by other software: modules and tensors by path, each with its
+/// device. The longest entry at or around a tensor's path applies to it; the empty path is the
+/// whole model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ManualMap(BTreeMap<String, Tier>);
 
 impl ManualMap {
     /// Reads JSON or YAML: `{"model.layers.0": 0, "lm_head": "disk", "": "cpu"}`, a device being
-    /// the number of a GPU, `cpu`, `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. What
-    /// Accelerate and transformers write as `hf_device_map` is such a map, and so are
-    /// [`DeviceMap::accelerate_json`](crate::DeviceMap::accelerate_json) and
-    /// [`Assignment::accelerate_json`].
+    /// the number of a GPU, `cpu`, `disk`, `gpu0`, or `cuda:0` as PyTorch writes it. Accelerate's
+    /// and transformers' `hf_device_map` is such a map, and so is a [`ModuleMap`].
     ///
-    /// No path may be given twice. YAML's merge keys, aliases and tags are not taken; a text has 32
+    /// No path may be given twice. YAML's merge keys, aliases and tags are refused; a text has 32
     /// MiB at most.
     ///
     /// # Errors
@@ -43,8 +41,7 @@ impl ManualMap {
             )));
         }
         let entries = if text.trim_start().starts_with('{') {
-            // JSON is YAML too, of which it is the stricter and faster part: what it refuses may
-            // still be YAML.
+            // JSON is faster to read; what it refuses may still be YAML.
             serde_json::from_str(text).or_else(|json| match yaml(text) {
                 Ok(entries) if !json.is_data() => Ok(entries),
                 _ => Err(error(json.to_string())),
@@ -72,16 +69,15 @@ impl ManualMap {
         place_of(self.iter(), path)
     }
 
-    /// The places of a model's tensors. A tier that `budget` does not name is not bounded; of the
-    /// others it must hold weights, the KV cache of the blocks that are on it, and what `options`
-    /// say is needed on it besides; and if anything is on disk, neither [`Options::must_fit`] nor a
-    /// budget of `disk=0` may rule it out.
+    /// Assigns a model's tensors. A tier that `budget` does not name is not bounded; the others
+    /// must hold their weights, the KV cache of their blocks, and the overhead in `options`.
+    /// Nothing may be on disk if [`Options::must_fit`] or `disk=0` rules it out.
     ///
     /// # Errors
     /// [`Error::UnknownName`] for an entry that names nothing in the model, [`Error::NotPlaced`]
-    /// for a tensor without an entry, [`Error::Tied`] for tensors that share their memory and are
-    /// not together, [`Error::OverBudget`] and [`Error::DoesNotFit`] for what does not fit,
-    /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
+    /// for a tensor without an entry, [`Error::Tied`] for tied tensors that are not together,
+    /// [`Error::OverBudget`] and [`Error::DoesNotFit`] for what does not fit, [`Error::Duplicate`]
+    /// and [`Error::TooLarge`] for impossible trees.
     pub fn assign(
         &self,
         tree: &Tree,
@@ -93,9 +89,9 @@ impl ManualMap {
         let nodes = &modules.tree.0;
         self.check_names(tree, nodes)?;
         let mut places = vec![None; nodes.len()];
-        // What holds something comes before it.
+        // Parents come first.
         for (id, node) in nodes.iter().enumerate() {
-            // A cache is where its module is.
+            // A KV cache is where its module is.
             let own = (node.kind != Kind::Cache).then(|| self.0.get(node.path).copied());
             places[id] = own.flatten().or(places[node.parent()]);
         }
@@ -124,7 +120,7 @@ impl ManualMap {
         })
     }
 
-    /// Every entry names something.
+    /// Checks that every entry names something.
     fn check_names(&self, tree: &Tree, nodes: &[Node<'_>]) -> Result<(), Error> {
         let paths = || {
             let nodes = nodes.iter().filter(|node| node.kind != Kind::Cache);
@@ -144,7 +140,7 @@ impl ManualMap {
     }
 }
 
-/// Tensors that share their memory are together.
+/// Checks that tied tensors are together.
 fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Error> {
     for group in &modules.groups {
         for pair in group.windows(2) {
@@ -164,7 +160,7 @@ fn check_ties(modules: &Modules<'_>, places: &[Option<Tier>]) -> Result<(), Erro
     Ok(())
 }
 
-/// No device holds more than it may.
+/// Checks that no device holds more than its budget.
 fn check_budgets(
     nodes: &[Node<'_>],
     places: &[Option<Tier>],
@@ -201,7 +197,7 @@ fn check_budgets(
     Ok(())
 }
 
-/// A text from a file as a message shows it: escaped, so that no terminal obeys it, and short.
+/// A text from a file for a message: without control characters, and short.
 fn shown(text: impl AsRef<str>) -> String {
     const MOST: usize = 240;
     let text = text.as_ref();
@@ -232,7 +228,7 @@ fn yaml(text: &str) -> Result<Entries, String> {
             max_anchors: 0,
             max_aliases: 0,
         },
-        // `unique` says which key it is; and numbers are names here: 0x10 is not 16.
+        // `unique` names the key; and numbers are names here: 0x10 is not 16.
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::PassThrough,
         with_snippet: false,
         merge_keys: serde_saphyr::options::MergeKeyPolicy::Error,
@@ -255,7 +251,7 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// A device as anybody writes it.
+/// A device in any of the accepted spellings.
 struct Device(Tier);
 
 impl<'de> Deserialize<'de> for Device {

@@ -1,6 +1,6 @@
-//! The name that somebody meant.
+//! Suggestions for unknown names.
 
-/// The one of `names` that is most like `wanted`; nothing if none is much like it.
+/// The one of `names` most similar to `wanted`; none if no name is similar.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // A part of the path that is missing or too much is more likely than any slip.
     let ends_with = |long: &str, short: &str| {

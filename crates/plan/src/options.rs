@@ -1,37 +1,35 @@
 use crate::{HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
 
-/// What the plan depends on besides sizes and budget.
+/// What a plan depends on besides sizes and budget.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// How places are chosen.
+    /// How tensors are placed.
     pub strategy: Strategy,
-    /// What must fit in main memory besides weights, rings and the KV cache of the blocks that say
-    /// what theirs takes.
+    /// The overhead in main memory, without the KV cache that blocks declare themselves.
     pub needs: MemoryOverhead,
-    /// Intermediate results of a pass on each GPU that computes, in bytes.
+    /// Activations on each GPU that computes, in bytes.
     pub gpu_activations: u64,
     /// Bytes that are left free on every device.
     pub reserve: u64,
-    /// Whether it is an error if anything does not stay in memory.
+    /// Whether it is an error if anything is streamed from disk.
     pub must_fit: bool,
     /// Classes of modules that Accelerate's strategies do not split.
     pub no_split: Vec<String>,
-    /// Whether buffers of modules that are offloaded are offloaded with them (Accelerate's
-    /// strategies).
+    /// Whether buffers are offloaded with their modules (Accelerate's strategies).
     pub offload_buffers: bool,
-    /// Whether something smaller is looked for when the next module is too large for an empty
-    /// device (Accelerate's strategies).
+    /// Whether a smaller module is tried if the next is too large for an empty device (Accelerate's
+    /// strategies).
     pub fallback_allocation: bool,
     /// The largest tile of a tensor that is streamed by tiles, in bytes as held on the device.
     pub tile_bytes: u64,
-    /// Tensors of fewer bytes than this are always resident: reading a norm's weight at each pass
-    /// costs more than the memory it takes.
+    /// Tensors of fewer bytes are always resident: reading a norm's weight in each pass costs more
+    /// than its memory.
     pub small_tensor: u64,
-    /// The least size of the ring in bytes, if as much is streamed.
+    /// The least bytes of the ring, if as much is streamed.
     pub min_ring: u64,
-    /// How fast the machine is.
+    /// The machine's hardware profile.
     pub figures: HardwareProfile,
-    /// For what the speed is predicted.
+    /// The workload that the speed is predicted for.
     pub workload: Workload,
 }
 
@@ -56,14 +54,14 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The options with what `tree` itself needs.
+    /// The options with the staging memory that `tree` needs.
     pub(crate) fn adjusted(&self, tree: &Tree) -> Self {
         let mut options = self.clone();
         options.needs.readers = options.needs.readers.max(tree.staging_bytes);
         options
     }
 
-    /// Bytes of a device's budget that are for no weights and no KV cache of a block.
+    /// Bytes of a tier's budget that are not for weights and the KV cache of its blocks.
     pub(crate) fn taken_of(&self, tier: Tier) -> u64 {
         let needs = match tier {
             Tier::Gpu(_) => self.gpu_activations,

@@ -1,5 +1,4 @@
-//! A placement under consideration: where everything lies and computes, before it is written down
-//! as a map.
+//! A candidate: where everything lies and computes, before a device map is made of it.
 
 use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
@@ -7,7 +6,7 @@ use crate::groups::Groups;
 use crate::steps::StreamingSet;
 use crate::{Budget, Error, Gpu, HardwareProfile, Options, Tier, Tree};
 
-/// What is known of a model and a machine before anything is placed.
+/// A model, its budget and the machine, before anything is placed.
 pub(crate) struct PlanContext<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) options: &'a Options,
@@ -16,7 +15,7 @@ pub(crate) struct PlanContext<'a> {
     pub(crate) capacities: Capacities,
 }
 
-/// What each device has room for besides what it needs in any case, in bytes.
+/// What each device can hold besides its fixed overhead, in bytes.
 pub(crate) struct Capacities {
     /// GPUs that may be used, by number.
     pub(crate) gpus: Vec<GpuCapacity>,
@@ -24,9 +23,9 @@ pub(crate) struct Capacities {
     pub(crate) cpu: CpuCapacity,
     /// The budget of main memory as it was given, in bytes; zero if none was.
     pub(crate) given_cpu: u64,
-    /// Weights that may be on disk alone; nothing if that is not bounded.
+    /// Weights that may be on disk only; none if unbounded.
     pub(crate) disk: Option<u64>,
-    /// What a GPU that weights are streamed to needs for that.
+    /// The ring on a GPU that weights are streamed to.
     pub(crate) gpu_ring: u64,
 }
 
@@ -39,26 +38,25 @@ pub(crate) struct GpuCapacity {
     pub(crate) hardware: Gpu,
 }
 
-/// What may be held in main memory.
+/// The capacity of main memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CpuCapacity {
-    /// Nothing: neither weights nor what passes through.
+    /// It is not used: neither for weights nor for a ring.
     Unused,
     /// Anything.
     Unbounded,
-    /// So much for everything, needs included.
+    /// So many bytes for everything, overhead included.
     Bytes(u64),
 }
 
-/// Which phases compute on a GPU what lies in main memory or on disk.
+/// Which phases compute on a GPU what lies in main memory or on disk, where that is faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Streaming {
-    /// None: it is computed where it lies.
+    /// None: the CPU computes it.
     None,
-    /// The pass over the prompt, on the GPU of this place in [`Capacities::gpus`], where that is
-    /// faster.
+    /// Prefill, on the GPU of this index in [`Capacities::gpus`].
     Prefill(usize),
-    /// Both, where that is faster.
+    /// Prefill and decode.
     Both(usize),
 }
 
@@ -76,7 +74,7 @@ impl Streaming {
 pub(crate) struct Placement {
     /// For each group its tier.
     pub(crate) tiers: Vec<Tier>,
-    /// For each block where it computes and what comes to it.
+    /// For each block its devices and transfers.
     pub(crate) blocks: Vec<Placed>,
     /// The ring in main memory.
     pub(crate) ring: u64,
@@ -86,7 +84,7 @@ pub(crate) struct Placement {
 
 impl<'a> PlanContext<'a> {
     /// # Errors
-    /// What makes a tree impossible to plan.
+    /// As [`Groups::new`].
     pub(crate) fn new(
         tree: &'a Tree,
         budget: &Budget,
@@ -114,7 +112,7 @@ impl<'a> PlanContext<'a> {
         self.tree.blocks[block].work.kv_bytes
     }
 
-    /// Where a block computes that is on no GPU: when tokens are made, and over a prompt.
+    /// Where a block that is on no GPU computes: in decode and in prefill.
     pub(crate) fn executors(&self, block: usize, streaming: Streaming) -> (Tier, Tier) {
         let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
@@ -136,8 +134,8 @@ impl<'a> PlanContext<'a> {
         (tier(decodes), tier(prefills))
     }
 
-    /// The placement in which groups lie where `tiers` says, blocks compute on the GPUs that
-    /// `holding` says, and those on none as `streaming` says.
+    /// The placement with groups on `tiers`, blocks computed on the GPUs in `holding`, and all
+    /// others as `streaming` says.
     pub(crate) fn placement(
         &self,
         tiers: Vec<Tier>,
@@ -207,7 +205,7 @@ impl<'a> PlanContext<'a> {
             .collect()
     }
 
-    /// How long passes take with blocks that are placed like this.
+    /// The predicted time with blocks placed like this.
     pub(crate) fn score(&self, blocks: &[Placed]) -> Score {
         let mut score = Score::default();
         let mut devices: Vec<Tier> = Vec::new();
@@ -226,18 +224,18 @@ impl<'a> PlanContext<'a> {
     }
 }
 
-/// What a placement is judged by, the first first.
+/// What placements are compared by, in this order.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Score {
     /// Seconds for each token.
     pub(crate) decode: f64,
     /// Seconds for the prompt.
     pub(crate) prefill: f64,
-    /// Devices that compute.
+    /// Number of devices that compute.
     pub(crate) devices: usize,
 }
 
-/// Seconds that differ by no more than this share are equal: sums were taken in another order.
+/// Relative difference below which times are equal: rounding depends on the order of sums.
 const EQUAL: f64 = 1e-12;
 
 impl Score {
@@ -285,7 +283,7 @@ impl Capacities {
         }
     }
 
-    /// Adds a GPU for so many bytes, if it is not there yet.
+    /// Adds a GPU with so many bytes, if it is not there yet.
     pub(crate) fn add_gpu(&mut self, number: usize, bytes: u64, profile: &HardwareProfile) {
         if self.gpus.iter().all(|gpu| gpu.number != number) {
             self.gpus.push(GpuCapacity {

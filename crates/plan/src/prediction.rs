@@ -1,22 +1,22 @@
-//! How fast a placement will be.
+//! The predicted speed of a placement.
 
 use crate::cost::{Costs, Time, seconds, times};
 use crate::steps::DiskTraffic;
 use crate::{DeviceMap, HardwareProfile, PlacedBlock, Tier, Tree, Workload};
 use serde::Serialize;
 
-/// How long things will take, in seconds.
+/// Predicted times, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Reading all weights that stay, or touching their memory for the first time if that takes
-    /// longer: a part of the first pass, which does it as it goes.
+    /// Reading all resident weights, or first-touching their memory if that takes longer. It is a
+    /// part of the first pass.
     pub load_seconds: f64,
-    /// The first pass over the prompt, in which what stays is read: the larger of all reading, and
-    /// of computing and having fresh memory, which both keep the processors busy.
+    /// The first pass over the prompt, which also reads the resident weights: the larger of all
+    /// reads, and of computing plus first-touch page faults, which both take processor time.
     pub first_pass_seconds: f64,
-    /// The pass over the prompt, once what stays is there.
+    /// Prefill, once the resident weights are loaded.
     pub prefill: PhaseTime,
-    /// The pass that makes one more token of each text.
+    /// Decode: one more token of each sequence.
     pub decode: PhaseTime,
     /// Each block, in the order of execution.
     pub blocks: Vec<BlockTime>,
@@ -25,11 +25,11 @@ pub struct Prediction {
 /// A pass over all blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct PhaseTime {
-    /// From its begin to its end.
+    /// Wall time.
     pub seconds: f64,
-    /// What of it is computing.
+    /// The sum of compute times.
     pub compute_seconds: f64,
-    /// What the transfers take, hidden behind computing or not.
+    /// The sum of transfer times, whether compute hides them or not.
     pub transfer_seconds: f64,
     /// Bytes read from disk.
     pub disk_bytes: u64,
@@ -72,26 +72,25 @@ impl Bound {
 pub struct BlockTime {
     /// Its path in the module.
     pub name: String,
-    /// Where it computes in the pass over the prompt.
+    /// Where prefill computes.
     pub prefill_on: Tier,
-    /// How long that takes, in seconds: the larger of its transfer and its computing.
+    /// Seconds of prefill: the larger of transfer and compute.
     pub prefill_seconds: f64,
-    /// Where it computes when a token is made.
+    /// Where decode computes.
     pub decode_on: Tier,
-    /// How long that takes.
+    /// Seconds of decode.
     pub decode_seconds: f64,
 }
 
-/// How long passes over `tree` will take, placed as `map` says, on a machine of such figures. The
-/// map must be one of this tree.
+/// Predicts how long passes over `tree` take with `map`, which must be one of this tree, on a
+/// machine of this profile.
 ///
-/// Each block takes the larger of its transfer and its computing, since what comes next is fetched
-/// while this computes; a transfer is the slower of disk and way to the GPU, which go on side by
-/// side. Computing a token takes the time in which the weights pass through the processor, or in
-/// which it does the operations if that is longer; then the time in which the keys and values so
-/// far do; and a little for each block. A prompt takes as many passes as it has chunks, each of
-/// which reads what streams, less what the ring keeps from one to the next. Embeddings that are
-/// read by rows cost nothing, nor do activations on their way between devices.
+/// Each block takes the larger of its transfer and its compute time, since the next block is
+/// fetched while this one computes; a transfer is the slower of disk read and upload, which
+/// overlap. A token takes the longer of reading the weights from memory and of the operations; then
+/// reading the keys and values so far; and a fixed time for each block. A prompt takes one pass for
+/// each chunk, each of which reads what streams, less what the ring keeps. Embeddings read by rows
+/// and transfers of activations cost nothing.
 pub fn predict(
     tree: &Tree,
     map: &DeviceMap,
@@ -159,8 +158,7 @@ pub fn predict(
     }
 }
 
-/// What the pass waits for most; `limits` gives a block's seconds of memory reads and of
-/// arithmetic.
+/// What a pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
 fn bound(
     time: &PhaseTime,
     map: &DeviceMap,
@@ -198,7 +196,7 @@ fn bound(
     }
 }
 
-/// Seconds until the process has so many bytes of memory that it never had.
+/// Seconds to first-touch so many bytes: prefaulted memory first, page faults for the rest.
 fn touching(figures: &HardwareProfile, bytes: f64) -> f64 {
     let at_hand = bytes.min(figures.at_hand_bytes as f64);
     seconds(at_hand, figures.copy_bytes_per_second)

@@ -16,7 +16,7 @@ const UNITS: [(&str, u64); 9] = [
 /// Digits after the point that are looked at: more cannot make a byte.
 const FRACTION_DIGITS: usize = 18;
 
-/// The number of bytes that `text` says: `600MB`, `1.5 GiB`, or a whole number of bytes.
+/// Parses a size in bytes: `600MB`, `1.5 GiB`, or a whole number of bytes.
 ///
 /// The units are those of Hugging Face Accelerate, in upper or lower case; but `b` is a byte as
 /// well, never a bit. What is left of a byte is dropped.

@@ -1,33 +1,33 @@
-//! In which order tensors of main memory become resident, and how many fit.
+//! The order in which tensors become resident in main memory, and how many fit.
 //!
-//! What is resident after a step of an [`ResidencyOrder`] is so after the next: that is why a
-//! larger budget never streams more. What the ring keeps from one pass to the next is taken for
-//! what would become resident next: that is why a larger budget is never predicted slower either.
+//! What is resident after a step of a [`ResidencyOrder`] is still resident after the next, so a
+//! larger budget never streams more. The ring keeps what would become resident next, so a larger
+//! budget is never predicted slower either.
 
 use crate::groups::{Group, Groups, Streamed};
 use crate::tree::PAGE;
 use std::cmp::Reverse;
 
-/// An order in which groups become resident; those that always stay are not in it.
+/// The order in which groups become resident, without those that always are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResidencyOrder(Vec<usize>);
 
 impl ResidencyOrder {
-    /// In the order of execution, blocks that share memory together, where the first of them is;
-    /// tables that are read by single rows come last, since streaming those costs nothing. No
-    /// strategy of Accelerate's can fill memory in a way that is predicted to be faster than this.
+    /// The order of execution, with blocks that share memory at the first of them. Tables read by
+    /// single rows come last, since streaming them costs nothing. None of Accelerate's strategies
+    /// fills memory in a way that is predicted to be faster.
     pub(crate) fn together(groups: &Groups) -> Self {
         Self::by_first_use(groups, |block| groups.anchors[block])
     }
 
-    /// In the order of execution, each tensor for itself.
+    /// The order of execution, tensor by tensor.
     pub(crate) fn sequential(groups: &Groups) -> Self {
         Self::by_first_use(groups, |_| 0)
     }
 
     fn by_first_use(groups: &Groups, turn: impl Fn(usize) -> usize) -> Self {
         let mut order: Vec<_> = movable(groups).collect();
-        // A group's turn is at its first member that streams.
+        // A group comes at its first tensor that streams.
         order.sort_by_key(|at| {
             let group = &groups.groups[*at];
             let first = group.uses().find(|one| one.unit > 0);
@@ -38,10 +38,9 @@ impl ResidencyOrder {
         Self(order)
     }
 
-    /// Evenly over the blocks: the largest tensor of each block, then the next of each, the blocks
-    /// in such an order that those first chosen lie far apart. What streams is then spread too, so
-    /// that the disk reads on while resident weights compute. Tables that are read by single rows
-    /// come last.
+    /// Spread over all blocks, so that the disk keeps reading while resident weights compute: the
+    /// largest tensor of each block, then the next of each, in an order in which the first blocks
+    /// lie far apart. Tables read by single rows come last.
     pub(crate) fn spread(groups: &Groups) -> Self {
         let mut tables = Vec::new();
         let mut by_block: Vec<(usize, Reverse<u64>, usize)> = Vec::new();
@@ -52,8 +51,7 @@ impl ResidencyOrder {
                 None => tables.push(at),
             }
         }
-        // Groups come by block already, but for those that are shared; and most of a block are
-        // equal.
+        // Mostly sorted already.
         by_block.sort();
         let mut blocks: Vec<&[_]> = by_block.chunk_by(|a, b| a.0 == b.0).collect();
         blocks.sort_by_key(|block| block[0].0.reverse_bits());
@@ -74,16 +72,16 @@ impl ResidencyOrder {
         self.0.len()
     }
 
-    /// The groups, the first to stay first.
+    /// The groups, the first to become resident first.
     pub(crate) fn groups(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()
     }
 
-    /// What fits of the groups for which `inside` is true: as many as can be resident beside the
-    /// ring that the others need. All the rest of the memory enlarges the ring.
+    /// Makes as many of the groups for which `inside` is true resident as fit beside the ring that
+    /// the others need. The remaining memory enlarges the ring.
     ///
     /// # Errors
-    /// What the cheapest choice takes, if nothing fits.
+    /// The least memory that suffices, if nothing fits.
     pub(crate) fn fit(
         &self,
         groups: &Groups,
@@ -100,8 +98,8 @@ impl ResidencyOrder {
         }
     }
 
-    /// What each block reads with so much memory, from the largest memory to the least; nothing
-    /// where nothing fits. It is found in one go.
+    /// The disk traffic of each block for each of `memories`, the largest first; none where nothing
+    /// fits. One walk finds them all.
     pub(crate) fn traffic<'a>(
         &'a self,
         groups: &'a Groups,
@@ -121,9 +119,9 @@ impl ResidencyOrder {
     }
 }
 
-/// The way from all that is resident to what fits: groups leave in an order's reverse.
+/// The walk from everything resident to what fits: groups leave in reverse order.
 struct Walk<'a, I> {
-    /// What has not left.
+    /// Groups that are still resident, the next to leave first.
     rest: I,
     disk: Option<u64>,
     cheapest: MemoryDemand,
@@ -151,8 +149,7 @@ impl<'a> Walk<'a, ()> {
 }
 
 impl<I: Iterator<Item = usize>> Walk<'_, I> {
-    /// Goes on until what has not left fits into so much memory, together with the ring of the
-    /// others.
+    /// Streams more groups until the resident ones and the ring fit into `memory`.
     fn to(&mut self, memory: u64) -> Result<(), MemoryDemand> {
         while self.left.demand.sum() > memory {
             if self.left.demand.sum() < self.cheapest.sum() {
@@ -174,15 +171,15 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
     }
 }
 
-/// Groups that are streamed, added one by one: what would become resident next comes last.
+/// Streamed groups, added one by one; the last would be the next to become resident.
 pub(crate) struct Departed<'a> {
     groups: &'a Groups,
-    /// Of what is resident, and of the least ring for the others.
+    /// Of the resident groups and the least ring.
     demand: MemoryDemand,
     ring: Streamed,
     on_disk: u64,
     streamed: Vec<usize>,
-    /// What each block reads if the ring keeps nothing.
+    /// The traffic of each block if the ring keeps nothing.
     traffic: Vec<DiskTraffic>,
 }
 
@@ -210,13 +207,13 @@ impl<'a> Departed<'a> {
         self.demand.ring = self.ring.ring();
     }
 
-    /// The ring where weights and ring may take so much memory together.
+    /// The ring if weights and ring may take `memory` bytes together.
     fn ring_in(&self, memory: u64) -> u64 {
         let left = (memory - self.demand.resident) / PAGE * PAGE;
         left.max(self.demand.ring)
     }
 
-    /// What blocks read with a ring of so many bytes.
+    /// The traffic of each block with a ring of so many bytes.
     fn traffic(&self, ring: u64) -> Vec<DiskTraffic> {
         let (_, keeps) = useful(ring, &self.ring);
         let mut traffic = self.traffic.clone();
@@ -224,7 +221,7 @@ impl<'a> Departed<'a> {
         traffic
     }
 
-    /// The least ring that streams them well, and `more` bytes.
+    /// With the least ring that streams them well, and `more` bytes.
     pub(crate) fn set_with(&self, more: u64) -> StreamingSet {
         self.set(self.demand.ring.saturating_add(more) / PAGE * PAGE)
     }
@@ -238,10 +235,11 @@ impl<'a> Departed<'a> {
     }
 }
 
-/// The part of a ring that is of use, and what of it holds weights from one pass to the next.
+/// The useful bytes of a ring, and how many of them keep weights from one pass to the next.
 fn useful(ring: u64, streaming: &Streamed) -> (u64, u64) {
     let ring = ring.min(streaming.useful_ring());
-    // The least ring is what passes through; beyond that, Belady's rule keeps a part of the cycle.
+    // The least ring only passes weights through; Belady's eviction keeps weights in what is
+    // beyond.
     let all = ring == streaming.useful_ring();
     let keeps = if all {
         u64::MAX
@@ -257,7 +255,7 @@ fn movable(groups: &Groups) -> impl Iterator<Item = usize> + '_ {
     all.filter(|(_, group)| !group.stays).map(|(at, _)| at)
 }
 
-/// What a choice of steps takes, in bytes.
+/// The memory that a choice takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MemoryDemand {
     /// Memory of resident tensors.
@@ -272,30 +270,29 @@ impl MemoryDemand {
     }
 }
 
-/// What there is room for, in bytes.
+/// The memory that may be used, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capacity {
-    /// Main memory for weights and ring; nothing if it is not bounded.
+    /// Main memory for weights and ring; none if unbounded.
     pub(crate) memory: Option<u64>,
-    /// Weights that may be on disk alone; nothing if that is not bounded.
+    /// Weights that may be on disk only; none if unbounded.
     pub(crate) disk: Option<u64>,
     /// The least ring.
     pub(crate) min_ring: u64,
 }
 
-/// What fits.
+/// The groups that are streamed, and through what.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StreamingSet {
-    /// Groups that do not stay, those that would next do so first.
+    /// Streamed groups, the next to become resident first.
     pub(crate) streamed: Vec<usize>,
     /// The size of the ring.
     pub(crate) ring: u64,
-    /// For each block what it reads from disk in each pass, and what of that the ring keeps. In
-    /// bytes as stored.
+    /// The disk traffic of each block.
     pub(crate) traffic: Vec<DiskTraffic>,
 }
 
-/// Adds to what blocks read what a ring keeps of it that has room for `keeps` bytes.
+/// Adds what a ring keeps if it has `keeps` bytes for that.
 fn keep<'a>(
     groups: &Groups,
     mut streamed: impl Iterator<Item = &'a usize>,
@@ -317,17 +314,17 @@ fn keep<'a>(
     }
 }
 
-/// `bytes` of which as large a part is meant as `kept` is of the group.
+/// The share of `bytes` that `kept` is of the group.
 fn share(group: &Group, bytes: u64, kept: u64) -> u64 {
     let part = u128::from(bytes) * u128::from(kept) / u128::from(group.footprint.max(1));
     u64::try_from(part).unwrap_or(u64::MAX).min(bytes)
 }
 
-/// What a block reads from disk in a pass, in bytes.
+/// What a block reads from disk in a pass, in bytes as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DiskTraffic {
-    /// If the ring held nothing of it.
+    /// If the ring keeps nothing of it.
     pub(crate) streamed: u64,
-    /// What of that the ring keeps from one pass to the next.
+    /// How much of that the ring keeps from one pass to the next.
     pub(crate) kept: u64,
 }

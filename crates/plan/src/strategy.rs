@@ -1,4 +1,4 @@
-//! How places are chosen.
+//! How tensors are placed.
 
 mod assign;
 mod balance;
@@ -14,7 +14,7 @@ use crate::{ModuleMap, Tier};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How places are chosen.
+/// How tensors are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
@@ -39,7 +39,7 @@ impl Strategy {
         Self::BalancedLow0,
     ];
 
-    /// As it is written: `balanced_low_0`.
+    /// The name as written in JSON: `balanced_low_0`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -56,7 +56,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Who chose the places of a map. Written as a strategy's name, or `manual`.
+/// What chose a placement. Written as a strategy's name, or `manual`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
 pub enum ChosenBy {
@@ -67,7 +67,7 @@ pub enum ChosenBy {
 }
 
 impl ChosenBy {
-    /// As it is written: `auto`, `manual`.
+    /// The name as written in JSON: `auto`, `manual`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Strategy(strategy) => strategy.name(),
@@ -106,7 +106,7 @@ pub struct Assignment {
     pub modules: ModuleMap,
     /// What a user should know of it.
     pub warnings: Vec<String>,
-    /// Who decided.
+    /// What decided.
     pub chosen_by: ChosenBy,
 }
 

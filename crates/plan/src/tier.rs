@@ -1,7 +1,7 @@
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Where bytes can be held, the fastest first.
+/// A memory tier, the fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Memory of the GPU of this number.

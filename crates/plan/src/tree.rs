@@ -12,24 +12,23 @@ pub enum Access {
     /// In one piece.
     #[default]
     Whole,
-    /// By tiles of whole rows, one after the other, each of at most
-    /// [`Options::tile_bytes`](crate::Options) or of one row, if that is larger: a row is never
-    /// split.
+    /// In tiles of whole rows, each of at most [`Options::tile_bytes`](crate::Options), or of one
+    /// row if that is larger.
     Tiles,
-    /// Single rows on demand, such as an embedding: streaming it costs next to nothing.
+    /// By single rows on demand, such as an embedding: streaming it costs next to nothing.
     Rows,
 }
 
-/// What is to be placed: blocks in the order in which a pass uses them.
+/// A model to be placed: its blocks in the order in which a pass uses them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
     /// In order of execution. No two have the same name.
     pub blocks: Vec<Block>,
     /// The class of each module by its path, as far as known: `model.layers.0` is a
-    /// `LlamaDecoderLayer`. What strategies of Accelerate's must not split is told by it.
+    /// `LlamaDecoderLayer`. Accelerate's strategies need it for
+    /// [`Options::no_split`](crate::Options).
     pub classes: BTreeMap<String, String>,
-    /// Memory that reader threads need for tensors which are converted or aligned on their way, in
-    /// bytes.
+    /// Staging bytes of reader threads for tensors that they convert or align.
     pub staging_bytes: u64,
 }
 
@@ -53,7 +52,7 @@ pub enum TensorKind {
     /// A weight.
     #[default]
     Parameter,
-    /// Something that a module keeps beside its weights, such as a running mean.
+    /// State that is not learned, such as a running mean.
     Buffer,
 }
 
@@ -64,8 +63,7 @@ pub struct Tensor {
     pub name: String,
     /// Whether it is learned.
     pub kind: TensorKind,
-    /// Its shape; empty for a single number, and where nobody knows: then its sizes in bytes alone
-    /// count.
+    /// Its shape; empty for a scalar, or if it is unknown.
     pub shape: Vec<u64>,
     /// The type that it is stored in.
     pub dtype: Dtype,
@@ -73,14 +71,13 @@ pub struct Tensor {
     pub bytes: u64,
     /// Bytes as read from disk.
     pub stored_bytes: u64,
-    /// Bytes of one row as held on the device: what a tile cannot be smaller than. Zero if it has
-    /// no rows.
+    /// Bytes of one row as held on the device: the smallest tile. Zero if it has no rows.
     pub row_bytes: u64,
     /// How it is fetched if it is streamed.
     pub access: Access,
     /// Tensors with the same key share their memory.
     pub tied: Option<String>,
-    /// Whether it can only stay in memory, because it cannot be fetched when it is needed.
+    /// Whether it must be resident, because it cannot be fetched on demand.
     pub always_resident: bool,
 }
 
@@ -91,8 +88,8 @@ impl Tree {
     }
 }
 
-/// The memory that `bytes` read from an arbitrary offset take: whole pages, and one more because
-/// the range need not begin on a page.
+/// The memory that `bytes` read from any offset take: whole pages, and one more because the range
+/// may begin within a page.
 pub fn unit_footprint(bytes: u64) -> u64 {
     round_up(bytes).saturating_add(PAGE)
 }
@@ -108,8 +105,7 @@ pub(crate) fn holder(name: &str) -> &str {
 }
 
 impl Tensor {
-    /// The memory of the largest unit that streaming it takes, in bytes; zero if it takes none of
-    /// the ring.
+    /// Bytes of the largest unit that streaming it takes of the ring; zero if it takes none.
     pub(crate) fn unit(&self, tile_bytes: u64) -> u64 {
         match self.access {
             Access::Whole => unit_footprint(self.bytes),
@@ -123,7 +119,7 @@ impl Tensor {
         tile_bytes.max(self.row_bytes).max(1)
     }
 
-    /// The most memory that all its units take together, in bytes: a ring need never be larger.
+    /// The most bytes that all its units take together: a ring need never be larger.
     pub(crate) fn units(&self, tile_bytes: u64) -> u64 {
         let tile = self.tile(tile_bytes);
         match self.access {

@@ -1,4 +1,4 @@
-/// `bytes` for a person: decimal, to three digits (`600 MB`, `1.38 GB`).
+/// Formats bytes in decimal units, to three digits: `600 MB`, `1.38 GB`.
 pub fn format_size(bytes: u64) -> String {
     const NAMES: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {

@@ -11,7 +11,7 @@ pub struct BenchArgs {
     /// file is made and removed to measure the disk [default: the cache folder]
     #[arg(value_name = "MODEL_OR_FOLDER")]
     pub place: Option<PathBuf>,
-    /// Measure disk, memory and processors in less than 20 seconds, and keep the figures for
+    /// Measure disk, memory and processors in less than 20 seconds and store the figures for
     /// predictions; no model is run
     #[arg(long, conflicts_with_all = ["max_memory", "prompt_tokens", "new_tokens", "rounds", "context", "compute"])]
     pub calibrate: bool,
@@ -25,17 +25,16 @@ pub struct BenchArgs {
     /// Tokens to generate in each run, the first of which is the prompt's
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..), value_name = "N", default_value_t = 17)]
     pub new_tokens: u32,
-    /// Runs with each budget, in turns
+    /// Runs in each budget, alternating
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 3)]
     pub rounds: u32,
-    /// Tokens that prompt and answer together may have [default: what a run needs]
+    /// Tokens of prompt and answer together [default: what a run needs]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Type in which activations are multiplied with weights
+    /// Dtype of activations in matmuls
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
-    /// The most memory to take at once for measuring the machine, and the most to write to disk;
-    /// less is less exact
+    /// The most memory to measure with, and the most to write to disk; less is less exact
     #[arg(long, default_value = "3GB", value_name = "SIZE")]
     pub size: String,
     /// Print one JSON object instead of text

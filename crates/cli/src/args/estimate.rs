@@ -9,7 +9,7 @@ pub struct EstimateArgs {
     /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or
     /// org/name@revision, of which only headers are fetched
     pub model: String,
-    /// Types to keep the weights in, one row each
+    /// Dtypes of the weights, one row each
     #[arg(
         long,
         value_enum,
@@ -19,17 +19,16 @@ pub struct EstimateArgs {
         default_values = ["stored", "f32", "bf16", "int8", "int4"]
     )]
     pub dtypes: Vec<EstimateDtype>,
-    /// Tokens that each text may have [default: 4096, or what the model was made for if that is
-    /// less]
+    /// Tokens of each sequence [default: 4096, or the model's longest context if that is less]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Texts at once
+    /// Batch size
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub batch: usize,
-    /// Type in which the keys and values of past tokens are kept
+    /// Dtype of the KV cache
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
-    /// Type in which activations are multiplied with weights
+    /// Dtype of activations in matmuls
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
     /// Print one JSON object instead of text

@@ -17,7 +17,7 @@ pub struct RunArgs {
     /// Token ids instead of text: 1,2,3
     #[arg(long, group = "input", value_name = "IDS")]
     pub ids: Option<String>,
-    /// Put no special tokens around the prompt, such as the one that begins a text
+    /// Add no special tokens to the prompt, such as the one that begins a text
     #[arg(long)]
     pub no_special_tokens: bool,
     /// Show special tokens in the text
@@ -33,7 +33,7 @@ pub struct RunArgs {
     /// time it; the disk's speed is not measured
     #[arg(long, value_name = "N", hide = true, requires = "json")]
     pub prompt_again: Option<u32>,
-    /// How tokens are chosen.
+    /// How tokens are sampled.
     #[command(flatten)]
     pub choice: ChoiceArgs,
     /// When the text ends.
@@ -41,23 +41,23 @@ pub struct RunArgs {
     pub end: EndArgs,
 }
 
-/// How tokens are chosen. What is not given is as generation_config.json says.
+/// How tokens are sampled, by default as generation_config.json says.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Choosing tokens (defaults from generation_config.json, if any)")]
+#[command(next_help_heading = "Sampling (defaults from generation_config.json, if any)")]
 pub struct ChoiceArgs {
-    /// 0 takes the likeliest token each time; higher is more varied [else: 0]
+    /// 0 takes the likeliest token each time (greedy); higher is more varied [else: 0]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
-    /// Choose among the K likeliest tokens only; 0 for all [else: all]
+    /// Sample from the K likeliest tokens; 0 for all [else: all]
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
-    /// Choose among the likeliest tokens that together have this probability [else: 1]
+    /// Sample from the likeliest tokens that together have this probability [else: 1]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
-    /// Choose among tokens at least this share as likely as the likeliest [else: 0]
+    /// Sample from tokens at least this share as likely as the likeliest [else: 0]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
-    /// Above 1, make tokens of the text so far less likely [else: 1]
+    /// Above 1, makes tokens of the text so far less likely [else: 1]
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// The same seed gives the same text
@@ -65,14 +65,14 @@ pub struct ChoiceArgs {
     pub seed: u64,
 }
 
-/// When the text ends. What is not given is as generation_config.json says.
+/// When the text ends, by default as generation_config.json says.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Ending the text (defaults from generation_config.json, if any)")]
+#[command(next_help_heading = "Stopping (defaults from generation_config.json, if any)")]
 pub struct EndArgs {
     /// The most tokens to generate [else: 64]
     #[arg(long, value_name = "N")]
     pub max_new_tokens: Option<usize>,
-    /// Text that ends the text, and is cut off; may be given several times
+    /// Stop string, which is cut off; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
     /// Tokens that end the text, by id or spelling: 2,32000 or none [else: as config.json says]

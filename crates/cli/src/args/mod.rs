@@ -31,19 +31,19 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
-    /// Draw where everything would live under a memory budget, and predict how fast that would be
+    /// Draw the device map under a memory budget and predict the speed
     Plan(PlanArgs),
     /// Write the raw logits of some tokens as safetensors, to compare with other software
     Logits(LogitsArgs),
-    /// Say what memory a model takes, by the type of its weights, to run and to train
+    /// Print the memory that a model needs to run and to train, by the dtype of its weights
     Estimate(EstimateArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
     Demo(DemoArgs),
-    /// Show what this machine has, and what said so
+    /// Show what this machine has, with the source of each figure
     Env(EnvArgs),
-    /// Measure how fast this machine is, and how close a model runs to that
+    /// Measure this machine's limits, and what share of them a model gets
     Bench(BenchArgs),
 }
 

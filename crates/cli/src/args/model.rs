@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use outsize::plan::{Budget, parse_size};
 use std::path::PathBuf;
 
-/// The model and what it may take.
+/// The model and its budget.
 #[derive(Args, Debug)]
 pub struct ModelArgs {
     /// Folder of a Hugging Face checkpoint: config.json, safetensors, tokenizer.json
@@ -14,42 +14,41 @@ pub struct ModelArgs {
     /// [default: nine tenths of what is available]
     #[arg(long, value_name = "DEVICE=SIZE")]
     pub max_memory: Option<String>,
-    /// Tokens that prompt and answer together may have [default: what this run needs]
+    /// Tokens of prompt and answer together [default: what this run needs]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Type in which the keys and values of past tokens are kept; the 16-bit ones take half the
-    /// memory
+    /// Dtype of the KV cache; the 16-bit ones take half the memory
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
-    /// Type in which activations are multiplied with weights: f32 is exact, bf16 is faster for
-    /// prompts (and rounds them, as PyTorch does)
+    /// Dtype of activations in matmuls: f32 is exact, bf16 is faster for prompts and rounds them,
+    /// as PyTorch does
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
-    /// How places are chosen.
+    /// How weights are placed.
     #[command(flatten)]
     pub places: PlaceArgs,
 }
 
-/// How places are chosen.
+/// How weights are placed.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Choosing places for weights")]
+#[command(next_help_heading = "Placing weights")]
 pub struct PlaceArgs {
-    /// auto: the fastest placement as predicted; the others are Accelerate's
+    /// auto: the placement predicted to be the fastest; the others are Accelerate's
     #[arg(long, value_enum, default_value = "auto", value_name = "RULE")]
     pub strategy: StrategyArg,
-    /// File with a place for each module, JSON or YAML, as Accelerate's hf_device_map: {"lm_head":
+    /// Device map, JSON or YAML, as Accelerate's hf_device_map: {"lm_head":
     /// "disk", "": "cpu"}
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
     pub device_map: Option<PathBuf>,
     /// Fail rather than stream weights from disk
     #[arg(long)]
     pub must_fit: bool,
-    /// Memory to leave free of the budget of each device: 100MB
+    /// Memory of each device's budget to leave free: 100MB
     #[arg(long, value_name = "SIZE")]
     pub reserve: Option<String>,
 }
 
-/// How places are chosen.
+/// How weights are placed.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StrategyArg {
     /// The placement with the least predicted time per token
@@ -95,7 +94,7 @@ impl From<KvType> for outsize::models::KvDtype {
     }
 }
 
-/// Types in which activations are multiplied.
+/// Dtypes of activations in matmuls.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeType {
     /// As they are

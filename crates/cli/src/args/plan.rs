@@ -24,7 +24,7 @@ pub struct PlanArgs {
     /// Replace the SVG if it exists
     #[arg(long, requires = "svg")]
     pub force: bool,
-    /// How places are chosen.
+    /// How weights are placed.
     #[command(flatten)]
     pub places: PlaceArgs,
     /// Classes of modules that strategies other than auto do not split, such as LlamaDecoderLayer
@@ -34,15 +34,15 @@ pub struct PlanArgs {
     /// Offload the buffers of modules that are offloaded too (strategies other than auto)
     #[arg(long)]
     pub offload_buffers: bool,
-    /// Which dtypes weights are held in.
+    /// Dtypes that weights are held in.
     #[command(flatten)]
     pub dtypes: DtypeArgs,
-    /// What the model is to be used for.
+    /// What the model is used for.
     #[command(flatten)]
     pub workload: WorkloadArgs,
 }
 
-/// Which dtypes weights are held in.
+/// Dtypes that weights are held in.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Dtypes")]
 pub struct DtypeArgs {
@@ -58,26 +58,26 @@ pub struct DtypeArgs {
     pub keep_in_fp32: Vec<String>,
 }
 
-/// What the model is to be used for.
+/// What the model is used for.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
-    /// Tokens that prompt and answer together may have [default: 512]
+    /// Tokens of prompt and answer together [default: 512]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Texts at once
+    /// Batch size
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub batch: usize,
-    /// Tokens of the prompt of each text [default: 256, at most half of the context]
+    /// Tokens of each prompt [default: 256, at most half of the context]
     #[arg(long, value_name = "N")]
     pub prompt_tokens: Option<usize>,
-    /// Type in which the keys and values of past tokens are kept
+    /// Dtype of the KV cache
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvType,
-    /// Type in which activations are multiplied with weights
+    /// Dtype of activations in matmuls
     #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
     pub compute: ComputeType,
-    /// How fast the machine is: a JSON file with figures, such as machine.json of another one's
+    /// Hardware profile to predict with: a JSON file, such as machine.json of another machine's
     /// `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,

@@ -10,7 +10,7 @@ use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier};
 const CONTEXT: usize = 512;
 const PROMPT: usize = 256;
 
-/// How places are chosen.
+/// How weights are placed.
 pub fn options(args: &PlanArgs) -> Result<Options, Failure> {
     Ok(Options {
         strategy: args.places.strategy.into(),
@@ -28,7 +28,7 @@ pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationW
         config.cache().longest_context.min(MAX_CONTEXT)
     });
     let within = |flag: &str, value: usize, most: usize, of: &str| match value {
-        0 => Err(Failure::usage(format!("{flag} must be 1 at least"))),
+        0 => Err(Failure::usage(format!("{flag} must be at least 1"))),
         value if value > most => Err(Failure::usage(format!(
             "{flag} {value} is more than {of} {most}"
         ))),
@@ -71,13 +71,13 @@ pub fn casts(args: &DtypeArgs) -> Result<Casts, Failure> {
     for part in &args.special_dtype {
         let Some((name, kind)) = part.rsplit_once('=') else {
             return Err(Failure::usage(format!(
-                "--special-dtype {part:?}: there is no `=` between a tensor and its type"
+                "--special-dtype {part:?}: expected NAME=DTYPE"
             )));
         };
         let kind = dtype("--special-dtype", kind)?;
         if casts.special.insert(name.to_string(), kind).is_some() {
             return Err(Failure::usage(format!(
-                "--special-dtype: {name:?} is there twice"
+                "--special-dtype: {name:?} is given twice"
             )));
         }
     }
@@ -103,7 +103,7 @@ fn dtype(flag: &str, name: &str) -> Result<Dtype, Failure> {
         .ok_or_else(|| {
             let known: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
             Failure::usage(format!(
-                "{flag}: {name:?} is no type; there are {}",
+                "{flag}: unknown dtype {name:?}; known are {}",
                 known.join(", ")
             ))
         })

@@ -1,4 +1,4 @@
-//! `outsize bench`: how fast this machine is, and how close a model runs to that.
+//! `outsize bench`: the machine's limits, and a model beside them.
 
 use super::calibrate::calibrate_machine;
 use crate::args::{self, BenchArgs, ComputeType};
@@ -107,7 +107,7 @@ fn model_bench(
     let ids = ChildTask::prompt(args.prompt_tokens, config.vocab_size());
     if ids.len() > LONGEST {
         return Err(Failure::usage(format!(
-            "--prompt-tokens: {} are too many to hand over to another process; take at most {}",
+            "--prompt-tokens: {} are too many for the command line of another process; give at most {}",
             args.prompt_tokens,
             LONGEST / 6
         )));
@@ -170,7 +170,7 @@ fn size(args: &BenchArgs) -> Result<u64, Failure> {
         parse_size(&args.size).map_err(|error| Failure::usage(format!("--size: {error}")))?;
     if bytes < LEAST_CALIBRATION_BYTES {
         return Err(Failure::usage(format!(
-            "--size: {} is too little to measure with; {} is the least",
+            "--size: {} is too small; the minimum is {}",
             args.size,
             format_size(LEAST_CALIBRATION_BYTES)
         )));
@@ -178,14 +178,14 @@ fn size(args: &BenchArgs) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-/// What to read: the files of a model, or one that is made in a folder, in the cache folder if none
-/// is named.
+/// What to read: the files of a model, or a temporary file in the folder, by default the cache
+/// folder.
 fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
     let Some(place) = place else {
         let cache = cache::folder()?;
         std::fs::create_dir_all(&cache).map_err(|error| {
             Failure::Failed(format!(
-                "cannot make the cache folder {}: {error}; set OUTSIZE_CACHE to another",
+                "cannot create the cache folder {}: {error}; set OUTSIZE_CACHE to another",
                 cache.display()
             ))
         })?;
@@ -193,7 +193,7 @@ fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
     };
     if !place.is_dir() {
         return Err(Failure::usage(format!(
-            "{} is no folder: name a model's folder, or any folder on the disk to measure",
+            "{} is not a folder: name a model's folder, or any folder on the disk to measure",
             place.display()
         )));
     }

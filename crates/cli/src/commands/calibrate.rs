@@ -1,4 +1,4 @@
-//! `outsize bench --calibrate`: how fast this machine is, measured and kept.
+//! `outsize bench --calibrate`: measures the hardware profile and stores it.
 
 use crate::cache;
 use crate::error::Failure;

@@ -78,7 +78,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         request: Request {
             ids,
             max_new_tokens: NEW_TOKENS,
-            // Random weights mean nothing by it.
+            // Random weights generate it by chance.
             eos: Vec::new(),
             sampling: Sampling::default(),
         },

@@ -1,4 +1,4 @@
-//! `outsize env`: what this machine has, and what said so.
+//! `outsize env`: what this machine has, with sources.
 
 use crate::args::EnvArgs;
 use crate::cache;
@@ -12,7 +12,7 @@ use outsize::machine::{
 };
 use std::path::Path;
 
-/// Runs the command. It fails only if nobody takes what it prints.
+/// Runs the command. It fails only if it cannot print.
 pub fn env(args: &EnvArgs) -> Result<(), Failure> {
     let env = Env::new();
     let text = match args.json {
@@ -63,7 +63,7 @@ impl Calibrated {
     }
 }
 
-/// How many threads products use, and why.
+/// How many threads matmuls use, and why.
 fn product_threads(machine: &Machine) -> Sourced<usize> {
     let source = match std::env::var_os("RAYON_NUM_THREADS") {
         Some(_) => "RAYON_NUM_THREADS",

@@ -1,19 +1,19 @@
-//! `outsize estimate`: what memory a model takes, by the type of its weights.
+//! `outsize estimate`: the memory that a model needs, by the dtype of its weights.
 
 use crate::args::{EstimateArgs, EstimateDtype};
 use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
-use outsize::generate::{Described, GenerationWorkload, Source};
+use outsize::generate::{Described, GenerationWorkload, SizeSource};
 use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Dtype, Estimate, TensorKind, Tree, estimate as estimate_tree};
 use std::collections::BTreeMap;
 
-/// The context if none is asked for, in tokens, unless the model was made for less.
+/// The default context in tokens, unless the model's longest is less.
 const CONTEXT: usize = 4096;
 
-/// Bytes of a KV cache that are no machine's: sums of more would not be what they seem.
+/// The largest plausible KV cache in bytes: sums of larger ones would overflow.
 const MOST_OF_CACHE: u64 = 1 << 60;
 
 /// Runs the command.
@@ -35,7 +35,7 @@ fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
     match args.batch {
         1..=MAX_BATCH => Ok(()),
         batch => Err(Failure::usage(format!(
-            "--batch {batch} is not possible: give 1 to {MAX_BATCH} texts"
+            "--batch {batch} is out of range: give 1 to {MAX_BATCH}"
         ))),
     }
 }
@@ -49,7 +49,7 @@ fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> 
             "--context 0 leaves no room for a token: give 1 or more",
         )),
         Some(context) if context > most => Err(Failure::usage(format!(
-            "--context {context} is more than the {most} tokens that this model was made for"
+            "--context {context} is more than the {most} tokens of the model's longest context"
         ))),
         Some(context) => Ok(context),
     }
@@ -67,7 +67,7 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         };
         if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
             return Err(Failure::usage(format!(
-                "the KV cache of {} texts of {} tokens is more than any machine has: lower --batch or --context",
+                "the KV cache of {} sequences of {} tokens is implausibly large: lower --batch or --context",
                 cache.batch, cache.context
             )));
         }
@@ -132,7 +132,7 @@ fn by_type(tree: &Tree) -> BTreeMap<Dtype, u64> {
     bytes
 }
 
-/// What the figures count and what not, as far as there are such.
+/// Notes on what the columns count.
 fn explanations(described: &Described, estimates: &[Estimate]) -> Vec<String> {
     let mut notes = Vec::new();
     if described.config.is_none() {
@@ -143,7 +143,7 @@ fn explanations(described: &Described, estimates: &[Estimate]) -> Vec<String> {
             None => "KV cache and activations are unknown (there is no config.json that names the architecture)".to_owned(),
         });
     }
-    if described.source == Source::Headers {
+    if described.source == SizeSource::Headers {
         notes.push(
             "blocks are those that the tensors' names tell: the outermost numbered modules, and what is beside them".to_owned(),
         );

@@ -1,4 +1,4 @@
-//! `outsize plan`: where everything would live, and how fast that would be.
+//! `outsize plan`: the device map and the predicted speed.
 
 use crate::args::{self, PlanArgs, workload};
 use crate::error::Failure;
@@ -59,7 +59,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     write(args, &report)
 }
 
-/// Draws the plan where it is wanted.
+/// Writes the plan as JSON, text or SVG.
 fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         write_file(path, report.svg().as_bytes())?;
@@ -71,7 +71,7 @@ fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     }
 }
 
-/// The figures of this machine or of a file, and where they come from.
+/// The hardware profile of this machine or of a file, and where it comes from.
 fn figures(args: &PlanArgs, machine: &Machine) -> Result<(HardwareProfile, String), Failure> {
     match &args.workload.figures {
         Some(path) => {
@@ -86,7 +86,7 @@ fn figures(args: &PlanArgs, machine: &Machine) -> Result<(HardwareProfile, Strin
     }
 }
 
-/// What is said of the model itself.
+/// The model's part of the report.
 fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
     let path = Path::new(&args.model);
     // `.` and `..` have no name of their own.

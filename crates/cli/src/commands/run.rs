@@ -18,7 +18,7 @@ use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
-    // Looking at the machine takes as long as reading a tokenizer.
+    // Detecting the machine takes as long as reading a tokenizer.
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
     let asked = GenerateRequest::new(args, &config)?;
@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     interrupt::check()
 }
 
-/// One line on how fast it should be.
+/// One line on the predicted speed.
 fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
     format!(
         "predicted {} s per token, prompt {} s with loading ({figures})",

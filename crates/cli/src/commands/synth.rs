@@ -147,8 +147,7 @@ fn write_blocks(
     Ok(writer.write(&name, &scales)?)
 }
 
-/// The configuration with the type that the weights really have, so that other software reads them
-/// so.
+/// The configuration with the dtype of the weights, for other software.
 fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     let mut config: Value = serde_json::from_str(text)?;
     let name = match dtype {

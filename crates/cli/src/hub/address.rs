@@ -1,4 +1,4 @@
-//! What a model is called on the Hub.
+//! Names of models on the Hub.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ const MOST_OF_REVISION: usize = 256;
 /// A model on the Hub: `org/name`, or `org/name@revision`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Whose it is.
+    /// The organisation or user.
     pub org: String,
-    /// What it is called.
+    /// The repository.
     pub name: String,
     /// A branch, a tag or a commit; none for the main branch.
     pub revision: Option<String>,
@@ -26,7 +26,7 @@ impl Address {
         };
         let (org, name) = id.split_once('/')?;
         let right = is_name(org) && is_name(name) && revision.is_none_or(is_revision);
-        // Nobody calls a repository so, and many a file.
+        // Endings of files, not of repositories.
         let file = [".json", ".safetensors", ".gguf", ".bin", ".git"];
         (right && !file.iter().any(|end| name.ends_with(end))).then(|| Self {
             org: org.to_owned(),
@@ -35,7 +35,7 @@ impl Address {
         })
     }
 
-    /// The revision that is asked for.
+    /// The revision, by default `main`.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }

@@ -1,4 +1,4 @@
-//! What the headers of an answer say.
+//! Headers of responses.
 
 use ureq::http::{HeaderMap, Uri};
 
@@ -33,7 +33,7 @@ fn number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok())?
 }
 
-/// Scheme, host and port: whom one talks to.
+/// Scheme, host and port.
 pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
     let port = match &*scheme {
@@ -48,7 +48,7 @@ pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
     Some((scheme, host, uri.port_u16().unwrap_or(port)))
 }
 
-/// Where a `Location` leads from `from`; none if it is no address of the web, or would leave
+/// The target of a `Location` relative to `from`; none if it is not HTTP, or would leave
 /// encryption.
 pub fn follow(from: &Uri, location: &str) -> Option<Uri> {
     let scheme = from.scheme_str()?;
@@ -59,7 +59,7 @@ pub fn follow(from: &Uri, location: &str) -> Option<Uri> {
     } else {
         location.to_owned()
     };
-    // What comes behind a # is not for servers.
+    // The fragment is not for servers.
     let uri: Uri = target.split('#').next()?.parse().ok()?;
     let (to, ..) = origin(&uri)?;
     let user = uri.authority()?.as_str().contains('@');

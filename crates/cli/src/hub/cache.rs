@@ -1,8 +1,8 @@
-//! What the Hub's own software has downloaded to this machine.
+//! The local cache of huggingface_hub.
 
 use super::{Address, HubSettings};
 use outsize::checkpoint::read_text;
-use outsize::generate::Source;
+use outsize::generate::SizeSource;
 use std::path::{Path, PathBuf};
 
 /// The most bytes of a file that names a commit. Real ones have 40.
@@ -19,11 +19,11 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Says where the figures come from.
-    pub fn note(&self, source: Source) -> String {
+    pub fn note(&self, source: SizeSource) -> String {
         let Self { folder, commit } = self;
         let weights = match source {
-            Source::Config => ", which has no weights of it",
-            Source::Both | Source::Headers => "",
+            SizeSource::Config => ", which has no weights of it",
+            SizeSource::Both | SizeSource::Headers => "",
         };
         format!(
             "from the Hub's cache at commit {commit} ({}){weights}",

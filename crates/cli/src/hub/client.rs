@@ -1,4 +1,4 @@
-//! Asking the Hub.
+//! Requests to the Hub.
 
 use super::answer::{content_range, encoded, follow, origin, retry_after, text, unsatisfied};
 use super::cache::is_commit;
@@ -15,7 +15,7 @@ use ureq::{Agent, Body};
 /// Redirects that are followed for one file: to a renamed repository, and to where its files are.
 const MOST_REDIRECTS: usize = 6;
 
-/// What all of it may take.
+/// The time limit of all requests together.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// Bytes per second that a server is expected to send at least.
@@ -33,18 +33,18 @@ pub struct Client<'a> {
     address: &'a Address,
     agent: Agent,
     begun: Instant,
-    /// The commit that the first answer was of: all others are to be of the same.
+    /// The commit of the first response; all others must be of the same.
     commit: OnceLock<String>,
 }
 
-/// What is asked for.
+/// A request.
 struct Request<'a> {
     file: &'a str,
     range: Option<Range<u64>>,
 }
 
 impl<'a> Client<'a> {
-    /// One that has asked nothing yet.
+    /// A client without requests so far.
     pub fn new(settings: &'a HubSettings, address: &'a Address) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -75,7 +75,7 @@ impl<'a> Client<'a> {
         Box::new(self.address.clone())
     }
 
-    /// The commit that the answers are of, if the Hub said.
+    /// The commit of the responses, if the Hub named it.
     pub fn commit(&self) -> Option<&str> {
         self.commit.get().map(String::as_str)
     }
@@ -116,15 +116,15 @@ impl<'a> Client<'a> {
         if answer.status() == StatusCode::RANGE_NOT_SATISFIABLE {
             let file_len = unsatisfied(answer.headers())
                 .filter(|len| *len <= range.start)
-                .ok_or_else(|| wrong("it has not the range that was asked for"))?;
+                .ok_or_else(|| wrong("it lacks the requested range"))?;
             let bytes = Vec::new();
             return Ok(Part { bytes, file_len });
         }
         if answer.status() == StatusCode::PARTIAL_CONTENT {
             let (start, end, file_len) = content_range(answer.headers())
-                .ok_or_else(|| wrong("its Content-Range cannot be read"))?;
+                .ok_or_else(|| wrong("its Content-Range is malformed"))?;
             if start != range.start || end > range.end {
-                return Err(wrong("it is of another range than was asked for"));
+                return Err(wrong("it has another range than requested"));
             }
             let bytes = self.read(file, answer, end - start)?;
             if bytes.len() as u64 != end - start {
@@ -136,7 +136,7 @@ impl<'a> Client<'a> {
         // not.
         let file_len = answer
             .length()
-            .ok_or_else(|| wrong("it says not how long the file is"))?;
+            .ok_or_else(|| wrong("the response has no Content-Length"))?;
         let mut bytes = self.read(file, answer, range.end)?;
         if (bytes.len() as u64) < range.end.min(file_len) {
             return Err(wrong("it ends early"));
@@ -150,7 +150,7 @@ impl<'a> Client<'a> {
     /// An answer that is of the file, or of a part of it.
     fn ask(&self, request: &Request<'_>) -> Result<Answer, HubError> {
         match self.ask_once(request) {
-            // What a moment may mend.
+            // Transient errors.
             Err(HubError::Network { .. } | HubError::Status { status: 500.., .. }) => {
                 std::thread::sleep(PAUSE);
                 self.ask_once(request)
@@ -183,7 +183,9 @@ impl<'a> Client<'a> {
             if response.status().is_redirection() {
                 let target = text(response.headers(), "location")
                     .and_then(|location| follow(&uri, location))
-                    .ok_or_else(|| self.wrong(request.file, &host, "its redirect leads nowhere"))?;
+                    .ok_or_else(|| {
+                        self.wrong(request.file, &host, "its redirect has no valid location")
+                    })?;
                 uri = target;
                 continue;
             }
@@ -194,7 +196,7 @@ impl<'a> Client<'a> {
             };
         }
         let host = uri.host().unwrap_or_default();
-        Err(self.wrong(request.file, host, "it redirects again and again"))
+        Err(self.wrong(request.file, host, "it redirects too often"))
     }
 
     fn send(
@@ -234,8 +236,7 @@ impl<'a> Client<'a> {
         let mut body = response.into_body().into_reader().take(most);
         let mut piece = vec![0; PIECE];
         let begun = Instant::now();
-        // In pieces: what a server claims is not reserved before it comes, and one that sends
-        // little by little is found out.
+        // In pieces: a claimed length is not reserved in advance, and a slow server is noticed.
         loop {
             let read = match body.read(&mut piece) {
                 Ok(0) => return Ok(bytes),
@@ -251,7 +252,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Keeps to the commit that the Hub says its answer is of.
+    /// Pins the commit that the response names.
     fn pin(&self, headers: &HeaderMap) {
         if let Some(commit) = text(headers, "x-repo-commit").filter(|commit| is_commit(commit)) {
             self.commit.get_or_init(|| commit.to_owned());

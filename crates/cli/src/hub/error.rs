@@ -1,14 +1,13 @@
-//! What can go wrong between here and the Hub.
+//! Errors of requests to the Hub.
 
 use super::Address;
 use outsize::generate::DescribeError;
 use std::path::PathBuf;
 
-/// Why a model on the Hub could not be described. Nothing that a server says is repeated but
-/// numbers.
+/// Why a model on the Hub could not be described. Of a server's text only numbers are repeated.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// A variable of the environment has a value that cannot be.
+    /// An environment variable has an invalid value.
     #[error("the variable {name} {fault}")]
     Variable {
         /// Its name.
@@ -16,9 +15,9 @@ pub enum HubError {
         /// What is wrong with it.
         fault: &'static str,
     },
-    /// The network is not to be used.
+    /// Offline mode is set.
     #[error(
-        "{id} is not in the Hub's cache{}, and HF_HUB_OFFLINE forbids to ask the Hub: unset it, or give a folder",
+        "{id} is not in the Hub's cache{}, and HF_HUB_OFFLINE is set: unset it, or give a folder",
         folder.as_ref().map_or_else(String::new, |folder| format!(" ({})", folder.display()))
     )]
     Offline {
@@ -63,7 +62,7 @@ pub enum HubError {
         /// What was allowed, in minutes.
         minutes: u64,
     },
-    /// One may only see it by permission.
+    /// The model is gated.
     #[error(
         "{id} is gated: ask for access at {endpoint}/{}/{}, and give your token in HF_TOKEN or with `hf auth login`",
         id.org,
@@ -75,7 +74,7 @@ pub enum HubError {
         /// The Hub.
         endpoint: String,
     },
-    /// The Hub did not accept who asks, and says neither why nor whether there is such a model.
+    /// The Hub refused the request without saying whether the model exists.
     #[error(
         "the Hub ({endpoint}) shows no {id} {}",
         match token {
@@ -117,7 +116,7 @@ pub enum HubError {
         /// The file.
         file: String,
     },
-    /// There is nothing of it that can be read.
+    /// It has no readable file.
     #[error(
         "{id} has neither config.json nor model.safetensors nor model.safetensors.index.json on the Hub, so nothing tells its \
          sizes (weights in other formats are not read)"
@@ -128,7 +127,7 @@ pub enum HubError {
     },
     /// Too many requests.
     #[error(
-        "{host} answers no more for now (too many requests){}; a token in HF_TOKEN allows more",
+        "{host} refuses further requests for now (rate limit){}; a token in HF_TOKEN allows more",
         match seconds {
             Some(seconds) => format!(": try again in {seconds} s"),
             None => ": try again in some minutes".to_owned(),
@@ -140,7 +139,7 @@ pub enum HubError {
         /// When to try again, in seconds.
         seconds: Option<u64>,
     },
-    /// An answer that means nothing to us.
+    /// An unexpected status.
     #[error("{host} answered {status} for {file} of {id}; try again later")]
     Status {
         /// The model.
@@ -152,8 +151,8 @@ pub enum HubError {
         /// The status.
         status: u16,
     },
-    /// An answer that contradicts itself or the request.
-    #[error("the answer of {host} for {file} of {id} is not right: {fault}")]
+    /// An invalid response.
+    #[error("the response of {host} for {file} of {id} is invalid: {fault}")]
     Answer {
         /// The model.
         id: Box<Address>,
@@ -165,7 +164,7 @@ pub enum HubError {
         fault: String,
     },
     /// A file that is larger than any of its kind.
-    #[error("{file} of {id} has more than {limit} bytes, which no such file has")]
+    #[error("{file} of {id} has more than {limit} bytes: too large for such a file")]
     TooLarge {
         /// The model.
         id: Box<Address>,

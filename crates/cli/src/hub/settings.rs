@@ -1,4 +1,4 @@
-//! What the environment says of the Hub: the variables of `huggingface_hub`.
+//! Settings of the Hub from the environment variables of `huggingface_hub`.
 
 use super::HubError;
 use outsize::checkpoint::read_file;
@@ -12,14 +12,14 @@ const TIMEOUT: u64 = 30;
 /// The most bytes of a token's file. Real ones have some forty.
 const MOST_OF_TOKEN: usize = 4096;
 
-/// Where the Hub is, what is kept of it here, and who asks.
+/// Address, cache and credentials of the Hub.
 #[derive(Clone)]
 pub struct HubSettings {
     /// `HF_ENDPOINT`: the Hub, or a mirror of it, without a slash at the end.
     pub endpoint: String,
     /// `HF_TOKEN`, or what the file of `HF_TOKEN_PATH` (`$HF_HOME/token`) holds.
     pub token: Option<String>,
-    /// `HF_HUB_OFFLINE`: nothing may be asked.
+    /// `HF_HUB_OFFLINE`: no requests.
     pub offline: bool,
     /// `HF_HUB_CACHE`, or `$HF_HOME/hub`: what was downloaded before.
     pub cache: Option<PathBuf>,
@@ -31,7 +31,7 @@ impl HubSettings {
     /// Reads the environment.
     ///
     /// # Errors
-    /// A variable with a value that cannot be.
+    /// A variable with an invalid value.
     pub fn from_env() -> Result<Self, HubError> {
         Self::read(|name| std::env::var_os(name), dirs::home_dir())
     }
@@ -124,7 +124,7 @@ fn clean(token: &str, name: &'static str) -> Result<Option<String>, HubError> {
     Ok((!token.is_empty()).then(|| token.to_owned()))
 }
 
-/// The token is nobody's business.
+/// Without the token.
 impl std::fmt::Debug for HubSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HubSettings")

@@ -1,6 +1,6 @@
 //! Results of the bench as tables.
 
-use super::rates::{percent, rate, time};
+use super::human::{bandwidth, share, time};
 use super::table;
 use outsize::bench::{
     BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, Phase, ProductSample, RateUnit, Summary,
@@ -112,8 +112,8 @@ fn machine(results: &BenchResults) -> Vec<Row> {
     for (name, unit, figure, how) in limits {
         rows.push(row([
             name,
-            &rate(unit, figure.median),
-            &percent(figure.spread()),
+            &bandwidth(unit, figure.median),
+            &share(figure.spread()),
             &how,
         ]));
     }
@@ -123,7 +123,7 @@ fn machine(results: &BenchResults) -> Vec<Row> {
         row([
             "disk, one page",
             &time(latency.median),
-            &percent(latency.spread()),
+            &share(latency.spread()),
             "nothing else in flight",
         ]),
     );
@@ -160,16 +160,16 @@ fn products(samples: &[ProductSample]) -> Vec<Row> {
     ];
     let line = |(name, unit, of, limit, what): (&str, RateUnit, Of, Of, &str)| {
         let figure = Summary::of(samples.iter().map(of));
-        let share = Summary::of(
+        let ratio = Summary::of(
             samples
                 .iter()
                 .map(|sample| of(sample) / limit(sample).max(1e-9)),
         );
         row([
             name,
-            &rate(unit, figure.median),
-            &percent(figure.spread()),
-            &format!("{} of {what}", percent(share.median)),
+            &bandwidth(unit, figure.median),
+            &share(figure.spread()),
+            &format!("{} of {what}", share(ratio.median)),
         ])
     };
     measured.into_iter().map(line).collect()
@@ -221,17 +221,17 @@ fn phase(phase: &Phase) -> Vec<Row> {
     let mut start = vec![
         format!("  {}", phase.name),
         time(phase.seconds.median),
-        percent(phase.seconds.spread()),
+        share(phase.seconds.spread()),
     ];
     let mut rows = Vec::new();
     for bound in &phase.bounds {
         let mut row = std::mem::replace(&mut start, vec![String::new(); 3]);
         row.extend([
-            rate(bound.unit, bound.achieved.median),
-            percent(bound.share.median),
+            bandwidth(bound.unit, bound.achieved.median),
+            share(bound.share.median),
             format!(
                 "{}, {}",
-                rate(bound.unit, bound.limit.median),
+                bandwidth(bound.unit, bound.limit.median),
                 bound.limit_of
             ),
         ]);

@@ -18,17 +18,17 @@ pub struct Env {
     pub target: String,
     /// What it can compute on.
     pub backends: Vec<&'static str>,
-    /// The vector instructions that products use.
+    /// The vector instructions of matmuls.
     pub instructions: Sourced<&'static str>,
-    /// Threads that products use.
+    /// Threads of matmuls.
     pub product_threads: Sourced<usize>,
     /// What this machine has.
     pub machine: Machine,
-    /// What may be held on each device if no budget is named.
+    /// The default budget of each device.
     pub budget: BTreeMap<Tier, Sourced<u64>>,
-    /// Where things are kept from one run to the next; null if no folder is known.
+    /// The file system of the cache folder; null if there is none.
     pub cache: Option<Volume>,
-    /// Where the command was called.
+    /// The file system of the current folder.
     pub current: Option<Volume>,
     /// How fast the machine was measured to be.
     pub calibration: Calibrated,

@@ -21,9 +21,9 @@ pub struct EstimateOutput {
     pub tensors: usize,
     /// Bytes of weights and buffers by the type that they are stored in.
     pub stored: BTreeMap<Dtype, u64>,
-    /// Tokens that each text may have; none if nothing is known of the KV cache.
+    /// Tokens of each sequence; none if the KV cache is unknown.
     pub context: Option<usize>,
-    /// Texts at once.
+    /// Batch size.
     pub batch: usize,
     /// The type of the KV cache.
     pub kv_dtype: &'static str,
@@ -35,7 +35,7 @@ pub struct EstimateOutput {
     pub notes: Vec<String>,
 }
 
-/// What is shown where nothing is known.
+/// Shown for unknown values.
 const UNKNOWN: &str = "unknown";
 
 /// Titles of the columns.
@@ -50,8 +50,7 @@ const TITLES: [&str; 8] = [
     "to train",
 ];
 
-/// The report as text, in lines of at most `width` columns where the table can be had so; as wide
-/// as it likes without one.
+/// The report as text: a table, or a list if the table is wider than `width` columns.
 pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
     let rows: Vec<[String; 8]> = report
         .estimates

@@ -1,4 +1,7 @@
-//! Figures in words.
+//! Numbers for people.
+
+use outsize::bench::RateUnit;
+use outsize::plan::format_size;
 
 /// Seconds for a person, to two digits or so: `41 ms`, `0.41 s`, `3 min 20 s`.
 pub fn seconds(seconds: f64) -> String {
@@ -49,6 +52,34 @@ pub fn parameters(number: u64) -> String {
         n if n >= 999.5e6 => format!("{} billion", rate(n / 1e9)),
         n if n >= 999.5e3 => format!("{} million", rate(n / 1e6)),
         n => format!("{n}"),
+    }
+}
+
+/// A rate of a limit with its unit.
+pub fn bandwidth(unit: RateUnit, rate: f64) -> String {
+    match unit {
+        RateUnit::Bytes => format!("{}/s", format_size(rate as u64)),
+        RateUnit::Operations => format!("{:.0} GFLOP/s", rate / 1e9),
+        RateUnit::Times => format!("{rate:.0}/s"),
+    }
+}
+
+/// A measured time, to three digits.
+pub fn time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 10.0 => format!("{s:.1} s"),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 0.1 => format!("{:.0} ms", s * 1e3),
+        s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.0} µs", s * 1e6),
+    }
+}
+
+/// A share in percent: `41 %`, `0.4 %`.
+pub fn share(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent.abs() < 1.0 => format!("{percent:.1} %"),
+        percent => format!("{percent:.0} %"),
     }
 }
 
@@ -116,5 +147,27 @@ mod tests {
         assert_eq!(change(1.0, 1.001).unwrap(), "the same");
         assert_eq!(change(1.0, 30.0).unwrap(), "30 times as long");
         assert_eq!(change(0.0, 1.0), None);
+    }
+
+    #[test]
+    fn people_read_short_numbers() {
+        for (seconds, shown) in [
+            (12.34, "12.3 s"),
+            (1.234, "1.23 s"),
+            (0.123, "123 ms"),
+            (0.0123, "12.3 ms"),
+            (8e-5, "80 µs"),
+        ] {
+            assert_eq!(time(seconds), shown);
+        }
+        assert_eq!(
+            (share(0.954), share(0.004)),
+            ("95 %".to_string(), "0.4 %".to_string())
+        );
+        assert_eq!(bandwidth(RateUnit::Operations, 1.5e11), "150 GFLOP/s");
+        assert_eq!(
+            bandwidth(RateUnit::Bytes, 3.2e9),
+            format!("{}/s", format_size(3_200_000_000))
+        );
     }
 }

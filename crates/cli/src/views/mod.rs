@@ -1,4 +1,4 @@
-//! What results look like: JSON, text for terminals, and SVG.
+//! Views of results: JSON, text for terminals, and SVG.
 
 pub mod bench;
 pub mod calibration;
@@ -8,7 +8,6 @@ pub mod human;
 pub mod output;
 pub mod plan;
 pub mod progress;
-mod rates;
 pub mod run;
 pub mod style;
 pub mod table;

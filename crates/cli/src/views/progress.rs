@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A bar over `total` bytes, invisible where nobody would see it move.
+/// A bar over `total` bytes, hidden without a terminal.
 pub fn bytes(total: u64, what: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -22,7 +22,7 @@ pub fn bytes(total: u64, what: &str) -> ProgressBar {
     }
 }
 
-/// A line that says what is being done, and since when; invisible where nobody would see it.
+/// A line with the current activity and its duration, hidden without a terminal.
 pub fn activity() -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -37,7 +37,7 @@ pub fn activity() -> ProgressBar {
     }
 }
 
-/// A bar over a number of things, invisible where nobody would see it move.
+/// A bar over a count, hidden without a terminal.
 pub fn count(what: &str) -> ProgressBar {
     let bar = bytes(0, what);
     match ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len}") {

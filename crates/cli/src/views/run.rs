@@ -1,4 +1,4 @@
-//! What a run did: the object that `--json` prints, and the lines that a person reads.
+//! The report of a run: the object that `--json` prints, and the summary.
 
 use outsize::bench::RepeatedRun;
 use outsize::machine::Provenance;
@@ -77,7 +77,7 @@ pub struct RunOutput {
 }
 
 impl RunOutput {
-    /// What a person wants to know, in a few lines.
+    /// A summary in a few lines.
     pub fn summary(&self) -> String {
         let size = outsize::plan::format_size;
         let rate = match self.seconds_per_token {

@@ -79,10 +79,10 @@ fn a_fixture_is_described_as_with_its_weights() {
     for folder in fixtures {
         let expected = with_weights(&folder);
         let described = describe(&folder).unwrap();
-        assert_eq!(described.source, Source::Both, "{:?}", described.notes);
+        assert_eq!(described.source, SizeSource::Both, "{:?}", described.notes);
         assert_same(&described.tree, &expected, &folder);
         let bare = describe(&folder.join("config.json")).unwrap();
-        assert_eq!(bare.source, Source::Config);
+        assert_eq!(bare.source, SizeSource::Config);
         assert_same(&bare.tree, &expected, &folder);
     }
 }
@@ -100,7 +100,7 @@ fn a_preset_is_described_as_with_its_weights() {
             );
             fs::remove_file(place.path().join("model.safetensors")).unwrap();
             let bare = describe(place.path()).unwrap();
-            assert_eq!(bare.source, Source::Config);
+            assert_eq!(bare.source, SizeSource::Config);
             assert_same(&bare.tree, &expected, place.path());
         }
     }
@@ -152,7 +152,7 @@ fn what_is_not_built_in_is_described_by_names() {
         config["model_type"] = json!("falcon\u{1b}[2J")
     });
     let described = describe(place.path()).unwrap();
-    assert_eq!(described.source, Source::Headers);
+    assert_eq!(described.source, SizeSource::Headers);
     assert!(described.config.is_none());
     assert_eq!(described.architecture.unwrap(), "falcon\\u{1b}[2J");
     assert!(
@@ -191,7 +191,7 @@ fn weights_of_another_model_are_described_by_their_names() {
         config["num_hidden_layers"] = json!(17)
     });
     let described = describe(place.path()).unwrap();
-    assert_eq!(described.source, Source::Headers);
+    assert_eq!(described.source, SizeSource::Headers);
     assert!(described.config.is_some());
     assert!(
         described.notes[0].contains("9 tensors are missing, \"model.layers.16."),

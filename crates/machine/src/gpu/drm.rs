@@ -1,5 +1,5 @@
-//! GPUs by what the kernel's graphics drivers write in `/sys/class/drm`, and boards by their device
-//! tree.
+//! GPUs as reported by the kernel's graphics drivers in `/sys/class/drm`, and boards by their
+//! device tree.
 
 use super::{Candidate, GpuMemory, Search};
 use crate::Sourced;
@@ -7,7 +7,7 @@ use crate::system::System;
 
 const CARDS: &str = "/sys/class/drm";
 
-/// PCI numbers of those who make GPUs.
+/// PCI vendor ids.
 const AMD: &str = "0x1002";
 const INTEL: &str = "0x8086";
 const NVIDIA: &str = "0x10de";
@@ -113,7 +113,7 @@ fn intel(system: &System, card: &str, device: &str) -> Candidate {
     }
 }
 
-/// One that NVIDIA's library does not show.
+/// A GPU that NVML does not report.
 fn nvidia(system: &System, device: &str) -> Candidate {
     Candidate {
         name: name(system, device, "NVIDIA GPU"),

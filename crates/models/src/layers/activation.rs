@@ -5,7 +5,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, silu};
-use outsize_kernels::ActivationFunction;
+use outsize_kernels::{ActivationFunction, is_flex};
 
 /// The non-linear function of the feed-forward block (`hidden_act`), as `transformers` defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -63,8 +63,16 @@ impl Activation {
             .unwrap_or_default()
     }
 
-    /// The kernel that applies it to a gate, if there is one.
-    pub(crate) fn gate(self) -> Option<ActivationFunction> {
+    /// The function of every element, in place where the device has a kernel and `x` no other owner.
+    pub(crate) fn activate<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self.kernel().filter(|_| is_flex(&x.device())) {
+            Some(kernel) => outsize_kernels::activate(kernel, x),
+            None => self.apply(x),
+        }
+    }
+
+    /// The kernel that applies it, if there is one.
+    pub(crate) fn kernel(self) -> Option<ActivationFunction> {
         match self {
             Self::Silu => Some(ActivationFunction::Silu),
             Self::Gelu => None,

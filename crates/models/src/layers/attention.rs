@@ -95,7 +95,7 @@ impl Attention {
         let queries = rotation.apply(split(queries, self.heads));
         let keys = rotation.apply(split(keys, self.key_value_heads));
         let values = split(values, self.key_value_heads);
-        let mixed = attend(queries, keys, values, positions, cache, layer)?;
+        let mixed = attend([queries, keys, values], None, positions, cache, layer)?;
         Ok(self.o_proj.forward(mixed))
     }
 
@@ -119,17 +119,16 @@ impl Attention {
 
 /// Attention of queries `[batch, tokens, heads, head_dim]` over what they may see: the keys and values of layer `layer` of
 /// the cache, to which those of the tokens, `[batch, tokens, key_value_heads, head_dim]`, are appended. Gives
-/// `[batch, tokens, heads · head_dim]`; all f32.
-fn attend(
-    queries: Tensor<4>,
-    keys: Tensor<4>,
-    values: Tensor<4>,
+/// `[batch, tokens, heads · head_dim]`; all f32. Scores are multiplied by `scale`, else by `1 / √head_dim`.
+pub(crate) fn attend(
+    [queries, keys, values]: [Tensor<4>; 3],
+    scale: Option<f64>,
     positions: &QueryPositions<'_>,
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
     let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
-    let mixed = attend_seen(queries, &seen, positions);
+    let mixed = attend_seen(queries, &seen, positions, scale);
     let held_back = seen.held_back.take();
     drop(seen);
     cache.keep(layer, held_back)?;
@@ -137,7 +136,12 @@ fn attend(
 }
 
 /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
-fn attend_seen(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+fn attend_seen(
+    queries: Tensor<4>,
+    seen: &Seen,
+    positions: &QueryPositions<'_>,
+    scale: Option<f64>,
+) -> Tensor<3> {
     match seen.parts.as_slice() {
         [older @ .., newest] if older.len() < 2 && is_flex(&queries.device()) => {
             let [batch, tokens, heads, width] = queries.dims();
@@ -147,13 +151,16 @@ fn attend_seen(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) 
                 padding: positions.padding.to_vec(),
             };
             let older = older.first().map(Part::cached);
-            outsize_kernels::attend(queries, older, newest.cached(), mask, None).reshape([
-                batch,
-                tokens,
-                heads * width,
-            ])
+            outsize_kernels::attend(
+                queries,
+                older,
+                newest.cached(),
+                mask,
+                scale.map(|scale| scale as f32),
+            )
+            .reshape([batch, tokens, heads * width])
         }
-        _ => composed::attend(queries, seen, positions),
+        _ => composed::attend(queries, seen, positions, scale),
     }
 }
 

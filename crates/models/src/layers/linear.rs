@@ -127,8 +127,19 @@ pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     )
 }
 
+/// A lazy scale of a norm; unless loaded, it is 1.
+pub(crate) fn ones(width: usize, device: &Device) -> Param<Tensor<1>> {
+    Param::uninitialized(
+        ParamId::new(),
+        move |device, require_grad| Tensor::ones([width], device).set_require_grad(require_grad),
+        device.clone(),
+        false,
+        [width].into(),
+    )
+}
+
 /// A lazy bias; unless loaded, it is 0.
-fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
+pub(crate) fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
     Param::uninitialized(
         ParamId::new(),
         move |device, require_grad| Tensor::zeros([outputs], device).set_require_grad(require_grad),

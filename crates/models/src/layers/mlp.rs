@@ -47,7 +47,7 @@ impl Mlp {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let kernel = self.activation.gate();
+        let kernel = self.activation.kernel();
         let both = [&self.gate_proj, &self.up_proj];
         if let Some(inner) = kernel.and_then(|kernel| linear::gated(both, kernel, &x)) {
             return self.down_proj.forward(inner);

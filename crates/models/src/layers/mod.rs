@@ -2,16 +2,22 @@
 
 mod activation;
 mod attention;
+mod conv1d;
 mod embedding;
+mod layer_norm;
 mod linear;
 mod mlp;
 mod rms_norm;
 mod rope;
 
 pub use activation::Activation;
+pub(crate) use attention::attend;
 pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
+pub use conv1d::Conv1d;
 pub use embedding::Embedding;
+pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub(crate) use linear::three;
 pub use mlp::Mlp;
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, Rotation};

@@ -1,8 +1,9 @@
 //! Root-mean-square layer normalisation.
 
-use burn::module::{Module, Param, ParamId};
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
+use super::linear::ones;
 use crate::Init;
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
@@ -18,16 +19,10 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// A norm without storage; unless loaded, its weight is 1.
     pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
-        let weight = Param::uninitialized(
-            ParamId::new(),
-            move |device, require_grad| {
-                Tensor::ones([hidden], device).set_require_grad(require_grad)
-            },
-            init.device.clone(),
-            false,
-            [hidden].into(),
-        );
-        Self { weight, epsilon }
+        Self {
+            weight: ones(hidden, &init.device),
+            epsilon,
+        }
     }
 
     /// `[.., hidden]` f32 to the same.
@@ -60,6 +55,7 @@ impl RmsNorm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::module::ParamId;
     use burn::tensor::{DType, Device, TensorData};
 
     #[test]

@@ -5,6 +5,8 @@ use std::f64::consts::PI;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use outsize_kernels::RotaryPairs;
+
 use crate::config::{RopeConfig, RopeScaling};
 
 /// The frequencies of a rotary position embedding ([Su et al., 2021](https://arxiv.org/abs/2104.09864)), in the half-split
@@ -17,10 +19,11 @@ pub struct Rope {
     frequencies: Vec<f32>,
     /// What rotated vectors are multiplied with.
     magnitude: f64,
+    pairs: RotaryPairs,
 }
 
 impl Rope {
-    /// The frequencies of a model whose heads are `head_dim` wide.
+    /// The frequencies of a model of whose heads `head_dim` elements are rotated, the first ones.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let magnitude = match config.scaling {
             RopeScaling::Yarn {
@@ -33,7 +36,14 @@ impl Rope {
             head_dim,
             frequencies: frequencies(config, head_dim, 0),
             magnitude,
+            pairs: RotaryPairs::Halves,
         }
+    }
+
+    /// The same for neighbouring dimensions rotated together, as in GPT-J.
+    pub fn interleaved(self) -> Self {
+        let pairs = RotaryPairs::Interleaved;
+        Self { pairs, ..self }
     }
 
     /// Elements of a head that are rotated.
@@ -83,6 +93,7 @@ impl Rope {
         Rotation {
             cos: tensor(cos),
             sin: tensor(sin),
+            pairs: self.pairs,
         }
     }
 
@@ -181,21 +192,17 @@ fn yarn_ramp(config: &RopeConfig, width: f64, pair: usize) -> f64 {
 /// The rotations of some consecutive positions.
 #[derive(Debug, Clone)]
 pub struct Rotation {
-    /// `[1 or batch, tokens, 1, head_dim / 2]`.
+    /// `[1 or batch, tokens, 1, rotated / 2]`.
     cos: Tensor<4>,
-    /// `[1 or batch, tokens, 1, head_dim / 2]`.
+    /// `[1 or batch, tokens, 1, rotated / 2]`.
     sin: Tensor<4>,
+    pairs: RotaryPairs,
 }
 
 impl Rotation {
-    /// Rotates `[batch, tokens, heads, head_dim]`.
+    /// Rotates `[batch, tokens, heads, head_dim]`; of each head the first `rotated` elements.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        outsize_kernels::rotate(
-            x,
-            outsize_kernels::RotaryPairs::Halves,
-            self.cos.clone(),
-            self.sin.clone(),
-        )
+        outsize_kernels::rotate(x, self.pairs, self.cos.clone(), self.sin.clone())
     }
 }
 

@@ -1,5 +1,9 @@
 //! Loads a fixture's checkpoint into a model.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod reference;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@ use crate::placement::{CpuCapacity, PlanContext};
 use crate::steps::MemoryDemand;
 use crate::{Error, MemoryOverhead, Shortfall, Tier};
 
-/// What main memory lacks if nothing fits.
+/// What main memory would have to hold, if nothing fits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InsufficientMemory {
     /// With the KV cache of blocks on the CPU.
@@ -12,7 +12,7 @@ pub(super) struct InsufficientMemory {
 }
 
 impl InsufficientMemory {
-    /// Bytes of main memory that would do.
+    /// The least bytes of main memory that suffice.
     pub(super) fn least(&self) -> u64 {
         self.needs.sum().saturating_add(self.demand.sum())
     }

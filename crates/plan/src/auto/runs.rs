@@ -5,13 +5,13 @@ use crate::{Processor, Tier};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Blocks that share weights and therefore lie together: where the first of them is.
+/// Blocks that share weights and are therefore placed together, at the first of them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Item {
     pub(super) blocks: Vec<usize>,
     /// Bytes of its weights.
     pub(super) bytes: u64,
-    /// Whether a pass reads nothing but single rows of it.
+    /// Whether a pass reads single rows of it only.
     pub(super) only_rows: bool,
 }
 
@@ -70,8 +70,8 @@ impl Cost {
     }
 }
 
-/// What each block takes on each GPU, these by their places in
-/// [`Capacities::gpus`](crate::placement::Rooms).
+/// The cost of each block on each GPU, indexed as in
+/// [`Capacities::gpus`](crate::placement::Capacities).
 pub(super) struct Speeds(Vec<Vec<Cost>>);
 
 impl Speeds {
@@ -98,9 +98,9 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// The runs of GPUs in `order` (places in [`Capacities::gpus`](crate::placement::Rooms)), of
-    /// which the last also computes what is streamed to it; `executors` says where blocks compute
-    /// that are on no GPU.
+    /// The runs of GPUs in `order` (indices into
+    /// [`Capacities::gpus`](crate::placement::Capacities)), of which the last also computes what is
+    /// streamed to it; `executors` says where blocks compute that are on no GPU.
     pub(super) fn new(
         context: &PlanContext<'_>,
         speeds: &Speeds,
@@ -110,14 +110,14 @@ impl Runs {
         (streaming, executors): (Streaming, &[(Tier, Tier)]),
     ) -> Self {
         let count = sequence.len();
-        // What items up to each one take on any GPU.
+        // Bytes that the items up to each one take on a GPU.
         let mut bytes = vec![0u64; count + 1];
         for (at, item) in sequence.iter().enumerate() {
             let item = &items[*item];
             let kv: u64 = item.blocks.iter().map(|block| context.kv(*block)).sum();
             bytes[at + 1] = bytes[at] + item.bytes + kv;
         }
-        // What items from each one on take that are computed elsewhere: time, and cache on the GPU
+        // Items from each one on that compute elsewhere: their time, and their KV cache on the GPU
         // that they are streamed to.
         let mut rest = vec![0.0; count + 1];
         let mut caches = vec![0u64; count + 1];
@@ -152,7 +152,7 @@ impl Runs {
             if is_streamed_to {
                 capacity -= i128::from(context.capacities.gpu_ring);
             }
-            // The run's bytes may be no more than this, if it ends at `end`.
+            // The most bytes of a run that ends at `end`.
             let cache = |end: usize| if is_streamed_to { caches[end] } else { 0 };
             let most = |end: usize| capacity - i128::from(cache(end));
             let mut window: VecDeque<(Cost, usize)> = VecDeque::new();
@@ -161,8 +161,8 @@ impl Runs {
                     let most = most(end);
                     let begins = (most >= 0).then_some(before[end]).flatten();
                     let empty = begins.map(|cost| (cost, end));
-                    // Where the run can begin only moves on: what it holds grows by more than the
-                    // caches of the rest shrink.
+                    // The earliest start only moves forward: a run grows by more than the caches of
+                    // the rest shrink.
                     while let Some((_, start)) = window.front()
                         && i128::from(bytes[end] - bytes[*start]) > most
                     {
@@ -199,17 +199,17 @@ impl Runs {
         }
     }
 
-    /// What the runs take that cover so many items; nothing if they cannot.
+    /// Seconds of the runs that cover so many items; none if these do not fit.
     pub(super) fn seconds(&self, covered: usize) -> Option<f64> {
         self.best.last()?[covered].map(|(cost, _)| cost.0)
     }
 
-    /// What computing the other items takes.
+    /// Seconds to compute the other items.
     pub(super) fn rest_seconds(&self, covered: usize) -> f64 {
         self.rest[covered]
     }
 
-    /// The runs that cover so many items: GPUs, by their places, with ranges of the sequence.
+    /// The runs that cover so many items: indices of GPUs with ranges of the sequence.
     pub(super) fn of(&self, covered: usize) -> Vec<(usize, Range<usize>)> {
         let mut runs = Vec::new();
         let mut end = covered;
@@ -225,8 +225,8 @@ impl Runs {
     }
 }
 
-/// Seconds to compute an item that is on no GPU, and what of its cache is on the GPU that it is
-/// streamed to.
+/// Seconds to compute an item that is on no GPU, and the bytes of its KV cache on the GPU that it
+/// is streamed to.
 fn remaining(context: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)]) -> (f64, u64) {
     let (mut seconds, mut cache) = (0.0, 0u64);
     for block in &item.blocks {

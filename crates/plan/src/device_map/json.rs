@@ -1,4 +1,4 @@
-//! Reading a map back: what anybody may have written.
+//! Reading a device map from untrusted JSON.
 
 use super::{DeviceMap, Residency};
 use crate::Tier;
@@ -23,7 +23,7 @@ impl<'de> Deserialize<'de> for Residency {
 
 impl Serialize for DeviceMap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // What the attribute `remote` has derived.
+        // Derived by the attribute `remote`.
         Self::serialize(self, serializer)
     }
 }
@@ -46,7 +46,7 @@ macro_rules! ensure {
     };
 }
 
-/// The sum of all; nothing if it has more than 64 bits.
+/// The sum; none if it overflows 64 bits.
 fn sum(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
     parts.into_iter().try_fold(0u64, u64::checked_add)
 }

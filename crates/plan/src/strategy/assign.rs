@@ -90,7 +90,7 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
     })
 }
 
-/// Nothing may be on disk.
+/// Checks that nothing is on disk.
 pub(crate) fn check_fit<'n>(
     map: &ModuleMap,
     on_disk: impl Iterator<Item = &'n Node<'n>>,
@@ -106,7 +106,7 @@ pub(crate) fn check_fit<'n>(
     }
 }
 
-/// What Accelerate would say of the map.
+/// Accelerate's warnings.
 fn warnings(devices: &[Device], offloaded: u64, options: &Options) -> Vec<String> {
     let mut warnings = Vec::new();
     let is_gpu = |device: &&Device| matches!(device.tier, Tier::Gpu(_));

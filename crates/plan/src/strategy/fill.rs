@@ -32,7 +32,7 @@ impl Filled {
     /// Where each tensor is, in the tree's order.
     pub(super) fn tiers(&self, modules: &Modules<'_>) -> Vec<Tier> {
         let mut places = self.places.clone();
-        // What holds something comes before it.
+        // Parents come first.
         for id in 0..modules.tree.0.len() {
             if places[id] == 0 {
                 places[id] = places[modules.tree.node(id).parent()];
@@ -49,7 +49,7 @@ impl Filled {
 /// Where something can be placed.
 pub(super) struct Device {
     pub(super) tier: Tier,
-    /// What may be held on it; nothing if that is not bounded.
+    /// Its budget; none if unbounded.
     budget: Option<u64>,
     /// What is placed on it, and what was left free when it was left, in bytes.
     pub(super) used: u64,

@@ -15,7 +15,7 @@ pub enum MemoryUse {
 }
 
 impl MemoryUse {
-    /// What it is called.
+    /// The repository.
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",

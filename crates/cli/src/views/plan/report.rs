@@ -47,7 +47,7 @@ pub struct PlanReport {
 /// A model in numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ModelReport {
-    /// What it is called.
+    /// The repository.
     pub name: String,
     /// Its architecture, if it is known: `llama`.
     pub architecture: Option<String>,

@@ -16,12 +16,18 @@ pub const SCORE_BYTES: usize = 8 << 20;
 const WIDEN_BYTES: usize = 1 << 20;
 
 /// As [`attend_seen`](super::attend_seen), on any device.
-pub(super) fn attend(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+pub(super) fn attend(
+    queries: Tensor<4>,
+    seen: &Seen,
+    positions: &QueryPositions<'_>,
+    scale: Option<f64>,
+) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
+    let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));
     let length = seen.parts.iter().map(|part| part.len).sum();
     let chunk = chunk_tokens(batch * heads, length);
     if tokens <= chunk {
-        return attend_chunk(queries, seen, positions);
+        return attend_chunk(queries, seen, positions, scale);
     }
     let width = heads * width;
     let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
@@ -31,14 +37,24 @@ pub(super) fn attend(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions
             start: positions.start + first,
             ..*positions
         };
-        let part = attend_chunk(queries.clone().narrow(1, first, count), seen, &positions);
+        let part = attend_chunk(
+            queries.clone().narrow(1, first, count),
+            seen,
+            &positions,
+            scale,
+        );
         mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
     }
     mixed
 }
 
 /// The same with all scores at once.
-fn attend_chunk(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>) -> Tensor<3> {
+fn attend_chunk(
+    queries: Tensor<4>,
+    seen: &Seen,
+    positions: &QueryPositions<'_>,
+    scale: f64,
+) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
     let key_heads = seen.parts[0].keys.dims()[1];
     // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
@@ -46,7 +62,7 @@ fn attend_chunk(queries: Tensor<4>, seen: &Seen, positions: &QueryPositions<'_>)
     let grouped = queries
         .swap_dims(1, 2)
         .reshape([batch, key_heads, rows, width])
-        * (width as f64).powf(-0.5);
+        * scale;
     let pieces = pieces(seen, positions, tokens);
     let mut scores: Vec<_> = pieces
         .iter()

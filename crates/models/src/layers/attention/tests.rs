@@ -120,10 +120,13 @@ impl Bench {
             start,
             padding: &padding,
         };
-        // On the CPU in one operation, elsewhere in several.
+        // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
+        let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
-            attend_seen(queries.clone(), &seen, &positions),
-            composed::attend(queries.clone(), &seen, &positions),
+            attend_seen(queries.clone(), &seen, &positions, None),
+            attend_seen(half.clone(), &seen, &positions, twice),
+            composed::attend(queries.clone(), &seen, &positions, None),
+            composed::attend(half, &seen, &positions, twice),
         ]
         .map(|found| values(&found));
         let held_back = seen.held_back.take();

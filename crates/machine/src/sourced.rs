@@ -1,16 +1,16 @@
 use serde::Serialize;
 
-/// Something that was found out, and what said so.
+/// A value with its source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sourced<T> {
-    /// What was found.
+    /// The value.
     pub value: T,
-    /// The file, library or call that said so.
+    /// The file, library or call that it came from.
     pub source: String,
 }
 
 impl<T> Sourced<T> {
-    /// A value and what said so.
+    /// A value and its source.
     pub fn new(value: T, source: impl Into<String>) -> Self {
         Self {
             value,

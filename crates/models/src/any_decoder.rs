@@ -1,0 +1,241 @@
+//! Decoders whose architecture is known at run time only.
+
+use std::any::Any;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+
+use burn::module::{ModuleMapper, Param, ParamId};
+use burn::tensor::{Device, Tensor, TensorData};
+use outsize_checkpoint::Checkpoint;
+use outsize_core::{Dispatched, Parameter, parameters};
+use outsize_plan::DeviceMap;
+use outsize_stream::Stats;
+
+use crate::{Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, PassShape};
+
+/// A decoder of any architecture that is all in memory.
+pub struct FilledDecoder(Box<dyn AnyFilled>);
+
+impl FilledDecoder {
+    /// As [`Decoder::forward`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn forward(
+        &self,
+        ids: &[u32],
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error> {
+        self.0.forward_ids(ids, cache, logits)
+    }
+}
+
+trait AnyFilled {
+    fn forward_ids(
+        &self,
+        ids: &[u32],
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error>;
+}
+
+impl<D: Decoder> AnyFilled for D {
+    fn forward_ids(
+        &self,
+        ids: &[u32],
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Tensor<3>, Error> {
+        self.forward(ids, cache, logits)
+    }
+}
+
+/// Gives each parameter the next value.
+struct Fill(std::vec::IntoIter<TensorData>);
+
+impl ModuleMapper for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(data) = self.0.next() else {
+            return param;
+        };
+        let dtype = data.dtype();
+        Param::initialized(
+            param.id,
+            Tensor::from_data(data, (&param.lazy_device(), dtype)),
+        )
+    }
+}
+
+/// A dispatched decoder of any architecture: see [`Dispatched`].
+pub struct DispatchedDecoder(Box<dyn AnyDispatched>);
+
+impl DispatchedDecoder {
+    /// Runs one pass: [`Decoder::forward_batch`] within [`Dispatched::run`].
+    ///
+    /// # Errors
+    /// As both.
+    pub fn forward_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
+        self.0.forward_batch(batch, cache, logits)
+    }
+
+    /// Where everything lives.
+    pub fn device_map(&self) -> &DeviceMap {
+        self.0.device_map()
+    }
+
+    /// What was read and waited for so far.
+    pub fn stats(&self) -> Stats {
+        self.0.watch()()
+    }
+
+    /// The same, for asking while a pass is running; nothing once this is dropped.
+    pub fn watch(&self) -> Box<dyn Fn() -> Stats + Send> {
+        self.0.watch()
+    }
+
+    /// Whether the files are read past the page cache.
+    pub fn reads_directly(&self) -> bool {
+        self.0.reads_directly()
+    }
+}
+
+impl Debug for DispatchedDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DispatchedDecoder({:?})", self.stats())
+    }
+}
+
+trait AnyDispatched {
+    fn forward_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error>;
+    fn device_map(&self) -> &DeviceMap;
+    fn watch(&self) -> Box<dyn Fn() -> Stats + Send>;
+    fn reads_directly(&self) -> bool;
+}
+
+impl<D: Decoder> AnyDispatched for Dispatched<D> {
+    fn forward_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        logits: Logits,
+    ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
+        self.run(|model| model.forward_batch(batch, cache, logits))
+    }
+
+    fn device_map(&self) -> &DeviceMap {
+        self.device_map()
+    }
+
+    fn watch(&self) -> Box<dyn Fn() -> Stats + Send> {
+        Box::new(self.watch())
+    }
+
+    fn reads_directly(&self) -> bool {
+        self.reads_directly()
+    }
+}
+
+/// A decoder without storage, of whichever architecture.
+#[derive(Clone)]
+pub(crate) struct EmptyDecoder(pub(crate) Arc<dyn AnyEmpty>);
+
+impl EmptyDecoder {
+    pub(crate) fn new<D: Decoder>(config: D::Config) -> Self {
+        let model = D::new(&config, &Init::new(&Device::flex()));
+        let parameters = parameters(&model);
+        Self(Arc::new(Empty {
+            config,
+            model,
+            parameters,
+        }))
+    }
+
+    pub(crate) fn downcast<D: Decoder>(&self) -> Option<&Empty<D>> {
+        let any: &dyn Any = &*self.0;
+        any.downcast_ref()
+    }
+}
+
+pub(crate) struct Empty<D: Decoder> {
+    pub(crate) config: D::Config,
+    model: D,
+    parameters: Vec<Parameter>,
+}
+
+pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
+    fn same_config(&self, other: &EmptyDecoder) -> bool;
+    fn parameters(&self) -> &[Parameter];
+    fn cache(&self) -> &CacheSpec;
+    fn vocab_size(&self) -> usize;
+    fn tied(&self) -> Option<ParamId>;
+    fn activations(&self, pass: &PassShape) -> Activations;
+    fn fill(&self, init: &Init, values: Vec<TensorData>) -> FilledDecoder;
+    fn dispatch(
+        &self,
+        init: &Init,
+        checkpoint: &Checkpoint,
+        map: &DeviceMap,
+        options: &outsize_core::Options,
+    ) -> Result<DispatchedDecoder, outsize_core::Error>;
+}
+
+impl<D: Decoder> AnyEmpty for Empty<D> {
+    fn same_config(&self, other: &EmptyDecoder) -> bool {
+        let other = other.downcast::<D>();
+        other.is_some_and(|other| other.config == self.config)
+    }
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn cache(&self) -> &CacheSpec {
+        self.model.cache()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.model.head().vocab_size()
+    }
+
+    fn tied(&self) -> Option<ParamId> {
+        self.model.head().tied()
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        self.model.activations(pass)
+    }
+
+    fn fill(&self, init: &Init, values: Vec<TensorData>) -> FilledDecoder {
+        let model = D::new(&self.config, init);
+        FilledDecoder(Box::new(model.map(&mut Fill(values.into_iter()))))
+    }
+
+    fn dispatch(
+        &self,
+        init: &Init,
+        checkpoint: &Checkpoint,
+        map: &DeviceMap,
+        options: &outsize_core::Options,
+    ) -> Result<DispatchedDecoder, outsize_core::Error> {
+        let model = D::new(&self.config, init);
+        let dispatched = outsize_core::dispatch(model, checkpoint, map, options)?;
+        Ok(DispatchedDecoder(Box::new(dispatched)))
+    }
+}
+
+impl<D: Decoder> Debug for Empty<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}

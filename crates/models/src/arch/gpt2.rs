@@ -1,0 +1,355 @@
+//! GPT-2: learned positions, fused projections stored transposed. Radford et al. 2019.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use crate::architecture::{Architecture, Init};
+use crate::config::Effect::{Harmless, Only, Read};
+use crate::config::{
+    self, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS,
+    MAX_VOCAB,
+};
+use crate::decoder::{Decoder, Head, Pass};
+use crate::kv_cache::MAX_CONTEXT;
+use crate::layers::{Activation, Conv1d, Embedding, LayerNorm, Linear, attend};
+use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
+
+/// The sizes of a GPT-2, or of a model whose configuration has the same fields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GptSizes {
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Width of the MLP's inner layer.
+    pub n_inner: usize,
+    /// Decoder layers.
+    pub n_layer: usize,
+    /// Heads; divide `n_embd`.
+    pub n_head: usize,
+    /// The longest context, in tokens.
+    pub n_positions: usize,
+    /// Token ids run from 0 to this, exclusive.
+    pub vocab_size: usize,
+    /// Added to the variance in LayerNorm.
+    pub layer_norm_epsilon: f64,
+    /// The non-linear function of the MLP (`activation_function`).
+    pub activation: Activation,
+}
+
+/// The configuration of a GPT-2.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gpt2Config {
+    /// Its sizes.
+    pub sizes: GptSizes,
+    /// Whether scores are divided by the root of a head's width (`scale_attn_weights`).
+    pub scale_attn_weights: bool,
+    /// Whether scores are divided by the layer's number, from 1 on, too.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Whether the output head is the embedding table.
+    pub tie_word_embeddings: bool,
+}
+
+/// A GPT-2 with its language-modelling head.
+#[derive(Module, Debug)]
+pub struct Gpt2LmHeadModel {
+    /// The transformer.
+    pub transformer: Gpt2Model,
+    /// `[vocabulary, hidden]`; `None` if tied, when the embedding table serves.
+    pub lm_head: Option<Linear>,
+    #[module(skip)]
+    cache: CacheSpec,
+}
+
+/// Embeddings, decoder layers and final norm.
+#[derive(Module, Debug)]
+pub struct Gpt2Model {
+    /// `[vocabulary, hidden]`.
+    pub wte: Embedding,
+    /// `[positions, hidden]`.
+    pub wpe: Embedding,
+    /// In order of execution.
+    pub h: Vec<Gpt2Block>,
+    /// `[hidden]`.
+    pub ln_f: LayerNorm,
+}
+
+/// One decoder layer: attention, then MLP, each behind a norm and added to the residual stream.
+#[derive(Module, Debug)]
+pub struct Gpt2Block {
+    /// `[hidden]`.
+    pub ln_1: LayerNorm,
+    /// Causal self-attention.
+    pub attn: Gpt2Attention,
+    /// `[hidden]`.
+    pub ln_2: LayerNorm,
+    /// Feed-forward block.
+    pub mlp: Gpt2Mlp,
+}
+
+/// Causal self-attention of one fused projection.
+#[derive(Module, Debug)]
+pub struct Gpt2Attention {
+    /// `[hidden, 3 · hidden]`: queries, keys, values.
+    pub c_attn: Conv1d,
+    /// `[hidden, hidden]`.
+    pub c_proj: Conv1d,
+    heads: usize,
+    scale: f64,
+}
+
+/// `proj(act(fc(x)))`.
+#[derive(Module, Debug)]
+pub struct Gpt2Mlp {
+    /// `[hidden, inner]`.
+    pub c_fc: Conv1d,
+    /// `[inner, hidden]`.
+    pub c_proj: Conv1d,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Architecture for Gpt2LmHeadModel {
+    type Config = Gpt2Config;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("gpt2", "GPT2")];
+    const CLASS_PREFIX: &'static str = "Gpt2";
+    const NO_SPLIT: &'static [&'static str] = &["Gpt2Block"];
+    const OPTIONAL_PREFIX: &'static str = "transformer.";
+    const IGNORED: &'static [&'static str] = &[".attn.bias", ".attn.masked_bias"];
+    const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
+        ("transformer.drop", "Dropout"),
+        ("transformer.h.*.attn.attn_dropout", "Dropout"),
+        ("transformer.h.*.attn.resid_dropout", "Dropout"),
+        ("transformer.h.*.mlp.act", "Activation"),
+        ("transformer.h.*.mlp.dropout", "Dropout"),
+    ];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[
+            &[
+                ("scale_attn_by_inverse_layer_idx", Read),
+                ("scale_attn_weights", Read),
+            ],
+            FIELDS,
+        ]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<Gpt2Config, Error> {
+        Ok(Gpt2Config {
+            sizes: GptSizes::read(fields, 1024)?,
+            scale_attn_weights: fields.flag_or("scale_attn_weights", true)?,
+            scale_attn_by_inverse_layer_idx: fields
+                .flag_or("scale_attn_by_inverse_layer_idx", false)?,
+            tie_word_embeddings: fields.flag_or("tie_word_embeddings", true)?,
+        })
+    }
+
+    fn new(config: &Gpt2Config, init: &Init) -> Self {
+        let sizes = &config.sizes;
+        Self {
+            transformer: Gpt2Model {
+                wte: Embedding::new(sizes.vocab_size, sizes.n_embd, init),
+                wpe: Embedding::new(sizes.n_positions, sizes.n_embd, init),
+                h: (0..sizes.n_layer)
+                    .map(|index| Gpt2Block::new(config, index, init))
+                    .collect(),
+                ln_f: sizes.norm(init),
+            },
+            lm_head: (!config.tie_word_embeddings)
+                .then(|| Linear::new(sizes.n_embd, sizes.vocab_size, false, init)),
+            cache: CacheSpec {
+                cannot_slide: Some("it has learned an embedding of each position"),
+                ..sizes.cache()
+            },
+        }
+    }
+}
+
+impl Decoder for Gpt2LmHeadModel {
+    const LAYERS: &'static str = "transformer.h";
+
+    fn cache(&self) -> &CacheSpec {
+        &self.cache
+    }
+
+    fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
+        let model = &self.transformer;
+        let mut x = pass.embed(&model.wte) + pass.embed_positions(&model.wpe)?;
+        let mut pending = None;
+        for (index, block) in model.h.iter().enumerate() {
+            let (sum, normed) = block.ln_1.after(x, pending);
+            let mixed = block.attn.forward(normed, pass, cache, index)?;
+            let (sum, normed) = block.ln_2.after(sum, Some(mixed));
+            (x, pending) = (sum, Some(block.mlp.forward(normed)));
+        }
+        let pending = pending.map(|more| pass.wanted(more));
+        Ok(model.ln_f.after(pass.wanted(x), pending).1)
+    }
+
+    fn head(&self) -> Head<'_> {
+        match &self.lm_head {
+            Some(head) => Head::Own(head),
+            None => Head::Tied(&self.transformer.wte),
+        }
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        let mut most = self.head().activations(pass);
+        for block in &self.transformer.h {
+            most = most.or(block.attn.activations(pass));
+            let [hidden, inner] = block.mlp.c_fc.shape().map(|n| n as u64);
+            // The norm's output or the result, and the inner layer with copies of it.
+            most = most.or(Activations::values(pass.rows() * (hidden + 3 * inner)));
+        }
+        // Alive throughout: the residual stream.
+        most.and(Activations::values(
+            pass.rows() * self.transformer.wte.width() as u64,
+        ))
+    }
+}
+
+impl Gpt2Block {
+    fn new(config: &Gpt2Config, index: usize, init: &Init) -> Self {
+        let sizes = &config.sizes;
+        let (hidden, inner) = (sizes.n_embd, sizes.n_inner);
+        let by_width = if config.scale_attn_weights {
+            sizes.head_dim() as f64
+        } else {
+            1.0
+        };
+        let by_layer = if config.scale_attn_by_inverse_layer_idx {
+            index + 1
+        } else {
+            1
+        };
+        Self {
+            ln_1: sizes.norm(init),
+            attn: Gpt2Attention {
+                c_attn: Conv1d::new(hidden, 3 * hidden, init),
+                c_proj: Conv1d::new(hidden, hidden, init),
+                heads: sizes.n_head,
+                scale: by_width.sqrt().recip() / by_layer as f64,
+            },
+            ln_2: sizes.norm(init),
+            mlp: Gpt2Mlp {
+                c_fc: Conv1d::new(hidden, inner, init),
+                c_proj: Conv1d::new(inner, hidden, init),
+                activation: sizes.activation,
+            },
+        }
+    }
+}
+
+impl Gpt2Attention {
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor<3>, Error> {
+        let [batch, tokens, hidden] = x.dims();
+        let fused = self.c_attn.forward(x);
+        let fused = fused.reshape([batch, tokens, 3 * self.heads, hidden / self.heads]);
+        let [queries, keys, values] =
+            [0, 1, 2].map(|part| fused.clone().narrow(2, part * self.heads, self.heads));
+        drop(fused);
+        let positions = pass.query_positions();
+        let mixed = attend(
+            [queries, keys, values],
+            Some(self.scale),
+            &positions,
+            cache,
+            layer,
+        )?;
+        Ok(self.c_proj.forward(mixed))
+    }
+
+    /// What it holds at most, besides the residual stream.
+    fn activations(&self, pass: &PassShape) -> Activations {
+        let [hidden, _] = self.c_attn.shape();
+        // The fused projection, a copy of each third of it and the result; or the same behind the norm's output.
+        let held_back = if pass.holds_back() { 2 } else { 0 };
+        let scratch = pass.attention_scratch(self.heads, self.heads, hidden / self.heads);
+        Activations::values(pass.rows() * (7 + held_back) * hidden as u64).with_scratch(scratch)
+    }
+}
+
+impl Gpt2Mlp {
+    /// `[batch, tokens, hidden]` f32 to the same.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.c_proj
+            .forward(self.activation.activate(self.c_fc.forward(x)))
+    }
+}
+
+impl GptSizes {
+    /// Reads the fields; `positions` are those of a file that does not say.
+    pub(super) fn read(fields: &Fields<'_>, positions: usize) -> Result<Self, Error> {
+        // The names of all of `transformers` stand for those of this family.
+        let either = |own: &'static str, alias: &'static str| match fields.get(own) {
+            Some(_) => own,
+            None if fields.get(alias).is_some() => alias,
+            None => own,
+        };
+        let n_embd = fields.size(either("n_embd", "hidden_size"), MAX_HIDDEN)?;
+        let field = either("n_head", "num_attention_heads");
+        let n_head = fields.size(field, MAX_HEADS)?;
+        if !n_embd.is_multiple_of(n_head) || n_embd / n_head > MAX_HEAD_DIM {
+            let expected = format!(
+                "the heads must divide n_embd, {n_embd}, and be at most {MAX_HEAD_DIM} wide"
+            );
+            return Err(fields.refuse(field, expected));
+        }
+        let field = either("n_positions", "max_position_embeddings");
+        Ok(Self {
+            n_embd,
+            n_inner: fields.size_or("n_inner", 4 * n_embd, MAX_INTERMEDIATE)?,
+            n_layer: fields.size(either("n_layer", "num_hidden_layers"), MAX_LAYERS)?,
+            n_head,
+            n_positions: fields.size_or(field, positions, MAX_CONTEXT)?,
+            vocab_size: fields.size("vocab_size", MAX_VOCAB)?,
+            layer_norm_epsilon: config::epsilon(fields, "layer_norm_epsilon", 1e-5)?,
+            activation: config::activation(fields, "activation_function", Activation::GeluTanh)?,
+        })
+    }
+
+    /// Width of one head.
+    pub fn head_dim(&self) -> usize {
+        self.n_embd / self.n_head
+    }
+
+    pub(super) fn cache(&self) -> CacheSpec {
+        CacheSpec::uniform(self.n_layer, self.n_head, self.head_dim(), self.n_positions)
+    }
+
+    pub(super) fn norm(&self, init: &Init) -> LayerNorm {
+        LayerNorm::new(self.n_embd, self.layer_norm_epsilon, init)
+    }
+}
+
+/// Fields of GPT-2 and of models whose configuration has the same.
+pub(super) const FIELDS: &[KnownField] = &[
+    ("activation_function", Read),
+    ("gradient_checkpointing", Harmless),
+    ("hidden_size", Read),
+    ("layer_norm_epsilon", Read),
+    ("max_position_embeddings", Read),
+    // Of versions whose mask was as long as this; the positions are `n_positions`.
+    ("n_ctx", Harmless),
+    ("n_embd", Read),
+    ("n_head", Read),
+    ("n_inner", Read),
+    ("n_layer", Read),
+    ("n_positions", Read),
+    ("num_attention_heads", Read),
+    ("num_hidden_layers", Read),
+    ("position_embedding_type", Only(&["\"absolute\""])),
+    // Scores are f32 in any case.
+    ("reorder_and_upcast_attn", Harmless),
+    ("summary_activation", Harmless),
+    ("summary_first_dropout", Harmless),
+    ("summary_proj_to_labels", Harmless),
+    ("summary_type", Harmless),
+    ("summary_use_proj", Harmless),
+];

@@ -1,0 +1,48 @@
+//! Layer normalisation.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+
+use super::linear::{ones, zeros};
+use crate::Init;
+
+/// `(x - mean(x)) / sqrt(variance(x) + epsilon) · weight + bias` over the last dimension, in f32
+/// ([Ba et al., 2016](https://arxiv.org/abs/1607.06450)).
+#[derive(Module, Debug)]
+pub struct LayerNorm {
+    /// `[hidden]`; in f32, bf16 or f16.
+    pub weight: Param<Tensor<1>>,
+    /// `[hidden]`; in f32, bf16 or f16.
+    pub bias: Param<Tensor<1>>,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// A norm without storage; unless loaded, its weight is 1 and its bias 0.
+    pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
+        Self {
+            weight: ones(hidden, &init.device),
+            bias: zeros(hidden, &init.device),
+            epsilon,
+        }
+    }
+
+    /// `[.., hidden]` f32 to the same.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (weight, bias) = (self.weight.val(), self.bias.val());
+        outsize_kernels::layer_norm(x, weight, Some(bias), self.epsilon)
+    }
+
+    /// `x + add`, if there is anything to add, and the norm of that; `[.., hidden]` f32 each.
+    pub fn after<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        add: Option<Tensor<D>>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        let Some(add) = add else {
+            return (x.clone(), self.forward(x));
+        };
+        let (weight, bias) = (self.weight.val(), self.bias.val());
+        outsize_kernels::add_layer_norm(x, add, weight, Some(bias), self.epsilon)
+    }
+}

@@ -1,0 +1,278 @@
+//! GPT-2 and GPT-J against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`), dispatched from their
+//! checkpoints: with the names of tensors as published, and as saved today.
+
+mod common;
+
+use burn::tensor::{Device, Tensor};
+use common::reference::*;
+use outsize_checkpoint::Checkpoint;
+use outsize_models::{
+    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, Init, KvCache, KvDtype, Logits,
+    ModelConfig, WhenFull,
+};
+use outsize_plan::Budget;
+
+const FIXTURES: [&str; 8] = [
+    "gpt2",
+    "gpt2-published",
+    "gpt2-inner-relu-bf16",
+    "gpt2-unscaled-untied",
+    "gpt2-inverse-layer-f16",
+    "gptj",
+    "gptj-published",
+    "gptj-full-rotary-bf16",
+];
+
+/// Those with a batch of texts of several lengths.
+const BATCHES: [&str; 3] = ["gpt2", "gpt2-inverse-layer-f16", "gptj"];
+
+fn config(name: &str) -> ModelConfig {
+    let file = common::folder(name).join("config.json");
+    ModelConfig::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// The fixture's model in as much memory, if that is enough, and what of it is streamed.
+fn load_in(name: &str, memory: &str, compute: ActivationDtype) -> Option<(DispatchedDecoder, u64)> {
+    let config = config(name);
+    let checkpoint = Checkpoint::open(common::folder(name)).unwrap();
+    let options = outsize_core::Options {
+        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
+        // Several tiles for each matrix.
+        tile_bytes: 700,
+        read_bytes: 4096,
+        min_ring_bytes: 0,
+        ..config.options(checkpoint.tensors())
+    };
+    let tree = config.tree(name, checkpoint.tensors()).unwrap();
+    let plan = outsize_plan::Options {
+        // Nothing is too small to be streamed.
+        small_tensor: 0,
+        ..options.plan()
+    };
+    let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
+    let init = Init {
+        device: Device::flex(),
+        compute,
+    };
+    let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
+    Some((model, map.streamed_bytes()))
+}
+
+fn load(name: &str) -> (ModelConfig, DispatchedDecoder) {
+    let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
+    assert_eq!(streamed, 0);
+    (config(name), model)
+}
+
+fn forward(
+    model: &DispatchedDecoder,
+    rows: &[impl AsRef<[u32]>],
+    cache: &mut KvCache,
+) -> Result<Tensor<3>, Error> {
+    let batch = Batch::left_padded(rows)?;
+    model.forward_batch(&batch, cache, Logits::All).unwrap()
+}
+
+fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
+    let passes = ids.chunks(step);
+    passes
+        .flat_map(|ids| values(forward(model, &[ids], cache).unwrap()))
+        .collect()
+}
+
+#[test]
+fn passes_of_any_length_give_the_reference_logits() {
+    for name in FIXTURES {
+        let (config, model) = load(name);
+        assert_eq!(config.unknown_fields, [""; 0], "{name}");
+        let expected = expected(name);
+        for step in [24, 1, 2, 5, 7, 23] {
+            let found = in_passes(&model, &expected.ids, step, &mut cache(&config, 40));
+            assert_close(&found, &expected.logits, &format!("{name} by {step}"));
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_are_the_references() {
+    for name in FIXTURES {
+        let (config, model) = load(name);
+        let expected = expected(name);
+        let mut cache = cache(&config, 40);
+        let (mut ids, mut found) = (expected.ids.clone(), Vec::<u32>::new());
+        while found.len() < expected.greedy.len() {
+            let logits = values(forward(&model, &[&ids], &mut cache).unwrap());
+            ids = vec![first_maximum(&logits[logits.len() - config.vocab_size()..])];
+            found.extend(&ids);
+        }
+        assert_eq!(found, expected.greedy, "{name}");
+    }
+}
+
+#[test]
+fn rounded_activations_stay_near_the_reference_logits() {
+    for name in FIXTURES {
+        let (model, _) = load_in(name, "16MiB", ActivationDtype::Bf16).unwrap();
+        let expected = expected(name);
+        let found = in_passes(&model, &expected.ids, 24, &mut cache(&config(name), 40));
+        assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
+        assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
+    }
+}
+
+#[test]
+fn padded_batches_give_the_reference() {
+    for name in BATCHES {
+        let (config, model) = load(name);
+        let expected = expected(name);
+        let batch = Batch::left_padded(&expected.batch).unwrap();
+        let width = batch.tokens() * config.vocab_size();
+        let options = CacheOptions {
+            batch: batch.rows(),
+            ..CacheOptions::new(40)
+        };
+        let mut cache = cache_of(&config, &options);
+        let found = values(forward(&model, &expected.batch, &mut cache).unwrap());
+        for row in 0..batch.rows() {
+            // What is computed at padding means nothing.
+            let from = row * width + batch.padding()[row] * config.vocab_size();
+            let (found, reference) = (&found[from..(row + 1) * width], &expected.batch_logits);
+            assert_close(found, &reference[from..(row + 1) * width], name);
+        }
+        let last = |logits: &[f32]| -> Vec<[u32; 1]> {
+            let rows = logits.chunks(logits.len() / batch.rows());
+            rows.map(|row| [first_maximum(&row[row.len() - config.vocab_size()..])])
+                .collect()
+        };
+        let mut next = last(&found);
+        for step in 0..8 {
+            let column: Vec<_> = expected
+                .batch_greedy
+                .iter()
+                .map(|row| [row[step]])
+                .collect();
+            assert_eq!(next, column, "{name}, token {step}");
+            next = last(&values(forward(&model, &next, &mut cache).unwrap()));
+        }
+    }
+}
+
+#[test]
+fn streamed_or_resident_the_bits_are_the_same() {
+    for name in FIXTURES {
+        let (config, model) = load(name);
+        let expected = expected(name);
+        let run = |model: &DispatchedDecoder| {
+            let options = CacheOptions {
+                dtype: KvDtype::Bf16,
+                ..CacheOptions::new(30)
+            };
+            in_passes(model, &expected.ids, 9, &mut cache_of(&config, &options))
+        };
+        let resident = run(&model);
+        let mut most = 0;
+        for kibibytes in (10..=120).step_by(10) {
+            let memory = format!("{kibibytes}KiB");
+            let Some((model, streamed)) = load_in(name, &memory, ActivationDtype::F32) else {
+                continue;
+            };
+            most = most.max(streamed);
+            let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+            assert!(
+                run(&model).iter().zip(&resident).all(same),
+                "{name} in {memory}"
+            );
+        }
+        assert!(most > 10_000, "{name}: {most} bytes streamed");
+    }
+}
+
+#[test]
+fn classes_are_those_of_transformers() {
+    for (name, head, block) in [
+        ("gpt2", "GPT2LMHeadModel", "GPT2Block"),
+        ("gptj", "GPTJForCausalLM", "GPTJBlock"),
+    ] {
+        let tree = config(name).tree_without_weights().unwrap();
+        assert_eq!((tree.classes[""].as_str()), head);
+        assert_eq!(tree.classes["transformer.h.1"], block);
+        let family = &head[..4];
+        assert_eq!(
+            tree.classes["transformer.h.0.attn"],
+            format!("{family}Attention")
+        );
+        assert_eq!(tree.classes["transformer.h.0.mlp"], format!("{family}MLP"));
+        assert_eq!(tree.classes["transformer.ln_f"], "LayerNorm");
+        let linear = tree
+            .classes
+            .values()
+            .filter(|class| *class == "Conv1D")
+            .count();
+        assert_eq!(linear, if name == "gpt2" { 2 * 4 } else { 0 });
+    }
+}
+
+#[test]
+fn positions_end_where_the_table_does() {
+    let (config, model) = load("gpt2");
+    let mut cache = cache(&config, 50);
+    let error = forward(&model, &[vec![5; 41]], &mut cache).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Context {
+                context: 41,
+                max: 40
+            }
+        ),
+        "{error:?}"
+    );
+    forward(&model, &[vec![5; 40]], &mut cache).unwrap();
+    let slide = CacheOptions {
+        when_full: WhenFull::Slide,
+        ..CacheOptions::new(8)
+    };
+    let refused = KvCache::new(config.cache(), &slide, &Device::flex()).unwrap_err();
+    assert!(matches!(refused, Error::CannotSlide { .. }), "{refused:?}");
+    // A rotary embedding knows no end.
+    let config = self::config("gptj");
+    KvCache::new(config.cache(), &slide, &Device::flex()).unwrap();
+}
+
+#[test]
+fn spellings_and_mistakes_of_a_configuration() {
+    let read = |model_type: &str, more: &str| {
+        let own = r#""n_embd": 24, "n_layer": 2, "n_head": 2, "vocab_size": 9"#;
+        ModelConfig::from_json(&format!(r#"{{"model_type": "{model_type}", {own}{more}}}"#))
+    };
+    let alias = ModelConfig::from_json(
+        r#"{"model_type": "gpt2", "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9,
+            "max_position_embeddings": 1024}"#,
+    );
+    assert_eq!(alias.unwrap(), read("gpt2", "").unwrap());
+    for (model_type, more, field) in [
+        ("gpt2", r#", "n_head": 5"#, "n_head"),
+        (
+            "gpt2",
+            r#", "activation_function": "sin""#,
+            "activation_function",
+        ),
+        (
+            "gpt2",
+            r#", "add_cross_attention": true"#,
+            "add_cross_attention",
+        ),
+        ("gptj", r#", "rotary_dim": 5"#, "rotary_dim"),
+        ("gptj", r#", "rotary_dim": 14"#, "rotary_dim"),
+        ("gptj", r#", "rotary_dim": null"#, "rotary_dim"),
+        ("gptj", "", "rotary_dim"),
+        (
+            "gptj",
+            r#", "rotary_dim": 4, "tie_word_embeddings": true"#,
+            "tie_word_embeddings",
+        ),
+    ] {
+        let message = read(model_type, more).unwrap_err().to_string();
+        assert!(message.contains(&format!("`{field}`")), "{more}: {message}");
+    }
+}
