@@ -2,8 +2,10 @@
 
 use burn::tensor::{BoolStore, DType};
 use half::{bf16, f16};
-use outsize_checkpoint::Dtype;
+use outsize_checkpoint::{Dtype, StoredWeight};
+use outsize_kernels::BlockWeight;
 use outsize_stream::Convert;
+use std::sync::{Arc, OnceLock};
 
 /// Burn's name for a type of a checkpoint.
 pub(crate) fn burn_type(dtype: Dtype) -> DType {
@@ -90,6 +92,79 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
     };
     let convert = Convert::new(from.size(), to.size(), move |_, from, to| run(from, to));
     Ok(Some(convert))
+}
+
+/// The scales of a weight, once they were read: all of the rows that it needs.
+pub(crate) type Scales = Arc<OnceLock<Vec<u8>>>;
+
+/// The conversion of a weight in blocks to floats, which needs its scales.
+pub(crate) fn dequantize(
+    weight: &StoredWeight,
+    to: DType,
+    scales: &Scales,
+) -> Result<Convert, NoConversion> {
+    let narrow = float(Dtype::F32, to)?;
+    let (weight, scales) = (weight.clone(), scales.clone());
+    let block = weight.format().encoding.block();
+    let (from, size) = (block.bytes, block.elements * to.size());
+    Ok(Convert::new(from, size, move |offset, raw, held| {
+        let scales = scales.get().map_or(&[][..], Vec::as_slice);
+        let first = (offset - weight.data().offset) as usize / block.bytes * block.elements;
+        for_each_scale(&weight, first, raw, scales, |at, values| {
+            let held = &mut held[at * to.size()..][..values.len() * to.size()];
+            let (wide, _) = held.as_chunks_mut::<4>();
+            match &narrow {
+                None => {
+                    (wide.iter_mut().zip(values)).for_each(|(to, from)| *to = from.to_le_bytes())
+                }
+                Some(narrow) => {
+                    let raw: Vec<u8> = values
+                        .iter()
+                        .flat_map(|value| value.to_le_bytes())
+                        .collect();
+                    narrow.run(0, &raw, held);
+                }
+            }
+        });
+    }))
+}
+
+/// Dequantizes elements from number `first` of the weight on, and gives them to `write` scale by scale, each with its number
+/// among these.
+fn for_each_scale(
+    weight: &StoredWeight,
+    first: usize,
+    raw: &[u8],
+    scales: &[u8],
+    mut write: impl FnMut(usize, &[f32]),
+) {
+    let format = weight.format();
+    let block = format.encoding.block();
+    let (Some(grid), &[_, columns]) = (format.scales, &weight.data().shape[..]) else {
+        return;
+    };
+    let [height, width] = grid.block;
+    let (size, count) = (grid.dtype.size(), raw.len() / block.bytes * block.elements);
+    let mut values = vec![0.0; width.min(columns)];
+    let mut at = 0;
+    while at < count {
+        let (row, column) = ((first + at) / columns, (first + at) % columns);
+        let len = (width - column % width)
+            .min(columns - column)
+            .min(count - at);
+        let raw = &raw[at / block.elements * block.bytes..][..len / block.elements * block.bytes];
+        let scale =
+            (weight.skipped_rows() + row) / height * columns.div_ceil(width) + column / width;
+        let scale = scales.get(scale * size..(scale + 1) * size);
+        let values = &mut values[..len];
+        // Without scales, which are read before anything else, there is no value.
+        match scale.and_then(|scale| BlockWeight::new(format, [1, len], raw, scale, 0)) {
+            Some(one) => one.dequantize(0..1, values),
+            None => values.fill(f32::NAN),
+        }
+        write(at, values);
+        at += len;
+    }
 }
 
 /// One integer of a checkpoint; nothing if it is of another type.

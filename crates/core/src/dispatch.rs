@@ -3,7 +3,7 @@ use crate::matching::{Matched, match_parameters};
 use crate::pass::Pass;
 use crate::placeholder::poison;
 use crate::registry::Registry;
-use crate::streamed::{Inner, Place, Streamed, Units};
+use crate::streamed::{Chunks, Inner, Streamed};
 use crate::{Dispatched, Error, Options, parameters, plan};
 use burn::module::{Module, Param, Reparameterizer};
 use burn::tensor::Tensor;
@@ -45,6 +45,7 @@ pub fn dispatch<M: Module>(
 ) -> Result<Dispatched<M>, Error> {
     runs_here(map)?;
     let matched = match_parameters(&parameters(&module), &checkpoint.into(), options)?;
+    load_scales(checkpoint, &matched)?;
     let mut load = Load::new(checkpoint, &matched);
     let module = if load.is_empty() {
         module
@@ -61,7 +62,7 @@ pub fn dispatch<M: Module>(
         .collect();
     let stream = Stream::new(
         sources,
-        registry.units,
+        registry.chunks,
         registry.order,
         outsize_stream::Options {
             ring_bytes: map.ring_bytes(),
@@ -80,6 +81,19 @@ pub fn dispatch<M: Module>(
     });
     stream.begin()?;
     Ok(Dispatched::new(module, map.clone(), stream, pass))
+}
+
+/// Reads the scales of what is dequantized on its way in.
+fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
+    for entry in matched {
+        let stored = entry.stored.as_ref();
+        let tensor = stored.and_then(|stored| stored.weight.scales());
+        if let (Some(scales), Some(tensor)) = (&entry.scales, tensor) {
+            let values = checkpoint.read(tensor)?;
+            scales.get_or_init(|| values);
+        }
+    }
+    Ok(())
 }
 
 /// Whether all that the map uses is there.
@@ -102,7 +116,7 @@ struct Attach<'a> {
     stream: &'a Stream,
     pass: &'a Arc<Pass>,
     matched: HashMap<&'a str, &'a Matched>,
-    handles: HashMap<String, (Units, bool)>,
+    handles: HashMap<String, (Chunks, bool)>,
 }
 
 impl Reparameterizer for Attach<'_> {
@@ -113,7 +127,7 @@ impl Reparameterizer for Attach<'_> {
         path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Streamed>) {
-        let (Some((units, resident)), Some(entry)) =
+        let (Some((chunks, resident)), Some(entry)) =
             (self.handles.remove(path), self.matched.get(path))
         else {
             return (param, None);
@@ -128,19 +142,15 @@ impl Reparameterizer for Attach<'_> {
             path: path.into(),
             stream: self.stream.clone(),
             pass: self.pass.clone(),
-            units,
-            shape: stored.info.shape.clone(),
+            chunks,
+            weight: stored.weight.clone(),
+            in_blocks: entry.in_blocks,
             dtype: entry.dtype,
             transposed: entry.transposed,
             device,
             mapper: Box::new(mapper),
             resident: resident.then(OnceLock::new),
-            place: Place {
-                source: stored.info.file,
-                offset: stored.info.offset,
-                row_bytes: stored.row_bytes() as usize,
-                convert: entry.convert.clone(),
-            },
+            convert: entry.convert.clone(),
         });
         (param, Some(handle))
     }

@@ -24,6 +24,9 @@ pub enum Error {
     /// The checkpoint and the module do not belong together.
     #[error("{0}")]
     Mismatch(Box<KeyMismatch>),
+    /// The tensors of a weight do not belong together.
+    #[error(transparent)]
+    Format(#[from] outsize_checkpoint::FormatFault),
     /// The module already carries a hook on this parameter.
     #[error(
         "parameter `{path}` already carries a reparameterization (LoRA, QLoRA, an earlier dispatch …) and Burn \

@@ -8,7 +8,7 @@ use outsize_checkpoint::Checkpoint;
 use std::collections::HashMap;
 
 /// Bytes that are read at once: the memory that loading takes besides the values.
-const PIECE: usize = 1 << 20;
+const READ: usize = 1 << 20;
 
 /// Gives their values to the parameters that cannot be streamed.
 pub(crate) struct Load<'a> {
@@ -61,25 +61,27 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Reads a value piece by piece, each piece being cast on its way, so that no second copy is made.
+/// Reads a value a part at a time, each being cast on its way, so that no second copy is made.
 fn read(checkpoint: &Checkpoint, stored: &Stored, entry: &Matched) -> Result<TensorData, Error> {
-    let info = &stored.info;
+    let info = stored.info();
     let wrong = |reason: &str| Error::Value {
-        name: info.name.clone(),
+        name: stored.name.clone(),
         reason: reason.to_string(),
     };
     let no_memory = || outsize_checkpoint::Error::OutOfMemory {
-        tensor: info.name.clone(),
+        tensor: stored.name.clone(),
         len: entry.bytes(stored),
     };
     let len = usize::try_from(entry.bytes(stored)).map_err(|_| no_memory())?;
     let mut held = Vec::new();
     held.try_reserve_exact(len).map_err(|_| no_memory())?;
-    let mut piece = vec![0; PIECE.min(info.len as usize)];
+    // Whole blocks of elements at a time.
+    let step = entry.convert.as_ref().map_or(1, |convert| convert.from);
+    let mut buffer = vec![0; (READ / step * step).min(info.len as usize)];
     let mut start = 0;
     while start < info.len {
-        let count = (info.len - start).min(PIECE as u64) as usize;
-        let raw = &mut piece[..count];
+        let count = (info.len - start).min(buffer.len() as u64) as usize;
+        let raw = &mut buffer[..count];
         checkpoint.read_at(info, start, raw)?;
         match (entry.parameter.kind, &entry.convert) {
             (Kind::Float, Some(convert)) => {

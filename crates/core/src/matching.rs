@@ -1,13 +1,13 @@
 //! Which tensor of the checkpoint belongs to which parameter.
 
-use crate::convert;
+use crate::convert::{self, Scales};
 use crate::names::Names;
 use crate::{
     Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter, TensorTable,
 };
 use burn::tensor::DType;
-use outsize_checkpoint::{Dtype, TensorInfo};
-use outsize_stream::{Chunk, Convert, Segment};
+use outsize_checkpoint::{Dtype, FormatFault, StorageFormat, StoredWeight, TensorInfo};
+use outsize_stream::{Chunk, Convert, Segment, footprint};
 use std::collections::{HashMap, HashSet};
 
 /// A parameter and the tensor that holds its value.
@@ -22,74 +22,101 @@ pub(crate) struct Matched {
     pub(crate) dtype: DType,
     /// The conversion of a float parameter to that type.
     pub(crate) convert: Option<Convert>,
+    /// Whether it is held in the blocks in which it is stored.
+    pub(crate) in_blocks: bool,
+    /// The scales that the conversion waits for.
+    pub(crate) scales: Option<Scales>,
 }
 
-/// A tensor of the checkpoint, or a part of one.
+/// What of the checkpoint holds a value: a tensor or a part of one, with its scales.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
-    /// Its number in [`Checkpoint::tensors`], and which part of how many. The same for parameters that
+    /// The tensor's number in the checkpoint, and which part of how many. The same for parameters that
     /// share their value.
     pub(crate) key: (usize, usize, usize),
-    /// Where the part lies, and its shape.
-    pub(crate) info: TensorInfo,
+    /// Its name, and which part.
+    pub(crate) name: String,
+    /// Where it lies, and its shape.
+    pub(crate) weight: StoredWeight,
 }
 
 impl Stored {
-    /// The part of the tensor that `location` names; nothing if its rows cannot be divided so.
-    fn new(at: usize, tensor: &TensorInfo, location: &Location) -> Option<Self> {
-        let mut info = tensor.clone();
-        if location.parts > 1 {
-            let rows = tensor.shape.first()?;
-            if !rows.is_multiple_of(location.parts) {
-                return None;
+    /// The part of the weight that `location` names; nothing if its rows cannot be divided so.
+    fn new(at: usize, weight: StoredWeight, location: &Location) -> Option<Self> {
+        let weight = match location.parts {
+            1 => weight,
+            parts => {
+                let rows = *weight.data().shape.first()?;
+                if !rows.is_multiple_of(parts) {
+                    return None;
+                }
+                let rows = rows / parts;
+                weight.slice(location.part * rows..(location.part + 1) * rows)
             }
-            info.name = location.to_string();
-            info.shape[0] /= location.parts;
-            info.len /= location.parts as u64;
-            info.offset += info.len * location.part as u64;
-        }
+        };
         Some(Self {
             key: (at, location.part, location.parts),
-            info,
+            name: location.to_string(),
+            weight,
         })
     }
 
-    /// Bytes of one row as stored.
-    pub(crate) fn row_bytes(&self) -> u64 {
-        self.info.len
-            / self
-                .info
-                .shape
-                .first()
-                .map_or(1, |rows| *rows as u64)
-                .max(1)
+    /// The data: of a part, that part's alone.
+    pub(crate) fn info(&self) -> &TensorInfo {
+        self.weight.data()
     }
 }
 
 impl Matched {
     /// Bytes of the value as held on the device.
     pub(crate) fn bytes(&self, stored: &Stored) -> u64 {
-        self.held(stored, stored.info.len)
+        self.held(&stored.weight)
     }
 
-    /// The whole value as one unit of streaming.
-    pub(crate) fn unit(&self, stored: &Stored) -> Chunk {
+    /// Bytes that a tile needs at least: one row of the value as held on the device.
+    pub(crate) fn row_bytes(&self, stored: &Stored) -> u64 {
+        match stored.weight.rows() {
+            0 => 0,
+            _ => self.held(&stored.weight.slice(0..1)),
+        }
+    }
+
+    /// The value, or some rows of it, as one chunk of streaming.
+    pub(crate) fn chunk(&self, stored: &Stored, rows: &StoredWeight) -> Chunk {
+        let segment = |tensor: &TensorInfo, align, convert| Segment {
+            source: tensor.file,
+            offset: tensor.offset,
+            len: tensor.len,
+            align,
+            convert,
+        };
+        // What is encoded is read byte by byte, wherever it lies.
+        let segments = match self.in_blocks {
+            true => rows
+                .tensors()
+                .map(|tensor| segment(tensor, 1, None))
+                .collect(),
+            false => vec![segment(
+                rows.data(),
+                self.dtype.size(),
+                self.convert.clone(),
+            )],
+        };
         Chunk {
-            name: stored.info.name.as_str().into(),
-            segments: vec![Segment {
-                source: stored.info.file,
-                offset: stored.info.offset,
-                len: stored.info.len,
-                align: self.dtype.size(),
-                convert: self.convert.clone(),
-            }],
+            name: stored.name.as_str().into(),
+            segments,
             keep: false,
         }
     }
 
-    /// What `bytes` of the file become in memory.
-    pub(crate) fn held(&self, stored: &Stored, bytes: u64) -> u64 {
-        let elements = bytes / stored.info.dtype.size() as u64;
+    /// Bytes that some rows of the value take in memory. Scales begin with a page of their own.
+    pub(crate) fn held(&self, rows: &StoredWeight) -> u64 {
+        if self.in_blocks {
+            let scales = rows.scales().map_or(0, |scales| footprint(scales.len));
+            return rows.data().len.saturating_add(scales);
+        }
+        let block = rows.format().encoding.block();
+        let elements = rows.data().len / block.bytes.max(1) as u64 * block.elements as u64;
         elements.saturating_mul(self.dtype.size() as u64)
     }
 
@@ -124,14 +151,20 @@ pub(crate) fn match_parameters(
             transposed: options.names.is_transposed(parameter),
             dtype: parameter.dtype,
             convert: None,
+            in_blocks: false,
+            scales: None,
         };
         match find(parameter, table, options)? {
             Ok((at, location)) => {
                 used.add(at, &location);
                 let tensor = &table.tensors()[at];
-                entry.stored = Stored::new(at, tensor, &location);
+                let (weight, scales) = weight(tensor, parameter, table, options)?;
+                if let Some(scales) = scales {
+                    used.add(scales, &Location::whole(""));
+                }
+                entry.stored = Stored::new(at, weight, &location);
                 match entry.stored.clone() {
-                    Some(stored) => fit(&mut entry, &stored.info, options, &mut misfit),
+                    Some(stored) => fit(&mut entry, &stored, options, &mut misfit),
                     None => {
                         let mut wanted = wanted_shape(&entry);
                         if let Some(rows) = wanted.first_mut() {
@@ -156,6 +189,25 @@ pub(crate) fn match_parameters(
     }
     misfit.unused_rules = options.names.unused(parameters);
     Err(Error::Mismatch(Box::new(misfit)))
+}
+
+/// The weight that a tensor is the data of, and the number of its scales.
+fn weight(
+    tensor: &TensorInfo,
+    parameter: &Parameter,
+    table: &TensorTable<'_>,
+    options: &Options,
+) -> Result<(StoredWeight, Option<usize>), FormatFault> {
+    let is_of = |format: &StorageFormat| {
+        parameter.kind == Kind::Float && tensor.dtype == format.encoding.dtype()
+    };
+    let Some(format) = options.format.filter(is_of) else {
+        return Ok((StoredWeight::plain(tensor.clone()), None));
+    };
+    let scales = format.scales_name(&tensor.name);
+    let scales = scales.and_then(|name| table.position(&name));
+    let info = scales.map(|at| table.tensors()[at].clone());
+    Ok((StoredWeight::new(format, tensor.clone(), info)?, scales))
 }
 
 /// What cannot be dispatched, whatever the checkpoint.
@@ -219,27 +271,21 @@ fn wanted_shape(entry: &Matched) -> Vec<usize> {
 }
 
 /// Checks shape and type of one pair, and notes how the value is held.
-fn fit(entry: &mut Matched, tensor: &TensorInfo, options: &Options, misfit: &mut KeyMismatch) {
-    let wanted = wanted_shape(entry);
+fn fit(entry: &mut Matched, stored: &Stored, options: &Options, misfit: &mut KeyMismatch) {
+    let (wanted, tensor) = (wanted_shape(entry), stored.info());
     if tensor.shape != wanted {
         misfit
             .misshaped
-            .push((tensor.name.clone(), tensor.shape.clone(), wanted));
+            .push((stored.name.clone(), tensor.shape.clone(), wanted));
     }
     let mistyped = match entry.parameter.kind {
-        Kind::Float => {
-            entry.dtype = match options.float_type {
-                FloatType::AsStored => convert::burn_type(tensor.dtype),
-                FloatType::Cast(dtype) => dtype,
-            };
-            match convert::float(tensor.dtype, entry.dtype) {
-                Ok(convert) => {
-                    entry.convert = convert;
-                    None
-                }
-                Err(convert::NoConversion) => Some("floating point"),
+        Kind::Float => match float(entry, stored, options) {
+            Ok(convert) => {
+                entry.convert = convert;
+                None
             }
-        }
+            Err(convert::NoConversion) => Some("floating point"),
+        },
         Kind::Int => match tensor.dtype {
             Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 => None,
             Dtype::U64 | Dtype::U32 | Dtype::U16 | Dtype::U8 => None,
@@ -253,8 +299,35 @@ fn fit(entry: &mut Matched, tensor: &TensorInfo, options: &Options, misfit: &mut
     if let Some(wanted) = mistyped {
         misfit
             .mistyped
-            .push((tensor.name.clone(), tensor.dtype.to_string(), wanted));
+            .push((stored.name.clone(), tensor.dtype.to_string(), wanted));
     }
+}
+
+/// Decides in which type floats are held; their conversion to it.
+fn float(
+    entry: &mut Matched,
+    stored: &Stored,
+    options: &Options,
+) -> Result<Option<Convert>, convert::NoConversion> {
+    let plain = stored.weight.format().is_plain();
+    entry.dtype = match options.float_type {
+        FloatType::AsStored if plain => convert::burn_type(stored.info().dtype),
+        FloatType::AsStored => DType::F32,
+        FloatType::Cast(dtype) => dtype,
+    };
+    if plain {
+        return convert::float(stored.info().dtype, entry.dtype);
+    }
+    // Who reads by tiles or rows goes through the handle, and takes what that gives.
+    entry.in_blocks = options.float_type == FloatType::AsStored
+        && entry.access(options) != Access::Whole
+        && entry.parameter.streams
+        && !entry.transposed;
+    if entry.in_blocks {
+        return Ok(None);
+    }
+    let scales = entry.scales.insert(Scales::default());
+    convert::dequantize(&stored.weight, entry.dtype, scales).map(Some)
 }
 
 /// Which tensors parameters were found for, and which parts of those that are divided.

@@ -1,5 +1,6 @@
 use crate::Names;
 use burn::tensor::DType;
+use outsize_checkpoint::StorageFormat;
 use outsize_plan::{
     Access, Budget, HardwareProfile, ManualMap, MemoryOverhead, Strategy, Workload,
 };
@@ -12,7 +13,8 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatType {
     /// As the checkpoint stores them. For modules that take weights of any type, such as those of
-    /// `outsize-models`.
+    /// `outsize-models`. Weights in [blocks](Options::format) stay so if [`Options::access`] says that they
+    /// are read by tiles or rows, and are cast to 32-bit floats if not.
     AsStored,
     /// All in this one, cast on the way in. Unmodified modules want the type of their activations.
     Cast(DType),
@@ -50,6 +52,8 @@ pub struct Options {
     pub planning: Planning,
     /// In which type float parameters are held; 32-bit floats unless said.
     pub float_type: FloatType,
+    /// The format of weights that are not plain numbers: those whose data is of its type.
+    pub format: Option<StorageFormat>,
     /// What parameters are called in the checkpoint.
     pub names: Names,
     /// Classes of modules that are placed as one block, by their name without path.
@@ -95,6 +99,7 @@ impl Default for Options {
             needs: MemoryOverhead::default(),
             planning: Planning::default(),
             float_type: FloatType::Cast(DType::F32),
+            format: None,
             names: Names::default(),
             no_split: Vec::new(),
             access: HashMap::new(),

@@ -1,11 +1,11 @@
-//! The units of a stream, and which of them make up each parameter.
+//! The chunks of a stream, and which of them make up each parameter.
 
 use crate::matching::{Matched, Stored};
 use crate::neighbours::{Part, join};
-use crate::streamed::Units;
+use crate::streamed::Chunks;
 use crate::{Access, Options};
 use outsize_plan::{DeviceMap, Residency};
-use outsize_stream::{Chunk, ChunkId};
+use outsize_stream::{Chunk, ChunkId, footprint};
 use std::collections::{HashMap, HashSet};
 
 /// The entries in the order in which a pass needs them: as the options say, then as declared.
@@ -41,10 +41,10 @@ pub(crate) fn recurrent_layer(entry: &Matched) -> Option<&str> {
 /// What says which tensor, or which part of one, a parameter is made of.
 type Key = (usize, usize, usize);
 
-/// Units made of neighbours, and the number of each once it is registered.
+/// Chunks made of neighbours, and the number of each once it is registered.
 struct Joined {
     parts: HashMap<Key, Part<Key>>,
-    units: HashMap<Key, ChunkId>,
+    chunks: HashMap<Key, ChunkId>,
 }
 
 fn stays(map: &DeviceMap, path: &str) -> bool {
@@ -60,34 +60,34 @@ fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Ch
         .filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
         .filter(|(_, stored)| seen.insert(stored.key))
         .map(|(entry, stored)| {
-            let unit = Chunk {
+            let chunk = Chunk {
                 keep: true,
-                ..entry.unit(stored)
+                ..entry.chunk(stored, &stored.weight)
             };
-            (stored.key, unit)
+            (stored.key, chunk)
         })
         .collect()
 }
 
-/// What a stream is started with. Parameters that cannot be streamed have no units.
+/// What a stream is started with. Parameters that cannot be streamed have no chunks.
 #[derive(Default)]
 pub(crate) struct Registry {
-    pub(crate) units: Vec<Chunk>,
+    pub(crate) chunks: Vec<Chunk>,
     pub(crate) order: Vec<ChunkId>,
-    /// By the parameter's path: its units, and whether it stays once it is read.
-    pub(crate) handles: HashMap<String, (Units, bool)>,
+    /// By the parameter's path: its chunks, and whether it stays once it is read.
+    pub(crate) handles: HashMap<String, (Chunks, bool)>,
 }
 
 impl Registry {
     pub(crate) fn new(matched: &[Matched], map: &DeviceMap, options: &Options) -> Self {
         let mut registry = Self::default();
-        // Parameters that share a value share its units.
-        let mut shared: HashMap<_, Units> = HashMap::new();
+        // Parameters that share a value share its chunks.
+        let mut shared: HashMap<_, Chunks> = HashMap::new();
         let mut joined = Joined {
             parts: join(&kept(matched, map, options)),
-            units: HashMap::new(),
+            chunks: HashMap::new(),
         };
-        // The recurrent layer of the entry before, and where its units begin in the order.
+        // The recurrent layer of the entry before, and where its chunks begin in the order.
         let mut layer: (Option<&str>, usize) = (None, 0);
         for entry in in_order(matched, options) {
             if recurrent_layer(entry) != layer.0 {
@@ -104,31 +104,31 @@ impl Registry {
             } else {
                 entry.access(options)
             };
-            let units = shared
+            let chunks = shared
                 .entry((stored.key, access, resident))
                 .or_insert_with(|| match joined.parts.get(&stored.key) {
                     Some(part) if resident => {
-                        let unit = *joined.units.entry(part.of).or_insert_with(|| {
-                            registry.units.push(part.chunk.clone());
-                            registry.units.len() - 1
+                        let chunk = *joined.chunks.entry(part.of).or_insert_with(|| {
+                            registry.chunks.push(part.chunk.clone());
+                            registry.chunks.len() - 1
                         });
-                        Units::Part(unit, part.range.clone())
+                        Chunks::Part(chunk, part.range.clone())
                     }
                     _ => registry.divide(entry, stored, access, resident, options),
                 })
                 .clone();
-            match &units {
-                Units::Whole(id) | Units::Part(id, _) => registry.order.push(*id),
-                Units::Tiles { ids, .. } => registry.order.extend(ids),
-                Units::Rows => {}
+            match &chunks {
+                Chunks::Whole(id) | Chunks::Part(id, _) => registry.order.push(*id),
+                Chunks::Tiles { ids, .. } => registry.order.extend(ids),
+                Chunks::Rows => {}
             }
-            registry.handles.insert(path.clone(), (units, resident));
+            registry.handles.insert(path.clone(), (chunks, resident));
         }
         registry.repeat(layer);
         registry
     }
 
-    /// Expects a recurrent layer's units once for each step.
+    /// Expects a recurrent layer's chunks once for each step.
     fn repeat(&mut self, (layer, from): (Option<&str>, usize)) {
         if layer.is_some() {
             let step = self.order[from..].to_vec();
@@ -138,7 +138,7 @@ impl Registry {
         }
     }
 
-    /// Adds the units of one tensor.
+    /// Adds the chunks of one tensor.
     fn divide(
         &mut self,
         entry: &Matched,
@@ -146,40 +146,56 @@ impl Registry {
         access: Access,
         resident: bool,
         options: &Options,
-    ) -> Units {
-        let info = &stored.info;
+    ) -> Chunks {
         let whole = Chunk {
             keep: resident,
-            ..entry.unit(stored)
+            ..entry.chunk(stored, &stored.weight)
         };
-        let first = self.units.len();
+        let first = self.chunks.len();
         match access {
             Access::Whole => {
-                self.units.push(whole);
-                Units::Whole(first)
+                self.chunks.push(whole);
+                Chunks::Whole(first)
             }
-            Access::Rows => Units::Rows,
+            Access::Rows => Chunks::Rows,
             Access::Tiles => {
-                let row_bytes = stored.row_bytes();
-                let held = entry.held(stored, row_bytes);
-                let most = (options.tile_bytes / held.max(1)).max(1) as usize;
-                // About as many rows in each: a small last tile would cost as much as a large one.
-                let count = info.shape[0].div_ceil(most).max(1);
-                let rows = info.shape[0].div_ceil(count).max(1);
-                for start in (0..info.shape[0]).step_by(rows) {
-                    let height = rows.min(info.shape[0] - start);
-                    let mut tile = whole.clone();
-                    for segment in &mut tile.segments {
-                        segment.offset = info.offset + start as u64 * row_bytes;
-                        segment.len = height as u64 * row_bytes;
-                    }
-                    self.units.push(tile);
+                let height = stored.weight.rows();
+                let rows = tile_rows(entry, stored, options);
+                for start in (0..height).step_by(rows) {
+                    let tile = stored.weight.slice(start..start + rows);
+                    self.chunks.push(entry.chunk(stored, &tile));
                 }
-                Units::Tiles {
+                Chunks::Tiles {
                     rows,
-                    ids: (first..self.units.len()).collect(),
+                    ids: (first..self.chunks.len()).collect(),
                 }
             }
         }
+    }
+}
+
+/// Rows of a tile: about as many in each, as a small last tile would cost as much as a large one.
+fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> usize {
+    let (weight, row) = (&stored.weight, entry.row_bytes(stored));
+    let height = weight.rows();
+    let mut most = (options.tile_bytes / row.max(1)).max(1) as usize;
+    let Some(grid) = weight.format().scales.filter(|_| entry.in_blocks) else {
+        return height.div_ceil(height.div_ceil(most).max(1)).max(1);
+    };
+    // A tile takes the rows of scales that it needs, perhaps one more than if it began with the first of them.
+    let scale_row = weight.slice(0..1).scales().map_or(0, |row| row.len);
+    let memory = |rows: usize| {
+        let scales = (rows.div_ceil(grid.block[0]) as u64 + 1).saturating_mul(scale_row);
+        let data = weight.row_bytes().saturating_mul(rows as u64);
+        data.saturating_add(footprint(scales))
+    };
+    most = (options.tile_bytes / weight.row_bytes().max(1)).max(1) as usize;
+    while most > 1 && memory(most) > options.tile_bytes {
+        most -= most.div_ceil(8).min(most - 1);
+    }
+    let rows = height.div_ceil(height.div_ceil(most).max(1)).max(1);
+    match rows / grid.block[0] * grid.block[0] {
+        0 => rows,
+        whole => whole,
     }
 }

@@ -2,6 +2,8 @@ use crate::pass::Pass;
 use crate::{Access, Error};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use outsize_checkpoint::{StoredWeight, TensorInfo};
+use outsize_kernels::{BlockWeight, WeightTensor};
 use outsize_stream::{ChunkId, Convert, Lease, Stream};
 use std::any::Any;
 use std::fmt;
@@ -27,26 +29,28 @@ pub(crate) struct Inner {
     pub(crate) path: Arc<str>,
     pub(crate) stream: Stream,
     pub(crate) pass: Arc<Pass>,
-    pub(crate) units: Units,
+    pub(crate) chunks: Chunks,
     /// As stored in the checkpoint: before any transposition.
-    pub(crate) shape: Vec<usize>,
-    /// As held in memory.
+    pub(crate) weight: StoredWeight,
+    /// Whether it is held in the blocks in which it is stored.
+    pub(crate) in_blocks: bool,
+    /// As held in memory, or as its value is if it is held in blocks.
     pub(crate) dtype: DType,
     pub(crate) transposed: bool,
     pub(crate) device: Device,
     /// The `ParamMapper<Tensor<D>>` of the parameter, D being its rank.
     pub(crate) mapper: Box<dyn Any + Send + Sync>,
-    /// For a resident parameter: its `Tensor<D>`, once it is read.
+    /// For a resident parameter: its `Tensor<D>` or its blocks, once it is read.
     pub(crate) resident: Option<OnceLock<Box<dyn Any + Send + Sync>>>,
-    /// Where the value lies in the file, for reading single rows.
-    pub(crate) place: Place,
+    /// The conversion on the way in, for reading single rows.
+    pub(crate) convert: Option<Convert>,
 }
 
-/// How a parameter's value is divided into units of streaming.
+/// How a parameter's value is divided into chunks of streaming.
 #[derive(Debug, Clone)]
-pub(crate) enum Units {
+pub(crate) enum Chunks {
     Whole(ChunkId),
-    /// The bytes of a unit that is read in one go with neighbours.
+    /// The bytes of a chunk that is read in one go with neighbours.
     Part(ChunkId, Range<usize>),
     Tiles {
         rows: usize,
@@ -55,18 +59,9 @@ pub(crate) enum Units {
     Rows,
 }
 
-/// Where a tensor lies.
-#[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) source: usize,
-    pub(crate) offset: u64,
-    pub(crate) row_bytes: usize,
-    pub(crate) convert: Option<Convert>,
-}
-
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.path, self.shape)
+        write!(f, "{} {:?}", self.path, self.weight.data().shape)
     }
 }
 
@@ -97,40 +92,56 @@ impl Streamed {
 
     /// How the value is read when it is not resident.
     pub fn access(&self) -> Access {
-        match &self.inner.units {
-            Units::Whole(_) | Units::Part(..) => Access::Whole,
-            Units::Tiles { .. } => Access::Tiles,
-            Units::Rows => Access::Rows,
+        match &self.inner.chunks {
+            Chunks::Whole(_) | Chunks::Part(..) => Access::Whole,
+            Chunks::Tiles { .. } => Access::Tiles,
+            Chunks::Rows => Access::Rows,
         }
     }
 
     /// Shape as stored in the checkpoint.
     pub fn shape(&self) -> &[usize] {
-        &self.inner.shape
+        &self.inner.weight.data().shape
+    }
+
+    /// The whole matrix `[rows, columns]`, as it is held. (`Param::val()` is its value: in floats, made anew each time if
+    /// it is held in blocks.)
+    ///
+    /// # Unwinds
+    /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
+    /// [`Error::Access`] if the parameter is streamed by tiles or rows.
+    pub fn weight(&self) -> WeightTensor {
+        self.inner.or_raise(match self.inner.in_blocks {
+            true => self.inner.blocks().map(WeightTensor::Blocks),
+            false => self.inner.value().map(WeightTensor::Float),
+        })
     }
 
     /// The rows of a matrix `[rows, columns]`, as stored in the checkpoint, tile after tile: the range
-    /// of rows and a tensor `[range.len(), columns]`. Hold one at a time: the next may need its memory.
+    /// of rows and these rows `[range.len(), columns]`. Hold one at a time: the next may need its memory.
     ///
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
     /// [`Error::Access`] if the parameter is not streamed by tiles.
-    pub fn tiles(&self) -> impl Iterator<Item = (Range<usize>, Tensor<2>)> + '_ {
-        let Units::Tiles { rows, ids } = &self.inner.units else {
-            self.inner.pass.raise(self.inner.refuse("its tiles"))
+    pub fn tiles(&self) -> impl Iterator<Item = (Range<usize>, WeightTensor)> + '_ {
+        let inner = &*self.inner;
+        let Chunks::Tiles { rows, ids } = &inner.chunks else {
+            inner.pass.raise(inner.refuse("its tiles"))
         };
-        let (height, width) = (self.inner.shape[0], self.inner.shape[1]);
-        ids.iter().enumerate().map(move |(tile, unit)| {
-            let range = tile * rows..((tile + 1) * rows).min(height);
-            let tensor = self
-                .inner
-                .lease(*unit)
-                .and_then(|lease| self.inner.tensor::<2>(lease, &[range.len(), width]));
-            (range, self.inner.or_raise(tensor))
+        ids.iter().enumerate().map(move |(tile, chunk)| {
+            let range = tile * rows..((tile + 1) * rows).min(inner.weight.rows());
+            let tile = inner.lease(*chunk).and_then(|lease| {
+                let weight = inner.weight.slice(range.clone());
+                Ok(match inner.in_blocks {
+                    true => inner.blocks_of(lease, &weight)?.into(),
+                    false => inner.tensor::<2>(lease, &weight.data().shape)?.into(),
+                })
+            });
+            (range, inner.or_raise(tile))
         })
     }
 
-    /// Single rows of a matrix `[rows, columns]`, read by themselves: `[ids.len(), columns]`.
+    /// Single rows of a matrix `[rows, columns]`, read by themselves: `[ids.len(), columns]`, in floats.
     ///
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with [`Error::Row`].
@@ -155,18 +166,18 @@ impl Inner {
     fn refuse(&self, asked: &'static str) -> Error {
         Error::Access {
             path: self.path.to_string(),
-            streamed: match self.units {
-                Units::Whole(_) | Units::Part(..) => "as a whole",
-                Units::Tiles { .. } => "by tiles",
-                Units::Rows => "by rows",
+            streamed: match self.chunks {
+                Chunks::Whole(_) | Chunks::Part(..) => "as a whole",
+                Chunks::Tiles { .. } => "by tiles",
+                Chunks::Rows => "by rows",
             },
             asked,
         }
     }
 
-    fn lease(&self, unit: ChunkId) -> Result<Lease, Error> {
+    fn lease(&self, chunk: ChunkId) -> Result<Lease, Error> {
         self.pass.check(&self.path);
-        Ok(self.stream.lease(unit)?)
+        Ok(self.stream.lease(chunk)?)
     }
 
     /// The parameter's value, as `Param::val()` should give it.
@@ -179,25 +190,82 @@ impl Inner {
         {
             return Ok(tensor.clone());
         }
-        let bytes = match &self.units {
-            Units::Whole(unit) => bytes::Bytes::from_owner(self.lease(*unit)?),
-            Units::Part(unit, range) => {
-                bytes::Bytes::from_owner(self.lease(*unit)?).slice(range.clone())
+        let shape = &self.weight.data().shape;
+        if self.in_blocks {
+            let mut values = vec![0.0; shape.iter().product()];
+            self.blocks()?
+                .dequantize(0..self.weight.rows(), &mut values);
+            let data = TensorData::new(values, shape.clone());
+            return Ok(self.loaded(Tensor::from_data(data, (&self.device, self.dtype))));
+        }
+        let bytes = match &self.chunks {
+            Chunks::Whole(chunk) => bytes::Bytes::from_owner(self.lease(*chunk)?),
+            Chunks::Part(chunk, range) => {
+                bytes::Bytes::from_owner(self.lease(*chunk)?).slice(range.clone())
             }
             _ => return Err(self.refuse("its whole value")),
         };
-        let mut tensor = self.shared::<D>(bytes, &self.shape)?;
+        let mut tensor = self.shared::<D>(bytes, shape)?;
         if self.transposed {
             tensor = tensor.swap_dims(0, 1);
         }
-        if let Some(mapper) = self.mapper.downcast_ref::<ParamMapper<Tensor<D>>>() {
-            tensor = mapper.on_load(tensor);
-        }
+        let tensor = self.loaded(tensor);
         if let Some(resident) = &self.resident {
             // Two threads may come here at once; both have the same bytes.
             let _ = resident.set(Box::new(tensor.clone()));
         }
         Ok(tensor)
+    }
+
+    /// What the parameter makes of a value that is loaded.
+    fn loaded<const D: usize>(&self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.mapper.downcast_ref::<ParamMapper<Tensor<D>>>() {
+            Some(mapper) => mapper.on_load(tensor),
+            None => tensor,
+        }
+    }
+
+    /// The whole value in blocks.
+    fn blocks(&self) -> Result<BlockWeight<bytes::Bytes>, Error> {
+        self.pass.check(&self.path);
+        let held = self.resident.as_ref().and_then(OnceLock::get);
+        if let Some(blocks) = held.and_then(|any| any.downcast_ref::<BlockWeight<bytes::Bytes>>()) {
+            return Ok(blocks.clone());
+        }
+        let Chunks::Whole(chunk) = &self.chunks else {
+            return Err(self.refuse("its whole value"));
+        };
+        let blocks = self.blocks_of(self.lease(*chunk)?, &self.weight)?;
+        if let Some(resident) = &self.resident {
+            let _ = resident.set(Box::new(blocks.clone()));
+        }
+        Ok(blocks)
+    }
+
+    /// Rows in blocks over the leased bytes, of data and of scales.
+    fn blocks_of(
+        &self,
+        lease: Lease,
+        rows: &StoredWeight,
+    ) -> Result<BlockWeight<bytes::Bytes>, Error> {
+        let [data, scales] = [0, 1].map(|at| bytes::Bytes::from_owner(lease.segment(at)));
+        self.block_weight(rows, data, scales)
+    }
+
+    fn block_weight(
+        &self,
+        rows: &StoredWeight,
+        data: bytes::Bytes,
+        scales: bytes::Bytes,
+    ) -> Result<BlockWeight<bytes::Bytes>, Error> {
+        let columns = rows.data().shape.last().copied().unwrap_or(0);
+        let (format, skipped) = (rows.format(), rows.skipped_rows());
+        BlockWeight::new(format, [rows.rows(), columns], data, scales, skipped).ok_or_else(|| {
+            Error::Value {
+                name: self.path.to_string(),
+                reason: "its storage format is not built in".to_string(),
+            }
+        })
     }
 
     /// A tensor over the leased bytes: no copy on the CPU, and the lease lives as long as it does.
@@ -225,7 +293,7 @@ impl Inner {
 
     fn rows(&self, ids: &[usize]) -> Result<Tensor<2>, Error> {
         self.pass.check(&self.path);
-        let (height, width) = match self.shape[..] {
+        let (height, width) = match self.weight.data().shape[..] {
             [height, width] => (height, width),
             _ => return Err(self.refuse("single rows")),
         };
@@ -236,13 +304,8 @@ impl Inner {
                 rows: height,
             });
         }
-        let Place {
-            source,
-            offset,
-            row_bytes,
-            convert,
-        } = &self.place;
-        let mut raw = vec![0; ids.len() * row_bytes];
+        let row_bytes = width * self.dtype.size();
+        let mut held = vec![0; ids.len() * row_bytes];
         // Each distinct row is read once; neighbours in the file follow each other.
         let mut wanted: Vec<_> = ids.iter().copied().zip(0..).collect();
         wanted.sort_unstable();
@@ -251,23 +314,44 @@ impl Inner {
             let to = at * row_bytes..(at + 1) * row_bytes;
             match last {
                 Some((same, from)) if same == row => {
-                    raw.copy_within(from * row_bytes..(from + 1) * row_bytes, to.start);
+                    held.copy_within(from * row_bytes..(from + 1) * row_bytes, to.start);
                 }
                 _ => {
-                    let start = offset + (row * row_bytes) as u64;
-                    self.stream.read(&self.path, *source, start, &mut raw[to])?;
+                    self.read_row(row, &mut held[to])?;
                     last = Some((row, at));
                 }
             }
         }
-        let held = match convert {
-            Some(convert) => {
-                let mut held = vec![0; raw.len() / convert.from * convert.to];
-                convert.run(*offset, &raw, &mut held);
-                held
-            }
-            None => raw,
-        };
         self.tensor_of(Bytes::from_bytes_vec(held), &[ids.len(), width])
+    }
+
+    /// Reads one row of a matrix, as its value is.
+    fn read_row(&self, row: usize, held: &mut [u8]) -> Result<(), Error> {
+        let row = self.weight.slice(row..row + 1);
+        let read = |tensor: &TensorInfo, raw: &mut [u8]| {
+            self.stream
+                .read(&self.path, tensor.file, tensor.offset, raw)
+        };
+        let info = row.data();
+        if !self.in_blocks && self.convert.is_none() {
+            return Ok(read(info, held)?);
+        }
+        let mut raw = vec![0; info.len as usize];
+        read(info, &mut raw)?;
+        if let Some(convert) = &self.convert {
+            convert.run(info.offset, &raw, held);
+            return Ok(());
+        }
+        let mut scales = vec![0; row.scales().map_or(0, |scales| scales.len as usize)];
+        if let Some(info) = row.scales() {
+            read(info, &mut scales)?;
+        }
+        let mut values = vec![0.0; info.shape.iter().product()];
+        self.block_weight(&row, raw.into(), scales.into())?
+            .dequantize(0..1, &mut values);
+        for (to, value) in held.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+            *to = value.to_le_bytes();
+        }
+        Ok(())
     }
 }

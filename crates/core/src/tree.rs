@@ -1,7 +1,7 @@
-use crate::matching::{Matched, match_parameters};
+use crate::matching::{Matched, Stored, match_parameters};
 use crate::planning::decide_with;
 use crate::registry::{in_order, recurrent_layer};
-use crate::{Error, Options, Parameter, TensorTable, parameters};
+use crate::{Access, Error, Options, Parameter, TensorTable, parameters};
 use burn::module::Module;
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_plan::{Block, DeviceMap, Tensor, TensorKind, Tree, unit_footprint};
@@ -95,11 +95,14 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
                 true => TensorKind::Parameter,
                 false => TensorKind::Buffer,
             },
-            shape: stored.info.shape.iter().map(|n| *n as u64).collect(),
-            dtype: planned_dtype(stored.info.dtype),
+            shape: stored.info().shape.iter().map(|n| *n as u64).collect(),
+            dtype: planned_dtype(stored.info().dtype),
             bytes: entry.bytes(stored),
-            stored_bytes: stored.info.len,
-            row_bytes: entry.held(stored, stored.row_bytes()),
+            stored_bytes: match entry.in_blocks {
+                true => stored.weight.bytes(),
+                false => stored.info().len,
+            },
+            row_bytes: entry.row_bytes(stored),
             access: entry.access(options),
             tied: shared.then(|| format!("{:?}", stored.key)),
             always_resident: !streams,
@@ -117,10 +120,11 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             blocks.len() - 1
         });
         blocks[block].tensors.push(tensor);
+        blocks[block].tensors.extend(loaded_scales(entry, stored));
     }
     let staged = matched.iter().any(|entry| {
         let stored = entry.stored.as_ref().filter(|_| entry.parameter.streams);
-        stored.is_some_and(|stored| entry.unit(stored).is_staged())
+        stored.is_some_and(|stored| entry.chunk(stored, &stored.weight).is_staged())
     });
     Tree {
         blocks,
@@ -130,6 +134,24 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             false => 0,
         },
     }
+}
+
+/// The scales that stay in memory for a weight that is dequantized on the way in.
+fn loaded_scales(entry: &Matched, stored: &Stored) -> Option<Tensor> {
+    let scales = stored.weight.scales().filter(|_| !entry.in_blocks)?;
+    let rows = scales.shape.first().map_or(1, |rows| *rows as u64).max(1);
+    Some(Tensor {
+        name: stored.weight.format().scales_name(&entry.parameter.path)?,
+        kind: TensorKind::Buffer,
+        shape: scales.shape.iter().map(|n| *n as u64).collect(),
+        dtype: planned_dtype(scales.dtype),
+        bytes: scales.len,
+        stored_bytes: scales.len,
+        row_bytes: scales.len / rows,
+        access: Access::Whole,
+        tied: None,
+        always_resident: true,
+    })
 }
 
 /// The class of each module on the way to a parameter.

@@ -143,8 +143,9 @@ impl Planner {
     /// As [`Tree::cast`].
     pub fn cast(&mut self, casts: &Casts) -> Result<(), Error> {
         let mut tree = self.tree.cast(casts)?;
-        let mut tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
-        if tensors.any(|tensor| tensor.bytes != tensor.stored_bytes) {
+        let converted =
+            (tree.tensors().zip(self.tree.tensors())).any(|(held, was)| held.bytes != was.bytes);
+        if converted {
             // Readers convert what they read.
             let staging = outsize_stream::Options::default().staging_bytes();
             tree.staging_bytes = tree.staging_bytes.max(staging);

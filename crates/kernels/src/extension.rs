@@ -10,12 +10,12 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
 use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
-use crate::{ActivationDtype, ActivationFunction, Weight, cast};
+use crate::{ActivationDtype, ActivationFunction, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
 pub trait StoredWeightOps: Backend {
-    /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16 or f32, to `[.., n]` f32.
+    /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16, f32 or blocks, to `[.., n]` f32.
     ///
     /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in
     /// place. Others (transposed, sliced by columns) are first copied.
@@ -25,7 +25,7 @@ pub trait StoredWeightOps: Backend {
     /// If a rank, a size or a dtype is another.
     fn stored_linear(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        #[extension_type] weight: WeightOperand<Self>,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
@@ -37,28 +37,28 @@ pub trait StoredWeightOps: Backend {
     /// As there.
     fn stored_linear_qkv(
         x: FloatTensor<Self>,
-        first: FloatTensor<Self>,
-        second: FloatTensor<Self>,
-        third: FloatTensor<Self>,
+        #[extension_type] first: WeightOperand<Self>,
+        #[extension_type] second: WeightOperand<Self>,
+        #[extension_type] third: WeightOperand<Self>,
         compute: ActivationDtype,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// `act(x · Gᵀ) · (x · Uᵀ)`, element by element: `x [.., k]` f32, `gate` and `up` `[n, k]`
-    /// bf16, f16 or f32, to `[.., n]` f32.
+    /// bf16, f16, f32 or blocks, to `[.., n]` f32.
     ///
     /// # Panics
     ///
     /// As for [`stored_linear`](Self::stored_linear), and if the weights differ in size.
     fn stored_gated_linear(
         x: FloatTensor<Self>,
-        gate: FloatTensor<Self>,
-        up: FloatTensor<Self>,
+        #[extension_type] gate: WeightOperand<Self>,
+        #[extension_type] up: WeightOperand<Self>,
         act: ActivationFunction,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
     /// `y + x[.., start..start + rows] · W`: `y [.., n]` and `x [.., k]` f32, `weight [rows, n]` bf16,
-    /// f16 or f32, some rows of one that is stored `[in, out]`. In place where `y` has no other
+    /// f16, f32 or blocks, some rows of one that is stored `[in, out]`. In place where `y` has no other
     /// owner.
     ///
     /// # Panics
@@ -67,31 +67,38 @@ pub trait StoredWeightOps: Backend {
     fn add_stored_linear_in_out(
         y: FloatTensor<Self>,
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        #[extension_type] weight: WeightOperand<Self>,
         start: usize,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
-    /// Rows `ids [t]` of `table [n, d]` (bf16, f16 or f32), to `[t, d]` f32. Only these rows are
-    /// read.
+    /// Rows `ids [t]` of `table [n, d]` (bf16, f16, f32 or blocks), to `[t, d]` f32. Only these rows
+    /// are read.
     ///
     /// # Panics
     ///
     /// If a rank or a dtype is another, or if an id is negative or not below `n`.
-    fn stored_rows(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
+    fn stored_rows(
+        #[extension_type] table: WeightOperand<Self>,
+        ids: IntTensor<Self>,
+    ) -> FloatTensor<Self>;
 }
 
 impl StoredWeightOps for Flex {
-    fn stored_linear(x: FlexTensor, weight: FlexTensor, compute: ActivationDtype) -> FlexTensor {
+    fn stored_linear(
+        x: FlexTensor,
+        weight: WeightOperand<Self>,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
         let (shape, [y]) = matmuls(x, [weight], compute);
         result(y, shape)
     }
 
     fn stored_linear_qkv(
         x: FlexTensor,
-        first: FlexTensor,
-        second: FlexTensor,
-        third: FlexTensor,
+        first: WeightOperand<Self>,
+        second: WeightOperand<Self>,
+        third: WeightOperand<Self>,
         compute: ActivationDtype,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let (shape, ys) = matmuls(x, [first, second, third], compute);
@@ -101,8 +108,8 @@ impl StoredWeightOps for Flex {
 
     fn stored_gated_linear(
         x: FlexTensor,
-        gate: FlexTensor,
-        up: FlexTensor,
+        gate: WeightOperand<Self>,
+        up: WeightOperand<Self>,
         act: ActivationFunction,
         compute: ActivationDtype,
     ) -> FlexTensor {
@@ -114,11 +121,12 @@ impl StoredWeightOps for Flex {
     fn add_stored_linear_in_out(
         y: FlexTensor,
         x: FlexTensor,
-        weight: FlexTensor,
+        weight: WeightOperand<Self>,
         start: usize,
         compute: ActivationDtype,
     ) -> FlexTensor {
-        let (mut y, x, weight) = (y.to_contiguous(), contiguous(x), contiguous(weight));
+        let (mut y, x) = (y.to_contiguous(), contiguous(x));
+        let weight = contiguous_rows(weight);
         let [rows, n] = matrix(&weight, "linear: weight");
         let shape = x.shape();
         assert_eq!(
@@ -130,7 +138,7 @@ impl StoredWeightOps for Flex {
         let matmul = InOutMatmul {
             x: activations(&x),
             k: shape.as_slice().last().copied().unwrap_or_default(),
-            weight: stored(&weight, "linear: weight"),
+            weight: operand(&weight, "linear: weight"),
             rows: start..start + rows,
             y: y.storage_mut(),
             n,
@@ -139,23 +147,19 @@ impl StoredWeightOps for Flex {
         y
     }
 
-    fn stored_rows(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
-        let table = contiguous(table);
+    fn stored_rows(table: WeightOperand<Self>, ids: FlexTensor) -> FlexTensor {
+        let table = contiguous_rows(table);
         let [n, d] = matrix(&table, "embedding: table");
         let ids: Vec<i64> = ids.into_data().iter::<i64>().collect();
         let mut y = vec![0.0; ids.len() * d];
-        let rows = stored(&table, "embedding: table");
+        let rows = operand(&table, "embedding: table");
         for (t, &id) in ids.iter().enumerate() {
             let row = usize::try_from(id).ok().filter(|&row| row < n);
             let Some(row) = row else {
                 panic!("embedding: id {id} (number {t}) is not a row of a table of {n} rows")
             };
-            let y = &mut y[t * d..][..d];
-            match rows.slice(row * d, (row + 1) * d) {
-                Weight::Bf16(row) => cast::bf16_to_f32(row, y),
-                Weight::F16(row) => cast::f16_to_f32(row, y),
-                Weight::F32(row) => y.copy_from_slice(row),
-            }
+            rows.slice(row * d, (row + 1) * d)
+                .widen(&mut y[t * d..][..d]);
         }
         FlexTensor::from_data(TensorData::new(y, [ids.len(), d]))
     }
@@ -176,10 +180,10 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
 /// `x · Wᵀ` of each weight, with the weight's rows; and the shape of `x`.
 fn matmuls<const N: usize>(
     x: FlexTensor,
-    weights: [FlexTensor; N],
+    weights: [WeightOperand<Flex>; N],
     compute: ActivationDtype,
 ) -> (Shape, [(usize, Vec<f32>); N]) {
-    let (x, weights) = (contiguous(x), weights.map(contiguous));
+    let (x, weights) = (contiguous(x), weights.map(contiguous_rows));
     let shape = x.shape();
     let Some((&k, rows)) = shape.as_slice().split_last() else {
         panic!("linear: x must have a dimension")
@@ -197,7 +201,7 @@ fn matmuls<const N: usize>(
     let mut each = ys.each_mut().map(|(n, y)| Matmul {
         weight: weights
             .next()
-            .map_or(Weight::F32(&[]), |weight| stored(weight, "linear: weight")),
+            .map_or(Weight::F32(&[]), |weight| operand(weight, "linear: weight")),
         n: *n,
         y,
     });
@@ -213,12 +217,30 @@ fn result((n, y): (usize, Vec<f32>), mut shape: Shape) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(y, shape))
 }
 
-fn matrix(tensor: &FlexTensor, name: &str) -> [usize; 2] {
-    let shape = tensor.shape();
+fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
+    let shape = match weight {
+        WeightOperand::Float(tensor) => tensor.shape(),
+        WeightOperand::Blocks(weight) => return weight.shape(),
+    };
     let Ok(dims) = shape.as_slice().try_into() else {
         panic!("{name} must have two dimensions, but it is {shape:?}")
     };
     dims
+}
+
+/// A weight of floats that lie row after row; see [`contiguous`].
+fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
+    match weight {
+        WeightOperand::Float(tensor) => WeightOperand::Float(contiguous(tensor)),
+        blocks => blocks,
+    }
+}
+
+fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
+    match weight {
+        WeightOperand::Float(tensor) => stored(tensor, name),
+        WeightOperand::Blocks(weight) => Weight::Blocks(weight.view()),
+    }
 }
 
 pub(crate) fn stored<'a>(tensor: &'a FlexTensor, name: &str) -> Weight<'a> {
@@ -278,6 +300,6 @@ mod tests {
     fn other_dtypes_are_refused() {
         let x = FlexTensor::from_data(TensorData::new(vec![1.0f32; 3], [1, 3]));
         let weight = FlexTensor::from_data(TensorData::new(vec![1.0f64; 3], [1, 3]));
-        Flex::stored_linear(x, weight, ActivationDtype::F32);
+        Flex::stored_linear(x, WeightOperand::Float(weight), ActivationDtype::F32);
     }
 }

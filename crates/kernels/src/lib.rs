@@ -51,6 +51,7 @@
 pub mod activation;
 mod activation_dtype;
 pub mod attention;
+mod blocks;
 pub mod cast;
 mod device;
 mod exp;
@@ -67,9 +68,11 @@ pub mod peak;
 pub mod rotary;
 mod thread_pool;
 mod weight;
+mod weight_tensor;
 
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
+pub use blocks::BlockWeight;
 pub use device::is_flex;
 pub use isa::Isa;
 pub use layer::{
@@ -80,6 +83,7 @@ pub use linear::{
 };
 pub use rotary::RotaryPairs;
 pub use weight::Weight;
+pub use weight_tensor::{WeightOperand, WeightTensor};
 
 /// Threads that a large matmul is shared among: those of the current rayon pool.
 pub fn threads() -> usize {

@@ -5,12 +5,12 @@ use burn::tensor::{DType, Int, Tensor};
 
 use crate::device::{is_flex, is_stored};
 use crate::extension::StoredWeightOps;
-use crate::{ActivationDtype, ActivationFunction};
+use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
-/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16 or f32, the weight is read
-/// as it lies in memory and the result keeps this crate's [contract](crate#the-contract).
+/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16, f32 or blocks, the weight is
+/// read as it lies in memory and the result keeps this crate's [contract](crate#the-contract).
 /// Everything else, that is other devices, other dtypes and tensors on an autodiff device (there is
 /// no backward pass here), takes Burn's own matmul with the weight cast to the dtype of `x`. The
 /// result has the dtype of `x`.
@@ -18,7 +18,7 @@ use crate::{ActivationDtype, ActivationFunction};
 /// # Panics
 ///
 /// If the last dimension of `x` is not `in`, or if the two lie on different devices.
-pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
+pub fn linear<const D: usize>(x: Tensor<D>, weight: impl Into<WeightTensor>) -> Tensor<D> {
     linear_with(ActivationDtype::F32, x, weight)
 }
 
@@ -31,16 +31,18 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>) -> Tensor<D> {
 pub fn linear_with<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
-    weight: Tensor<2>,
+    weight: impl Into<WeightTensor>,
 ) -> Tensor<D> {
+    let weight = weight.into();
     check_width(&x, &weight);
     if is_here(&x, &[&weight]) {
         return Tensor::from_dispatch(Dispatch::stored_linear(
             x.into_dispatch(),
-            weight.into_dispatch(),
+            weight.into_operand(),
             compute,
         ));
     }
+    let weight = weight.into_float(&x.device());
     let ([out, width], mut dims) = (weight.dims(), x.dims());
     let rows = dims[..D - 1].iter().product::<usize>();
     let dtype = x.dtype();
@@ -61,13 +63,14 @@ pub fn linear_with<const D: usize>(
 pub fn linear_qkv<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
-    weights: [Tensor<2>; 3],
+    weights: [impl Into<WeightTensor>; 3],
 ) -> [Tensor<D>; 3] {
+    let weights = weights.map(Into::into);
     weights.iter().for_each(|weight| check_width(&x, weight));
     if !is_here(&x, &weights.each_ref()) {
         return weights.map(|weight| linear_with(compute, x.clone(), weight));
     }
-    let [first, second, third] = weights.map(Tensor::into_dispatch);
+    let [first, second, third] = weights.map(WeightTensor::into_operand);
     let (first, second, third) =
         Dispatch::stored_linear_qkv(x.into_dispatch(), first, second, third, compute);
     [first, second, third].map(Tensor::from_dispatch)
@@ -84,10 +87,11 @@ pub fn linear_qkv<const D: usize>(
 pub fn gated_linear<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
-    gate: Tensor<2>,
-    up: Tensor<2>,
+    gate: impl Into<WeightTensor>,
+    up: impl Into<WeightTensor>,
     act: ActivationFunction,
 ) -> Tensor<D> {
+    let (gate, up) = (gate.into(), up.into());
     check_width(&x, &gate);
     assert_eq!(gate.dims(), up.dims(), "gate: sides of other shapes");
     assert!(
@@ -96,8 +100,8 @@ pub fn gated_linear<const D: usize>(
     );
     Tensor::from_dispatch(Dispatch::stored_gated_linear(
         x.into_dispatch(),
-        gate.into_dispatch(),
-        up.into_dispatch(),
+        gate.into_operand(),
+        up.into_operand(),
         act,
         compute,
     ))
@@ -112,9 +116,9 @@ pub fn gated_linear<const D: usize>(
 pub fn linear_in_out<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
-    weight: Tensor<2>,
+    weight: impl Into<WeightTensor>,
 ) -> Tensor<D> {
-    let mut dims = x.dims();
+    let (weight, mut dims) = (weight.into(), x.dims());
     assert_eq!(
         dims[D - 1],
         weight.dims()[0],
@@ -138,13 +142,14 @@ pub fn add_linear_in_out<const D: usize>(
     y: Tensor<D>,
     x: Tensor<D>,
     start: usize,
-    weight: Tensor<2>,
+    weight: impl Into<WeightTensor>,
 ) -> Tensor<D> {
+    let weight = weight.into();
     if is_flex(&y.device()) && y.dtype() == DType::F32 && is_here(&x, &[&weight]) {
         return Tensor::from_dispatch(Dispatch::add_stored_linear_in_out(
             y.into_dispatch(),
             x.into_dispatch(),
-            weight.into_dispatch(),
+            weight.into_operand(),
             start,
             compute,
         ));
@@ -153,17 +158,25 @@ pub fn add_linear_in_out<const D: usize>(
     let rows = dims[..D - 1].iter().product::<usize>();
     let dtype = x.dtype();
     let x = x.narrow(D - 1, start, inner).reshape([rows, inner]);
-    let product = x.matmul(weight.cast(dtype)).reshape(y.dims());
+    let weight = weight.into_float(&x.device()).cast(dtype);
+    let product = x.matmul(weight).reshape(y.dims());
     y + product
 }
 
 /// Whether matmuls of these are computed in this crate.
-fn is_here<const D: usize>(x: &Tensor<D>, weights: &[&Tensor<2>]) -> bool {
-    let stored = |weight: &&Tensor<2>| is_flex(&weight.device()) && is_stored(weight.dtype());
-    is_flex(&x.device()) && x.dtype() == DType::F32 && weights.iter().all(stored)
+fn is_here<const D: usize>(x: &Tensor<D>, weights: &[&WeightTensor]) -> bool {
+    is_flex(&x.device()) && x.dtype() == DType::F32 && weights.iter().all(|weight| is_read(weight))
 }
 
-fn check_width<const D: usize>(x: &Tensor<D>, weight: &Tensor<2>) {
+/// Whether this crate reads the weight as it is stored.
+fn is_read(weight: &WeightTensor) -> bool {
+    match weight {
+        WeightTensor::Float(weight) => is_flex(&weight.device()) && is_stored(weight.dtype()),
+        WeightTensor::Blocks(_) => true,
+    }
+}
+
+fn check_width<const D: usize>(x: &Tensor<D>, weight: &WeightTensor) {
     let ([out, width], dims) = (weight.dims(), x.dims());
     assert_eq!(
         dims.last(),
@@ -180,13 +193,15 @@ fn check_width<const D: usize>(x: &Tensor<D>, weight: &Tensor<2>) {
 ///
 /// If an id is not a row of the table. (Some GPU backends give an unspecified row instead; check
 /// ids first.)
-pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
-    if is_flex(&table.device()) && is_flex(&ids.device()) && is_stored(table.dtype()) {
+pub fn embedding(table: impl Into<WeightTensor>, ids: Tensor<1, Int>) -> Tensor<2> {
+    let table = table.into();
+    if is_flex(&ids.device()) && is_read(&table) {
         Tensor::from_dispatch(Dispatch::stored_rows(
-            table.into_dispatch(),
+            table.into_operand(),
             ids.into_dispatch(),
         ))
     } else {
+        let table = table.into_float(&ids.device());
         table.select(0, ids).cast(DType::F32)
     }
 }

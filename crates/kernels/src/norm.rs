@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::loops::{for_each_isa, rows_per_share, share};
-use crate::{Isa, Weight, cast};
+use crate::{Isa, Weight};
 
 /// Lanes that a row is summed in.
 pub(crate) const LANES: usize = 16;
@@ -128,15 +128,11 @@ pub(crate) fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [
 }
 
 pub(crate) fn widened(weight: Weight<'_>) -> Cow<'_, [f32]> {
-    let mut wide = match weight {
-        Weight::F32(weight) => return Cow::Borrowed(weight),
-        _ => vec![0.0; weight.len()],
-    };
-    match weight {
-        Weight::Bf16(weight) => cast::bf16_to_f32(weight, &mut wide),
-        Weight::F16(weight) => cast::f16_to_f32(weight, &mut wide),
-        Weight::F32(weight) => wide.copy_from_slice(weight),
+    if let Weight::F32(weight) = weight {
+        return Cow::Borrowed(weight);
     }
+    let mut wide = vec![0.0; weight.len()];
+    weight.widen(&mut wide);
     Cow::Owned(wide)
 }
 

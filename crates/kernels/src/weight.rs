@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::{BlockWeight, cast};
+
 /// The elements of a weight `[out, in]`, row after row, in the dtype they are stored in.
 ///
 /// Rows need no alignment beyond that of their dtype.
@@ -13,6 +15,8 @@ pub enum Weight<'a> {
     F16(&'a [f16]),
     /// IEEE 754 binary32.
     F32(&'a [f32]),
+    /// Encoded in blocks.
+    Blocks(BlockWeight<&'a [u8]>),
 }
 
 impl<'a> Weight<'a> {
@@ -22,6 +26,7 @@ impl<'a> Weight<'a> {
             Weight::Bf16(elements) => elements.len(),
             Weight::F16(elements) => elements.len(),
             Weight::F32(elements) => elements.len(),
+            Weight::Blocks(weight) => weight.shape().iter().product(),
         }
     }
 
@@ -34,12 +39,32 @@ impl<'a> Weight<'a> {
     ///
     /// # Panics
     ///
-    /// If `start > end` or `end > len`.
+    /// If `start > end` or `end > len`, or if blocks are cut inside of a row.
     pub fn slice(&self, start: usize, end: usize) -> Weight<'a> {
         match self {
             Weight::Bf16(elements) => Weight::Bf16(&elements[start..end]),
             Weight::F16(elements) => Weight::F16(&elements[start..end]),
             Weight::F32(elements) => Weight::F32(&elements[start..end]),
+            Weight::Blocks(weight) => {
+                let columns = weight.shape()[1].max(1);
+                let whole = start.is_multiple_of(columns) && end.is_multiple_of(columns);
+                assert!(whole, "elements {start} to {end} are not rows of {columns}");
+                Weight::Blocks(weight.slice(start / columns..end / columns))
+            }
+        }
+    }
+
+    /// Writes the f32 of every element.
+    ///
+    /// # Panics
+    ///
+    /// If `to` does not have room for exactly as many.
+    pub fn widen(&self, to: &mut [f32]) {
+        match self {
+            Weight::Bf16(elements) => cast::bf16_to_f32(elements, to),
+            Weight::F16(elements) => cast::f16_to_f32(elements, to),
+            Weight::F32(elements) => to.copy_from_slice(elements),
+            Weight::Blocks(weight) => weight.dequantize_with(crate::Isa::detected(), to),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod fields;
 mod known;
+mod quantization;
 mod rope;
 mod window;
 
@@ -9,6 +10,7 @@ pub use self::fields::Fields;
 pub(crate) use self::fields::printable;
 pub(crate) use self::known::{COMMON, check};
 pub use self::known::{Effect, KnownField};
+pub use self::quantization::Quantization;
 pub(crate) use self::rope::RopeContext;
 pub use self::rope::{RopeConfig, RopeScaling};
 pub(crate) use self::window::{DEFAULT_WINDOW, layer_windows, sliding_window};

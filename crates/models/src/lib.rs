@@ -55,6 +55,6 @@ pub use model_config::ModelConfig;
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
 pub use pass_shape::{Activations, PassShape};
-pub use random::RandomWeights;
+pub use random::{RANDOM_BLOCK, RandomWeights};
 pub use registry::model_types;
 pub use weights::{WeightKind, WeightSpec};

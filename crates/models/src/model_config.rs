@@ -5,10 +5,11 @@ use std::fmt::{self, Debug};
 use burn::tensor::TensorData;
 use outsize_checkpoint::Checkpoint;
 use outsize_core::Parameter;
+use outsize_kernels::{matmul, threads};
 use outsize_plan::DeviceMap;
 
 use crate::any_decoder::EmptyDecoder;
-use crate::config::{self, Fields, WeightDtype};
+use crate::config::{self, Fields, Quantization, WeightDtype};
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::registry::{self, Row};
 use crate::{
@@ -26,6 +27,8 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<u32>,
     /// The type that the weights were saved in, where it is said.
     pub dtype: Option<WeightDtype>,
+    /// How linear layers are stored, where that is not as plain numbers.
+    pub quantization: Option<Quantization>,
     /// Fields that nobody here knows, and that were passed over; at most 32.
     pub unknown_fields: Vec<String>,
     pub(crate) row: &'static Row,
@@ -54,6 +57,7 @@ impl ModelConfig {
             bos_token_ids: fields.ids("bos_token_id")?,
             eos_token_ids: fields.ids("eos_token_id")?,
             dtype: config::dtype(&fields)?,
+            quantization: Quantization::read(&fields)?,
             unknown_fields: fields.unknown(),
             decoder,
         })
@@ -132,7 +136,8 @@ impl ModelConfig {
     }
 
     /// What products take besides, in bytes, for passes of `tokens` new tokens of each of `batch` sequences: the activations
-    /// of the widest one as [`ActivationDtype`] and this processor want them.
+    /// of the widest one as [`ActivationDtype`] and this processor want them; and, with weights in blocks, the rows that each
+    /// thread dequantises.
     pub fn packed_bytes(&self, compute: ActivationDtype, tokens: usize, batch: usize) -> u64 {
         let rows = tokens.min(MAX_CONTEXT) as u64 * batch.min(MAX_BATCH) as u64;
         let weights = self.weights();
@@ -140,7 +145,13 @@ impl ModelConfig {
             .iter()
             .filter(|weight| weight.kind == WeightKind::Linear);
         let widest = products.filter_map(|weight| weight.shape.last()).max();
-        outsize_kernels::matmul::packed_bytes(compute, rows, widest.map_or(0, |n| *n as u64))
+        let widest = widest.map_or(0, |n| *n as u64);
+        let packed = matmul::packed_bytes(compute, rows, widest);
+        let panels = match self.quantization {
+            Some(_) => matmul::panel_bytes(widest).saturating_mul(threads() as u64),
+            None => 0,
+        };
+        packed.saturating_add(panels)
     }
 
     /// A model that is all in memory, with values from `value`: of each weight in the type that it is to be kept in.
@@ -180,6 +191,7 @@ impl PartialEq for ModelConfig {
                 config.model_type(),
                 ids,
                 config.dtype,
+                config.quantization.clone(),
                 config.unknown_fields.clone(),
             )
         };

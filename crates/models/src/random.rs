@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 /// Values that one generator makes; each block has its own, so that blocks can be made in any order and
 /// at the same time.
-const BLOCK: usize = 1 << 16;
+pub const RANDOM_BLOCK: usize = 1 << 16;
 
 /// Deviation of the weights and biases of linear layers and of embeddings: the usual `initializer_range`.
 const DEVIATION: f32 = 0.02;
@@ -31,7 +31,7 @@ impl RandomWeights {
     /// If `start` is no multiple of 65,536: a block is made as a whole.
     pub fn fill(&self, tensor: &WeightSpec, start: u64, values: &mut [f32]) {
         assert!(
-            start.is_multiple_of(BLOCK as u64),
+            start.is_multiple_of(RANDOM_BLOCK as u64),
             "blocks are made as a whole"
         );
         if tensor.kind == WeightKind::Norm {
@@ -39,9 +39,9 @@ impl RandomWeights {
             return;
         }
         let key = self.seed ^ hash(&tensor.name);
-        let first = start / BLOCK as u64;
+        let first = start / RANDOM_BLOCK as u64;
         values
-            .par_chunks_mut(BLOCK)
+            .par_chunks_mut(RANDOM_BLOCK)
             .enumerate()
             .for_each(|(index, block)| {
                 let number = first + index as u64;
@@ -80,7 +80,7 @@ mod tests {
     fn tensor(name: &str, kind: WeightKind) -> WeightSpec {
         WeightSpec {
             name: name.to_owned(),
-            shape: vec![BLOCK * 3],
+            shape: vec![RANDOM_BLOCK * 3],
             kind,
             access: Access::Whole,
         }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn mean_and_deviation_are_as_documented() {
-        let mut values = vec![0.0; BLOCK * 3];
+        let mut values = vec![0.0; RANDOM_BLOCK * 3];
         RandomWeights::new(1).fill(&tensor("a", WeightKind::Linear), 0, &mut values);
         let count = values.len() as f64;
         let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / count;
@@ -101,16 +101,16 @@ mod tests {
     fn the_same_wherever_it_starts_and_different_elsewhere() {
         let random = RandomWeights::new(7);
         let a = tensor("a", WeightKind::Linear);
-        let (mut whole, mut part) = (vec![0.0; BLOCK * 3], vec![0.0; BLOCK + 5]);
+        let (mut whole, mut part) = (vec![0.0; RANDOM_BLOCK * 3], vec![0.0; RANDOM_BLOCK + 5]);
         random.fill(&a, 0, &mut whole);
-        random.fill(&a, BLOCK as u64, &mut part);
-        assert_eq!(part, whole[BLOCK..2 * BLOCK + 5]);
-        assert_ne!(whole[..BLOCK], whole[BLOCK..2 * BLOCK]);
-        let mut other = vec![0.0; BLOCK];
+        random.fill(&a, RANDOM_BLOCK as u64, &mut part);
+        assert_eq!(part, whole[RANDOM_BLOCK..2 * RANDOM_BLOCK + 5]);
+        assert_ne!(whole[..RANDOM_BLOCK], whole[RANDOM_BLOCK..2 * RANDOM_BLOCK]);
+        let mut other = vec![0.0; RANDOM_BLOCK];
         random.fill(&tensor("b", WeightKind::Linear), 0, &mut other);
-        assert_ne!(other, whole[..BLOCK]);
+        assert_ne!(other, whole[..RANDOM_BLOCK]);
         RandomWeights::new(8).fill(&a, 0, &mut other);
-        assert_ne!(other, whole[..BLOCK]);
+        assert_ne!(other, whole[..RANDOM_BLOCK]);
     }
 
     #[test]

@@ -31,6 +31,10 @@ impl ModelConfig {
                 true => FloatType::Cast(DType::F32),
                 false => FloatType::AsStored,
             },
+            format: self
+                .quantization
+                .as_ref()
+                .map(|quantization| quantization.format),
             names: Names::default().optional_prefix(row.optional_prefix),
             no_split: row
                 .no_split
@@ -75,17 +79,38 @@ impl ModelConfig {
             Some(WeightDtype::F16) => Dtype::F16,
             Some(WeightDtype::Bf16) => Dtype::BF16,
         };
-        let tensors: Vec<_> = (self.weights().into_iter())
-            .map(|weight| TensorInfo {
-                len: weight.elements().saturating_mul(dtype.size() as u64),
-                name: weight.name,
+        let tensors: Vec<_> = (self.tensors(dtype).into_iter())
+            .map(|(name, dtype, shape)| TensorInfo {
+                len: (shape.iter())
+                    .fold(dtype.size() as u64, |len, n| len.saturating_mul(*n as u64)),
+                name,
                 dtype,
-                shape: weight.shape,
+                shape,
                 file: 0,
                 offset: 0,
             })
             .collect();
         self.tree("config.json", &tensors)
+    }
+
+    /// Name, type and shape of each tensor of a checkpoint whose plain weights are in `dtype`: those of all weights, and the
+    /// scales of weights in blocks behind these.
+    pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
+        let mut tensors = Vec::new();
+        for weight in self.weights() {
+            let blocks = (self.quantization.as_ref())
+                .filter(|quantization| quantization.converts(&weight))
+                .map(|quantization| quantization.format);
+            let scales = blocks.and_then(|format| {
+                let shape = format.scales?.shape(weight.shape[..].try_into().ok()?);
+                let name = format.scales_name(&weight.name)?;
+                Some((name, format.scales?.dtype, shape.to_vec()))
+            });
+            let dtype = blocks.map_or(dtype, |format| format.encoding.dtype());
+            tensors.push((weight.name, dtype, weight.shape));
+            tensors.extend(scales);
+        }
+        tensors
     }
 
     /// Says of each block of `tree` that is one of this model's what it does besides holding weights: the keys and values that

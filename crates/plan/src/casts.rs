@@ -114,9 +114,13 @@ impl Tree {
                 .as_ref()
                 .and_then(|key| shared.get(key.as_str()));
             let dtype = shared.map_or(own, |(_, dtype)| *dtype);
+            // What is stored in it is held so already, with the scales that it may have.
+            if tensor.dtype == dtype {
+                continue;
+            }
             if !casts.stored {
                 tensor.hold_in(dtype, tensor.values());
-            } else if tensor.dtype != dtype || casts.dtype == Some(dtype) {
+            } else {
                 tensor.hold_in(dtype, tensor.stored_values());
                 (tensor.dtype, tensor.stored_bytes) = (dtype, tensor.bytes);
             }

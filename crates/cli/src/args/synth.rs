@@ -34,4 +34,6 @@ pub enum SynthDtype {
     F16,
     /// Brain floats
     Bf16,
+    /// Linear layers in 8 bits with a scale for each 128 x 128, as DeepSeek-V3 is published; the rest in brain floats
+    Fp8,
 }

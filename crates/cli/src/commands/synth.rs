@@ -4,12 +4,12 @@ use crate::args::{SynthArgs, SynthDtype};
 use crate::error::Failure;
 use crate::interrupt;
 use crate::views::progress;
-use outsize::checkpoint::{Dtype, ShardWriter, TensorSpec, read_text};
+use outsize::checkpoint::{Dtype, ShardWriter, StorageFormat, TensorSpec, read_text};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
-use outsize::kernels::cast;
-use outsize::models::{ModelConfig, RandomWeights, presets};
+use outsize::kernels::{BlockWeight, cast};
+use outsize::models::{ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, presets};
 use outsize::plan::{format_size, parse_size};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ pub fn synth(args: &SynthArgs) -> Result<(), Failure> {
     if args.json {
         println!(
             "{}",
-            serde_json::json!({ "path": args.out, "bytes": bytes, "seconds": seconds })
+            json!({ "path": args.out, "bytes": bytes, "seconds": seconds })
         );
     } else {
         eprintln!(
@@ -70,20 +70,19 @@ pub fn make(
     seed: u64,
     limit: u64,
 ) -> Result<u64, Failure> {
-    let config = ModelConfig::from_json(config_text)?;
+    let config_text = with_dtype(config_text, dtype)?;
+    let config = ModelConfig::from_json(&config_text)?;
     let stored = match dtype {
         SynthDtype::F32 => Dtype::F32,
         SynthDtype::F16 => Dtype::F16,
-        SynthDtype::Bf16 => Dtype::BF16,
+        SynthDtype::Bf16 | SynthDtype::Fp8 => Dtype::BF16,
     };
-    let tensors = config.weights();
-    let specs = tensors
-        .iter()
-        .map(|tensor| TensorSpec::new(&tensor.name, stored, tensor.shape.clone()))
+    let specs = (config.tensors(stored).into_iter())
+        .map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape))
         .collect();
     let mut writer = ShardWriter::create(out, specs, limit)?;
     writer.set_total_parameters(config.parameter_count());
-    writer.add_file("config.json", with_dtype(config_text, dtype)?.as_bytes())?;
+    writer.add_file("config.json", config_text.as_bytes())?;
     writer.add_file(
         "tokenizer.json",
         byte_level_tokenizer(config.vocab_size())?.as_bytes(),
@@ -96,13 +95,19 @@ pub fn make(
     let random = RandomWeights::new(seed);
     let mut values = vec![0.0; CHUNK];
     let mut bytes = Vec::with_capacity(CHUNK * stored.size());
-    for tensor in &tensors {
+    for tensor in &config.weights() {
+        let quantization = config.quantization.as_ref();
+        if let Some(quantization) = quantization.filter(|config| config.converts(tensor)) {
+            write_blocks(&mut writer, quantization.format, tensor, &random)?;
+            bar.set_position(writer.bytes_written());
+            continue;
+        }
         let mut at = 0;
         while at < tensor.elements() {
             interrupt::check()?;
             let values = &mut values[..CHUNK.min((tensor.elements() - at) as usize)];
             random.fill(tensor, at, values);
-            encode(values, dtype, &mut bytes);
+            encode(values, stored, &mut bytes);
             writer.write(&tensor.name, &bytes)?;
             at += values.len() as u64;
             bar.set_position(writer.bytes_written());
@@ -114,35 +119,73 @@ pub fn make(
     Ok(total)
 }
 
+/// Writes a weight in blocks, as many rows at a time as have one row of scales.
+fn write_blocks(
+    writer: &mut ShardWriter,
+    format: StorageFormat,
+    tensor: &WeightSpec,
+    random: &RandomWeights,
+) -> Result<(), Failure> {
+    let unknown = || Failure::Failed(format!("{}: no matrix in blocks", tensor.name));
+    let (Some(grid), &[rows, columns]) = (format.scales, &tensor.shape[..]) else {
+        return Err(unknown());
+    };
+    let (mut values, mut scales) = (Vec::new(), Vec::new());
+    for start in (0..rows).step_by(grid.block[0]) {
+        interrupt::check()?;
+        let height = grid.block[0].min(rows - start);
+        // Random values are made from the beginning of a block on.
+        let skipped = start * columns % RANDOM_BLOCK;
+        values.resize(skipped + height * columns, 0.0);
+        random.fill(tensor, (start * columns - skipped) as u64, &mut values);
+        let some = BlockWeight::quantize(format, [height, columns], &values[skipped..]);
+        let some = some.ok_or_else(unknown)?;
+        writer.write(&tensor.name, some.data())?;
+        scales.extend_from_slice(some.scales());
+    }
+    let name = format.scales_name(&tensor.name).ok_or_else(unknown)?;
+    Ok(writer.write(&name, &scales)?)
+}
+
 /// The configuration with the dtype of the weights, for other software.
 fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     let mut config: Value = serde_json::from_str(text)?;
     let name = match dtype {
         SynthDtype::F32 => "float32",
         SynthDtype::F16 => "float16",
-        SynthDtype::Bf16 => "bfloat16",
+        SynthDtype::Bf16 | SynthDtype::Fp8 => "bfloat16",
     };
     if let Some(fields) = config.as_object_mut() {
         fields.remove("dtype");
+        fields.remove("quantization_config");
+        if dtype == SynthDtype::Fp8 {
+            let blocks = json!({
+                "activation_scheme": "dynamic",
+                "fmt": "e4m3",
+                "quant_method": "fp8",
+                "weight_block_size": [128, 128],
+            });
+            fields.insert("quantization_config".to_string(), blocks);
+        }
         fields.insert("torch_dtype".to_string(), name.into());
     }
     Ok(serde_json::to_string_pretty(&config)?)
 }
 
 /// The values in the type of the file, little endian.
-fn encode(values: &[f32], dtype: SynthDtype, bytes: &mut Vec<u8>) {
+fn encode(values: &[f32], dtype: Dtype, bytes: &mut Vec<u8>) {
     bytes.clear();
     match dtype {
-        SynthDtype::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-        SynthDtype::F16 => {
+        Dtype::F16 => {
             let mut half = vec![Default::default(); values.len()];
             cast::f32_to_f16(values, &mut half);
             bytes.extend(half.iter().flat_map(|value| value.to_le_bytes()));
         }
-        SynthDtype::Bf16 => {
+        Dtype::BF16 => {
             let mut half = vec![Default::default(); values.len()];
             cast::f32_to_bf16(values, &mut half);
             bytes.extend(half.iter().flat_map(|value| value.to_le_bytes()));
         }
+        _ => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
     }
 }

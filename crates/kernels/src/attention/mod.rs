@@ -234,6 +234,7 @@ pub fn attend_into_with(
         }
         Some(Weight::F16(_)) => attend_typed::<f16>(isa, queries, shape, segments, mask, scale, y),
         Some(Weight::F32(_)) => attend_typed::<f32>(isa, queries, shape, segments, mask, scale, y),
+        Some(Weight::Blocks(_)) => panic!("keys and values must not be stored in blocks"),
         None => {
             let nothing = |sequence| mask.columns(sequence, shape.tokens - 1).is_empty();
             assert!(

@@ -1,5 +1,8 @@
 //! Matmuls of many rows of activations, shared among threads panel by panel.
 
+use std::ops::Range;
+
+use super::blocks::{Output, for_each_panel};
 use super::claims::Claims;
 use super::pack::RowBlocks;
 use super::panels::Panels;
@@ -7,7 +10,7 @@ use super::tile::Blocking;
 use super::{F32x4, MatmulLoops, Operands, Size, Widened};
 #[cfg(target_arch = "x86_64")]
 use super::{F32x8, F32x16};
-use crate::{Isa, Weight, thread_pool};
+use crate::{BlockWeight, Isa, Weight, thread_pool};
 
 /// The matmul with weights widened to f32.
 pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
@@ -25,7 +28,34 @@ pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &m
         Weight::Bf16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
         Weight::F16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
         Weight::F32(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
+        Weight::Blocks(weight) => share_blocks(isa, row_blocks, x, weight, size, y),
     }
+}
+
+/// The matmul with a weight in blocks: a panel at a time is dequantized, and multiplied as f32.
+fn share_blocks(
+    isa: Isa,
+    row_blocks: RowBlocks,
+    x: &[f32],
+    weight: BlockWeight<&[u8]>,
+    size: Size,
+    y: &mut [f32],
+) {
+    let output = Output(y.as_mut_ptr());
+    let panels = Panels::new(size, size_of::<f32>(), row_blocks);
+    share_panels(panels, |rows, columns| {
+        for_each_panel(isa, weight, columns, |panel, columns| {
+            let operands = Operands {
+                x: x.as_ptr(),
+                weight: panel.as_ptr(),
+                y: output.column(columns.start),
+                size,
+            };
+            // SAFETY: as in `share`; the panel holds as many rows as there are columns, and `y` is
+            // where the first of them goes.
+            unsafe { Widened(isa).region(&operands, rows.clone(), 0..columns.len()) };
+        });
+    });
 }
 
 /// Computes a matmul of many rows, panel by panel, on as many threads as it is worth. `x` is as
@@ -45,14 +75,21 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
         size,
     };
     let panels = Panels::new(size, size_of::<E>(), row_blocks);
+    share_panels(panels, |rows, columns| {
+        // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and
+        // that the slices have the lengths that `size` asks for; `x` was packed for these row
+        // blocks, or needs none. All are borrowed until `share` returns. Regions lie within the
+        // output, begin and end with row blocks and do not overlap, so that no element of `y` is
+        // written by two calls; nothing reads `y`.
+        unsafe { loops.region(&operands, rows, columns) };
+    });
+}
+
+/// Computes every region of the output, on as many threads as it is worth.
+fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sync) {
     let compute = |run| {
         for (rows, columns) in panels.regions(run) {
-            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available,
-            // and that the slices have the lengths that `size` asks for; `x` was packed for these
-            // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
-            // the output, begin and end with row blocks and do not overlap, so that no element of
-            // `y` is written by two calls; nothing reads `y`.
-            unsafe { loops.region(&operands, rows, columns) };
+            region(rows, columns);
         }
     };
     let threads = rayon::current_num_threads();

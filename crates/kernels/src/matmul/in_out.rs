@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::blocks::for_each_panel;
 use super::claims::Claims;
 use super::{Element, F32x4, Size, Vector, pack};
 #[cfg(target_arch = "x86_64")]
@@ -117,6 +118,12 @@ pub fn add_linear_in_out_into_with(isa: Isa, compute: ActivationDtype, matmul: I
         Weight::Bf16(weight) => share::<bf16>(isa, [m, k, n], x, weight, rows, y),
         Weight::F16(weight) => share::<f16>(isa, [m, k, n], x, weight, rows, y),
         Weight::F32(weight) => share::<f32>(isa, [m, k, n], x, weight, rows, y),
+        Weight::Blocks(weight) => {
+            for_each_panel(isa, weight, 0..rows.len(), |panel, some| {
+                let some = rows.start + some.start..rows.start + some.end;
+                share::<f32>(isa, [m, k, n], x, panel, some, y);
+            });
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
+mod blocks;
 mod claims;
 mod element;
 #[cfg_attr(
@@ -47,6 +48,7 @@ pub(crate) use avx2::F32x8;
 pub(crate) use avx512::F32x16;
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
+pub use blocks::panel_bytes;
 pub(crate) use element::Element;
 #[cfg(target_arch = "x86_64")]
 pub use in_out::{InOutMatmul, add_linear_in_out_into, add_linear_in_out_into_with};

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::blocks::{Output, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
 use super::tile::{Kernel, Prefetch, RowBlock};
@@ -125,6 +126,7 @@ fn widened(isa: Isa, x: &[f32], size: [usize; 2], matmuls: &mut [Matmul]) {
         Weight::Bf16(_) => share::<_, bf16>(Widened(isa), x, size, matmuls),
         Weight::F16(_) => share::<_, f16>(Widened(isa), x, size, matmuls),
         Weight::F32(_) => share::<_, f32>(Widened(isa), x, size, matmuls),
+        Weight::Blocks(_) => share_blocks(isa, x, size, matmuls),
     }
 }
 
@@ -150,23 +152,69 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
             size: Size { m, n: matmul.n, k },
         })
         .collect();
+    let claims = |threads| Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
+    share_rows(claims, jobs.iter().map(|job| job.size.n), |job, rows| {
+        // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops, is
+        // available, and that the slices have the lengths that their sizes ask for; `x` was packed
+        // for them. All are borrowed until `share` returns. What is left of a run lies within the
+        // rows of the weight, and no row is in two runs, so that no element of `y` is written by
+        // two calls; nothing reads `y`.
+        unsafe { loops.small_m(&jobs[job], rows) };
+    });
+}
+
+/// The same for weights in blocks: a few rows at a time are dequantized, and multiplied as f32.
+fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) {
+    let loops = Widened(isa);
+    let n = matmuls.iter().map(|matmul| matmul.n).sum();
+    let size = Size { m, n, k };
+    let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, size);
+    let jobs: Vec<_> = matmuls
+        .iter_mut()
+        .map(|matmul| match matmul.weight {
+            Weight::Blocks(weight) => (weight, Output(matmul.y.as_mut_ptr()), matmul.n),
+            _ => unreachable!("weights of one kind"),
+        })
+        .collect();
+    // Most of the work is to dequantize: a run is as long as one of f32.
+    let unit = MatmulLoops::<f32, f32>::small_m_unit(loops, m);
+    let claims = |threads| Claims::new(size, size_of::<f32>(), threads, unit);
+    share_rows(claims, jobs.iter().map(|job| job.2), |job, rows| {
+        let (weight, output, n) = &jobs[job];
+        for_each_panel(isa, *weight, rows, |panel, rows| {
+            let operands = Operands {
+                x: x.as_ptr(),
+                weight: panel.as_ptr(),
+                y: output.column(rows.start),
+                size: Size { m, n: *n, k },
+            };
+            // SAFETY: as in `share`; the panel holds as many rows of the weight, and `y` is where
+            // the first of them goes.
+            unsafe { loops.small_m(&operands, 0..rows.len()) };
+        });
+    });
+}
+
+/// Calls `compute` with the number of a matmul and some of its weight's rows, until all rows of all,
+/// of which each has so many, are done: on as many threads as they are worth.
+fn share_rows(
+    claims: impl Fn(usize) -> Claims,
+    rows: impl Iterator<Item = usize>,
+    compute: impl Fn(usize, Range<usize>) + Sync,
+) {
+    let rows: Vec<usize> = rows.collect();
     let threads = rayon::current_num_threads();
-    let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
+    let claims = claims(threads);
     let threads = if claims.are_many() { threads } else { 1 };
     thread_pool::share(threads, || {
         while let Some(run) = claims.claim() {
             let mut first = 0;
-            for operands in &jobs {
-                let rows = run.start.max(first)..run.end.min(first + operands.size.n);
-                if !rows.is_empty() {
-                    // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops,
-                    // is available, and that the slices have the lengths that their sizes ask for;
-                    // `x` was packed for them. All are borrowed until `share` returns. What is left
-                    // of a run lies within the rows of the weight, and no row is in two runs, so
-                    // that no element of `y` is written by two calls; nothing reads `y`.
-                    unsafe { loops.small_m(operands, rows.start - first..rows.end - first) };
+            for (job, rows) in rows.iter().enumerate() {
+                let some = run.start.max(first)..run.end.min(first + rows);
+                if !some.is_empty() {
+                    compute(job, some.start - first..some.end - first);
                 }
-                first += operands.size.n;
+                first += rows;
             }
         }
     });

@@ -37,7 +37,7 @@ pub(crate) const COMMON: &[KnownField] = &[
     ("eos_token_id", Read),
     ("model_type", Read),
     ("partial_rotary_factor", Effect::ONE),
-    ("quantization_config", Effect::UNSET),
+    ("quantization_config", Read),
     ("tie_word_embeddings", Read),
     ("torch_dtype", Read),
     ("vocab_size", Read),

@@ -193,7 +193,44 @@ fn an_unknown_architecture_lists_the_known_ones() {
 fn what_is_not_built_in_is_refused_by_name() {
     refusal(
         json!({"quantization_config": {"quant_method": "gptq"}}),
-        "quantization_config",
+        "quantization_config.quant_method",
+    );
+    let fp8 = |changes: Value| {
+        let mut blocks = json!({"quant_method": "fp8", "weight_block_size": [128, 64]});
+        for (field, value) in changes.as_object().unwrap() {
+            blocks[field] = value.clone();
+        }
+        json!({"quantization_config": blocks})
+    };
+    for (field, value) in [
+        ("fmt", json!("e5m2")),
+        ("activation_scheme", json!("static")),
+        ("weight_block_size", json!([128, 0])),
+        ("weight_block_size", json!([128, 128, 1])),
+        ("weight_block_size", json!([128, 70_000])),
+        ("weight_block_size", json!(128)),
+        ("weight_block_size", json!(null)),
+        ("modules_to_not_convert", json!("lm_head")),
+        ("modules_to_not_convert", json!([1])),
+    ] {
+        let path = format!("quantization_config.{field}");
+        refusal(fp8(json!({ field: value })), &path);
+    }
+    let read = |changes| read(fp8(changes)).unwrap().model;
+    let model = read(json!({"fmt": "e4m3", "activation_scheme": "dynamic"}));
+    let quantization = model.quantization.clone().unwrap();
+    assert_eq!(quantization.format.scales.unwrap().block, [128, 64]);
+    let converted = |model: &ModelConfig| {
+        let weights = model.weights().into_iter();
+        weights
+            .filter(|weight| model.quantization.as_ref().unwrap().converts(weight))
+            .count()
+    };
+    assert_eq!(converted(&model), 2 * 7);
+    let kept = ["model.layers.0.mlp", "model.layers.1.self_attn.q_proj"];
+    assert_eq!(
+        converted(&read(json!({"modules_to_not_convert": kept}))),
+        2 * 7 - 4 + 1
     );
     refusal(
         json!({"partial_rotary_factor": 0.5}),

@@ -3,12 +3,12 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::linear::{matrix, product};
+use super::linear::{matrix, product, whole};
 use crate::Init;
 use outsize_core::Streamed;
 use outsize_kernels::ActivationDtype;
 
-/// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16 or f32.
+/// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16, f32 or blocks.
 #[derive(Module, Debug)]
 pub struct Embedding {
     /// `[vocabulary, hidden]`.
@@ -42,7 +42,7 @@ impl Embedding {
         let device = self.weight.lazy_device();
         let data = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect(), [ids.len()]);
         let ids = Tensor::<1, Int>::from_data(data, (&device, DType::I64));
-        outsize_kernels::embedding(self.weight.val(), ids).unsqueeze()
+        outsize_kernels::embedding(whole(&self.weight), ids).unsqueeze()
     }
 
     /// The table as an output head: `[.., hidden]` f32 to `[.., vocabulary]` f32.

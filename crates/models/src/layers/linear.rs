@@ -4,7 +4,8 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, gated_linear, is_flex, linear_qkv, linear_with,
+    ActivationDtype, ActivationFunction, WeightTensor, gated_linear, is_flex, linear_qkv,
+    linear_with,
 };
 
 use crate::Init;
@@ -12,7 +13,7 @@ use crate::Init;
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
 
-/// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32.
+/// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32, the weight also in blocks.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[out, in]`.
@@ -54,7 +55,7 @@ pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tens
     if !layers.iter().all(|layer| is_whole(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
     }
-    let weights = layers.map(|layer| layer.weight.val());
+    let weights = layers.map(|layer| whole(&layer.weight));
     let [a, b, c] = linear_qkv(first.compute, x, weights);
     [(first, a), (second, b), (third, c)].map(|(layer, y)| layer.biased(y))
 }
@@ -69,7 +70,7 @@ pub(crate) fn gated<const D: usize>(
     if !is_flex(&x.device()) || ![gate, up].into_iter().all(plain) {
         return None;
     }
-    let [gate_weight, up_weight] = [gate, up].map(|layer| layer.weight.val());
+    let [gate_weight, up_weight] = [gate, up].map(|layer| whole(&layer.weight));
     Some(gated_linear(
         gate.compute,
         x.clone(),
@@ -82,6 +83,14 @@ pub(crate) fn gated<const D: usize>(
 /// Whether a weight does not come in tiles. More than one such may be held at a time.
 fn is_whole(weight: &Param<Tensor<2>>) -> bool {
     Streamed::of(weight).is_none_or(Streamed::is_resident)
+}
+
+/// A weight that is in memory, as it is held: of floats, or in blocks.
+pub(crate) fn whole(weight: &Param<Tensor<2>>) -> WeightTensor {
+    match Streamed::of(weight) {
+        Some(streamed) => streamed.weight(),
+        None => weight.val().into(),
+    }
 }
 
 /// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
@@ -100,7 +109,7 @@ pub(crate) fn product<const D: usize>(
                 .collect();
             Tensor::cat(parts, D - 1)
         }
-        _ => linear_with(compute, x, weight.val()),
+        _ => linear_with(compute, x, whole(weight)),
     }
 }
 

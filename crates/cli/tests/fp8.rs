@@ -1,0 +1,192 @@
+//! Weights in fp8 blocks give the bits of the same weights in f32, at their own size, wherever they are.
+
+mod common;
+
+use common::{done, failed, folder, outsize, path, report};
+use outsize::checkpoint::{
+    Checkpoint, Dtype, ShardWriter, StorageFormat, StoredWeight, TensorSpec,
+};
+use outsize::kernels::BlockWeight;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Some 35 MB in fp8. Blocks of 128 divide neither all rows nor all columns.
+const CONFIG: &str = r#"{
+    "model_type": "llama", "hidden_size": 776, "intermediate_size": 2056, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 96, "vocab_size": 3000,
+    "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "tie_word_embeddings": false, "eos_token_id": 2
+}"#;
+
+fn model(dir: &TempDir) -> PathBuf {
+    let config = dir.path().join("fp8.json");
+    std::fs::write(&config, CONFIG).unwrap();
+    let out = dir.path().join("fp8");
+    let args = [
+        "synth",
+        path(&config),
+        path(&out),
+        "--dtype",
+        "fp8",
+        "--max-shard-size",
+        "9MB",
+    ];
+    done(&outsize(&args));
+    out
+}
+
+/// The same model, its blocks in f32.
+fn twin(dir: &TempDir, model: &Path) -> PathBuf {
+    let out = dir.path().join("f32");
+    let checkpoint = Checkpoint::open(model).unwrap();
+    let is_scale = |name: &str| name.ends_with("_scale_inv");
+    let tensors: Vec<_> = (checkpoint.tensors().iter())
+        .filter(|tensor| !is_scale(&tensor.name))
+        .collect();
+    let specs = tensors.iter().map(|tensor| {
+        let dtype = match tensor.dtype {
+            Dtype::F8E4M3 => Dtype::F32,
+            dtype => dtype,
+        };
+        TensorSpec::new(&tensor.name, dtype, tensor.shape.clone())
+    });
+    let mut writer = ShardWriter::create(&out, specs.collect(), 1 << 30).unwrap();
+    let text = std::fs::read_to_string(model.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(config["quantization_config"]["quant_method"], "fp8");
+    config
+        .as_object_mut()
+        .unwrap()
+        .remove("quantization_config");
+    writer
+        .add_file("config.json", config.to_string().as_bytes())
+        .unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let file = std::fs::read(model.join(name)).unwrap();
+        writer.add_file(name, &file).unwrap();
+    }
+    for tensor in tensors {
+        let mut bytes = checkpoint.read(tensor).unwrap();
+        if tensor.dtype == Dtype::F8E4M3 {
+            let format = StorageFormat::fp8([128, 128]);
+            let scales = checkpoint
+                .get(&format.scales_name(&tensor.name).unwrap())
+                .unwrap();
+            StoredWeight::new(format, tensor.clone(), Some(scales.clone())).unwrap();
+            let [rows, columns] = tensor.shape[..] else {
+                panic!("{:?}", tensor.shape)
+            };
+            let scales = checkpoint.read(scales).unwrap();
+            let weight = BlockWeight::new(format, [rows, columns], bytes, scales, 0).unwrap();
+            let mut values = vec![0.0; rows * columns];
+            weight.dequantize(0..rows, &mut values);
+            bytes = values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+        }
+        writer.write(&tensor.name, &bytes).unwrap();
+    }
+    writer.finish().unwrap();
+    out
+}
+
+fn logits(dir: &TempDir, model: &Path, more: &[&str]) -> Vec<u8> {
+    let out = dir.path().join("logits.safetensors");
+    let ids = "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20";
+    let args = [
+        "logits",
+        path(model),
+        "--ids",
+        ids,
+        "--force",
+        "--output",
+        path(&out),
+    ];
+    done(&outsize(&[&args[..], more].concat()));
+    std::fs::read(out).unwrap()
+}
+
+fn run(model: &Path, more: &[&str]) -> Value {
+    let args = [
+        "run",
+        path(model),
+        "--ids",
+        "5,6,7,8",
+        "--json",
+        "--max-new-tokens",
+        "6",
+    ];
+    report(&outsize(&[&args[..], more].concat()))
+}
+
+#[test]
+fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
+    let dir = folder();
+    let model = model(&dir);
+    let twin = twin(&dir, &model);
+    let checkpoint = Checkpoint::open(&model).unwrap();
+    let stored = checkpoint.total_bytes();
+    let wanted = logits(&dir, &twin, &[]);
+    let free = run(&twin, &[]);
+    let all = run(&model, &[]);
+    let weights = |report: &Value| report["placement"]["resident_bytes"].as_u64().unwrap();
+    assert!(
+        weights(&all) >= stored && weights(&all) < stored + (1 << 19),
+        "{stored}"
+    );
+    let (small, large) = (
+        all["peak_rss_bytes"].as_u64().unwrap(),
+        free["peak_rss_bytes"].as_u64().unwrap(),
+    );
+    let saved = Checkpoint::open(&twin).unwrap().total_bytes() - stored;
+    assert!(small + saved * 9 / 10 < large, "{small} instead of {large}");
+    assert_eq!(logits(&dir, &model, &[]), wanted);
+    assert_eq!(all["tokens"], free["tokens"]);
+
+    // All streamed by tile, some, and what is planned is what is used.
+    let mut streamed = Vec::new();
+    for budget in ["cpu=58MB", "cpu=61MB", "cpu=64MB"] {
+        let budget = ["--max-memory", budget];
+        let found = run(&model, &budget);
+        assert_eq!(found["tokens"], free["tokens"]);
+        assert_eq!(logits(&dir, &model, &budget), wanted);
+        let bytes = found["placement"]["streamed_bytes"].as_u64().unwrap();
+        assert!(bytes > 0 && bytes < stored + (1 << 19));
+        streamed.push(bytes);
+        let most = found["placement"]["tiers"][0]["budget"].as_u64().unwrap();
+        assert!(found["peak_rss_bytes"].as_u64().unwrap() <= most);
+        let plan = report(&outsize(
+            &[&["plan", path(&model), "--json"], &budget[..]].concat(),
+        ));
+        let disk = plan["tiers"][1]["weights"].as_u64().unwrap();
+        assert!(disk > 0 && disk < stored + (1 << 19), "{plan}");
+    }
+    assert!(
+        streamed.is_sorted_by(|more, less| more > less),
+        "{streamed:?}"
+    );
+}
+
+#[test]
+fn what_a_file_says_of_its_scales_is_checked() {
+    let dir = folder();
+    let model = model(&dir);
+    let config = model.join("config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    for (from, to, message) in [
+        ("\"fp8\"", "\"gptq\"", "quant_method"),
+        ("\"dynamic\"", "\"static\"", "activation_scheme"),
+        (
+            "128,\n      128",
+            "64,\n      128",
+            "_scale_inv` have the shape",
+        ),
+        ("128,\n      128", "0,\n      128", "weight_block_size"),
+    ] {
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&config, text.replace(from, to)).unwrap();
+        let error = failed(&outsize(&["run", path(&model), "--ids", "1"]), 1);
+        assert!(error.contains(message), "{error}");
+    }
+}

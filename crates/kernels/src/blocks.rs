@@ -1,0 +1,451 @@
+//! Weights in blocks: encoded elements, and scales for blocks of them.
+
+use std::ops::Range;
+
+use outsize_checkpoint::{Dtype, Encoding, StorageFormat};
+
+use crate::Isa;
+
+/// A weight `[out, in]`, or some of its rows, as [`StorageFormat`] stores it: `B` holds the bytes,
+/// shared ([`bytes::Bytes`]) or borrowed.
+///
+/// An element is worth its encoded value times its scale, rounded once to f32.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockWeight<B> {
+    format: StorageFormat,
+    shape: [usize; 2],
+    data: B,
+    scales: B,
+    /// Rows between the first that the first row of scales is for and the first of the weight.
+    skipped_rows: usize,
+}
+
+impl<B: AsRef<[u8]>> BlockWeight<B> {
+    /// A weight of `shape` whose rows of elements and of scales follow one another without gaps. The
+    /// first row of scales is also for `skipped_rows` rows that are not here.
+    ///
+    /// `None` if the format is not one that is built in, or if there are more or fewer bytes.
+    pub fn new(
+        format: StorageFormat,
+        shape: [usize; 2],
+        data: B,
+        scales: B,
+        skipped_rows: usize,
+    ) -> Option<Self> {
+        let grid = format.scales?;
+        let known = format.encoding == Encoding::Elements(Dtype::F8E4M3);
+        let known = known && grid.dtype == Dtype::F32 && !grid.block.contains(&0);
+        let row = usize::try_from(format.encoding.block().row_bytes(shape[1])?).ok()?;
+        let [height, width] = grid.shape([shape[0].checked_add(skipped_rows)?, shape[1]]);
+        let fits = data.as_ref().len() == shape[0].checked_mul(row)?
+            && scales.as_ref().len()
+                >= height.checked_mul(width)?.checked_mul(grid.dtype.size())?;
+        (known && fits).then_some(Self {
+            format,
+            shape,
+            data,
+            scales,
+            skipped_rows,
+        })
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// The elements, row after row.
+    pub fn data(&self) -> &[u8] {
+        self.data.as_ref()
+    }
+
+    /// The scales, row after row.
+    pub fn scales(&self) -> &[u8] {
+        self.scales.as_ref()
+    }
+
+    /// The same weight, borrowed.
+    pub fn view(&self) -> BlockWeight<&[u8]> {
+        BlockWeight {
+            format: self.format,
+            shape: self.shape,
+            data: self.data.as_ref(),
+            scales: self.scales.as_ref(),
+            skipped_rows: self.skipped_rows,
+        }
+    }
+
+    /// The f32 that some rows are worth.
+    ///
+    /// # Panics
+    ///
+    /// If it does not have these rows, or `to` not room for as many elements.
+    pub fn dequantize(&self, rows: Range<usize>, to: &mut [f32]) {
+        self.view().slice(rows).dequantize_with(Isa::detected(), to);
+    }
+}
+
+impl BlockWeight<Vec<u8>> {
+    /// The weight that comes close to `values`, `shape` of them: the largest of a block is encoded
+    /// as the largest number there is.
+    ///
+    /// `None` if the format is not one that is built in, or if there are more or fewer values.
+    pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
+        let grid = format.scales?;
+        let [height, width] = grid.block;
+        let mut scales = vec![0f32; grid.shape(shape).iter().product()];
+        if values.len() != shape[0].checked_mul(shape[1])? || height == 0 || width == 0 {
+            return None;
+        }
+        let across = shape[1].div_ceil(width);
+        let scale_of = |at: usize| at / shape[1] / height * across + at % shape[1] / width;
+        for (at, value) in values.iter().enumerate() {
+            let largest = &mut scales[scale_of(at)];
+            *largest = largest.max(value.abs() / MAX_E4M3);
+        }
+        let encoded = values.iter().enumerate().map(|(at, value)| {
+            let scale = scales[scale_of(at)];
+            narrow_e4m3(if scale > 0.0 { value / scale } else { 0.0 })
+        });
+        let data = encoded.collect();
+        let scales = scales.iter().flat_map(|scale| scale.to_le_bytes());
+        Self::new(format, shape, data, scales.collect(), 0)
+    }
+}
+
+impl BlockWeight<&[u8]> {
+    /// Some of the rows.
+    ///
+    /// # Panics
+    ///
+    /// If it does not have them.
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        let row = self.row_bytes();
+        let (height, width) = (self.block()[0], self.scale_row_bytes());
+        let first = self.skipped_rows + rows.start;
+        Self {
+            shape: [rows.len(), self.shape[1]],
+            data: &self.data[rows.start * row..rows.end * row],
+            scales: &self.scales[first / height * width..],
+            skipped_rows: first % height,
+            ..*self
+        }
+    }
+
+    /// Rows and columns that a scale is for.
+    fn block(&self) -> [usize; 2] {
+        self.format.scales.map_or([1, 1], |grid| grid.block)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.data.len() / self.shape[0].max(1)
+    }
+
+    fn scale_row_bytes(&self) -> usize {
+        self.shape[1].div_ceil(self.block()[1]) * size_of::<f32>()
+    }
+
+    /// The f32 that all rows are worth.
+    ///
+    /// # Panics
+    ///
+    /// If `to` does not have room for exactly as many, or the processor not these instructions.
+    pub(crate) fn dequantize_with(&self, isa: Isa, to: &mut [f32]) {
+        let [rows, columns] = self.shape;
+        assert_eq!(to.len(), rows * columns, "a weight of {rows} x {columns}");
+        if !to.is_empty() {
+            dequantize_e4m3(isa, *self, to);
+        }
+    }
+}
+
+/// Writes the f32 of every element, of which there are as many as `to` has.
+fn dequantize_e4m3(isa: Isa, weight: BlockWeight<&[u8]>, to: &mut [f32]) {
+    assert!(isa.is_available(), "this processor does not have {isa:?}");
+    match isa {
+        Isa::Portable => each_block(weight, to, widen_each),
+        // SAFETY: the assertion above: this processor has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { f16c::dequantize_avx2(weight, to) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        _ => unsafe { f16c::dequantize_avx512(weight, to) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => each_block(weight, to, widen_each),
+    }
+}
+
+/// Calls `widen` for the elements of each row that share a scale.
+#[inline(always)]
+fn each_block(weight: BlockWeight<&[u8]>, to: &mut [f32], widen: impl Fn(&[u8], f32, &mut [f32])) {
+    let columns = weight.shape[1];
+    let [height, width] = weight.block();
+    let scale_row = weight.scale_row_bytes();
+    let rows = weight
+        .data
+        .chunks_exact(columns)
+        .zip(to.chunks_exact_mut(columns));
+    for (at, (data, to)) in rows.enumerate() {
+        let scales = &weight.scales[(weight.skipped_rows + at) / height * scale_row..];
+        let blocks = data.chunks(width).zip(to.chunks_mut(width));
+        for ((data, to), scale) in blocks.zip(scales.as_chunks::<4>().0) {
+            widen(data, f32::from_le_bytes(*scale), to);
+        }
+    }
+}
+
+#[inline(always)]
+fn widen_each(data: &[u8], scale: f32, to: &mut [f32]) {
+    for (to, byte) in to.iter_mut().zip(data) {
+        *to = widen_e4m3(*byte) * scale;
+    }
+}
+
+/// By way of f16, whose exponent has one bit more: the processor widens its subnormal numbers too.
+#[cfg(target_arch = "x86_64")]
+mod f16c {
+    use std::arch::x86_64::*;
+
+    use super::{BlockWeight, each_block, widen_each};
+
+    /// An E4M3 read as an f16 is smaller than it is by the difference of the biases, 15 - 7.
+    const BIAS: f32 = 256.0;
+
+    /// Sign, exponent and mantissa of an E4M3 that was shifted to those of an f16, its sign being in all bits before.
+    const FIELDS: i16 = 0xbf80u16 as i16;
+
+    /// Elements that are converted at once.
+    const STEP: usize = 32;
+
+    /// Converts what it can in whole steps by `step`, which tells whether there was a NaN, and the rest one by one.
+    #[inline(always)]
+    fn in_steps(
+        data: &[u8],
+        scale: f32,
+        to: &mut [f32],
+        step: impl Fn(&[u8; STEP], f32, &mut [f32; STEP]) -> bool,
+    ) {
+        let biased = scale * BIAS;
+        let (steps, rest) = data.as_chunks::<STEP>();
+        let (wide, wide_rest) = to.as_chunks_mut::<STEP>();
+        let mut nan = false;
+        for (data, to) in steps.iter().zip(&mut *wide) {
+            nan |= step(data, biased, to);
+        }
+        // The bias is exact but for scales beyond all that is real.
+        if nan || biased.is_infinite() {
+            return widen_each(data, scale, to);
+        }
+        widen_each(rest, scale, wide_rest);
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+    pub(super) fn dequantize_avx512(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
+        each_block(weight, to, |data, scale, to| {
+            in_steps(data, scale, to, |data, scale, to| {
+                // SAFETY: loads and stores are of 32 bytes and 32 f32, and need no alignment.
+                unsafe {
+                    let bytes = _mm256_loadu_si256(data.as_ptr().cast());
+                    let words = _mm512_slli_epi16::<7>(_mm512_cvtepi8_epi16(bytes));
+                    let halves = _mm512_and_si512(words, _mm512_set1_epi16(FIELDS));
+                    let scale = _mm512_set1_ps(scale);
+                    let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+                    let high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves));
+                    _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(low, scale));
+                    _mm512_storeu_ps(to.as_mut_ptr().add(16), _mm512_mul_ps(high, scale));
+                    let magnitude = _mm256_set1_epi8(0x7f);
+                    let bits = _mm256_and_si256(bytes, magnitude);
+                    _mm256_cmpeq_epi8_mask(bits, magnitude) != 0
+                }
+            });
+        });
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) fn dequantize_avx2(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
+        each_block(weight, to, |data, scale, to| {
+            in_steps(data, scale, to, |data, scale, to| {
+                let scale = _mm256_set1_ps(scale);
+                let mut nan = 0;
+                for (data, to) in data
+                    .as_chunks::<16>()
+                    .0
+                    .iter()
+                    .zip(to.as_chunks_mut::<16>().0)
+                {
+                    // SAFETY: loads and stores are of 16 bytes and 16 f32, and need no alignment.
+                    unsafe {
+                        let bytes = _mm_loadu_si128(data.as_ptr().cast());
+                        let words = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(bytes));
+                        let halves = _mm256_and_si256(words, _mm256_set1_epi16(FIELDS));
+                        let low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+                        let high = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves));
+                        _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(low, scale));
+                        _mm256_storeu_ps(to.as_mut_ptr().add(8), _mm256_mul_ps(high, scale));
+                        let magnitude = _mm_set1_epi8(0x7f);
+                        let bits = _mm_and_si128(bytes, magnitude);
+                        nan |= _mm_movemask_epi8(_mm_cmpeq_epi8(bits, magnitude));
+                    }
+                }
+                nan != 0
+            });
+        });
+    }
+}
+
+/// The largest E4M3.
+const MAX_E4M3: f32 = 448.0;
+
+/// The E4M3 nearest to an f32, ties to even; what is too large becomes the largest.
+fn narrow_e4m3(value: f32) -> u8 {
+    let sign = u8::from(value.is_sign_negative()) << 7;
+    let magnitude = value.abs();
+    if value.is_nan() {
+        return sign | 0x7f;
+    }
+    // Eighths of the least normal number, 2⁻⁶, below which all steps are the same.
+    if magnitude < 1.0 / 64.0 {
+        return sign | (magnitude * 512.0).round_ties_even() as u8;
+    }
+    let bits = magnitude.min(MAX_E4M3).to_bits();
+    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
+    sign | (rounded - (120 << 3)) as u8
+}
+
+/// The f32 of an E4M3 (4 bits of exponent, of bias 7, and 3 of mantissa; no infinity, one NaN of
+/// each sign), without branches, so that loops over it vectorize.
+#[inline(always)]
+pub(crate) fn widen_e4m3(byte: u8) -> f32 {
+    let magnitude = i32::from(byte & 0x7f);
+    // The fields in place, the exponent is too small by the difference of the biases, 127 - 7.
+    let normal = f32::from_bits((magnitude << 20) as u32 + (120 << 23));
+    // Eighths of the least normal number, 2⁻⁶. Not by the same addition: processors are slow at
+    // subnormal f32.
+    let subnormal = magnitude as f32 * (1.0 / 512.0);
+    let value = if magnitude < 8 { subnormal } else { normal };
+    let value = if magnitude == 0x7f { f32::NAN } else { value };
+    f32::from_bits(value.to_bits() | u32::from(byte & 0x80) << 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The value of an E4M3 by its definition.
+    fn value_of(byte: u8) -> f64 {
+        let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f64::from(byte & 7));
+        let magnitude = match (exponent, byte & 7) {
+            (15, 7) => f64::NAN,
+            (0, _) => mantissa / 8.0 * 2f64.powi(-6),
+            _ => (1.0 + mantissa / 8.0) * 2f64.powi(exponent - 7),
+        };
+        if byte & 0x80 == 0 {
+            magnitude
+        } else {
+            -magnitude
+        }
+    }
+
+    #[test]
+    fn every_e4m3_widens_exactly() {
+        assert_eq!(value_of(0x7e), 448.0);
+        for byte in 0..=255 {
+            let (found, wanted) = (widen_e4m3(byte), value_of(byte));
+            assert_eq!(found.is_nan(), wanted.is_nan());
+            assert_eq!(found.is_sign_negative(), byte & 0x80 != 0);
+            assert!(found.is_nan() || f64::from(found) == wanted, "{byte:#x}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn narrowing_takes_the_nearest(value in prop_oneof![-500f32..500.0, -0.05f32..0.05]) {
+            let found = narrow_e4m3(value);
+            let wanted = f64::from(value.clamp(-448.0, 448.0));
+            let distance = |byte: u8| (value_of(byte) - wanted).abs();
+            let finite = || (0..=255u8).filter(|byte| byte & 0x7f != 0x7f);
+            for byte in finite() {
+                prop_assert!(distance(found) <= distance(byte), "{value}: {found:#x}, not {byte:#x}");
+                let tie = distance(found) == distance(byte) && value_of(found) != value_of(byte);
+                prop_assert!(!tie || found & 1 == 0, "{value}: {found:#x} is odd");
+            }
+        }
+    }
+
+    #[test]
+    fn quantizing_keeps_the_largest_of_each_block() {
+        let format = StorageFormat::fp8([2, 3]);
+        let values: Vec<f32> = (0..15).map(|at| (at as f32 - 7.0) * 0.3).collect();
+        let weight = BlockWeight::quantize(format, [3, 5], &values).unwrap();
+        assert_eq!((weight.data().len(), weight.scales().len()), (15, 4 * 4));
+        let mut found = vec![0.0; 15];
+        weight.dequantize(0..3, &mut found);
+        for (found, wanted) in found.iter().zip(&values) {
+            assert!(
+                (found - wanted).abs() <= 0.07 * wanted.abs(),
+                "{found} {wanted}"
+            );
+        }
+        assert!(BlockWeight::quantize(format, [3, 4], &values).is_none());
+        let zeros = BlockWeight::quantize(format, [2, 2], &[0.0; 4]).unwrap();
+        assert!(zeros.data().iter().all(|byte| *byte == 0));
+    }
+
+    /// A scale of any size, and now and then one that no checkpoint has.
+    fn scale() -> impl Strategy<Value = f32> {
+        prop_oneof![8 => 1e-6f32..10.0, 1 => any::<u32>().prop_map(f32::from_bits)]
+    }
+
+    proptest! {
+        /// Every element is its value times its scale, rounded once, with every set of instructions
+        /// and in any rows of the whole.
+        #[test]
+        fn elements_are_scaled_by_their_block(
+            (rows, columns) in (1usize..20, 1usize..300), block in (1usize..9, 1usize..150), skipped in 0usize..9,
+            bytes in prop::collection::vec(any::<u8>(), 6000), scales in prop::collection::vec(scale(), 600),
+            cut in (0usize..20, 0usize..20),
+        ) {
+            let format = StorageFormat::fp8([block.0, block.1]);
+            let [height, width] = format.scales.unwrap().shape([rows + skipped, columns]);
+            let data: Vec<u8> = bytes.iter().copied().cycle().take(rows * columns).collect();
+            let scales: Vec<f32> = scales.iter().copied().cycle().take(height * width).collect();
+            let raw: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+            let weight = BlockWeight::new(format, [rows, columns], &data[..], &raw[..], skipped).unwrap();
+            let start = cut.0.min(rows);
+            let some = start..(start + cut.1).min(rows);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                let mut found = vec![1.0; some.len() * columns];
+                weight.slice(some.clone()).dequantize_with(isa, &mut found);
+                for (at, found) in found.iter().enumerate() {
+                    let (row, column) = (some.start + at / columns, at % columns);
+                    let scale = scales[(skipped + row) / block.0 * width + column / block.1];
+                    // Exact in f64 but for the scale, which is an f32: rounded once.
+                    let wanted = (value_of(data[row * columns + column]) * f64::from(scale)) as f32;
+                    prop_assert!(
+                        found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan(),
+                        "{isa:?}: {found} is not {wanted}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        let format = StorageFormat::fp8([2, 2]);
+        let (data, scales) = ([0; 15], [0; 16]);
+        let new = |shape, data, scales, skipped| {
+            BlockWeight::<&[u8]>::new(format, shape, data, scales, skipped).is_some()
+        };
+        assert!(new([3, 4], &data[..12], &scales, 0));
+        assert!(!new([3, 4], &data[..11], &scales, 0));
+        assert!(!new([3, 4], &data[..12], &scales[..15], 0));
+        assert!(!new([3, 4], &data[..12], &scales, 2));
+        assert!(!new([usize::MAX, 4], &data, &scales, 0));
+        assert!(!new([3, 4], &data[..12], &scales, usize::MAX));
+        let plain = StorageFormat::plain(Dtype::F8E4M3);
+        assert!(BlockWeight::new(plain, [3, 4], &data[..12], &scales[..], 0).is_none());
+    }
+}

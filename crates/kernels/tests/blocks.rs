@@ -1,0 +1,139 @@
+//! Matmuls with weights in blocks give the bits that the same weights give in f32.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use bytes::Bytes;
+use outsize_checkpoint::StorageFormat;
+use outsize_kernels::matmul::{Matmul, linear_each_into_with};
+use outsize_kernels::{
+    ActivationDtype, ActivationFunction, BlockWeight, Isa, Weight, embedding, gated_linear,
+    linear_qkv, linear_with,
+};
+use proptest::prelude::*;
+
+/// Bytes that no two weights share, none of them a NaN; and scales.
+fn blocks(shape: [usize; 2], block: [usize; 2], skipped: usize, seed: u64) -> BlockWeight<Bytes> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u32
+    };
+    let format = StorageFormat::fp8(block);
+    let [height, width] = format.scales.unwrap().shape([shape[0] + skipped, shape[1]]);
+    let data: Vec<u8> = (0..shape[0] * shape[1])
+        .map(|_| ((next() % 127) | ((next() & 1) << 7)) as u8)
+        .collect();
+    let scales = (0..height * width).flat_map(|_| (next() as f32 * 1e-12).to_le_bytes());
+    BlockWeight::new(
+        format,
+        shape,
+        data.into(),
+        scales.collect::<Vec<u8>>().into(),
+        skipped,
+    )
+    .unwrap()
+}
+
+fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
+    let [rows, columns] = weight.shape();
+    let mut wide = vec![0.0; rows * columns];
+    weight.dequantize(0..rows, &mut wide);
+    wide
+}
+
+fn input(len: usize) -> Vec<f32> {
+    (0..len)
+        .map(|at| ((at * 37 % 101) as f32 - 50.0) * 0.01)
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn matmuls_are_those_of_the_weights_in_f32(
+        m in 0usize..40, k in 1usize..400, rows in prop::collection::vec((0usize..90, 0usize..9), 1..4),
+        block in (1usize..9, 1usize..200), seed in any::<u64>(), rounded in any::<bool>(),
+    ) {
+        let compute = if rounded { ActivationDtype::Bf16 } else { ActivationDtype::F32 };
+        let weights: Vec<_> = rows.iter()
+            .map(|(rows, skipped)| blocks([*rows, k], [block.0, block.1], *skipped, seed))
+            .collect();
+        let (x, twins) = (input(m * k), weights.iter().map(wide).collect::<Vec<_>>());
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let run = |operands: Vec<Weight>| {
+                let mut ys: Vec<_> = rows.iter().map(|(n, _)| vec![f32::NAN; m * n]).collect();
+                let mut matmuls: Vec<_> = operands.into_iter().zip(&mut ys).zip(&rows)
+                    .map(|((weight, y), (n, _))| Matmul { weight, n: *n, y })
+                    .collect();
+                linear_each_into_with(isa, compute, &x, [m, k], &mut matmuls);
+                ys.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let found = run(weights.iter().map(|weight| Weight::Blocks(weight.view())).collect());
+            let wanted = run(twins.iter().map(|twin| Weight::F32(twin)).collect());
+            prop_assert!(found == wanted, "{isa:?} {compute:?}");
+        }
+    }
+}
+
+/// Large enough for several threads and several panels.
+#[test]
+fn large_matmuls_are_too() {
+    let weight = blocks([700, 3000], [128, 128], 5, 9);
+    let twin = wide(&weight);
+    for m in [1, 2, 5, 64] {
+        let x = input(m * 3000);
+        let run = |weight| {
+            let mut y = vec![0.0; m * 700];
+            let compute = ActivationDtype::F32;
+            let matmul = Matmul {
+                weight,
+                n: 700,
+                y: &mut y,
+            };
+            linear_each_into_with(Isa::detected(), compute, &x, [m, 3000], &mut [matmul]);
+            y
+        };
+        assert!(
+            run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)),
+            "{m} rows"
+        );
+    }
+}
+
+#[test]
+fn tensors_in_blocks_are_multiplied_and_looked_up() {
+    let (device, compute) = (Device::flex(), ActivationDtype::F32);
+    let weights = [1, 2, 3].map(|seed| blocks([24, 150], [16, 64], 3, seed));
+    let twins = weights.each_ref().map(|weight| {
+        Tensor::<2>::from_data(
+            TensorData::new(wide(weight), [24, 150]),
+            (&device, DType::F32),
+        )
+    });
+    let same = |found: Tensor<2>, wanted: Tensor<2>| {
+        assert_eq!(found.into_data(), wanted.into_data());
+    };
+    let x = Tensor::<2>::from_data(TensorData::new(input(300), [2, 150]), (&device, DType::F32));
+    same(
+        linear_with(compute, x.clone(), weights[0].clone()),
+        linear_with(compute, x.clone(), twins[0].clone()),
+    );
+    let found = linear_qkv(compute, x.clone(), weights.clone());
+    let wanted = linear_qkv(compute, x.clone(), twins.clone());
+    found
+        .into_iter()
+        .zip(wanted)
+        .for_each(|(found, wanted)| same(found, wanted));
+    let [gate, up, _] = weights.clone();
+    let act = ActivationFunction::Silu;
+    let found = gated_linear(compute, x.clone(), gate, up, act);
+    let [gate, up, _] = twins.clone();
+    same(found, gated_linear(compute, x, gate, up, act));
+    let ids = Tensor::<1, Int>::from_data([23, 0, 7, 7], &device);
+    same(
+        embedding(weights[0].clone(), ids.clone()),
+        embedding(twins[0].clone(), ids),
+    );
+}
