@@ -347,7 +347,8 @@ impl<'a> Search<'a> {
         let key = (layout.shape, covered, kv_cache);
         let (context, orders, item_of) = (self.context, self.orders, &self.item_of);
         let sets = self.sets.entry(key).or_insert_with(|| {
-            let inside = |at: usize| !outside[item_of[at]];
+            let inside: Vec<bool> = item_of.iter().map(|item| !outside[*item]).collect();
+            let inside = |at: usize| inside[at];
             let sets = orders
                 .iter()
                 .map(|order| stays(context, order, kv_cache, inside));

@@ -109,20 +109,16 @@ impl Tree {
         let mut tree = self.clone();
         let tensors = tree.blocks.iter_mut().flat_map(|block| &mut block.tensors);
         for (tensor, own) in tensors.zip(dtypes) {
-            let shared = tensor
-                .tied
-                .as_ref()
-                .and_then(|key| shared.get(key.as_str()));
-            let dtype = shared.map_or(own, |(_, dtype)| *dtype);
-            // What is stored in it is held so already, with the scales that it may have.
-            if tensor.dtype == dtype {
-                continue;
-            }
-            if !casts.stored {
-                tensor.hold_in(dtype, tensor.values());
-            } else {
+            let key = tensor.tied.as_deref();
+            let dtype = key.and_then(|key| shared.get(key));
+            let dtype = dtype.map_or(own, |(_, dtype)| *dtype);
+            let same = tensor.dtype == dtype;
+            if casts.stored && (!same || casts.dtype == Some(dtype)) {
                 tensor.hold_in(dtype, tensor.stored_values());
                 (tensor.dtype, tensor.stored_bytes) = (dtype, tensor.bytes);
+            } else if !casts.stored && !same {
+                // What is stored in it is held so already, with the scales that it may have.
+                tensor.hold_in(dtype, tensor.values());
             }
         }
         if casts.stored {

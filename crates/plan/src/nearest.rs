@@ -4,10 +4,8 @@
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // A part of the path that is missing or too much is more likely than any slip.
     let ends_with = |long: &str, short: &str| {
-        !short.is_empty()
-            && long
-                .strip_suffix(short)
-                .is_some_and(|rest| rest.ends_with('.'))
+        let rest = long.strip_suffix(short).filter(|_| !short.is_empty());
+        rest.is_some_and(|rest| rest.ends_with('.'))
     };
     let length = wanted.chars().count();
     let most = (length / 3).clamp(1, 8);

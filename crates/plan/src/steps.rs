@@ -93,7 +93,8 @@ impl ResidencyOrder {
             None => Ok(walk.left.set(0)),
             Some(memory) => {
                 walk.to(memory)?;
-                Ok(walk.left.set(walk.left.ring_in(memory)))
+                let ring = walk.left.ring_in(memory);
+                Ok(walk.left.set(ring))
             }
         }
     }
@@ -172,6 +173,7 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
 }
 
 /// Streamed groups, added one by one; the last would be the next to become resident.
+#[derive(Clone)]
 pub(crate) struct StreamedGroups<'a> {
     groups: &'a Groups,
     /// Of the resident groups and the least ring.
@@ -223,30 +225,28 @@ impl<'a> StreamedGroups<'a> {
 
     /// With the least ring that streams them well, and `more` bytes.
     pub(crate) fn with_ring(&self, more: u64) -> StreamingSet {
-        self.set(self.demand.ring.saturating_add(more) / PAGE * PAGE)
+        let ring = self.demand.ring.saturating_add(more) / PAGE * PAGE;
+        self.clone().set(ring)
     }
 
-    fn set(&self, ring: u64) -> StreamingSet {
+    fn set(mut self, ring: u64) -> StreamingSet {
+        let traffic = self.traffic(ring);
+        self.streamed.reverse();
         StreamingSet {
-            streamed: self.streamed.iter().rev().copied().collect(),
+            streamed: self.streamed,
             ring: useful(ring, &self.ring).0,
-            traffic: self.traffic(ring),
+            traffic,
         }
     }
 }
 
-/// The useful bytes of a ring, and how many of them keep weights from one pass to the next.
+/// The useful bytes of a ring, and how many of them keep weights from one pass to the next: the
+/// least ring only passes weights through; Belady's eviction keeps weights in what is beyond.
 fn useful(ring: u64, streaming: &Streamed) -> (u64, u64) {
-    let ring = ring.min(streaming.units);
-    // The least ring only passes weights through; Belady's eviction keeps weights in what is
-    // beyond.
-    let all = ring == streaming.units;
-    let keeps = if all {
-        u64::MAX
-    } else {
-        ring - streaming.ring()
-    };
-    (ring, keeps)
+    match streaming.units {
+        all if ring >= all => (all, u64::MAX),
+        _ => (ring, ring - streaming.ring()),
+    }
 }
 
 /// Groups that need not stay.

@@ -141,8 +141,9 @@ impl<'a> Modules<'a> {
         let mut around = (ROOT, None);
         for (path, class) in tree.classes.iter().filter(|(path, _)| !path.is_empty()) {
             let whole = no_split.contains(class.as_str());
-            if around.1 != Some(holder(path)) {
-                around = (node(paths.innermost(holder(path))), Some(holder(path)));
+            let parent = holder(path);
+            if around.1 != Some(parent) {
+                around = (node(paths.innermost(parent)), Some(parent));
             }
             // Most modules are beside others that are known: these need not be looked up.
             if self.tree.0[around.0].has_modules && !whole {
