@@ -70,7 +70,7 @@ pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::Dtype;
 pub use error::{Error, Shortfall};
-pub use estimate::{BlockSize, Estimate, Passes, Training, estimate};
+pub use estimate::{Estimate, LargestBlock, Passes, Training, estimate};
 pub use hardware_profile::{Bandwidth, Gpu, HardwareProfile, Processor};
 pub use infer::{from_assignment, infer, place};
 pub use manual::ManualMap;
