@@ -70,7 +70,7 @@ pub use accelerate::assign;
 pub use budget::Budget;
 pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
-pub use dtype::Dtype;
+pub use dtype::WeightDtype;
 pub use error::{Error, Shortfall};
 pub use estimate::{Estimate, LargestBlock, Passes, Training, estimate};
 pub use hardware_profile::{Bandwidth, Gpu, HardwareProfile, Processor};

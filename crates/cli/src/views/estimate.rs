@@ -204,14 +204,14 @@ fn count(parameters: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outsize::plan::{BlockSize, Training};
+    use outsize::plan::{LargestBlock, Training};
 
     fn row(dtype: Option<WeightDtype>, name: &str) -> Estimate {
         Estimate {
             dtype,
             parameters: 1_234_567,
             weights: 2_469_134,
-            largest_block: Some(BlockSize {
+            largest_block: Some(LargestBlock {
                 name: name.to_owned(),
                 bytes: 2_000_000,
             }),
