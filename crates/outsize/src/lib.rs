@@ -1,4 +1,4 @@
-//! Run models bigger than the memory at hand, on [Burn](https://burn.dev).
+//! Run models bigger than memory, on [Burn](https://burn.dev).
 //!
 //! Any Burn module, unmodified: its weights are placed within a memory budget, and what does not
 //! stay is streamed from the checkpoint just ahead of the layer that needs it.
