@@ -33,7 +33,7 @@
 //! | [`core`] | the five steps for any Burn module |
 //! | [`models`] | well-known architectures |
 //! | [`generate`] | tokens in, tokens out |
-//! | [`bench`] | measures the machine, and runs a model beside its limits |
+//! | [`mod@bench`] | measures the machine, and runs a model beside its limits |
 //! | [`kernels`] | products with weights kept as stored |
 //! | [`stream`] | bytes from disk into a fixed pool of memory |
 //! | [`machine`] | what this machine has |
