@@ -26,8 +26,7 @@ use crate::resident_arena::ResidentArena;
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
-use crate::{Chunk, ChunkId, Error, Source, Stats};
-use std::ops::Range;
+use crate::{Chunk, ChunkId, Error, Lease, Source, Stats};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,9 +52,6 @@ pub(crate) struct Pool {
     /// Whether all readers are gone, for a look without the lock.
     pub(crate) deserted: AtomicBool,
 }
-
-/// A chunk's block, and where the bytes of each of its segments lie in it.
-pub(crate) type Leased = (Arc<Block>, Arc<[Range<usize>]>);
 
 /// Whether memory was found for a chunk.
 pub(crate) enum Started {
@@ -97,7 +93,7 @@ impl Pool {
     }
 
     /// Waits for the chunk's bytes and hands them out.
-    pub(crate) fn lease(&self, id: ChunkId) -> Result<Leased, Error> {
+    pub(crate) fn lease(self: &Arc<Self>, id: ChunkId) -> Result<Lease, Error> {
         let Some(chunk) = self.chunks.get(id) else {
             return Err(Error::UnknownChunk {
                 id,
@@ -178,7 +174,7 @@ impl Pool {
         if starving && found.is_err() {
             self.ready.notify_all();
         }
-        Ok((found?, chunk.payload().into()))
+        Ok(Lease::new(found?, chunk.payload().into(), self.clone()))
     }
 
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
