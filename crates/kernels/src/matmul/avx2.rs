@@ -97,6 +97,17 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight bytes.
+        unsafe {
+            let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+            let fields = _mm256_set1_epi32(tile::E4M3_FIELDS);
+            let bits = _mm256_and_si256(_mm256_slli_epi32::<20>(wide), fields);
+            Self(_mm256_mul_ps(_mm256_castsi256_ps(bits), scale.0))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn f32(from: *const f32) -> Self {
         // SAFETY: as in `zero`, and `from` points to eight elements.
         Self(unsafe { _mm256_loadu_ps(from) })

@@ -82,6 +82,17 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes.
+        unsafe {
+            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
+            let fields = _mm512_set1_epi32(tile::E4M3_FIELDS);
+            let bits = _mm512_and_si512(_mm512_slli_epi32::<20>(wide), fields);
+            Self(_mm512_mul_ps(_mm512_castsi512_ps(bits), scale.0))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn f32(from: *const f32) -> Self {
         // SAFETY: as in `zero`, and `from` points to sixteen elements.
         Self(unsafe { _mm512_loadu_ps(from) })

@@ -73,6 +73,17 @@ impl Vector for F32x4 {
     }
 
     #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: `from` points to four bytes.
+        let bytes = unsafe { from.cast::<[i8; 4]>().read_unaligned() };
+        let wide = bytes.map(|byte| {
+            let bits = (i32::from(byte) << 20) & tile::E4M3_FIELDS;
+            f32::from_bits(bits as u32)
+        });
+        Self(f32x4::from(wide) * scale.0)
+    }
+
+    #[inline(always)]
     unsafe fn f32(from: *const f32) -> Self {
         // SAFETY: `from` points to four elements.
         Self(f32x4::new(unsafe { from.cast::<[f32; 4]>().read() }))

@@ -119,6 +119,10 @@ pub(crate) trait Vector: Copy {
         four.map(|one| unsafe { one.sum() })
     }
 
+    /// `LANES` E4M3, given as their bits and none of them a NaN, times a scale that was multiplied by
+    /// 2¹²⁰: rounded once.
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self;
+
     /// `LANES` f32 from a pointer to as many.
     unsafe fn f32(from: *const f32) -> Self;
 
@@ -150,6 +154,10 @@ pub(crate) trait Vector: Copy {
         block: RowBlock,
     );
 }
+
+/// Sign, exponent and mantissa of an E4M3 that stand where those of an f32 end: the same number, but
+/// for the difference of the biases, 127 - 7.
+pub(super) const E4M3_FIELDS: i32 = 0x87f0_0000_u32 as i32;
 
 impl<V: Vector, E: Element> Kernel<E> for V {
     type X = f32;
