@@ -67,7 +67,7 @@ pub fn calibrate(
             disk: disk.streamed,
             copy_bytes_per_second: measured.of(MEMORY_COPY)?,
             first_touch_bytes_per_second: measured.of(FIRST_TOUCH)?,
-            at_hand_bytes: prefaulted_bytes,
+            prefaulted_bytes,
             cpu,
             gpus: BTreeMap::new(),
         },

@@ -7,10 +7,16 @@ use std::time::Instant;
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use outsize_machine::Region;
-use outsize_models::{CacheOptions, FilledDecoder, Init, KvCache, Logits, ModelConfig};
+use outsize_models::{
+    CacheOptions, Error as ModelError, FilledDecoder, Init, KvCache, Logits, ModelConfig, presets,
+};
+use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::samples::seconds;
+
+/// The preset whose layers are measured, in other sizes.
+const PRESET: &str = "llama-1b";
 
 /// A model with a few real layers and a tiny vocabulary.
 pub(crate) struct Layers {
@@ -61,21 +67,24 @@ impl Shape {
     /// # Errors
     /// If there is not enough memory.
     pub fn make(&self) -> Result<Layers, Error> {
-        let config = ModelConfig::from_json(
-            &serde_json::json!({
-                "model_type": "llama",
-                "hidden_size": self.hidden,
-                "intermediate_size": self.inner,
-                "num_hidden_layers": self.layers,
-                "num_attention_heads": self.heads,
-                "num_key_value_heads": self.key_value_heads,
-                "head_dim": self.head_dim,
-                "vocab_size": VOCABULARY,
-                "max_position_embeddings": self.context,
-                "tie_word_embeddings": false,
-            })
-            .to_string(),
-        )?;
+        let not_json = |error: serde_json::Error| ModelError::Json {
+            message: error.to_string(),
+        };
+        let mut fields: Map<String, Value> =
+            serde_json::from_str(presets::config(PRESET)?).map_err(not_json)?;
+        for (field, size) in [
+            ("hidden_size", self.hidden),
+            ("intermediate_size", self.inner),
+            ("num_hidden_layers", self.layers),
+            ("num_attention_heads", self.heads),
+            ("num_key_value_heads", self.key_value_heads),
+            ("head_dim", self.head_dim),
+            ("vocab_size", VOCABULARY),
+            ("max_position_embeddings", self.context),
+        ] {
+            fields.insert(field.to_owned(), size.into());
+        }
+        let config = ModelConfig::from_json(&Value::from(fields).to_string())?;
         let device = Device::flex();
         let mut random = Random::new(1);
         let (mut matrices, mut bytes) = (Vec::new(), 0);

@@ -103,7 +103,7 @@ fn text_is_for_people_and_pipes() {
         "Memory",
         "GPUs",
         "Disk",
-        "Budget where none is named",
+        "Default budget",
         "Speed, for predictions",
         "outsize bench --calibrate",
     ] {

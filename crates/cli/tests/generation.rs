@@ -480,8 +480,8 @@ fn fields_that_nobody_knows_are_mentioned_in_one_line() {
 fn help_is_in_sections() {
     let help = done(&outsize(&["run", "--help"]));
     for part in [
-        "Choosing tokens",
-        "Ending the text",
+        "Sampling",
+        "Stopping",
         "--min-p",
         "--stop <TEXT>",
         "--kv-dtype",

@@ -312,7 +312,7 @@ fn refusals_say_what_to_do() {
     );
     let limited = message(429, "Retry-After: 77", "");
     assert!(
-        limited.contains("too many requests") && limited.contains("in 77 s"),
+        limited.contains("rate limit") && limited.contains("in 77 s"),
         "{limited}"
     );
     let limited = message(429, "Retry-After: soon", "");
@@ -448,11 +448,11 @@ fn answers_that_lie() {
         message
     };
     let other = message(|_, reply| reply.headers = vec!["Content-Range: bytes 5-13/70".into()]);
-    assert!(other.contains("of another range"), "{other}");
+    assert!(other.contains("another range than requested"), "{other}");
     let none = message(|_, reply| reply.headers.clear());
-    assert!(none.contains("Content-Range cannot be read"), "{none}");
+    assert!(none.contains("Content-Range is malformed"), "{none}");
     let star = message(|_, reply| reply.headers = vec!["Content-Range: bytes 0-8/*".into()]);
-    assert!(star.contains("Content-Range cannot be read"), "{star}");
+    assert!(star.contains("Content-Range is malformed"), "{star}");
     let short = message(|_, reply| reply.body = Body::Bytes(vec![0; 4]));
     assert!(short.contains("ends early"), "{short}");
     let changed = message(|asked, reply| {
@@ -470,7 +470,7 @@ fn answers_that_lie() {
         "{hung_up}"
     );
     let no_range = message(|_, reply| *reply = Reply::new(416, &[], b""));
-    assert!(no_range.contains("has not the range"), "{no_range}");
+    assert!(no_range.contains("lacks the requested range"), "{no_range}");
 }
 
 #[test]

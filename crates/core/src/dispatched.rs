@@ -43,7 +43,7 @@ impl<M> Dispatched<M> {
     ///
     /// Calls from several threads take turns. A module may divide its own work among threads; each of them
     /// holds weights, and the ring is made for one that holds no more than two at once: see
-    /// [`MemoryOverhead::overflow`](outsize_plan::Needs::overflow). A thread that the pass waits for must
+    /// [`MemoryOverhead::overflow`](outsize_plan::MemoryOverhead::overflow). A thread that the pass waits for must
     /// not call `run` itself, or they wait for each other.
     ///
     /// # Errors

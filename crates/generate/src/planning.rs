@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use outsize_core::{LEAST_RING, PROCESS_BYTES, PassMemory, RunMemory};
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
 use outsize_plan::{
-    Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tier, Tree, Workload,
-    assign, from_assignment, infer,
+    Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tree, Workload, assign,
+    from_assignment, infer,
 };
 
 use crate::describe::Described;
@@ -219,7 +219,7 @@ impl Planner {
     /// What has two names has one place.
     fn check_aliases(&self, manual: &ManualMap) -> Result<(), Error> {
         for (alias, name) in self.aliases() {
-            if let (Some(tier), Some(other_tier)) = (place(manual, &name), place(manual, &alias))
+            if let (Some(tier), Some(other_tier)) = (manual.get(&name), manual.get(&alias))
                 && tier != other_tier
             {
                 return Err(Error::Tied {
@@ -234,26 +234,12 @@ impl Planner {
     }
 }
 
-/// Where a map puts the tensor of a path: as its longest entry that leads there says.
-fn place(manual: &ManualMap, path: &str) -> Option<Tier> {
-    let leads = |entry: &str| {
-        let rest = path.strip_prefix(entry);
-        rest.is_some_and(|rest| entry.is_empty() || rest.is_empty() || rest.starts_with('.'))
-    };
-    manual
-        .iter()
-        .filter(|(entry, _)| leads(entry))
-        .max_by_key(|(entry, _)| entry.len())
-        .map(|(_, tier)| tier)
-}
-
 /// The classes of blocks whose names end in a number.
 fn numbered_classes(tree: &Tree) -> Vec<String> {
-    let is_number = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-    let numbered = tree.blocks.iter().filter(|block| {
-        let last = block.name.rsplit('.').next().unwrap_or_default();
-        is_number(last) && !block.class.is_empty()
-    });
+    let numbered = tree
+        .blocks
+        .iter()
+        .filter(|block| block.is_numbered() && !block.class.is_empty());
     let mut classes: Vec<String> = numbered.map(|block| block.class.clone()).collect();
     classes.sort_unstable();
     classes.dedup();

@@ -1,18 +1,13 @@
 //! What a decoder layer does between its matmuls, over Burn tensors.
 
-use burn::backend::{Dispatch, DispatchDevice};
-use burn::tensor::{DType, Device, Tensor};
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Tensor};
 
+use crate::ActivationFunction;
 use crate::attention::{AttentionMask, RingLayout};
+use crate::device::{is_flex, is_stored};
 use crate::layer_extension::LayerOps;
 use crate::rotary::RotaryPairs;
-use crate::{ActivationFunction, is_stored};
-
-/// Whether a device is Flex itself, where this crate's operations run: not another backend, and not
-/// autodiff around Flex.
-pub fn is_flex(device: &Device) -> bool {
-    matches!(device.as_dispatch(), DispatchDevice::Flex(_))
-}
 
 /// Keys and values of consecutive columns, `[batch, key_heads, capacity, width]` each, in f32, bf16
 /// or f16.

@@ -53,6 +53,7 @@ mod activation_dtype;
 pub mod attention;
 mod blocks;
 pub mod cast;
+mod device;
 mod exp;
 pub mod extension;
 mod isa;
@@ -72,12 +73,11 @@ mod weight_tensor;
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
+pub use device::is_flex;
 pub use isa::Isa;
 pub use layer::{
-    KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, is_flex, layer_norm,
-    rms_norm, rotate,
+    KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
-use linear::is_stored;
 pub use linear::{
     add_linear_in_out, embedding, gated_linear, linear, linear_in_out, linear_qkv, linear_with,
 };

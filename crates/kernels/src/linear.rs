@@ -3,8 +3,9 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
 
+use crate::device::{is_flex, is_stored};
 use crate::extension::StoredWeightOps;
-use crate::{ActivationDtype, ActivationFunction, WeightTensor, is_flex};
+use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
@@ -203,8 +204,4 @@ pub fn embedding(table: impl Into<WeightTensor>, ids: Tensor<1, Int>) -> Tensor<
         let table = table.into_float(&ids.device());
         table.select(0, ids).cast(DType::F32)
     }
-}
-
-pub(crate) fn is_stored(dtype: DType) -> bool {
-    matches!(dtype, DType::BF16 | DType::F16 | DType::F32)
 }

@@ -1,5 +1,5 @@
-//! GPT-2 and GPT-J against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`), dispatched from their
-//! checkpoints: with the names of tensors as published, and as saved today.
+//! GPT-2 and GPT-J against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`),
+//! dispatched from their checkpoints: with the names of tensors as published, and as saved today.
 
 mod common;
 

@@ -13,18 +13,15 @@ impl FromStr for Tier {
     fn from_str(text: &str) -> Result<Self, Error> {
         let digits = text.strip_prefix("gpu").unwrap_or(text);
         match text {
-            "cpu" => Ok(Self::Cpu),
-            "disk" => Ok(Self::Disk),
+            "cpu" => Some(Self::Cpu),
+            "disk" => Some(Self::Disk),
             // `parse` alone would take `+1`.
-            _ if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                digits.parse().map(Self::Gpu).map_err(|_| Error::Tier {
-                    text: text.to_string(),
-                })
-            }
-            _ => Err(Error::Tier {
-                text: text.to_string(),
-            }),
+            _ if digits.starts_with('+') => None,
+            _ => digits.parse().ok().map(Self::Gpu),
         }
+        .ok_or_else(|| Error::Tier {
+            text: text.to_string(),
+        })
     }
 }
 

@@ -65,11 +65,8 @@ impl Casts {
 
     /// How much the dtype found for a tensor counts in its tied group.
     fn weight(&self, tensor: &Tensor) -> u8 {
-        if self.special.contains_key(&tensor.name) {
-            2
-        } else {
-            u8::from(self.is_kept(&tensor.name))
-        }
+        let special = self.special.contains_key(&tensor.name);
+        (2 * u8::from(special)).max(u8::from(self.is_kept(&tensor.name)))
     }
 }
 
@@ -84,11 +81,11 @@ impl Tree {
     /// [`Error::UnknownName`] if [`Casts::special`] names a tensor that is not there.
     pub fn cast(&self, casts: &Casts) -> Result<Self, Error> {
         let mut special = casts.special.clone();
-        let any_numbered = self.blocks.iter().any(is_numbered);
+        let any_numbered = self.blocks.iter().any(Block::is_numbered);
         let mut dtypes = Vec::new();
         let mut shared: HashMap<&str, (u8, Dtype)> = HashMap::new();
         for block in &self.blocks {
-            let layer = is_numbered(block) || !any_numbered;
+            let layer = block.is_numbered() || !any_numbered;
             for tensor in &block.tensors {
                 special.remove(&tensor.name);
                 let dtype = casts.of(tensor, layer);
@@ -136,9 +133,12 @@ impl Tree {
     }
 }
 
-fn is_numbered(block: &Block) -> bool {
-    let own = block.name.rsplit('.').next().unwrap_or_default();
-    !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
+impl Block {
+    /// Whether it is an element of a module list, such as `model.layers.3`.
+    pub fn is_numbered(&self) -> bool {
+        let own = self.name.rsplit('.').next().unwrap_or_default();
+        !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_digit())
+    }
 }
 
 impl Tensor {
@@ -173,18 +173,29 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{block, tree};
+    use crate::fixtures::{self, block, tree};
 
     fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> Tensor {
-        let bytes = dtype.bytes(shape.iter().product());
         Tensor {
-            name: name.to_string(),
             shape: shape.to_vec(),
             dtype,
-            bytes,
-            stored_bytes: bytes,
             row_bytes: shape.get(1).map_or(0, |columns| dtype.bytes(*columns)),
-            ..Tensor::default()
+            ..fixtures::tensor(name, dtype.bytes(shape.iter().product()))
+        }
+    }
+
+    fn to(dtype: Dtype) -> Casts {
+        Casts {
+            dtype: Some(dtype),
+            ..Casts::default()
+        }
+    }
+
+    /// The same, with a pattern of what is kept in 32 bits.
+    fn to_but(dtype: Dtype, pattern: &str) -> Casts {
+        Casts {
+            keep_in_f32: vec![pattern.to_string()],
+            ..to(dtype)
         }
     }
 
@@ -207,10 +218,6 @@ mod tests {
             tensor("ids", Dtype::Int64, &[4]),
             tensor("mask", Dtype::Bool, &[7]),
         ]);
-        let to = |dtype| Casts {
-            dtype: Some(dtype),
-            ..Casts::default()
-        };
         let as_stored = [(30, 10), (20, 0), (32, 0), (7, 0)];
         assert_eq!(sizes(&tree, &Casts::default()), as_stored);
         // An up-cast counts.
@@ -232,15 +239,9 @@ mod tests {
             tensor("a.w", Dtype::F32, &[2, 7]),
             tensor("a.ids", Dtype::Int64, &[7]),
         ]);
-        let casts = Casts {
-            dtype: Some(Dtype::F16),
-            special: BTreeMap::from([
-                ("a.w".to_string(), Dtype::Int2),
-                ("a.ids".to_string(), Dtype::Int8),
-            ]),
-            keep_in_f32: vec!["a".to_string()],
-            stored: false,
-        };
+        let mut casts = to_but(Dtype::F16, "a");
+        casts.special.insert("a.w".to_string(), Dtype::Int2);
+        casts.special.insert("a.ids".to_string(), Dtype::Int8);
         assert_eq!(sizes(&tree, &casts), [(4, 2), (7, 0)]);
         let unknown = Casts {
             special: BTreeMap::from([("a.v".to_string(), Dtype::Int2)]),
@@ -263,15 +264,8 @@ mod tests {
         ];
         let tree = one_block(names.map(|name| tensor(name, Dtype::F16, &[10])).to_vec());
         let keep = |pattern: &str| {
-            let casts = Casts {
-                dtype: Some(Dtype::F8),
-                keep_in_f32: vec![pattern.to_string()],
-                ..Casts::default()
-            };
-            sizes(&tree, &casts)
-                .iter()
-                .map(|size| size.0)
-                .collect::<Vec<_>>()
+            let sizes = sizes(&tree, &to_but(Dtype::F8, pattern)).into_iter();
+            sizes.map(|(bytes, _)| bytes).collect::<Vec<_>>()
         };
         assert_eq!(keep("wo"), [40, 40, 10, 10]);
         assert_eq!(keep("0.wo"), [10, 40, 10, 10]);
@@ -279,12 +273,7 @@ mod tests {
         assert_eq!(keep(""), [10; 4]);
         assert_eq!(keep("weight"), [40, 40, 40, 10]);
         // What would be wider than 32 bits remains so.
-        let wide = Casts {
-            dtype: Some(Dtype::F64),
-            keep_in_f32: vec!["wo".to_string()],
-            ..Casts::default()
-        };
-        assert_eq!(sizes(&tree, &wide), [(80, 0); 4]);
+        assert_eq!(sizes(&tree, &to_but(Dtype::F64, "wo")), [(80, 0); 4]);
     }
 
     #[test]
@@ -296,11 +285,7 @@ mod tests {
         for tensor in &mut tied.blocks[0].tensors {
             tensor.tied = Some("w".to_string());
         }
-        let mut casts = Casts {
-            dtype: Some(Dtype::F16),
-            keep_in_f32: vec!["head".to_string()],
-            ..Casts::default()
-        };
+        let mut casts = to_but(Dtype::F16, "head");
         assert_eq!(sizes(&tied, &casts), [(64, 16); 2]);
         casts.special.insert("embed.w".to_string(), Dtype::Int8);
         assert_eq!(sizes(&tied, &casts), [(16, 4); 2]);
@@ -312,11 +297,7 @@ mod tests {
         (unknown.bytes, unknown.stored_bytes, unknown.row_bytes) = (2000, 1000, 40);
         let mut absurd = tensor("v", Dtype::F16, &[u64::MAX, 3]);
         (absurd.bytes, absurd.row_bytes) = (0, 0);
-        let casts = Casts {
-            dtype: Some(Dtype::F32),
-            ..Casts::default()
-        };
-        let sizes = sizes(&one_block(vec![unknown, absurd]), &casts);
+        let sizes = sizes(&one_block(vec![unknown, absurd]), &to(Dtype::F32));
         assert_eq!(sizes, [(2000, 40), (u64::MAX, 0)]);
     }
 }

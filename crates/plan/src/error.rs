@@ -7,8 +7,8 @@ use std::fmt;
 pub enum Error {
     /// An invalid size.
     #[error(
-        "`{text}` is no size: {reason}; write a whole number of bytes, or a number with a unit: KB, MB, \
-         GB, TB (decimal) or KiB, MiB, GiB, TiB (binary), as in 600MB or 1.5GiB"
+        "invalid size `{text}`: {reason}; expected a number of bytes, or a number and a unit (KB, MB, GB, TB, KiB, MiB, \
+         GiB, TiB), such as 600MB"
     )]
     Size {
         /// The text.
@@ -17,7 +17,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// An unknown tier.
-    #[error("`{text}` is no device: there are cpu, disk and gpu0, gpu1, …")]
+    #[error("unknown device `{text}`: expected cpu, disk, gpu0, gpu1, …")]
     Tier {
         /// The text.
         text: String,
@@ -39,9 +39,7 @@ pub enum Error {
         name: String,
     },
     /// Sizes whose sum has more than 64 bits, as a damaged checkpoint can claim.
-    #[error(
-        "the sizes up to tensor `{name}` come to more bytes than 64 bits hold: is the checkpoint damaged?"
-    )]
+    #[error("the sizes up to tensor `{name}` overflow 64 bits: is the checkpoint damaged?")]
     TooLarge {
         /// The tensor at which the sum overflows, or the last one.
         name: String,

@@ -185,7 +185,8 @@ pub(crate) struct Streamed {
     min_ring: u64,
     largest: u64,
     held: u64,
-    units: u64,
+    /// The bytes of a ring that holds all of them: a larger one is of no use.
+    pub(crate) units: u64,
 }
 
 impl Streamed {
@@ -218,11 +219,6 @@ impl Streamed {
             .max(self.held)
             .max(self.min_ring)
             .min(self.units)
-    }
-
-    /// The bytes of a ring that holds all of them: a larger one is of no use.
-    pub(crate) fn useful_ring(&self) -> u64 {
-        self.units
     }
 }
 

@@ -12,8 +12,8 @@ pub struct HardwareProfile {
     /// First-touch bandwidth, page faults included: resident weights pay it once.
     pub first_touch_bytes_per_second: f64,
     /// Bytes of prefaulted memory, which is as fast as a copy.
-    #[serde(default)]
-    pub at_hand_bytes: u64,
+    #[serde(default, rename = "at_hand_bytes")]
+    pub prefaulted_bytes: u64,
     /// The processors of the host, together.
     pub cpu: Processor,
     /// GPUs by their number.
@@ -82,7 +82,7 @@ impl Default for HardwareProfile {
             },
             copy_bytes_per_second: 8e9,
             first_touch_bytes_per_second: 2e9,
-            at_hand_bytes: 0,
+            prefaulted_bytes: 0,
             cpu: Processor {
                 memory_bytes_per_second: 25e9,
                 product_bytes_per_second: 20e9,

@@ -1,7 +1,7 @@
 use crate::auto;
 use crate::groups::Groups;
 use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
-use crate::steps::{Departed, ResidencyOrder};
+use crate::steps::{ResidencyOrder, StreamedGroups};
 use crate::{
     Assignment, Budget, ChosenBy, DeviceMap, Error, MemoryOverhead, Options, Shortfall, Strategy,
     Tensor, Tier, Tree, assign,
@@ -196,14 +196,14 @@ fn fixed(
 ) -> Result<Placement, Error> {
     let groups = &context.groups;
     let order = ResidencyOrder::together(groups);
-    let mut streamed = Departed::new(groups, context.options.min_ring);
+    let mut streamed = StreamedGroups::new(groups, context.options.min_ring);
     // A caller may let small tensors stream, which no order does.
     let small = (0..tiers.len()).filter(|at| groups.groups[*at].stays);
     let all: Vec<usize> = small.chain(order.groups()).collect();
     for at in all.into_iter().rev().filter(|at| tiers[*at] == Tier::Disk) {
         streamed.add(at);
     }
-    let set = streamed.set_with(0);
+    let set = streamed.with_ring(0);
     let holding = context.gpus_of_blocks(&tiers);
     let placement = context.placement(tiers.clone(), &holding, &set, streaming);
     let map = DeviceMap::new(context, &placement, budget, ChosenBy::Manual);
@@ -248,5 +248,5 @@ fn fixed(
             most,
         });
     }
-    Ok(context.placement(tiers, &holding, &streamed.set_with(left), streaming))
+    Ok(context.placement(tiers, &holding, &streamed.with_ring(left), streaming))
 }

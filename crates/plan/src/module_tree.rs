@@ -151,10 +151,6 @@ impl Node<'_> {
         self.end as NodeId
     }
 
-    pub(crate) fn is_module(&self) -> bool {
-        self.kind == Kind::Module
-    }
-
     pub(crate) fn is_tensor(&self) -> bool {
         matches!(self.kind, Kind::Parameter | Kind::Buffer)
     }

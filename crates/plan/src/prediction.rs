@@ -2,7 +2,7 @@
 
 use crate::cost::{Costs, Time, seconds, times};
 use crate::steps::DiskTraffic;
-use crate::{DeviceMap, HardwareProfile, PlacedBlock, Tier, Tree, Workload};
+use crate::{DeviceMap, HardwareProfile, Tier, Tree, Workload};
 use serde::Serialize;
 
 /// Predicted times, in seconds.
@@ -94,12 +94,14 @@ pub struct BlockTime {
 pub fn predict(
     tree: &Tree,
     map: &DeviceMap,
-    figures: &HardwareProfile,
+    profile: &HardwareProfile,
     workload: &Workload,
 ) -> Prediction {
     let costs = Costs::new(tree, workload);
     let mut decode = PhaseTime::default();
     let mut prefill = PhaseTime::default();
+    // Seconds of memory reads and of arithmetic, in prefill and decode.
+    let mut limits = [(0.0, 0.0); 2];
     let mut blocks = Vec::with_capacity(map.blocks().len());
     let mut passes_over_prompt = 0u64;
     for pass in costs.passes() {
@@ -107,12 +109,17 @@ pub fn predict(
     }
     for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
         let placed = block.placed();
-        let (one, all) = times(&costs, figures, at, &placed);
+        let (one, all) = times(&costs, profile, at, &placed);
         let DiskTraffic { streamed, kept } = placed.traffic;
         let upload = |tier| match tier {
             Tier::Gpu(_) => placed.upload,
             Tier::Cpu | Tier::Disk => 0,
         };
+        let phases = [(workload.prompt, block.prefill_on), (1, block.decode_on)];
+        for ((memory, compute), (tokens, tier)) in limits.iter_mut().zip(phases) {
+            let one = costs.limits(at, tokens, &profile.processor(tier));
+            (*memory, *compute) = (*memory + one.0, *compute + one.1);
+        }
         decode.add(&one, streamed - kept, upload(placed.decode_on));
         let again = passes_over_prompt.saturating_sub(1);
         prefill.add(
@@ -131,26 +138,23 @@ pub fn predict(
         });
     }
     let resident = map.resident_bytes() as f64;
-    let reading = seconds(
-        map.resident_stored_bytes() as f64,
-        figures.disk.bytes_per_second,
-    ) + if resident > 0.0 {
-        figures.disk.latency_seconds.max(0.0)
-    } else {
-        0.0
+    let stored = map.resident_stored_bytes() as f64;
+    let latency = profile.disk.latency_seconds.max(0.0) * f64::from(resident > 0.0);
+    let reading = seconds(stored, profile.disk.bytes_per_second) + latency;
+    let gpu = map.blocks().iter().find_map(|block| block.placed().gpu());
+    let upload = match gpu {
+        Some(Tier::Gpu(number)) => profile.gpu(number).upload.bytes_per_second,
+        _ => f64::INFINITY,
     };
-    prefill.bound = bound(&prefill, map, figures, |at, block| {
-        costs.limits(at, workload.prompt, &figures.processor(block.prefill_on))
-    });
-    decode.bound = bound(&decode, map, figures, |at, block| {
-        costs.limits(at, 1, &figures.processor(block.decode_on))
-    });
-    let load = touching(figures, resident);
-    let fresh = touching(figures, resident + map.ring_bytes() as f64);
+    let rates = [profile.disk.bytes_per_second, upload];
+    prefill.bound = bound(&prefill, limits[0], rates);
+    decode.bound = bound(&decode, limits[1], rates);
+    let load = touching(profile, resident);
+    let first_touch = touching(profile, resident + map.ring_bytes() as f64);
     Prediction {
         load_seconds: reading.max(load),
         first_pass_seconds: (reading + prefill.transfer_seconds)
-            .max(prefill.compute_seconds + fresh)
+            .max(prefill.compute_seconds + first_touch)
             .max(prefill.seconds),
         prefill,
         decode,
@@ -158,38 +162,17 @@ pub fn predict(
     }
 }
 
-/// What a pass waits for most; `limits` gives a block's seconds of memory reads and of arithmetic.
-fn bound(
-    time: &PhaseTime,
-    map: &DeviceMap,
-    figures: &HardwareProfile,
-    limits: impl Fn(usize, &PlacedBlock) -> (f64, f64),
-) -> Bound {
+/// What a pass waits for most, by its seconds of memory reads and of arithmetic.
+fn bound(time: &PhaseTime, (memory, compute): (f64, f64), [disk, upload]: [f64; 2]) -> Bound {
     if time.transfer_seconds > time.compute_seconds {
-        let gpu = map
-            .blocks()
-            .iter()
-            .find_map(|block| match block.placed().gpu() {
-                Some(Tier::Gpu(number)) => Some(figures.gpu(number)),
-                _ => None,
-            });
-        let disk = seconds(time.disk_bytes as f64, figures.disk.bytes_per_second);
-        let upload = gpu.map_or(0.0, |gpu| {
-            seconds(time.upload_bytes as f64, gpu.upload.bytes_per_second)
-        });
-        return if upload > disk {
+        let disk = seconds(time.disk_bytes as f64, disk);
+        let upload = seconds(time.upload_bytes as f64, upload);
+        if upload > disk {
             Bound::Upload
         } else {
             Bound::Disk
-        };
-    }
-    let limits = map
-        .blocks()
-        .iter()
-        .enumerate()
-        .map(|(at, block)| limits(at, block));
-    let (memory, compute) = limits.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    if compute > memory {
+        }
+    } else if compute > memory {
         Bound::Compute
     } else {
         Bound::Memory
@@ -197,10 +180,10 @@ fn bound(
 }
 
 /// Seconds to first-touch so many bytes: prefaulted memory first, page faults for the rest.
-fn touching(figures: &HardwareProfile, bytes: f64) -> f64 {
-    let at_hand = bytes.min(figures.at_hand_bytes as f64);
-    seconds(at_hand, figures.copy_bytes_per_second)
-        + seconds(bytes - at_hand, figures.first_touch_bytes_per_second)
+fn touching(profile: &HardwareProfile, bytes: f64) -> f64 {
+    let prefaulted = bytes.min(profile.prefaulted_bytes as f64);
+    seconds(prefaulted, profile.copy_bytes_per_second)
+        + seconds(bytes - prefaulted, profile.first_touch_bytes_per_second)
 }
 
 impl PhaseTime {
@@ -218,16 +201,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_at_hand_is_had_first() {
-        let mut figures = HardwareProfile {
+    fn prefaulted_memory_is_taken_first() {
+        let mut profile = HardwareProfile {
             copy_bytes_per_second: 100.0,
             first_touch_bytes_per_second: 10.0,
             ..HardwareProfile::default()
         };
-        assert_eq!(touching(&figures, 0.0), 0.0);
-        assert_eq!(touching(&figures, 300.0), 30.0);
-        figures.at_hand_bytes = 200;
-        assert_eq!(touching(&figures, 150.0), 1.5);
-        assert_eq!(touching(&figures, 300.0), 12.0);
+        assert_eq!(touching(&profile, 0.0), 0.0);
+        assert_eq!(touching(&profile, 300.0), 30.0);
+        profile.prefaulted_bytes = 200;
+        assert_eq!(touching(&profile, 150.0), 1.5);
+        assert_eq!(touching(&profile, 300.0), 12.0);
     }
 }

@@ -49,35 +49,24 @@ pub fn parse_size(text: &str) -> Result<u64, Error> {
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(error("it does not begin with a number"));
     }
-    let unit = unit.trim_start();
-    let factor = if unit.is_empty() {
-        1
-    } else {
-        UNITS
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(unit))
-            .map(|(_, factor)| *factor)
-            .ok_or_else(|| error("its unit is unknown"))?
-    };
-    if factor == 1 && number.contains('.') {
-        return Err(error("a part of a byte cannot be had"));
+    let unit = Some(unit.trim_start()).filter(|unit| !unit.is_empty());
+    let unit = unit.unwrap_or("B");
+    let factor = UNITS
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    let (_, factor) = factor.ok_or_else(|| error("its unit is unknown"))?;
+    if *factor == 1 && number.contains('.') {
+        return Err(error("it has a part of a byte"));
     }
-    let too_large = || error("it is more than 64 bits hold");
+    let too_large = || error("it overflows 64 bits");
     // Decimal arithmetic: as a binary fraction, 0.29 GB would lack a byte.
-    let whole: u64 = if whole.is_empty() {
-        0
-    } else {
-        whole.parse().map_err(|_| too_large())?
-    };
+    let parsed = |digits: &str| format!("0{digits}").parse::<u64>().map_err(|_| too_large());
+    let whole = u128::from(parsed(whole)?);
     let fraction = &fraction[..fraction.len().min(FRACTION_DIGITS)];
     let scale = 10u128.pow(fraction.len() as u32);
-    let fraction: u128 = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse().map_err(|_| too_large())?
-    };
-    // At most 2^64 * 10^12 * ... each factor stays below 2^105 and 2^100.
-    let bytes = u128::from(whole) * u128::from(factor) + fraction * u128::from(factor) / scale;
+    let (fraction, factor) = (u128::from(parsed(fraction)?), u128::from(*factor));
+    // Below 2^105 and 2^100.
+    let bytes = whole * factor + fraction * factor / scale;
     u64::try_from(bytes).map_err(|_| too_large())
 }
 

@@ -125,7 +125,7 @@ struct Walk<'a, I> {
     rest: I,
     disk: Option<u64>,
     cheapest: MemoryDemand,
-    left: Departed<'a>,
+    left: StreamedGroups<'a>,
 }
 
 impl<'a> Walk<'a, ()> {
@@ -135,7 +135,7 @@ impl<'a> Walk<'a, ()> {
         capacity: &Capacity,
         inside: F,
     ) -> Walk<'a, impl Iterator<Item = usize> + use<'a, F>> {
-        let mut left = Departed::new(groups, capacity.min_ring);
+        let mut left = StreamedGroups::new(groups, capacity.min_ring);
         let all = groups.groups.iter().enumerate();
         let resident = all.filter(|(at, _)| inside(*at));
         left.demand.resident = resident.map(|(_, group)| group.footprint).sum();
@@ -172,7 +172,7 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
 }
 
 /// Streamed groups, added one by one; the last would be the next to become resident.
-pub(crate) struct Departed<'a> {
+pub(crate) struct StreamedGroups<'a> {
     groups: &'a Groups,
     /// Of the resident groups and the least ring.
     demand: MemoryDemand,
@@ -183,7 +183,7 @@ pub(crate) struct Departed<'a> {
     traffic: Vec<DiskTraffic>,
 }
 
-impl<'a> Departed<'a> {
+impl<'a> StreamedGroups<'a> {
     pub(crate) fn new(groups: &'a Groups, min_ring: u64) -> Self {
         Self {
             groups,
@@ -222,7 +222,7 @@ impl<'a> Departed<'a> {
     }
 
     /// With the least ring that streams them well, and `more` bytes.
-    pub(crate) fn set_with(&self, more: u64) -> StreamingSet {
+    pub(crate) fn with_ring(&self, more: u64) -> StreamingSet {
         self.set(self.demand.ring.saturating_add(more) / PAGE * PAGE)
     }
 
@@ -237,10 +237,10 @@ impl<'a> Departed<'a> {
 
 /// The useful bytes of a ring, and how many of them keep weights from one pass to the next.
 fn useful(ring: u64, streaming: &Streamed) -> (u64, u64) {
-    let ring = ring.min(streaming.useful_ring());
+    let ring = ring.min(streaming.units);
     // The least ring only passes weights through; Belady's eviction keeps weights in what is
     // beyond.
-    let all = ring == streaming.useful_ring();
+    let all = ring == streaming.units;
     let keeps = if all {
         u64::MAX
     } else {

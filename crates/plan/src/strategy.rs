@@ -92,7 +92,7 @@ impl TryFrom<String> for ChosenBy {
             .find(|chosen_by| chosen_by.name() == name)
             .ok_or_else(|| {
                 let shown: String = name.escape_debug().take(100).collect();
-                format!("`{shown}` is no strategy, nor `manual`")
+                format!("unknown strategy `{shown}`")
             })
     }
 }

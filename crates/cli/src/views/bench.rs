@@ -51,128 +51,86 @@ fn row<const N: usize>(cells: [&str; N]) -> Row {
 
 /// The limits, and this program's matmuls beside them.
 fn machine(results: &BenchResults) -> Vec<Row> {
+    use RateUnit::{Bytes, Operations};
     let of = |value: fn(&LimitSample) -> f64| Summary::of(results.limits.iter().map(value));
+    let line = |name: &str, value: String, spread: f64, how: &str| -> Row {
+        vec![name.to_string(), value, share(spread), how.to_string()]
+    };
+    let rate = |name, unit, figure: Summary, how: &str| {
+        line(name, bandwidth(unit, figure.median), figure.spread(), how)
+    };
     let disk = &results.disk;
-    let memory = format!(
-        "{}, {} threads",
-        format_size(results.memory_bytes),
-        results.threads
-    );
-    let [f32, bf16] = results.instructions;
-    let limits = [
-        (
-            "disk",
-            RateUnit::Bytes,
-            of(|l| l.disk_bytes_per_second),
-            format!(
-                "{} reads of {} in flight, of {}",
-                disk.in_flight,
-                format_size(disk.block as u64),
-                disk.files
-            ),
-        ),
-        (
-            "memory read",
-            RateUnit::Bytes,
-            of(|l| l.memory_bytes_per_second),
-            memory.clone(),
-        ),
-        (
-            "memory copied",
-            RateUnit::Bytes,
-            of(|l| l.copy_bytes_per_second),
-            memory,
-        ),
-        (
-            "memory, first touch",
-            RateUnit::Bytes,
-            of(|l| l.first_touch_bytes_per_second),
-            match results.limits.iter().map(|l| l.prefaulted_bytes).max() {
-                Some(prefaulted @ 1..) => format!(
-                    "page faults included, after up to {} prefaulted",
-                    format_size(prefaulted)
-                ),
-                _ => "page faults included".to_string(),
-            },
-        ),
-        (
-            "multiply-adds",
-            RateUnit::Operations,
-            of(|l| l.f32_flops),
-            f32.to_string(),
-        ),
-        (
-            "",
-            RateUnit::Operations,
-            of(|l| l.bf16_flops),
-            bf16.to_string(),
-        ),
-    ];
-    let mut rows = vec![row(["the machine", "median", "spread", "how"])];
-    for (name, unit, figure, how) in limits {
-        rows.push(row([
-            name,
-            &bandwidth(unit, figure.median),
-            &share(figure.spread()),
-            &how,
-        ]));
-    }
+    let (reads, size) = (disk.in_flight, format_size(disk.block as u64));
+    let reads = format!("{reads} reads of {size} in flight, of {}", disk.files);
     let latency = of(|l| l.disk_latency_seconds);
-    rows.insert(
-        2,
-        row([
+    let memory = format_size(results.memory_bytes);
+    let memory = format!("{memory}, {} threads", results.threads);
+    let faults = match results.limits.iter().map(|l| l.prefaulted_bytes).max() {
+        Some(prefaulted @ 1..) => format!(
+            "page faults included, after up to {} prefaulted",
+            format_size(prefaulted)
+        ),
+        _ => "page faults included".to_string(),
+    };
+    let [f32, bf16] = results.instructions;
+    let product = |name, unit, value: fn(&ProductSample) -> f64, limit: fn(&_) -> f64, what| {
+        let samples = || results.products.iter();
+        let ratio = Summary::of(samples().map(|of| value(of) / limit(of).max(1e-9)));
+        let how = format!("{} of {what}", share(ratio.median));
+        rate(name, unit, Summary::of(samples().map(value)), &how)
+    };
+    let gemm = format!("products, {LIMIT_ROWS} rows");
+    vec![
+        row(["the machine", "median", "spread", "how"]),
+        rate("disk", Bytes, of(|l| l.disk_bytes_per_second), &reads),
+        line(
             "disk, one page",
-            &time(latency.median),
-            &share(latency.spread()),
+            time(latency.median),
+            latency.spread(),
             "nothing else in flight",
-        ]),
-    );
-    rows.extend(products(&results.products));
-    rows
-}
-
-/// This program's matmuls.
-fn products(samples: &[ProductSample]) -> Vec<Row> {
-    type Of = fn(&ProductSample) -> f64;
-    let rows = format!("products, {LIMIT_ROWS} rows");
-    let measured: [(&str, RateUnit, Of, Of, &str); 3] = [
-        (
+        ),
+        rate(
+            "memory read",
+            Bytes,
+            of(|l| l.memory_bytes_per_second),
+            &memory,
+        ),
+        rate(
+            "memory copied",
+            Bytes,
+            of(|l| l.copy_bytes_per_second),
+            &memory,
+        ),
+        rate(
+            "memory, first touch",
+            Bytes,
+            of(|l| l.first_touch_bytes_per_second),
+            &faults,
+        ),
+        rate("multiply-adds", Operations, of(|l| l.f32_flops), f32),
+        rate("", Operations, of(|l| l.bf16_flops), bf16),
+        product(
             "products, 1 row",
-            RateUnit::Bytes,
+            Bytes,
             |p| p.one_row_bytes_per_second,
             |p| p.memory_bytes_per_second,
             "memory read",
         ),
-        (
-            &rows,
-            RateUnit::Operations,
+        product(
+            &gemm,
+            Operations,
             |p| p.f32_rows_flops,
             |p| p.f32_flops,
             "multiply-adds of f32",
         ),
-        (
+        product(
             "",
-            RateUnit::Operations,
+            Operations,
             |p| p.bf16_rows_flops,
             |p| p.bf16_flops,
             "those of bf16, rounded to it",
         ),
-    ];
-    let line = |(name, unit, of, limit, what): (&str, RateUnit, Of, Of, &str)| {
-        let figure = Summary::of(samples.iter().map(of));
-        let ratio = Summary::of(
-            samples
-                .iter()
-                .map(|sample| of(sample) / limit(sample).max(1e-9)),
-        );
-        row([
-            name,
-            &bandwidth(unit, figure.median),
-            &share(figure.spread()),
-            &format!("{} of {what}", share(ratio.median)),
-        ])
-    };
-    measured.into_iter().map(line).collect()
+    ]
 }
 
 /// A model in one budget.

@@ -2,7 +2,7 @@
 
 use super::table;
 use outsize::machine::{DiskFigures, GpuMemory, Machine, Provenance, Sourced, Volume};
-use outsize::plan::{HardwareProfile, Processor, Tier, format_size};
+use outsize::plan::{HardwareProfile, Tier, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,255 +50,209 @@ pub struct Calibrated {
 impl Env {
     /// For a person, in lines of at most `width` columns.
     pub fn text(&self, width: usize) -> String {
-        let mut rows = vec![
-            heading(&format!(
-                "outsize {} for {}, computing on {}",
-                self.version,
-                self.target,
-                self.backends.join(", ")
-            )),
-            Vec::new(),
-        ];
+        let mut rows = Rows::default();
+        let backends = self.backends.join(", ");
+        let (version, target) = (self.version, &self.target);
+        rows.heading(&format!(
+            "outsize {version} for {target}, computing on {backends}"
+        ));
+        rows.blank();
         self.processors(&mut rows);
         self.memory(&mut rows);
         self.gpus(&mut rows);
         self.disks(&mut rows);
-        rows.push(heading("Budget where none is named"));
+        rows.heading("Default budget");
         for (tier, share) in &self.budget {
-            rows.push(size(&tier.to_string(), share));
+            rows.size(&tier.to_string(), share);
         }
         if !self.budget.contains_key(&Tier::Cpu) {
-            rows.push(row("cpu", "not known", "name one: --max-memory cpu=SIZE"));
+            rows.row("cpu", "unknown", "give one: --max-memory cpu=SIZE");
         }
-        rows.push(Vec::new());
+        rows.blank();
         self.calibration.rows(&mut rows);
-        table::lines(&rows, width).join("\n") + "\n"
+        table::lines(&rows.0, width).join("\n") + "\n"
     }
 
-    fn processors(&self, rows: &mut Vec<Vec<String>>) {
+    fn processors(&self, rows: &mut Rows) {
         let processors = &self.machine.processors;
-        rows.push(heading("Processors"));
-        rows.push(row("name", &processors.name.value, &processors.name.source));
-        let counts = [
-            ("cores", &processors.cores),
-            ("threads", &processors.logical),
-        ];
-        for (name, count) in counts {
-            if let Some(count) = count {
-                rows.push(row(name, &count.value.to_string(), &count.source));
-            }
+        rows.heading("Processors");
+        rows.sourced("name", &processors.name);
+        if let Some(cores) = &processors.cores {
+            rows.sourced("cores", cores);
         }
-        let allowed = &processors.threads;
-        rows.push(row(
-            "threads allowed",
-            &allowed.value.to_string(),
-            &allowed.source,
-        ));
-        let used = &self.product_threads;
-        rows.push(row("threads used", &used.value.to_string(), &used.source));
-        rows.push(row(
-            "instructions",
-            self.instructions.value,
-            &self.instructions.source,
-        ));
+        if let Some(threads) = &processors.logical {
+            rows.sourced("threads", threads);
+        }
+        rows.sourced("threads allowed", &processors.threads);
+        rows.sourced("threads used", &self.product_threads);
+        rows.sourced("instructions", &self.instructions);
         if let Some(cache) = &processors.cache {
-            rows.push(size("largest cache", cache));
+            rows.size("largest cache", cache);
         }
         if let Some(pages) = &processors.large_pages {
             let value = match pages.value.as_str() {
                 "never" => "never: weights are read more slowly",
                 other => other,
             };
-            rows.push(row("large pages", value, &pages.source));
+            rows.row("large pages", value, &pages.source);
         }
-        rows.push(Vec::new());
+        rows.blank();
     }
 
-    fn memory(&self, rows: &mut Vec<Vec<String>>) {
-        rows.push(heading("Memory"));
-        match &self.machine.ram {
-            Some(ram) => {
-                rows.push(size("total", &ram.total));
-                if ram.available.source != ram.system_available.source {
-                    rows.push(size("free in all", &ram.system_available));
-                }
-                rows.push(size("available here", &ram.available));
-                if let Some(cgroup) = &ram.cgroup {
-                    rows.push(row(
-                        "cgroup's limit",
-                        &format!(
-                            "{}, {} of it in use",
-                            format_size(cgroup.limit),
-                            format_size(cgroup.usage)
-                        ),
-                        &cgroup.file.display().to_string(),
-                    ));
-                }
-            }
-            None => rows.push(row("total", "not known", "this system does not say")),
+    fn memory(&self, rows: &mut Rows) {
+        rows.heading("Memory");
+        let Some(ram) = &self.machine.ram else {
+            rows.row("total", "unknown", "not reported by this system");
+            return rows.blank();
+        };
+        rows.size("total", &ram.total);
+        if ram.available.source != ram.system_available.source {
+            rows.size("free in all", &ram.system_available);
         }
-        rows.push(Vec::new());
+        rows.size("available here", &ram.available);
+        if let Some(cgroup) = &ram.cgroup {
+            let (limit, usage) = (format_size(cgroup.limit), format_size(cgroup.usage));
+            let value = format!("{limit}, {usage} of it in use");
+            rows.row("cgroup's limit", &value, &cgroup.file.display().to_string());
+        }
+        rows.blank();
     }
 
-    fn gpus(&self, rows: &mut Vec<Vec<String>>) {
+    fn gpus(&self, rows: &mut Rows) {
         let gpus = &self.machine.gpus;
-        rows.push(heading("GPUs"));
+        rows.heading("GPUs");
         for gpu in &gpus.found {
-            let (memory, source) = match &gpu.memory {
-                GpuMemory::Own { total, free } => {
-                    let free = free.as_ref().map_or_else(String::new, |free| {
-                        format!(", {} free", format_size(free.value))
-                    });
-                    (
-                        format!("{}{free}", format_size(total.value)),
-                        total.source.clone(),
-                    )
+            rows.row(&format!("gpu{}", gpu.number), &gpu.name, &gpu.source);
+            match &gpu.memory {
+                GpuMemory::Own { total, free: None } => rows.size("", total),
+                GpuMemory::Own {
+                    total,
+                    free: Some(free),
+                } => {
+                    let (all, free) = (format_size(total.value), format_size(free.value));
+                    rows.row("", &format!("{all}, {free} free"), &total.source);
                 }
-                GpuMemory::Unified { source } => {
-                    ("works in the host's memory".to_string(), source.clone())
-                }
-                GpuMemory::Unknown { reason } => ("memory not known".to_string(), reason.clone()),
-            };
-            let name = format!("gpu{}", gpu.number);
-            rows.push(row(&name, &gpu.name, &gpu.source));
-            rows.push(row("", &memory, &source));
+                GpuMemory::Unified { source } => rows.row("", "shares the host's memory", source),
+                GpuMemory::Unknown { reason } => rows.row("", "memory unknown", reason),
+            }
         }
         let mut notes = gpus.notes.iter();
         if gpus.found.is_empty() {
             let first = notes.next().map_or("", String::as_str);
-            rows.push(row("none", first, ""));
+            rows.row("none", first, "");
         }
         for note in notes {
-            rows.push(row("", note, ""));
+            rows.row("", note, "");
         }
         if !gpus.found.is_empty() && self.backends == ["cpu"] {
-            rows.push(row("", "this build computes on the processors only", ""));
+            rows.row("", "this build computes on the processors only", "");
         }
-        rows.push(Vec::new());
+        rows.blank();
     }
 
-    fn disks(&self, rows: &mut Vec<Vec<String>>) {
-        rows.push(heading("Disk"));
+    fn disks(&self, rows: &mut Rows) {
+        rows.heading("Disk");
         for (name, place) in [
             ("cache folder", &self.cache),
             ("this folder", &self.current),
         ] {
             let Some(place) = place else {
-                rows.push(row(name, "not known", "set OUTSIZE_CACHE to a folder"));
+                rows.row(name, "unknown", "set OUTSIZE_CACHE to a folder");
                 continue;
             };
-            rows.push(row(name, &place.path.display().to_string(), ""));
+            rows.row(name, &place.path.display().to_string(), "");
             match (&place.free, &place.total) {
-                (Some(free), Some(total)) => rows.push(row(
-                    "",
-                    &format!(
-                        "{} free of {}",
-                        format_size(free.value),
-                        format_size(total.value)
-                    ),
-                    &free.source,
-                )),
-                _ => rows.push(row("", "room not known", "")),
+                (Some(free), Some(total)) => {
+                    let (bytes, all) = (format_size(free.value), format_size(total.value));
+                    rows.row("", &format!("{bytes} free of {all}"), &free.source);
+                }
+                _ => rows.row("", "free space unknown", ""),
             }
             if let Some(mount) = &place.mount {
-                rows.push(row("", &place.disk(), &mount.source));
+                rows.row("", &place.disk(), &mount.source);
             }
         }
-        rows.push(Vec::new());
+        rows.blank();
     }
 }
 
 impl Calibrated {
-    fn rows(&self, rows: &mut Vec<Vec<String>>) {
-        rows.push(heading("Speed, for predictions"));
-        rows.push(row("from", &self.provenance.note, ""));
-        let figures = &self.figures;
-        let Processor {
-            memory_bytes_per_second,
-            product_bytes_per_second,
-            product_flops,
-            cache_bytes_per_second,
-            block_seconds,
-        } = figures.cpu;
-        let rate = |rate: f64| format!("{}/s", format_size(rate as u64));
+    fn rows(&self, rows: &mut Rows) {
+        rows.heading("Speed, for predictions");
+        rows.row("from", &self.provenance.note, "");
+        let (figures, cpu) = (&self.figures, &self.figures.cpu);
+        let mut rate = |name, rate: f64, what| {
+            rows.row(name, &format!("{}/s", format_size(rate as u64)), what);
+        };
+        rate(
+            "disk",
+            figures.disk.bytes_per_second,
+            "streaming beside matmuls",
+        );
+        rate("memory", cpu.memory_bytes_per_second, "read by all threads");
+        rate("", figures.copy_bytes_per_second, "copied");
+        rate("", figures.first_touch_bytes_per_second, "first touch");
+        rate("gemv", cpu.product_bytes_per_second, "of weights, one row");
+        rate(
+            "attention",
+            cpu.cache_bytes_per_second,
+            "of keys and values",
+        );
+        let flops = format!("{:.0} GFLOP/s", cpu.product_flops / 1e9);
+        rows.row("gemm", &flops, "many rows");
         let short = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
-        let list = [
-            (
-                "disk",
-                rate(figures.disk.bytes_per_second),
-                "streaming beside products",
-            ),
-            (
-                "",
-                short(figures.disk.latency_seconds),
-                "until the first byte",
-            ),
-            (
-                "memory",
-                rate(memory_bytes_per_second),
-                "read by all threads",
-            ),
-            ("", rate(figures.copy_bytes_per_second), "copied"),
-            (
-                "",
-                rate(figures.first_touch_bytes_per_second),
-                "had for the first time",
-            ),
-            (
-                "products",
-                rate(product_bytes_per_second),
-                "of weights with one row",
-            ),
-            (
-                "",
-                format!("{:.0} GFLOP/s", product_flops / 1e9),
-                "with many rows",
-            ),
-            (
-                "attention",
-                rate(cache_bytes_per_second),
-                "of keys and values",
-            ),
-            (
-                "a block",
-                short(block_seconds),
-                "beside products and attention",
-            ),
-        ];
-        for (name, value, what) in list {
-            rows.push(row(name, &value, what));
-        }
+        rows.row(
+            "a block",
+            &short(cpu.block_seconds),
+            "beside matmuls and attention",
+        );
+        let latency = short(figures.disk.latency_seconds);
+        rows.row("disk latency", &latency, "until the first byte");
         for disk in &self.disks {
-            let what = format!("{} ({})", disk.device, disk.file_system);
             let day = disk.date.split('T').next().unwrap_or_default();
-            rows.push(row(
+            let rate = |rate: f64| format!("{}/s", format_size(rate as u64));
+            let plain = rate(disk.plain_bytes_per_second);
+            let what = format!(
+                "{} ({}) on {day}; plain reads {plain}",
+                disk.device, disk.file_system
+            );
+            rows.row(
                 "measured disk",
                 &rate(disk.streamed.bytes_per_second),
-                &format!(
-                    "{what} on {day}; plain reads {}",
-                    rate(disk.plain_bytes_per_second)
-                ),
-            ));
+                &what,
+            );
         }
         if let Some(file) = &self.file {
-            rows.push(row("kept in", &file.display().to_string(), ""));
+            rows.row("stored in", &file.display().to_string(), "");
         }
     }
 }
 
-fn heading(text: &str) -> Vec<String> {
-    vec![text.to_string()]
-}
+/// The rows of the table.
+#[derive(Default)]
+struct Rows(Vec<Vec<String>>);
 
-/// A line beneath a heading; what said so stands in brackets.
-fn row(name: &str, value: &str, source: &str) -> Vec<String> {
-    let mut row = vec![format!("  {name}"), value.to_string()];
-    if !source.is_empty() {
-        row.push(format!("({source})"));
+impl Rows {
+    fn heading(&mut self, text: &str) {
+        self.0.push(vec![text.to_string()]);
     }
-    row
-}
 
-fn size(name: &str, bytes: &Sourced<u64>) -> Vec<String> {
-    row(name, &format_size(bytes.value), &bytes.source)
+    fn blank(&mut self) {
+        self.0.push(Vec::new());
+    }
+
+    /// A line beneath a heading, with its source in brackets.
+    fn row(&mut self, name: &str, value: &str, source: &str) {
+        let source = (!source.is_empty()).then(|| format!("({source})"));
+        let cells = [format!("  {name}"), value.to_string()];
+        self.0.push(cells.into_iter().chain(source).collect());
+    }
+
+    fn sourced(&mut self, name: &str, value: &Sourced<impl ToString>) {
+        self.row(name, &value.value.to_string(), &value.source);
+    }
+
+    fn size(&mut self, name: &str, bytes: &Sourced<u64>) {
+        self.row(name, &format_size(bytes.value), &bytes.source);
+    }
 }

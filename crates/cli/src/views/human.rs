@@ -1,9 +1,9 @@
-//! Numbers for people.
+//! Human-readable numbers.
 
 use outsize::bench::RateUnit;
 use outsize::plan::format_size;
 
-/// Seconds for a person, to two digits or so: `41 ms`, `0.41 s`, `3 min 20 s`.
+/// Formats seconds to about two digits: `41 ms`, `0.41 s`, `3 min 20 s`.
 pub fn seconds(seconds: f64) -> String {
     if !seconds.is_finite() {
         return "no end".to_string();
@@ -24,7 +24,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// How many of something come in a second: `2.4`, `0.013`, `1300`.
+/// Formats a rate: `2.4`, `0.013`, `1300`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         r if !r.is_finite() => "?".to_string(),
@@ -83,7 +83,7 @@ pub fn share(share: f64) -> String {
     }
 }
 
-/// `part` of `whole` in percent, rounded; nothing if there is no whole.
+/// `part` of `whole` in percent, rounded; none if `whole` is zero.
 pub fn percent(part: u128, whole: u128) -> Option<u32> {
     let percent = part
         .checked_mul(200)?
@@ -92,7 +92,7 @@ pub fn percent(part: u128, whole: u128) -> Option<u32> {
     u32::try_from(percent).ok()
 }
 
-/// How much longer or shorter something takes: `+27 %`.
+/// Formats the change of a time: `+27 %`.
 pub fn change(from: f64, to: f64) -> Option<String> {
     let percent = ((to / from - 1.0) * 100.0).round();
     if !percent.is_finite() {

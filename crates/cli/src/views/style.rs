@@ -1,4 +1,4 @@
-//! What standard output is, and what may be written to it.
+//! What the terminal of standard output understands.
 
 use std::io::IsTerminal;
 
@@ -24,7 +24,7 @@ impl Default for Style {
     }
 }
 
-/// Columns of a line where nobody says.
+/// The width where none is known.
 const WIDTH: usize = 80;
 
 /// How to draw on standard output.
@@ -36,7 +36,7 @@ pub fn style() -> Style {
     style_of(terminal, columns, |name| std::env::var(name).ok())
 }
 
-/// The same, by what the system and the environment say.
+/// The same, by the environment.
 fn style_of(
     terminal: bool,
     columns: Option<usize>,
@@ -55,7 +55,7 @@ fn style_of(
     }
 }
 
-/// Whether a locale's character set is another one than UTF-8: ASCII is a part of all.
+/// Whether a locale's character set is not UTF-8.
 fn is_ascii(locale: &str) -> bool {
     let name = locale.split('@').next().unwrap_or_default();
     match name.split_once('.') {

@@ -8,8 +8,8 @@ pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` in at most `columns`: of what is too long the middle is left out, since names differ at
-/// their end.
+/// `text` in at most `columns`, with the middle left out if it is too long: names differ at their
+/// ends.
 pub fn fit(text: &str, columns: usize, ellipsis: &str) -> String {
     if width(text) <= columns {
         return text.to_string();

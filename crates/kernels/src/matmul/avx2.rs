@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::Operands;
 use super::element::Element;
 use super::small_m;
-use super::tile::{self, RowBlock, Vector, padded};
+use super::tile::{self, Blocking, RowBlock};
+use super::vector::{E4M3_FIELDS, Vector, padded};
 
 /// Computes `y[rows, columns]`.
 ///
@@ -42,8 +43,6 @@ pub(crate) struct F32x8(pub(crate) __m256);
 
 impl Vector for F32x8 {
     const LANES: usize = 8;
-    const MAX_ROWS: usize = 4;
-    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -101,7 +100,7 @@ impl Vector for F32x8 {
         // SAFETY: as in `zero`, and `from` points to eight bytes.
         unsafe {
             let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
-            let fields = _mm256_set1_epi32(tile::E4M3_FIELDS);
+            let fields = _mm256_set1_epi32(E4M3_FIELDS);
             let bits = _mm256_and_si256(_mm256_slli_epi32::<20>(wide), fields);
             Self(_mm256_mul_ps(_mm256_castsi256_ps(bits), scale.0))
         }
@@ -151,6 +150,11 @@ impl Vector for F32x8 {
     fn prefetch(address: *const u8) {
         prefetch(address);
     }
+}
+
+impl Blocking for F32x8 {
+    const MAX_ROWS: usize = 4;
+    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn row_block<E: Element, const PACKED: bool>(

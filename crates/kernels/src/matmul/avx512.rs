@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::Operands;
 use super::element::Element;
 use super::small_m;
-use super::tile::{self, RowBlock, Vector};
+use super::tile::{self, Blocking, RowBlock};
+use super::vector::{E4M3_FIELDS, Vector};
 
 /// Computes `y[rows, columns]`.
 ///
@@ -42,8 +43,6 @@ pub(crate) struct F32x16(pub(crate) __m512);
 
 impl Vector for F32x16 {
     const LANES: usize = 16;
-    const MAX_ROWS: usize = 6;
-    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -86,7 +85,7 @@ impl Vector for F32x16 {
         // SAFETY: as in `zero`, and `from` points to sixteen bytes.
         unsafe {
             let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
-            let fields = _mm512_set1_epi32(tile::E4M3_FIELDS);
+            let fields = _mm512_set1_epi32(E4M3_FIELDS);
             let bits = _mm512_and_si512(_mm512_slli_epi32::<20>(wide), fields);
             Self(_mm512_mul_ps(_mm512_castsi512_ps(bits), scale.0))
         }
@@ -133,6 +132,11 @@ impl Vector for F32x16 {
     fn prefetch(address: *const u8) {
         super::avx2::prefetch(address);
     }
+}
+
+impl Blocking for F32x16 {
+    const MAX_ROWS: usize = 6;
+    const PANEL: usize = 6;
 
     #[inline(always)]
     unsafe fn row_block<E: Element, const PACKED: bool>(

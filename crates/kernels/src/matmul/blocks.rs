@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::F32x4;
 use super::pack::Scratch;
-use super::tile::Vector;
+use super::vector::Vector;
 #[cfg(target_arch = "x86_64")]
 use super::{F32x8, F32x16};
 use crate::{BlockWeight, Isa};

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::tile::Vector;
+use super::vector::Vector;
 use crate::Weight;
 
 /// An element of a stored weight: which loads of a [`Vector`] read it.

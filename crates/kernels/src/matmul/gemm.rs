@@ -6,7 +6,8 @@ use super::blocks::{Output, for_each_panel};
 use super::claims::Claims;
 use super::pack::RowBlocks;
 use super::panels::Panels;
-use super::{F32x4, MatmulLoops, Operands, Size, Vector, Widened};
+use super::tile::Blocking;
+use super::{F32x4, MatmulLoops, Operands, Size, Widened};
 #[cfg(target_arch = "x86_64")]
 use super::{F32x8, F32x16};
 use crate::{BlockWeight, Isa, Weight, thread_pool};
@@ -14,13 +15,13 @@ use crate::{BlockWeight, Isa, Weight, thread_pool};
 /// The matmul with weights widened to f32.
 pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
     let max_rows = match isa {
-        Isa::Portable => <F32x4 as Vector>::MAX_ROWS,
+        Isa::Portable => <F32x4 as Blocking>::MAX_ROWS,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => <F32x8 as Vector>::MAX_ROWS,
+        Isa::Avx2 => <F32x8 as Blocking>::MAX_ROWS,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Vector>::MAX_ROWS,
+        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Blocking>::MAX_ROWS,
         #[cfg(not(target_arch = "x86_64"))]
-        _ => <F32x4 as Vector>::MAX_ROWS,
+        _ => <F32x4 as Blocking>::MAX_ROWS,
     };
     let row_blocks = RowBlocks::of_many(size.m, max_rows);
     match weight {

@@ -32,6 +32,7 @@ mod small_m;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
+mod vector;
 
 use std::ops::Range;
 
@@ -56,7 +57,7 @@ use pack::Scratch;
 pub(crate) use portable::F32x4;
 #[cfg(target_arch = "x86_64")]
 use tile::Kernel;
-pub(crate) use tile::Vector;
+pub(crate) use vector::Vector;
 
 /// The sizes of one matmul: `x [m, k]`, `W [n, k]`, `y [m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use wide::f32x4;
 use super::Operands;
 use super::element::Element;
 use super::small_m;
-use super::tile::{self, RowBlock, Vector, padded};
+use super::tile::{self, Blocking, RowBlock};
+use super::vector::{E4M3_FIELDS, Vector, padded};
 use crate::cast::{widen_bf16, widen_f16};
 
 /// Computes `y[rows, columns]`.
@@ -41,8 +42,6 @@ pub(crate) struct F32x4(pub(crate) f32x4);
 
 impl Vector for F32x4 {
     const LANES: usize = 4;
-    const MAX_ROWS: usize = 4;
-    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -77,7 +76,7 @@ impl Vector for F32x4 {
         // SAFETY: `from` points to four bytes.
         let bytes = unsafe { from.cast::<[i8; 4]>().read_unaligned() };
         let wide = bytes.map(|byte| {
-            let bits = (i32::from(byte) << 20) & tile::E4M3_FIELDS;
+            let bits = (i32::from(byte) << 20) & E4M3_FIELDS;
             f32::from_bits(bits as u32)
         });
         Self(f32x4::from(wide) * scale.0)
@@ -125,6 +124,11 @@ impl Vector for F32x4 {
 
     #[inline(always)]
     fn prefetch(_address: *const u8) {}
+}
+
+impl Blocking for F32x4 {
+    const MAX_ROWS: usize = 4;
+    const PANEL: usize = 12;
 
     #[inline(always)]
     unsafe fn row_block<E: Element, const PACKED: bool>(

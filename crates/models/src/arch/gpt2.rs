@@ -240,7 +240,8 @@ impl Gpt2Block {
 }
 
 impl Gpt2Attention {
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     fn forward(
         &self,
         x: Tensor<3>,
@@ -268,7 +269,8 @@ impl Gpt2Attention {
     /// What it holds at most, besides the residual stream.
     fn activations(&self, pass: &PassShape) -> Activations {
         let [hidden, _] = self.c_attn.shape();
-        // The fused projection, a copy of each third of it and the result; or the same behind the norm's output.
+        // The fused projection, a copy of each third of it and the result; or the same behind the
+        // norm's output.
         let held_back = if pass.holds_back() { 2 } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.heads, hidden / self.heads);
         Activations::values(pass.rows() * (7 + held_back) * hidden as u64).with_scratch(scratch)

@@ -205,7 +205,8 @@ impl GptjBlock {
 }
 
 impl GptjAttention {
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     fn forward(
         &self,
         x: Tensor<3>,
@@ -227,7 +228,8 @@ impl GptjAttention {
     /// What it holds at most, besides the residual stream and the norm's output.
     fn activations(&self, pass: &PassShape) -> Activations {
         let hidden = self.out_proj.weight.lazy_shape()[0];
-        // Queries, keys and values, of which one is twice there; or the first two of them with attention's result.
+        // Queries, keys and values, of which one is twice there; or the first two of them with
+        // attention's result.
         let held_back = if pass.holds_back() { 2 } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.heads, hidden / self.heads);
         Activations::values(pass.rows() * (4 + held_back) * hidden as u64).with_scratch(scratch)

@@ -20,8 +20,8 @@ pub struct Conv1d {
 }
 
 impl Conv1d {
-    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
-    /// bias is 0.
+    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of
+    /// deviation 0.02, and its bias is 0.
     pub fn new(inputs: usize, outputs: usize, init: &Init) -> Self {
         Self {
             weight: matrix([inputs, outputs], &init.device),
@@ -30,7 +30,8 @@ impl Conv1d {
         }
     }
 
-    /// `[.., in]` f32 to `[.., out]` f32: the same bits whether the weight is in memory or comes tile by tile.
+    /// `[.., in]` f32 to `[.., out]` f32: the same bits whether the weight is in memory or comes
+    /// tile by tile.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let bias = self.bias.val().cast(DType::F32);
         let mut dims = x.dims();

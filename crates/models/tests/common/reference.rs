@@ -9,8 +9,8 @@ use outsize_models::{CacheOptions, KvCache, KvDtype, ModelConfig};
 /// Greatest difference over greatest logit.
 pub const TOLERANCE: f32 = 1e-4;
 
-/// The same with activations rounded to bf16, by up to 2⁻⁹ before each product. PyTorch in bf16, which rounds the results of products
-/// and norms too, is off by 2e-2 to 9e-2 on these checkpoints.
+/// The same with activations rounded to bf16, by up to 2⁻⁹ before each product. PyTorch in bf16,
+/// which rounds the results of products and norms too, is off by 2e-2 to 9e-2 on these checkpoints.
 pub const ROUNDED_TOLERANCE: f32 = 5e-2;
 
 #[derive(serde::Deserialize)]

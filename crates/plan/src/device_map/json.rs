@@ -32,7 +32,7 @@ impl<'de> Deserialize<'de> for DeviceMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let map = Self::deserialize(deserializer)?;
         map.check()
-            .map_err(|reason| D::Error::custom(format!("this is no device map: {reason}")))?;
+            .map_err(|reason| D::Error::custom(format!("invalid device map: {reason}")))?;
         Ok(map)
     }
 }
@@ -179,16 +179,27 @@ mod tests {
     }
 
     fn error(json: &str) -> String {
-        serde_json::from_str::<DeviceMap>(json)
-            .unwrap_err()
-            .to_string()
+        let error = serde_json::from_str::<DeviceMap>(json).unwrap_err();
+        error.to_string()
     }
 
-    /// The error with `value` at such a place.
-    fn with(place: &str, value: Value) -> String {
+    /// A map that was edited is refused with this reason.
+    #[track_caller]
+    fn refused(reason: &str, edit: impl FnOnce(&mut Value)) {
         let mut json = written();
-        *json.pointer_mut(place).expect(place) = value;
-        error(&json.to_string())
+        edit(&mut json);
+        let error = error(&json.to_string());
+        assert!(error.contains(reason), "{error}");
+    }
+
+    /// The same with `value` at some places.
+    #[track_caller]
+    fn refused_with(places: &[&str], value: Value, reason: &str) {
+        refused(reason, |json| {
+            for place in places {
+                *json.pointer_mut(place).expect(place) = value.clone();
+            }
+        });
     }
 
     #[test]
@@ -210,44 +221,35 @@ mod tests {
             assert_eq!(map.chosen_by().name(), name);
             assert_eq!(serde_json::to_value(&map).unwrap(), json);
         }
-        let text = with("/strategy", json!("best\u{1b}"));
-        assert!(text.contains(r"`best\u{1b}` is no strategy"), "{text}");
+        let reason = r"unknown strategy `best\u{1b}`";
+        refused_with(&["/strategy"], json!("best\u{1b}"), reason);
     }
 
     #[test]
     fn sums_that_overflow_are_refused() {
-        for place in ["/tiers/0/activations", "/tiers/1/other"] {
-            let error = with(place, json!(u64::MAX));
-            assert!(error.contains("more than 64 bits can say"), "{error}");
+        for (places, reason) in [
+            (&["/tiers/0/activations"][..], "more than 64 bits can say"),
+            (&["/tiers/1/other"], "more than 64 bits can say"),
+            (
+                &["/needs/process", "/needs/overflow"],
+                "other needs does not agree with its tiers",
+            ),
+            (
+                &["/blocks/0/bytes", "/blocks/1/bytes"],
+                "blocks have more bytes than 64 bits",
+            ),
+            (
+                &["/blocks/0/streamed_bytes", "/blocks/1/streamed_bytes"],
+                "streamed_bytes is not the sum",
+            ),
+        ] {
+            refused_with(places, json!(u64::MAX), reason);
         }
-        let mut json = written();
-        json["needs"]["process"] = json!(u64::MAX);
-        json["needs"]["overflow"] = json!(1);
-        let text = error(&json.to_string());
-        assert!(
-            text.contains("other needs does not agree with its tiers"),
-            "{text}"
-        );
-        let mut json = written();
-        for block in 0..2 {
-            json["blocks"][block]["bytes"] = json!(u64::MAX);
-        }
-        let text = error(&json.to_string());
-        assert!(
-            text.contains("blocks have more bytes than 64 bits"),
-            "{text}"
-        );
-        let mut json = written();
-        for block in 0..2 {
-            json["blocks"][block]["streamed_bytes"] = json!(u64::MAX);
-        }
-        let text = error(&json.to_string());
-        assert!(text.contains("streamed_bytes is not the sum"), "{text}");
     }
 
     #[test]
     fn sums_that_do_not_agree_are_refused() {
-        let says = [
+        for (place, reason) in [
             ("/ring_bytes", "ring_bytes does not agree"),
             ("/resident_footprint", "resident_footprint does not agree"),
             ("/needs/kv_cache", "needs.kv_cache does not agree"),
@@ -255,62 +257,49 @@ mod tests {
             ("/needs/readers", "other needs does not agree"),
             ("/total_bytes", "total_bytes less resident_bytes does not"),
             // More is resident than there is.
-            (
-                "/resident_bytes",
-                "total_bytes less resident_bytes does not",
-            ),
+            ("/resident_bytes", "total_bytes less resident_bytes"),
             ("/streamed_bytes", "streamed_bytes is not the sum"),
             ("/budget/cpu", "cpu has a budget of 3500000 bytes in one"),
             ("/blocks/0/resident_bytes", "more of block `a` is resident"),
             ("/blocks/0/kept_bytes", "keeps more of block `a`"),
             ("/blocks/0/upload_bytes", "`a` is copied to a GPU"),
-        ];
-        for (place, reason) in says {
-            let error = with(place, json!(1u64 << 40));
-            assert!(
-                error.starts_with("this is no device map") && error.contains(reason),
-                "{place}: {error}"
-            );
+        ] {
+            refused_with(&[place], json!(1u64 << 40), reason);
+            refused_with(&[place], json!(1u64 << 40), "invalid device map: ");
         }
-        let mut json = written();
-        for place in ["/tiers/0/budget", "/budget/cpu"] {
-            *json.pointer_mut(place).expect(place) = json!(1000);
-        }
-        let text = error(&json.to_string());
-        assert!(text.contains("more than its budget of 1000"), "{text}");
+        let places = ["/tiers/0/budget", "/budget/cpu"];
+        refused_with(&places, json!(1000), "more than its budget of 1000");
     }
 
     #[test]
     fn tiers_that_are_none_are_refused() {
         for tier in ["tpu0", "gpu", "gpu+1", "CPU", "", "gpu99999999999999999999"] {
             for place in ["/tensors/a.w", "/blocks/0/tier", "/tiers/0/tier"] {
-                let error = with(place, json!(tier));
-                assert!(error.contains(&format!("`{tier}`")), "{place}: {error}");
+                refused_with(&[place], json!(tier), &format!("`{tier}`"));
             }
         }
         // Those that may be are not all there.
-        for place in ["/blocks/1/tier", "/blocks/1/decode_on"] {
-            let error = with(place, json!("gpu7"));
-            assert!(
-                error.contains("block `b` is on gpu7, which is not among its tiers"),
-                "{error}"
-            );
+        for (place, tier, reason) in [
+            (
+                "/blocks/1/tier",
+                "gpu7",
+                "block `b` is on gpu7, which is not among its tiers",
+            ),
+            (
+                "/blocks/1/decode_on",
+                "gpu7",
+                "block `b` is on gpu7, which is not among its tiers",
+            ),
+            ("/tensors/b.w", "gpu7", "tensor `b.w` is on gpu7"),
+            ("/tensors/b.w", "disk", "write `streamed`"),
+            ("/blocks/2/prefill_on", "disk", "`c` cannot compute on disk"),
+        ] {
+            refused_with(&[place], json!(tier), reason);
         }
-        let absent = with("/tensors/b.w", json!("gpu7"));
-        assert!(absent.contains("tensor `b.w` is on gpu7"), "{absent}");
-        let on_disk = with("/tensors/b.w", json!("disk"));
-        assert!(on_disk.contains("write `streamed`"), "{on_disk}");
-        let computes = with("/blocks/2/prefill_on", json!("disk"));
-        assert!(
-            computes.contains("`c` cannot compute on disk"),
-            "{computes}"
-        );
-        let none = with("/tiers", json!([]));
-        assert!(none.contains("lack cpu and disk"), "{none}");
-        let mut json = written();
-        json["tiers"].as_array_mut().unwrap().reverse();
-        let text = error(&json.to_string());
-        assert!(text.contains("not in order"), "{text}");
+        refused_with(&["/tiers"], json!([]), "lack cpu and disk");
+        refused("not in order", |json| {
+            json["tiers"].as_array_mut().unwrap().reverse()
+        });
     }
 
     #[test]
@@ -326,12 +315,10 @@ mod tests {
             let text = error(&twice);
             assert!(text.contains(&format!("`{name}` comes twice")), "{text}");
         }
-        let text = with("/blocks/1/name", json!("a"));
-        assert!(text.contains("two blocks named `a`"), "{text}");
-        let mut json = written();
-        let first = json["tiers"][0].clone();
-        json["tiers"].as_array_mut().unwrap().insert(0, first);
-        let text = error(&json.to_string());
-        assert!(text.contains("not in order, each once"), "{text}");
+        refused_with(&["/blocks/1/name"], json!("a"), "two blocks named `a`");
+        refused("not in order, each once", |json| {
+            let first = json["tiers"][0].clone();
+            json["tiers"].as_array_mut().unwrap().insert(0, first);
+        });
     }
 }

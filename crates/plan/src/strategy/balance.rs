@@ -1,6 +1,6 @@
 use super::modules::Modules;
 use crate::Tier;
-use crate::module_tree::ROOT;
+use crate::module_tree::{Kind, ROOT};
 
 /// Lowers the budgets of GPUs so that each is given about the same share of the model; with
 /// `low_zero`, the first one only what has no room on the others. GPUs without a budget are left
@@ -55,7 +55,7 @@ fn mean_leaf(modules: &Modules<'_>) -> u64 {
     let tree = &modules.tree;
     let holds = |id, module: bool| {
         let mut children = tree.children(id).map(|child| tree.node(child));
-        children.any(|child| child.counted && child.is_module() == module)
+        children.any(|child| child.counted && (child.kind == Kind::Module) == module)
     };
     let (mut count, mut sum) = (0u64, 0u64);
     for id in ROOT + 1..tree.0.len() {

@@ -1,9 +1,9 @@
-//! What is held on a device, in proportion.
+//! The uses of a device's memory, in proportion.
 
 use super::report::{BlockReport, TierReport};
 use outsize::plan::Tier;
 
-/// What a part of a device is held for.
+/// A use of a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryUse {
     Weights,
@@ -15,7 +15,7 @@ pub enum MemoryUse {
 }
 
 impl MemoryUse {
-    /// The repository.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
@@ -28,7 +28,7 @@ impl MemoryUse {
     }
 }
 
-/// What a device is held for, in bytes; only what there is.
+/// The uses of a device's memory in bytes, without empty ones.
 pub fn parts(tier: &TierReport) -> Vec<(MemoryUse, u64)> {
     let held = &tier.held;
     [
@@ -44,8 +44,7 @@ pub fn parts(tier: &TierReport) -> Vec<(MemoryUse, u64)> {
     .collect()
 }
 
-/// The bytes of each block that are on a device, in the order of execution; only those that have
-/// any there.
+/// The blocks that have weights on a device, with their bytes there, in the order of execution.
 pub fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)> {
     blocks
         .iter()
@@ -56,8 +55,8 @@ pub fn on(tier: Tier, blocks: &[BlockReport]) -> Vec<(&BlockReport, u64)> {
         .collect()
 }
 
-/// Shares `room` out in proportion to `weights`. Whatever is not nothing gets one at least while
-/// there is room, the largest first.
+/// Divides `room` in proportion to `weights`. Each weight but zero gets at least one while there is
+/// room, the largest first.
 pub fn apportion(weights: &[u64], room: usize) -> Vec<usize> {
     let mut sorted: Vec<usize> = (0..weights.len()).filter(|at| weights[*at] > 0).collect();
     sorted.sort_by_key(|at| std::cmp::Reverse(weights[*at]));

@@ -3,17 +3,16 @@
 use crate::views::text::{plain, width};
 use std::fmt::Write;
 
-/// Pixels that a column of text takes in the body's size, and in the smaller one: as a wide font
-/// has it.
+/// Pixels of a column of text, in the normal and in the small size of a wide font.
 pub const COLUMN: f64 = 7.3;
 pub const SMALL_COLUMN: f64 = 6.8;
 
-/// SVG that is being written. Sizes are in pixels.
+/// SVG elements as text. Sizes are in pixels. (The crate `svg` would save about 30 lines here.)
 pub struct Canvas {
     body: String,
 }
 
-/// `text` for a place between tags or in an attribute, without anything that XML forbids.
+/// `text` escaped for XML, in content and in attributes, without forbidden characters.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in plain(text).chars() {
@@ -41,7 +40,7 @@ impl Canvas {
         }
     }
 
-    /// A filled rectangle; `title` is shown when it is pointed at.
+    /// A filled rectangle with a tooltip.
     pub fn rect(&mut self, [x, y, w, h]: [f64; 4], class: &str, title: &str) {
         let (x, y, w, h) = (number(x), number(y), number(w), number(h));
         // Writing to a string cannot fail.
@@ -55,7 +54,7 @@ impl Canvas {
         }
     }
 
-    /// A text whose first line begins, or ends, at a point.
+    /// A text that begins, or ends, at a point.
     pub fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
         let (x, y) = (number(x), number(y));
         _ = writeln!(
@@ -74,7 +73,7 @@ impl Canvas {
         );
     }
 
-    /// A small square of a colour with a small text; the pixels that these take.
+    /// A legend entry: a coloured square and a small text. Returns its width in pixels.
     pub fn swatch(&mut self, x: f64, y: f64, class: &str, text: &str) -> f64 {
         self.rect([x, y - 9.0, 10.0, 10.0], class, "");
         self.text(x + 15.0, y, "s", text);

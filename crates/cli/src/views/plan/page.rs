@@ -1,4 +1,4 @@
-//! Lines of text that stay within their page.
+//! Lines of text within the width of a page.
 
 use super::glyphs::{ASCII, Glyphs, UNICODE};
 use super::palette::Ansi;
@@ -6,10 +6,10 @@ use crate::views::style::Style;
 use crate::views::text::{fit, head, plain, width};
 use std::fmt::Write;
 
-/// No narrower than this is anything drawn, in columns.
+/// The narrowest page, in columns.
 const LEAST_WIDTH: usize = 20;
 
-/// Lines are no longer than this, however wide the terminal is: an eye loses its way back.
+/// The widest page, in columns, however wide the terminal is: longer lines are hard to read.
 const MOST_WIDTH: usize = 120;
 
 /// A text with an optional colour.
@@ -96,8 +96,7 @@ impl Page {
         spelled
     }
 
-    /// Texts one after the other, on as many lines as they take; each line begins with `indent`
-    /// columns.
+    /// Texts on as many lines as they take, each line indented by `indent` columns.
     pub fn flow(&mut self, indent: usize, texts: Vec<Span>) {
         let between = self.glyphs.between;
         let indent = self.indent(indent);
@@ -125,7 +124,7 @@ impl Page {
         }
     }
 
-    /// An indentation, less where there is little room.
+    /// The indentation, less on narrow pages.
     fn indent(&self, indent: usize) -> usize {
         if self.width < 32 {
             indent.min(2)
@@ -158,7 +157,7 @@ impl Page {
             .collect()
     }
 
-    /// Running text behind a heading, broken between words.
+    /// Text behind a heading, broken between words.
     pub fn prose(&mut self, heading: &str, text: &str, indent: usize) {
         let indent = self.indent(indent);
         let mut line = heading.to_string();

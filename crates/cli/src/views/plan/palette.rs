@@ -3,11 +3,10 @@
 use super::bar::MemoryUse;
 use outsize::plan::Tier;
 
-/// A colour in a terminal, as the number in its escape sequence: of the sixteen that every theme
-/// has.
+/// The number of an ANSI colour, of the sixteen that every theme has.
 pub type Ansi = u8;
 
-/// The colour of what is on a device.
+/// The colour of weights on a device.
 pub fn ansi(tier: Tier) -> Ansi {
     match tier {
         Tier::Gpu(number) => [32, 92][number % 2],
@@ -16,7 +15,7 @@ pub fn ansi(tier: Tier) -> Ansi {
     }
 }
 
-/// The colour of a part that is not weights.
+/// The colour of any other use of memory.
 pub fn ansi_part(part: MemoryUse) -> Option<Ansi> {
     match part {
         MemoryUse::Weights => None,
@@ -27,7 +26,7 @@ pub fn ansi_part(part: MemoryUse) -> Option<Ansi> {
     }
 }
 
-/// The class of what is on a device in an SVG's style sheet: GPUs beyond the eighth begin anew.
+/// The CSS class of weights on a device; GPUs beyond the eighth reuse colours.
 pub fn class(tier: Tier) -> String {
     match tier {
         Tier::Gpu(number) => format!("g{}", number % GPUS.len()),
@@ -36,7 +35,7 @@ pub fn class(tier: Tier) -> String {
     }
 }
 
-/// The class of a part that is not weights.
+/// The CSS class of a use of memory.
 pub fn part_class(part: MemoryUse) -> &'static str {
     match part {
         MemoryUse::Weights => "weights",
@@ -53,7 +52,7 @@ const GPUS: [&str; 8] = [
     "#1f9d6b", "#2f7fd1", "#7a5bd6", "#128a99", "#b0489f", "#4f9a2f", "#4662d9", "#0f8f7f",
 ];
 
-/// The style sheet: light, and dark where the reader prefers that.
+/// The style sheet, light or dark by `prefers-color-scheme`.
 pub fn style_sheet() -> String {
     let mut css = String::from(
         "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;\

@@ -1,4 +1,4 @@
-//! Everything that is to be said of a plan.
+//! The report of a plan.
 
 use super::what_if::WhatIf;
 use outsize::plan::{
@@ -8,50 +8,50 @@ use outsize::plan::{
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// The version of what [`PlanReport`] is written as. It changes when a field is taken away or means
-/// something else, not when one is added.
+/// The version of the JSON. It changes when a field is removed or changes its meaning, not when one
+/// is added.
 pub const REPORT_VERSION: u32 = 1;
 
-/// Budgets that are tried besides the one asked for, as shares of it.
+/// Other budgets that are planned for, as shares of the requested one.
 const OTHER_MEMORY: [f64; 2] = [1.25, 0.75];
 
-/// Everything that is to be said of a plan: what `outsize plan --json` writes, and what is drawn.
+/// The report of a plan: the JSON of `outsize plan --json`, and what is drawn.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlanReport {
     /// [`REPORT_VERSION`].
     pub version: u32,
-    /// What is placed.
+    /// The model.
     pub model: ModelReport,
-    /// How places were chosen: a strategy's name, or `manual`.
+    /// The strategy's name, or `manual`.
     pub strategy: String,
-    /// For what text the speed is predicted.
+    /// The workload that the speed is predicted for.
     pub workload: Workload,
     /// The devices, the fastest first and the disk last.
     pub tiers: Vec<TierReport>,
     /// The blocks in the order of execution.
     pub blocks: Vec<BlockReport>,
-    /// How long things will take.
+    /// Predicted times.
     pub prediction: PredictionReport,
-    /// What another budget would change.
+    /// The plan with other budgets.
     pub what_if: Vec<WhatIf>,
-    /// The figures of the machine that the prediction is made of.
+    /// The hardware profile of the prediction.
     pub figures: HardwareProfile,
-    /// Where these come from.
+    /// Where the profile comes from.
     pub figures_source: String,
     /// The map in Accelerate's own format.
     pub device_map: ModuleMap,
-    /// What a user should know besides.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 /// A model in numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ModelReport {
-    /// The repository.
+    /// Its name.
     pub name: String,
     /// Its architecture, if it is known: `llama`.
     pub architecture: Option<String>,
-    /// Values in all of its tensors, shared ones counted once; nothing where no shapes are known.
+    /// Number of values, tied ones counted once; none if shapes are unknown.
     pub parameters: Option<u64>,
     /// The type that most bytes of its weights are stored in.
     pub stored_dtype: Option<String>,
@@ -69,9 +69,9 @@ pub struct TierReport {
     /// What is held.
     #[serde(flatten)]
     pub held: TierUse,
-    /// What is left of its budget; nothing if it is not bounded.
+    /// What is left of its budget; none if unbounded.
     pub free: Option<u64>,
-    /// Whether its budget was not asked for but found.
+    /// Whether its budget was detected.
     pub detected: bool,
 }
 
@@ -82,40 +82,38 @@ pub struct BlockReport {
     pub name: String,
     /// The class of the module.
     pub class: String,
-    /// Bytes of its weights as held on devices. What it shares with an earlier block is counted
-    /// there.
+    /// Bytes of its weights as held on devices; weights tied to an earlier block are counted there.
     pub bytes: u64,
-    /// Where these bytes are between two uses: on disk, what is streamed.
+    /// These bytes by tier; streamed ones are on disk.
     pub shares: BTreeMap<Tier, u64>,
-    /// Keys and values that it keeps where it computes, in bytes.
+    /// Bytes of its KV cache.
     pub kv_bytes: u64,
-    /// Bytes that each pass reads of it from disk if nothing is left in the ring from the pass
-    /// before.
+    /// Bytes that each pass reads of it from disk if the ring keeps nothing.
     pub streamed_bytes: u64,
-    /// What of these the ring keeps from one pass to the next.
+    /// How many of these the ring keeps from one pass to the next.
     pub kept_bytes: u64,
-    /// Bytes that each pass copies to the GPU that it computes on.
+    /// Bytes that each pass uploads to its GPU.
     pub upload_bytes: u64,
-    /// Where it computes in the pass over the prompt.
+    /// Where prefill computes.
     pub prefill_on: Tier,
     /// How long that takes, in seconds.
     pub prefill_seconds: f64,
-    /// Where it computes when a token is made.
+    /// Where decode computes.
     pub decode_on: Tier,
     /// How long that takes, in seconds.
     pub decode_seconds: f64,
 }
 
-/// How long things will take, in seconds.
+/// Predicted times, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PredictionReport {
-    /// Reading all weights that stay: a part of the first pass, which does it as it goes.
+    /// Loading all resident weights, a part of the first pass.
     pub load_seconds: f64,
-    /// The first pass over the prompt, in which what stays is read.
+    /// The first pass over the prompt, with loading.
     pub first_pass_seconds: f64,
-    /// The pass over the prompt, once what stays is there.
+    /// Prefill, once resident weights are loaded.
     pub prefill: PhaseReport,
-    /// The pass that makes one more token of each text.
+    /// Decode: one more token of each sequence.
     pub decode: PhaseReport,
 }
 
@@ -125,13 +123,13 @@ pub struct PhaseReport {
     /// What it takes.
     #[serde(flatten)]
     pub time: PhaseTime,
-    /// Tokens of all texts that it makes or goes through in a second.
+    /// Tokens per second of all sequences.
     pub tokens_per_second: f64,
-    /// What it would have to be faster for the pass to be so.
+    /// What the pass waits for most.
     pub bound: Bound,
 }
 
-/// What a [`PlanReport`] is made of.
+/// The inputs of a [`PlanReport`].
 #[derive(Debug, Clone)]
 pub struct Planned<'a> {
     /// What was placed.
@@ -142,20 +140,18 @@ pub struct Planned<'a> {
     pub options: &'a Options,
     /// The model's name, architecture and types; its numbers are counted here.
     pub model: ModelReport,
-    /// Other names of tensors, as a checkpoint's modules have them: a tied head's weight, and the
-    /// tensor that it is.
+    /// Other names of tensors: that of a tied head's weight, and the tensor that it is.
     pub aliases: Vec<(String, String)>,
-    /// Devices whose budgets were not asked for but found.
+    /// Devices with a detected budget.
     pub detected: Vec<Tier>,
     /// Where the figures of the machine come from.
     pub figures_source: String,
-    /// What a user should know besides.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl PlanReport {
-    /// Collects what there is to say; `replan` makes the same plan with another budget, to see what
-    /// that would change.
+    /// Makes the report; `replan` plans for another budget.
     pub fn new(
         planned: Planned<'_>,
         mut replan: impl FnMut(&Budget) -> Result<DeviceMap, Error>,
@@ -237,7 +233,7 @@ impl PlanReport {
 }
 
 impl PlanReport {
-    /// Bytes of the weights that stay in memory.
+    /// Bytes of the resident weights.
     pub fn resident_bytes(&self) -> u64 {
         let stay = self.blocks.iter().flat_map(|block| &block.shares);
         stay.filter(|(tier, _)| **tier != Tier::Disk)
@@ -256,7 +252,7 @@ pub fn device_map(tree: &Tree, map: &DeviceMap, aliases: &[(String, String)]) ->
     ModuleMap::new(own.chain(other))
 }
 
-/// For each block its bytes by device; what it shares with an earlier one counts there.
+/// The bytes of each block by tier; weights tied to an earlier block count there.
 fn shares(tree: &Tree, map: &DeviceMap) -> Vec<BTreeMap<Tier, u64>> {
     let mut largest: HashMap<&str, u64> = HashMap::new();
     for tensor in tree.tensors() {
@@ -291,7 +287,7 @@ fn tier(map: &DeviceMap, name: &str) -> Tier {
     }
 }
 
-/// `budget` with every device but the disk changed to a share of it.
+/// `budget` with every device but the disk scaled.
 fn scaled(budget: &Budget, share: f64) -> Budget {
     let mut scaled = Budget::default();
     for (tier, bytes) in budget.iter() {
@@ -304,7 +300,7 @@ fn scaled(budget: &Budget, share: f64) -> Budget {
     scaled
 }
 
-/// Values in all tensors; nothing unless all shapes are known.
+/// Values in all tensors; none unless all shapes are known.
 fn parameters(tree: &Tree) -> Option<u64> {
     let mut counted = std::collections::HashSet::new();
     let mut sum = 0u64;
@@ -319,7 +315,7 @@ fn parameters(tree: &Tree) -> Option<u64> {
     (sum > 0).then_some(sum)
 }
 
-/// Values in a tensor; nothing if 64 bits do not hold the number.
+/// Values in a tensor; none if the number overflows 64 bits.
 fn values(shape: &[u64]) -> Option<u64> {
     shape
         .iter()

@@ -6,10 +6,10 @@ use crate::views::text::plain;
 use outsize::plan::{Tier, list_index};
 use std::collections::BTreeMap;
 
-/// Rows that the numbered blocks of one list are shown in at most, before they become one.
+/// The most rows of one module list; beyond, the list is one row.
 const MOST_OF_A_LIST: usize = 12;
 
-/// Blocks next to one another that are in like places.
+/// Consecutive blocks on the same devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Their names: `model.layers.0-12`.
@@ -18,7 +18,7 @@ pub struct Row {
     pub bytes: u64,
     /// Where these are.
     pub shares: BTreeMap<Tier, u64>,
-    /// Of each device, the least and the most percent of a block that are on it.
+    /// For each device, the least and the most percent of a block on it.
     percents: BTreeMap<Tier, (u32, u32)>,
     computes: (Tier, Tier),
 }
@@ -49,7 +49,7 @@ pub fn rows(blocks: &[BlockReport]) -> Vec<Row> {
     rows
 }
 
-/// Blocks of which those that are parts of one numbered module are one.
+/// Blocks, with the parts of one numbered module merged.
 fn units(blocks: &[BlockReport]) -> Vec<Unit<'_>> {
     let mut units: Vec<Unit<'_>> = Vec::new();
     for block in blocks {
@@ -74,7 +74,7 @@ fn units(blocks: &[BlockReport]) -> Vec<Unit<'_>> {
 }
 
 impl Unit<'_> {
-    /// Whether `next` is the next of the same list, and computes in the same place.
+    /// Whether `next` is the next element of the list and computes on the same devices.
     fn follows(&self, next: &Self) -> bool {
         match (self.numbered, next.numbered) {
             (Some((owner, number)), Some((next_owner, next_number))) => {
@@ -87,7 +87,7 @@ impl Unit<'_> {
     }
 }
 
-/// One row for units of one list.
+/// One row for consecutive units of one list.
 fn merged(units: &[Unit<'_>]) -> Row {
     let (first, rest) = match units {
         [first, rest @ ..] => (first, rest),
@@ -126,7 +126,7 @@ impl Row {
         }
     }
 
-    /// Some neighbours as one, whatever they are.
+    /// Any neighbours as one row.
     pub fn together(blocks: &[BlockReport]) -> Self {
         let (first, rest) = match blocks {
             [first, rest @ ..] => (first, rest),
@@ -162,12 +162,12 @@ impl Row {
         }
     }
 
-    /// What neighbours have to share to be shown as one.
+    /// What neighbours in one row have in common.
     fn places(&self) -> (Vec<Tier>, (Tier, Tier)) {
         (self.percents.keys().copied().collect(), self.computes)
     }
 
-    /// Where the blocks are and compute, in parts: `cpu 45 %`, `disk 55 %`.
+    /// Where the blocks are and compute: `cpu 45 %`, `disk 55 %`.
     pub fn parts(&self) -> Vec<(Tier, String)> {
         let alone = self.percents.len() == 1;
         let mut parts: Vec<(Tier, String)> = self
@@ -202,7 +202,7 @@ impl Row {
         parts
     }
 
-    /// Where one expects it to compute.
+    /// Where it computes by default.
     fn home(&self) -> Tier {
         match self.percents.keys().next() {
             Some(Tier::Disk) | None => Tier::Cpu,
@@ -217,7 +217,7 @@ impl Row {
     }
 }
 
-/// Percents by device. What rounds to none is left out: the small tensors of a streamed layer do
+/// Percents by device, without those that round to zero: the small tensors of a streamed layer do
 /// not make it resident.
 fn percents(shares: &BTreeMap<Tier, u64>) -> BTreeMap<Tier, (u32, u32)> {
     let total: u128 = shares.values().map(|bytes| u128::from(*bytes)).sum();

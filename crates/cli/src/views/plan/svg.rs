@@ -1,5 +1,4 @@
-//! A plan as a picture for a page: one SVG file without scripts, fonts or anything else from
-//! outside.
+//! A plan as a standalone SVG, without scripts, fonts or other external resources.
 
 use super::bar::{MemoryUse, apportion, on, parts};
 use super::canvas::{COLUMN, Canvas, SMALL_COLUMN, escaped, small_width};
@@ -25,7 +24,7 @@ const BAR_HEIGHT: f64 = 24.0;
 /// Height of the strip of all blocks.
 const STRIP_HEIGHT: f64 = 56.0;
 
-/// Blocks that the strip tells apart at most; beyond, neighbours are drawn as one.
+/// The most blocks of the strip; beyond, neighbours are drawn as one.
 const MOST_BLOCKS: usize = 450;
 
 /// Rows of blocks that are listed at most.
@@ -33,8 +32,7 @@ const MOST_ROWS: usize = 28;
 
 impl PlanReport {
     /// The plan as a standalone SVG: a bar for each device, a strip of all blocks in the order of
-    /// execution, the blocks with their places, how long things will take, and what another budget
-    /// would change. It is light or dark as its reader prefers.
+    /// execution, the list of blocks, predicted times, and other budgets.
     ///
     /// The same report gives the same bytes.
     pub fn svg(&self) -> String {
@@ -89,7 +87,7 @@ impl PlanReport {
 struct Drawing<'a> {
     report: &'a PlanReport,
     canvas: Canvas,
-    /// Where the next thing begins.
+    /// The top of the next element.
     y: f64,
 }
 
@@ -126,7 +124,7 @@ impl Drawing<'_> {
         self.y = 92.0;
     }
 
-    /// A small text, cut where it would leave its room.
+    /// A small text, cut to `room` pixels.
     fn small(&mut self, x: f64, y: f64, text: &str, room: f64) {
         let columns = (room / SMALL_COLUMN) as usize;
         self.canvas.text(x, y, "s", &fit(text, columns, "…"));
@@ -192,7 +190,7 @@ impl Drawing<'_> {
         self.y += 22.0;
     }
 
-    /// The blocks of a bar, in alternating shades where they can be told apart.
+    /// The blocks of a bar, in alternating shades if they are wide enough.
     fn weights(&mut self, tier: &TierReport, x: f64, halves: usize) {
         let colour = class(tier.held.tier);
         let blocks = on(tier.held.tier, &self.report.blocks);
@@ -222,8 +220,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// All blocks in the order of execution, each as wide as it is large and filled from below with
-    /// where it is.
+    /// All blocks in the order of execution, each as wide as it is large and filled with the
+    /// colours of its tiers.
     fn strip(&mut self) {
         let groups = groups(&self.report.blocks);
         let sizes: Vec<u64> = groups.iter().map(|group| group.bytes).collect();
@@ -388,12 +386,12 @@ impl Drawing<'_> {
     }
 }
 
-/// A name, short enough to be pointed at.
+/// A name, short enough for a tooltip.
 fn short(name: &str) -> String {
     fit(&plain(name), 100, "…")
 }
 
-/// Blocks as the strip draws them: one by one, or several neighbours as one if there are too many.
+/// The blocks of the strip, with neighbours merged if there are too many.
 fn groups(blocks: &[BlockReport]) -> Vec<Row> {
     let size = blocks.len().div_ceil(MOST_BLOCKS).max(1);
     blocks.chunks(size).map(Row::together).collect()

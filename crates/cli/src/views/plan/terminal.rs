@@ -11,15 +11,15 @@ use crate::views::style::Style;
 use crate::views::text::{fit, plain, width};
 use outsize::plan::{Bound, format_size};
 
-/// From here on a bar and its figures are in one line.
+/// The least width for a bar and its numbers in one line.
 const ONE_LINE: usize = 64;
 
 /// Rows of blocks that are shown at most.
 const MOST_ROWS: usize = 40;
 
 impl PlanReport {
-    /// The plan as text, for a terminal or a file: a bar for each device, the blocks with their
-    /// places, how long things will take, and what another budget would change. Lines end in `\n`.
+    /// The plan as text: a bar for each device, the list of blocks, predicted times, and other
+    /// budgets. Lines end in `\n`.
     pub fn text(&self, style: &Style) -> String {
         let mut page = Page::new(style);
         page.model(self);
@@ -124,8 +124,7 @@ impl Page {
         self.flow(label_width + 2, details);
     }
 
-    /// What is held on a device, as wide as it is large; blocks alternate where they can be told
-    /// apart.
+    /// The bar of a device's memory; blocks alternate if they are wide enough.
     fn bar(&self, report: &PlanReport, tier: &TierReport, cells: usize) -> Vec<Span> {
         let held = parts(tier);
         let sizes: Vec<u64> = held.iter().map(|(_, bytes)| *bytes).collect();
@@ -300,12 +299,12 @@ impl Page {
     }
 }
 
-/// Whether a device has anything to show: what is not used and not bounded has not.
+/// Whether a device is shown: it is used or has a budget.
 pub fn is_drawn(tier: &TierReport) -> bool {
     tier.held.budget.is_some() || tier.held.sum() > 0
 }
 
-/// Where the figures come from.
+/// The source of the hardware profile.
 pub fn figures(report: &PlanReport) -> &str {
     let source = report.figures_source.as_str();
     source.strip_prefix("figures ").unwrap_or(source)
@@ -323,7 +322,7 @@ pub fn bounded(phase: &PhaseReport) -> String {
     format!("{} is the limit: {}", phase.bound.name(), format_size(each))
 }
 
-/// What another budget would change, in words.
+/// The effect of another budget, in words.
 pub fn outcome(what_if: &WhatIf, now: f64) -> String {
     match (what_if.decode_seconds, what_if.least, &what_if.reason) {
         (Some(seconds), ..) => {

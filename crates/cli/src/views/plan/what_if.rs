@@ -1,4 +1,4 @@
-//! What another budget would change.
+//! The plan with other budgets.
 
 use outsize::plan::{Budget, Error, Prediction, Tier};
 use serde::Serialize;
@@ -12,20 +12,19 @@ pub struct WhatIf {
     pub budget: Budget,
     /// Whether there is a plan.
     pub fits: bool,
-    /// Reading all weights that stay, in seconds; nothing if it does not fit.
+    /// Loading all resident weights, in seconds; none if it does not fit.
     pub load_seconds: Option<f64>,
-    /// The pass over the prompt, in seconds.
+    /// Prefill, in seconds.
     pub prefill_seconds: Option<f64>,
-    /// The pass that makes one more token of each text, in seconds.
+    /// Decode, in seconds.
     pub decode_seconds: Option<f64>,
-    /// The device whose budget is too small, with the least bytes that would do; nothing if it fits
-    /// or nobody knows.
+    /// The device whose budget is too small and its least budget; none if it fits or is unknown.
     pub least: Option<Least>,
     /// Why there is no plan.
     pub reason: Option<String>,
 }
 
-/// The least budget of a device that would do.
+/// The least budget of a device that suffices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Least {
     /// The device.

@@ -1,0 +1,15 @@
+//! Where and for what dtypes this crate has operations of its own.
+
+use burn::backend::DispatchDevice;
+use burn::tensor::{DType, Device};
+
+/// Whether a device is Flex itself, where this crate's operations run: not another backend, and not
+/// autodiff around Flex.
+pub fn is_flex(device: &Device) -> bool {
+    matches!(device.as_dispatch(), DispatchDevice::Flex(_))
+}
+
+/// Whether weights of a dtype are read as stored.
+pub(crate) fn is_stored(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16 | DType::F32)
+}
