@@ -4,10 +4,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Operands;
+use super::blocks;
 use super::element::Element;
 use super::small_m;
 use super::tile::{self, Blocking, RowBlock};
 use super::vector::{E4M3_FIELDS, Vector};
+use crate::BlockWeight;
 
 /// Computes `y[rows, columns]`.
 ///
@@ -35,6 +37,23 @@ pub(super) unsafe fn region<E: Element>(
 pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
     unsafe { small_m::columns::<F32x16, E>(operands, columns) }
+}
+
+/// Computes `y` for one row of activations and a weight in blocks.
+///
+/// # Safety
+///
+/// That of [`blocks::gemv`], on a processor that has
+/// [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn gemv_blocks(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    others: &dyn Fn(Range<usize>),
+) {
+    // SAFETY: the caller's promises.
+    unsafe { blocks::gemv::<F32x16>(x, weight, y, others) }
 }
 
 /// Sixteen f32.

@@ -6,11 +6,8 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::F32x4;
 use super::pack::Scratch;
 use super::vector::Vector;
-#[cfg(target_arch = "x86_64")]
-use super::{F32x8, F32x16};
 use crate::{BlockWeight, Isa};
 
 /// Bytes of a panel, about: a core's second-level cache holds it beside activations.
@@ -78,71 +75,21 @@ const BIAS: f32 = f32::from_bits((127 + 120) << 23);
 /// Scales from here on would become infinite so.
 const MAX_SCALE: f32 = 128.0;
 
-/// Computes `y` for one row of activations, packed for `isa`; rows of the weight that have a NaN or
-/// a scale out of all proportion are left to `others`, and so are all if a vector would need two
+/// Computes `y` for one row of activations, packed for `V`; rows of the weight that have a NaN or a
+/// scale out of all proportion are left to `others`, and so are all if a vector would need two
 /// scales.
 ///
 /// # Safety
 ///
-/// This processor has `isa`; `x` points to as many values as the weight has columns, with zeros up to
-/// a multiple of the lanes, and `y` to an element for each of its rows, which nothing else reads or
-/// writes during the call.
-pub(super) unsafe fn gemv(
-    isa: Isa,
-    x: *const f32,
-    weight: BlockWeight<&[u8]>,
-    y: *mut f32,
-    others: impl Fn(Range<usize>),
-) {
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn avx2(
-        x: *const f32,
-        weight: BlockWeight<&[u8]>,
-        y: *mut f32,
-        others: impl Fn(Range<usize>),
-    ) {
-        // SAFETY: the caller's promises.
-        unsafe { rows::<F32x8>(x, weight, y, others) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-    unsafe fn avx512(
-        x: *const f32,
-        weight: BlockWeight<&[u8]>,
-        y: *mut f32,
-        others: impl Fn(Range<usize>),
-    ) {
-        // SAFETY: the caller's promises.
-        unsafe { rows::<F32x16>(x, weight, y, others) }
-    }
-
-    // SAFETY: the caller's promises.
-    unsafe {
-        match isa {
-            Isa::Portable => rows::<F32x4>(x, weight, y, others),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(x, weight, y, others),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => avx512(x, weight, y, others),
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => rows::<F32x4>(x, weight, y, others),
-        }
-    }
-}
-
-/// [`gemv`] in vectors of one kind.
-///
-/// # Safety
-///
-/// As there, with the instructions of `V`.
+/// This processor has the instructions of `V`; `x` points to as many values as the weight has
+/// columns, with zeros up to a multiple of the lanes, and `y` to an element for each of its rows,
+/// which nothing else reads or writes during the call.
 #[inline(always)]
-unsafe fn rows<V: Vector>(
+pub(super) unsafe fn gemv<V: Vector>(
     x: *const f32,
     weight: BlockWeight<&[u8]>,
     y: *mut f32,
-    others: impl Fn(Range<usize>),
+    others: &dyn Fn(Range<usize>),
 ) {
     let [n, k] = weight.shape();
     if !weight.block()[1].is_multiple_of(V::LANES) {

@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::blocks::{Output, for_each_panel, gemv};
+use super::blocks::{Output, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
 use super::tile::{Kernel, Prefetch, RowBlock};
-use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, pack};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
 #[cfg(target_arch = "x86_64")]
 use super::{Pairs, checked};
 use crate::{ActivationDtype, Isa, Weight, thread_pool};
@@ -201,12 +201,12 @@ fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul])
         let others = |rows: Range<usize>| panels(first + rows.start..first + rows.end);
         // SAFETY: as above; the only row of `x` is packed as it is, with zeros behind it.
         unsafe {
-            gemv(
+            gemv_blocks(
                 isa,
                 x.as_ptr(),
                 weight.slice(rows),
                 output.column(first),
-                others,
+                &others,
             );
         }
     });
