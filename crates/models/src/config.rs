@@ -9,7 +9,7 @@ mod window;
 use outsize_checkpoint::Dtype;
 
 pub use self::fields::Fields;
-pub(crate) use self::fields::printable;
+pub(crate) use self::fields::MAX_QUOTE;
 pub(crate) use self::known::{COMMON, check};
 pub use self::known::{Effect, KnownField};
 pub use self::quantization::Quantization;
