@@ -116,7 +116,7 @@ impl Tree {
                 .and_then(|key| shared.get(key.as_str()));
             let dtype = shared.map_or(own, |(_, dtype)| *dtype);
             // What is stored in it is held so already, with the scales that it may have.
-            if tensor.dtype == dtype {
+            if tensor.dtype == dtype && !(casts.stored && casts.dtype == Some(dtype)) {
                 continue;
             }
             if !casts.stored {
