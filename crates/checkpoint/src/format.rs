@@ -29,7 +29,7 @@ pub enum Encoding {
 
 /// Elements that follow one another in a row and are stored together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockSize {
+pub struct ElementBlock {
     /// How many there are; at least one.
     pub elements: usize,
     /// Bytes that they take together. These need not divide a page.
@@ -47,7 +47,7 @@ pub struct ScaleGrid {
     pub block: [usize; 2],
 }
 
-impl BlockSize {
+impl ElementBlock {
     /// Bytes of a row of `columns` elements; none if it does not end with a block, or if that
     /// overflows.
     pub fn row_bytes(self, columns: usize) -> Option<u64> {
@@ -68,9 +68,9 @@ impl Encoding {
     }
 
     /// What is stored together.
-    pub const fn block(self) -> BlockSize {
+    pub const fn block(self) -> ElementBlock {
         match self {
-            Self::Elements(dtype) => BlockSize {
+            Self::Elements(dtype) => ElementBlock {
                 elements: 1,
                 bytes: dtype.size(),
             },

@@ -60,7 +60,7 @@ pub use error::Error;
 pub use fault::{HeaderFault, IndexFault, SpecFault};
 pub use file::ShardFile;
 pub use file_writer::FileWriter;
-pub use format::{BlockSize, Encoding, FormatFault, ScaleGrid, StorageFormat, StoredWeight};
+pub use format::{ElementBlock, Encoding, FormatFault, ScaleGrid, StorageFormat, StoredWeight};
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;

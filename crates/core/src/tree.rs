@@ -172,17 +172,17 @@ fn classes(matched: &[Matched]) -> BTreeMap<String, String> {
 }
 
 /// The planner's word for a stored type.
-pub fn planned_dtype(stored: Dtype) -> outsize_plan::Dtype {
+pub fn planned_dtype(stored: Dtype) -> outsize_plan::WeightDtype {
     match stored {
-        Dtype::F64 => outsize_plan::Dtype::F64,
-        Dtype::F32 => outsize_plan::Dtype::F32,
-        Dtype::F16 => outsize_plan::Dtype::F16,
-        Dtype::BF16 => outsize_plan::Dtype::Bf16,
-        Dtype::I64 | Dtype::U64 => outsize_plan::Dtype::Int64,
-        Dtype::I32 | Dtype::U32 => outsize_plan::Dtype::Int32,
-        Dtype::I16 | Dtype::U16 => outsize_plan::Dtype::Int16,
-        Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => outsize_plan::Dtype::F8,
-        Dtype::I8 | Dtype::U8 => outsize_plan::Dtype::Int8,
-        Dtype::Bool => outsize_plan::Dtype::Bool,
+        Dtype::F64 => outsize_plan::WeightDtype::F64,
+        Dtype::F32 => outsize_plan::WeightDtype::F32,
+        Dtype::F16 => outsize_plan::WeightDtype::F16,
+        Dtype::BF16 => outsize_plan::WeightDtype::Bf16,
+        Dtype::I64 | Dtype::U64 => outsize_plan::WeightDtype::Int64,
+        Dtype::I32 | Dtype::U32 => outsize_plan::WeightDtype::Int32,
+        Dtype::I16 | Dtype::U16 => outsize_plan::WeightDtype::Int16,
+        Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => outsize_plan::WeightDtype::F8,
+        Dtype::I8 | Dtype::U8 => outsize_plan::WeightDtype::Int8,
+        Dtype::Bool => outsize_plan::WeightDtype::Bool,
     }
 }

@@ -5,7 +5,7 @@ mod names;
 
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo};
+use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo, shown};
 use outsize_core::{Error as CoreError, KeyMismatch};
 use outsize_models::{CacheOptions, Error as ModelError, ModelConfig};
 use outsize_plan::Tree;
@@ -165,7 +165,7 @@ impl Described {
             architecture = object
                 .get("model_type")
                 .and_then(|name| name.as_str())
-                .map(|name| name.escape_debug().take(80).collect());
+                .map(|name| shown(name, 80));
             // What was parsed as an object is UTF-8.
             match ModelConfig::from_json(&String::from_utf8_lossy(&text.bytes)) {
                 Ok(config) => known = Some(config),

@@ -133,8 +133,16 @@ impl BlockWeight<&[u8]> {
     }
 
     /// Rows and columns that a scale is for.
-    fn block(&self) -> [usize; 2] {
+    pub(crate) fn block(&self) -> [usize; 2] {
         self.format.scales.map_or([1, 1], |grid| grid.block)
+    }
+
+    /// The scales of a row, from left to right.
+    pub(crate) fn scales_of(&self, row: usize) -> impl Iterator<Item = f32> + use<'_> {
+        let width = self.scale_row_bytes();
+        let start = (self.skipped_rows + row) / self.block()[0] * width;
+        let (scales, _) = self.scales[start..start + width].as_chunks::<4>();
+        scales.iter().map(|scale| f32::from_le_bytes(*scale))
     }
 
     fn row_bytes(&self) -> usize {

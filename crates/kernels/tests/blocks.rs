@@ -10,8 +10,14 @@ use outsize_kernels::{
 };
 use proptest::prelude::*;
 
-/// Bytes that no two weights share, none of them a NaN; and scales.
-fn blocks(shape: [usize; 2], block: [usize; 2], skipped: usize, seed: u64) -> BlockWeight<Bytes> {
+/// Bytes that look random, a NaN among them if there should be one; and scales.
+fn blocks(
+    shape: [usize; 2],
+    block: [usize; 2],
+    skipped: usize,
+    seed: u64,
+    nan: bool,
+) -> BlockWeight<Bytes> {
     let mut state = seed | 1;
     let mut next = || {
         state = state
@@ -20,11 +26,18 @@ fn blocks(shape: [usize; 2], block: [usize; 2], skipped: usize, seed: u64) -> Bl
         (state >> 33) as u32
     };
     let format = StorageFormat::fp8(block);
-    let [height, width] = format.scales.unwrap().shape([shape[0] + skipped, shape[1]]);
-    let data: Vec<u8> = (0..shape[0] * shape[1])
+    let mut data: Vec<u8> = (0..shape[0] * shape[1])
         .map(|_| ((next() % 127) | ((next() & 1) << 7)) as u8)
         .collect();
-    let scales = (0..height * width).flat_map(|_| (next() as f32 * 1e-12).to_le_bytes());
+    if nan && !data.is_empty() {
+        let at = next() as usize % data.len();
+        data[at] = 0xff;
+    }
+    let [height, width] = format.scales.unwrap().shape([shape[0] + skipped, shape[1]]);
+    let scales = (0..height * width).flat_map(|at| {
+        let large = if nan && at == 1 { 1e5 } else { 1.0 };
+        (next() as f32 * large * 1e-12).to_le_bytes()
+    });
     BlockWeight::new(
         format,
         shape,
@@ -54,11 +67,12 @@ proptest! {
     #[test]
     fn matmuls_are_those_of_the_weights_in_f32(
         m in 0usize..40, k in 1usize..400, rows in prop::collection::vec((0usize..90, 0usize..9), 1..4),
-        block in (1usize..9, 1usize..200), seed in any::<u64>(), rounded in any::<bool>(),
+        block in (1usize..9, prop_oneof![1usize..200, Just(16), Just(128)]), seed in any::<u64>(),
+        (rounded, nan) in any::<(bool, bool)>(),
     ) {
         let compute = if rounded { ActivationDtype::Bf16 } else { ActivationDtype::F32 };
         let weights: Vec<_> = rows.iter()
-            .map(|(rows, skipped)| blocks([*rows, k], [block.0, block.1], *skipped, seed))
+            .map(|(rows, skipped)| blocks([*rows, k], [block.0, block.1], *skipped, seed, nan))
             .collect();
         let (x, twins) = (input(m * k), weights.iter().map(wide).collect::<Vec<_>>());
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
@@ -68,7 +82,9 @@ proptest! {
                     .map(|((weight, y), (n, _))| Matmul { weight, n: *n, y })
                     .collect();
                 linear_each_into_with(isa, compute, &x, [m, k], &mut matmuls);
-                ys.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+                // Of a NaN only that it is one counts.
+                let bits = |y: f32| if y.is_nan() { f32::NAN.to_bits() } else { y.to_bits() };
+                ys.concat().into_iter().map(bits).collect::<Vec<_>>()
             };
             let found = run(weights.iter().map(|weight| Weight::Blocks(weight.view())).collect());
             let wanted = run(twins.iter().map(|twin| Weight::F32(twin)).collect());
@@ -80,7 +96,7 @@ proptest! {
 /// Large enough for several threads and several panels.
 #[test]
 fn large_matmuls_are_too() {
-    let weight = blocks([700, 3000], [128, 128], 5, 9);
+    let weight = blocks([700, 3000], [128, 128], 5, 9, false);
     let twin = wide(&weight);
     for m in [1, 2, 5, 64] {
         let x = input(m * 3000);
@@ -105,7 +121,7 @@ fn large_matmuls_are_too() {
 #[test]
 fn tensors_in_blocks_are_multiplied_and_looked_up() {
     let (device, compute) = (Device::flex(), ActivationDtype::F32);
-    let weights = [1, 2, 3].map(|seed| blocks([24, 150], [16, 64], 3, seed));
+    let weights = [1, 2, 3].map(|seed| blocks([24, 150], [16, 64], 3, seed, false));
     let twins = weights.each_ref().map(|weight| {
         Tensor::<2>::from_data(
             TensorData::new(wide(weight), [24, 150]),

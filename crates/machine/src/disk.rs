@@ -2,9 +2,9 @@ use crate::{Error, Region};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Reads in flight.
@@ -48,37 +48,131 @@ pub struct DiskSpeed {
 /// # Errors
 /// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] without a whole page to read.
 pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<DiskSpeed, Error> {
-    let open = |source| Error::Open {
+    let len = path.metadata().map_err(|source| Error::Open {
         path: path.to_path_buf(),
         source,
-    };
-    let plain = File::open(path).map_err(open)?;
-    let len = plain.metadata().map_err(open)?.len();
-    let (start, end) = (page_aligned(range.start), page_aligned(range.end.min(len)));
-    let bytes = end.saturating_sub(start);
-    if bytes == 0 {
+    })?;
+    let (start, end) = (
+        page_aligned(range.start),
+        page_aligned(range.end.min(len.len())),
+    );
+    if start >= end {
         return Err(Error::TooSmall {
             path: path.to_path_buf(),
         });
     }
-    // Some file systems refuse to open, others to read.
-    let direct = open_direct(path).ok().filter(|file| {
-        Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, ALIGN, start).is_ok())
-    });
+    let file = Arc::new(ReadFile::open(path, start)?);
     let memory = usize::try_from(memory).unwrap_or(usize::MAX);
-    let measured = measure(direct.as_ref().unwrap_or(&plain), start..end, memory);
-    let seconds = measured.map_err(|(offset, source)| Error::Read {
-        path: path.to_path_buf(),
-        offset,
-        source,
+    read_range(&file, start..end, memory)
+}
+
+/// Reads the range of whole pages.
+fn read_range(file: &Arc<ReadFile>, range: Range<u64>, memory: usize) -> Result<DiskSpeed, Error> {
+    // Allocated and touched before the clock starts.
+    let mut buffers = (0..THREADS)
+        .map(|_| Aligned::new(memory / THREADS))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(|source| file.failed(range.start, source))?;
+    let next = AtomicU64::new(range.start);
+    let speed = read_blocks(&mut buffers, THREADS, |_| {
+        let offset = next.fetch_add(BLOCK as u64, Ordering::Relaxed);
+        let len = range.end.saturating_sub(offset).min(BLOCK as u64) as usize;
+        Ok((len > 0).then(|| (file.clone(), offset, len)))
     })?;
+    Ok(DiskSpeed {
+        direct: file.direct,
+        block: BLOCK,
+        ..speed
+    })
+}
+
+/// A file to read, past the page cache if the file system allows it.
+pub(crate) struct ReadFile {
+    pub(crate) path: PathBuf,
+    pub(crate) direct: bool,
+    file: File,
+}
+
+impl ReadFile {
+    /// Opens it, and tries a direct read of the page at `offset`.
+    pub(crate) fn open(path: &Path, offset: u64) -> Result<Self, Error> {
+        // Some file systems refuse to open, others to read.
+        let direct = open_direct(path).ok().filter(|file| {
+            Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, ALIGN, offset).is_ok())
+        });
+        let is_direct = direct.is_some();
+        match direct.map_or_else(|| File::open(path), Ok) {
+            Ok(file) => Ok(Self {
+                path: path.to_path_buf(),
+                direct: is_direct,
+                file,
+            }),
+            Err(source) => Err(Error::Open {
+                path: path.to_path_buf(),
+                source,
+            }),
+        }
+    }
+
+    fn failed(&self, offset: u64, source: io::Error) -> Error {
+        Error::Read {
+            path: self.path.clone(),
+            offset,
+            source,
+        }
+    }
+}
+
+/// Reads what `next` names (a file, an offset and a length) with `in_flight` threads, each into its
+/// share of the buffers, until there is no more. `next` gets the number of reads of its thread.
+pub(crate) fn read_blocks(
+    buffers: &mut [Aligned],
+    in_flight: usize,
+    next: impl Fn(usize) -> Result<Option<(Arc<ReadFile>, u64, usize)>, Error> + Sync,
+) -> Result<DiskSpeed, Error> {
+    let each = buffers.len() / in_flight;
+    let failed = AtomicBool::new(false);
+    let work = |buffers: &mut [Aligned]| {
+        let mut bytes = 0;
+        for at in 0.. {
+            let Some((file, offset, len)) = next(at)? else {
+                break;
+            };
+            read_at(&file.file, &mut buffers[at % each], len, offset)
+                .map_err(|source| file.failed(offset, source))?;
+            bytes += len as u64;
+            if failed.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(bytes)
+    };
+    let began = Instant::now();
+    let read: Vec<Result<u64, Error>> = std::thread::scope(|scope| {
+        let parts = buffers.chunks_exact_mut(each).take(in_flight);
+        let workers: Vec<_> = parts
+            .map(|buffers| {
+                scope.spawn(|| {
+                    let read = work(buffers);
+                    failed.fetch_or(read.is_err(), Ordering::Relaxed);
+                    read
+                })
+            })
+            .collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        // A thread that panicked read nothing.
+        joined.map(|bytes| bytes.unwrap_or(Ok(0))).collect()
+    });
+    // Never zero: a clock may not tick.
+    let seconds = began.elapsed().as_secs_f64().max(1e-9);
+    let bytes = read.into_iter().sum::<Result<u64, Error>>()?;
     Ok(DiskSpeed {
         bytes_per_second: bytes as f64 / seconds,
         bytes,
         seconds,
-        direct: direct.is_some(),
-        threads: THREADS,
-        block: BLOCK,
+        direct: false,
+        threads: in_flight,
+        block: 0,
     })
 }
 
@@ -127,42 +221,6 @@ pub(crate) fn page_aligned(bytes: u64) -> u64 {
     bytes / ALIGN as u64 * ALIGN as u64
 }
 
-/// Reads the range of whole pages; returns the seconds it took, or the offset of the failure.
-fn measure(file: &File, range: Range<u64>, memory: usize) -> Result<f64, (u64, io::Error)> {
-    let next = AtomicU64::new(range.start);
-    let failed = AtomicBool::new(false);
-    let failure = Mutex::new(None);
-    // Taken and touched before the clock starts.
-    let mut buffers = (0..THREADS)
-        .map(|_| Aligned::new(memory / THREADS))
-        .collect::<io::Result<Vec<_>>>()
-        .map_err(|source| (range.start, source))?;
-    let began = Instant::now();
-    std::thread::scope(|scope| {
-        for buffer in &mut buffers {
-            scope.spawn(|| {
-                while !failed.load(Ordering::Relaxed) {
-                    let offset = next.fetch_add(BLOCK as u64, Ordering::Relaxed);
-                    if offset >= range.end {
-                        break;
-                    }
-                    let len = (range.end - offset).min(BLOCK as u64) as usize;
-                    if let Err(error) = read_at(file, buffer, len, offset) {
-                        failed.store(true, Ordering::Relaxed);
-                        *failure.lock().unwrap_or_else(PoisonError::into_inner) =
-                            Some((offset, error));
-                    }
-                }
-            });
-        }
-    });
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(failure) => Err(failure),
-        // A clock that does not tick within a page's time must not make it infinite.
-        None => Ok(began.elapsed().as_secs_f64().max(1e-9)),
-    }
-}
-
 /// Memory for the reads of one thread: large pages if the system has them.
 pub(crate) struct Aligned {
     memory: Region,
@@ -201,12 +259,7 @@ impl Aligned {
 }
 
 /// Reads exactly `len` bytes at `offset`.
-pub(crate) fn read_at(
-    file: &File,
-    buffer: &mut Aligned,
-    len: usize,
-    offset: u64,
-) -> io::Result<()> {
+fn read_at(file: &File, buffer: &mut Aligned, len: usize, offset: u64) -> io::Result<()> {
     let into = buffer.slice(len);
     #[cfg(unix)]
     {
@@ -232,7 +285,7 @@ pub(crate) fn read_at(
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) fn open_direct(path: &Path) -> io::Result<File> {
+fn open_direct(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options()
         .read(true)
@@ -241,7 +294,7 @@ pub(crate) fn open_direct(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn open_direct(_path: &Path) -> io::Result<File> {
+fn open_direct(_path: &Path) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -274,9 +327,11 @@ mod tests {
     fn a_failed_read_says_where() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![0; BLOCK + 1]).unwrap();
-        let plain = File::open(file.path()).unwrap();
-        let (offset, error) = measure(&plain, 0..2 * BLOCK as u64, 0).unwrap_err();
-        assert_eq!(offset, BLOCK as u64);
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let file = Arc::new(ReadFile::open(file.path(), 0).unwrap());
+        let error = read_range(&file, 0..2 * BLOCK as u64, 0).err().unwrap();
+        assert!(
+            matches!(&error, Error::Read { offset, .. } if *offset == BLOCK as u64),
+            "{error}"
+        );
     }
 }

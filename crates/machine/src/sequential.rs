@@ -1,9 +1,8 @@
 //! Sequential read speed: the limit of any way of reading a model.
 
-use crate::disk::{Aligned, LARGE_PAGE, open_direct, page_aligned, read_at};
+use crate::disk::{Aligned, LARGE_PAGE, ReadFile, page_aligned, read_blocks};
 use crate::{DiskSpeed, Error};
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,21 +59,14 @@ struct Place {
     files: Vec<(PathBuf, u64)>,
     file: usize,
     offset: u64,
-    open: Option<Arc<File>>,
+    open: Option<Arc<ReadFile>>,
     /// Whether all reads so far bypassed the page cache.
     direct: bool,
 }
 
-/// One read: the file, its number, and where.
-struct Block {
-    file: Arc<File>,
-    number: usize,
-    offset: u64,
-    len: usize,
-}
-
 impl Place {
-    fn next(&mut self, most: usize) -> Result<Block, Error> {
+    /// The next read: of which file, at which offset, and how much.
+    fn next(&mut self, most: usize) -> Result<(Arc<ReadFile>, u64, usize), Error> {
         if self.offset >= self.files[self.file].1 {
             self.file = (self.file + 1) % self.files.len();
             (self.offset, self.open) = (0, None);
@@ -83,37 +75,15 @@ impl Place {
         let file = match &self.open {
             Some(file) => file.clone(),
             None => {
-                let (file, direct) = open(path)?;
-                self.direct &= direct;
-                self.open.insert(Arc::new(file)).clone()
+                let file = Arc::new(ReadFile::open(path, 0)?);
+                self.direct &= file.direct;
+                self.open.insert(file).clone()
             }
         };
-        let block = Block {
-            file,
-            number: self.file,
-            offset: self.offset,
-            len: (len - self.offset).min(most as u64) as usize,
-        };
-        self.offset += block.len as u64;
-        Ok(block)
-    }
-}
-
-/// Opens it for direct reads if the file system allows; also returns whether it does.
-fn open(path: &Path) -> Result<(File, bool), Error> {
-    // Some file systems refuse to open, others to read.
-    let direct = open_direct(path).ok().filter(|file| {
-        Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, 4096, 0).is_ok())
-    });
-    match direct {
-        Some(file) => Ok((file, true)),
-        None => match File::open(path) {
-            Ok(file) => Ok((file, false)),
-            Err(source) => Err(Error::Open {
-                path: path.to_path_buf(),
-                source,
-            }),
-        },
+        let offset = self.offset;
+        let len = (len - offset).min(most as u64);
+        self.offset += len;
+        Ok((file, offset, len as usize))
     }
 }
 
@@ -184,49 +154,18 @@ impl SequentialReads {
             shape.in_flight.clamp(1, BUFFERS),
             shape.block.min(LARGE_PAGE),
         );
-        let each = BUFFERS / in_flight;
         let place = &self.place;
-        let began = Instant::now();
-        let end = began + Duration::from_secs_f64(seconds);
-        let work = |buffers: &mut [Aligned]| {
-            let mut bytes = 0;
-            for at in 0.. {
-                let next = lock(place).next(block)?;
-                let buffer = &mut buffers[at % each];
-                read_at(&next.file, buffer, next.len, next.offset).map_err(|source| {
-                    Error::Read {
-                        path: lock(place).files[next.number].0.clone(),
-                        offset: next.offset,
-                        source,
-                    }
-                })?;
-                bytes += next.len as u64;
-                if Instant::now() >= end {
-                    break;
-                }
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let speed = read_blocks(&mut self.buffers, in_flight, |at| {
+            match at > 0 && Instant::now() >= end {
+                true => Ok(None),
+                false => lock(place).next(block).map(Some),
             }
-            Ok(bytes)
-        };
-        let read: Vec<Result<u64, Error>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = self
-                .buffers
-                .chunks_exact_mut(each)
-                .take(in_flight)
-                .map(|buffers| scope.spawn(|| work(buffers)))
-                .collect();
-            let joined = workers.into_iter().map(|worker| worker.join());
-            // A thread that panicked read nothing.
-            joined.map(|bytes| bytes.unwrap_or(Ok(0))).collect()
-        });
-        let seconds = began.elapsed().as_secs_f64().max(1e-9);
-        let bytes = read.into_iter().sum::<Result<u64, Error>>()?;
+        })?;
         Ok(DiskSpeed {
-            bytes_per_second: bytes as f64 / seconds,
-            bytes,
-            seconds,
             direct: lock(place).direct,
-            threads: in_flight,
             block,
+            ..speed
         })
     }
 }
@@ -268,8 +207,12 @@ mod tests {
         let reads = SequentialReads::new(&paths).unwrap();
         let mut place = lock(&reads.place);
         let mut seen = |_| {
-            let block = place.next(MIB).unwrap();
-            (block.number, block.offset, block.len)
+            let (file, offset, len) = place.next(MIB).unwrap();
+            let number = paths
+                .iter()
+                .filter(|path| path.metadata().unwrap().len() >= 4096);
+            let number = number.into_iter().position(|path| *path == file.path);
+            (number.unwrap(), offset, len)
         };
         let first: Vec<_> = (0..3).map(&mut seen).collect();
         // The second file has no whole page.

@@ -6,8 +6,10 @@ mod quantization;
 mod rope;
 mod window;
 
+use outsize_checkpoint::Dtype;
+
 pub use self::fields::Fields;
-pub(crate) use self::fields::printable;
+pub(crate) use self::fields::MAX_QUOTE;
 pub(crate) use self::known::{COMMON, check};
 pub use self::known::{Effect, KnownField};
 pub use self::quantization::Quantization;
@@ -26,28 +28,6 @@ pub(crate) const MAX_HEADS: usize = 1 << 12;
 pub(crate) const MAX_HEAD_DIM: usize = 1 << 12;
 pub(crate) const MAX_VOCAB: usize = 1 << 24;
 pub(crate) const MAX_POSITIONS: usize = 1 << 30;
-
-/// The type that a checkpoint's weights were saved in, as the configuration has it. The checkpoint itself has the last
-/// word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WeightDtype {
-    /// 32-bit IEEE floating point.
-    F32,
-    /// 16-bit IEEE floating point.
-    F16,
-    /// The upper half of a 32-bit floating point number.
-    Bf16,
-}
-
-impl WeightDtype {
-    /// Bytes of one value.
-    pub fn bytes(self) -> u64 {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-}
 
 /// The non-linear function that `field` names, or `default` if it is absent.
 pub(crate) fn activation(
@@ -76,7 +56,7 @@ pub(crate) fn epsilon(fields: &Fields<'_>, field: &str, default: f64) -> Result<
 }
 
 /// The type that the weights were saved in, where it is said.
-pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<WeightDtype>, Error> {
+pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, Error> {
     // `dtype` since transformers 4.56, `torch_dtype` before.
     let field = if fields.get("dtype").is_some() {
         "dtype"
@@ -87,9 +67,9 @@ pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<WeightDtype>, Error> {
         return Ok(None);
     };
     match name.strip_prefix("torch.").unwrap_or(name) {
-        "float32" => Ok(Some(WeightDtype::F32)),
-        "float16" => Ok(Some(WeightDtype::F16)),
-        "bfloat16" => Ok(Some(WeightDtype::Bf16)),
+        "float32" => Ok(Some(Dtype::F32)),
+        "float16" => Ok(Some(Dtype::F16)),
+        "bfloat16" => Ok(Some(Dtype::BF16)),
         _ => Err(fields.refuse(
             field,
             "only \"bfloat16\", \"float16\" and \"float32\" are supported".to_owned(),

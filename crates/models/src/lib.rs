@@ -42,7 +42,7 @@ pub use architecture::{Architecture, Init};
 pub use batch::Batch;
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use cache_spec::{CacheLayer, CacheSpec};
-pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling, WeightDtype};
+pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling};
 pub use decoder::{Decoder, Head, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};

@@ -3,13 +3,13 @@
 use std::fmt::{self, Debug};
 
 use burn::tensor::TensorData;
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::Parameter;
 use outsize_kernels::{matmul, threads};
 use outsize_plan::DeviceMap;
 
 use crate::any_decoder::EmptyDecoder;
-use crate::config::{self, Fields, Quantization, WeightDtype};
+use crate::config::{self, Fields, Quantization};
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::registry::{self, Row};
 use crate::{
@@ -26,7 +26,7 @@ pub struct ModelConfig {
     /// Ids that end a sequence; may be empty.
     pub eos_token_ids: Vec<u32>,
     /// The type that the weights were saved in, where it is said.
-    pub dtype: Option<WeightDtype>,
+    pub dtype: Option<Dtype>,
     /// How linear layers are stored, where that is not as plain numbers.
     pub quantization: Option<Quantization>,
     /// Fields that nobody here knows, and that were passed over; at most 32.

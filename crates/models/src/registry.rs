@@ -2,9 +2,11 @@
 
 use std::sync::LazyLock;
 
+use outsize_checkpoint::shown;
+
 use crate::any_decoder::EmptyDecoder;
 use crate::arch;
-use crate::config::{COMMON, Fields, check, printable};
+use crate::config::{COMMON, Fields, MAX_QUOTE, check};
 use crate::{Decoder, Error};
 
 /// One value of `model_type`, and the constants of its architecture.
@@ -64,7 +66,7 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), 
     let found = found.ok_or_else(|| fields.missing("model_type"))?;
     let row = ROWS.iter().find(|row| row.model_type == found);
     let row = row.ok_or_else(|| Error::ModelType {
-        found: printable(found),
+        found: shown(found, MAX_QUOTE),
         supported: model_types().collect::<Vec<_>>().join(", "),
     })?;
     Ok((row, (row.read)(row.model_type, fields)?))

@@ -7,7 +7,6 @@ use outsize_checkpoint::{Dtype, TensorInfo};
 use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
-use crate::config::WeightDtype;
 use crate::kv_cache::window_and_capacity;
 use crate::{CacheOptions, KvCache, ModelConfig};
 
@@ -74,11 +73,7 @@ impl ModelConfig {
     /// [`tree`](Self::tree) of a checkpoint of this configuration's own type: 32-bit floats if it names none, as in
     /// `transformers`.
     pub fn tree_without_weights(&self) -> Result<Tree, Error> {
-        let dtype = match self.dtype {
-            None | Some(WeightDtype::F32) => Dtype::F32,
-            Some(WeightDtype::F16) => Dtype::F16,
-            Some(WeightDtype::Bf16) => Dtype::BF16,
-        };
+        let dtype = self.dtype.unwrap_or(Dtype::F32);
         let tensors: Vec<_> = (self.tensors(dtype).into_iter())
             .map(|(name, dtype, shape)| TensorInfo {
                 len: (shape.iter())
@@ -179,7 +174,7 @@ impl ModelConfig {
 mod tests {
     use super::*;
     use crate::{KvDtype, WeightKind, WeightSpec, WhenFull, presets};
-    use outsize_plan::Dtype as PlanDtype;
+    use outsize_plan::WeightDtype;
 
     fn config(name: &str) -> ModelConfig {
         ModelConfig::from_json(presets::config(name).unwrap()).unwrap()
@@ -290,7 +285,7 @@ mod tests {
             .swap_remove(0)
             .tensors
             .swap_remove(0);
-        assert_eq!(tensor.dtype, PlanDtype::F32);
+        assert_eq!(tensor.dtype, WeightDtype::F32);
         let values = config.weights()[0].elements();
         assert_eq!(
             (tensor.bytes, tensor.stored_bytes),

@@ -1,4 +1,4 @@
-//! Run models bigger than the memory at hand, on [Burn](https://burn.dev).
+//! Run models bigger than memory, on [Burn](https://burn.dev).
 //!
 //! Any Burn module, unmodified: its weights are placed within a memory budget, and what does not
 //! stay is streamed from the checkpoint just ahead of the layer that needs it.
@@ -33,7 +33,7 @@
 //! | [`core`] | the five steps for any Burn module |
 //! | [`models`] | well-known architectures |
 //! | [`generate`] | tokens in, tokens out |
-//! | [`bench`] | measures the machine, and runs a model beside its limits |
+//! | [`mod@bench`] | measures the machine, and runs a model beside its limits |
 //! | [`kernels`] | products with weights kept as stored |
 //! | [`stream`] | bytes from disk into a fixed pool of memory |
 //! | [`machine`] | what this machine has |

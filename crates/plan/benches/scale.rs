@@ -12,7 +12,7 @@
 
 use divan::Bencher;
 use outsize_plan::{
-    Access, Block, Budget, Dtype, Options, Strategy, Tensor, Tier, Tree, assign, infer,
+    Access, Block, Budget, Options, Strategy, Tensor, Tier, Tree, WeightDtype, assign, infer,
 };
 use std::collections::BTreeMap;
 
@@ -29,14 +29,14 @@ fn main() {
 
 /// A matrix in bf16.
 fn matrix(name: String, rows: u64, columns: u64) -> Tensor {
-    let bytes = Dtype::Bf16.bytes(rows * columns);
+    let bytes = WeightDtype::Bf16.bytes(rows * columns);
     Tensor {
         name,
         shape: vec![rows, columns],
-        dtype: Dtype::Bf16,
+        dtype: WeightDtype::Bf16,
         bytes,
         stored_bytes: bytes,
-        row_bytes: Dtype::Bf16.bytes(columns),
+        row_bytes: WeightDtype::Bf16.bytes(columns),
         access: Access::Tiles,
         ..Tensor::default()
     }

@@ -19,8 +19,7 @@ use crate::{Error, MemoryOverhead, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Budgets for which two orders are compared: as many as this divided by the number of steps, within
-/// bounds.
+/// Budgets for which two orders are compared, times the number of steps.
 const COMPARISONS: usize = 1 << 16;
 
 /// Chooses the placement with the least predicted time that fits.
@@ -76,8 +75,7 @@ fn is_better(context: &PlanContext<'_>, order: &ResidencyOrder, than: &Residency
     })
 }
 
-/// Seconds per token without GPUs, for each of `memories`, the largest first; none where nothing
-/// fits.
+/// Seconds per token without GPUs for each of `memories`, descending; none where nothing fits.
 fn seconds_in<'a>(
     context: &'a PlanContext<'_>,
     order: &'a ResidencyOrder,
@@ -304,8 +302,7 @@ impl<'a> Search<'a> {
         layouts
     }
 
-    /// A lower bound of the time of placements with `covered` items on GPUs; none if they do not
-    /// fit there.
+    /// The least time with `covered` items on GPUs; none if they do not fit there.
     fn at_least(&self, layout: &Layout, covered: usize) -> Option<f64> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);

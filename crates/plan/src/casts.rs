@@ -1,20 +1,20 @@
 use crate::nearest::nearest;
-use crate::{Block, Dtype, Error, Tensor, TensorKind, Tree};
+use crate::{Block, Error, Tensor, TensorKind, Tree, WeightDtype};
 use std::collections::{BTreeMap, HashMap};
 
 /// The dtypes that tensors are held in, where these are not those that they are stored in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Casts {
     /// The dtype of all floating point tensors; integers and booleans stay what they are.
-    pub dtype: Option<Dtype>,
+    pub dtype: Option<WeightDtype>,
     /// The dtypes of single tensors by their path, whatever they are stored in. They take
     /// precedence over everything else.
-    pub special: BTreeMap<String, Dtype>,
+    pub special: BTreeMap<String, WeightDtype>,
     /// Modules or tensors whose floating point tensors are held in 32 bits at least, as
     /// transformers' `_keep_in_fp32_modules_strict` has them: `wo` means every tensor of whose path
     /// `wo` is a part between dots, such as `decoder.0.wo.weight` but not `decoder.0.two.weight`;
     /// `decoder.wo` means two such parts that follow each other. Those that would be held in less
-    /// than 32 bits, by `dtype` or because they are stored so, are held in [`Dtype::F32`].
+    /// than 32 bits, by `dtype` or because they are stored so, are held in [`WeightDtype::F32`].
     pub keep_in_f32: Vec<String>,
     /// Whether the checkpoint itself would be in these dtypes, as a quantiser writes it: stored
     /// sizes change too, and a `dtype` of less than 16 bits is for the matrices of numbered blocks
@@ -25,7 +25,7 @@ pub struct Casts {
 
 impl Casts {
     /// A checkpoint in this dtype, see [`Self::stored`].
-    pub fn stored(dtype: Dtype) -> Self {
+    pub fn stored(dtype: WeightDtype) -> Self {
         Self {
             dtype: Some(dtype),
             stored: true,
@@ -33,9 +33,8 @@ impl Casts {
         }
     }
 
-    /// The dtype of a tensor that shares its memory with none; `layer` if it is one of those that
-    /// quantisers change.
-    fn of(&self, tensor: &Tensor, layer: bool) -> Dtype {
+    /// The dtype of an untied tensor; `layer` if quantisers change its block.
+    fn of(&self, tensor: &Tensor, layer: bool) -> WeightDtype {
         if let Some(dtype) = self.special.get(&tensor.name) {
             return *dtype;
         }
@@ -43,10 +42,11 @@ impl Casts {
             return tensor.dtype;
         }
         let is_matrix = tensor.kind == TensorKind::Parameter && tensor.shape.len() >= 2;
-        let changes = |dtype: &Dtype| !self.stored || dtype.bits() >= 16 || layer && is_matrix;
+        let changes =
+            |dtype: &WeightDtype| !self.stored || dtype.bits() >= 16 || layer && is_matrix;
         let dtype = self.dtype.filter(changes).unwrap_or(tensor.dtype);
-        if dtype.bits() < Dtype::F32.bits() && self.is_kept(&tensor.name) {
-            Dtype::F32
+        if dtype.bits() < WeightDtype::F32.bits() && self.is_kept(&tensor.name) {
+            WeightDtype::F32
         } else {
             dtype
         }
@@ -83,7 +83,7 @@ impl Tree {
         let mut special = casts.special.clone();
         let any_numbered = self.blocks.iter().any(Block::is_numbered);
         let mut dtypes = Vec::new();
-        let mut shared: HashMap<&str, (u8, Dtype)> = HashMap::new();
+        let mut shared: HashMap<&str, (u8, WeightDtype)> = HashMap::new();
         for block in &self.blocks {
             let layer = block.is_numbered() || !any_numbered;
             for tensor in &block.tensors {
@@ -138,7 +138,7 @@ impl Block {
 }
 
 impl Tensor {
-    fn hold_in(&mut self, dtype: Dtype, values: u64) {
+    fn hold_in(&mut self, dtype: WeightDtype, values: u64) {
         if self.row_bytes > 0 {
             // How many values a row has, rows being as they were: mostly those of the shape.
             let rows = match self.shape.first() {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, block, tree};
 
-    fn tensor(name: &str, dtype: Dtype, shape: &[u64]) -> Tensor {
+    fn tensor(name: &str, dtype: WeightDtype, shape: &[u64]) -> Tensor {
         Tensor {
             shape: shape.to_vec(),
             dtype,
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    fn to(dtype: Dtype) -> Casts {
+    fn to(dtype: WeightDtype) -> Casts {
         Casts {
             dtype: Some(dtype),
             ..Casts::default()
@@ -188,7 +188,7 @@ mod tests {
     }
 
     /// The same, with a pattern of what is kept in 32 bits.
-    fn to_but(dtype: Dtype, pattern: &str) -> Casts {
+    fn to_but(dtype: WeightDtype, pattern: &str) -> Casts {
         Casts {
             keep_in_f32: vec![pattern.to_string()],
             ..to(dtype)
@@ -209,22 +209,25 @@ mod tests {
     #[test]
     fn only_floating_point_is_cast() {
         let tree = one_block(vec![
-            tensor("w", Dtype::Bf16, &[3, 5]),
-            tensor("norm", Dtype::F32, &[5]),
-            tensor("ids", Dtype::Int64, &[4]),
-            tensor("mask", Dtype::Bool, &[7]),
+            tensor("w", WeightDtype::Bf16, &[3, 5]),
+            tensor("norm", WeightDtype::F32, &[5]),
+            tensor("ids", WeightDtype::Int64, &[4]),
+            tensor("mask", WeightDtype::Bool, &[7]),
         ]);
         let as_stored = [(30, 10), (20, 0), (32, 0), (7, 0)];
         assert_eq!(sizes(&tree, &Casts::default()), as_stored);
         // An up-cast counts.
-        assert_eq!(sizes(&tree, &to(Dtype::F32))[..2], [(60, 20), (20, 0)]);
         assert_eq!(
-            sizes(&tree, &to(Dtype::F16)),
+            sizes(&tree, &to(WeightDtype::F32))[..2],
+            [(60, 20), (20, 0)]
+        );
+        assert_eq!(
+            sizes(&tree, &to(WeightDtype::F16)),
             [(30, 10), (10, 0), (32, 0), (7, 0)]
         );
         // Less than a byte counts in whole bytes.
         assert_eq!(
-            sizes(&tree, &to(Dtype::Int4)),
+            sizes(&tree, &to(WeightDtype::Int4)),
             [(8, 3), (3, 0), (32, 0), (7, 0)]
         );
     }
@@ -232,15 +235,15 @@ mod tests {
     #[test]
     fn special_types_come_first_and_hold_for_all() {
         let tree = one_block(vec![
-            tensor("a.w", Dtype::F32, &[2, 7]),
-            tensor("a.ids", Dtype::Int64, &[7]),
+            tensor("a.w", WeightDtype::F32, &[2, 7]),
+            tensor("a.ids", WeightDtype::Int64, &[7]),
         ]);
-        let mut casts = to_but(Dtype::F16, "a");
-        casts.special.insert("a.w".to_string(), Dtype::Int2);
-        casts.special.insert("a.ids".to_string(), Dtype::Int8);
+        let mut casts = to_but(WeightDtype::F16, "a");
+        casts.special.insert("a.w".to_string(), WeightDtype::Int2);
+        casts.special.insert("a.ids".to_string(), WeightDtype::Int8);
         assert_eq!(sizes(&tree, &casts), [(4, 2), (7, 0)]);
         let unknown = Casts {
-            special: BTreeMap::from([("a.v".to_string(), Dtype::Int2)]),
+            special: BTreeMap::from([("a.v".to_string(), WeightDtype::Int2)]),
             ..Casts::default()
         };
         let error = tree.cast(&unknown).unwrap_err().to_string();
@@ -258,9 +261,13 @@ mod tests {
             "layers.0.two.weight",
             "layers.0.wo2",
         ];
-        let tree = one_block(names.map(|name| tensor(name, Dtype::F16, &[10])).to_vec());
+        let tree = one_block(
+            names
+                .map(|name| tensor(name, WeightDtype::F16, &[10]))
+                .to_vec(),
+        );
         let keep = |pattern: &str| {
-            let sizes = sizes(&tree, &to_but(Dtype::F8, pattern)).into_iter();
+            let sizes = sizes(&tree, &to_but(WeightDtype::F8, pattern)).into_iter();
             sizes.map(|(bytes, _)| bytes).collect::<Vec<_>>()
         };
         assert_eq!(keep("wo"), [40, 40, 10, 10]);
@@ -269,31 +276,33 @@ mod tests {
         assert_eq!(keep(""), [10; 4]);
         assert_eq!(keep("weight"), [40, 40, 40, 10]);
         // What would be wider than 32 bits remains so.
-        assert_eq!(sizes(&tree, &to_but(Dtype::F64, "wo")), [(80, 0); 4]);
+        assert_eq!(sizes(&tree, &to_but(WeightDtype::F64, "wo")), [(80, 0); 4]);
     }
 
     #[test]
     fn shared_memory_has_one_type() {
         let mut tied = one_block(vec![
-            tensor("embed.w", Dtype::F32, &[4, 4]),
-            tensor("head.w", Dtype::F32, &[4, 4]),
+            tensor("embed.w", WeightDtype::F32, &[4, 4]),
+            tensor("head.w", WeightDtype::F32, &[4, 4]),
         ]);
         for tensor in &mut tied.blocks[0].tensors {
             tensor.tied = Some("w".to_string());
         }
-        let mut casts = to_but(Dtype::F16, "head");
+        let mut casts = to_but(WeightDtype::F16, "head");
         assert_eq!(sizes(&tied, &casts), [(64, 16); 2]);
-        casts.special.insert("embed.w".to_string(), Dtype::Int8);
+        casts
+            .special
+            .insert("embed.w".to_string(), WeightDtype::Int8);
         assert_eq!(sizes(&tied, &casts), [(16, 4); 2]);
     }
 
     #[test]
     fn without_a_shape_bytes_tell_how_many_values_there_are() {
-        let mut unknown = tensor("w", Dtype::Bf16, &[]);
+        let mut unknown = tensor("w", WeightDtype::Bf16, &[]);
         (unknown.bytes, unknown.stored_bytes, unknown.row_bytes) = (2000, 1000, 40);
-        let mut absurd = tensor("v", Dtype::F16, &[u64::MAX, 3]);
+        let mut absurd = tensor("v", WeightDtype::F16, &[u64::MAX, 3]);
         (absurd.bytes, absurd.row_bytes) = (0, 0);
-        let sizes = sizes(&one_block(vec![unknown, absurd]), &to(Dtype::F32));
+        let sizes = sizes(&one_block(vec![unknown, absurd]), &to(WeightDtype::F32));
         assert_eq!(sizes, [(2000, 40), (u64::MAX, 0)]);
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Dtype {
+pub enum WeightDtype {
     /// 64-bit floating point.
     F64,
     /// 32-bit floating point.
@@ -36,7 +36,7 @@ pub enum Dtype {
     Bool,
 }
 
-/// Of each type, in the order of [`Dtype::ALL`].
+/// Of each type, in the order of [`WeightDtype::ALL`].
 const NAMES_AND_BITS: [(&str, u64); 13] = [
     ("f64", 64),
     ("f32", 32),
@@ -53,7 +53,7 @@ const NAMES_AND_BITS: [(&str, u64); 13] = [
     ("bool", 8),
 ];
 
-impl Dtype {
+impl WeightDtype {
     /// All of them: floating point types first, in the order in which they are declared.
     pub const ALL: [Self; 13] = [
         Self::F64,
@@ -93,7 +93,7 @@ impl Dtype {
     }
 }
 
-impl fmt::Display for Dtype {
+impl fmt::Display for WeightDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -105,16 +105,16 @@ mod tests {
 
     #[test]
     fn less_than_a_byte_counts_right() {
-        assert_eq!(Dtype::Int4.bytes(7), 4);
-        assert_eq!(Dtype::Int2.bytes(8), 2);
-        assert_eq!(Dtype::Bool.bytes(3), 3);
-        assert_eq!(Dtype::Bf16.bytes(3), 6);
-        assert_eq!(Dtype::F64.bytes(u64::MAX), u64::MAX);
+        assert_eq!(WeightDtype::Int4.bytes(7), 4);
+        assert_eq!(WeightDtype::Int2.bytes(8), 2);
+        assert_eq!(WeightDtype::Bool.bytes(3), 3);
+        assert_eq!(WeightDtype::Bf16.bytes(3), 6);
+        assert_eq!(WeightDtype::F64.bytes(u64::MAX), u64::MAX);
     }
 
     #[test]
     fn names_are_those_of_serde() {
-        for dtype in Dtype::ALL {
+        for dtype in WeightDtype::ALL {
             let json = serde_json::to_string(&dtype).unwrap();
             assert_eq!(json, format!("\"{dtype}\""));
         }

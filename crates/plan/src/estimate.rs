@@ -1,8 +1,8 @@
 //! The memory that a model takes, by the dtype of its weights.
 
 use crate::{
-    Block, BlockCost, Budget, Casts, Dtype, Error, Options, Tensor, TensorKind, Tier, Tree, infer,
-    place,
+    Block, BlockCost, Budget, Casts, Error, Options, Tensor, TensorKind, Tier, Tree, WeightDtype,
+    infer, place,
 };
 use serde::Serialize;
 use std::collections::HashMap;
@@ -11,21 +11,20 @@ use std::collections::HashMap;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Estimate {
     /// The dtype; none if each tensor is as stored.
-    pub dtype: Option<Dtype>,
+    pub dtype: Option<WeightDtype>,
     /// Number of parameters, tied ones counted once.
     pub parameters: u64,
     /// All weights and buffers.
     pub weights: u64,
     /// The largest block; none if there are no tensors.
-    pub largest_block: Option<BlockSize>,
+    pub largest_block: Option<LargestBlock>,
     /// The KV cache of all positions; none if unknown.
     pub kv_cache: Option<u64>,
     /// Activations of the longest pass; none if unknown.
     pub activations: Option<u64>,
     /// Everything in memory, the process included; none if unknown.
     pub resident: Option<u64>,
-    /// The least budget that runs it, with passes of one token and most weights streamed; none if
-    /// unknown.
+    /// The least budget that runs it, with passes of one token; none if unknown.
     pub least: Option<u64>,
     /// Training with Adam; none if this dtype is not trained in.
     pub training: Option<Training>,
@@ -33,7 +32,7 @@ pub struct Estimate {
 
 /// A block and the bytes of its weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BlockSize {
+pub struct LargestBlock {
     /// Its path in the module.
     pub name: String,
     /// What its tensors take, in bytes.
@@ -75,7 +74,7 @@ pub struct Passes {
 /// [`Error::Duplicate`] and [`Error::TooLarge`] for impossible trees.
 pub fn estimate(
     tree: &Tree,
-    dtype: Option<Dtype>,
+    dtype: Option<WeightDtype>,
     passes: Option<&Passes>,
 ) -> Result<Estimate, Error> {
     let mut tree = match dtype {
@@ -146,13 +145,13 @@ fn values(tree: &Tree) -> u64 {
 }
 
 /// The first of the largest blocks.
-fn largest(blocks: &[Block]) -> Option<BlockSize> {
-    let mut largest: Option<BlockSize> = None;
+fn largest(blocks: &[Block]) -> Option<LargestBlock> {
+    let mut largest: Option<LargestBlock> = None;
     for block in blocks {
         let bytes = block.tensors.iter().map(|tensor| tensor.bytes);
         let bytes = bytes.fold(0, u64::saturating_add);
         if largest.as_ref().is_none_or(|most| most.bytes < bytes) {
-            largest = Some(BlockSize {
+            largest = Some(LargestBlock {
                 name: block.name.clone(),
                 bytes,
             });
@@ -164,7 +163,7 @@ fn largest(blocks: &[Block]) -> Option<BlockSize> {
 impl Training {
     /// Of a tree whose weights are floating point numbers of 16 bits or more.
     fn of(tree: &Tree) -> Option<Self> {
-        let mut by_type: HashMap<Dtype, u64> = HashMap::new();
+        let mut by_type: HashMap<WeightDtype, u64> = HashMap::new();
         for tensor in tree.tensors() {
             if tensor.kind != TensorKind::Parameter {
                 continue;
@@ -182,9 +181,9 @@ impl Training {
             .max_by_key(|(dtype, bytes)| (*bytes, *dtype))?;
         let values = values(tree);
         let (full, copy) = match dtype {
-            Dtype::F64 => (Dtype::F64, 0),
-            Dtype::F16 | Dtype::Bf16 => (Dtype::F32, dtype.bytes(values)),
-            _ => (Dtype::F32, 0),
+            WeightDtype::F64 => (WeightDtype::F64, 0),
+            WeightDtype::F16 | WeightDtype::Bf16 => (WeightDtype::F32, dtype.bytes(values)),
+            _ => (WeightDtype::F32, 0),
         };
         let weights = full.bytes(values);
         let moments = weights.saturating_mul(2);

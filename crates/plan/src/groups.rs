@@ -17,8 +17,7 @@ pub(crate) struct Groups {
     pub(crate) groups: Vec<Group>,
     /// For each tensor, in the tree's order, its group.
     pub(crate) of_tensor: Vec<usize>,
-    /// For each block, the first block that it shares memory with, directly or through others;
-    /// itself if there is none.
+    /// For each block, the first that it shares memory with, directly or not; itself if none.
     pub(crate) anchors: Vec<usize>,
     /// How many modules hold parameters.
     pub(crate) holders: usize,
@@ -235,8 +234,7 @@ impl Holder {
         self.first = self.first.max(unit);
     }
 
-    /// A ring for both at once: wherever one lies, it leaves two gaps, and the larger gap must hold
-    /// the other.
+    /// A ring for both: wherever one lies, it leaves two gaps; the larger must hold the other.
     fn ring(self) -> u64 {
         self.first.saturating_mul(2).saturating_add(self.second)
     }

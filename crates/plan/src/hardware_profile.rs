@@ -96,8 +96,7 @@ impl Default for HardwareProfile {
 }
 
 impl HardwareProfile {
-    /// The processor of the tier; the host's for the disk. A GPU that was not measured has the
-    /// default profile.
+    /// The processor of the tier; the host's for the disk.
     pub fn processor(&self, tier: Tier) -> Processor {
         match tier {
             Tier::Gpu(number) => self.gpu(number).processor,

@@ -102,8 +102,7 @@ pub fn place(
     ))
 }
 
-/// The map with tensors where `assignment` says, as one of Accelerate's strategies or a person
-/// chose.
+/// The map with tensors where `assignment` says.
 ///
 /// A block computes on the GPU that holds most of it; the rest of it is copied there in each pass.
 /// A block on no GPU computes on the CPU, or is streamed to the last GPU if that fits and is
@@ -153,8 +152,7 @@ pub fn from_assignment(
     ))
 }
 
-/// The tier of each group by an assignment; what is never streamed, in main memory rather than on
-/// disk.
+/// The tier of each group; what is never streamed is in main memory rather than on disk.
 fn tiers_of_groups(
     tree: &Tree,
     groups: &Groups,

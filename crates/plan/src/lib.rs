@@ -35,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accelerate;
 mod auto;
 mod budget;
 mod casts;
@@ -65,12 +66,13 @@ mod tree;
 mod units;
 mod workload;
 
+pub use accelerate::assign;
 pub use budget::Budget;
 pub use casts::Casts;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
-pub use dtype::Dtype;
+pub use dtype::WeightDtype;
 pub use error::{Error, Shortfall};
-pub use estimate::{BlockSize, Estimate, Passes, Training, estimate};
+pub use estimate::{Estimate, LargestBlock, Passes, Training, estimate};
 pub use hardware_profile::{Bandwidth, Gpu, HardwareProfile, Processor};
 pub use infer::{from_assignment, infer, place};
 pub use manual::ManualMap;
@@ -80,7 +82,7 @@ pub use options::Options;
 pub use picture::list_index;
 pub use prediction::{BlockTime, Bound, PhaseTime, Prediction, predict};
 pub use size::parse_size;
-pub use strategy::{Assignment, ChosenBy, Strategy, assign};
+pub use strategy::{Assignment, ChosenBy, Strategy};
 pub use tier::Tier;
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
 pub use units::format_size;

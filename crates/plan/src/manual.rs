@@ -1,9 +1,9 @@
+use crate::accelerate::check_fit;
+use crate::accelerate::modules::Modules;
 use crate::budget::unique;
 use crate::module_map::{Single, place_of};
 use crate::module_tree::{Kind, Node};
 use crate::nearest::nearest;
-use crate::strategy::check_fit;
-use crate::strategy::modules::Modules;
 use crate::{Assignment, Budget, ChosenBy, Error, ModuleMap, Options, Tier, Tree};
 use serde::de::{Deserialize, Deserializer, Unexpected, Visitor};
 use std::collections::{BTreeMap, HashSet};
@@ -63,8 +63,7 @@ impl ManualMap {
         self.0.iter().map(|(path, tier)| (path.as_str(), *tier))
     }
 
-    /// Where the module or tensor of this path is: on the device of the longest entry at or around
-    /// it.
+    /// The device of this path: that of the longest entry at or around it.
     pub fn get(&self, path: &str) -> Option<Tier> {
         place_of(self.iter(), path)
     }

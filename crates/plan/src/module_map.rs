@@ -94,8 +94,7 @@ impl ModuleMap {
         self.0.iter().map(|(name, tier)| (name.as_str(), *tier))
     }
 
-    /// Where the module or tensor of this path is: on the device of the longest entry at or around
-    /// it.
+    /// The device of this path: that of the longest entry at or around it.
     pub fn get(&self, path: &str) -> Option<Tier> {
         place_of(self.iter(), path)
     }

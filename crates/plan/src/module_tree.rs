@@ -86,8 +86,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// The module that holds a tensor of this path; it and those around it are added if they are
-    /// new.
+    /// The module that holds a tensor of this path, which is added with those around it.
     pub(crate) fn holder(&mut self, path: &'a str) -> u32 {
         let path = holder(path);
         // Tensors of one module mostly come one after the other.
@@ -122,8 +121,7 @@ pub(crate) fn is_around(module: &str, path: &str) -> bool {
 /// buffers, as Accelerate visits a module.
 pub(crate) struct ModuleTree<'a>(pub(crate) Vec<Node<'a>>);
 
-/// A module, a tensor or a KV cache. There are several for each tensor of a model: they are kept
-/// small.
+/// A module, a tensor or a KV cache: there are many, so they are kept small.
 pub(crate) struct Node<'a> {
     pub(crate) path: &'a str,
     /// Bytes of a tensor or a cache; of a module once they are summed up.

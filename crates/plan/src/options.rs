@@ -22,8 +22,7 @@ pub struct Options {
     pub fallback_allocation: bool,
     /// The largest tile of a tensor that is streamed by tiles, in bytes as held on the device.
     pub tile_bytes: u64,
-    /// Tensors of fewer bytes are always resident: reading a norm's weight in each pass costs more
-    /// than its memory.
+    /// Tensors of fewer bytes, such as norms, are always resident: reading them costs more.
     pub small_tensor: u64,
     /// The least bytes of the ring, if as much is streamed.
     pub min_ring: u64,

@@ -165,8 +165,7 @@ fn bar(blocks: &[PlacedBlock], cells: usize) -> String {
         start = end;
     }
     let shade = |bytes| match bytes * 8 / total {
-        // The small tensors of a streamed layer do not make it half resident, nor does the
-        // rounding.
+        // Small tensors of a streamed layer do not make it half resident.
         0 => SHADES[0],
         1..4 => SHADES[1],
         4..7 => SHADES[2],

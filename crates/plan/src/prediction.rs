@@ -82,8 +82,7 @@ pub struct BlockTime {
     pub decode_seconds: f64,
 }
 
-/// Predicts how long passes over `tree` take with `map`, which must be one of this tree, on a
-/// machine of this profile.
+/// Predicts how long passes over `tree` take with `map`, which must be of this tree.
 ///
 /// Each block takes the larger of its transfer and its compute time, since the next block is
 /// fetched while this one computes; a transfer is the slower of disk read and upload, which

@@ -1,15 +1,5 @@
 //! How tensors are placed.
 
-mod assign;
-mod balance;
-mod fill;
-mod largest;
-pub(crate) mod modules;
-mod worklist;
-
-pub use assign::assign;
-pub(crate) use assign::check_fit;
-
 use crate::{ModuleMap, Tier};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,4 +1,4 @@
-use crate::{BlockCost, Dtype};
+use crate::{BlockCost, WeightDtype};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ pub struct Tensor {
     /// Its shape; empty for a scalar, or if it is unknown.
     pub shape: Vec<u64>,
     /// The type that it is stored in.
-    pub dtype: Dtype,
+    pub dtype: WeightDtype,
     /// Bytes as held on the device, after any cast.
     pub bytes: u64,
     /// Bytes as read from disk.

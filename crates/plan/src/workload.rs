@@ -9,8 +9,7 @@ pub struct Workload {
     pub prompt: u64,
     /// Tokens of each sequence that attention sees when a token is generated.
     pub position: u64,
-    /// The most tokens of each sequence in one pass over the prompt: each pass reads what streams
-    /// again.
+    /// The most tokens of each sequence in one pass over the prompt.
     pub chunk: u64,
 }
 

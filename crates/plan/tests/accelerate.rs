@@ -7,7 +7,9 @@
 mod common;
 
 use common::{Model, place};
-use outsize_plan::{Assignment, Budget, Casts, Dtype, Options, Strategy, TensorKind, Tree, assign};
+use outsize_plan::{
+    Assignment, Budget, Casts, Options, Strategy, TensorKind, Tree, WeightDtype, assign,
+};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,9 +70,9 @@ struct Case {
     ties: Vec<Vec<String>>,
     #[serde(default)]
     no_split: Vec<String>,
-    dtype: Option<Dtype>,
+    dtype: Option<WeightDtype>,
     #[serde(default)]
-    special: BTreeMap<String, Dtype>,
+    special: BTreeMap<String, WeightDtype>,
     #[serde(default)]
     offload_buffers: bool,
     #[serde(default)]
@@ -159,7 +161,7 @@ impl Module {
             for tensor in tensors {
                 let shape: Vec<u64> = tensor.iter().filter_map(Value::as_u64).collect();
                 let dtype = tensor.iter().skip(1).find(|part| part.is_string());
-                let dtype = dtype.map_or(Dtype::F32, |dtype| {
+                let dtype = dtype.map_or(WeightDtype::F32, |dtype| {
                     serde_json::from_value(dtype.clone()).unwrap()
                 });
                 let name = at(tensor[0].as_str().unwrap());
@@ -196,9 +198,9 @@ fn is_in(path: &str, module: &str) -> bool {
 }
 
 /// Eighths of a byte that Accelerate counts for each value of a tensor.
-fn eighths(case: &Case, name: &str, dtype: Dtype) -> u64 {
+fn eighths(case: &Case, name: &str, dtype: WeightDtype) -> u64 {
     let bits = |dtype| match dtype {
-        Dtype::Bool => 1,
+        WeightDtype::Bool => 1,
         dtype => dtype.bits(),
     };
     match (case.special.get(name), case.dtype) {

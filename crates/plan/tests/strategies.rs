@@ -4,7 +4,7 @@ mod common;
 
 use common::{Model, budget, modules};
 use outsize_plan::{
-    Casts, Dtype, Error, MemoryOverhead, Options, Strategy, TensorKind, Tier, assign,
+    Casts, Error, MemoryOverhead, Options, Strategy, TensorKind, Tier, WeightDtype, assign,
 };
 
 /// The model of Accelerate's tests: 64, 72 and 100 bytes.
@@ -284,12 +284,12 @@ fn buffers_of_a_split_module_have_a_place() {
 #[test]
 fn sizes_are_whole_bytes_of_the_types_that_are_held() {
     let model = Model::default()
-        .tensor("a.mask", TensorKind::Buffer, Dtype::Bool, &[9])
-        .tensor("b.weight", TensorKind::Parameter, Dtype::Bf16, &[10])
-        .tensor("c.weight", TensorKind::Parameter, Dtype::F32, &[7]);
+        .tensor("a.mask", TensorKind::Buffer, WeightDtype::Bool, &[9])
+        .tensor("b.weight", TensorKind::Parameter, WeightDtype::Bf16, &[10])
+        .tensor("c.weight", TensorKind::Parameter, WeightDtype::F32, &[7]);
     let casts = Casts {
-        dtype: Some(Dtype::F32),
-        special: [("c.weight".to_string(), Dtype::Int4)].into(),
+        dtype: Some(WeightDtype::F32),
+        special: [("c.weight".to_string(), WeightDtype::Int4)].into(),
         ..Casts::default()
     };
     let tree = model.tree().cast(&casts).unwrap();

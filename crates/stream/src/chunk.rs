@@ -7,7 +7,13 @@ use std::sync::Arc;
 const LONGEST: u64 = (isize::MAX / 4) as u64;
 
 /// The longest read that goes through a reader's scratch memory, in bytes: each reader has as much.
-pub(crate) const MAX_STAGED: usize = 1 << 20;
+const MAX_STAGED: usize = 1 << 20;
+
+/// Scratch memory of a reader whose reads are of at most `read_bytes`: these, and the rest of the blocks in which they begin and
+/// end.
+pub(crate) fn scratch_bytes(read_bytes: usize) -> usize {
+    read_bytes.min(MAX_STAGED) + 2 * BLOCK
+}
 
 /// Number of a chunk in the list given to [`crate::Stream::start`].
 pub type ChunkId = usize;

@@ -1,5 +1,6 @@
 use crate::block::Block;
 use crate::pool::Pool;
+use crate::{ChunkId, Error};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,13 +18,15 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(block: Arc<Block>, payload: Arc<[Range<usize>]>, pool: Arc<Pool>) -> Self {
-        Self {
+    /// Waits for a chunk's bytes.
+    pub(crate) fn of(pool: &Arc<Pool>, chunk: ChunkId) -> Result<Self, Error> {
+        let block = pool.lease(chunk)?;
+        Ok(Self {
             block: Some(block),
-            payload,
+            payload: pool.chunks[chunk].payload().into(),
             segment: 0,
-            pool,
-        }
+            pool: pool.clone(),
+        })
     }
 
     /// The same lease as a slice of another segment's bytes: none if there is no such segment.

@@ -31,6 +31,7 @@ mod error;
 mod heap;
 mod lease;
 mod loading;
+mod options;
 mod overflow;
 mod pool;
 mod reader;
@@ -46,9 +47,10 @@ pub use chunk::{Chunk, ChunkId, Convert, Segment};
 pub use error::Error;
 pub use heap::return_freed_memory;
 pub use lease::Lease;
+pub use options::Options;
 pub use source::Source;
 pub use stats::Stats;
-pub use stream::{MEMORY_THREADS, Options, Stream};
+pub use stream::{MEMORY_THREADS, Stream};
 
 /// Granularity of direct reads, in bytes: offset, length and memory are multiples of it.
 pub const BLOCK: usize = 4096;

@@ -26,7 +26,7 @@ use crate::resident_arena::ResidentArena;
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
-use crate::{Chunk, ChunkId, Error, Lease, Source, Stats};
+use crate::{Chunk, ChunkId, Error, Options, Source, Stats};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ impl Pool {
         sources: Vec<Source>,
         chunks: Vec<Chunk>,
         order: Vec<ChunkId>,
-        options: &crate::Options,
+        options: &Options,
     ) -> Result<Self, Error> {
         let residents = ResidentArena::new(&chunks, &order)?;
         let schedule = Schedule::new(chunks.len(), order);
@@ -92,8 +92,8 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the chunk's bytes and hands them out.
-    pub(crate) fn lease(self: &Arc<Self>, id: ChunkId) -> Result<Lease, Error> {
+    /// Waits for the chunk's bytes and hands them out: until they are [given back](Self::give_back).
+    pub(crate) fn lease(&self, id: ChunkId) -> Result<Arc<Block>, Error> {
         let Some(chunk) = self.chunks.get(id) else {
             return Err(Error::UnknownChunk {
                 id,
@@ -174,7 +174,7 @@ impl Pool {
         if starving && found.is_err() {
             self.ready.notify_all();
         }
-        Ok(Lease::new(found?, chunk.payload().into(), self.clone()))
+        found
     }
 
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {

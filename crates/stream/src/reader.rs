@@ -2,7 +2,7 @@
 
 use crate::block::Block;
 use crate::buffer::Buffer;
-use crate::chunk::{MAX_STAGED, Read};
+use crate::chunk::{Read, scratch_bytes};
 use crate::loading::{Job, Seat};
 use crate::pool::Pool;
 use crate::{BLOCK, Error};
@@ -43,15 +43,10 @@ fn reason(panic: &(dyn std::any::Any + Send)) -> String {
 pub(crate) struct Scratch(Option<Buffer>);
 
 impl Scratch {
-    /// Bytes that staging takes if reads are of at most `read_bytes`.
-    pub(crate) fn bytes(read_bytes: usize) -> usize {
-        read_bytes.min(MAX_STAGED) + 2 * BLOCK
-    }
-
     /// Scratch memory for reads of `read_bytes`, or none if no chunk needs it.
     pub(crate) fn new(read_bytes: usize, needed: bool) -> Result<Self, Error> {
         Ok(Self(if needed {
-            Some(Buffer::new(Self::bytes(read_bytes), "a reader")?)
+            Some(Buffer::new(scratch_bytes(read_bytes), "a reader")?)
         } else {
             None
         }))

@@ -1,9 +1,10 @@
 use crate::buffer::Buffer;
+use crate::chunk::scratch_bytes;
 use crate::loading::Seat;
 use crate::pool::Pool;
 use crate::reader::{self, Scratch};
 use crate::sync::{self, JoinHandle, Mutex};
-use crate::{BLOCK, Chunk, ChunkId, Error, Lease, Source, Stats};
+use crate::{BLOCK, Chunk, ChunkId, Error, Lease, Options, Source, Stats};
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -12,49 +13,6 @@ use std::time::Instant;
 /// Threads that touch memory ahead of the readers. Each clears 10 GB/s on plain hardware, which one
 /// would do for; where a host must find each page, it is a twentieth of that, and two processors do twice as much.
 pub const MEMORY_THREADS: usize = 2;
-
-/// How a stream works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Size of the ring in bytes. Every chunk that does not stay must fit, see [`crate::footprint`].
-    pub ring_bytes: u64,
-    /// Bytes beyond the ring for callers who hold more at once than it can give.
-    pub overflow_bytes: u64,
-    /// Number of reader threads, that is, reads in flight; from 1 to 1024.
-    pub readers: usize,
-    /// The most bytes of one read, rounded up to whole blocks; at most 1 GiB. A disk takes some time for each read,
-    /// whatever its size.
-    pub read_bytes: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            ring_bytes: 64 << 20,
-            overflow_bytes: 0,
-            readers: 4,
-            read_bytes: 4 << 20,
-        }
-    }
-}
-
-impl Options {
-    /// Memory that the reader threads take besides the ring, in bytes, if some chunk is converted or
-    /// moved to alignment on its way.
-    pub fn staging_bytes(&self) -> u64 {
-        self.threads() as u64 * Scratch::bytes(self.read_bytes()) as u64
-    }
-
-    /// Size of one read in bytes, in whole blocks.
-    pub(crate) fn read_bytes(&self) -> usize {
-        self.read_bytes.clamp(1, 1 << 30).div_ceil(BLOCK) * BLOCK
-    }
-
-    /// Number of reader threads.
-    pub(crate) fn threads(&self) -> usize {
-        self.readers.clamp(1, 1024)
-    }
-}
 
 /// Chunks of bytes from files, read ahead of need into a ring of fixed size. Clones share it.
 #[derive(Clone)]
@@ -117,7 +75,7 @@ impl Stream {
     /// [`Error::OutOfMemory`] if not one of them can be had.
     pub fn begin(&self) -> Result<(), Error> {
         self.readers.fill().map_err(|reason| Error::OutOfMemory {
-            bytes: Scratch::bytes(self.pool.read_bytes) as u64,
+            bytes: scratch_bytes(self.pool.read_bytes) as u64,
             purpose: format!("a reader thread ({reason})").into(),
         })
     }
@@ -137,7 +95,7 @@ impl Stream {
         } else {
             Ok(())
         };
-        match (self.pool.lease(chunk), readers) {
+        match (Lease::of(&self.pool, chunk), readers) {
             (Err(Error::Reader { chunk, .. }), Err(reason)) => Err(Error::Reader { chunk, reason }),
             (result, _) => result,
         }

@@ -29,7 +29,7 @@ fn fp8(shape: [usize; 2], block: [usize; 2]) -> StoredWeight {
 fn blocks_need_not_divide_anything() {
     // GGUF's Q4_0 and Q6_K.
     for (elements, bytes) in [(32, 18), (256, 210)] {
-        let block = BlockSize { elements, bytes };
+        let block = ElementBlock { elements, bytes };
         assert_eq!(block.row_bytes(0), Some(0));
         assert_eq!(block.row_bytes(3 * elements), Some(3 * bytes as u64));
         assert_eq!(block.row_bytes(elements + 1), None);
@@ -38,7 +38,7 @@ fn blocks_need_not_divide_anything() {
             bytes <= elements
         );
     }
-    let nothing = BlockSize {
+    let nothing = ElementBlock {
         elements: 0,
         bytes: 1,
     };

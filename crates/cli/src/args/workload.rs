@@ -4,7 +4,7 @@ use super::{DtypeArgs, PlanArgs, WorkloadArgs};
 use crate::error::Failure;
 use outsize::generate::{Described, GenerationWorkload};
 use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT};
-use outsize::plan::{Budget, Casts, Dtype, HardwareProfile, Options, Tier};
+use outsize::plan::{Budget, Casts, HardwareProfile, Options, Tier, WeightDtype};
 
 /// Tokens of context and prompt by default.
 const CONTEXT: usize = 512;
@@ -85,7 +85,7 @@ pub fn casts(args: &DtypeArgs) -> Result<Casts, Failure> {
 }
 
 /// A type by its name here or in PyTorch.
-fn dtype(flag: &str, name: &str) -> Result<Dtype, Failure> {
+fn dtype(flag: &str, name: &str) -> Result<WeightDtype, Failure> {
     let lower = name.trim().to_ascii_lowercase();
     let own = match lower.strip_prefix("torch.").unwrap_or(&lower) {
         "float64" | "double" => "f64",
@@ -97,11 +97,11 @@ fn dtype(flag: &str, name: &str) -> Result<Dtype, Failure> {
         "uint8" => "int8",
         other => other,
     };
-    Dtype::ALL
+    WeightDtype::ALL
         .into_iter()
         .find(|dtype| dtype.name() == own)
         .ok_or_else(|| {
-            let known: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
+            let known: Vec<_> = WeightDtype::ALL.iter().map(|dtype| dtype.name()).collect();
             Failure::usage(format!(
                 "{flag}: unknown dtype {name:?}; known are {}",
                 known.join(", ")

@@ -7,7 +7,7 @@ use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
 use outsize::generate::{Described, GenerationWorkload, SizeSource};
 use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
-use outsize::plan::{Dtype, Estimate, TensorKind, Tree, estimate as estimate_tree};
+use outsize::plan::{Estimate, TensorKind, Tree, WeightDtype, estimate as estimate_tree};
 use std::collections::BTreeMap;
 
 /// The default context in tokens, unless the model's longest is less.
@@ -107,24 +107,24 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
     })
 }
 
-fn planned(dtype: EstimateDtype) -> Option<Dtype> {
+fn planned(dtype: EstimateDtype) -> Option<WeightDtype> {
     Some(match dtype {
         EstimateDtype::Stored => return None,
-        EstimateDtype::F64 => Dtype::F64,
-        EstimateDtype::F32 => Dtype::F32,
-        EstimateDtype::F16 => Dtype::F16,
-        EstimateDtype::Bf16 => Dtype::Bf16,
-        EstimateDtype::F8 => Dtype::F8,
-        EstimateDtype::Int8 => Dtype::Int8,
-        EstimateDtype::F4 => Dtype::F4,
-        EstimateDtype::Int4 => Dtype::Int4,
-        EstimateDtype::Int2 => Dtype::Int2,
+        EstimateDtype::F64 => WeightDtype::F64,
+        EstimateDtype::F32 => WeightDtype::F32,
+        EstimateDtype::F16 => WeightDtype::F16,
+        EstimateDtype::Bf16 => WeightDtype::Bf16,
+        EstimateDtype::F8 => WeightDtype::F8,
+        EstimateDtype::Int8 => WeightDtype::Int8,
+        EstimateDtype::F4 => WeightDtype::F4,
+        EstimateDtype::Int4 => WeightDtype::Int4,
+        EstimateDtype::Int2 => WeightDtype::Int2,
     })
 }
 
 /// Bytes of tensors by the type that they are stored in.
-fn by_type(tree: &Tree) -> BTreeMap<Dtype, u64> {
-    let mut bytes: BTreeMap<Dtype, u64> = BTreeMap::new();
+fn by_type(tree: &Tree) -> BTreeMap<WeightDtype, u64> {
+    let mut bytes: BTreeMap<WeightDtype, u64> = BTreeMap::new();
     for tensor in tree.blocks.iter().flat_map(|block| &block.tensors) {
         let sum = bytes.entry(tensor.dtype).or_default();
         *sum = sum.saturating_add(tensor.stored_bytes);

@@ -2,7 +2,7 @@
 
 use super::table;
 use outsize::checkpoint::{plain, shown};
-use outsize::plan::{Dtype, Estimate, format_size};
+use outsize::plan::{Estimate, WeightDtype, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct EstimateOutput {
     /// Tensors.
     pub tensors: usize,
     /// Bytes of weights and buffers by the type that they are stored in.
-    pub stored: BTreeMap<Dtype, u64>,
+    pub stored: BTreeMap<WeightDtype, u64>,
     /// Tokens of each sequence; none if the KV cache is unknown.
     pub context: Option<usize>,
     /// Batch size.
@@ -204,14 +204,14 @@ fn count(parameters: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outsize::plan::{BlockSize, Training};
+    use outsize::plan::{LargestBlock, Training};
 
-    fn row(dtype: Option<Dtype>, name: &str) -> Estimate {
+    fn row(dtype: Option<WeightDtype>, name: &str) -> Estimate {
         Estimate {
             dtype,
             parameters: 1_234_567,
             weights: 2_469_134,
-            largest_block: Some(BlockSize {
+            largest_block: Some(LargestBlock {
                 name: name.to_owned(),
                 bytes: 2_000_000,
             }),
@@ -236,12 +236,12 @@ mod tests {
             source: "headers",
             parameters: 1_234_567,
             tensors: 12,
-            stored: [(Dtype::F32, 1000), (Dtype::Bf16, 2_468_134)].into(),
+            stored: [(WeightDtype::F32, 1000), (WeightDtype::Bf16, 2_468_134)].into(),
             context: Some(64),
             batch: 2,
             kv_dtype: "f32",
             pass: Some(64),
-            estimates: vec![row(None, name), row(Some(Dtype::Int4), name)],
+            estimates: vec![row(None, name), row(Some(WeightDtype::Int4), name)],
             notes: vec!["blocks are guessed".to_owned()],
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use outsize_models::arch::LlamaForCausalLm;
 use outsize_models::{Init, KvCache, presets};
-use outsize_plan::{Access, Dtype};
+use outsize_plan::{Access, WeightDtype};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -114,7 +114,7 @@ fn casts_and_misaligned_tensors_need_readers() {
     let table = &described.blocks[0].tensors[0];
     assert_eq!(
         (table.dtype, table.stored_bytes),
-        (Dtype::F64, 2 * table.bytes)
+        (WeightDtype::F64, 2 * table.bytes)
     );
     assert_same(&described, &with_weights(wide.path()), wide.path());
     let odd = sparse("qwen2-0.5b", ("BF16", "bfloat16", 2), true);

@@ -4,10 +4,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Operands;
+use super::blocks;
 use super::element::Element;
 use super::small_m;
 use super::tile::{self, Blocking, RowBlock};
-use super::vector::{Vector, padded};
+use super::vector::{E4M3_FIELDS, Vector, padded};
+use crate::BlockWeight;
 
 /// Computes `y[rows, columns]`.
 ///
@@ -35,6 +37,23 @@ pub(super) unsafe fn region<E: Element>(
 pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
     unsafe { small_m::columns::<F32x8, E>(operands, columns) }
+}
+
+/// Computes `y` for one row of activations and a weight in blocks.
+///
+/// # Safety
+///
+/// That of [`blocks::gemv`], on a processor that has
+/// [`Isa::Avx2`](crate::Isa::Avx2).
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn gemv_blocks(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    others: &dyn Fn(Range<usize>),
+) {
+    // SAFETY: the caller's promises.
+    unsafe { blocks::gemv::<F32x8>(x, weight, y, others) }
 }
 
 /// Eight f32.
@@ -92,6 +111,17 @@ impl Vector for F32x8 {
             let mut sums = [0.0; 4];
             _mm_storeu_ps(sums.as_mut_ptr(), _mm_permute_ps::<0xd8>(acbd));
             sums
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight bytes.
+        unsafe {
+            let wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()));
+            let fields = _mm256_set1_epi32(E4M3_FIELDS);
+            let bits = _mm256_and_si256(_mm256_slli_epi32::<20>(wide), fields);
+            Self(_mm256_mul_ps(_mm256_castsi256_ps(bits), scale.0))
         }
     }
 

@@ -4,10 +4,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::Operands;
+use super::blocks;
 use super::element::Element;
 use super::small_m;
 use super::tile::{self, Blocking, RowBlock};
-use super::vector::Vector;
+use super::vector::{E4M3_FIELDS, Vector};
+use crate::BlockWeight;
 
 /// Computes `y[rows, columns]`.
 ///
@@ -35,6 +37,23 @@ pub(super) unsafe fn region<E: Element>(
 pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
     unsafe { small_m::columns::<F32x16, E>(operands, columns) }
+}
+
+/// Computes `y` for one row of activations and a weight in blocks.
+///
+/// # Safety
+///
+/// That of [`blocks::gemv`], on a processor that has
+/// [`Isa::Avx512`](crate::Isa::Avx512).
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn gemv_blocks(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    others: &dyn Fn(Range<usize>),
+) {
+    // SAFETY: the caller's promises.
+    unsafe { blocks::gemv::<F32x16>(x, weight, y, others) }
 }
 
 /// Sixteen f32.
@@ -78,6 +97,17 @@ impl Vector for F32x16 {
     unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
         // SAFETY: as in `zero`.
         unsafe { sums(four.map(|one| one.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes.
+        unsafe {
+            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
+            let fields = _mm512_set1_epi32(E4M3_FIELDS);
+            let bits = _mm512_and_si512(_mm512_slli_epi32::<20>(wide), fields);
+            Self(_mm512_mul_ps(_mm512_castsi512_ps(bits), scale.0))
+        }
     }
 
     #[inline(always)]

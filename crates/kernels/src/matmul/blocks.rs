@@ -1,11 +1,13 @@
 //! Weights in blocks, dequantized a panel at a time into memory that stays in the second-level cache.
 //!
-//! The loops for f32 multiply a panel: the bits of a result are those of the weight's f32.
+//! The loops for f32 multiply a panel: the bits of a result are those of the weight's f32. One row of
+//! activations needs no panel: each weight is used once, and decoded in registers.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use super::pack::Scratch;
+use super::vector::Vector;
 use crate::{BlockWeight, Isa};
 
 /// Bytes of a panel, about: a core's second-level cache holds it beside activations.
@@ -61,5 +63,115 @@ impl Output {
     /// Where the elements of a column begin.
     pub(super) fn column(&self, column: usize) -> *mut f32 {
         self.0.wrapping_add(column)
+    }
+}
+
+/// Rows of the weight that [`gemv`] takes side by side.
+const WIDTH: usize = 4;
+
+/// What a scale is multiplied by for [`Vector::e4m3`].
+const BIAS: f32 = f32::from_bits((127 + 120) << 23);
+
+/// Scales from here on would become infinite so.
+const MAX_SCALE: f32 = 128.0;
+
+/// Computes `y` for one row of activations, packed for `V`; rows of the weight that have a NaN or a
+/// scale out of all proportion are left to `others`, and so are all if a vector would need two
+/// scales.
+///
+/// # Safety
+///
+/// This processor has the instructions of `V`; `x` points to as many values as the weight has
+/// columns, with zeros up to a multiple of the lanes, and `y` to an element for each of its rows,
+/// which nothing else reads or writes during the call.
+#[inline(always)]
+pub(super) unsafe fn gemv<V: Vector>(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    others: &dyn Fn(Range<usize>),
+) {
+    let [n, k] = weight.shape();
+    if !weight.block()[1].is_multiple_of(V::LANES) {
+        return others(0..n);
+    }
+    for start in (0..n).step_by(WIDTH) {
+        let rows = start..n.min(start + WIDTH);
+        let some = weight.slice(rows.clone());
+        let data = some.data();
+        let mut scales = (0..rows.len()).flat_map(|row| some.scales_of(row));
+        let nan = data
+            .iter()
+            .fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
+        if nan || !scales.all(|scale| scale.abs() < MAX_SCALE) {
+            others(rows);
+            continue;
+        }
+        // SAFETY: the caller's promises: `y` has an element for each of these rows.
+        unsafe {
+            let y = y.add(start);
+            match rows.len() {
+                WIDTH => {
+                    let sums = tile::<V, WIDTH>(x, some, k);
+                    y.cast::<[f32; WIDTH]>().write_unaligned(sums);
+                }
+                len => {
+                    for row in 0..len {
+                        let [sum] = tile::<V, 1>(x, some.slice(row..row + 1), k);
+                        y.add(row).write(sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The products of a few rows of the weight with `x`, each one chain of multiply-adds as for f32.
+///
+/// # Safety
+///
+/// As for [`gemv`], with the instructions of `V`; and the weight has `N` rows of `k` columns.
+#[inline(always)]
+unsafe fn tile<V: Vector, const N: usize>(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    k: usize,
+) -> [f32; N] {
+    const LINE: usize = 64;
+    let (data, width) = (weight.data().as_ptr(), weight.block()[1]);
+    let mut scales: [_; N] = std::array::from_fn(|row| weight.scales_of(row));
+    // SAFETY: the caller's promises. A load of `LANES` bytes at `at` happens only while
+    // `at + LANES <= k`, the last one is of a copy. What is fetched ahead of need may be any address.
+    unsafe {
+        let mut sums = [V::zero(); N];
+        for start in (0..k).step_by(width) {
+            let end = k.min(start + width);
+            let scale: [V; N] =
+                std::array::from_fn(|row| V::splat(scales[row].next().unwrap_or(f32::NAN) * BIAS));
+            let mut at = start;
+            while at + V::LANES <= end {
+                let ahead = data.wrapping_add(N * k + at * N);
+                for line in 0..(N * V::LANES).div_ceil(LINE) {
+                    V::prefetch(ahead.wrapping_add(line * LINE));
+                }
+                let x = V::f32(x.add(at));
+                for row in 0..N {
+                    let weight = V::e4m3(data.add(row * k + at), scale[row]);
+                    sums[row] = sums[row].fma(weight, x);
+                }
+                at += V::LANES;
+            }
+            if at < end {
+                let x = V::f32(x.add(at));
+                for row in 0..N {
+                    let mut part = [0u8; 16];
+                    let bytes = data.add(row * k + at);
+                    bytes.copy_to_nonoverlapping(part.as_mut_ptr(), end - at);
+                    let weight = V::e4m3(part.as_ptr(), scale[row]);
+                    sums[row] = sums[row].fma(weight, x);
+                }
+            }
+        }
+        sums.map(|sum| sum.sum())
     }
 }

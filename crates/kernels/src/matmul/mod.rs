@@ -39,7 +39,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use half::bf16;
 
-use crate::{ActivationDtype, Isa, Weight};
+use crate::{ActivationDtype, BlockWeight, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::rounds as tile_rounds;
 #[cfg(target_arch = "x86_64")]
@@ -308,6 +308,34 @@ impl<E: Element> MatmulLoops<f32, E> for Widened {
             }
             #[cfg(not(target_arch = "x86_64"))]
             _ => small_m::packed::<portable::F32x4, E>(x, size),
+        }
+    }
+}
+
+/// One row of activations by a weight in blocks; see [`blocks::gemv`].
+///
+/// # Safety
+///
+/// As there; and this processor has `isa`, for which `x` is packed.
+unsafe fn gemv_blocks(
+    isa: Isa,
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    others: &dyn Fn(Range<usize>),
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match isa {
+            Isa::Portable => portable::gemv_blocks(x, weight, y, others),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::gemv_blocks(x, weight, y, others),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => {
+                avx512::gemv_blocks(x, weight, y, others)
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => portable::gemv_blocks(x, weight, y, others),
         }
     }
 }

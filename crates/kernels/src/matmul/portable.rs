@@ -6,10 +6,12 @@ use std::ops::Range;
 use wide::f32x4;
 
 use super::Operands;
+use super::blocks;
 use super::element::Element;
 use super::small_m;
 use super::tile::{self, Blocking, RowBlock};
-use super::vector::{Vector, padded};
+use super::vector::{E4M3_FIELDS, Vector, padded};
+use crate::BlockWeight;
 use crate::cast::{widen_bf16, widen_f16};
 
 /// Computes `y[rows, columns]`.
@@ -34,6 +36,21 @@ pub(super) unsafe fn region<E: Element>(
 pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
     // SAFETY: the caller's promises.
     unsafe { small_m::columns::<F32x4, E>(operands, columns) }
+}
+
+/// Computes `y` for one row of activations and a weight in blocks.
+///
+/// # Safety
+///
+/// That of [`blocks::gemv`].
+pub(super) unsafe fn gemv_blocks(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    others: &dyn Fn(Range<usize>),
+) {
+    // SAFETY: the caller's promises.
+    unsafe { blocks::gemv::<F32x4>(x, weight, y, others) }
 }
 
 /// Four f32.
@@ -69,6 +86,17 @@ impl Vector for F32x4 {
     unsafe fn sum(self) -> f32 {
         let [a, b, c, d] = self.0.to_array();
         (a + c) + (b + d)
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: `from` points to four bytes.
+        let bytes = unsafe { from.cast::<[i8; 4]>().read_unaligned() };
+        let wide = bytes.map(|byte| {
+            let bits = (i32::from(byte) << 20) & E4M3_FIELDS;
+            f32::from_bits(bits as u32)
+        });
+        Self(f32x4::from(wide) * scale.0)
     }
 
     #[inline(always)]

@@ -13,7 +13,7 @@ use super::blocks::{Output, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
 use super::tile::{Kernel, Prefetch, RowBlock};
-use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, pack};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
 #[cfg(target_arch = "x86_64")]
 use super::{Pairs, checked};
 use crate::{ActivationDtype, Isa, Weight, thread_pool};
@@ -181,17 +181,34 @@ fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul])
     let claims = |threads| Claims::new(size, size_of::<f32>(), threads, unit);
     share_rows(claims, jobs.iter().map(|job| job.2), |job, rows| {
         let (weight, output, n) = &jobs[job];
-        for_each_panel(isa, *weight, rows, |panel, rows| {
-            let operands = Operands {
-                x: x.as_ptr(),
-                weight: panel.as_ptr(),
-                y: output.column(rows.start),
-                size: Size { m, n: *n, k },
-            };
-            // SAFETY: as in `share`; the panel holds as many rows of the weight, and `y` is where
-            // the first of them goes.
-            unsafe { loops.small_m(&operands, 0..rows.len()) };
-        });
+        let panels = |rows| {
+            for_each_panel(isa, *weight, rows, |panel, rows| {
+                let operands = Operands {
+                    x: x.as_ptr(),
+                    weight: panel.as_ptr(),
+                    y: output.column(rows.start),
+                    size: Size { m, n: *n, k },
+                };
+                // SAFETY: as in `share`; the panel holds as many rows of the weight, and `y` is
+                // where the first of them goes.
+                unsafe { loops.small_m(&operands, 0..rows.len()) };
+            });
+        };
+        if m > 1 {
+            return panels(rows);
+        }
+        let first = rows.start;
+        let others = |rows: Range<usize>| panels(first + rows.start..first + rows.end);
+        // SAFETY: as above; the only row of `x` is packed as it is, with zeros behind it.
+        unsafe {
+            gemv_blocks(
+                isa,
+                x.as_ptr(),
+                weight.slice(rows),
+                output.column(first),
+                &others,
+            );
+        }
     });
 }
 

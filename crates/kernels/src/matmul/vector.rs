@@ -32,6 +32,10 @@ pub(crate) trait Vector: Copy {
         four.map(|one| unsafe { one.sum() })
     }
 
+    /// `LANES` E4M3, given as their bits and none of them a NaN, times a scale that was multiplied by
+    /// 2¹²⁰: rounded once.
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self;
+
     /// `LANES` f32 from a pointer to as many.
     unsafe fn f32(from: *const f32) -> Self;
 
@@ -53,6 +57,10 @@ pub(crate) trait Vector: Copy {
     /// Asks for a cache line ahead of need. Any address will do.
     fn prefetch(address: *const u8);
 }
+
+/// Sign, exponent and mantissa of an E4M3 that stand where those of an f32 end: the same number, but
+/// for the difference of the biases, 127 - 7.
+pub(super) const E4M3_FIELDS: i32 = 0x87f0_0000_u32 as i32;
 
 /// `count < N` elements, and zeros after them, for `N` up to 8: how to load a part where there are
 /// no masked loads.

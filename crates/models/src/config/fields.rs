@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use outsize_checkpoint::shown;
 use serde_json::{Map, Value};
 
 use crate::Error;
 
 /// Longest value quoted in a message, in characters.
-const MAX_QUOTE: usize = 80;
+pub(crate) const MAX_QUOTE: usize = 80;
 
 /// More beginning or ending ids than this are not a real model's.
 const MAX_IDS: usize = 1024;
@@ -43,7 +44,7 @@ impl<'a> Fields<'a> {
 
     /// The field's full name, fit for a message.
     pub fn path(&self, field: &str) -> String {
-        format!("{}{}", self.prefix, printable(field))
+        format!("{}{}", self.prefix, shown(field, MAX_QUOTE))
     }
 
     /// Notes a field that nobody knows.
@@ -179,7 +180,7 @@ impl<'a> Fields<'a> {
             .map_or_else(|| "absent".to_owned(), Value::to_string);
         Error::Field {
             field: self.path(field),
-            value: plain(&cut(&value)),
+            value: shown(&value, MAX_QUOTE),
             expected,
         }
     }
@@ -189,30 +190,5 @@ impl<'a> Fields<'a> {
         Error::MissingField {
             field: self.path(field),
         }
-    }
-}
-
-/// The text without control characters, cut when long, fit for a message.
-pub fn printable(text: &str) -> String {
-    cut(&text.escape_debug().to_string())
-}
-
-/// A JSON text whose strings have no control characters: JSON itself escapes only some of them.
-fn plain(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for char in json.chars() {
-        match char {
-            '"' | '\'' | '\\' => text.push(char),
-            _ => text.extend(char.escape_debug()),
-        }
-    }
-    text
-}
-
-/// The text, or its beginning and an ellipsis, fit for a message.
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(MAX_QUOTE) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }

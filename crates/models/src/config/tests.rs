@@ -165,14 +165,14 @@ fn dtypes_old_and_new() {
             .unwrap()
             .model
             .dtype,
-        Some(WeightDtype::Bf16)
+        Some(Dtype::BF16)
     );
     assert_eq!(
         read(json!({"torch_dtype": "torch.float16"}))
             .unwrap()
             .model
             .dtype,
-        Some(WeightDtype::F16)
+        Some(Dtype::F16)
     );
     refusal(json!({"torch_dtype": "float8_e4m3fn"}), "torch_dtype");
 }

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{ActivationDtype, add_linear_in_out};
 
-use super::linear::{matrix, zeros};
+use super::linear::{matrix, whole, zeros};
 use crate::Init;
 
 /// `y = x · W + b`, weight and bias kept as stored: in bf16, f16 or f32.
@@ -44,7 +44,7 @@ impl Conv1d {
                     add_linear_in_out(self.compute, y, x.clone(), rows.start, tile)
                 })
             }
-            _ => add_linear_in_out(self.compute, y, x, 0, self.weight.val()),
+            _ => add_linear_in_out(self.compute, y, x, 0, whole(&self.weight)),
         }
     }
 

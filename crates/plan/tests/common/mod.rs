@@ -3,7 +3,9 @@
 
 pub mod random;
 
-use outsize_plan::{Assignment, Block, BlockCost, Budget, Dtype, Tensor, TensorKind, Tier, Tree};
+use outsize_plan::{
+    Assignment, Block, BlockCost, Budget, Tensor, TensorKind, Tier, Tree, WeightDtype,
+};
 use std::collections::BTreeMap;
 
 /// A model whose tensors are given one by one.
@@ -15,7 +17,13 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn tensor(mut self, name: &str, kind: TensorKind, dtype: Dtype, shape: &[u64]) -> Self {
+    pub fn tensor(
+        mut self,
+        name: &str,
+        kind: TensorKind,
+        dtype: WeightDtype,
+        shape: &[u64],
+    ) -> Self {
         let bytes = dtype.bytes(shape.iter().product());
         self.tensors.push(Tensor {
             name: name.to_string(),
@@ -30,18 +38,18 @@ impl Model {
     }
 
     pub fn parameter(self, name: &str, values: u64) -> Self {
-        self.tensor(name, TensorKind::Parameter, Dtype::F32, &[values])
+        self.tensor(name, TensorKind::Parameter, WeightDtype::F32, &[values])
     }
 
     pub fn buffer(self, name: &str, values: u64) -> Self {
-        self.tensor(name, TensorKind::Buffer, Dtype::F32, &[values])
+        self.tensor(name, TensorKind::Buffer, WeightDtype::F32, &[values])
     }
 
     pub fn linear(self, path: &str, inputs: u64, outputs: u64) -> Self {
         self.tensor(
             &format!("{path}.weight"),
             TensorKind::Parameter,
-            Dtype::F32,
+            WeightDtype::F32,
             &[outputs, inputs],
         )
         .parameter(&format!("{path}.bias"), outputs)
@@ -55,7 +63,7 @@ impl Model {
             .tensor(
                 &format!("{path}.num_batches_tracked"),
                 TensorKind::Buffer,
-                Dtype::Int64,
+                WeightDtype::Int64,
                 &[],
             )
     }

@@ -23,6 +23,8 @@ mod error;
 mod lease;
 #[path = "../../src/loading.rs"]
 mod loading;
+#[path = "../../src/options.rs"]
+mod options;
 #[path = "../../src/overflow.rs"]
 mod overflow;
 #[path = "../../src/pool.rs"]
@@ -47,9 +49,10 @@ mod small;
 pub use chunk::{Chunk, ChunkId, Convert, Segment};
 pub use error::Error;
 pub use lease::Lease;
+pub use options::Options;
 pub use source::Source;
 pub use stats::Stats;
-pub use stream::{Options, Stream};
+pub use stream::Stream;
 
 /// Blocks are small here: what matters is who touches them when.
 pub const BLOCK: usize = 16;

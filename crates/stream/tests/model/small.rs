@@ -5,7 +5,7 @@ use crate::pool::Pool;
 use crate::reader::{self, Scratch};
 use crate::resident_arena::ResidentArena;
 use crate::source::{Faults, Source};
-use crate::{BLOCK, Chunk, Error, Options, Stream, buffer, check, chunk, explore, sync};
+use crate::{BLOCK, Chunk, Error, Lease, Options, Stream, buffer, check, chunk, explore, sync};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -287,7 +287,7 @@ fn closing_wakes_everybody() {
             in_threads(3, move |at| {
                 for turn in 0..2 {
                     let id = (at + turn) % 3;
-                    match shared.0.lease(id) {
+                    match Lease::of(&shared.0, id) {
                         Ok(lease) => check(&shared.1[id], &lease),
                         Err(Error::Closed { .. } | Error::Exhausted { .. }) => {}
                         // Who asks after the readers left is told that, or that it is closed.

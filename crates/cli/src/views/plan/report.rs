@@ -2,8 +2,8 @@
 
 use super::what_if::WhatIf;
 use outsize::plan::{
-    Bound, Budget, DeviceMap, Dtype, Error, HardwareProfile, ModuleMap, Options, PhaseTime,
-    Residency, Tier, TierUse, Tree, Workload, predict,
+    Bound, Budget, DeviceMap, Error, HardwareProfile, ModuleMap, Options, PhaseTime, Residency,
+    Tier, TierUse, Tree, WeightDtype, Workload, predict,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -324,7 +324,7 @@ fn values(shape: &[u64]) -> Option<u64> {
 
 /// The type that most bytes are stored in.
 fn stored_dtype(tree: &Tree) -> Option<String> {
-    let mut bytes: BTreeMap<Dtype, u64> = BTreeMap::new();
+    let mut bytes: BTreeMap<WeightDtype, u64> = BTreeMap::new();
     for tensor in tree.tensors() {
         let sum = bytes.entry(tensor.dtype).or_default();
         *sum = sum.saturating_add(tensor.stored_bytes);
