@@ -200,14 +200,20 @@ impl Case {
         let vocabulary = random.within(300, 20_000);
         let dtype = random.pick(&["f32", "bf16", "f16"]);
         let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
-        let architecture = random.pick(&["llama", "mistral", "qwen2"]);
+        let architecture = random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj"]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
         let new_tokens = random.within(1, 6.min(context - 1));
         let prompt = random.within(1, context - new_tokens);
-        let layer = 2 * hidden * hidden
-            + 2 * hidden * key_value_heads * head_dim
-            + 3 * hidden * intermediate;
+        let gpt = architecture.starts_with("gpt");
+        let layer = match gpt {
+            true => 4 * hidden * hidden + 2 * hidden * intermediate,
+            false => {
+                2 * hidden * hidden
+                    + 2 * hidden * key_value_heads * head_dim
+                    + 3 * hidden * intermediate
+            }
+        };
         let tables = vocabulary * hidden * if tied { 1 } else { 2 };
         let width = if dtype == "f32" { 4 } else { 2 };
         let mut config = json!({
@@ -216,6 +222,18 @@ impl Case {
                 "num_key_value_heads": key_value_heads, "vocab_size": vocabulary,
                 "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": tied,
         });
+        if gpt {
+            // Positions are learned: as many as are needed.
+            config = json!({
+                "model_type": architecture, "n_embd": hidden, "n_inner": intermediate,
+                "n_layer": layers, "n_head": heads, "vocab_size": vocabulary,
+                "n_positions": context,
+            });
+            match architecture {
+                "gptj" => config["rotary_dim"] = (head_dim / 2).into(),
+                _ => config["tie_word_embeddings"] = tied.into(),
+            }
+        }
         if architecture == "mistral" {
             config["sliding_window"] = random.within(1, 1500).into();
         }
