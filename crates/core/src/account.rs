@@ -4,10 +4,10 @@ use outsize_plan::MemoryOverhead;
 
 /// What a process like `outsize run` takes by itself, in bytes: code, libraries, stacks of its threads, small allocations
 /// and what the allocator keeps of them. A constant, so that a plan is the same from one time to the next.
-pub const PROCESS_BYTES: u64 = 33 << 20;
+pub const PROCESS_BYTES: u64 = 32 << 20;
 
 /// What a process grows by at most while a model runs in it, besides what is counted, in bytes.
-const PROCESS_SLACK: u64 = 20 << 20;
+const PROCESS_SLACK: u64 = 16 << 20;
 
 /// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
 pub const LEAST_RING: u64 = 16 << 20;
