@@ -36,9 +36,8 @@ fn prove(config: &ModelConfig) {
         let cache = CacheOptions::new(context);
         let bytes = KvCache::bytes(spec, &cache);
         let layers = spec.layers.iter();
-        let exact: u128 = layers
-            .map(|layer| 2 * (layer.key_value_heads * layer.head_dim) as u128)
-            .sum();
+        let exact: u128 =
+            layers.map(|layer| 2 * (layer.key_value_heads * layer.head_dim) as u128).sum();
         // More than there is: no such cache is ever made.
         let most = u64::try_from(4 * exact * context as u128).unwrap_or(u64::MAX);
         match spec.layers.iter().all(|layer| layer.window.is_none()) {
@@ -52,8 +51,6 @@ fn prove(config: &ModelConfig) {
 }
 
 fn product(sizes: &[usize]) -> u64 {
-    let product = sizes
-        .iter()
-        .try_fold(1u64, |product, &size| product.checked_mul(size as u64));
+    let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
     product.unwrap()
 }

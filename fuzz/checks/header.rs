@@ -41,29 +41,18 @@ fn prove(header: &Header, data_len: u64) {
     let mut covered = 0u64;
     let mut json = serde_json::Map::new();
     for entry in &header.tensors {
-        let HeaderEntry {
-            name,
-            dtype,
-            shape,
-            start,
-            end,
-        } = entry;
+        let HeaderEntry { name, dtype, shape, start, end } = entry;
         assert_eq!(*start, covered, "{name:?}");
         let bytes = shape
             .iter()
-            .try_fold(dtype.size() as u64, |product, &size| {
-                product.checked_mul(size as u64)
-            });
+            .try_fold(dtype.size() as u64, |product, &size| product.checked_mul(size as u64));
         assert_eq!(end.checked_sub(*start), bytes, "{name:?}");
         assert!(!name.chars().any(char::is_control));
         covered = *end;
         let value = serde_json::json!({
             "dtype": dtype.name(), "shape": shape, "data_offsets": [start, end],
         });
-        assert!(
-            json.insert(name.clone(), value).is_none(),
-            "twice: {name:?}"
-        );
+        assert!(json.insert(name.clone(), value).is_none(), "twice: {name:?}");
     }
     assert_eq!(covered, data_len);
     let notes = serde_json::to_value(&header.metadata).unwrap();

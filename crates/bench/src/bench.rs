@@ -161,17 +161,13 @@ impl<O: FnMut(BenchStep<'_>)> Bench<'_, O> {
                 }
                 let used = usage();
                 let report = run(case)?;
-                let fetched_bytes = usage()
-                    .zip(used)
-                    .and_then(|(now, then)| now.since(&then).fetched);
+                let fetched_bytes =
+                    usage().zip(used).and_then(|(now, then)| now.since(&then).fetched);
                 let after = self.sample()?;
                 match report {
-                    Ok(report) => budget.runs.push(ModelRun {
-                        report,
-                        before,
-                        after,
-                        fetched_bytes,
-                    }),
+                    Ok(report) => {
+                        budget.runs.push(ModelRun { report, before, after, fetched_bytes })
+                    }
                     Err(error) => budget.error = Some(error),
                 }
                 before = after;

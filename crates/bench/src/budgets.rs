@@ -52,10 +52,7 @@ mod tests {
             let cases = default_budgets(2_000_000_000, free);
             cases.into_iter().map(|case| case.max_memory).collect()
         };
-        let shares = [
-            Some("cpu=1000000000B".to_string()),
-            Some("cpu=200000000B".to_string()),
-        ];
+        let shares = [Some("cpu=1000000000B".to_string()), Some("cpu=200000000B".to_string())];
         assert_eq!(named(Some(2_300_000_000)), shares);
         assert_eq!(named(Some(2_320_000_000))[0], None);
         assert_eq!(named(None)[1..], shares);

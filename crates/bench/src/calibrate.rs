@@ -113,17 +113,7 @@ fn memory(
         copy.push(buffers.copy());
     }
     let size = format_size(bytes);
-    measured.add(
-        MEMORY_READ,
-        "B/s",
-        &read,
-        format!("{size} read by {threads} threads"),
-    );
-    measured.add(
-        MEMORY_COPY,
-        "B/s",
-        &copy,
-        format!("half of {size} copied by {threads} threads"),
-    );
+    measured.add(MEMORY_READ, "B/s", &read, format!("{size} read by {threads} threads"));
+    measured.add(MEMORY_COPY, "B/s", &copy, format!("half of {size} copied by {threads} threads"));
     Ok(rates.prefaulted_bytes)
 }

@@ -33,13 +33,8 @@ pub(crate) const LAYER: Shape = Shape {
 };
 
 /// The same where memory is scarce: 6 MB.
-pub(crate) const SMALL_LAYER: Shape = Shape {
-    hidden: 512,
-    inner: 1408,
-    heads: 8,
-    key_value_heads: 2,
-    ..LAYER
-};
+pub(crate) const SMALL_LAYER: Shape =
+    Shape { hidden: 512, inner: 1408, heads: 8, key_value_heads: 2, ..LAYER };
 
 /// Tokens in the KV cache when a layer is timed.
 const SHORT: usize = 16;
@@ -68,11 +63,7 @@ const LIMIT: f64 = 1.5;
 /// Measures matmuls, a block and attention, with about `bytes` of weights.
 pub(crate) fn measure(measured: &mut Measured, bytes: u64, stop: &Stop) -> Result<(), Error> {
     let threads = outsize_kernels::threads();
-    let shape = if bytes < LAYER.layer_bytes() {
-        SMALL_LAYER
-    } else {
-        LAYER
-    };
+    let shape = if bytes < LAYER.layer_bytes() { SMALL_LAYER } else { LAYER };
     let layers = (bytes / shape.layer_bytes()).clamp(1, 64) as usize;
     let layers = Shape { layers, ..shape }.make()?;
     stop.check()?;
@@ -91,10 +82,7 @@ struct Products<'a> {
 
 impl<'a> Products<'a> {
     fn new(layers: &'a Layers) -> Self {
-        Self {
-            layers,
-            rows: inputs(layers, 1),
-        }
+        Self { layers, rows: inputs(layers, 1) }
     }
 
     /// Runs the matmuls and returns the seconds they took. Evicts everything else from the caches.

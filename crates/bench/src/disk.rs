@@ -48,17 +48,9 @@ impl Probe {
         let tiles = files.tiles(options.bytes);
         let bytes = bytes_of(&tiles);
         if bytes < LEAST_CALIBRATION_BYTES {
-            return Err(Error::Small {
-                folder,
-                bytes,
-                needed: LEAST_CALIBRATION_BYTES,
-            });
+            return Err(Error::Small { folder, bytes, needed: LEAST_CALIBRATION_BYTES });
         }
-        Ok(Self {
-            folder,
-            files,
-            tiles,
-        })
+        Ok(Self { folder, files, tiles })
     }
 
     /// Reads it both ways.
@@ -98,10 +90,7 @@ impl Probe {
             "B/s",
             streamed.overall(),
             &streamed,
-            how(format!(
-                "{size} of {} with {readers} readers, {beside}",
-                self.files.name()
-            )),
+            how(format!("{size} of {} with {readers} readers, {beside}", self.files.name())),
         );
         measured.add(
             PLAIN,
@@ -147,9 +136,8 @@ impl Probe {
             *bytes += tile.len;
             *range = range.start.min(tile.offset)..range.end.max(end);
         }
-        let longest = ranges
-            .into_iter()
-            .max_by_key(|(file, (bytes, _))| (*bytes, std::cmp::Reverse(*file)));
+        let longest =
+            ranges.into_iter().max_by_key(|(file, (bytes, _))| (*bytes, std::cmp::Reverse(*file)));
         let (file, range) = longest.map_or((0, 0..0), |(file, (_, range))| (file, range));
         (self.files.path(file), range)
     }
@@ -174,10 +162,7 @@ impl Probe {
             // Chunks that stay in the ring are not read again.
             .min(bytes_of(&self.tiles) / 4)
             .max(outsize_stream::footprint(largest) * 4);
-        let options = Options {
-            ring_bytes: ring,
-            ..Options::default()
-        };
+        let options = Options { ring_bytes: ring, ..Options::default() };
         let order = (0..self.tiles.len()).collect();
         let stream = Stream::start(self.files.sources(), units.collect(), order, options)?;
         let inputs = self.inputs();
@@ -226,10 +211,7 @@ impl Probe {
         let seconds = seconds(began);
         let stats = stream.stats().since(&before);
         stream.end_pass();
-        Ok((
-            stats.bytes_read as f64 / seconds,
-            stats.waiting_for_data.as_secs_f64() / seconds,
-        ))
+        Ok((stats.bytes_read as f64 / seconds, stats.waiting_for_data.as_secs_f64() / seconds))
     }
 
     /// One row of activations for each width.

@@ -78,11 +78,9 @@ impl Files {
     pub fn paths(&self) -> Vec<PathBuf> {
         match self {
             Self::Made(scratch, _) => vec![scratch.path().to_path_buf()],
-            Self::Model(checkpoint) => checkpoint
-                .files()
-                .iter()
-                .map(|file| file.path().to_path_buf())
-                .collect(),
+            Self::Model(checkpoint) => {
+                checkpoint.files().iter().map(|file| file.path().to_path_buf()).collect()
+            }
         }
     }
 
@@ -130,10 +128,7 @@ fn write(folder: &Path, most: u64, stop: &Stop) -> Result<(Scratch, u64), Error>
         });
     }
     let mut scratch = Scratch::new(folder)?;
-    let failed = |source| Error::Write {
-        folder: folder.to_path_buf(),
-        source,
-    };
+    let failed = |source| Error::Write { folder: folder.to_path_buf(), source };
     let mut random = Random::new(7);
     let mut buffer = vec![0; WRITE];
     let least = (LEAST_CALIBRATION_BYTES / WRITE as u64) as u32;

@@ -54,10 +54,7 @@ const VOCABULARY: usize = 64;
 impl Shape {
     /// Bytes of the matrices of one layer in bf16.
     pub fn layer_bytes(&self) -> u64 {
-        let (queries, keys) = (
-            self.heads * self.head_dim,
-            self.key_value_heads * self.head_dim,
-        );
+        let (queries, keys) = (self.heads * self.head_dim, self.key_value_heads * self.head_dim);
         let values = self.hidden * (2 * queries + 2 * keys + 3 * self.inner);
         2 * values as u64
     }
@@ -67,9 +64,7 @@ impl Shape {
     /// # Errors
     /// If there is not enough memory.
     pub fn make(&self) -> Result<Layers, Error> {
-        let not_json = |error: serde_json::Error| ModelError::Json {
-            message: error.to_string(),
-        };
+        let not_json = |error: serde_json::Error| ModelError::Json { message: error.to_string() };
         let mut fields: Map<String, Value> =
             serde_json::from_str(presets::config(PRESET)?).map_err(not_json)?;
         for (field, size) in [
@@ -96,13 +91,7 @@ impl Shape {
             }
             Ok::<_, Error>(value)
         })?;
-        Ok(Layers {
-            shape: *self,
-            config,
-            model,
-            matrices,
-            bytes,
-        })
+        Ok(Layers { shape: *self, config, model, matrices, bytes })
     }
 }
 
@@ -122,20 +111,13 @@ impl<'a> Sequence<'a> {
         for chunk in ids.chunks(256) {
             layers.model.forward(chunk, &mut cache, Logits::Last)?;
         }
-        Ok(Self {
-            layers,
-            cache,
-            position: tokens,
-        })
+        Ok(Self { layers, cache, position: tokens })
     }
 
     /// Runs one more token, removes it from the cache, and returns the seconds that running took.
     pub fn next_token(&mut self) -> Result<f64, Error> {
         let began = Instant::now();
-        let logits = self
-            .layers
-            .model
-            .forward(&[1], &mut self.cache, Logits::Last)?;
+        let logits = self.layers.model.forward(&[1], &mut self.cache, Logits::Last)?;
         black_box(logits);
         let taken = seconds(began);
         self.cache.truncate(self.position)?;
@@ -154,10 +136,7 @@ impl Random {
     /// A weight of this shape, in memory as resident weights are.
     fn tensor(&mut self, shape: &[usize]) -> Result<TensorData, Error> {
         let bytes = 2 * shape.iter().product::<usize>();
-        let no_memory = |source| outsize_machine::Error::NoMemory {
-            bytes: bytes as u64,
-            source,
-        };
+        let no_memory = |source| outsize_machine::Error::NoMemory { bytes: bytes as u64, source };
         let mut region = Region::new(bytes).map_err(no_memory)?;
         self.fill(region.as_mut());
         let bytes = Bytes::from_shared(bytes::Bytes::from_owner(region), AllocationProperty::Other);
@@ -194,11 +173,7 @@ mod tests {
             .chunks_exact(2)
             .map(|pair| half::bf16::from_le_bytes([pair[0], pair[1]]).to_f32())
             .collect();
-        assert!(
-            values
-                .iter()
-                .all(|value| (1.0 / 128.0..1.0 / 32.0).contains(&value.abs()))
-        );
+        assert!(values.iter().all(|value| (1.0 / 128.0..1.0 / 32.0).contains(&value.abs())));
         assert!(values.iter().any(|value| *value < 0.0) && values.iter().any(|value| *value > 0.0));
         let mut other = vec![0; 2 * 1001];
         Random::new(4).fill(&mut other);

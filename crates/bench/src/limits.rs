@@ -235,11 +235,7 @@ impl Limits {
     /// [`Error`]; [`Error::Stopped`] if `stop` was set.
     pub fn products(&self, rounds: usize) -> Result<Vec<ProductSample>, Error> {
         let bytes = self.memory_bytes();
-        let shape = if bytes < LAYER.layer_bytes() {
-            SMALL_LAYER
-        } else {
-            LAYER
-        };
+        let shape = if bytes < LAYER.layer_bytes() { SMALL_LAYER } else { LAYER };
         let layers = bytes.div_ceil(shape.layer_bytes()).clamp(1, 64) as usize;
         let layers = Shape { layers, ..shape }.make()?;
         self.stop.check()?;
@@ -318,9 +314,7 @@ fn flops(compute: ActivationDtype) -> Result<f64, Error> {
     }
     match best > 0.0 {
         true => Ok(best),
-        false => Err(Error::Wrong {
-            what: "multiply-adds",
-        }),
+        false => Err(Error::Wrong { what: "multiply-adds" }),
     }
 }
 
@@ -352,10 +346,7 @@ mod tests {
             // May be zero.
             .filter(|(name, _)| *name != "at_hand_bytes")
         {
-            assert!(
-                value.as_f64().is_some_and(|value| value > 0.0),
-                "{name}: {value}"
-            );
+            assert!(value.as_f64().is_some_and(|value| value > 0.0), "{name}: {value}");
         }
         assert!(limits.disk().in_flight > 0);
         drop(limits);

@@ -33,12 +33,7 @@ impl ModelCost {
         fn is_product(tensor: &&Tensor) -> bool {
             tensor.shape.len() >= 2 && tensor.access != Access::Rows
         }
-        let products = || {
-            tree.blocks
-                .iter()
-                .flat_map(|block| &block.tensors)
-                .filter(is_product)
-        };
+        let products = || tree.blocks.iter().flat_map(|block| &block.tensors).filter(is_product);
         let values = |tensor: &Tensor| tensor.shape.iter().product::<u64>();
         let head = tree.blocks.iter().rev().find_map(|block| {
             let values: u64 = block.tensors.iter().filter(is_product).map(values).sum();

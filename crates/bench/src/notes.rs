@@ -112,10 +112,7 @@ fn fetched(run: &ModelRun) -> Option<f64> {
 
 fn of_budget(budget: &BudgetResults) -> Vec<String> {
     let mut notes = Vec::new();
-    let peaks = budget
-        .runs
-        .iter()
-        .filter_map(|run| run.report.peak_rss_bytes);
+    let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
     if let (Some(peak), Some(bytes)) = (peaks.max(), budget.budget_bytes)
         && peak > bytes
     {
@@ -188,10 +185,7 @@ mod tests {
 
     #[test]
     fn a_quiet_machine_is_worth_no_note() {
-        assert_eq!(
-            notes(&results(vec![quiet(), quiet()])),
-            Vec::<String>::new()
-        );
+        assert_eq!(notes(&results(vec![quiet(), quiet()])), Vec::<String>::new());
     }
 
     #[test]
@@ -221,19 +215,13 @@ mod tests {
         ];
         for (part, change) in cases {
             let said = said(change);
-            assert!(
-                said.contains(part) && said.lines().count() == 1,
-                "{part}: {said}"
-            );
+            assert!(said.contains(part) && said.lines().count() == 1, "{part}: {said}");
         }
         // 300 bytes a second from a disk that gives 200.
         let mut fast = quiet();
         fast.report.decode_bytes_read = 2400;
         fast.fetched_bytes = None;
         let said = notes(&results(vec![fast])).join("\n");
-        assert!(
-            said.contains("token: more than the limit of disk"),
-            "{said}"
-        );
+        assert!(said.contains("token: more than the limit of disk"), "{said}");
     }
 }

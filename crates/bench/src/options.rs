@@ -49,16 +49,11 @@ impl Stop {
 /// More bytes than any cache keeps.
 pub(crate) fn beyond_caches(machine: &Machine) -> u64 {
     let cache = machine.processors.cache.as_ref();
-    cache
-        .map_or(0, |cache| cache.value.saturating_mul(8))
-        .max(256 << 20)
+    cache.map_or(0, |cache| cache.value.saturating_mul(8)).max(256 << 20)
 }
 
 /// Memory to take: `most`, but at most a quarter of what is free.
 pub(crate) fn memory_bytes(machine: &Machine, most: u64) -> u64 {
-    let free = machine
-        .ram
-        .as_ref()
-        .map_or(u64::MAX, |ram| ram.available.value / 4);
+    let free = machine.ram.as_ref().map_or(u64::MAX, |ram| ram.available.value / 4);
     most.min(free).max(LEAST_CALIBRATION_BYTES)
 }

@@ -62,10 +62,7 @@ impl<'a> Timed<'a> {
         Self {
             runs,
             name,
-            seconds: runs
-                .iter()
-                .map(|run| seconds(&run.report).max(1e-9))
-                .collect(),
+            seconds: runs.iter().map(|run| seconds(&run.report).max(1e-9)).collect(),
             bounds: Vec::new(),
         }
     }
@@ -110,13 +107,8 @@ impl<'a> Timed<'a> {
     }
 
     fn done(mut self) -> Phase {
-        self.bounds
-            .sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
-        Phase {
-            name: self.name,
-            seconds: Summary::of(self.seconds),
-            bounds: self.bounds,
-        }
+        self.bounds.sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
+        Phase { name: self.name, seconds: Summary::of(self.seconds), bounds: self.bounds }
     }
 }
 
@@ -147,52 +139,25 @@ pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask) -> Vec<Phas
     let filled =
         |run: &RunReport| (run.placement.resident_footprint + run.placement.ring_bytes) as f64;
     let first = Timed::new(runs, "first pass", |run| run.prefill_seconds)
-        .bound(
-            DISK,
-            RateUnit::Bytes,
-            |run| run.prefill_bytes_read as f64,
-            disk,
-        )
+        .bound(DISK, RateUnit::Bytes, |run| run.prefill_bytes_read as f64, disk)
         .bound_by(FIRST_TOUCH, RateUnit::Bytes, filled, |limit, bytes| {
             bytes / limit.first_touch_seconds(bytes).max(1e-9)
         })
-        .bound_by(
-            FIRST_TOUCH_AND_FLOPS,
-            RateUnit::Bytes,
-            filled,
-            |limit, bytes| {
-                bytes / (limit.first_touch_seconds(bytes) + flops / peak(limit)).max(1e-9)
-            },
-        )
+        .bound_by(FIRST_TOUCH_AND_FLOPS, RateUnit::Bytes, filled, |limit, bytes| {
+            bytes / (limit.first_touch_seconds(bytes) + flops / peak(limit)).max(1e-9)
+        })
         .bound(products, RateUnit::Operations, |_| flops, peak);
     let of_again = |run: &RunReport, value: fn(&RepeatedRun) -> f64| {
         median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
     };
-    let again = Timed::new(runs, "prompt again", |run| {
-        of_again(run, |again| again.seconds)
-    })
-    .bound(
-        DISK,
-        RateUnit::Bytes,
-        |run| of_again(run, |again| again.bytes_read as f64),
-        disk,
-    )
-    .bound(
-        MEMORY,
-        RateUnit::Bytes,
-        |_| cost.product_bytes as f64,
-        memory,
-    )
-    .bound(products, RateUnit::Operations, |_| flops, peak);
+    let again = Timed::new(runs, "prompt again", |run| of_again(run, |again| again.seconds))
+        .bound(DISK, RateUnit::Bytes, |run| of_again(run, |again| again.bytes_read as f64), disk)
+        .bound(MEMORY, RateUnit::Bytes, |_| cost.product_bytes as f64, memory)
+        .bound(products, RateUnit::Operations, |_| flops, peak);
     // A token in the middle of the answer.
     let read = cost.token_bytes(prompt as f64 + new / 2.0);
     let token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
-        .bound(
-            DISK,
-            RateUnit::Bytes,
-            |run| run.decode_bytes_read as f64 / decoded,
-            disk,
-        )
+        .bound(DISK, RateUnit::Bytes, |run| run.decode_bytes_read as f64 / decoded, disk)
         .bound(MEMORY, RateUnit::Bytes, |_| read, memory);
     [opening, first, again, token].map(Timed::done).into()
 }
@@ -259,12 +224,7 @@ pub(crate) mod tests {
     }
 
     pub fn task(compute: ActivationDtype) -> BenchTask {
-        BenchTask {
-            prompt_tokens: 8,
-            new_tokens: 5,
-            rounds: 1,
-            compute,
-        }
+        BenchTask { prompt_tokens: 8, new_tokens: 5, rounds: 1, compute }
     }
 
     #[test]
@@ -285,11 +245,7 @@ pub(crate) mod tests {
         assert_eq!(token.bounds[1].achieved.median, 821.0 / 2.5);
         // Half a second of files' pages in a millisecond, 500 bytes touched in 10 s at 50 a second.
         assert_eq!(phases[0].bounds[0].share.median, 0.5);
-        let touch = phases[1]
-            .bounds
-            .iter()
-            .find(|bound| bound.limit_of == FIRST_TOUCH)
-            .unwrap();
+        let touch = phases[1].bounds.iter().find(|bound| bound.limit_of == FIRST_TOUCH).unwrap();
         assert_eq!(touch.share.median, 1.0);
         // Products take more than half a second of their own.
         let both = &phases[1].bounds[0];
@@ -314,15 +270,10 @@ pub(crate) mod tests {
         let runs = [run(8.0, 0)];
         let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16));
         assert!(
-            phases[2..]
-                .iter()
-                .all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK))
+            phases[2..].iter().all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK))
         );
-        let products = phases[2]
-            .bounds
-            .iter()
-            .find(|bound| bound.unit == RateUnit::Operations)
-            .unwrap();
+        let products =
+            phases[2].bounds.iter().find(|bound| bound.unit == RateUnit::Operations).unwrap();
         // Eight tokens through the layers, one through the head.
         assert_eq!(products.achieved.median, 2.0 * (8.0 * 300.0 + 100.0) / 5.0);
         assert_eq!(products.limit.median, 4e4);

@@ -115,11 +115,7 @@ impl Samples {
             return 0.0;
         };
         let spread = (sorted[last - last / 4] - sorted[last / 4]) / self.median().abs();
-        if spread.is_finite() {
-            spread.clamp(0.0, 1e6)
-        } else {
-            0.0
-        }
+        if spread.is_finite() { spread.clamp(0.0, 1e6) } else { 0.0 }
     }
 }
 
@@ -140,12 +136,7 @@ pub(crate) struct Pace {
 impl Pace {
     /// Between `least` and `most` repetitions, beyond the least within `seconds`.
     pub fn new(least: u32, most: u32, seconds: f64) -> Self {
-        Self {
-            done: 0,
-            least,
-            most,
-            end: Instant::now() + Duration::from_secs_f64(seconds),
-        }
+        Self { done: 0, least, most, end: Instant::now() + Duration::from_secs_f64(seconds) }
     }
 }
 
@@ -188,11 +179,7 @@ mod tests {
     #[test]
     fn summaries() {
         let summary = Summary::of([3.0, 2.0, 2.5]);
-        let Summary {
-            median,
-            least,
-            most,
-        } = summary;
+        let Summary { median, least, most } = summary;
         assert_eq!((median, least, most), (2.5, 2.0, 3.0));
         assert_eq!(summary.spread(), 0.4);
         assert_eq!(Summary::of([]).spread(), 0.0);
@@ -202,10 +189,7 @@ mod tests {
 
     #[test]
     fn the_faster_half_is_compared() {
-        let (long, short) = (
-            samples(&[5.0, 99.0, 4.0, 7.0]),
-            samples(&[1.0, 2.0, 8.0, 50.0]),
-        );
+        let (long, short) = (samples(&[5.0, 99.0, 4.0, 7.0]), samples(&[1.0, 2.0, 8.0, 50.0]));
         assert_eq!(long.beyond(&short).0, [3.0, 3.0]);
         assert_eq!(long.beyond(&short).over(2.0).0, [1.5, 1.5]);
         assert_eq!(long.beyond(&short).under(6.0).0, [2.0, 2.0]);

@@ -70,9 +70,7 @@ impl Checkpoint {
             Source::File(path) => Inner::from_file(path)?,
             Source::Index(path) => Inner::from_index(&path)?,
         };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// All tensors, ordered by file, then by offset.
@@ -87,12 +85,9 @@ impl Checkpoint {
 
     /// The position in [`Self::tensors`] of the tensor of this name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        let Inner {
-            tensors, by_name, ..
-        } = &*self.inner;
-        let found = by_name
-            .binary_search_by(|&position| tensors[position].name.as_str().cmp(name))
-            .ok()?;
+        let Inner { tensors, by_name, .. } = &*self.inner;
+        let found =
+            by_name.binary_search_by(|&position| tensors[position].name.as_str().cmp(name)).ok()?;
         by_name.get(found).copied()
     }
 
@@ -126,10 +121,7 @@ impl Checkpoint {
     /// the tensor is of another checkpoint.
     pub fn read(&self, tensor: &TensorInfo) -> Result<Vec<u8>, Error> {
         self.check_range(tensor, 0, tensor.len)?;
-        let no_memory = || Error::OutOfMemory {
-            tensor: tensor.name.clone(),
-            len: tensor.len,
-        };
+        let no_memory = || Error::OutOfMemory { tensor: tensor.name.clone(), len: tensor.len };
         let len = usize::try_from(tensor.len).map_err(|_| no_memory())?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len).map_err(|_| no_memory())?;
@@ -164,10 +156,8 @@ impl Checkpoint {
     ) -> Result<(&ShardFile, u64), Error> {
         let range = || {
             let file = self.files().get(tensor.file)?;
-            let tensor_end = tensor
-                .offset
-                .checked_add(tensor.len)
-                .filter(|&end| end <= file.len())?;
+            let tensor_end =
+                tensor.offset.checked_add(tensor.len).filter(|&end| end <= file.len())?;
             let offset = tensor.offset.checked_add(start)?;
             let end = offset.checked_add(len)?;
             (end <= tensor_end).then_some((file, offset))
@@ -187,20 +177,13 @@ impl Inner {
     fn from_file(path: PathBuf) -> Result<Self, Error> {
         let folder = folder_of(&path);
         let (file, header, data_start) = ShardFile::open(path, |_| Ok(()))?;
-        let tensors = header
-            .tensors
-            .into_iter()
-            .map(|entry| entry.at(0, data_start))
-            .collect();
+        let tensors = header.tensors.into_iter().map(|entry| entry.at(0, data_start)).collect();
         Ok(Self::new(folder, vec![file], tensors, Vec::new()))
     }
 
     fn from_index(path: &Path) -> Result<Self, Error> {
         let folder = folder_of(path);
-        let wrong = |fault| Error::Index {
-            path: path.to_owned(),
-            fault,
-        };
+        let wrong = |fault| Error::Index { path: path.to_owned(), fault };
         let json = index::read(path)?;
         let index = Index::parse(&json).map_err(wrong)?;
 
@@ -270,55 +253,25 @@ impl Inner {
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
         // Each length is at most that of a file; no number of real files sums up to the bound.
-        let total_bytes = tensors
-            .iter()
-            .fold(0u64, |sum, tensor| sum.saturating_add(tensor.len));
-        Self {
-            folder,
-            files,
-            tensors,
-            by_name,
-            ignored,
-            total_bytes,
-        }
+        let total_bytes = tensors.iter().fold(0u64, |sum, tensor| sum.saturating_add(tensor.len));
+        Self { folder, files, tensors, by_name, ignored, total_bytes }
     }
 
     /// Names the first tensor of the index that no shard holds where the index says.
     fn first_not_found(&self, index: &Index<'_>) -> IndexFault {
-        let names = self
-            .by_name
-            .iter()
-            .map(|&position| self.tensors[position].name.as_str());
+        let names = self.by_name.iter().map(|&position| self.tensors[position].name.as_str());
         // Both sides are sorted, and the left is a part of the right.
         let mut names = names.peekable();
-        let not_found = index
-            .tensors()
-            .find(|(tensor, _)| names.next_if_eq(tensor).is_none());
+        let not_found = index.tensors().find(|(tensor, _)| names.next_if_eq(tensor).is_none());
         let (tensor, file) = not_found.unwrap_or_default();
-        IndexFault::NotInShard {
-            tensor: tensor.to_owned(),
-            file: file.to_owned(),
-        }
+        IndexFault::NotInShard { tensor: tensor.to_owned(), file: file.to_owned() }
     }
 }
 
 impl HeaderEntry {
     pub(crate) fn at(self, file: usize, data_start: u64) -> TensorInfo {
-        let Self {
-            name,
-            dtype,
-            shape,
-            start,
-            end,
-        } = self;
-        TensorInfo {
-            name,
-            dtype,
-            shape,
-            file,
-            offset: data_start + start,
-            len: end - start,
-        }
+        let Self { name, dtype, shape, start, end } = self;
+        TensorInfo { name, dtype, shape, file, offset: data_start + start, len: end - start }
     }
 }
 

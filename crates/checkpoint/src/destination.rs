@@ -18,10 +18,7 @@ impl Destination {
     /// it, with its parents.
     pub fn prepare(out: &Path) -> Result<Self, Error> {
         let out = resolve(out)?;
-        let failed = |cause| Error::Create {
-            path: out.clone(),
-            cause,
-        };
+        let failed = |cause| Error::Create { path: out.clone(), cause };
         let Some(name) = out.file_name() else {
             return Err(failed(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -52,41 +49,23 @@ impl Destination {
         let PartialFolder { place, lock: _lock } = partial;
         sync_folder(place.path())
             .and_then(|()| fs::rename(place.path(), &complete))
-            .map_err(|cause| Error::Create {
-                path: out.clone(),
-                cause,
-            })?;
+            .map_err(|cause| Error::Create { path: out.clone(), cause })?;
         let _ = place.keep(); // of that name there is nothing to remove any more
         fs::rename(&complete, &out)
             .and_then(|()| sync_folder(parent_of(&out)))
-            .map_err(|cause| Error::Rename {
-                partial: complete,
-                path: out,
-                cause,
-            })
+            .map_err(|cause| Error::Rename { partial: complete, path: out, cause })
     }
 }
 
 /// Checks what is at `out`, and gives its absolute path.
 fn resolve(out: &Path) -> Result<PathBuf, Error> {
-    let exists = |what| Error::OutputExists {
-        path: out.to_owned(),
-        what,
-    };
-    let read = |cause| Error::Read {
-        path: out.to_owned(),
-        cause,
-    };
-    if out
-        .symlink_metadata()
-        .is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound)
-    {
+    let exists = |what| Error::OutputExists { path: out.to_owned(), what };
+    let read = |cause| Error::Read { path: out.to_owned(), cause };
+    if out.symlink_metadata().is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound) {
         // Absolute, so that the program may change its folder while the checkpoint is being
         // written.
-        return std::path::absolute(out).map_err(|cause| Error::Create {
-            path: out.to_owned(),
-            cause,
-        });
+        return std::path::absolute(out)
+            .map_err(|cause| Error::Create { path: out.to_owned(), cause });
     }
     match out.metadata() {
         Ok(kind) if kind.is_dir() => {}
@@ -100,14 +79,8 @@ fn resolve(out: &Path) -> Result<PathBuf, Error> {
         return Err(exists("is a folder that is not empty"));
     }
     let path = out.canonicalize().map_err(read)?;
-    let in_place = |what| Error::OutputInPlace {
-        path: out.to_owned(),
-        what,
-    };
-    if std::env::current_dir()
-        .and_then(fs::canonicalize)
-        .is_ok_and(|here| here == path)
-    {
+    let in_place = |what| Error::OutputInPlace { path: out.to_owned(), what };
+    if std::env::current_dir().and_then(fs::canonicalize).is_ok_and(|here| here == path) {
         return Err(in_place("is the folder you are in"));
     }
     if is_mount_point(&path).map_err(read)? {

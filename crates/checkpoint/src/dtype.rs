@@ -104,9 +104,8 @@ impl Dtype {
     /// Dimensions of zero count as one in the overflow check, so the product over any subset of the
     /// dimensions of an accepted shape fits a `usize`.
     pub(crate) fn bytes_of(self, shape: &[usize]) -> Option<u64> {
-        let widest = shape
-            .iter()
-            .try_fold(self.size(), |product, &dim| product.checked_mul(dim.max(1)))?;
+        let widest =
+            shape.iter().try_fold(self.size(), |product, &dim| product.checked_mul(dim.max(1)))?;
         let bytes = if shape.contains(&0) { 0 } else { widest };
         u64::try_from(bytes).ok()
     }
@@ -151,13 +150,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<Dtype>(&json).unwrap(), dtype);
         }
         assert_eq!("f32".parse::<Dtype>(), Err(UnknownDtype("f32".into())));
-        assert!(
-            "F6_E2M3"
-                .parse::<Dtype>()
-                .unwrap_err()
-                .to_string()
-                .contains("F6_E2M3")
-        );
+        assert!("F6_E2M3".parse::<Dtype>().unwrap_err().to_string().contains("F6_E2M3"));
     }
 
     #[test]

@@ -258,13 +258,7 @@ mod tests {
     fn a_full_disk_is_said_to_be_full() {
         let write = |kind: io::ErrorKind| {
             let path = "out/model.safetensors".into();
-            Error::Write {
-                path,
-                written: 5,
-                total: 8,
-                cause: kind.into(),
-            }
-            .to_string()
+            Error::Write { path, written: 5, total: 8, cause: kind.into() }.to_string()
         };
         let full = write(io::ErrorKind::StorageFull);
         assert!(
@@ -273,10 +267,7 @@ mod tests {
             ),
             "{full}"
         );
-        assert!(
-            full.ends_with("; free some space or name a folder on another disk"),
-            "{full}"
-        );
+        assert!(full.ends_with("; free some space or name a folder on another disk"), "{full}");
         assert!(write(io::ErrorKind::FileTooLarge).ends_with("ask for smaller shards"));
         assert!(!write(io::ErrorKind::PermissionDenied).contains(';'));
     }

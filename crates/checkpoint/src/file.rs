@@ -59,15 +59,9 @@ impl ShardFile {
         admit: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<(Self, Header, u64), Error> {
         let (file, len) = open_regular(&path)?;
-        let read = |cause| Error::Read {
-            path: path.clone(),
-            cause,
-        };
+        let read = |cause| Error::Read { path: path.clone(), cause };
         let opened = file.metadata().map_err(read)?;
-        let wrong = |fault| Error::Header {
-            path: path.clone(),
-            fault,
-        };
+        let wrong = |fault| Error::Header { path: path.clone(), fault };
 
         // Most headers are read at once with their length.
         let mut start = vec![0; len.min(FIRST_READ) as usize];
@@ -85,32 +79,17 @@ impl ShardFile {
         let json = &start[LENGTH_BYTES as usize..];
         let mut header = Header::parse(json, len - data_start).map_err(wrong)?;
         let metadata = std::mem::take(&mut header.metadata);
-        Ok((
-            Self {
-                path,
-                len,
-                file: Arc::new(file),
-                opened,
-                metadata,
-            },
-            header,
-            data_start,
-        ))
+        Ok((Self { path, len, file: Arc::new(file), opened, metadata }, header, data_start))
     }
 }
 
 /// Opens a regular file, and nothing else: opening a pipe would wait for ever, and opening a device
 /// may do anything. Also gives its length.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), Error> {
-    let read = |cause| Error::Read {
-        path: path.to_owned(),
-        cause,
-    };
+    let read = |cause| Error::Read { path: path.to_owned(), cause };
     let check = |kind: &Metadata| match kind.is_file() {
         true => Ok(()),
-        false => Err(Error::NotAFile {
-            path: path.to_owned(),
-        }),
+        false => Err(Error::NotAFile { path: path.to_owned() }),
     };
     check(&path.metadata().map_err(read)?)?;
     let mut options = OpenOptions::new();

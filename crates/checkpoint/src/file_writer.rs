@@ -35,18 +35,8 @@ impl FileWriter {
         let layout = Layout::new(specs, u64::MAX).map_err(|fault| Error::Specs { fault })?;
         let mut file = Unnamed::create(path.as_ref())?;
         let head = file.write_all(&layout.shards[0].head);
-        head.map_err(|cause| Error::Create {
-            path: file.path().to_owned(),
-            cause,
-        })?;
-        Ok(Self {
-            file,
-            layout,
-            current: 0,
-            filled: 0,
-            written: 0,
-            failed: false,
-        })
+        head.map_err(|cause| Error::Create { path: file.path().to_owned(), cause })?;
+        Ok(Self { file, layout, current: 0, filled: 0, written: 0, failed: false })
     }
 
     /// Takes the next bytes, little endian, of tensor `name`.
@@ -65,8 +55,7 @@ impl FileWriter {
             self.current += 1;
             self.filled = 0;
         }
-        self.layout
-            .check_turn(self.current, self.filled, name, bytes.len() as u64)?;
+        self.layout.check_turn(self.current, self.filled, name, bytes.len() as u64)?;
         let target = self.layout.tensors[self.current].offset + self.filled;
         let mut put = || {
             if self.filled == 0 {
@@ -102,12 +91,7 @@ impl FileWriter {
                 len: place.len,
             });
         }
-        let Self {
-            file,
-            layout,
-            written,
-            ..
-        } = self;
+        let Self { file, layout, written, .. } = self;
         let path = file.path().to_owned();
         file.publish().map_err(|cause| Error::Write {
             path,
@@ -119,9 +103,7 @@ impl FileWriter {
 
     fn check_not_failed(&self) -> Result<(), Error> {
         match self.failed {
-            true => Err(Error::WriterFailed {
-                path: self.file.path().to_owned(),
-            }),
+            true => Err(Error::WriterFailed { path: self.file.path().to_owned() }),
             false => Ok(()),
         }
     }
@@ -142,10 +124,7 @@ mod tests {
     use crate::{Checkpoint, Dtype};
 
     fn specs() -> Vec<TensorSpec> {
-        vec![
-            TensorSpec::new("a", Dtype::U8, [3]),
-            TensorSpec::new("b", Dtype::F32, [2]),
-        ]
+        vec![TensorSpec::new("a", Dtype::U8, [3]), TensorSpec::new("b", Dtype::F32, [2])]
     }
 
     #[test]
@@ -171,14 +150,8 @@ mod tests {
         std::fs::write(&path, "the user's").unwrap();
         let mut writer = FileWriter::create(&path, specs()).unwrap();
         writer.write("a", &[1, 2, 3]).unwrap();
-        assert!(matches!(
-            writer.write("a", &[4]),
-            Err(Error::TooMuchData { excess: 1, .. })
-        ));
-        assert!(matches!(
-            writer.write("c", &[4]),
-            Err(Error::OutOfOrder { .. })
-        ));
+        assert!(matches!(writer.write("a", &[4]), Err(Error::TooMuchData { excess: 1, .. })));
+        assert!(matches!(writer.write("c", &[4]), Err(Error::OutOfOrder { .. })));
         assert!(matches!(writer.finish(), Err(Error::Incomplete { .. })));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "the user's");
         assert_eq!(dir.path().read_dir().unwrap().count(), 1);
@@ -198,18 +171,13 @@ mod tests {
             ("broken", "is a link that leads nowhere"),
             ("null", "is not a regular file"),
         ] {
-            let said = FileWriter::create(at(name), specs())
-                .unwrap_err()
-                .to_string();
+            let said = FileWriter::create(at(name), specs()).unwrap_err().to_string();
             let expected = format!("{name} {what}, and is never overwritten; choose another name");
             assert!(said.contains(&expected), "{said}");
         }
         std::fs::write(at("folder/old"), "an older one").unwrap();
         symlink("folder/old", at("link")).unwrap();
-        FileWriter::create(at("link"), vec![])
-            .unwrap()
-            .finish()
-            .unwrap();
+        FileWriter::create(at("link"), vec![]).unwrap().finish().unwrap();
         assert!(at("link").is_symlink());
         assert_ne!(std::fs::read(at("folder/old")).unwrap(), b"an older one");
         let left: Vec<_> = at("folder").read_dir().unwrap().collect();

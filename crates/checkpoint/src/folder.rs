@@ -9,12 +9,8 @@ pub(crate) const SINGLE_FILE: &str = "model.safetensors";
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Names under which folders hold weights as Python pickles.
-const PICKLES: [&str; 4] = [
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "consolidated.00.pth",
-    "model.pt",
-];
+const PICKLES: [&str; 4] =
+    ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt"];
 
 /// Where the tensors of a checkpoint are said to be.
 pub(crate) enum Source {
@@ -32,15 +28,10 @@ impl Source {
         let kind = match path.metadata() {
             Ok(kind) => kind,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::NotFound {
-                    path: path.to_owned(),
-                });
+                return Err(Error::NotFound { path: path.to_owned() });
             }
             Err(cause) => {
-                return Err(Error::Read {
-                    path: path.to_owned(),
-                    cause,
-                });
+                return Err(Error::Read { path: path.to_owned(), cause });
             }
         };
         if !kind.is_dir() {
@@ -50,9 +41,7 @@ impl Source {
             } else if name.ends_with(".safetensors.index.json") {
                 Ok(Self::Index(path.to_owned()))
             } else {
-                Err(Error::NotACheckpoint {
-                    path: path.to_owned(),
-                })
+                Err(Error::NotACheckpoint { path: path.to_owned() })
             };
         }
         let single = path.join(SINGLE_FILE);
@@ -72,10 +61,7 @@ fn exists(path: &Path) -> Result<bool, Error> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(cause) => Err(Error::Read {
-            path: path.to_owned(),
-            cause,
-        }),
+        Err(cause) => Err(Error::Read { path: path.to_owned(), cause }),
     }
 }
 
@@ -89,46 +75,25 @@ fn no_checkpoint(folder: &Path) -> Error {
         Ok(())
     });
     if let Err(cause) = listing {
-        return Error::Read {
-            path: folder.to_owned(),
-            cause,
-        };
+        return Error::Read { path: folder.to_owned(), cause };
     }
     names.sort();
-    let weights: Vec<_> = names
-        .iter()
-        .filter(|name| name.ends_with(".safetensors"))
-        .collect();
+    let weights: Vec<_> = names.iter().filter(|name| name.ends_with(".safetensors")).collect();
     if let [first, ..] = weights[..] {
-        let (count, files) = (
-            weights.len(),
-            if weights.len() == 1 { "file" } else { "files" },
-        );
+        let (count, files) = (weights.len(), if weights.len() == 1 { "file" } else { "files" });
         let found = format!(
             "{count} other .safetensors {files}, such as {first:?}; give the path of a file that is complete by \
              itself, or download the index of the shards too"
         );
-        return Error::NoCheckpoint {
-            folder: folder.to_owned(),
-            found,
-        };
+        return Error::NoCheckpoint { folder: folder.to_owned(), found };
     }
-    if let Some(pickle) = PICKLES
-        .iter()
-        .find(|pickle| names.iter().any(|name| name == *pickle))
-    {
-        return Error::PickleOnly {
-            folder: folder.to_owned(),
-            file: (*pickle).to_owned(),
-        };
+    if let Some(pickle) = PICKLES.iter().find(|pickle| names.iter().any(|name| name == *pickle)) {
+        return Error::PickleOnly { folder: folder.to_owned(), file: (*pickle).to_owned() };
     }
     let found = match &names[..] {
         [] => "an empty folder".to_owned(),
         [first] => format!("only {first:?}"),
         [first, rest @ ..] => format!("{} other files, such as {first:?}", rest.len() + 1),
     };
-    Error::NoCheckpoint {
-        folder: folder.to_owned(),
-        found,
-    }
+    Error::NoCheckpoint { folder: folder.to_owned(), found }
 }

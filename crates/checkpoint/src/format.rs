@@ -70,10 +70,7 @@ impl Encoding {
     /// What is stored together.
     pub const fn block(self) -> ElementBlock {
         match self {
-            Self::Elements(dtype) => ElementBlock {
-                elements: 1,
-                bytes: dtype.size(),
-            },
+            Self::Elements(dtype) => ElementBlock { elements: 1, bytes: dtype.size() },
         }
     }
 }
@@ -89,21 +86,14 @@ impl ScaleGrid {
 impl StorageFormat {
     /// Elements one after the other, without scales.
     pub const fn plain(dtype: Dtype) -> Self {
-        Self {
-            encoding: Encoding::Elements(dtype),
-            scales: None,
-        }
+        Self { encoding: Encoding::Elements(dtype), scales: None }
     }
 
     /// Numbers of 8 bits (E4M3) with a 32-bit scale for each block of so many rows and columns.
     pub const fn fp8(block: [usize; 2]) -> Self {
         Self {
             encoding: Encoding::Elements(Dtype::F8E4M3),
-            scales: Some(ScaleGrid {
-                suffix: "_scale_inv",
-                dtype: Dtype::F32,
-                block,
-            }),
+            scales: Some(ScaleGrid { suffix: "_scale_inv", dtype: Dtype::F32, block }),
         }
     }
 
@@ -131,12 +121,7 @@ pub struct StoredWeight {
 impl StoredWeight {
     /// A weight without scales.
     pub fn plain(data: TensorInfo) -> Self {
-        Self {
-            format: StorageFormat::plain(data.dtype),
-            data,
-            scales: None,
-            skipped_rows: 0,
-        }
+        Self { format: StorageFormat::plain(data.dtype), data, scales: None, skipped_rows: 0 }
     }
 
     /// A weight of these tensors.
@@ -152,21 +137,14 @@ impl StoredWeight {
             if tensor.dtype == wanted {
                 return Ok(());
             }
-            Err(FormatFault::Dtype {
-                tensor: tensor.name.clone(),
-                found: tensor.dtype,
-                wanted,
-            })
+            Err(FormatFault::Dtype { tensor: tensor.name.clone(), found: tensor.dtype, wanted })
         };
         typed(&data, format.encoding.dtype())?;
         if format.is_plain() {
             return Ok(Self::plain(data));
         }
         let [rows, columns] = data.shape[..] else {
-            return Err(FormatFault::NotAMatrix {
-                tensor: data.name,
-                shape: data.shape,
-            });
+            return Err(FormatFault::NotAMatrix { tensor: data.name, shape: data.shape });
         };
         let wanted = format.encoding.block().row_bytes(columns);
         let wanted = wanted.and_then(|row| row.checked_mul(rows as u64));
@@ -255,10 +233,7 @@ impl StoredWeight {
             let height = grid.block[0].max(1);
             let (first, last) = (self.skipped_rows + start, self.skipped_rows + end);
             let last = if start == end { first } else { last };
-            cut(
-                scales,
-                first / height..last.div_ceil(height).max(first / height),
-            );
+            cut(scales, first / height..last.div_ceil(height).max(first / height));
             some.skipped_rows = first % height;
         }
         some

@@ -81,20 +81,13 @@ impl Header {
         if json.first() != Some(&b'{') {
             return Err(HeaderFault::NotAnObject);
         }
-        let Claims {
-            metadata,
-            mut tensors,
-        } = serde_json::from_slice(json).map_err(|error| HeaderFault::Json {
-            detail: shortened(&error.to_string()),
-        })?;
+        let Claims { metadata, mut tensors } = serde_json::from_slice(json)
+            .map_err(|error| HeaderFault::Json { detail: shortened(&error.to_string()) })?;
         tensors.sort_unstable_by(|(one, _), (other, _)| one.0.cmp(&other.0));
-        if let Some([(name, _), _]) = tensors
-            .array_windows()
-            .find(|[(one, _), (other, _)]| one.0 == other.0)
+        if let Some([(name, _), _]) =
+            tensors.array_windows().find(|[(one, _), (other, _)]| one.0 == other.0)
         {
-            return Err(HeaderFault::Duplicate {
-                tensor: name.0.clone().into_owned(),
-            });
+            return Err(HeaderFault::Duplicate { tensor: name.0.clone().into_owned() });
         }
         let mut entries = Vec::with_capacity(tensors.len());
         for (name, claim) in tensors {
@@ -102,25 +95,16 @@ impl Header {
         }
         entries.sort_by_key(|entry| (entry.start, entry.end));
         check_cover(&entries, data_len)?;
-        Ok(Self {
-            metadata,
-            tensors: entries,
-        })
+        Ok(Self { metadata, tensors: entries })
     }
 }
 
 /// Checks the header's length, and its first byte, against the file's.
 fn check_len(json_len: u64, first: u8, file_len: u64) -> Result<u64, HeaderFault> {
     if json_len > MAX_HEADER {
-        Err(HeaderFault::HeaderTooLarge {
-            len: json_len,
-            max: MAX_HEADER,
-        })
+        Err(HeaderFault::HeaderTooLarge { len: json_len, max: MAX_HEADER })
     } else if json_len > file_len - LENGTH_BYTES {
-        Err(HeaderFault::HeaderBeyondEnd {
-            len: json_len,
-            file_len,
-        })
+        Err(HeaderFault::HeaderBeyondEnd { len: json_len, file_len })
     } else if json_len == 0 || first != b'{' {
         Err(HeaderFault::NotAnObject)
     } else {
@@ -141,10 +125,7 @@ fn check_cover(tensors: &[HeaderEntry], data_len: u64) -> Result<(), HeaderFault
         }
         if entry.start < covered {
             let other = before.map(|entry| entry.name.clone()).unwrap_or_default();
-            return Err(HeaderFault::Overlap {
-                tensor: entry.name.clone(),
-                other,
-            });
+            return Err(HeaderFault::Overlap { tensor: entry.name.clone(), other });
         }
         covered = entry.end;
         before = Some(entry);
@@ -176,45 +157,22 @@ impl Claim<'_> {
     fn check(self, name: Cow<'_, str>, data_len: u64) -> Result<HeaderEntry, HeaderFault> {
         let (shape, (start, end)) = (self.shape.0, self.data_offsets);
         let tensor = || name.clone().into_owned();
-        let dtype: Dtype =
-            self.dtype
-                .0
-                .parse()
-                .map_err(|UnknownDtype(found)| HeaderFault::Dtype {
-                    tensor: tensor(),
-                    cause: UnknownDtype(shortened(&found)),
-                })?;
+        let dtype: Dtype = self.dtype.0.parse().map_err(|UnknownDtype(found)| {
+            HeaderFault::Dtype { tensor: tensor(), cause: UnknownDtype(shortened(&found)) }
+        })?;
         let Some(expected) = dtype.bytes_of(&shape) else {
             return Err(HeaderFault::Overflow { tensor: tensor() });
         };
         let Some(found) = end.checked_sub(start) else {
-            return Err(HeaderFault::Reversed {
-                tensor: tensor(),
-                start,
-                end,
-            });
+            return Err(HeaderFault::Reversed { tensor: tensor(), start, end });
         };
         if expected != found {
-            return Err(HeaderFault::SizeMismatch {
-                tensor: tensor(),
-                expected,
-                found,
-            });
+            return Err(HeaderFault::SizeMismatch { tensor: tensor(), expected, found });
         }
         if end > data_len {
-            return Err(HeaderFault::BeyondEnd {
-                tensor: tensor(),
-                end,
-                data_len,
-            });
+            return Err(HeaderFault::BeyondEnd { tensor: tensor(), end, data_len });
         }
-        Ok(HeaderEntry {
-            name: name.into_owned(),
-            dtype,
-            shape,
-            start,
-            end,
-        })
+        Ok(HeaderEntry { name: name.into_owned(), dtype, shape, start, end })
     }
 }
 
@@ -251,10 +209,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Claims<'a> {
                         tensors.push((Text(name), claim));
                     }
                 }
-                Ok(Claims {
-                    metadata: metadata.unwrap_or_default(),
-                    tensors,
-                })
+                Ok(Claims { metadata: metadata.unwrap_or_default(), tensors })
             }
         }
         deserializer.deserialize_map(Entries)

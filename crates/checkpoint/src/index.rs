@@ -44,14 +44,9 @@ impl<'a> Index<'a> {
         {
             return Err(IndexFault::OtherFormat { what, advice });
         }
-        let Contents { weight_map, .. } =
-            serde_json::from_slice(json).map_err(|error| IndexFault::Json {
-                detail: shortened(&error.to_string()),
-            })?;
-        let RingLayout {
-            shards: positions,
-            mut tensors,
-        } = weight_map;
+        let Contents { weight_map, .. } = serde_json::from_slice(json)
+            .map_err(|error| IndexFault::Json { detail: shortened(&error.to_string()) })?;
+        let RingLayout { shards: positions, mut tensors } = weight_map;
         if tensors.is_empty() {
             return Err(IndexFault::Empty);
         }
@@ -59,13 +54,9 @@ impl<'a> Index<'a> {
             return Err(IndexFault::TooManyShards { max: MAX_SHARDS });
         }
         tensors.sort_unstable();
-        if let Some([(name, _), _]) = tensors
-            .array_windows()
-            .find(|[one, other]| one.0 == other.0)
+        if let Some([(name, _), _]) = tensors.array_windows().find(|[one, other]| one.0 == other.0)
         {
-            return Err(IndexFault::Duplicate {
-                tensor: name.clone().into_owned(),
-            });
+            return Err(IndexFault::Duplicate { tensor: name.clone().into_owned() });
         }
 
         // Positions are by first appearance, and become those in the order of names.
@@ -79,10 +70,7 @@ impl<'a> Index<'a> {
             *shard = sorted[*shard];
         }
         let index = Self {
-            shards: shards
-                .into_iter()
-                .map(|(name, _)| name.into_owned())
-                .collect(),
+            shards: shards.into_iter().map(|(name, _)| name.into_owned()).collect(),
             tensors,
         };
         if let Some(shard) = index.shards.iter().position(|file| !stays_inside(file)) {
@@ -103,9 +91,7 @@ impl<'a> Index<'a> {
 
     /// All tensors, in the order of their names, with the shards that they are in.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.tensors
-            .iter()
-            .map(|(name, shard)| (&**name, &*self.shards[*shard]))
+        self.tensors.iter().map(|(name, shard)| (&**name, &*self.shards[*shard]))
     }
 
     /// How many tensors there are.
@@ -120,9 +106,7 @@ impl<'a> Index<'a> {
 
     /// The shard that a tensor is in, as a position in [`Self::shards`].
     pub fn shard_of(&self, tensor: &str) -> Option<usize> {
-        let found = self
-            .tensors
-            .binary_search_by(|(name, _)| (**name).cmp(tensor));
+        let found = self.tensors.binary_search_by(|(name, _)| (**name).cmp(tensor));
         Some(self.tensors.get(found.ok()?)?.1)
     }
 }
@@ -133,17 +117,12 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     if len > MAX_INDEX {
         return Err(Error::Index {
             path: path.to_owned(),
-            fault: IndexFault::TooLarge {
-                len,
-                max: MAX_INDEX,
-            },
+            fault: IndexFault::TooLarge { len, max: MAX_INDEX },
         });
     }
     let mut json = vec![0; len as usize];
-    read_exact_at(&file, &mut json, 0).map_err(|cause| Error::Read {
-        path: path.to_owned(),
-        cause,
-    })?;
+    read_exact_at(&file, &mut json, 0)
+        .map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
     Ok(json)
 }
 
@@ -225,10 +204,8 @@ pub(crate) fn encode<'a>(
     }
     metadata.insert("total_size".into(), total_size.into());
     let sorted: BTreeMap<_, _> = weight_map.collect();
-    let weight_map: Map<_, _> = sorted
-        .into_iter()
-        .map(|(tensor, file)| (tensor.into(), file.into()))
-        .collect();
+    let weight_map: Map<_, _> =
+        sorted.into_iter().map(|(tensor, file)| (tensor.into(), file.into())).collect();
     let mut index = Map::new();
     index.insert("metadata".into(), metadata.into());
     index.insert("weight_map".into(), weight_map.into());

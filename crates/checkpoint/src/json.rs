@@ -55,11 +55,7 @@ impl<'de> Deserialize<'de> for Notes {
 
 /// Says in which entry an error is.
 pub(crate) fn within<E: serde::de::Error>(name: &str, error: E) -> E {
-    E::custom(format!(
-        "{}: {}",
-        quoted(name),
-        shortened(&error.to_string())
-    ))
+    E::custom(format!("{}: {}", quoted(name), shortened(&error.to_string())))
 }
 
 /// Says that a name came before.
@@ -78,18 +74,12 @@ mod tests {
     #[test]
     fn a_name_comes_once() {
         let notes: Notes = serde_json::from_str(r#"{"b": "2", "a": "1"}"#).unwrap();
-        assert_eq!(
-            notes.0,
-            BTreeMap::from([("a".into(), "1".into()), ("b".into(), "2".into())])
-        );
+        assert_eq!(notes.0, BTreeMap::from([("a".into(), "1".into()), ("b".into(), "2".into())]));
         // Equal after unescaping is equal.
         let said = fault(r#"{"a": "1", "\u0061": "1"}"#);
         assert!(said.starts_with("\"a\" is defined twice"), "{said}");
         let said = fault(r#"{"a": 3}"#);
-        assert!(
-            said.starts_with("\"a\": invalid type: integer `3`"),
-            "{said}"
-        );
+        assert!(said.starts_with("\"a\": invalid type: integer `3`"), "{said}");
     }
 
     #[test]

@@ -29,11 +29,7 @@ pub struct TensorSpec {
 impl TensorSpec {
     /// A tensor of this name, dtype and shape.
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<usize>>) -> Self {
-        Self {
-            name: name.into(),
-            dtype,
-            shape: shape.into(),
-        }
+        Self { name: name.into(), dtype, shape: shape.into() }
     }
 }
 
@@ -79,10 +75,7 @@ impl Layout {
         let groups = divide(&lens, max_shard_size);
         let count = groups.len();
         if count > MAX_SHARDS {
-            return Err(SpecFault::TooManyShards {
-                count,
-                max: MAX_SHARDS,
-            });
+            return Err(SpecFault::TooManyShards { count, max: MAX_SHARDS });
         }
         let mut shards = Vec::with_capacity(count);
         let mut offsets = vec![(0, 0); specs.len()];
@@ -104,26 +97,13 @@ impl Layout {
             for (&tensor, start) in group.iter().zip(starts) {
                 offsets[tensor] = (shard, data_start + start);
             }
-            shards.push(Shard {
-                file_name,
-                head,
-                tensors: group.len(),
-            });
+            shards.push(Shard { file_name, head, tensors: group.len() });
         }
         let places = specs.into_iter().zip(lens).zip(offsets);
         let tensors = places
-            .map(|((spec, len), (shard, offset))| Place {
-                name: spec.name,
-                shard,
-                offset,
-                len,
-            })
+            .map(|((spec, len), (shard, offset))| Place { name: spec.name, shard, offset, len })
             .collect();
-        Ok(Self {
-            shards,
-            tensors,
-            total_bytes,
-        })
+        Ok(Self { shards, tensors, total_bytes })
     }
 
     /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor
@@ -140,9 +120,8 @@ impl Layout {
             other => {
                 return Err(Error::OutOfOrder {
                     found: name.to_owned(),
-                    expected: other.map_or("no tensor".to_owned(), |place| {
-                        format!("tensor {:?}", place.name)
-                    }),
+                    expected: other
+                        .map_or("no tensor".to_owned(), |place| format!("tensor {:?}", place.name)),
                     missing: other.map_or(0, |place| place.len - filled),
                 });
             }
@@ -169,26 +148,15 @@ fn check(specs: &[TensorSpec]) -> Result<(Vec<u64>, u64), SpecFault> {
             return Err(SpecFault::Reserved);
         }
         if let Some(what) = name_fault(name) {
-            return Err(SpecFault::Name {
-                tensor: shortened(name),
-                what,
-            });
+            return Err(SpecFault::Name { tensor: shortened(name), what });
         }
         if shape.len() > MAX_RANK {
-            return Err(SpecFault::Rank {
-                tensor: name.clone(),
-                rank: shape.len(),
-                max: MAX_RANK,
-            });
+            return Err(SpecFault::Rank { tensor: name.clone(), rank: shape.len(), max: MAX_RANK });
         }
         if !names.insert(name) {
-            return Err(SpecFault::Duplicate {
-                tensor: name.clone(),
-            });
+            return Err(SpecFault::Duplicate { tensor: name.clone() });
         }
-        let overflow = || SpecFault::Overflow {
-            tensor: name.clone(),
-        };
+        let overflow = || SpecFault::Overflow { tensor: name.clone() };
         let len = dtype.bytes_of(shape).ok_or_else(overflow)?;
         // A file's length is a signed number for every system, header included.
         total = total
@@ -281,10 +249,7 @@ mod tests {
     #[test]
     fn shards_divide_as_in_huggingface_hub() {
         // The example of its documentation: [6], [6+2], [6+2+2] of a limit of 10.
-        assert_eq!(
-            divide(&[6, 6, 2, 6, 2, 2], 10),
-            [vec![0], vec![1, 2], vec![3, 4, 5]]
-        );
+        assert_eq!(divide(&[6, 6, 2, 6, 2, 2], 10), [vec![0], vec![1, 2], vec![3, 4, 5]]);
         // A tensor over the limit is by itself and goes before the shard that is being filled.
         assert_eq!(divide(&[1, 11, 1], 10), [vec![1], vec![0, 2]]);
         assert_eq!(divide(&[11, 11], 10), [vec![0], vec![1]]);
@@ -296,9 +261,7 @@ mod tests {
     #[test]
     fn names_are_those_of_transformers() {
         let names = |limit| -> Vec<String> {
-            let specs = (0..3)
-                .map(|n| TensorSpec::new(format!("w{n}"), Dtype::U8, [4]))
-                .collect();
+            let specs = (0..3).map(|n| TensorSpec::new(format!("w{n}"), Dtype::U8, [4])).collect();
             Layout::new(specs, limit)
                 .unwrap()
                 .shards
@@ -309,10 +272,7 @@ mod tests {
         assert_eq!(names(MB), ["model.safetensors"]);
         assert_eq!(
             names(8),
-            [
-                "model-00001-of-00002.safetensors",
-                "model-00002-of-00002.safetensors"
-            ]
+            ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
         );
     }
 
@@ -324,23 +284,15 @@ mod tests {
             TensorSpec::new("empty", Dtype::F64, [0]),
         ];
         let layout = Layout::new(specs, MB).unwrap();
-        let [Shard { head, .. }] = &layout.shards[..] else {
-            panic!("one shard")
-        };
+        let [Shard { head, .. }] = &layout.shards[..] else { panic!("one shard") };
         assert_eq!(head.len() as u64 % DATA_ALIGNMENT, 0);
-        assert_eq!(
-            u64::from_le_bytes(head[..8].try_into().unwrap()),
-            head.len() as u64 - 8
-        );
+        assert_eq!(u64::from_le_bytes(head[..8].try_into().unwrap()), head.len() as u64 - 8);
         let header = Header::parse(&head[8..], 16).unwrap();
         assert_eq!(header.metadata["format"], "pt");
         assert_eq!(header.tensors[0].name, "a\"\\\u{e9}");
         assert_eq!(header.tensors[0].shape, [2, 3]);
-        let starts: Vec<_> = layout
-            .tensors
-            .iter()
-            .map(|place| place.offset - head.len() as u64)
-            .collect();
+        let starts: Vec<_> =
+            layout.tensors.iter().map(|place| place.offset - head.len() as u64).collect();
         assert_eq!(starts, [0, 12, 16]);
     }
 
@@ -359,17 +311,9 @@ mod tests {
                 .map(|place| place.offset - layout.shards[0].head.len() as u64)
                 .collect::<Vec<_>>()
         };
+        assert_eq!(starts_of(&[(Dtype::U8, 4), (Dtype::F32, 1), (Dtype::F16, 1)]), [0, 4, 8]);
         assert_eq!(
-            starts_of(&[(Dtype::U8, 4), (Dtype::F32, 1), (Dtype::F16, 1)]),
-            [0, 4, 8]
-        );
-        assert_eq!(
-            starts_of(&[
-                (Dtype::U8, 3),
-                (Dtype::F32, 1),
-                (Dtype::I8, 1),
-                (Dtype::F16, 1)
-            ]),
+            starts_of(&[(Dtype::U8, 3), (Dtype::F32, 1), (Dtype::I8, 1), (Dtype::F16, 1)]),
             [6, 0, 9, 4]
         );
     }
@@ -378,21 +322,15 @@ mod tests {
     fn faults_name_the_tensor() {
         let fault = |specs: Vec<TensorSpec>| Layout::new(specs, MB).unwrap_err().to_string();
         let w = |shape: &[usize]| TensorSpec::new("w", Dtype::F32, shape);
-        assert_eq!(
-            fault(vec![w(&[1]), w(&[1])]),
-            "tensor \"w\" is declared twice"
-        );
+        assert_eq!(fault(vec![w(&[1]), w(&[1])]), "tensor \"w\" is declared twice");
         assert!(
             fault(vec![TensorSpec::new("__metadata__", Dtype::U8, [1])])
                 .contains("\"__metadata__\"")
         );
         assert!(fault(vec![w(&[usize::MAX])]).contains("tensor \"w\" is too large"));
         assert!(
-            fault(vec![
-                w(&[1 << 59]),
-                TensorSpec::new("v", Dtype::F32, [1 << 60])
-            ])
-            .contains("tensor \"v\" is too large")
+            fault(vec![w(&[1 << 59]), TensorSpec::new("v", Dtype::F32, [1 << 60])])
+                .contains("tensor \"v\" is too large")
         );
     }
 
@@ -404,10 +342,7 @@ mod tests {
         let long = said(TensorSpec::new("x".repeat(4097), Dtype::U8, [1]));
         assert!(long.ends_with("is a name of more than 4096 bytes") && long.len() < 500);
         let deep = said(TensorSpec::new("a", Dtype::U8, [1; 65]));
-        assert_eq!(
-            deep,
-            r#"tensor "a" has 65 dimensions, over the limit of 64"#
-        );
+        assert_eq!(deep, r#"tensor "a" has 65 dimensions, over the limit of 64"#);
         let specs = (0..10_001).map(|n| TensorSpec::new(n.to_string(), Dtype::U8, [1]));
         let many = Layout::new(specs.collect(), 1).unwrap_err().to_string();
         assert_eq!(

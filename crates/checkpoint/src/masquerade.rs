@@ -11,25 +11,13 @@ pub(crate) fn identify(start: &[u8]) -> Option<(&'static str, &'static str)> {
     } else if matches!(start, [0x80, 2..=5, ..]) {
         Some(("a Python pickle", PICKLE))
     } else if start.starts_with(b"version https://git-lfs") {
-        Some((
-            "a Git LFS pointer",
-            "the data is not here yet: run `git lfs pull` in its folder",
-        ))
+        Some(("a Git LFS pointer", "the data is not here yet: run `git lfs pull` in its folder"))
     } else if start.starts_with(b"GGUF") {
-        Some((
-            "a GGUF file",
-            "download the model's safetensors files instead",
-        ))
+        Some(("a GGUF file", "download the model's safetensors files instead"))
     } else if is_html(start) {
-        Some((
-            "a web page",
-            "the download went wrong: download the file itself",
-        ))
+        Some(("a web page", "the download went wrong: download the file itself"))
     } else if start.first() == Some(&b'{') {
-        Some((
-            "a JSON text",
-            "the file is misnamed: download the weights themselves",
-        ))
+        Some(("a JSON text", "the file is misnamed: download the weights themselves"))
     } else {
         None
     }
@@ -37,10 +25,9 @@ pub(crate) fn identify(start: &[u8]) -> Option<(&'static str, &'static str)> {
 
 fn is_html(start: &[u8]) -> bool {
     let text = start.trim_ascii_start();
-    [b"<!doctype".as_slice(), b"<html"].iter().any(|tag| {
-        text.get(..tag.len())
-            .is_some_and(|head| head.eq_ignore_ascii_case(tag))
-    })
+    [b"<!doctype".as_slice(), b"<html"]
+        .iter()
+        .any(|tag| text.get(..tag.len()).is_some_and(|head| head.eq_ignore_ascii_case(tag)))
 }
 
 #[cfg(test)]
@@ -50,10 +37,7 @@ mod tests {
     #[test]
     fn formats_are_told_by_their_first_bytes() {
         let what = |start: &[u8]| identify(start).map(|(what, _)| what);
-        assert_eq!(
-            what(b"PK\x03\x04\0\0"),
-            Some("a zip archive, as torch.save writes it")
-        );
+        assert_eq!(what(b"PK\x03\x04\0\0"), Some("a zip archive, as torch.save writes it"));
         assert_eq!(what(b"\x80\x02}q"), Some("a Python pickle"));
         assert_eq!(what(b"\n<!DOCTYPE html>"), Some("a web page"));
         assert_eq!(what(b"GGUF\x03"), Some("a GGUF file"));

@@ -24,10 +24,7 @@ pub(crate) fn each<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> V
     thread::scope(|scope| {
         for _ in 1..THREADS.min(count) {
             let done = done.clone();
-            if thread::Builder::new()
-                .spawn_scoped(scope, || take(done))
-                .is_err()
-            {
+            if thread::Builder::new().spawn_scoped(scope, || take(done)).is_err() {
                 break;
             }
         }

@@ -74,9 +74,7 @@ fn make<T>(
             return Ok(made);
         }
     }
-    Err(io::Error::other(
-        "another program removes what is made there",
-    ))
+    Err(io::Error::other("another program removes what is made there"))
 }
 
 /// An error without the name of the temporary file, which means nothing to a user.
@@ -127,10 +125,8 @@ fn sweep(parent: &Path, start: &OsStr) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_ours = name
-            .as_bytes()
-            .strip_prefix(start.as_bytes())
-            .is_some_and(is_number_and_letters);
+        let is_ours =
+            name.as_bytes().strip_prefix(start.as_bytes()).is_some_and(is_number_and_letters);
         let Some(kind) = entry.file_type().ok().filter(|_| is_ours) else {
             continue;
         };
@@ -181,11 +177,8 @@ mod tests {
 
     fn list(folder: &Path) -> Vec<String> {
         let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string();
-        let mut names: Vec<_> = folder
-            .read_dir()
-            .unwrap()
-            .map(|entry| name(entry).unwrap())
-            .collect();
+        let mut names: Vec<_> =
+            folder.read_dir().unwrap().map(|entry| name(entry).unwrap()).collect();
         names.sort();
         names
     }
@@ -210,11 +203,8 @@ mod tests {
         fs::create_dir_all(place.path().join(".out.partial-12-abcdef/x")).unwrap();
         fs::write(place.path().join(".out.partial-13-ABC012"), "").unwrap();
         // A link is not followed, and stays.
-        std::os::unix::fs::symlink(
-            ".out.partial-12",
-            place.path().join(".out.partial-12-linked"),
-        )
-        .unwrap();
+        std::os::unix::fs::symlink(".out.partial-12", place.path().join(".out.partial-12-linked"))
+            .unwrap();
         sweep(place.path(), &start(OsStr::new("out")));
         let mut after = list(place.path());
         after.retain(|name| name != ".out.partial-12-linked");

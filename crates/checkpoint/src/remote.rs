@@ -94,10 +94,7 @@ impl Headers {
         fetch: impl Fn(&str, Range<u64>) -> Result<Part, E> + Sync,
         done: impl Fn(usize, usize) + Sync,
     ) -> Result<Self, RemoteError<E>> {
-        let wrong = |fault| Error::Index {
-            path: place.join(name),
-            fault,
-        };
+        let wrong = |fault| Error::Index { path: place.join(name), fault };
         let index = Index::parse(index).map_err(wrong)?;
         let shards = index.shards();
         let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -146,9 +143,7 @@ impl Headers {
         for (shard, file, header) in found {
             for entry in header.tensors {
                 match index.shard_of(&entry.name) == Some(shard) {
-                    true => headers
-                        .tensors
-                        .push(entry.at(shard, LENGTH_BYTES + file.header_bytes)),
+                    true => headers.tensors.push(entry.at(shard, LENGTH_BYTES + file.header_bytes)),
                     false => headers.ignored += 1,
                 }
             }
@@ -158,9 +153,8 @@ impl Headers {
         if headers.tensors.len() < index.len() {
             let mut names: Vec<&str> = headers.tensors.iter().map(|t| t.name.as_str()).collect();
             names.sort_unstable();
-            let not_found = index
-                .tensors()
-                .find(|(tensor, _)| names.binary_search(tensor).is_err());
+            let not_found =
+                index.tensors().find(|(tensor, _)| names.binary_search(tensor).is_err());
             let (tensor, file) = not_found.unwrap_or_default();
             return Err(wrong(IndexFault::NotInShard {
                 tensor: tensor.to_owned(),
@@ -173,17 +167,13 @@ impl Headers {
 
     /// Bytes of all tensors.
     pub fn total_bytes(&self) -> u64 {
-        self.tensors
-            .iter()
-            .fold(0, |sum, tensor| sum.saturating_add(tensor.len))
+        self.tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.len))
     }
 }
 
 /// What another thread left behind, be it by a panic.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Fetches one file's header. `sum` counts the bytes of all headers before they are fetched.
@@ -194,14 +184,8 @@ fn fetch_header<E: std::error::Error>(
     fetch: impl Fn(&str, Range<u64>) -> Result<Part, E>,
 ) -> Result<(RemoteFile, Header), RemoteError<E>> {
     let path = place.join(name);
-    let wrong = |fault| Error::Header {
-        path: path.clone(),
-        fault,
-    };
-    let other = |what: String| Error::Remote {
-        path: path.clone(),
-        what,
-    };
+    let wrong = |fault| Error::Header { path: path.clone(), fault };
+    let other = |what: String| Error::Remote { path: path.clone(), what };
     let start = fetch(name, 0..START).map_err(RemoteError::Fetch)?;
     let file_len = start.file_len;
     if start.bytes.len() as u64 != file_len.min(START) {
@@ -228,19 +212,12 @@ fn fetch_header<E: std::error::Error>(
     }
     let data_len = file_len - LENGTH_BYTES - len;
     let header = Header::parse(&json.bytes, data_len).map_err(wrong)?;
-    let file = RemoteFile {
-        name: name.to_owned(),
-        len: file_len,
-        header_bytes: len,
-    };
+    let file = RemoteFile { name: name.to_owned(), len: file_len, header_bytes: len };
     Ok((file, header))
 }
 
 fn came(part: &Part, wanted: u64) -> String {
-    format!(
-        "came in part: {} of {wanted} bytes of its header; try again",
-        part.bytes.len()
-    )
+    format!("came in part: {} of {wanted} bytes of its header; try again", part.bytes.len())
 }
 
 #[cfg(test)]

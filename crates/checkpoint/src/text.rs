@@ -27,10 +27,7 @@ pub fn plain(text: &str) -> String {
 /// The same, cut after `most` characters.
 pub fn shown(text: &str, most: usize) -> String {
     // Escaping makes a character up to ten times as long: only what may be shown is escaped.
-    let end = text
-        .char_indices()
-        .nth(most)
-        .map_or(text.len(), |(at, _)| at);
+    let end = text.char_indices().nth(most).map_or(text.len(), |(at, _)| at);
     let plain = plain(&text[..end]);
     match plain.char_indices().nth(most) {
         Some((cut, _)) => format!("{}…", &plain[..cut]),
@@ -85,14 +82,9 @@ mod tests {
         assert_eq!(quoted(&"é".repeat(238)).chars().count(), 240);
         let long = quoted(&format!("{}{}", "\0".repeat(1 << 20), "end"));
         assert!(long.len() < 400, "{long}");
-        assert!(
-            long.starts_with("\"\\0\\0") && long.ends_with("end\""),
-            "{long}"
-        );
+        assert!(long.starts_with("\"\\0\\0") && long.ends_with("end\""), "{long}");
         for len in 0..700 {
-            let text: String = (0..len)
-                .map(|n| if n % 3 == 0 { 'é' } else { 'x' })
-                .collect();
+            let text: String = (0..len).map(|n| if n % 3 == 0 { 'é' } else { 'x' }).collect();
             let short = shortened(&text);
             assert_eq!(short == text, len <= MOST, "{len}");
             assert!(short.chars().count() <= MOST + TAIL + 25, "{len}: {short}");
@@ -104,10 +96,7 @@ mod tests {
     fn nothing_is_left_that_a_terminal_obeys() {
         assert_eq!(plain("model.layers.0"), "model.layers.0");
         assert_eq!(plain("a\"b'c\\d"), "a\"b'c\\d");
-        assert_eq!(
-            plain("\u{1b}[2J\u{202e}x\u{9b}y\n"),
-            "\\u{1b}[2J\\u{202e}x\\u{9b}y\\n"
-        );
+        assert_eq!(plain("\u{1b}[2J\u{202e}x\u{9b}y\n"), "\\u{1b}[2J\\u{202e}x\\u{9b}y\\n");
         assert_eq!(plain("e\u{301}层🦀"), "e\u{301}层🦀");
     }
 
@@ -131,11 +120,7 @@ mod tests {
     fn only_odd_names_are_faults() {
         assert_eq!(name_fault("model.layers.0.wéight 🦀"), None);
         assert_eq!(name_fault(&"x".repeat(MAX_NAME)), None);
-        assert!(
-            name_fault(&"x".repeat(MAX_NAME + 1))
-                .unwrap()
-                .contains("4096")
-        );
+        assert!(name_fault(&"x".repeat(MAX_NAME + 1)).unwrap().contains("4096"));
         for name in ["a\nb", "\u{1b}[31m", "\0", "\u{9b}31m", "\u{7f}"] {
             assert!(name_fault(name).unwrap().contains("control"), "{name:?}");
         }

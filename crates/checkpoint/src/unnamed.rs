@@ -33,11 +33,7 @@ impl Unnamed {
         };
         let name = path.file_name().unwrap_or_default();
         match partial::file(folder, name) {
-            Ok((file, partial)) => Ok(Self {
-                file: BufWriter::new(file),
-                partial,
-                path,
-            }),
+            Ok((file, partial)) => Ok(Self { file: BufWriter::new(file), partial, path }),
             Err(cause) => Err(Error::Create { path, cause }),
         }
     }
@@ -52,9 +48,7 @@ impl Unnamed {
         self.file.flush()?;
         // Locked until it has its name.
         self.file.get_ref().sync_all()?;
-        self.partial
-            .persist(&self.path)
-            .map_err(|error| error.error)
+        self.partial.persist(&self.path).map_err(|error| error.error)
     }
 }
 
@@ -76,14 +70,8 @@ impl Seek for Unnamed {
 
 /// Checks what is at `path`, and gives where the file will be: a link to a file stays a link.
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
-    let wrong = |what| Error::OutputExists {
-        path: path.to_owned(),
-        what,
-    };
-    let failed = |cause| Error::Create {
-        path: path.to_owned(),
-        cause,
-    };
+    let wrong = |what| Error::OutputExists { path: path.to_owned(), what };
+    let failed = |cause| Error::Create { path: path.to_owned(), cause };
     match path.metadata() {
         Ok(kind) if kind.is_file() => path.canonicalize().map_err(failed),
         Ok(kind) if kind.is_dir() => Err(wrong("is a folder")),

@@ -22,9 +22,7 @@ pub fn read_file(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     if metadata.len() <= limit {
-        File::open(path)?
-            .take(limit.saturating_add(1))
-            .read_to_end(&mut bytes)?;
+        File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     match metadata.len().max(bytes.len() as u64) > limit {
         true => Err(io::Error::new(
@@ -57,12 +55,7 @@ pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<(), Error> 
     let mut file = Unnamed::create(path.as_ref())?;
     let path = file.path().to_owned();
     let written = file.write_all(contents).and_then(|()| file.publish());
-    written.map_err(|cause| Error::Write {
-        path,
-        written: 0,
-        total: contents.len() as u64,
-        cause,
-    })
+    written.map_err(|cause| Error::Write { path, written: 0, total: contents.len() as u64, cause })
 }
 
 #[cfg(test)]
@@ -83,10 +76,7 @@ mod tests {
         assert_eq!(giant, Err(io::ErrorKind::FileTooLarge));
         assert!(read_file(dir.path(), 10).is_err());
         std::fs::write(&path, [0xff]).unwrap();
-        assert_eq!(
-            read_text(&path, 10).map_err(kind),
-            Err(io::ErrorKind::InvalidData)
-        );
+        assert_eq!(read_text(&path, 10).map_err(kind), Err(io::ErrorKind::InvalidData));
     }
 
     #[test]

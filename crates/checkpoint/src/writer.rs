@@ -93,16 +93,10 @@ impl ShardWriter {
     /// writing fails.
     pub fn add_file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         self.check_not_failed()?;
-        let wrong = |what| Error::FileName {
-            name: name.to_owned(),
-            what,
-        };
+        let wrong = |what| Error::FileName { name: name.to_owned(), what };
         let mut parts = Path::new(name).components();
         if name.contains(['/', '\\', ':', '\0'])
-            || !matches!(
-                (parts.next(), parts.next()),
-                (Some(Component::Normal(_)), None)
-            )
+            || !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
         {
             return Err(wrong("is not a plain file name"));
         }
@@ -135,8 +129,7 @@ impl ShardWriter {
         {
             self.attempt(Self::complete_tensor)?;
         }
-        self.layout
-            .check_turn(self.current, self.filled, name, bytes.len() as u64)?;
+        self.layout.check_turn(self.current, self.filled, name, bytes.len() as u64)?;
         self.attempt(|writer| writer.put(bytes))
     }
 
@@ -180,11 +173,7 @@ impl ShardWriter {
     }
 
     fn write_index(&self) -> Result<(), Error> {
-        let Layout {
-            shards,
-            tensors,
-            total_bytes,
-        } = &self.layout;
+        let Layout { shards, tensors, total_bytes } = &self.layout;
         let weight_map = tensors
             .iter()
             .map(|place| (place.name.as_str(), shards[place.shard].file_name.as_str()));
@@ -214,9 +203,7 @@ impl ShardWriter {
 
     fn check_not_failed(&self) -> Result<(), Error> {
         match self.failed {
-            true => Err(Error::WriterFailed {
-                path: self.destination.out().to_owned(),
-            }),
+            true => Err(Error::WriterFailed { path: self.destination.out().to_owned() }),
             false => Ok(()),
         }
     }
@@ -254,21 +241,11 @@ impl ShardWriter {
 
     /// The open file of a shard; creates it and writes its header if need be.
     fn open_shard(&mut self, shard: usize) -> Result<&mut OpenShard, Error> {
-        let Self {
-            open,
-            destination,
-            layout,
-            written,
-            ..
-        } = self;
+        let Self { open, destination, layout, written, .. } = self;
         match open.entry(shard) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
-                let Shard {
-                    file_name,
-                    head,
-                    tensors,
-                } = &layout.shards[shard];
+                let Shard { file_name, head, tensors } = &layout.shards[shard];
                 let path = destination.folder().join(file_name);
                 let create = || {
                     let mut file = BufWriter::with_capacity(BUFFER, File::create_new(&path)?);
@@ -295,12 +272,7 @@ impl ShardWriter {
 
     /// Waits until a shard is on the disk.
     fn close_shard(&mut self, shard: usize) -> Result<(), Error> {
-        let Some(OpenShard {
-            mut file,
-            file_name,
-            ..
-        }) = self.open.remove(&shard)
-        else {
+        let Some(OpenShard { mut file, file_name, .. }) = self.open.remove(&shard) else {
             return Ok(());
         };
         file.flush()

@@ -10,9 +10,7 @@ use std::path::Path;
 
 /// Hands each file of a corpus to `check`.
 fn replay(name: &str, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../fuzz/corpus")
-        .join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let mut files = 0;
     for entry in fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();

@@ -25,16 +25,11 @@ fn on_small_disk(name: &str, options: &str) -> Option<Output> {
         let shell = |script: &str| {
             let mut command = Command::new("unshare");
             command.args([unshare, "sh", "-c"]);
-            command.arg(format!(
-                "mount -t tmpfs -o {options} tmpfs \"$0\" && {script}"
-            ));
+            command.arg(format!("mount -t tmpfs -o {options} tmpfs \"$0\" && {script}"));
             command.arg(place.path());
             command
         };
-        if shell("true")
-            .output()
-            .is_ok_and(|output| output.status.success())
-        {
+        if shell("true").output().is_ok_and(|output| output.status.success()) {
             let mut command = shell("exec \"$@\"");
             return Some(again(&mut command, name, place.path()));
         }
@@ -68,9 +63,7 @@ fn bytes(name: &str, len: usize) -> TensorSpec {
 
 /// Fills a checkpoint of `total` bytes in shards of 512 KiB, as far as it goes.
 fn fill(out: &Path, total: usize) -> Result<(), Error> {
-    let specs: Vec<_> = (0..total / (MB / 4))
-        .map(|n| bytes(&format!("w{n}"), MB / 4))
-        .collect();
+    let specs: Vec<_> = (0..total / (MB / 4)).map(|n| bytes(&format!("w{n}"), MB / 4)).collect();
     let mut writer = ShardWriter::create(out, specs.clone(), MB as u64 / 2)?;
     writer.add_file("config.json", b"{}")?;
     for spec in &specs {
@@ -93,28 +86,16 @@ fn a_checkpoint_that_does_not_fit() {
     for out in ["new", "empty"] {
         let said = message(fill(&folder.join(out), 8 * MB));
         let shard = folder.join(out).join("model-0000");
-        assert!(
-            said.starts_with(&format!("cannot write {}", shard.display())),
-            "{said}"
-        );
-        assert!(
-            said.contains(" of 8388608 bytes of tensors written): "),
-            "{said}"
-        );
+        assert!(said.starts_with(&format!("cannot write {}", shard.display())), "{said}");
+        assert!(said.contains(" of 8388608 bytes of tensors written): "), "{said}");
         assert!(said.ends_with(FULL), "{said}");
         assert_eq!(list(&folder), ["empty", "old"]);
         assert_eq!(list(&folder.join("empty")), [""; 0]);
-        assert_eq!(
-            fs::read_to_string(folder.join("old/mine")).unwrap(),
-            "precious"
-        );
+        assert_eq!(fs::read_to_string(folder.join("old/mine")).unwrap(), "precious");
     }
     // The space is free again.
     fill(&folder.join("new"), 2 * MB).unwrap();
-    assert_eq!(
-        Checkpoint::open(folder.join("new")).unwrap().total_bytes(),
-        2 * MB as u64
-    );
+    assert_eq!(Checkpoint::open(folder.join("new")).unwrap().total_bytes(), 2 * MB as u64);
 }
 
 #[test]
@@ -125,10 +106,7 @@ fn a_small_file_that_does_not_fit() {
     };
     let mut writer = ShardWriter::create(folder.join("new"), vec![], 1).unwrap();
     let said = message(writer.add_file("tokenizer.json", &vec![b' '; 2 * MB]));
-    assert!(
-        said.contains("new/tokenizer.json ") && said.ends_with(FULL),
-        "{said}"
-    );
+    assert!(said.contains("new/tokenizer.json ") && said.ends_with(FULL), "{said}");
     drop(writer);
     assert!(list(&folder).is_empty());
 }
@@ -136,17 +114,11 @@ fn a_small_file_that_does_not_fit() {
 #[test]
 fn a_disk_without_room_for_one_more_file() {
     let Some(folder) = folder() else {
-        on_small_disk(
-            "a_disk_without_room_for_one_more_file",
-            "size=8m,nr_inodes=6",
-        );
+        on_small_disk("a_disk_without_room_for_one_more_file", "size=8m,nr_inodes=6");
         return;
     };
     let said = message(fill(&folder.join("new"), 4 * MB));
-    assert!(
-        said.starts_with("cannot write ") && said.ends_with(FULL),
-        "{said}"
-    );
+    assert!(said.starts_with("cannot write ") && said.ends_with(FULL), "{said}");
     assert!(list(&folder).is_empty());
     for n in 0.. {
         if fs::write(folder.join(n.to_string()), "").is_err() {
@@ -181,10 +153,7 @@ fn a_file_that_does_not_fit() {
         }
         let mut writer = FileWriter::create(&path, vec![bytes("logits", 8 * MB)]).unwrap();
         let said = message((0..8).try_for_each(|_| writer.write("logits", &[7; MB])));
-        assert!(
-            said.starts_with(&format!("cannot write {}", path.display())),
-            "{said}"
-        );
+        assert!(said.starts_with(&format!("cannot write {}", path.display())), "{said}");
         assert!(said.ends_with(FULL), "{said}");
         // What was written is not known, so nothing more is.
         let again = message(writer.write("logits", &[7]));

@@ -16,16 +16,10 @@ fn indexes_are_of_the_right_form() {
         (r#"{"weight_map":null}"#, "an object of shards' names"),
         (r#"{"weight_map":["a"]}"#, "an object of shards' names"),
         (r#"{"weight_map":{"w":null}}"#, "\"w\": invalid type: null"),
-        (
-            r#"{"weight_map":{"w":["1"]}}"#,
-            "\"w\": invalid type: sequence",
-        ),
+        (r#"{"weight_map":{"w":["1"]}}"#, "\"w\": invalid type: sequence"),
         (r#"{"weight_map":{}}"#, "the index names no tensors"),
         (r#"{"weight_map":{"w":"1"}} x"#, "trailing characters"),
-        (
-            "PK\x03\x04zip",
-            "this is a zip archive, as torch.save writes it",
-        ),
+        ("PK\x03\x04zip", "this is a zip archive, as torch.save writes it"),
     ] {
         let said = said_of_index(index.as_bytes());
         assert!(said.contains(part), "{index}: {said}");
@@ -41,10 +35,7 @@ fn an_index_has_bounds() {
     // Sparse: nothing of it is read.
     fs::File::create(&path).unwrap().set_len(200 << 20).unwrap();
     let said = message(Checkpoint::open(place.path()));
-    assert!(
-        said.contains("the index has 209715200 bytes, over the limit of 100000000"),
-        "{said}"
-    );
+    assert!(said.contains("the index has 209715200 bytes, over the limit of 100000000"), "{said}");
 
     let shards = |count: usize| {
         let entries: Vec<_> = (0..count).map(|n| format!("\"{n}\":\"{n}\"")).collect();
@@ -52,16 +43,10 @@ fn an_index_has_bounds() {
     };
     for count in [10_001, 10_002, 20_000] {
         let said = said_of_index(shards(count).as_bytes());
-        assert!(
-            said.contains("the index names more than 10000 shards"),
-            "{said}"
-        );
+        assert!(said.contains("the index names more than 10000 shards"), "{said}");
     }
     let said = said_of_index(shards(10_000).as_bytes());
-    assert!(
-        said.contains("10000 of 10000 shards are missing, \"0\" first"),
-        "{said}"
-    );
+    assert!(said.contains("10000 of 10000 shards are missing, \"0\" first"), "{said}");
 }
 
 #[test]
@@ -110,11 +95,8 @@ fn headers_together_have_a_bound() {
     for n in 1..5 {
         fs::hard_link(place.path().join("0"), place.path().join(n.to_string())).unwrap();
     }
-    fs::write(
-        place.path().join(INDEX),
-        format!("{{\"weight_map\":{{{}}}}}", map.join(",")),
-    )
-    .unwrap();
+    fs::write(place.path().join(INDEX), format!("{{\"weight_map\":{{{}}}}}", map.join(",")))
+        .unwrap();
     let said = message(Checkpoint::open(place.path()));
     assert!(
         said.contains("the headers of its shards have more than 200000000 bytes together"),

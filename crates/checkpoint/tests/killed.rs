@@ -18,9 +18,7 @@ const FOLDER: &str = "OUTSIZE_TEST_FOLDER";
 const LEN: usize = 200_000;
 
 fn specs() -> Vec<TensorSpec> {
-    (0..4)
-        .map(|n| TensorSpec::new(format!("w{n}"), Dtype::U8, [LEN]))
-        .collect()
+    (0..4).map(|n| TensorSpec::new(format!("w{n}"), Dtype::U8, [LEN])).collect()
 }
 
 /// Runs a test that writes, as a process of its own, until it says that it has begun.
@@ -73,9 +71,7 @@ fn what_was_killed_is_not_there_and_the_next_removes_its_rest() {
         names.retain(|name| name != "file");
         names
     };
-    let [file, out] = &left()[..] else {
-        panic!("{:?}", left())
-    };
+    let [file, out] = &left()[..] else { panic!("{:?}", left()) };
     assert!(file.starts_with(&format!(".file.partial-{pid}-")), "{file}");
     assert!(out.starts_with(&format!(".out.partial-{pid}-")), "{out}");
 
@@ -87,22 +83,13 @@ fn what_was_killed_is_not_there_and_the_next_removes_its_rest() {
     kill(child);
     assert_eq!(left(), [file.clone(), out.clone()]);
     assert!(!place.path().join("out").exists());
-    assert_eq!(
-        fs::read_to_string(place.path().join("file")).unwrap(),
-        "precious"
-    );
+    assert_eq!(fs::read_to_string(place.path().join("file")).unwrap(), "precious");
     drop(ShardWriter::create(place.path().join("other"), vec![], 1).unwrap());
     assert_eq!(left(), [file.clone(), out.clone()], "another output's");
 
-    ShardWriter::create(place.path().join("out"), vec![], 1)
-        .unwrap()
-        .finish()
-        .unwrap();
+    ShardWriter::create(place.path().join("out"), vec![], 1).unwrap().finish().unwrap();
     assert_eq!(left(), [file.clone(), "out".to_owned()]);
-    FileWriter::create(place.path().join("file"), vec![])
-        .unwrap()
-        .finish()
-        .unwrap();
+    FileWriter::create(place.path().join("file"), vec![]).unwrap().finish().unwrap();
     assert_eq!(list(place.path()), ["file", "out"]);
 }
 
@@ -142,10 +129,7 @@ fn at_whatever_moment_outputs_are_whole() {
         kill(child);
         for name in list(place.path()) {
             if name.starts_with('.') {
-                assert!(
-                    name.contains(".partial-") || name.contains(".complete-"),
-                    "{name}"
-                );
+                assert!(name.contains(".partial-") || name.contains(".complete-"), "{name}");
                 unfinished += 1;
                 continue;
             }

@@ -32,10 +32,7 @@ fn child() {
         Err(error) => println!("result: {error}"),
     }
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM:"))
-        .unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     println!("peak: {peak}");
 }
 
@@ -48,15 +45,8 @@ fn open(folder: &Path) -> (String, u64) {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{said}");
-    let line = |start: &str| {
-        said.lines()
-            .find_map(|line| Some(line.split_once(start)?.1))
-    };
-    let peak = line("peak: VmHWM:")
-        .unwrap()
-        .trim()
-        .strip_suffix(" kB")
-        .unwrap();
+    let line = |start: &str| said.lines().find_map(|line| Some(line.split_once(start)?.1));
+    let peak = line("peak: VmHWM:").unwrap().trim().strip_suffix(" kB").unwrap();
     let peak = peak.parse::<u64>().unwrap() * 1024;
     let result = line("result: ").unwrap().to_owned();
     println!("{} MB: {result}", peak / MB);
@@ -123,16 +113,8 @@ fn what_is_refused_takes_no_more() {
         &|_| "0".to_owned(),
         "more than 64 dimensions",
     );
-    wrong(
-        r#""__metadata__":{"#,
-        &|n| format!("\"{n:x}\":\"\""),
-        "more than 100000 entries",
-    );
-    wrong(
-        r#""w":{"x":["#,
-        &|_| "[".to_owned(),
-        "the header is not valid: \"w\": ",
-    );
+    wrong(r#""__metadata__":{"#, &|n| format!("\"{n:x}\":\"\""), "more than 100000 entries");
+    wrong(r#""w":{"x":["#, &|_| "[".to_owned(), "the header is not valid: \"w\": ");
     wrong(
         "",
         &|_| r#""w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#.to_owned(),

@@ -22,10 +22,7 @@ fn said_of_each(make: impl Fn(&Path)) -> [String; 3] {
             fs::write(place.path().join(INDEX), r#"{"weight_map":{"w":"shard"}}"#).unwrap();
         }
         let said = message(Checkpoint::open(place.path()));
-        assert!(
-            said.contains(place.path().join(name).to_str().unwrap()),
-            "{said}"
-        );
+        assert!(said.contains(place.path().join(name).to_str().unwrap()), "{said}");
         is_sane(&said);
         said
     });
@@ -64,10 +61,7 @@ fn links_that_go_round_are_an_error() {
     let folder = place.path().join("folder");
     symlink("folder", &folder).unwrap();
     let said = message(Checkpoint::open(&folder));
-    assert!(
-        said.starts_with("cannot read ") && said.contains("folder"),
-        "{said}"
-    );
+    assert!(said.starts_with("cannot read ") && said.contains("folder"), "{said}");
 }
 
 #[test]
@@ -102,10 +96,7 @@ fn a_file_that_may_not_be_read_is_named() {
         return;
     }
     let said = message(Checkpoint::open(place.path()));
-    assert!(
-        said.starts_with("cannot read ") && said.contains("model.safetensors"),
-        "{said}"
-    );
+    assert!(said.starts_with("cannot read ") && said.contains("model.safetensors"), "{said}");
 }
 
 /// The cache of the Hub: a snapshot is a folder of links to `blobs`, which are named by their
@@ -118,18 +109,9 @@ fn the_cache_of_the_hub_is_read() {
     fs::create_dir_all(snapshot.join("parts")).unwrap();
     fs::create_dir(model.join("blobs")).unwrap();
     for (blob, bytes) in [
-        (
-            "aa",
-            file_bytes(&format!("{{{}}}", tensor("v", "U8", &[1], 0, 1)), &[1]),
-        ),
-        (
-            "bb",
-            file_bytes(&format!("{{{}}}", tensor("w", "U8", &[1], 0, 1)), &[2]),
-        ),
-        (
-            "cc",
-            br#"{"weight_map":{"v":"1.safetensors","w":"parts/2.safetensors"}}"#.to_vec(),
-        ),
+        ("aa", file_bytes(&format!("{{{}}}", tensor("v", "U8", &[1], 0, 1)), &[1])),
+        ("bb", file_bytes(&format!("{{{}}}", tensor("w", "U8", &[1], 0, 1)), &[2])),
+        ("cc", br#"{"weight_map":{"v":"1.safetensors","w":"parts/2.safetensors"}}"#.to_vec()),
     ] {
         fs::write(model.join("blobs").join(blob), bytes).unwrap();
     }
@@ -152,10 +134,7 @@ fn the_cache_of_the_hub_is_read() {
     // A download that was interrupted: the link is there, and the blob is not.
     fs::remove_file(model.join("blobs/bb")).unwrap();
     let said = message(Checkpoint::open(&snapshot));
-    assert!(
-        said.contains("1 of 2 shards are missing, \"parts/2.safetensors\" first"),
-        "{said}"
-    );
+    assert!(said.contains("1 of 2 shards are missing, \"parts/2.safetensors\" first"), "{said}");
 }
 
 /// A link may lead anywhere: who can make one in the user's folder can do worse, and what it
@@ -166,15 +145,9 @@ fn a_link_leads_to_nothing_but_safetensors() {
     let secret = place.path().join("secret");
     fs::write(&secret, "{\"password\": \"hunter2\"}").unwrap();
     for said in said_of_each(|path| symlink(&secret, path).unwrap()) {
-        assert!(
-            !said.contains("hunter2") && !said.contains("password"),
-            "{said}"
-        );
+        assert!(!said.contains("hunter2") && !said.contains("password"), "{said}");
     }
-    assert_eq!(
-        fs::read_to_string(&secret).unwrap(),
-        "{\"password\": \"hunter2\"}"
-    );
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "{\"password\": \"hunter2\"}");
 }
 
 /// What is a file when it is looked at and a pipe when it is opened.
@@ -184,13 +157,7 @@ fn a_pipe_that_takes_a_files_place_is_not_waited_for() {
     let place = tempfile::tempdir().unwrap();
     let (file, pipe) = (place.path().join("file"), place.path().join("pipe"));
     fs::write(&file, file_bytes("{}", &[])).unwrap();
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let link = place.path().join("model.safetensors");
     symlink(&file, &link).unwrap();
     let done = AtomicBool::new(false);

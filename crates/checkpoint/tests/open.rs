@@ -25,18 +25,12 @@ fn one_file_by_folder_and_by_name() {
     write(place.path(), "model.safetensors", &file_bytes(&json, &data));
     let data_start = 8 + json.len() as u64;
 
-    for path in [
-        place.path().to_owned(),
-        place.path().join("model.safetensors"),
-    ] {
+    for path in [place.path().to_owned(), place.path().join("model.safetensors")] {
         let checkpoint = Checkpoint::open(&path).unwrap();
         assert_eq!(checkpoint.folder(), place.path());
         assert_eq!(checkpoint.total_bytes(), 11);
-        let names: Vec<_> = checkpoint
-            .tensors()
-            .iter()
-            .map(|tensor| tensor.name.as_str())
-            .collect();
+        let names: Vec<_> =
+            checkpoint.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
         assert_eq!(names, ["b", "w", "e"]);
         let w = TensorInfo {
             name: "w".into(),
@@ -50,18 +44,11 @@ fn one_file_by_folder_and_by_name() {
         assert_eq!(checkpoint.position("w"), Some(1));
         assert_eq!(checkpoint.get("x"), None);
         assert_eq!(checkpoint.read(&w).unwrap(), data[3..]);
-        assert!(
-            checkpoint
-                .read(&checkpoint.tensors()[2])
-                .unwrap()
-                .is_empty()
-        );
+        assert!(checkpoint.read(&checkpoint.tensors()[2]).unwrap().is_empty());
         let mut part = [0; 3];
         checkpoint.read_at(&w, 5, &mut part).unwrap();
         assert_eq!(part, data[8..]);
-        let [file] = checkpoint.files() else {
-            panic!("one file")
-        };
+        let [file] = checkpoint.files() else { panic!("one file") };
         assert_eq!(file.len(), data_start + 11);
         assert_eq!(file.metadata()["k"], "v");
     }
@@ -70,52 +57,20 @@ fn one_file_by_folder_and_by_name() {
 #[test]
 fn a_range_outside_the_tensor_is_refused() {
     let place = tempfile::tempdir().unwrap();
-    let json = format!(
-        "{{{},{}}}",
-        tensor("a", "U8", &[4], 0, 4),
-        tensor("b", "U8", &[4], 4, 8)
-    );
-    write(
-        place.path(),
-        "model.safetensors",
-        &file_bytes(&json, &[0; 8]),
-    );
+    let json = format!("{{{},{}}}", tensor("a", "U8", &[4], 0, 4), tensor("b", "U8", &[4], 4, 8));
+    write(place.path(), "model.safetensors", &file_bytes(&json, &[0; 8]));
     let checkpoint = Checkpoint::open(place.path()).unwrap();
     let a = checkpoint.get("a").unwrap();
     let refused = |tensor: &TensorInfo, start| {
-        matches!(
-            checkpoint.read_at(tensor, start, &mut [0; 2]),
-            Err(Error::OutOfRange { .. })
-        )
+        matches!(checkpoint.read_at(tensor, start, &mut [0; 2]), Err(Error::OutOfRange { .. }))
     };
     assert!(!refused(a, 2));
     assert!(refused(a, 3));
     assert!(refused(a, u64::MAX));
-    assert!(refused(
-        &TensorInfo {
-            file: 1,
-            ..a.clone()
-        },
-        0
-    ));
-    assert!(refused(
-        &TensorInfo {
-            len: 1 << 40,
-            ..a.clone()
-        },
-        0
-    ));
-    assert!(refused(
-        &TensorInfo {
-            offset: u64::MAX,
-            ..a.clone()
-        },
-        0
-    ));
-    let huge = TensorInfo {
-        len: u64::MAX,
-        ..a.clone()
-    };
+    assert!(refused(&TensorInfo { file: 1, ..a.clone() }, 0));
+    assert!(refused(&TensorInfo { len: 1 << 40, ..a.clone() }, 0));
+    assert!(refused(&TensorInfo { offset: u64::MAX, ..a.clone() }, 0));
+    let huge = TensorInfo { len: u64::MAX, ..a.clone() };
     assert!(message(checkpoint.read(&huge)).contains("tensor \"a\""));
 }
 
@@ -124,37 +79,23 @@ fn a_file_that_shrinks_is_noticed() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("model.safetensors");
     let json = format!("{{{}}}", tensor("a", "U8", &[4], 0, 4));
-    write(
-        place.path(),
-        "model.safetensors",
-        &file_bytes(&json, &[1; 4]),
-    );
+    write(place.path(), "model.safetensors", &file_bytes(&json, &[1; 4]));
     let checkpoint = Checkpoint::open(&path).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(checkpoint.files()[0].len() - 1).unwrap();
     let said = message(checkpoint.read(&checkpoint.tensors()[0]));
     assert!(said.contains("tensor \"a\""), "{said}");
     assert!(said.contains("model.safetensors"), "{said}");
-    assert!(
-        said.contains("it has changed since it was opened"),
-        "{said}"
-    );
+    assert!(said.contains("it has changed since it was opened"), "{said}");
 }
 
 #[test]
 fn damaged_files_are_named_with_their_fault() {
     let one = format!("{{{}}}", tensor("w", "F32", &[2], 0, 8));
     let twice = format!("{{{0},{0}}}", tensor("w", "F32", &[2], 0, 8));
-    let overlap = format!(
-        "{{{},{}}}",
-        tensor("v", "F32", &[2], 0, 8),
-        tensor("w", "F32", &[2], 4, 12)
-    );
-    let hole = format!(
-        "{{{},{}}}",
-        tensor("v", "U8", &[2], 0, 2),
-        tensor("w", "U8", &[2], 4, 6)
-    );
+    let overlap =
+        format!("{{{},{}}}", tensor("v", "F32", &[2], 0, 8), tensor("w", "F32", &[2], 4, 12));
+    let hole = format!("{{{},{}}}", tensor("v", "U8", &[2], 0, 2), tensor("w", "U8", &[2], 4, 6));
     let unknown = format!("{{{}}}", tensor("w", "F6_E3M2", &[8], 0, 8));
     let claims = |len: u64, rest: &[u8]| [&len.to_le_bytes(), rest].concat();
     let cases: Vec<(Vec<u8>, &str)> = vec![
@@ -164,47 +105,23 @@ fn damaged_files_are_named_with_their_fault() {
         (claims(0, b"{}"), "the header does not start with '{'"),
         (claims(2, b"[]"), "the header does not start with '{'"),
         (claims(2, b"{]"), "the header is not valid: "),
-        (
-            claims(3, b"{}"),
-            "the header claims 3 bytes, and the file has 10: it is cut short",
-        ),
-        (
-            claims(100_000_001, b"{}"),
-            "the header claims 100000001 bytes, over the format's limit",
-        ),
-        (
-            claims(u64::MAX, b"{}"),
-            "the header claims 18446744073709551615 bytes, over",
-        ),
+        (claims(3, b"{}"), "the header claims 3 bytes, and the file has 10: it is cut short"),
+        (claims(100_000_001, b"{}"), "the header claims 100000001 bytes, over the format's limit"),
+        (claims(u64::MAX, b"{}"), "the header claims 18446744073709551615 bytes, over"),
         (
             file_bytes(&one, &[0; 7]),
             "tensor \"w\" ends at byte 8 of the data, and the file holds 7: it is cut short",
         ),
-        (
-            file_bytes(&one, &[0; 9]),
-            "the last 1 bytes of the file belong to no tensor",
-        ),
+        (file_bytes(&one, &[0; 9]), "the last 1 bytes of the file belong to no tensor"),
         (file_bytes(&twice, &[0; 8]), "\"w\" is defined twice"),
-        (
-            file_bytes(&overlap, &[0; 12]),
-            "tensor \"w\" starts inside tensor \"v\"",
-        ),
-        (
-            file_bytes(&hole, &[0; 6]),
-            "2 bytes before tensor \"w\" belong to no tensor",
-        ),
-        (
-            file_bytes(&unknown, &[0; 8]),
-            "tensor \"w\": dtype \"F6_E3M2\" is not supported",
-        ),
+        (file_bytes(&overlap, &[0; 12]), "tensor \"w\" starts inside tensor \"v\""),
+        (file_bytes(&hole, &[0; 6]), "2 bytes before tensor \"w\" belong to no tensor"),
+        (file_bytes(&unknown, &[0; 8]), "tensor \"w\": dtype \"F6_E3M2\" is not supported"),
         (
             b"PK\x03\x04\0\0\x08\x08\0\0zip".to_vec(),
             "this is a zip archive, as torch.save writes it",
         ),
-        (
-            b"\x80\x02}q\0(X\x05\0\0\0".to_vec(),
-            "this is a Python pickle",
-        ),
+        (b"\x80\x02}q\0(X\x05\0\0\0".to_vec(), "this is a Python pickle"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0".to_vec(),
             "run `git lfs pull`",
@@ -253,10 +170,7 @@ fn a_folder_without_a_checkpoint_says_what_is_there() {
     );
     for pickle in ["pytorch_model.bin", "pytorch_model.bin.index.json"] {
         let said = said(&["config.json", pickle]);
-        assert!(
-            said.contains(&format!("only as a Python pickle ({pickle})")),
-            "{said}"
-        );
+        assert!(said.contains(&format!("only as a Python pickle ({pickle})")), "{said}");
         assert!(
             said.contains("pickles are never opened; convert it to safetensors first"),
             "{said}"
@@ -276,17 +190,11 @@ fn other_paths_are_refused() {
 
     write(place.path(), "config.json", b"{}");
     let said = message(Checkpoint::open(place.path().join("config.json")));
-    assert!(
-        said.contains("config.json is not a .safetensors file"),
-        "{said}"
-    );
+    assert!(said.contains("config.json is not a .safetensors file"), "{said}");
 
     fs::create_dir(place.path().join("model.safetensors")).unwrap();
     let said = message(Checkpoint::open(place.path()));
-    assert!(
-        said.contains("model.safetensors is not a regular file"),
-        "{said}"
-    );
+    assert!(said.contains("model.safetensors is not a regular file"), "{said}");
 }
 
 #[cfg(unix)]
@@ -305,10 +213,7 @@ fn links_are_followed_and_broken_ones_named() {
 
     fs::remove_file(blobs.join("0123")).unwrap();
     let said = message(Checkpoint::open(&snapshot));
-    assert!(
-        said.contains("cannot read") && said.contains("snapshot/model.safetensors"),
-        "{said}"
-    );
+    assert!(said.contains("cannot read") && said.contains("snapshot/model.safetensors"), "{said}");
 }
 
 #[cfg(unix)]

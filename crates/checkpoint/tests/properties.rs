@@ -43,10 +43,7 @@ fn valid_file() -> Vec<u8> {
 fn read_all(checkpoint: &Checkpoint) {
     for tensor in checkpoint.tensors() {
         let elements: usize = tensor.shape.iter().product();
-        assert_eq!(
-            checkpoint.read(tensor).unwrap().len(),
-            elements * tensor.dtype.size()
-        );
+        assert_eq!(checkpoint.read(tensor).unwrap().len(), elements * tensor.dtype.size());
         assert_eq!(checkpoint.get(&tensor.name), Some(tensor));
     }
 }

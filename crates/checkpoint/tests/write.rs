@@ -21,13 +21,8 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn shards_and_index_appear_at_once() {
     let (place, out) = place();
-    let specs = vec![
-        bytes("z", 3),
-        bytes("big", 9),
-        bytes("empty", 0),
-        bytes("a", 2),
-        bytes("m", 1),
-    ];
+    let specs =
+        vec![bytes("z", 3), bytes("big", 9), bytes("empty", 0), bytes("a", 2), bytes("m", 1)];
     let mut writer = ShardWriter::create(&out, specs, 5).unwrap();
     writer.set_total_parameters(15);
     writer.add_file("config.json", b"{\"a\": 1}").unwrap();
@@ -51,12 +46,7 @@ fn shards_and_index_appear_at_once() {
     ];
     assert_eq!(
         list(&out),
-        [
-            &["config.json"],
-            &shards[..],
-            &["model.safetensors.index.json"]
-        ]
-        .concat()
+        [&["config.json"], &shards[..], &["model.safetensors.index.json"]].concat()
     );
     assert_eq!(fs::read(out.join("config.json")).unwrap(), b"{\"a\": 1}");
     let index = r#"{
@@ -73,22 +63,13 @@ fn shards_and_index_appear_at_once() {
   }
 }
 "#;
-    assert_eq!(
-        fs::read_to_string(out.join("model.safetensors.index.json")).unwrap(),
-        index
-    );
+    assert_eq!(fs::read_to_string(out.join("model.safetensors.index.json")).unwrap(), index);
 
     let checkpoint = Checkpoint::open(&out).unwrap();
     let found: Vec<_> = checkpoint
         .tensors()
         .iter()
-        .map(|tensor| {
-            (
-                tensor.name.as_str(),
-                tensor.file,
-                checkpoint.read(tensor).unwrap(),
-            )
-        })
+        .map(|tensor| (tensor.name.as_str(), tensor.file, checkpoint.read(tensor).unwrap()))
         .collect();
     let expected = [
         ("big", 0, vec![4; 9]),
@@ -118,10 +99,7 @@ fn no_tensors_and_only_empty_tensors_are_legal() {
     for specs in [vec![], vec![bytes("e", 0), bytes("f", 0)]] {
         let (_place, out) = place();
         let count = specs.len();
-        ShardWriter::create(&out, specs, 100)
-            .unwrap()
-            .finish()
-            .unwrap();
+        ShardWriter::create(&out, specs, 100).unwrap().finish().unwrap();
         assert_eq!(Checkpoint::open(&out).unwrap().tensors().len(), count);
     }
     // The shard behind a large tensor holds an empty one alone, which is never written.
@@ -146,23 +124,14 @@ fn data_in_the_wrong_order_or_size_is_refused() {
     assert_eq!(said, "tensor \"a\" has 4 bytes and 1 more came");
     // Neither left a trace: the writer goes on.
     writer.write("a", &[3, 4]).unwrap();
-    assert!(matches!(
-        writer.write("a", &[5]),
-        Err(Error::TooMuchData { excess: 1, .. })
-    ));
+    assert!(matches!(writer.write("a", &[5]), Err(Error::TooMuchData { excess: 1, .. })));
     writer.write("b", &[5]).unwrap();
     let said = message(writer.write("c", &[1]));
-    assert!(
-        said.starts_with("data came for tensor \"c\" while no tensor is due"),
-        "{said}"
-    );
+    assert!(said.starts_with("data came for tensor \"c\" while no tensor is due"), "{said}");
     writer.finish().unwrap();
     assert_eq!(list(place.path()), ["out"]);
     let checkpoint = Checkpoint::open(&out).unwrap();
-    assert_eq!(
-        checkpoint.read(checkpoint.get("a").unwrap()).unwrap(),
-        [1, 2, 3, 4]
-    );
+    assert_eq!(checkpoint.read(checkpoint.get("a").unwrap()).unwrap(), [1, 2, 3, 4]);
 }
 
 #[test]
@@ -175,19 +144,13 @@ fn what_is_not_finished_leaves_nothing() {
         writer.write("b", &[0; 3]).unwrap();
         let names = list(place.path());
         let prefix = format!(".out.partial-{}-", std::process::id());
-        assert!(
-            names.len() == 1 && names[0].starts_with(&prefix),
-            "{names:?}"
-        );
+        assert!(names.len() == 1 && names[0].starts_with(&prefix), "{names:?}");
         writer
     };
     drop(start());
     assert!(list(place.path()).is_empty());
     let said = message(start().finish());
-    assert_eq!(
-        said,
-        "tensor \"b\" is not complete: 1 of its 4 bytes never came"
-    );
+    assert_eq!(said, "tensor \"b\" is not complete: 1 of its 4 bytes never came");
     assert!(list(place.path()).is_empty());
 }
 
@@ -198,15 +161,9 @@ fn what_is_there_is_never_overwritten() {
     fs::create_dir(&out).unwrap();
     fs::write(out.join("mine"), b"x").unwrap();
     let said = message(create(&out));
-    assert!(
-        said.contains("out is a folder that is not empty, and is never overwritten"),
-        "{said}"
-    );
+    assert!(said.contains("out is a folder that is not empty, and is never overwritten"), "{said}");
     let said = message(create(&out.join("mine")));
-    assert!(
-        said.contains("mine is a file, and is never overwritten"),
-        "{said}"
-    );
+    assert!(said.contains("mine is a file, and is never overwritten"), "{said}");
     assert_eq!(list(place.path()), ["out"]);
 
     // An empty folder is as good as none.
@@ -248,15 +205,8 @@ fn parents_are_made_and_impossible_places_named() {
     let below_a_file = deep.join("model.safetensors/out");
     let said = message(ShardWriter::create(&below_a_file, vec![], 9));
     assert!(said.contains("model.safetensors/out"), "{said}");
-    let said = message(ShardWriter::create(
-        place.path().join("nowhere/.."),
-        vec![],
-        9,
-    ));
-    assert!(
-        said.contains("the path does not end in a folder's name"),
-        "{said}"
-    );
+    let said = message(ShardWriter::create(place.path().join("nowhere/.."), vec![], 9));
+    assert!(said.contains("the path does not end in a folder's name"), "{said}");
     let said = message(ShardWriter::create("", vec![], 9));
     assert!(said.starts_with("cannot create "), "{said}");
 }
@@ -273,14 +223,8 @@ fn nothing_follows_a_failed_write() {
         said.starts_with("cannot write ") && said.contains("(1 of 2 bytes of tensors written): "),
         "{said}"
     );
-    assert!(matches!(
-        writer.write("b", &[1]),
-        Err(Error::WriterFailed { .. })
-    ));
-    assert!(matches!(
-        writer.add_file("x", &[1]),
-        Err(Error::WriterFailed { .. })
-    ));
+    assert!(matches!(writer.write("b", &[1]), Err(Error::WriterFailed { .. })));
+    assert!(matches!(writer.add_file("x", &[1]), Err(Error::WriterFailed { .. })));
     assert!(matches!(writer.finish(), Err(Error::WriterFailed { .. })));
     assert!(!out.exists());
 }
@@ -289,28 +233,11 @@ fn nothing_follows_a_failed_write() {
 fn extra_files_have_plain_free_names() {
     let (_place, out) = place();
     let mut writer = ShardWriter::create(&out, vec![], 9).unwrap();
-    for name in [
-        "",
-        ".",
-        "..",
-        "/etc/passwd",
-        "a/b",
-        "../x",
-        "a\\b",
-        "C:x",
-        "a/",
-    ] {
+    for name in ["", ".", "..", "/etc/passwd", "a/b", "../x", "a\\b", "C:x", "a/"] {
         let said = message(writer.add_file(name, b""));
-        assert_eq!(
-            said,
-            format!("the file name {name:?} is not a plain file name")
-        );
+        assert_eq!(said, format!("the file name {name:?} is not a plain file name"));
     }
-    for name in [
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "other.safetensors",
-    ] {
+    for name in ["model.safetensors", "model.safetensors.index.json", "other.safetensors"] {
         assert!(message(writer.add_file(name, b"")).contains("is for weights"));
     }
     writer.add_file("tokenizer.json", b"1").unwrap();
@@ -325,15 +252,8 @@ fn extra_files_have_plain_free_names() {
 #[test]
 fn bad_specs_are_refused_before_anything_is_created() {
     let (place, out) = place();
-    let said = message(ShardWriter::create(
-        &out,
-        vec![bytes("a", 1), bytes("a", 2)],
-        9,
-    ));
-    assert_eq!(
-        said,
-        "cannot lay out a checkpoint: tensor \"a\" is declared twice"
-    );
+    let said = message(ShardWriter::create(&out, vec![bytes("a", 1), bytes("a", 2)], 9));
+    assert_eq!(said, "cannot lay out a checkpoint: tensor \"a\" is declared twice");
     assert!(list(place.path()).is_empty());
 }
 
@@ -342,10 +262,7 @@ fn bad_specs_are_refused_before_anything_is_created() {
 fn permissions_are_those_of_any_new_folder_and_links_stay() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let (place, out) = place();
-    ShardWriter::create(&out, vec![], 9)
-        .unwrap()
-        .finish()
-        .unwrap();
+    ShardWriter::create(&out, vec![], 9).unwrap().finish().unwrap();
     let plain = place.path().join("plain");
     fs::create_dir(&plain).unwrap();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode();
@@ -353,10 +270,7 @@ fn permissions_are_those_of_any_new_folder_and_links_stay() {
 
     let link = place.path().join("link");
     symlink("plain", &link).unwrap();
-    ShardWriter::create(&link, vec![], 9)
-        .unwrap()
-        .finish()
-        .unwrap();
+    ShardWriter::create(&link, vec![], 9).unwrap().finish().unwrap();
     assert!(link.is_symlink() && plain.join("model.safetensors").exists());
 
     symlink("nowhere", place.path().join("broken")).unwrap();

@@ -9,14 +9,12 @@ use std::path::{Path, PathBuf};
 pub fn folder() -> Result<PathBuf, Failure> {
     match std::env::var_os("OUTSIZE_CACHE").filter(|path| !path.is_empty()) {
         Some(path) => Ok(PathBuf::from(path)),
-        None => dirs::cache_dir()
-            .map(|folder| folder.join("outsize"))
-            .ok_or_else(|| {
-                Failure::Failed(
-                    "there is no cache folder: set OUTSIZE_CACHE to a folder with 600 MB of room"
-                        .to_string(),
-                )
-            }),
+        None => dirs::cache_dir().map(|folder| folder.join("outsize")).ok_or_else(|| {
+            Failure::Failed(
+                "there is no cache folder: set OUTSIZE_CACHE to a folder with 600 MB of room"
+                    .to_string(),
+            )
+        }),
     }
 }
 

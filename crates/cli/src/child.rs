@@ -121,10 +121,7 @@ fn text(pipe: Option<impl Read>) -> String {
 
 /// The error among a child's messages.
 fn reason(messages: &str) -> String {
-    let error = messages
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("error: "));
+    let error = messages.lines().rev().find_map(|line| line.strip_prefix("error: "));
     match error.or(messages.lines().last()) {
         Some(line) => line.to_string(),
         None => {

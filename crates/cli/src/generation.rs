@@ -60,13 +60,9 @@ pub fn run(
         }
     };
     let outcome = match &asked.tokenizer {
-        Some(tokenizer) => generate_text(
-            &mut pipeline,
-            tokenizer,
-            &asked.request,
-            &asked.text,
-            on_text,
-        )?,
+        Some(tokenizer) => {
+            generate_text(&mut pipeline, tokenizer, &asked.request, &asked.text, on_text)?
+        }
         None => {
             let mut text = String::new();
             let outcome = generate(&mut pipeline, &asked.request, |token| {
@@ -75,11 +71,7 @@ pub fn run(
                 text.push_str(&part);
                 on_text(&part)
             })?;
-            TextOutcome {
-                text,
-                stop_string: None,
-                outcome,
-            }
+            TextOutcome { text, stop_string: None, outcome }
         }
     };
     if let Some(failure) = failure {

@@ -59,18 +59,13 @@ fn online(client: &Client<'_>) -> Result<Described, HubError> {
     let id = client.address().to_string();
     let place = Path::new(&id);
     let config = client.file("config.json", CONFIG_LIMIT)?;
-    let config = config.map(|bytes| ConfigText {
-        path: place.join("config.json"),
-        bytes,
-    });
+    let config = config.map(|bytes| ConfigText { path: place.join("config.json"), bytes });
     let headers = headers(client, place)?;
     let tensors = headers.as_ref().map(|headers| &headers.tensors[..]);
     let mut described = match Described::new(place, config, tensors) {
         Ok(described) => described,
         Err(DescribeError::Nothing { .. }) => {
-            return Err(HubError::NoModel {
-                id: Box::new(client.address().clone()),
-            });
+            return Err(HubError::NoModel { id: Box::new(client.address().clone()) });
         }
         Err(error) => return Err(error.into()),
     };
@@ -81,20 +76,14 @@ fn online(client: &Client<'_>) -> Result<Described, HubError> {
     described.notes.push(match &headers {
         Some(headers) => format!(
             "read on the Hub{at}: {} bytes of headers, and no weights",
-            headers
-                .files
-                .iter()
-                .fold(0, |sum, file| sum + file.header_bytes)
+            headers.files.iter().fold(0, |sum, file| sum + file.header_bytes)
         ),
         None => format!("read on the Hub{at}, where it has no safetensors"),
     });
-    if let Some(ignored) = headers
-        .map(|headers| headers.ignored)
-        .filter(|count| *count > 0)
-    {
-        described.notes.push(format!(
-            "{ignored} tensors in the shards are not in the index, and not counted"
-        ));
+    if let Some(ignored) = headers.map(|headers| headers.ignored).filter(|count| *count > 0) {
+        described
+            .notes
+            .push(format!("{ignored} tensors in the shards are not in the index, and not counted"));
     }
     Ok(described)
 }
@@ -111,17 +100,10 @@ fn headers(client: &Client<'_>, place: &Path) -> Result<Option<Headers>, HubErro
         return Ok(None);
     };
     let bar = progress::count("reading headers");
-    let headers = Headers::of_shards(
-        place,
-        INDEX_FILE,
-        &index,
-        CONNECTIONS,
-        fetch,
-        |done, all| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-        },
-    );
+    let headers = Headers::of_shards(place, INDEX_FILE, &index, CONNECTIONS, fetch, |done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    });
     bar.finish_and_clear();
     Ok(Some(headers?))
 }

@@ -32,9 +32,5 @@ pub fn asked() -> bool {
 
 /// An error if there was an interrupt.
 pub fn check() -> Result<(), Failure> {
-    if asked() {
-        Err(Failure::Interrupted)
-    } else {
-        Ok(())
-    }
+    if asked() { Err(Failure::Interrupted) } else { Ok(()) }
 }

@@ -48,10 +48,7 @@ pub fn described(model: &str) -> Result<Described, Failure> {
         return Ok(describe(path)?);
     }
     if let (false, Ok(text)) = (on_hub, presets::config(model)) {
-        let config = ConfigText {
-            path: path.to_owned(),
-            bytes: text.as_bytes().to_vec(),
-        };
+        let config = ConfigText { path: path.to_owned(), bytes: text.as_bytes().to_vec() };
         return Ok(Described::new(path, Some(config), None)?);
     }
     let named = shown(model, 200);
@@ -70,10 +67,7 @@ pub fn described(model: &str) -> Result<Described, Failure> {
             org = address.org
         )));
     }
-    Ok(hub::describe_model(
-        &hub::HubSettings::from_env()?,
-        &address,
-    )?)
+    Ok(hub::describe_model(&hub::HubSettings::from_env()?, &address)?)
 }
 
 /// The budget of main memory if none is given: most of what is free, and the `held` bytes that this
@@ -95,12 +89,7 @@ pub fn planning(
     position: usize,
     machine: &Machine,
 ) -> Result<(Planning, Provenance), Failure> {
-    let PlaceArgs {
-        strategy,
-        device_map,
-        must_fit,
-        ..
-    } = &args.places;
+    let PlaceArgs { strategy, device_map, must_fit, .. } = &args.places;
     let (figures, provenance) = cache::figures(machine, &args.model);
     let planning = Planning {
         strategy: (*strategy).into(),
@@ -108,10 +97,7 @@ pub fn planning(
         reserve_bytes: args.places.reserve_bytes()?,
         must_fit: *must_fit,
         figures,
-        workload: Workload {
-            position: position as u64,
-            ..Workload::default()
-        },
+        workload: Workload { position: position as u64, ..Workload::default() },
     };
     Ok((planning, provenance))
 }

@@ -62,10 +62,7 @@ impl GenerateRequest {
                 sampling: sampling(args, &generation),
                 ids,
             },
-            text: TextOptions {
-                stop,
-                show_special_tokens: args.show_special_tokens,
-            },
+            text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             tokenizer,
             tokenizer_bytes: tokenizer_bytes(folder),
             prompt_again: args.prompt_again,

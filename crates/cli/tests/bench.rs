@@ -27,16 +27,7 @@ fn model(dir: &TempDir) -> PathBuf {
     }"#;
     std::fs::write(&config, json).unwrap();
     let out = dir.path().join("model");
-    let made = start(
-        dir.path(),
-        &[
-            "synth",
-            path(&config),
-            path(&out),
-            "--max-shard-size",
-            "50MB",
-        ],
-    );
+    let made = start(dir.path(), &["synth", path(&config), path(&out), "--max-shard-size", "50MB"]);
     assert!(made.wait_with_output().unwrap().status.success());
     out
 }
@@ -79,70 +70,40 @@ fn a_model_in_two_budgets() {
     let weights = results["model"]["weight_bytes"].as_u64().unwrap();
     let table = 1000 * 1024 * 2;
     // All matrices but the table; the norms are no matrices.
-    assert_eq!(
-        results["model"]["product_bytes"],
-        weights - table - 11 * 1024 * 2
-    );
+    assert_eq!(results["model"]["product_bytes"], weights - table - 11 * 1024 * 2);
     assert_eq!(results["model"]["head_values"], 1000 * 1024);
     assert_eq!(results["model"]["files"], 4);
     // Two runs, and a look before and after each.
     assert_eq!(results["limits"].as_array().unwrap().len(), 3);
-    for (budget, streams) in results["budgets"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .zip([true, false])
-    {
+    for (budget, streams) in results["budgets"].as_array().unwrap().iter().zip([true, false]) {
         assert!(budget["error"].is_null(), "{budget}");
         let run = &budget["runs"][0];
         let peak = run["report"]["peak_rss_bytes"].as_u64().unwrap();
         assert!(peak <= budget["budget_bytes"].as_u64().unwrap(), "{budget}");
         assert_eq!(run["report"]["prompt_again"].as_array().unwrap().len(), 2);
         let phases = budget["phases"].as_array().unwrap();
-        let names: Vec<_> = phases
-            .iter()
-            .map(|phase| phase["name"].as_str().unwrap())
-            .collect();
+        let names: Vec<_> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["opening", "first pass", "prompt again", "token"]);
         for phase in phases {
             assert!(phase["seconds"]["median"].as_f64().unwrap() > 0.0);
             let shares = phase["bounds"].as_array().unwrap().iter();
-            let shares: Vec<_> = shares
-                .map(|b| b["share"]["median"].as_f64().unwrap())
-                .collect();
-            assert!(
-                !shares.is_empty() && shares.is_sorted_by(|a, b| a >= b),
-                "{phase}"
-            );
+            let shares: Vec<_> = shares.map(|b| b["share"]["median"].as_f64().unwrap()).collect();
+            assert!(!shares.is_empty() && shares.is_sorted_by(|a, b| a >= b), "{phase}");
         }
         let bounds = phases[3]["bounds"].as_array().unwrap();
         let disk = bounds.iter().any(|bound| bound["limit_of"] == "disk");
         assert_eq!(disk, streams, "{budget}");
     }
     let notes = results["notes"].to_string();
-    assert!(
-        !notes.contains("SAME TOKENS") && !notes.contains("NOT KEPT"),
-        "{notes}"
-    );
+    assert!(!notes.contains("SAME TOKENS") && !notes.contains("NOT KEPT"), "{notes}");
 }
 
 #[test]
 fn a_budget_that_is_too_small_is_said_in_its_place() {
     let dir = folder();
     let model = model(&dir);
-    let few = [
-        path(&model),
-        "--prompt-tokens",
-        "8",
-        "--new-tokens",
-        "3",
-        "--compute",
-        "bf16",
-    ];
-    let output = bench(
-        dir.path(),
-        &[&few[..], &["--max-memory", "cpu=1MB"]].concat(),
-    );
+    let few = [path(&model), "--prompt-tokens", "8", "--new-tokens", "3", "--compute", "bf16"];
+    let output = bench(dir.path(), &[&few[..], &["--max-memory", "cpu=1MB"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(
         message(&output).contains("error: ") && message(&output).contains("MB"),
@@ -153,15 +114,9 @@ fn a_budget_that_is_too_small_is_said_in_its_place() {
     let output = bench(dir.path(), &[&few[..], &budgets].concat());
     assert!(output.status.success(), "{}", message(&output));
     let table = String::from_utf8(output.stdout).unwrap();
-    for part in [
-        "cpu=1MB: ",
-        "cpu=2GB: peak ",
-        "nothing streamed",
-        "token",
-        "memory read",
-        "bf16",
-        "share",
-    ] {
+    for part in
+        ["cpu=1MB: ", "cpu=2GB: peak ", "nothing streamed", "token", "memory read", "bf16", "share"]
+    {
         assert!(table.contains(part), "{part}: {table}");
     }
     for line in table.lines() {
@@ -184,25 +139,15 @@ fn what_makes_no_sense_is_said() {
         (vec![place, "--prompt-tokens", "60000"], "--prompt-tokens"),
         (vec![place, "--compute", "f16"], "--compute"),
         (vec![path(&missing)], "missing"),
-        (
-            vec!["--calibrate", "--max-memory", "cpu=1GB"],
-            "--max-memory",
-        ),
+        (vec!["--calibrate", "--max-memory", "cpu=1GB"], "--max-memory"),
     ] {
-        let output = start(dir.path(), &[&["bench"], &args[..]].concat())
-            .wait_with_output()
-            .unwrap();
+        let output =
+            start(dir.path(), &[&["bench"], &args[..]].concat()).wait_with_output().unwrap();
         let said = message(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(
-            said.contains(named) && output.stdout.is_empty(),
-            "{args:?}: {said}"
-        );
+        assert!(said.contains(named) && output.stdout.is_empty(), "{args:?}: {said}");
     }
-    let output = start(
-        dir.path(),
-        &["run", place, "--ids", "1", "--prompt-again", "2"],
-    );
+    let output = start(dir.path(), &["run", place, "--ids", "1", "--prompt-again", "2"]);
     assert_eq!(output.wait_with_output().unwrap().status.code(), Some(2));
 }
 
@@ -211,9 +156,7 @@ fn what_makes_no_sense_is_said() {
 fn children(of: u32) -> Vec<u32> {
     let file = format!("/proc/{of}/task/{of}/children");
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.split_ascii_whitespace()
-        .map(|id| id.parse().unwrap())
-        .collect()
+    text.split_ascii_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
 #[test]
@@ -221,14 +164,7 @@ fn children(of: u32) -> Vec<u32> {
 fn an_interrupt_ends_the_run_of_the_model_too() {
     let dir = folder();
     let model = model(&dir);
-    let long = [
-        "--prompt-tokens",
-        "1",
-        "--new-tokens",
-        "90000",
-        "--max-memory",
-        "cpu=2GB",
-    ];
+    let long = ["--prompt-tokens", "1", "--new-tokens", "90000", "--max-memory", "cpu=2GB"];
     let args = [&["bench", path(&model)], &LITTLE[..], &long].concat();
     let mut parent = start(dir.path(), &args);
     let child = loop {
@@ -239,16 +175,10 @@ fn an_interrupt_ends_the_run_of_the_model_too() {
         }
     };
     // Only the parent hears of it, as from another program.
-    let sent = Command::new("kill")
-        .args(["-INT", &parent.id().to_string()])
-        .status();
+    let sent = Command::new("kill").args(["-INT", &parent.id().to_string()]).status();
     assert!(sent.unwrap().success());
     let output = parent.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", message(&output));
-    assert!(
-        message(&output).contains("interrupted"),
-        "{}",
-        message(&output)
-    );
+    assert!(message(&output).contains("interrupted"), "{}", message(&output));
     assert!(!Path::new(&format!("/proc/{child}")).exists());
 }

@@ -41,12 +41,8 @@ fn files_that_are_no_json_are_named() {
     let model = tiny(&dir);
     fs::write(model.join("generation_config.json"), "{\"top_k\": 5}").unwrap();
     done(&run(&model, &[]));
-    for name in [
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
+    for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    {
         let file = model.join(name);
         let whole = fs::read(&file).unwrap();
         let mut invalid = whole.clone();
@@ -74,10 +70,7 @@ fn files_that_are_no_json_are_named() {
         File::create(&file).unwrap().set_len(1 << 40).unwrap();
         let began = Instant::now();
         let message = refusal(&run(&model, &[]));
-        assert!(
-            message.contains(name) && message.contains("larger than"),
-            "{message}"
-        );
+        assert!(message.contains(name) && message.contains("larger than"), "{message}");
         assert!(began.elapsed() < Duration::from_secs(5));
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
@@ -90,10 +83,7 @@ fn files_that_are_no_json_are_named() {
             let made = std::process::Command::new("mkfifo").arg(&file).status();
             assert!(made.unwrap().success());
             let message = refusal(&run(&model, &[]));
-            assert!(
-                message.contains(name) && message.contains("regular file"),
-                "{message}"
-            );
+            assert!(message.contains(name) && message.contains("regular file"), "{message}");
             fs::remove_file(&file).unwrap();
         }
         let missing = run(&model, &[]);
@@ -148,10 +138,7 @@ fn configurations_that_make_no_sense_are_named_by_field() {
         broken[field] = value.clone();
         fs::write(model.join("config.json"), broken.to_string()).unwrap();
         let message = refusal(&run(&model, &[]));
-        assert!(
-            message.contains("config.json"),
-            "{field} {value}: {message}"
-        );
+        assert!(message.contains("config.json"), "{field} {value}: {message}");
         assert_eq!(message.matches("config.json").count(), 1, "{message}");
         let named = match field {
             "model_type" if value == json!("mamba") => "mamba",
@@ -166,10 +153,7 @@ fn configurations_that_make_no_sense_are_named_by_field() {
     let output = run(&model, &[]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(
-        message.starts_with("error: ") && message.contains("mlp"),
-        "{message}"
-    );
+    assert!(message.starts_with("error: ") && message.contains("mlp"), "{message}");
     fs::write(model.join("config.json"), config.to_string()).unwrap();
 
     let file = model.join("generation_config.json");
@@ -193,11 +177,7 @@ fn configurations_that_make_no_sense_are_named_by_field() {
         ("do_sample", "\"yes\""),
         ("num_beams", "4"),
     ] {
-        fs::write(
-            &file,
-            format!("{{\"bos_token_id\": 1,\n  \"{field}\": {value}}}"),
-        )
-        .unwrap();
+        fs::write(&file, format!("{{\"bos_token_id\": 1,\n  \"{field}\": {value}}}")).unwrap();
         let message = refusal(&run(&model, &[]));
         assert!(
             message.contains("generation_config.json") && message.contains(field),
@@ -241,43 +221,16 @@ fn tokenizers_that_make_no_sense_are_named() {
     let byte_level = || json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true});
     let at_opening = [
         ("model", json!(3)),
-        (
-            "model",
-            json!({"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}),
-        ),
-        (
-            "model",
-            json!({"type": "BPE", "vocab": {"a": -1}, "merges": []}),
-        ),
-        (
-            "model",
-            json!({"type": "BPE", "vocab": {"a": 5_000_000_000u64}, "merges": []}),
-        ),
-        (
-            "model",
-            json!({"type": "Unigram", "unk_id": 7, "vocab": []}),
-        ),
-        (
-            "model",
-            json!({"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]}),
-        ),
+        ("model", json!({"type": "BPE", "vocab": {}, "merges": [["a", "b"]]})),
+        ("model", json!({"type": "BPE", "vocab": {"a": -1}, "merges": []})),
+        ("model", json!({"type": "BPE", "vocab": {"a": 5_000_000_000u64}, "merges": []})),
+        ("model", json!({"type": "Unigram", "unk_id": 7, "vocab": []})),
+        ("model", json!({"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]})),
         ("model", json!({"type": "Mystery", "vocab": {}})),
-        (
-            "normalizer",
-            json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-        ),
-        (
-            "normalizer",
-            json!({"type": "Precompiled", "precompiled_charsmap": "/////wAA"}),
-        ),
-        (
-            "normalizer",
-            json!({"type": "Precompiled", "precompiled_charsmap": "****"}),
-        ),
-        (
-            "normalizer",
-            json!({"type": "Replace", "pattern": {"Regex": "(("}, "content": ""}),
-        ),
+        ("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"})),
+        ("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "/////wAA"})),
+        ("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "****"})),
+        ("normalizer", json!({"type": "Replace", "pattern": {"Regex": "(("}, "content": ""})),
         (
             "pre_tokenizer",
             json!({"type": "Split", "pattern": {"Regex": "[z-a]"}, "behavior": "Isolated", "invert": false}),
@@ -288,10 +241,7 @@ fn tokenizers_that_make_no_sense_are_named() {
             json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}}],
             "pair": [], "special_tokens": {}}),
         ),
-        (
-            "decoder",
-            json!({"type": "Strip", "content": "ab", "start": 0, "stop": 0}),
-        ),
+        ("decoder", json!({"type": "Strip", "content": "ab", "start": 0, "stop": 0})),
         ("added_tokens", json!({"id": 1})),
         ("added_tokens", json!([{"id": 1}])),
         ("truncation", json!(true)),
@@ -307,26 +257,14 @@ fn tokenizers_that_make_no_sense_are_named() {
         broken[part] = value.clone();
         fs::write(model.join("tokenizer.json"), broken.to_string()).unwrap();
         let message = refusal(&run(&model, &[]));
-        assert!(
-            message.contains("tokenizer.json"),
-            "{part} {value}: {message}"
-        );
+        assert!(message.contains("tokenizer.json"), "{part} {value}: {message}");
     }
     // Valid, and deep.
     for (part, value) in [
-        (
-            "normalizer",
-            nested("Sequence", "normalizers", json!({"type": "NFC"})),
-        ),
-        (
-            "pre_tokenizer",
-            nested("Sequence", "pretokenizers", byte_level()),
-        ),
+        ("normalizer", nested("Sequence", "normalizers", json!({"type": "NFC"}))),
+        ("pre_tokenizer", nested("Sequence", "pretokenizers", byte_level())),
         ("decoder", nested("Sequence", "decoders", byte_level())),
-        (
-            "post_processor",
-            nested("Sequence", "processors", byte_level()),
-        ),
+        ("post_processor", nested("Sequence", "processors", byte_level())),
     ] {
         let mut deep = whole.clone();
         deep[part] = value;
@@ -346,11 +284,7 @@ fn tokenizers_that_make_no_sense_are_named() {
         {"type": "Strip", "content": "b", "start": 9, "stop": 9}]});
     fs::write(model.join("tokenizer.json"), broken.to_string()).unwrap();
     let output = run(&model, &[]);
-    assert!(
-        !text(&output.stderr).contains("panicked"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(!text(&output.stderr).contains("panicked"), "{}", text(&output.stderr));
     let mut broken = whole.clone();
     broken["model"] = json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"a": 0}});
     fs::write(model.join("tokenizer.json"), broken.to_string()).unwrap();
@@ -364,22 +298,11 @@ fn ids_need_no_tokenizer() {
     let model = tiny(&dir);
     for broken in ["", "{", "{\"model\": 3}"] {
         fs::write(model.join("tokenizer.json"), broken).unwrap();
-        let output = outsize(&[
-            "run",
-            path(&model),
-            "--ids",
-            "5,6",
-            "--max-new-tokens",
-            "3",
-            "--json",
-        ]);
+        let output =
+            outsize(&["run", path(&model), "--ids", "5,6", "--max-new-tokens", "3", "--json"]);
         let report: Value = serde_json::from_str(&done(&output)).unwrap();
-        let numbers: Vec<String> = report["tokens"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(Value::to_string)
-            .collect();
+        let numbers: Vec<String> =
+            report["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
         assert_eq!(report["text"], numbers.join(","));
         assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
     }

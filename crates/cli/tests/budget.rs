@@ -96,10 +96,9 @@ impl Cgroup {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("outsize-budget-{}-{number}", std::process::id());
-        for (root, file) in [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-        ] {
+        for (root, file) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
             let folder = Path::new(root).join(&name);
             if !Path::new(root).is_dir() || std::fs::create_dir(&folder).is_err() {
                 continue;
@@ -253,9 +252,7 @@ impl Case {
 
 /// The least budget that a refusal names, in bytes.
 fn least(message: &str) -> u64 {
-    let (_, rest) = message
-        .split_once("at least cpu=")
-        .unwrap_or_else(|| panic!("{message}"));
+    let (_, rest) = message.split_once("at least cpu=").unwrap_or_else(|| panic!("{message}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("{message}"))
 }
@@ -276,21 +273,15 @@ fn check(seed: u64) -> Margin {
     let seed_text = seed.to_string();
     let made = measure(
         dir.path(),
-        &[
-            "synth", &config, &model, "--dtype", case.dtype, "--seed", &seed_text,
-        ],
+        &["synth", &config, &model, "--dtype", case.dtype, "--seed", &seed_text],
         None,
     );
     assert_eq!(made.status, Some(0), "seed {seed}: {}", made.stderr);
 
-    let ids: Vec<String> = (0..case.prompt)
-        .map(|_| random.within(0, case.vocabulary - 1).to_string())
-        .collect();
-    let (ids, context, new_tokens) = (
-        ids.join(","),
-        case.context.to_string(),
-        case.new_tokens.to_string(),
-    );
+    let ids: Vec<String> =
+        (0..case.prompt).map(|_| random.within(0, case.vocabulary - 1).to_string()).collect();
+    let (ids, context, new_tokens) =
+        (ids.join(","), case.context.to_string(), case.new_tokens.to_string());
     let arguments = |limit: &str| {
         [
             "run",
@@ -314,11 +305,7 @@ fn check(seed: u64) -> Margin {
     };
     let run = |limit: u64, cgroup: Option<&Cgroup>| {
         let arguments = arguments(&format!("cpu={limit}"));
-        measure(
-            dir.path(),
-            &arguments.each_ref().map(String::as_str),
-            cgroup,
-        )
+        measure(dir.path(), &arguments.each_ref().map(String::as_str), cgroup)
     };
     let refused_run = least(&run(1 << 20, None).stderr);
     let plan = [
@@ -355,16 +342,11 @@ fn check(seed: u64) -> Margin {
     );
     assert_eq!(done.status, Some(0), "{told}: {}", done.stderr);
     let report: Value = serde_json::from_str(&done.stdout).unwrap();
-    assert_eq!(
-        report["tokens"].as_array().unwrap().len() as u64,
-        case.new_tokens
-    );
+    assert_eq!(report["tokens"].as_array().unwrap().len() as u64, case.new_tokens);
     assert!(done.peak_rss <= budget, "{told}: peak {}", done.peak_rss);
     Margin {
         rss: budget as i64 - done.peak_rss as i64,
-        cgroup: cgroup
-            .and_then(|cgroup| cgroup.peak())
-            .map(|peak| budget as i64 - peak as i64),
+        cgroup: cgroup.and_then(|cgroup| cgroup.peak()).map(|peak| budget as i64 - peak as i64),
     }
 }
 
@@ -413,11 +395,7 @@ fn what_a_run_held_is_gone_when_the_disk_is_measured() {
     let ring = report["placement"]["ring_bytes"].as_u64().unwrap();
     // More than the slack for the process: else this test could not fail.
     assert!(ring > 25_000_000, "ring {ring}");
-    assert!(
-        done.peak_rss <= budget,
-        "peak {}, ring {ring}",
-        done.peak_rss
-    );
+    assert!(done.peak_rss <= budget, "peak {}, ring {ring}", done.peak_rss);
 }
 
 /// What streams needs no more memory for being large: one layer of the shape of a model of 1.1
@@ -464,11 +442,7 @@ fn a_wide_model_runs_in_120_mb() {
 
 #[test]
 fn the_budget_is_kept_in_every_random_case() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("OUTSIZE_BUDGET_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("OUTSIZE_BUDGET_CASES").unwrap_or(CASES),
@@ -478,9 +452,7 @@ fn the_budget_is_kept_in_every_random_case() {
     }
     let next = AtomicU64::new(seeds.start);
     let margins = Mutex::new(Vec::new());
-    let workers = std::thread::available_parallelism()
-        .map_or(2, usize::from)
-        .min(4);
+    let workers = std::thread::available_parallelism().map_or(2, usize::from).min(4);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {

@@ -13,9 +13,7 @@ use tempfile::TempDir;
 const LITTLE: [&str; 2] = ["--size", "17MB"];
 
 fn bench(cache: &Path, args: &[&str]) -> Output {
-    start(cache, &[&["bench"], args].concat())
-        .wait_with_output()
-        .unwrap()
+    start(cache, &[&["bench"], args].concat()).wait_with_output().unwrap()
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -84,10 +82,7 @@ fn the_figures_are_kept_and_used() {
         .output()
         .unwrap();
     let env: Value = serde_json::from_slice(&env.stdout).unwrap();
-    assert_eq!(
-        env["calibration"]["provenance"]["measured"], true,
-        "{env:#}"
-    );
+    assert_eq!(env["calibration"]["provenance"]["measured"], true, "{env:#}");
     assert_eq!(env["calibration"]["figures"], *figures);
 }
 
@@ -97,20 +92,11 @@ fn a_model_is_read_and_nothing_is_written_beside_it() {
     let model = model(&dir);
     let before = names(&model);
     let place = model.to_str().unwrap();
-    let output = bench(
-        &dir.path().join("cache"),
-        &[&["--calibrate", place][..], &LITTLE].concat(),
-    );
+    let output = bench(&dir.path().join("cache"), &[&["--calibrate", place][..], &LITTLE].concat());
     assert!(output.status.success(), "{}", message(&output));
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(text.contains("the model's own tensors"), "{text}");
-    for part in [
-        "median",
-        "spread",
-        "disk, streaming",
-        "attention",
-        "machine.json",
-    ] {
+    for part in ["median", "spread", "disk, streaming", "attention", "machine.json"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(names(&model), before);
@@ -123,17 +109,12 @@ fn a_folder_without_weights_is_one_to_write_in() {
     std::fs::create_dir(&place).unwrap();
     std::fs::write(place.join("config.json"), "{}").unwrap();
     std::fs::write(dir.path().join("machine.json"), "{").unwrap();
-    let output = bench(
-        dir.path(),
-        &[&["--calibrate", place.to_str().unwrap()][..], &LITTLE].concat(),
-    );
+    let output =
+        bench(dir.path(), &[&["--calibrate", place.to_str().unwrap()][..], &LITTLE].concat());
     // What was kept and is damaged is mentioned, and replaced.
     let said = message(&output);
     assert!(output.status.success(), "{said}");
-    assert!(
-        said.contains("damaged") && said.contains("machine.json"),
-        "{said}"
-    );
+    assert!(said.contains("damaged") && said.contains("machine.json"), "{said}");
     assert_eq!(names(&place), ["config.json"]);
     assert_eq!(names(dir.path()), ["machine.json", "place"]);
 }
@@ -152,11 +133,7 @@ fn what_cannot_be_measured_is_said() {
         (2, vec!["--calibrate", "--size", "1MB"], "--size"),
         (2, vec!["--calibrate", "--size", "big"], "--size"),
         (2, vec!["--calibrate", missing.to_str().unwrap()], "missing"),
-        (
-            2,
-            vec!["--calibrate", file.to_str().unwrap()],
-            "not a folder",
-        ),
+        (2, vec!["--calibrate", file.to_str().unwrap()], "not a folder"),
         (1, vec!["--calibrate", small.to_str().unwrap()], "small"),
     ] {
         let output = bench(dir.path(), &args);
@@ -167,19 +144,13 @@ fn what_cannot_be_measured_is_said() {
     }
     let output = bench(&file, &["--calibrate"]);
     assert_eq!(output.status.code(), Some(1), "{}", message(&output));
-    assert!(
-        message(&output).contains("OUTSIZE_CACHE"),
-        "{}",
-        message(&output)
-    );
+    assert!(message(&output).contains("OUTSIZE_CACHE"), "{}", message(&output));
     assert_eq!(names(dir.path()), ["file", "small"]);
 }
 
 #[cfg(unix)]
 fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill")
-        .args([name, &child.id().to_string()])
-        .status();
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
 
@@ -193,11 +164,7 @@ fn an_interrupt_leaves_nothing() {
         signal(&child, "-INT");
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", message(&output));
-        assert!(
-            message(&output).contains("interrupted"),
-            "{}",
-            message(&output)
-        );
+        assert!(message(&output).contains("interrupted"), "{}", message(&output));
         assert_eq!(names(dir.path()), Vec::<String>::new());
     }
 }

@@ -73,10 +73,7 @@ fn text_streams_and_the_seed_decides() {
             "--ignore-eos",
         ]);
         let shown = text(&output.stderr);
-        assert!(
-            shown.contains("resident") && shown.contains("tokens/s"),
-            "{shown}"
-        );
+        assert!(shown.contains("resident") && shown.contains("tokens/s"), "{shown}");
         assert!(shown.contains("peak memory"), "{shown}");
         done(&output)
     };
@@ -93,22 +90,12 @@ fn logits_are_the_same_streamed_or_not() {
     let model = model(&dir);
     let logits = |name: &str, more: &[&str]| {
         let out = dir.path().join(name);
-        let mut args = vec![
-            "logits",
-            path(&model),
-            "--ids",
-            "1,2,3,4,5",
-            "--output",
-            path(&out),
-        ];
+        let mut args = vec!["logits", path(&model), "--ids", "1,2,3,4,5", "--output", path(&out)];
         args.extend(more);
         done(&outsize(&args));
         let file = Checkpoint::open(&out).unwrap();
         let tensor = file.get("logits").unwrap();
-        assert_eq!(
-            (tensor.dtype, &tensor.shape[..]),
-            (Dtype::F32, &[1, 5, 3000][..])
-        );
+        assert_eq!((tensor.dtype, &tensor.shape[..]), (Dtype::F32, &[1, 5, 3000][..]));
         file.read(tensor).unwrap()
     };
     let resident = logits("a.safetensors", &[]);
@@ -139,13 +126,7 @@ fn synth_is_decided_by_the_seed_and_leaves_nothing_when_interrupted() {
     let name = "model.layers.1.mlp.up_proj.weight";
     for (seed, same) in [("5", true), ("6", false)] {
         let out = dir.path().join(format!("seed-{seed}"));
-        done(&outsize(&[
-            "synth",
-            path(&config),
-            path(&out),
-            "--seed",
-            seed,
-        ]));
+        done(&outsize(&["synth", path(&config), path(&out), "--seed", seed]));
         assert_eq!(read(&model, name) == read(&out, name), same);
     }
     // Taken already.
@@ -165,10 +146,7 @@ fn synth_is_decided_by_the_seed_and_leaves_nothing_when_interrupted() {
         while dir.path().read_dir().unwrap().count() == before {
             std::thread::sleep(Duration::from_millis(10));
         }
-        Command::new("kill")
-            .args(["-INT", &child.id().to_string()])
-            .status()
-            .unwrap();
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
         assert!(!child.wait().unwrap().success());
         assert_eq!(dir.path().read_dir().unwrap().count(), before);
     }
@@ -180,52 +158,21 @@ fn bad_usage_is_said_in_one_line() {
     let model = model(&dir);
     let model = path(&model);
     let cases: [(&[&str], i32, &[&str]); 10] = [
-        (
-            &["run", "/no/such/folder", "--ids", "1"],
-            2,
-            &["/no/such/folder"],
-        ),
+        (&["run", "/no/such/folder", "--ids", "1"], 2, &["/no/such/folder"]),
         (&["run", model, "--ids", "1,x"], 2, &["--ids", "\"x\""]),
         (&["run", model, "--ids", "3000"], 2, &["3000"]),
-        (
-            &["run", model, "--ids", "1", "--max-memory", "600MB"],
-            2,
-            &["--max-memory", "cpu=600MB"],
-        ),
-        (
-            &["run", model, "--ids", "1", "--max-memory", "cpu=lots"],
-            2,
-            &["--max-memory", "lots"],
-        ),
-        (
-            &["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"],
-            1,
-            &["gpu0"],
-        ),
-        (
-            &["run", model, "--ids", "1", "--context", "100000"],
-            1,
-            &["--context", "512"],
-        ),
-        (
-            &["run", model, "--ids", "1", "--temperature", "-1"],
-            1,
-            &["--temperature"],
-        ),
+        (&["run", model, "--ids", "1", "--max-memory", "600MB"], 2, &["--max-memory", "cpu=600MB"]),
+        (&["run", model, "--ids", "1", "--max-memory", "cpu=lots"], 2, &["--max-memory", "lots"]),
+        (&["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"], 1, &["gpu0"]),
+        (&["run", model, "--ids", "1", "--context", "100000"], 1, &["--context", "512"]),
+        (&["run", model, "--ids", "1", "--temperature", "-1"], 1, &["--temperature"]),
         (&["run", model, "--prompt", ""], 1, &["prompt"]),
-        (
-            &["synth", "llama-9b", "/tmp/never"],
-            2,
-            &["llama-9b", "llama-1b"],
-        ),
+        (&["synth", "llama-9b", "/tmp/never"], 2, &["llama-9b", "llama-1b"]),
     ];
     for (args, status, parts) in cases {
         let message = failed(&outsize(args), status);
         for part in parts {
-            assert!(
-                message.contains(part),
-                "{args:?}: {part} is not in: {message}"
-            );
+            assert!(message.contains(part), "{args:?}: {part} is not in: {message}");
         }
     }
     assert_eq!(outsize(&["run", model]).status.code(), Some(2));
@@ -241,10 +188,7 @@ fn a_device_map_of_the_users_own_is_taken_and_named() {
     let map = dir.path().join("map.json");
     let run = |text: &str| {
         std::fs::write(&map, text).unwrap();
-        run(
-            &model,
-            &["--max-new-tokens", "2", "--device-map", path(&map)],
-        )
+        run(&model, &["--max-new-tokens", "2", "--device-map", path(&map)])
     };
     let taken = report(&run(r#"{"": "cpu", "lm_head": "disk"}"#));
     assert_eq!(taken["placement"]["strategy"], "manual");
@@ -252,21 +196,14 @@ fn a_device_map_of_the_users_own_is_taken_and_named() {
     for (text, status, part) in [
         ("[1, 2", 2, "map.json"),
         (r#"{"": "gpu"}"#, 2, "gpu"),
-        (
-            r#"{"": "cpu", "model.layer.0": "disk"}"#,
-            1,
-            "model.layer.0",
-        ),
+        (r#"{"": "cpu", "model.layer.0": "disk"}"#, 1, "model.layer.0"),
     ] {
         let message = failed(&run(text), status);
         assert!(message.contains(part), "{text}: {message}");
     }
     let missing = dir.path().join("none.json");
     let args = ["run", path(&model), "--ids", "1"];
-    let message = failed(
-        &outsize(&[&args[..], &["--device-map", path(&missing)]].concat()),
-        2,
-    );
+    let message = failed(&outsize(&[&args[..], &["--device-map", path(&missing)]].concat()), 2);
     assert!(message.contains("none.json"), "{message}");
 }
 
@@ -278,16 +215,10 @@ fn a_broken_checkpoint_is_named() {
     let whole = std::fs::read(&shard).unwrap();
     std::fs::write(&shard, &whole[..whole.len() / 2]).unwrap();
     let message = failed(&run(&model, &[]), 1);
-    assert!(
-        message.contains("model-00002-of-00004.safetensors"),
-        "{message}"
-    );
+    assert!(message.contains("model-00002-of-00004.safetensors"), "{message}");
     std::fs::remove_file(&shard).unwrap();
     let message = failed(&run(&model, &[]), 1);
-    assert!(
-        message.contains("model-00002-of-00004.safetensors"),
-        "{message}"
-    );
+    assert!(message.contains("model-00002-of-00004.safetensors"), "{message}");
     std::fs::write(model.join("config.json"), "{").unwrap();
     let message = failed(&run(&model, &[]), 1);
     assert!(message.contains("config.json"), "{message}");

@@ -34,12 +34,7 @@ fn text(output: &Output) -> String {
 fn the_keys_stay_as_they_are() {
     let dir = folder();
     let env = json(dir.path());
-    let keys: Vec<&str> = env
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
+    let keys: Vec<&str> = env.as_object().unwrap().keys().map(String::as_str).collect();
     let mut expected = [
         "version",
         "target",
@@ -120,11 +115,9 @@ fn what_is_missing_or_damaged_is_no_failure() {
     let env = json(&missing);
     assert_eq!(env["calibration"]["provenance"]["measured"], false);
     assert!(!missing.exists(), "looking makes nothing");
-    for (damage, said) in [
-        ("", "damaged"),
-        ("{\"version\": 99}", "version 99"),
-        ("\u{1b}[2J", "damaged"),
-    ] {
+    for (damage, said) in
+        [("", "damaged"), ("{\"version\": 99}", "version 99"), ("\u{1b}[2J", "damaged")]
+    {
         std::fs::write(dir.path().join("machine.json"), damage).unwrap();
         let output = outsize(dir.path(), &["env"]);
         assert!(output.status.success(), "{output:?}");
@@ -136,11 +129,8 @@ fn what_is_missing_or_damaged_is_no_failure() {
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     assert!(outsize(&file, &["env"]).status.success());
-    let nameless = Command::new(env!("CARGO_BIN_EXE_outsize"))
-        .arg("env")
-        .env_clear()
-        .output()
-        .unwrap();
+    let nameless =
+        Command::new(env!("CARGO_BIN_EXE_outsize")).arg("env").env_clear().output().unwrap();
     assert!(nameless.status.success(), "{nameless:?}");
 }
 
@@ -180,10 +170,9 @@ impl Cgroup {
     /// One that may take `limit` bytes, if the system lets us make one, and the file that says so.
     fn new(limit: u64) -> Option<(Self, std::path::PathBuf)> {
         let name = format!("outsize-env-{}", std::process::id());
-        for (root, file) in [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-        ] {
+        for (root, file) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
             let folder = Path::new(root).join(&name);
             if !Path::new(root).is_dir() || std::fs::create_dir(&folder).is_err() {
                 continue;
@@ -221,10 +210,7 @@ fn in_a_cgroup_its_file_is_what_bounds_memory() {
     let dir = folder();
     let run = |args: &[&str]| {
         // The shell enters the cgroup and becomes the command.
-        let enter = format!(
-            "echo $$ > '{}/cgroup.procs' && exec \"$@\"",
-            cgroup.0.display()
-        );
+        let enter = format!("echo $$ > '{}/cgroup.procs' && exec \"$@\"", cgroup.0.display());
         let output = Command::new("sh")
             .args(["-c", &enter, "sh", env!("CARGO_BIN_EXE_outsize")])
             .args(args)

@@ -70,11 +70,7 @@ fn figures_are_those_of_accelerate_and_transformers() {
             // In f32 Accelerate shows the sum; in mixed precision the largest part, where ours is
             // their sum.
             let training = |name: &str, part: &str| number(&case["training"][name][part]);
-            assert_eq!(
-                number(&f32["training"]["total"]),
-                training("float32", "step"),
-                "{source}"
-            );
+            assert_eq!(number(&f32["training"]["total"]), training("float32", "step"), "{source}");
             for (row, name) in [(f32, "float32"), (f16, "float16"), (bf16, "bfloat16")] {
                 let parts = ["model", "gradients", "optimizer"].map(|part| training(name, part));
                 assert_eq!(
@@ -104,14 +100,8 @@ fn figures_are_those_of_accelerate_and_transformers() {
 
 /// The least budget that a refusal of `outsize run` names.
 fn least(message: &str) -> u64 {
-    let (_, rest) = message
-        .split_once("at least cpu=")
-        .unwrap_or_else(|| panic!("{message}"));
-    rest.split(|char: char| !char.is_ascii_digit())
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap()
+    let (_, rest) = message.split_once("at least cpu=").unwrap_or_else(|| panic!("{message}"));
+    rest.split(|char: char| !char.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -121,30 +111,17 @@ fn running_takes_what_is_said() {
     let model = model(&dir);
     let said = estimate(&model, &["--dtypes", "stored", "--context", "512"]);
     let row = &said["estimates"][0];
-    let (resident, streamed) = (
-        row["resident"].as_u64().unwrap(),
-        row["least"].as_u64().unwrap(),
-    );
+    let (resident, streamed) = (row["resident"].as_u64().unwrap(), row["least"].as_u64().unwrap());
     let run = |budget: u64| {
         let budget = format!("cpu={budget}");
-        let args = [
-            "--context",
-            "512",
-            "--max-new-tokens",
-            "2",
-            "--ignore-eos",
-            "--max-memory",
-            &budget,
-        ];
+        let args =
+            ["--context", "512", "--max-new-tokens", "2", "--ignore-eos", "--max-memory", &budget];
         common::run(&model, &args)
     };
     let refused = failed(&run(1), 1);
     // What is said does, and is not much more than what would do.
     let least = least(&refused);
-    assert!(
-        (least..least + (16 << 20)).contains(&streamed),
-        "{streamed}: {refused}"
-    );
+    assert!((least..least + (16 << 20)).contains(&streamed), "{streamed}: {refused}");
     let streams = report(&run(streamed));
     assert!(streams["placement"]["streamed_bytes"].as_u64().unwrap() > 0);
     assert!(streams["peak_rss_bytes"].as_u64().unwrap() <= streamed);
@@ -168,14 +145,7 @@ fn a_configuration_says_what_its_checkpoint_says() {
     let rows = |report: &Value| -> Vec<Value> {
         let rows = report["estimates"].as_array().unwrap();
         rows.iter()
-            .map(|row| {
-                json!([
-                    row["dtype"],
-                    row["weights"],
-                    row["kv_cache"],
-                    row["training"]
-                ])
-            })
+            .map(|row| json!([row["dtype"], row["weights"], row["kv_cache"], row["training"]]))
             .collect()
     };
     assert_eq!(rows(&bare), rows(&whole));
@@ -184,12 +154,7 @@ fn a_configuration_says_what_its_checkpoint_says() {
     // An index or a shard alone stands for itself, and for the configuration beside it.
     let index = estimate(&model.join("model.safetensors.index.json"), &[]);
     assert_eq!(rows(&index), rows(&whole));
-    let shown = done(&outsize(&[
-        "estimate",
-        path(&model),
-        "--dtypes",
-        "bf16,int4",
-    ]));
+    let shown = done(&outsize(&["estimate", path(&model), "--dtypes", "bf16,int4"]));
     for part in [
         "weights in",
         "model.layers.0",
@@ -200,20 +165,13 @@ fn a_configuration_says_what_its_checkpoint_says() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    assert!(
-        !shown.contains("as stored (") && !shown.contains('\u{1b}'),
-        "{shown}"
-    );
+    assert!(!shown.contains("as stored (") && !shown.contains('\u{1b}'), "{shown}");
 }
 
 /// A checkpoint of a mixture of experts in 8-bit floats, without a configuration.
 fn experts(dir: &TempDir) -> PathBuf {
     let out = dir.path().join("experts");
-    let mut specs = vec![TensorSpec::new(
-        "model.embed_tokens.weight",
-        Dtype::BF16,
-        [50, 8],
-    )];
+    let mut specs = vec![TensorSpec::new("model.embed_tokens.weight", Dtype::BF16, [50, 8])];
     for layer in 0..3 {
         for expert in 0..40 {
             let name = format!("model.layers.{layer}.mlp.experts.{expert}.up_proj.weight");
@@ -238,19 +196,13 @@ fn of_names_alone_weights_are_known() {
     let dir = folder();
     let model = experts(&dir);
     let said = estimate(&model, &["--dtypes", "stored", "bf16", "int4"]);
-    assert_eq!(
-        (&said["source"], &said["architecture"]),
-        (&json!("headers"), &Value::Null)
-    );
+    assert_eq!((&said["source"], &said["architecture"]), (&json!("headers"), &Value::Null));
     assert_eq!(said["stored"], json!({"bf16": 800, "f8": 3 * 40 * 64}));
     let [stored, bf16, int4] = &said["estimates"].as_array().unwrap()[..] else {
         panic!("{said}");
     };
     assert_eq!(stored["weights"], 800 + 3 * 40 * 64);
-    assert_eq!(
-        stored["largest_block"],
-        json!({"name": "model.layers.0", "bytes": 40 * 64})
-    );
+    assert_eq!(stored["largest_block"], json!({"name": "model.layers.0", "bytes": 40 * 64}));
     assert_eq!(stored["training"], Value::Null);
     assert_eq!(bf16["weights"], 800 + 2 * 3 * 40 * 64);
     assert_eq!(int4["weights"], 800 + 3 * 40 * 32);
@@ -259,17 +211,11 @@ fn of_names_alone_weights_are_known() {
         assert_eq!(bf16[key], Value::Null, "{key}");
     }
     let shown = done(&outsize(&["estimate", path(&model)]));
-    assert!(
-        shown.contains("unknown") && shown.contains("no config.json"),
-        "{shown}"
-    );
+    assert!(shown.contains("unknown") && shown.contains("no config.json"), "{shown}");
     // Of an architecture that is not built in: it is named.
     fs::write(model.join("config.json"), r#"{"model_type": "qwen3_moe"}"#).unwrap();
     let shown = done(&outsize(&["estimate", path(&model)]));
-    assert!(
-        shown.contains("qwen3_moe") && shown.contains("is not built in"),
-        "{shown}"
-    );
+    assert!(shown.contains("qwen3_moe") && shown.contains("is not built in"), "{shown}");
 }
 
 #[test]
@@ -302,10 +248,7 @@ fn what_is_wrong_is_said() {
     );
     assert!(change("\"hidden_size\": 768", "\"hidden_size\": -1").contains("hidden_size"));
     assert!(change("{", "[").contains("is not a JSON object"));
-    let gone = failed(
-        &outsize(&["estimate", path(&dir.path().join("none.json"))]),
-        2,
-    );
+    let gone = failed(&outsize(&["estimate", path(&dir.path().join("none.json"))]), 2);
     assert!(gone.contains("none.json: no such file or folder"), "{gone}");
     let empty = dir.path().join("empty");
     fs::create_dir(&empty).unwrap();
@@ -334,14 +277,8 @@ fn the_absurd_is_counted_or_refused() {
     let shown = done(&outsize(&["estimate", path(&config), "--context", "1000"]));
     assert!(shown.contains("TB"), "{shown}");
     let long = ["--context", "16777216", "--batch", "4096"];
-    let cache = failed(
-        &outsize(&[&["estimate", path(&config)], &long[..]].concat()),
-        2,
-    );
+    let cache = failed(&outsize(&[&["estimate", path(&config)], &long[..]].concat()), 2);
     assert!(cache.contains("lower --batch or --context"), "{cache}");
-    let beyond = failed(
-        &outsize(&["estimate", path(&config), "--context", "16777217"]),
-        2,
-    );
+    let beyond = failed(&outsize(&["estimate", path(&config), "--context", "16777217"]), 2);
     assert!(beyond.contains("16777216 tokens"), "{beyond}");
 }

@@ -22,15 +22,7 @@ fn model(dir: &TempDir) -> PathBuf {
     let config = dir.path().join("fp8.json");
     std::fs::write(&config, CONFIG).unwrap();
     let out = dir.path().join("fp8");
-    let args = [
-        "synth",
-        path(&config),
-        path(&out),
-        "--dtype",
-        "fp8",
-        "--max-shard-size",
-        "9MB",
-    ];
+    let args = ["synth", path(&config), path(&out), "--dtype", "fp8", "--max-shard-size", "9MB"];
     done(&outsize(&args));
     out
 }
@@ -40,9 +32,8 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
     let out = dir.path().join("f32");
     let checkpoint = Checkpoint::open(model).unwrap();
     let is_scale = |name: &str| name.ends_with("_scale_inv");
-    let tensors: Vec<_> = (checkpoint.tensors().iter())
-        .filter(|tensor| !is_scale(&tensor.name))
-        .collect();
+    let tensors: Vec<_> =
+        (checkpoint.tensors().iter()).filter(|tensor| !is_scale(&tensor.name)).collect();
     let specs = tensors.iter().map(|tensor| {
         let dtype = match tensor.dtype {
             Dtype::F8E4M3 => Dtype::F32,
@@ -54,13 +45,8 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
     let text = std::fs::read_to_string(model.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(config["quantization_config"]["quant_method"], "fp8");
-    config
-        .as_object_mut()
-        .unwrap()
-        .remove("quantization_config");
-    writer
-        .add_file("config.json", config.to_string().as_bytes())
-        .unwrap();
+    config.as_object_mut().unwrap().remove("quantization_config");
+    writer.add_file("config.json", config.to_string().as_bytes()).unwrap();
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         let file = std::fs::read(model.join(name)).unwrap();
         writer.add_file(name, &file).unwrap();
@@ -69,21 +55,14 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
         let mut bytes = checkpoint.read(tensor).unwrap();
         if tensor.dtype == Dtype::F8E4M3 {
             let format = StorageFormat::fp8([128, 128]);
-            let scales = checkpoint
-                .get(&format.scales_name(&tensor.name).unwrap())
-                .unwrap();
+            let scales = checkpoint.get(&format.scales_name(&tensor.name).unwrap()).unwrap();
             StoredWeight::new(format, tensor.clone(), Some(scales.clone())).unwrap();
-            let [rows, columns] = tensor.shape[..] else {
-                panic!("{:?}", tensor.shape)
-            };
+            let [rows, columns] = tensor.shape[..] else { panic!("{:?}", tensor.shape) };
             let scales = checkpoint.read(scales).unwrap();
             let weight = BlockWeight::new(format, [rows, columns], bytes, scales, 0).unwrap();
             let mut values = vec![0.0; rows * columns];
             weight.dequantize(0..rows, &mut values);
-            bytes = values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect();
+            bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         }
         writer.write(&tensor.name, &bytes).unwrap();
     }
@@ -94,29 +73,13 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
 fn logits(dir: &TempDir, model: &Path, more: &[&str]) -> Vec<u8> {
     let out = dir.path().join("logits.safetensors");
     let ids = "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20";
-    let args = [
-        "logits",
-        path(model),
-        "--ids",
-        ids,
-        "--force",
-        "--output",
-        path(&out),
-    ];
+    let args = ["logits", path(model), "--ids", ids, "--force", "--output", path(&out)];
     done(&outsize(&[&args[..], more].concat()));
     std::fs::read(out).unwrap()
 }
 
 fn run(model: &Path, more: &[&str]) -> Value {
-    let args = [
-        "run",
-        path(model),
-        "--ids",
-        "5,6,7,8",
-        "--json",
-        "--max-new-tokens",
-        "6",
-    ];
+    let args = ["run", path(model), "--ids", "5,6,7,8", "--json", "--max-new-tokens", "6"];
     report(&outsize(&[&args[..], more].concat()))
 }
 
@@ -131,14 +94,9 @@ fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
     let free = run(&twin, &[]);
     let all = run(&model, &[]);
     let weights = |report: &Value| report["placement"]["resident_bytes"].as_u64().unwrap();
-    assert!(
-        weights(&all) >= stored && weights(&all) < stored + (1 << 19),
-        "{stored}"
-    );
-    let (small, large) = (
-        all["peak_rss_bytes"].as_u64().unwrap(),
-        free["peak_rss_bytes"].as_u64().unwrap(),
-    );
+    assert!(weights(&all) >= stored && weights(&all) < stored + (1 << 19), "{stored}");
+    let (small, large) =
+        (all["peak_rss_bytes"].as_u64().unwrap(), free["peak_rss_bytes"].as_u64().unwrap());
     let saved = Checkpoint::open(&twin).unwrap().total_bytes() - stored;
     assert!(small + saved * 9 / 10 < large, "{small} instead of {large}");
     assert_eq!(logits(&dir, &model, &[]), wanted);
@@ -156,16 +114,11 @@ fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
         streamed.push(bytes);
         let most = found["placement"]["tiers"][0]["budget"].as_u64().unwrap();
         assert!(found["peak_rss_bytes"].as_u64().unwrap() <= most);
-        let plan = report(&outsize(
-            &[&["plan", path(&model), "--json"], &budget[..]].concat(),
-        ));
+        let plan = report(&outsize(&[&["plan", path(&model), "--json"], &budget[..]].concat()));
         let disk = plan["tiers"][1]["weights"].as_u64().unwrap();
         assert!(disk > 0 && disk < stored + (1 << 19), "{plan}");
     }
-    assert!(
-        streamed.is_sorted_by(|more, less| more > less),
-        "{streamed:?}"
-    );
+    assert!(streamed.is_sorted_by(|more, less| more > less), "{streamed:?}");
 }
 
 #[test]
@@ -177,11 +130,7 @@ fn what_a_file_says_of_its_scales_is_checked() {
     for (from, to, message) in [
         ("\"fp8\"", "\"gptq\"", "quant_method"),
         ("\"dynamic\"", "\"static\"", "activation_scheme"),
-        (
-            "128,\n      128",
-            "64,\n      128",
-            "_scale_inv` have the shape",
-        ),
+        ("128,\n      128", "64,\n      128", "_scale_inv` have the shape"),
         ("128,\n      128", "0,\n      128", "weight_block_size"),
     ] {
         assert!(text.contains(from), "{text}");

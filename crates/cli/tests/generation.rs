@@ -74,11 +74,7 @@ fn threads_and_budgets_change_nothing() {
         ]));
         let streamed = run["placement"]["streamed_bytes"].as_u64().unwrap();
         assert_eq!(streamed > 0, budget.is_some());
-        (
-            run["text"].clone(),
-            tokens(&run),
-            std::fs::read(out).unwrap(),
-        )
+        (run["text"].clone(), tokens(&run), std::fs::read(out).unwrap())
     };
     let expected = asked("2", None);
     for (threads, budget) in [
@@ -90,11 +86,7 @@ fn threads_and_budgets_change_nothing() {
         ("8", Some("cpu=75MB")),
     ] {
         let found = asked(threads, budget);
-        assert_eq!(
-            (&found.0, &found.1),
-            (&expected.0, &expected.1),
-            "{threads} {budget:?}"
-        );
+        assert_eq!((&found.0, &found.1), (&expected.0, &expected.1), "{threads} {budget:?}");
         assert!(found.2 == expected.2, "logits differ: {threads} {budget:?}");
     }
 }
@@ -108,14 +100,7 @@ fn a_stop_string_ends_the_text_and_is_not_printed() {
     // From the middle of one token to the middle of a later one.
     let middle: String = whole_text.chars().skip(9).take(7).collect();
     let cut = &whole_text[..whole_text.find(&middle).unwrap()];
-    let more = [
-        "--max-new-tokens",
-        "20",
-        "--stop",
-        "never",
-        "--stop",
-        &middle,
-    ];
+    let more = ["--max-new-tokens", "20", "--stop", "never", "--stop", &middle];
     let stopped = report(&run(&model, &more));
     assert_eq!(stopped["text"], cut);
     assert_eq!(stopped["finish"], "stop_string");
@@ -134,29 +119,16 @@ fn a_stop_string_ends_the_text_and_is_not_printed() {
     ]);
     assert_eq!(done(&printed), format!("{cut}\n"));
     // The checkpoint's own, unless there are flags.
-    write(
-        &model,
-        "generation_config.json",
-        &json!({"stop_strings": middle}),
-    );
-    assert_eq!(
-        report(&run(&model, &["--max-new-tokens", "20"]))["text"],
-        cut
-    );
+    write(&model, "generation_config.json", &json!({"stop_strings": middle}));
+    assert_eq!(report(&run(&model, &["--max-new-tokens", "20"]))["text"], cut);
     let flag = report(&run(&model, &["--max-new-tokens", "20", "--stop", "never"]));
-    assert_eq!(
-        (&flag["text"], &flag["finish"]),
-        (&whole["text"], &json!("length"))
-    );
+    assert_eq!((&flag["text"], &flag["finish"]), (&whole["text"], &json!("length")));
     assert_eq!(flag["stop_string"], Value::Null);
     // Text is needed to find text.
     std::fs::remove_file(model.join("tokenizer.json")).unwrap();
     assert!(failed(&run(&model, &[]), 1).contains("no tokenizer.json"));
     report(&run(&model, &["--generation-config", "none"]));
-    let message = failed(
-        &run(&model, &["--generation-config", "none", "--stop", ""]),
-        1,
-    );
+    let message = failed(&run(&model, &["--generation-config", "none", "--stop", ""]), 1);
     assert!(message.contains("--stop"), "{message}");
 }
 
@@ -173,10 +145,7 @@ fn the_tokens_that_end_a_text_come_from_flags_first() {
         args.extend(more);
         let report = report(&run(&model, &args));
         let ended = report["finish"] == "eos";
-        assert_eq!(
-            tokens(&report),
-            if ended { &all[..=first] } else { &all[..] }
-        );
+        assert_eq!(tokens(&report), if ended { &all[..=first] } else { &all[..] });
         ended
     };
     let id = eos.to_string();
@@ -185,10 +154,7 @@ fn the_tokens_that_end_a_text_come_from_flags_first() {
     let tokenizer: Value =
         serde_json::from_slice(&std::fs::read(model.join("tokenizer.json")).unwrap()).unwrap();
     let vocab = tokenizer["model"]["vocab"].as_object().unwrap();
-    let (spelled, _) = vocab
-        .iter()
-        .find(|(_, id)| id.as_u64() == Some(eos))
-        .unwrap();
+    let (spelled, _) = vocab.iter().find(|(_, id)| id.as_u64() == Some(eos)).unwrap();
     assert!(ended(&["--eos", &format!("</s>,{spelled}")]));
     assert!(!ended(&["--eos", "none"]));
 
@@ -201,30 +167,16 @@ fn the_tokens_that_end_a_text_come_from_flags_first() {
     assert!(!ended(&["--eos", "none"]));
     assert!(!ended(&["--eos", "0"]));
     // generation_config.json comes before config.json.
-    write(
-        &model,
-        "generation_config.json",
-        &json!({"eos_token_id": [0, 1]}),
-    );
+    write(&model, "generation_config.json", &json!({"eos_token_id": [0, 1]}));
     assert!(!ended(&[]));
     assert!(ended(&["--generation-config", "none"]));
 
-    for (given, part) in [
-        ("600", "600"),
-        ("2,<eos>", "\"<eos>\""),
-        ("", "\"\""),
-        ("-1", "\"-1\""),
-    ] {
+    for (given, part) in [("600", "600"), ("2,<eos>", "\"<eos>\""), ("", "\"\""), ("-1", "\"-1\"")]
+    {
         let message = failed(&run(&model, &["--eos", given]), 2);
-        assert!(
-            message.contains("--eos") && message.contains(part),
-            "{message}"
-        );
+        assert!(message.contains("--eos") && message.contains(part), "{message}");
     }
-    assert_eq!(
-        run(&model, &["--eos", "2", "--ignore-eos"]).status.code(),
-        Some(2)
-    );
+    assert_eq!(run(&model, &["--eos", "2", "--ignore-eos"]).status.code(), Some(2));
 }
 
 #[test]
@@ -251,10 +203,7 @@ fn generation_config_is_what_flags_leave_open() {
     let greedy = tokens(&report(&run(&model, &["--max-new-tokens", "14"])));
     assert_ne!(expected, greedy);
     assert_eq!(
-        report(&run(&model, &[]))["tokens"]
-            .as_array()
-            .unwrap()
-            .len(),
+        report(&run(&model, &[]))["tokens"].as_array().unwrap().len(),
         60,
         "the context holds 64"
     );
@@ -266,40 +215,17 @@ fn generation_config_is_what_flags_leave_open() {
     let off = ["--temperature", "0", "--repetition-penalty", "1"];
     assert_eq!(tokens(&report(&run(&model, &off))), greedy);
     assert_eq!(
-        tokens(&report(&run(
-            &model,
-            &["--generation-config", "none", "--max-new-tokens", "14"]
-        ))),
+        tokens(&report(&run(&model, &["--generation-config", "none", "--max-new-tokens", "14"]))),
         greedy
     );
-    let cold = [
-        "--seed",
-        "4",
-        "--top-k",
-        "0",
-        "--top-p",
-        "1",
-        "--min-p",
-        "0",
-        "--temperature",
-        "3",
-    ];
+    let cold =
+        ["--seed", "4", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--temperature", "3"];
     assert_ne!(tokens(&report(&run(&model, &cold))), expected);
     // Every option by itself does something.
-    for (flag, value) in [
-        ("--top-k", "2"),
-        ("--top-p", "0.1"),
-        ("--min-p", "0.9"),
-        ("--repetition-penalty", "5"),
-    ] {
-        let warm = [
-            "--generation-config",
-            "none",
-            "--temperature",
-            "3",
-            "--max-new-tokens",
-            "14",
-        ];
+    for (flag, value) in
+        [("--top-k", "2"), ("--top-p", "0.1"), ("--min-p", "0.9"), ("--repetition-penalty", "5")]
+    {
+        let warm = ["--generation-config", "none", "--temperature", "3", "--max-new-tokens", "14"];
         let plain = tokens(&report(&run(&model, &warm)));
         let with = tokens(&report(&run(&model, &[&warm[..], &[flag, value]].concat())));
         assert_ne!(plain, with, "{flag}");
@@ -309,16 +235,10 @@ fn generation_config_is_what_flags_leave_open() {
     let other = dir.path().join("other.json");
     std::fs::write(&other, r#"{"max_length": 10}"#).unwrap();
     let short = report(&run(&model, &["--generation-config", path(&other)]));
-    assert_eq!(
-        (tokens(&short), &short["finish"]),
-        (greedy[..6].to_vec(), &json!("length"))
-    );
+    assert_eq!((tokens(&short), &short["finish"]), (greedy[..6].to_vec(), &json!("length")));
     std::fs::write(&other, r#"{"max_length": 4}"#).unwrap();
     let message = failed(&run(&model, &["--generation-config", path(&other)]), 1);
-    assert!(
-        message.contains("other.json") && message.contains("--max-new-tokens"),
-        "{message}"
-    );
+    assert!(message.contains("other.json") && message.contains("--max-new-tokens"), "{message}");
     std::fs::write(&other, r#"{"num_beams": 4}"#).unwrap();
     let message = failed(&run(&model, &["--generation-config", path(&other)]), 1);
     for part in ["other.json", "num_beams is 4", "--generation-config none"] {
@@ -336,10 +256,7 @@ fn the_type_of_the_cache_is_counted_in_the_budget() {
     let mut caches = Vec::new();
     for kv_dtype in ["f32", "bf16", "f16"] {
         let report = report(&run(&model, &["--kv-dtype", kv_dtype, "--context", "40"]));
-        assert_eq!(
-            (&report["kv_dtype"], &report["context"]),
-            (&json!(kv_dtype), &json!(40))
-        );
+        assert_eq!((&report["kv_dtype"], &report["context"]), (&json!(kv_dtype), &json!(40)));
         caches.push(report["placement"]["needs"]["kv_cache"].as_u64().unwrap());
     }
     // Keys and values of 2 layers, 2 heads of 16, 40 tokens.
@@ -352,35 +269,17 @@ fn a_full_context_ends_the_text_or_slides() {
     let dir = folder();
     let model = tiny(&dir);
     let full = report(&run(&model, &["--max-new-tokens", "100"]));
-    assert_eq!(
-        (full["finish"].as_str(), tokens(&full).len()),
-        (Some("context"), 60)
-    );
+    assert_eq!((full["finish"].as_str(), tokens(&full).len()), (Some("context"), 60));
     let message = failed(&run(&model, &["--context", "4"]), 1);
     for part in ["4 tokens", "holds 4", "--context", "--when-full slide"] {
         assert!(message.contains(part), "{message}");
     }
-    let slid = report(&run(
-        &model,
-        &["--max-new-tokens", "100", "--when-full", "slide"],
-    ));
-    assert_eq!(
-        (slid["finish"].as_str(), tokens(&slid).len()),
-        (Some("length"), 100)
-    );
+    let slid = report(&run(&model, &["--max-new-tokens", "100", "--when-full", "slide"]));
+    assert_eq!((slid["finish"].as_str(), tokens(&slid).len()), (Some("length"), 100));
     assert_eq!(tokens(&slid)[..60], tokens(&full)[..]);
     // A prompt longer than the context, too.
-    let slid = report(&run(
-        &model,
-        &[
-            "--max-new-tokens",
-            "10",
-            "--when-full",
-            "slide",
-            "--context",
-            "3",
-        ],
-    ));
+    let slid =
+        report(&run(&model, &["--max-new-tokens", "10", "--when-full", "slide", "--context", "3"]));
     assert_eq!(tokens(&slid).len(), 10);
 }
 
@@ -391,9 +290,7 @@ fn special_tokens_are_as_the_tokenizer_says() {
     let count = |prompt: &str, more: &[&str]| {
         let mut args = vec!["--max-new-tokens", "1"];
         args.extend(more);
-        report(&prompted(&model, prompt, &args))["prompt_tokens"]
-            .as_u64()
-            .unwrap()
+        report(&prompted(&model, prompt, &args))["prompt_tokens"].as_u64().unwrap()
     };
     assert_eq!(count("abc", &[]), 3);
     let mut config: Value =
@@ -439,17 +336,11 @@ fn a_tokenizer_of_another_model_is_found_out() {
     done(&prompted(&small, "abc", &["--max-new-tokens", "1"]));
     // A word that the larger vocabulary alone has.
     let word = report(&run(&large, &["--max-new-tokens", "30"]));
-    let id = tokens(&word)
-        .into_iter()
-        .find(|token| *token >= 600)
-        .unwrap();
+    let id = tokens(&word).into_iter().find(|token| *token >= 600).unwrap();
     let json: Value =
         serde_json::from_slice(&std::fs::read(large.join("tokenizer.json")).unwrap()).unwrap();
     let vocab = json["model"]["vocab"].as_object().unwrap();
-    let (token, _) = vocab
-        .iter()
-        .find(|(_, value)| value.as_u64() == Some(id))
-        .unwrap();
+    let (token, _) = vocab.iter().find(|(_, value)| value.as_u64() == Some(id)).unwrap();
     let message = failed(&prompted(&small, &token.replace('Ġ', " "), &[]), 1);
     for part in [&id.to_string(), "600", "tokenizer.json", "config.json"] {
         assert!(message.contains(part), "{message}");
@@ -469,28 +360,16 @@ fn fields_that_nobody_knows_are_mentioned_in_one_line() {
     done(&output);
     let note = text(&output.stderr);
     assert_eq!(note.lines().count(), 1, "{note}");
-    assert!(
-        note.starts_with("note: config.json") && note.contains("galaxy_norm"),
-        "{note}"
-    );
+    assert!(note.starts_with("note: config.json") && note.contains("galaxy_norm"), "{note}");
     assert!(!note.contains("use_cache"), "{note}");
 }
 
 #[test]
 fn help_is_in_sections() {
     let help = done(&outsize(&["run", "--help"]));
-    for part in [
-        "Sampling",
-        "Stopping",
-        "--min-p",
-        "--stop <TEXT>",
-        "--kv-dtype",
-    ] {
+    for part in ["Sampling", "Stopping", "--min-p", "--stop <TEXT>", "--kv-dtype"] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    assert!(
-        help.lines().all(|line| line.chars().count() <= 100),
-        "{help}"
-    );
+    assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     assert!(text(&outsize(&["run", "--help"]).stderr).is_empty());
 }

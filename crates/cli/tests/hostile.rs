@@ -53,11 +53,7 @@ fn outsize(args: &[&str]) -> Ended {
         std::thread::sleep(Duration::from_millis(2));
     };
     let stderr = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
-    Ended {
-        status,
-        stderr,
-        peak,
-    }
+    Ended { status, stderr, peak }
 }
 
 fn peak_of(status: &str) -> u64 {
@@ -72,25 +68,11 @@ fn path(path: &Path) -> &str {
 
 /// Runs a model, and then asks for its logits.
 fn both(model: &Path) -> (Ended, Ended, TempDir) {
-    let run = outsize(&[
-        "run",
-        path(model),
-        "--ids",
-        "5,6",
-        "--max-new-tokens",
-        "2",
-        "--ignore-eos",
-    ]);
+    let run =
+        outsize(&["run", path(model), "--ids", "5,6", "--max-new-tokens", "2", "--ignore-eos"]);
     let place = tempfile::tempdir().unwrap();
     let output = place.path().join("out.safetensors");
-    let logits = outsize(&[
-        "logits",
-        path(model),
-        "--ids",
-        "5,6",
-        "--output",
-        path(&output),
-    ]);
+    let logits = outsize(&["logits", path(model), "--ids", "5,6", "--output", path(&output)]);
     (run, logits, place)
 }
 
@@ -98,10 +80,7 @@ fn both(model: &Path) -> (Ended, Ended, TempDir) {
 #[track_caller]
 fn refused(model: &Path) -> String {
     let (run, logits, place) = both(model);
-    assert!(
-        place.path().read_dir().unwrap().next().is_none(),
-        "an output stays"
-    );
+    assert!(place.path().read_dir().unwrap().next().is_none(), "an output stays");
     assert_eq!(run.stderr, logits.stderr);
     let said = run.stderr.clone();
     for ended in [run, logits] {
@@ -113,10 +92,7 @@ fn refused(model: &Path) -> String {
         assert!(said.chars().all(is_text), "{said:?}");
         assert!(said.len() < 4000, "{} bytes: {said}", said.len());
         assert!(ended.peak < MOST, "{} bytes for: {said}", ended.peak);
-        assert!(
-            said.contains(path(model)),
-            "the folder is not named: {said}"
-        );
+        assert!(said.contains(path(model)), "the folder is not named: {said}");
     }
     said
 }
@@ -132,13 +108,7 @@ impl Model {
         let config = place.path().join("tiny.json");
         fs::write(&config, CONFIG).unwrap();
         let whole = place.path().join("whole");
-        let made = outsize(&[
-            "synth",
-            path(&config),
-            path(&whole),
-            "--max-shard-size",
-            "40KB",
-        ]);
+        let made = outsize(&["synth", path(&config), path(&whole), "--max-shard-size", "40KB"]);
         assert!(made.status.success(), "{}", made.stderr);
         assert!(whole.join(FIRST).exists(), "{:?}", names(&whole));
         Self { place }
@@ -178,11 +148,7 @@ fn replace_header(shard: &Path, json: &str) {
     let bytes = fs::read(shard).unwrap();
     let old = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let length = (json.len() as u64).to_le_bytes();
-    fs::write(
-        shard,
-        [&length[..], json.as_bytes(), &bytes[8 + old..]].concat(),
-    )
-    .unwrap();
+    fs::write(shard, [&length[..], json.as_bytes(), &bytes[8 + old..]].concat()).unwrap();
 }
 
 fn header(shard: &Path) -> Value {
@@ -214,10 +180,7 @@ fn damaged_shards() {
     let model = Model::make();
     let cut = |len: u64| {
         move |folder: &Path| {
-            let file = fs::File::options()
-                .write(true)
-                .open(folder.join(FIRST))
-                .unwrap();
+            let file = fs::File::options().write(true).open(folder.join(FIRST)).unwrap();
             file.set_len(len).unwrap();
         }
     };
@@ -228,26 +191,13 @@ fn damaged_shards() {
         |bytes: &'static [u8]| move |folder: &Path| fs::write(folder.join(FIRST), bytes).unwrap();
     model.refused(
         start(b"\xff\xff\xff\x7f\0\0\0\0{}"),
-        &[
-            FIRST,
-            "the header claims 2147483647 bytes, over the format's limit",
-        ],
+        &[FIRST, "the header claims 2147483647 bytes, over the format's limit"],
     );
-    model.refused(
-        start(b"\x09\0\0\0\0\0\0\0{}"),
-        &[FIRST, "the header claims 9 bytes"],
-    );
-    model.refused(
-        start(b"\x02\0\0\0\0\0\0\0{]"),
-        &[FIRST, "the header is not valid"],
-    );
+    model.refused(start(b"\x09\0\0\0\0\0\0\0{}"), &[FIRST, "the header claims 9 bytes"]);
+    model.refused(start(b"\x02\0\0\0\0\0\0\0{]"), &[FIRST, "the header is not valid"]);
     model.refused(
         start(b"\x80\x02}q\0(X\x05\0\0\0"),
-        &[
-            FIRST,
-            "this is a Python pickle",
-            "convert it to safetensors",
-        ],
+        &[FIRST, "this is a Python pickle", "convert it to safetensors"],
     );
     model.refused(
         start(b"PK\x03\x04\0\0\x08\x08\0\0"),
@@ -266,22 +216,14 @@ fn headers_that_lie() {
         embed("data_offsets", json!([0, 1u64 << 62])),
         &[FIRST, quoted, "should have 19200 bytes"],
     );
-    model.refused(
-        embed("shape", json!([300, 33])),
-        &[FIRST, quoted, "should have 19800 bytes"],
-    );
+    model.refused(embed("shape", json!([300, 33])), &[FIRST, quoted, "should have 19800 bytes"]);
     model.refused(
         embed("shape", json!([1u64 << 40, 1u64 << 40])),
         &[FIRST, quoted, "too large to be real"],
     );
-    model.refused(
-        embed("shape", json!(vec![1; 1000])),
-        &[FIRST, quoted, "more than 64 dimensions"],
-    );
-    model.refused(
-        embed("dtype", json!("F4")),
-        &[FIRST, quoted, "dtype \"F4\" is not supported"],
-    );
+    model
+        .refused(embed("shape", json!(vec![1; 1000])), &[FIRST, quoted, "more than 64 dimensions"]);
+    model.refused(embed("dtype", json!("F4")), &[FIRST, quoted, "dtype \"F4\" is not supported"]);
     model.refused(
         |folder| {
             change_header(folder, |header| {
@@ -329,18 +271,11 @@ fn indexes_that_lie() {
     };
     model.refused(
         place("model-00009.safetensors"),
-        &[
-            INDEX,
-            "1 of 3 shards are missing, \"model-00009.safetensors\" first",
-        ],
+        &[INDEX, "1 of 3 shards are missing, \"model-00009.safetensors\" first"],
     );
-    for file in [
-        "../whole/model-00001-of-00002.safetensors",
-        "/etc/passwd",
-        "x/../../y",
-        "..",
-        "C:x",
-    ] {
+    for file in
+        ["../whole/model-00001-of-00002.safetensors", "/etc/passwd", "x/../../y", "..", "C:x"]
+    {
         model.refused(
             place(file),
             &[
@@ -361,10 +296,8 @@ fn indexes_that_lie() {
     model.refused(
         |folder| {
             let text = fs::read_to_string(folder.join(INDEX)).unwrap();
-            let twice = text.replace(
-                "\"weight_map\": {",
-                &format!("\"weight_map\": {{ {EMBED:?}: \"x\","),
-            );
+            let twice =
+                text.replace("\"weight_map\": {", &format!("\"weight_map\": {{ {EMBED:?}: \"x\","));
             fs::write(folder.join(INDEX), twice).unwrap();
         },
         &[INDEX, EMBED, "is defined twice"],
@@ -376,12 +309,7 @@ fn indexes_that_lie() {
         );
     }
     model.refused(
-        |folder| {
-            fs::File::create(folder.join(INDEX))
-                .unwrap()
-                .set_len(200 << 20)
-                .unwrap()
-        },
+        |folder| fs::File::create(folder.join(INDEX)).unwrap().set_len(200 << 20).unwrap(),
         &[INDEX, "over the limit of 100000000"],
     );
 }
@@ -406,10 +334,7 @@ fn folders_without_weights() {
     );
     model.refused(
         |folder| fs::remove_file(folder.join(INDEX)).unwrap(),
-        &[
-            "2 other .safetensors files",
-            "download the index of the shards too",
-        ],
+        &["2 other .safetensors files", "download the index of the shards too"],
     );
     model.refused(
         |folder| {
@@ -427,9 +352,7 @@ fn a_sparse_file_takes_no_memory() {
     let model = Model::make();
     let copy = model.copy();
     change_header(&copy, |header| {
-        let ends = header
-            .values()
-            .filter_map(|entry| entry["data_offsets"][1].as_u64());
+        let ends = header.values().filter_map(|entry| entry["data_offsets"][1].as_u64());
         let start = ends.max().unwrap();
         let offsets = [start, start + (1 << 40)];
         header.insert(
@@ -437,10 +360,7 @@ fn a_sparse_file_takes_no_memory() {
             json!({"dtype": "U8", "shape": [1u64 << 40], "data_offsets": offsets}),
         );
     });
-    let file = fs::File::options()
-        .write(true)
-        .open(copy.join(FIRST))
-        .unwrap();
+    let file = fs::File::options().write(true).open(copy.join(FIRST)).unwrap();
     let len = file.metadata().unwrap().len();
     if file.set_len(len + (1 << 40)).is_err() {
         println!("SKIPPED: this file system has no files of a terabyte");
@@ -462,10 +382,7 @@ fn a_sparse_file_takes_no_memory() {
 fn misaligned_tensors_are_right() {
     let model = Model::make();
     let copy = model.copy();
-    for name in names(&copy)
-        .iter()
-        .filter(|name| name.ends_with(".safetensors"))
-    {
+    for name in names(&copy).iter().filter(|name| name.ends_with(".safetensors")) {
         let shard = copy.join(name);
         let mut text = header(&shard).to_string();
         if text.len().is_multiple_of(2) {
@@ -475,11 +392,7 @@ fn misaligned_tensors_are_right() {
     }
     let logits = |model: &Path| {
         let (run, logits, place) = both(model);
-        assert!(
-            run.status.success() && logits.status.success(),
-            "{}",
-            logits.stderr
-        );
+        assert!(run.status.success() && logits.status.success(), "{}", logits.stderr);
         fs::read(place.path().join("out.safetensors")).unwrap()
     };
     assert!(logits(&copy) == logits(&model.place.path().join("whole")));

@@ -23,13 +23,9 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 fn estimate_with(endpoint: &str, model: &str, variables: &[(&str, &str)], more: &[&str]) -> Output {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
-    for name in [
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-        "HF_HUB_CACHE",
-        "HF_HUB_OFFLINE",
-        "HF_TOKEN_PATH",
-    ] {
+    for name in
+        ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN_PATH"]
+    {
         command.env_remove(name);
     }
     command
@@ -56,12 +52,7 @@ fn said(output: &Output) -> String {
     let message = failed(output, 1);
     assert!(message.starts_with("error: "), "{message}");
     assert_eq!(message.matches("error: ").count(), 1, "{message}");
-    assert!(
-        message
-            .chars()
-            .all(|char| char == '\n' || !char.is_control()),
-        "{message:?}"
-    );
+    assert!(message.chars().all(|char| char == '\n' || !char.is_control()), "{message:?}");
     assert!(message.len() < 2000, "{message}");
     assert!(output.stdout.is_empty());
     message
@@ -77,13 +68,7 @@ fn model(dir: &TempDir, shard: &str) -> PathBuf {
     });
     fs::write(&config, text.to_string()).unwrap();
     let out = dir.path().join("model");
-    done(&outsize(&[
-        "synth",
-        path(&config),
-        path(&out),
-        "--max-shard-size",
-        shard,
-    ]));
+    done(&outsize(&["synth", path(&config), path(&out), "--max-shard-size", shard]));
     out
 }
 
@@ -94,14 +79,7 @@ fn steady(output: &Output) -> Value {
     report.as_object_mut().unwrap().remove("notes");
     for row in report["estimates"].as_array_mut().unwrap() {
         for key in ["resident", "least"] {
-            assert!(
-                row.as_object_mut()
-                    .unwrap()
-                    .remove(key)
-                    .unwrap()
-                    .as_u64()
-                    .is_some()
-            );
+            assert!(row.as_object_mut().unwrap().remove(key).unwrap().as_u64().is_some());
         }
     }
     report
@@ -121,27 +99,18 @@ fn weights_are_never_asked_for() {
         let server = Server::of_folder(&model);
         assert_eq!(steady(&estimate(&server, &["--json"])), here);
         let files = files(&model);
-        let shards: Vec<_> = files
-            .iter()
-            .filter(|(name, _)| name.ends_with(".safetensors"))
-            .collect();
+        let shards: Vec<_> =
+            files.iter().filter(|(name, _)| name.ends_with(".safetensors")).collect();
         assert_eq!(shards.len() > 4, shard == "50KB");
         for (name, bytes) in shards {
-            let asked: Vec<_> = server
-                .asked()
-                .into_iter()
-                .filter(|asked| asked.file() == name)
-                .collect();
+            let asked: Vec<_> =
+                server.asked().into_iter().filter(|asked| asked.file() == name).collect();
             assert!(asked.iter().all(|asked| asked.range().is_some()));
             let sent: u64 = asked.iter().map(|asked| asked.sent).sum();
             assert_eq!(sent, 9 + header_len(bytes), "{name}");
         }
         for asked in server.asked() {
-            assert!(
-                asked.path.starts_with("/org/model/resolve/main/"),
-                "{}",
-                asked.path
-            );
+            assert!(asked.path.starts_with("/org/model/resolve/main/"), "{}", asked.path);
             assert!(!asked.headers.contains_key("authorization"));
             assert!(asked.headers["user-agent"].starts_with("outsize/"));
         }
@@ -160,10 +129,7 @@ fn a_bare_configuration_will_do() {
     assert!(notes.contains("has no safetensors"), "{notes}");
     fs::remove_file(model.join("config.json")).unwrap();
     let message = said(&estimate(&Server::of_folder(&model), &[]));
-    assert!(
-        message.contains("org/model has neither config.json nor"),
-        "{message}"
-    );
+    assert!(message.contains("org/model has neither config.json nor"), "{message}");
 }
 
 #[test]
@@ -184,16 +150,9 @@ fn all_files_are_of_one_commit() {
     let output = estimate_with(&server.url(), "org/model@refs/pr/1", &[], &[]);
     assert!(done(&output).contains(&format!("at commit {COMMIT}")));
     let asked = server.asked();
-    assert_eq!(
-        asked[0].path,
-        "/org/model/resolve/refs%2Fpr%2F1/config.json"
-    );
+    assert_eq!(asked[0].path, "/org/model/resolve/refs%2Fpr%2F1/config.json");
     let commit = format!("/org/model/resolve/{COMMIT}/");
-    assert!(
-        asked[1..]
-            .iter()
-            .all(|asked| asked.path.starts_with(&commit))
-    );
+    assert!(asked[1..].iter().all(|asked| asked.path.starts_with(&commit)));
 }
 
 /// Answers from a Hub that redirects everything to another host.
@@ -221,16 +180,8 @@ fn the_token_is_for_the_hub_alone() {
         assert!(!format!("{asked:?}").contains("secret"), "{asked:?}");
     }
     // Neither in a message.
-    let message = said(&estimate_with(
-        "http://127.0.0.1:9",
-        "org/model",
-        &[token],
-        &[],
-    ));
-    assert!(
-        message.contains("cannot reach 127.0.0.1") && !message.contains("secret"),
-        "{message}"
-    );
+    let message = said(&estimate_with("http://127.0.0.1:9", "org/model", &[token], &[]));
+    assert!(message.contains("cannot reach 127.0.0.1") && !message.contains("secret"), "{message}");
 }
 
 #[test]
@@ -246,22 +197,14 @@ fn redirects_that_lead_nowhere() {
         message
     };
     assert!(message(&["/a", "/b"]).contains("redirects too often"));
-    for location in [
-        "file:///etc/passwd",
-        "",
-        "ftp://127.0.0.1/",
-        "http://user:pass@127.0.0.1/",
-    ] {
+    for location in ["file:///etc/passwd", "", "ftp://127.0.0.1/", "http://user:pass@127.0.0.1/"] {
         let message = message(match location {
             "" => &[""],
             "file:///etc/passwd" => &["file:///etc/passwd"],
             "ftp://127.0.0.1/" => &["ftp://127.0.0.1/"],
             _ => &["http://user:pass@127.0.0.1/"],
         });
-        assert!(
-            message.contains("its redirect has no valid location"),
-            "{location}: {message}"
-        );
+        assert!(message.contains("its redirect has no valid location"), "{location}: {message}");
     }
     let server = Server::new(|_| Reply::new(307, &[], b""));
     assert!(said(&estimate(&server, &[])).contains("its redirect has no valid location"));
@@ -271,12 +214,7 @@ fn redirects_that_lead_nowhere() {
 fn refusals_say_what_to_do() {
     let message = |status: u16, line: &'static str, token: &str| {
         let server = Server::new(move |_| Reply::new(status, &[line], b"\x1b[2J no"));
-        said(&estimate_with(
-            &server.url(),
-            "org/model@v1",
-            &[("HF_TOKEN", token)],
-            &[],
-        ))
+        said(&estimate_with(&server.url(), "org/model@v1", &[("HF_TOKEN", token)], &[]))
     };
     for status in [401, 403] {
         let gated = message(status, "X-Error-Code: GatedRepo", "");
@@ -287,34 +225,16 @@ fn refusals_say_what_to_do() {
         assert!(gated.contains("HF_TOKEN"), "{gated}");
     }
     let unknown = message(401, "X-Error-Code: RepoNotFound", "");
-    assert!(
-        unknown.contains("check the name; if the model is private or gated"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("check the name; if the model is private or gated"), "{unknown}");
     let token = message(401, "X-Error-Message: \u{9b}2J", "hf_x");
-    assert!(
-        token.contains("to the token that it was given") && !token.contains("hf_x"),
-        "{token}"
-    );
+    assert!(token.contains("to the token that it was given") && !token.contains("hf_x"), "{token}");
     let missing = message(404, "X-Error-Code: RepoNotFound", "");
-    assert!(
-        missing.contains("there is no model org/model@v1 on the Hub"),
-        "{missing}"
-    );
-    assert!(
-        missing.contains("nor a folder of that name here"),
-        "{missing}"
-    );
+    assert!(missing.contains("there is no model org/model@v1 on the Hub"), "{missing}");
+    assert!(missing.contains("nor a folder of that name here"), "{missing}");
     let revision = message(404, "X-Error-Code: RevisionNotFound", "");
-    assert!(
-        revision.contains("org/model has no revision \"v1\""),
-        "{revision}"
-    );
+    assert!(revision.contains("org/model has no revision \"v1\""), "{revision}");
     let limited = message(429, "Retry-After: 77", "");
-    assert!(
-        limited.contains("rate limit") && limited.contains("in 77 s"),
-        "{limited}"
-    );
+    assert!(limited.contains("rate limit") && limited.contains("in 77 s"), "{limited}");
     let limited = message(429, "Retry-After: soon", "");
     assert!(limited.contains("in some minutes"), "{limited}");
     let teapot = message(418, "X: y", "");
@@ -397,10 +317,7 @@ fn what_is_not_known_is_said() {
     let server = single(safetensors(header, 38));
     let text = done(&estimate(&server, &[]));
     assert!(text.contains("unknown"), "{text}");
-    assert!(
-        text.contains("the architecture mamba is not built in"),
-        "{text}"
-    );
+    assert!(text.contains("the architecture mamba is not built in"), "{text}");
     let report: Value = serde_json::from_str(&done(&estimate(&server, &["--json"]))).unwrap();
     assert_eq!(report["context"], Value::Null);
     let row = &report["estimates"][0];
@@ -420,10 +337,7 @@ fn headers_that_lie() {
     assert!(message(Vec::new()).contains("the file has 0 bytes"));
     assert!(message(b"PK\x03\x04aaaaaaaaaa".to_vec()).contains("a zip archive"));
     assert!(message(b"<!DOCTYPE html><p>".to_vec()).contains("a web page"));
-    let name = "\u{1b}[2J"
-        .escape_unicode()
-        .to_string()
-        .replace("\\u{1b}", "\\u001b");
+    let name = "\u{1b}[2J".escape_unicode().to_string().replace("\\u{1b}", "\\u001b");
     let entry = r#"{"dtype":"U8","shape":[1],"data_offsets":[0,1]}"#;
     let header = format!(r#"{{"a{name}":{entry}}}"#);
     let evil = message(safetensors(&header, 1));
@@ -465,10 +379,7 @@ fn answers_that_lie() {
         reply.headers.push("Content-Length: 9".into());
         reply.body = Body::Bytes(Vec::new());
     });
-    assert!(
-        hung_up.contains("cannot reach") || hung_up.contains("ends early"),
-        "{hung_up}"
-    );
+    assert!(hung_up.contains("cannot reach") || hung_up.contains("ends early"), "{hung_up}");
     let no_range = message(|_, reply| *reply = Reply::new(416, &[], b""));
     assert!(no_range.contains("lacks the requested range"), "{no_range}");
 }
@@ -483,29 +394,19 @@ fn indexes_that_lie() {
         let message = said(&estimate(&server, &[]));
         // Nothing outside of the model is asked for.
         assert!(
-            server
-                .asked()
-                .iter()
-                .all(|asked| asked.path.starts_with("/org/model/resolve/main/"))
+            server.asked().iter().all(|asked| asked.path.starts_with("/org/model/resolve/main/"))
         );
         message
     };
     for file in ["../other/x", "/etc/passwd", "a\\b", "https://evil/x"] {
         let message = message(json!({"weight_map": {"w": file}}));
-        assert!(
-            message.contains("not the name of a file inside the folder"),
-            "{message}"
-        );
+        assert!(message.contains("not the name of a file inside the folder"), "{message}");
     }
     let missing = message(json!({"weight_map": {"w": "a.safetensors"}}));
-    assert!(
-        missing.contains("org/model has no a.safetensors"),
-        "{missing}"
-    );
+    assert!(missing.contains("org/model has no a.safetensors"), "{missing}");
     assert!(message(json!({"weight_map": {}})).contains(INDEX));
-    let many: serde_json::Map<_, _> = (0..10_001)
-        .map(|n| (format!("w{n}"), json!(format!("s{n}"))))
-        .collect();
+    let many: serde_json::Map<_, _> =
+        (0..10_001).map(|n| (format!("w{n}"), json!(format!("s{n}")))).collect();
     assert!(message(json!({"weight_map": many})).contains("more than 10000 shards"));
 }
 
@@ -529,11 +430,7 @@ fn answers_without_end() {
 #[test]
 fn servers_that_do_not_answer() {
     for body in [|| Body::Silence, || Body::Drip] {
-        let server = Server::new(move |_| Reply {
-            status: 200,
-            headers: Vec::new(),
-            body: body(),
-        });
+        let server = Server::new(move |_| Reply { status: 200, headers: Vec::new(), body: body() });
         let short = ("HF_HUB_DOWNLOAD_TIMEOUT", "1");
         let message = said(&estimate_with(&server.url(), "org/model", &[short], &[]));
         assert!(
@@ -567,17 +464,12 @@ fn what_is_in_the_cache_is_not_asked_for() {
         let variables = [home_variable, ("HF_HUB_OFFLINE", offline)];
         let output = estimate_with(&server.url(), "org/model", &variables, &[]);
         let text = done(&output);
-        assert!(
-            text.contains(&format!("from the Hub's cache at commit {COMMIT}")),
-            "{text}"
-        );
+        assert!(text.contains(&format!("from the Hub's cache at commit {COMMIT}")), "{text}");
     }
     assert!(server.asked().is_empty());
     // One that has the configuration alone is asked for more, if that is allowed.
     let snapshot = home.join("hub/models--org--model/snapshots").join(COMMIT);
-    for name in files(&model)
-        .keys()
-        .filter(|name| name.contains(SINGLE) || name.contains("model-"))
+    for name in files(&model).keys().filter(|name| name.contains(SINGLE) || name.contains("model-"))
     {
         fs::remove_file(snapshot.join(name)).unwrap();
     }
@@ -588,12 +480,7 @@ fn what_is_in_the_cache_is_not_asked_for() {
         "{text}"
     );
     assert!(server.asked().is_empty());
-    let text = done(&estimate_with(
-        &server.url(),
-        "org/model",
-        &[home_variable],
-        &[],
-    ));
+    let text = done(&estimate_with(&server.url(), "org/model", &[home_variable], &[]));
     assert!(text.contains("by its config and headers\n"), "{text}");
     assert!(!server.asked().is_empty());
     let nothing = said(&estimate_with(&server.url(), "org/other", &offline, &[]));

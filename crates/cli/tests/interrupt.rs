@@ -40,9 +40,7 @@ fn path(path: &Path) -> &str {
 }
 
 fn interrupt(child: &Child) {
-    let sent = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(sent.unwrap().success());
 }
 
@@ -76,12 +74,7 @@ fn while_tokens_come_what_was_said_stays() {
         "50000",
     ]);
     let mut first = [0; 16];
-    child
-        .stdout
-        .as_mut()
-        .unwrap()
-        .read_exact(&mut first)
-        .unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     interrupt(&child);
     let output = ended(child);
     // The text ends with a line's end, so that a prompt of the shell's begins on its own line.
@@ -110,14 +103,7 @@ fn in_the_middle_of_a_pass() {
     }
     // Nothing half-written stays either.
     let out = dir.path().join("logits.safetensors");
-    let child = outsize(&[
-        "logits",
-        path(&model),
-        "--ids",
-        &ids,
-        "--output",
-        path(&out),
-    ]);
+    let child = outsize(&["logits", path(&model), "--ids", &ids, "--output", path(&out)]);
     std::thread::sleep(Duration::from_secs(2));
     interrupt(&child);
     ended(child);

@@ -11,14 +11,7 @@ use std::process::{Command, Output, Stdio};
 /// `variables`.
 fn plan(model: &Path, more: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
-    for name in [
-        "NO_COLOR",
-        "CLICOLOR",
-        "CLICOLOR_FORCE",
-        "LC_ALL",
-        "LC_CTYPE",
-        "LANG",
-    ] {
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "LC_ALL", "LC_CTYPE", "LANG"] {
         command.env_remove(name);
     }
     command
@@ -49,9 +42,7 @@ fn bare(dir: &tempfile::TempDir) -> std::path::PathBuf {
 /// The least budget that a refusal names.
 #[track_caller]
 fn least(message: &str) -> u64 {
-    let (_, rest) = message
-        .split_once("at least cpu=")
-        .unwrap_or_else(|| panic!("{message}"));
+    let (_, rest) = message.split_once("at least cpu=").unwrap_or_else(|| panic!("{message}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
 }
@@ -78,15 +69,8 @@ fn weights_are_not_needed() {
     }
     assert_eq!(without, with);
     // A preset.
-    let preset = done(&plan(
-        Path::new("llama-1b"),
-        &["--max-memory", "gpu0=0,cpu=1GB"],
-        &[],
-    ));
-    assert!(
-        preset.starts_with("llama-1b · llama · 1.1 billion parameters"),
-        "{preset}"
-    );
+    let preset = done(&plan(Path::new("llama-1b"), &["--max-memory", "gpu0=0,cpu=1GB"], &[]));
+    assert!(preset.starts_with("llama-1b · llama · 1.1 billion parameters"), "{preset}");
 }
 
 #[test]
@@ -96,18 +80,10 @@ fn the_drawing_keeps_to_its_width_and_colours_are_for_those_who_want_them() {
     let budget = ["--max-memory", "gpu0=0,cpu=90MB"];
     let drawn = |variables: &[(&str, &str)]| done(&plan(&bare, &budget, variables));
     let plain = drawn(&[]);
-    assert!(
-        plain.lines().all(|line| line.chars().count() <= 80),
-        "{plain}"
-    );
-    for part in [
-        "cpu  ▕",
-        "model.layers.",
-        "per token",
-        "+25 % memory:",
-        "-25 % memory:",
-        "Figures",
-    ] {
+    assert!(plain.lines().all(|line| line.chars().count() <= 80), "{plain}");
+    for part in
+        ["cpu  ▕", "model.layers.", "per token", "+25 % memory:", "-25 % memory:", "Figures"]
+    {
         assert!(plain.contains(part), "{part}: {plain}");
     }
     assert!(!plain.contains('\u{1b}'));
@@ -164,20 +140,11 @@ fn what_is_asked_for_counts() {
     let head = of(&["--special-dtype", "lm_head.weight=f32"]);
     assert_eq!(bytes(&head), bytes(&plain) + 2 * 3000 * 768);
     let kept = of(&["--dtype", "int8", "--keep-in-fp32", "lm_head"]);
-    assert_eq!(
-        bytes(&kept),
-        bytes(&of(&["--dtype", "int8"])) + 3 * 3000 * 768
-    );
+    assert_eq!(bytes(&kept), bytes(&of(&["--dtype", "int8"])) + 3 * 3000 * 768);
     let reserved = of(&["--reserve", "400MB"]);
     assert!(reserved["tiers"][1]["weights"].as_u64() > plain["tiers"][1]["weights"].as_u64());
-    let none_on_disk = failed(
-        &plan(
-            &bare,
-            &["--max-memory", "gpu0=0,cpu=90MB", "--must-fit"],
-            &[],
-        ),
-        1,
-    );
+    let none_on_disk =
+        failed(&plan(&bare, &["--max-memory", "gpu0=0,cpu=90MB", "--must-fit"], &[]), 1);
     assert!(
         none_on_disk.contains("does not fit") && none_on_disk.contains("lacking"),
         "{none_on_disk}"
@@ -212,12 +179,7 @@ fn gpus_of_another_machine_are_planned_for() {
         let planned = json(&bare, &args);
         assert_eq!(planned["strategy"], strategy);
         assert_eq!(planned["figures"], other);
-        assert!(
-            planned["figures_source"]
-                .as_str()
-                .unwrap()
-                .contains("figures.json")
-        );
+        assert!(planned["figures_source"].as_str().unwrap().contains("figures.json"));
         let tiers = planned["tiers"].as_array().unwrap();
         for tier in tiers {
             if let Some(budget) = tier["budget"].as_u64() {
@@ -238,17 +200,10 @@ fn an_svg_is_written_whole_or_not_at_all() {
     let dir = folder();
     let bare = bare(&dir);
     let args = |file: &Path| {
-        ["--max-memory", "gpu0=0,cpu=90MB", "--svg", path(file)]
-            .map(String::from)
-            .to_vec()
+        ["--max-memory", "gpu0=0,cpu=90MB", "--svg", path(file)].map(String::from).to_vec()
     };
-    let run = |args: &[String]| {
-        plan(
-            &bare,
-            &args.iter().map(String::as_str).collect::<Vec<_>>(),
-            &[],
-        )
-    };
+    let run =
+        |args: &[String]| plan(&bare, &args.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     let svg = dir.path().join("plan.svg");
     let drawn = done(&run(&args(&svg)));
     assert!(drawn.contains("per token"));
@@ -280,11 +235,7 @@ fn device_maps_are_taken_and_checked() {
     let map = dir.path().join("map");
     let planned = |text: &str, budget: &str| {
         std::fs::write(&map, text).unwrap();
-        plan(
-            &bare,
-            &["--max-memory", budget, "--device-map", path(&map), "--json"],
-            &[],
-        )
+        plan(&bare, &["--max-memory", budget, "--device-map", path(&map), "--json"], &[])
     };
     let roomy = "gpu0=100MB,cpu=500MB";
     let layers = r#"{"model.embed_tokens": "cpu", "model.layers.0": 0, "model.layers": "cpu", "model.norm": "cpu",
@@ -292,22 +243,8 @@ fn device_maps_are_taken_and_checked() {
     let taken: Value = serde_json::from_str(&done(&planned(layers, roomy))).unwrap();
     assert_eq!(taken["strategy"], "manual");
     let shares = |plan: &Value, block: usize| plan["blocks"][block]["shares"].clone();
-    assert_eq!(
-        shares(&taken, 1)
-            .as_object()
-            .unwrap()
-            .keys()
-            .collect::<Vec<_>>(),
-        ["gpu0"]
-    );
-    assert_eq!(
-        shares(&taken, 2)
-            .as_object()
-            .unwrap()
-            .keys()
-            .collect::<Vec<_>>(),
-        ["cpu"]
-    );
+    assert_eq!(shares(&taken, 1).as_object().unwrap().keys().collect::<Vec<_>>(), ["gpu0"]);
+    assert_eq!(shares(&taken, 2).as_object().unwrap().keys().collect::<Vec<_>>(), ["cpu"]);
     assert_eq!(taken["device_map"]["lm_head"], "disk");
     let yaml = "# by hand\nmodel: cpu\nlm_head: 0\n";
     let taken: Value = serde_json::from_str(&done(&planned(yaml, roomy))).unwrap();
@@ -320,12 +257,7 @@ fn device_maps_are_taken_and_checked() {
     // What is no map is bad usage; what is none of this model, or does not fit, was tried.
     for (text, budget, part, status) in [
         (r#"{"model.layers": 0}"#, roomy, "model.embed_tokens", 1),
-        (
-            r#"{"": "cpu", "model.layer.0": 0}"#,
-            roomy,
-            "model.layer.0",
-            1,
-        ),
+        (r#"{"": "cpu", "model.layer.0": 0}"#, roomy, "model.layer.0", 1),
         (r#"{"": "gpu"}"#, roomy, "gpu", 2),
         (r#"{"": "cpu"}"#, "gpu0=0,cpu=60MB", "cpu", 1),
         (r#"{"": 0}"#, "gpu0=20MB,cpu=60MB", "gpu0", 1),
@@ -347,58 +279,31 @@ fn bad_usage_is_said_in_one_line() {
     let cases: [(&[&str], i32, &[&str]); 16] = [
         (&["/no/such/model"], 2, &["/no/such/model", "config.json"]),
         (&[path(&empty)], 1, &["config.json"]),
-        (
-            &[bare, "--max-memory", "8GB"],
-            2,
-            &["--max-memory", "cpu=600MB"],
-        ),
-        (
-            &[bare, "--max-memory", "tpu0=8GB"],
-            2,
-            &["--max-memory", "tpu0"],
-        ),
+        (&[bare, "--max-memory", "8GB"], 2, &["--max-memory", "cpu=600MB"]),
+        (&[bare, "--max-memory", "tpu0=8GB"], 2, &["--max-memory", "tpu0"]),
         (&[bare, "--strategy", "best"], 2, &["balanced_low_0"]),
         (&[bare, "--context", "0"], 2, &["--context"]),
         (&[bare, "--context", "513"], 2, &["--context", "512"]),
-        (
-            &[bare, "--context", "10", "--prompt-tokens", "11"],
-            2,
-            &["--prompt-tokens", "10"],
-        ),
+        (&[bare, "--context", "10", "--prompt-tokens", "11"], 2, &["--prompt-tokens", "10"]),
         (&[bare, "--batch", "0"], 2, &["--batch"]),
         (&[bare, "--batch", "5000"], 2, &["--batch", "4096"]),
         (&[bare, "--reserve", "much"], 2, &["--reserve", "much"]),
         (&[bare, "--dtype", "f7"], 2, &["--dtype", "f7", "bf16"]),
-        (
-            &[bare, "--special-dtype", "lm_head.weight"],
-            2,
-            &["--special-dtype", "="],
-        ),
+        (&[bare, "--special-dtype", "lm_head.weight"], 2, &["--special-dtype", "="]),
         (
             &[bare, "--special-dtype", "lm_haed.weight=f32"],
             1,
             &["lm_haed.weight", "lm_head.weight"],
         ),
-        (
-            &[bare, "--figures", "/no/such/file"],
-            2,
-            &["--figures", "/no/such/file"],
-        ),
-        (
-            &[bare, "--device-map", "x.json", "--strategy", "auto"],
-            2,
-            &["--device-map"],
-        ),
+        (&[bare, "--figures", "/no/such/file"], 2, &["--figures", "/no/such/file"]),
+        (&[bare, "--device-map", "x.json", "--strategy", "auto"], 2, &["--device-map"]),
     ];
     for (args, status, parts) in cases {
         let mut all = vec!["plan"];
         all.extend(args);
         let message = failed(&outsize(&all), status);
         for part in parts {
-            assert!(
-                message.contains(part),
-                "{args:?}: {part} is not in: {message}"
-            );
+            assert!(message.contains(part), "{args:?}: {part} is not in: {message}");
         }
     }
 }
@@ -410,10 +315,7 @@ fn a_name_of_a_stranger_does_not_reach_the_terminal() {
     std::fs::create_dir(&evil).unwrap();
     std::fs::write(evil.join("config.json"), CONFIG).unwrap();
     let drawn = done(&plan(&evil, &["--max-memory", "gpu0=0,cpu=1GB"], &[]));
-    assert!(
-        !drawn.contains(['\u{1b}', '\u{7}', '\u{202e}']),
-        "{drawn:?}"
-    );
+    assert!(!drawn.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{drawn:?}");
     assert!(drawn.contains("owned"));
 }
 

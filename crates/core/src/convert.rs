@@ -118,10 +118,8 @@ pub(crate) fn dequantize(
                     (wide.iter_mut().zip(values)).for_each(|(to, from)| *to = from.to_le_bytes())
                 }
                 Some(narrow) => {
-                    let raw: Vec<u8> = values
-                        .iter()
-                        .flat_map(|value| value.to_le_bytes())
-                        .collect();
+                    let raw: Vec<u8> =
+                        values.iter().flat_map(|value| value.to_le_bytes()).collect();
                     narrow.run(0, &raw, held);
                 }
             }
@@ -149,9 +147,7 @@ fn for_each_scale(
     let mut at = 0;
     while at < count {
         let (row, column) = ((first + at) / columns, (first + at) % columns);
-        let len = (width - column % width)
-            .min(columns - column)
-            .min(count - at);
+        let len = (width - column % width).min(columns - column).min(count - at);
         let raw = &raw[at / block.elements * block.bytes..][..len / block.elements * block.bytes];
         let scale =
             (weight.skipped_rows() + row) / height * columns.div_ceil(width) + column / width;
@@ -229,10 +225,7 @@ mod tests {
         // Half-way between two bf16 values: the even one.
         for (value, wanted) in [(1.0 + 1.0 / 256.0, 0x3f80_u16), (1.0 + 3.0 / 256.0, 0x3f82)] {
             let value: f32 = value;
-            assert_eq!(
-                run(Dtype::F32, DType::BF16, &value.to_le_bytes()),
-                wanted.to_le_bytes()
-            );
+            assert_eq!(run(Dtype::F32, DType::BF16, &value.to_le_bytes()), wanted.to_le_bytes());
         }
     }
 

@@ -47,11 +47,7 @@ pub fn dispatch<M: Module>(
     let matched = match_parameters(&parameters(&module), &checkpoint.into(), options)?;
     load_scales(checkpoint, &matched)?;
     let mut load = Load::new(checkpoint, &matched);
-    let module = if load.is_empty() {
-        module
-    } else {
-        module.map(&mut load)
-    };
+    let module = if load.is_empty() { module } else { module.map(&mut load) };
     load.finish()?;
 
     let registry = Registry::new(&matched, map, options);
@@ -64,19 +60,13 @@ pub fn dispatch<M: Module>(
         sources,
         registry.chunks,
         registry.order,
-        outsize_stream::Options {
-            ring_bytes: map.ring_bytes(),
-            ..options.stream()
-        },
+        outsize_stream::Options { ring_bytes: map.ring_bytes(), ..options.stream() },
     )?;
     let pass = Arc::new(Pass::new(options.stop.clone()));
     let module = module.apply_reparameterization(Attach {
         stream: &stream,
         pass: &pass,
-        matched: matched
-            .iter()
-            .map(|entry| (entry.parameter.path.as_str(), entry))
-            .collect(),
+        matched: matched.iter().map(|entry| (entry.parameter.path.as_str(), entry)).collect(),
         handles: registry.handles,
     });
     stream.begin()?;

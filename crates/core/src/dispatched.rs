@@ -28,12 +28,7 @@ pub struct Dispatched<M> {
 
 impl<M> Dispatched<M> {
     pub(crate) fn new(module: M, map: DeviceMap, stream: Stream, pass: Arc<Pass>) -> Self {
-        Self {
-            module,
-            map,
-            stream,
-            pass,
-        }
+        Self { module, map, stream, pass }
     }
 
     /// Runs one pass: `pass` gets the module and calls it like any other.
@@ -56,10 +51,7 @@ impl<M> Dispatched<M> {
     /// With whatever else `pass` panics.
     pub fn run<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
         self.pass.run(|| {
-            let mut end = End {
-                stream: &self.stream,
-                completed: false,
-            };
+            let mut end = End { stream: &self.stream, completed: false };
             let result = pass(&self.module);
             end.completed = true;
             result

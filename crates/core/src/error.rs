@@ -166,11 +166,7 @@ const SHOWN: usize = 12;
 
 impl fmt::Display for KeyMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the module and the checkpoint {} do not match",
-            self.checkpoint
-        )?;
+        write!(f, "the module and the checkpoint {} do not match", self.checkpoint)?;
         let mut part = |title: &str, lines: Vec<String>| -> fmt::Result {
             if lines.is_empty() {
                 return Ok(());
@@ -197,10 +193,7 @@ impl fmt::Display for KeyMismatch {
                 })
                 .collect(),
         )?;
-        part(
-            "in the checkpoint but not in the module",
-            self.unexpected.clone(),
-        )?;
+        part("in the checkpoint but not in the module", self.unexpected.clone())?;
         part(
             "of another shape",
             self.misshaped
@@ -219,10 +212,7 @@ impl fmt::Display for KeyMismatch {
         )?;
         part(
             "name rules matched no parameter",
-            self.unused_rules
-                .iter()
-                .map(|pattern| format!("`{pattern}`"))
-                .collect(),
+            self.unused_rules.iter().map(|pattern| format!("`{pattern}`")).collect(),
         )
     }
 }

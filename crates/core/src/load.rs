@@ -64,10 +64,8 @@ impl<'a> Load<'a> {
 /// Reads a value a part at a time, each being cast on its way, so that no second copy is made.
 fn read(checkpoint: &Checkpoint, stored: &Stored, entry: &Matched) -> Result<TensorData, Error> {
     let info = stored.info();
-    let wrong = |reason: &str| Error::Value {
-        name: stored.name.clone(),
-        reason: reason.to_string(),
-    };
+    let wrong =
+        |reason: &str| Error::Value { name: stored.name.clone(), reason: reason.to_string() };
     let no_memory = || outsize_checkpoint::Error::OutOfMemory {
         tensor: stored.name.clone(),
         len: entry.bytes(stored),

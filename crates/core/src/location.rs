@@ -15,11 +15,7 @@ pub struct Location {
 impl Location {
     /// The whole tensor of this name.
     pub fn whole(tensor: impl Into<String>) -> Self {
-        Self {
-            tensor: tensor.into(),
-            part: 0,
-            parts: 1,
-        }
+        Self { tensor: tensor.into(), part: 0, parts: 1 }
     }
 }
 

@@ -54,11 +54,7 @@ impl Stored {
                 weight.slice(location.part * rows..(location.part + 1) * rows)
             }
         };
-        Some(Self {
-            key: (at, location.part, location.parts),
-            name: location.to_string(),
-            weight,
-        })
+        Some(Self { key: (at, location.part, location.parts), name: location.to_string(), weight })
     }
 
     /// The data: of a part, that part's alone.
@@ -92,21 +88,10 @@ impl Matched {
         };
         // What is encoded is read byte by byte, wherever it lies.
         let segments = match self.in_blocks {
-            true => rows
-                .tensors()
-                .map(|tensor| segment(tensor, 1, None))
-                .collect(),
-            false => vec![segment(
-                rows.data(),
-                self.dtype.size(),
-                self.convert.clone(),
-            )],
+            true => rows.tensors().map(|tensor| segment(tensor, 1, None)).collect(),
+            false => vec![segment(rows.data(), self.dtype.size(), self.convert.clone())],
         };
-        Chunk {
-            name: stored.name.as_str().into(),
-            segments,
-            keep: false,
-        }
+        Chunk { name: stored.name.as_str().into(), segments, keep: false }
     }
 
     /// Bytes that some rows of the value take in memory. Scales begin with a page of their own.
@@ -138,10 +123,8 @@ pub(crate) fn match_parameters(
     for parameter in parameters {
         refuse(parameter)?;
     }
-    let mut misfit = KeyMismatch {
-        checkpoint: table.place().to_string(),
-        ..KeyMismatch::default()
-    };
+    let mut misfit =
+        KeyMismatch { checkpoint: table.place().to_string(), ..KeyMismatch::default() };
     let mut used = Used::default();
     let mut matched = Vec::with_capacity(parameters.len());
     for parameter in parameters {
@@ -170,9 +153,7 @@ pub(crate) fn match_parameters(
                         if let Some(rows) = wanted.first_mut() {
                             *rows = rows.saturating_mul(location.parts);
                         }
-                        misfit
-                            .misshaped
-                            .push((tensor.name.clone(), tensor.shape.clone(), wanted));
+                        misfit.misshaped.push((tensor.name.clone(), tensor.shape.clone(), wanted));
                     }
                 }
             }
@@ -247,9 +228,9 @@ fn find(
             Some(at) => Ok((at, packed)),
             None => Err(format!("{plain} or {packed}")),
         }),
-        Err(_) if knows_norms(parameter, table, &options.names) => Err(Error::NormOrder {
-            path: parameter.path.clone(),
-        }),
+        Err(_) if knows_norms(parameter, table, &options.names) => {
+            Err(Error::NormOrder { path: parameter.path.clone() })
+        }
         Err(_) => Ok(Err(plain.to_string())),
     }
 }
@@ -274,9 +255,7 @@ fn wanted_shape(entry: &Matched) -> Vec<usize> {
 fn fit(entry: &mut Matched, stored: &Stored, options: &Options, misfit: &mut KeyMismatch) {
     let (wanted, tensor) = (wanted_shape(entry), stored.info());
     if tensor.shape != wanted {
-        misfit
-            .misshaped
-            .push((stored.name.clone(), tensor.shape.clone(), wanted));
+        misfit.misshaped.push((stored.name.clone(), tensor.shape.clone(), wanted));
     }
     let mistyped = match entry.parameter.kind {
         Kind::Float => match float(entry, stored, options) {
@@ -297,9 +276,7 @@ fn fit(entry: &mut Matched, stored: &Stored, options: &Options, misfit: &mut Key
         },
     };
     if let Some(wanted) = mistyped {
-        misfit
-            .mistyped
-            .push((stored.name.clone(), tensor.dtype.to_string(), wanted));
+        misfit.mistyped.push((stored.name.clone(), tensor.dtype.to_string(), wanted));
     }
 }
 
@@ -371,15 +348,8 @@ fn unused_parts<'a>(
     let mut counts: Vec<usize> = used.iter().map(|(_, parts)| *parts).collect();
     counts.dedup();
     let parts = if let [parts] = counts[..] { parts } else { 0 };
-    (0..parts)
-        .filter(move |part| !used.contains(&(*part, parts)))
-        .map(move |part| {
-            let tensor = name.to_string();
-            Location {
-                tensor,
-                part,
-                parts,
-            }
-            .to_string()
-        })
+    (0..parts).filter(move |part| !used.contains(&(*part, parts))).map(move |part| {
+        let tensor = name.to_string();
+        Location { tensor, part, parts }.to_string()
+    })
 }

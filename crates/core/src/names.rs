@@ -54,10 +54,7 @@ struct Rule {
 impl Names {
     /// The conventions of `layout` and no rule.
     pub fn new(layout: Layout) -> Self {
-        Self {
-            layout,
-            ..Self::default()
-        }
+        Self { layout, ..Self::default() }
     }
 
     /// Adds a rule, applied to the path after the layout's conventions and the earlier rules: every match of
@@ -108,11 +105,7 @@ impl Names {
             pattern: pattern.to_string(),
             reason: format!("it is not a regular expression: {error}"),
         })?;
-        self.rules.push(Rule {
-            pattern: regex,
-            with: with.to_string(),
-            part,
-        });
+        self.rules.push(Rule { pattern: regex, with: with.to_string(), part });
         Ok(self)
     }
 
@@ -174,10 +167,8 @@ impl Names {
             if !rule.pattern.is_match(&location.tensor) {
                 continue;
             }
-            location.tensor = rule
-                .pattern
-                .replace_all(&location.tensor, rule.with.as_str())
-                .into_owned();
+            location.tensor =
+                rule.pattern.replace_all(&location.tensor, rule.with.as_str()).into_owned();
             if let Some((part, parts)) = rule.part {
                 (location.part, location.parts) = (part, parts);
             }
@@ -189,10 +180,7 @@ impl Names {
     pub(crate) fn unused(&self, parameters: &[Parameter]) -> Vec<String> {
         (0..self.rules.len())
             .filter(|at| {
-                let before = Self {
-                    rules: self.rules[..*at].to_vec(),
-                    ..self.clone()
-                };
+                let before = Self { rules: self.rules[..*at].to_vec(), ..self.clone() };
                 let rule = &self.rules[*at];
                 !parameters.iter().any(|parameter| {
                     let (plain, packed) = before.locations(parameter);
@@ -259,10 +247,7 @@ mod tests {
         let linear = parameter("head.weight", "Linear", &[4, 2]);
         assert_eq!(names.tensor(&linear), "head.weight");
         assert!(names.is_transposed(&linear));
-        let column = Parameter {
-            flips: true,
-            ..linear.clone()
-        };
+        let column = Parameter { flips: true, ..linear.clone() };
         assert!(!names.is_transposed(&column));
         // A field of that name elsewhere is left alone.
         let other = parameter("gamma", "Mixer", &[4]);

@@ -40,12 +40,7 @@ pub(crate) fn join<K: Copy + Eq + Hash>(chunks: &[(K, Chunk)]) -> HashMap<K, Par
             && segment.len > 0
             && !chunk.is_staged()
         {
-            found.push(Member {
-                turn,
-                key: *key,
-                chunk,
-                segment,
-            });
+            found.push(Member { turn, key: *key, chunk, segment });
         }
     }
     found.sort_by_key(|member| (member.segment.source, member.segment.offset));
@@ -113,13 +108,7 @@ mod tests {
     fn chunk(offset: u64, len: u64) -> Chunk {
         Chunk {
             name: format!("at {offset}").into(),
-            segments: vec![Segment {
-                source: 0,
-                offset,
-                len,
-                align: 2,
-                convert: None,
-            }],
+            segments: vec![Segment { source: 0, offset, len, align: 2, convert: None }],
             keep: true,
         }
     }

@@ -203,25 +203,13 @@ impl ModuleVisitor for List {
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
         let device = param.lazy_device();
         let dtype = device.settings().int_dtype.into();
-        self.push(
-            param.id,
-            Kind::Int,
-            param.lazy_shape().to_vec(),
-            dtype,
-            device.is_autodiff(),
-        );
+        self.push(param.id, Kind::Int, param.lazy_shape().to_vec(), dtype, device.is_autodiff());
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
         let dtype = DType::Bool(BoolStore::Native);
         let autodiff = param.lazy_device().is_autodiff();
-        self.push(
-            param.id,
-            Kind::Bool,
-            param.lazy_shape().to_vec(),
-            dtype,
-            autodiff,
-        );
+        self.push(param.id, Kind::Bool, param.lazy_shape().to_vec(), dtype, autodiff);
     }
 }
 

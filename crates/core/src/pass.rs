@@ -30,10 +30,7 @@ struct Raised;
 
 impl Pass {
     pub(crate) fn new(stop: Option<Arc<AtomicBool>>) -> Self {
-        Self {
-            stop,
-            ..Self::default()
-        }
+        Self { stop, ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -67,9 +64,7 @@ impl Pass {
     /// Refuses use outside of a pass, and in one that should end.
     pub(crate) fn check(&self, path: &str) {
         if self.state().owner.is_none() {
-            outside(Error::OutsideRun {
-                path: path.to_string(),
-            });
+            outside(Error::OutsideRun { path: path.to_string() });
         }
         let stop = self.stop.as_ref();
         if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {

@@ -16,9 +16,7 @@ pub(crate) fn in_order<'a>(matched: &'a [Matched], options: &Options) -> Vec<&'a
     let turn: HashMap<&str, usize> = order.iter().map(String::as_str).zip(0..).collect();
     let mut sorted: Vec<_> = matched.iter().collect();
     sorted.sort_by_key(|entry| {
-        turn.get(entry.parameter.path.as_str())
-            .copied()
-            .unwrap_or(usize::MAX)
+        turn.get(entry.parameter.path.as_str()).copied().unwrap_or(usize::MAX)
     });
     sorted
 }
@@ -60,10 +58,7 @@ fn kept(matched: &[Matched], map: &DeviceMap, options: &Options) -> Vec<(Key, Ch
         .filter_map(|entry| Some((entry, entry.stored.as_ref()?)))
         .filter(|(_, stored)| seen.insert(stored.key))
         .map(|(entry, stored)| {
-            let chunk = Chunk {
-                keep: true,
-                ..entry.chunk(stored, &stored.weight)
-            };
+            let chunk = Chunk { keep: true, ..entry.chunk(stored, &stored.weight) };
             (stored.key, chunk)
         })
         .collect()
@@ -83,10 +78,8 @@ impl Registry {
         let mut registry = Self::default();
         // Parameters that share a value share its chunks.
         let mut shared: HashMap<_, Chunks> = HashMap::new();
-        let mut joined = Joined {
-            parts: join(&kept(matched, map, options)),
-            chunks: HashMap::new(),
-        };
+        let mut joined =
+            Joined { parts: join(&kept(matched, map, options)), chunks: HashMap::new() };
         // The recurrent layer of the entry before, and where its chunks begin in the order.
         let mut layer: (Option<&str>, usize) = (None, 0);
         for entry in in_order(matched, options) {
@@ -99,11 +92,7 @@ impl Registry {
             };
             let path = &entry.parameter.path;
             let resident = stays(map, path);
-            let access = if resident {
-                Access::Whole
-            } else {
-                entry.access(options)
-            };
+            let access = if resident { Access::Whole } else { entry.access(options) };
             let chunks = shared
                 .entry((stored.key, access, resident))
                 .or_insert_with(|| match joined.parts.get(&stored.key) {
@@ -147,10 +136,7 @@ impl Registry {
         resident: bool,
         options: &Options,
     ) -> Chunks {
-        let whole = Chunk {
-            keep: resident,
-            ..entry.chunk(stored, &stored.weight)
-        };
+        let whole = Chunk { keep: resident, ..entry.chunk(stored, &stored.weight) };
         let first = self.chunks.len();
         match access {
             Access::Whole => {
@@ -165,10 +151,7 @@ impl Registry {
                     let tile = stored.weight.slice(start..start + rows);
                     self.chunks.push(entry.chunk(stored, &tile));
                 }
-                Chunks::Tiles {
-                    rows,
-                    ids: (first..self.chunks.len()).collect(),
-                }
+                Chunks::Tiles { rows, ids: (first..self.chunks.len()).collect() }
             }
         }
     }

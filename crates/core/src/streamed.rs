@@ -75,9 +75,7 @@ impl Reparameterization for Streamed {
 
 impl Streamed {
     pub(crate) fn new(inner: Inner) -> Self {
-        Self {
-            inner: Arc::new(inner),
-        }
+        Self { inner: Arc::new(inner) }
     }
 
     /// The handle of `param`, if it is dispatched.
@@ -157,10 +155,7 @@ impl Inner {
 
     /// Ends the pass because the module is used for something that it cannot do.
     pub(crate) fn refuse_use(&self, what: &'static str) -> ! {
-        self.pass.raise(Error::Misuse {
-            path: self.path.to_string(),
-            what,
-        })
+        self.pass.raise(Error::Misuse { path: self.path.to_string(), what })
     }
 
     fn refuse(&self, asked: &'static str) -> Error {
@@ -184,17 +179,14 @@ impl Inner {
     fn value<const D: usize>(&self) -> Result<Tensor<D>, Error> {
         self.pass.check(&self.path);
         if let Some(resident) = &self.resident
-            && let Some(tensor) = resident
-                .get()
-                .and_then(|any| any.downcast_ref::<Tensor<D>>())
+            && let Some(tensor) = resident.get().and_then(|any| any.downcast_ref::<Tensor<D>>())
         {
             return Ok(tensor.clone());
         }
         let shape = &self.weight.data().shape;
         if self.in_blocks {
             let mut values = vec![0.0; shape.iter().product()];
-            self.blocks()?
-                .dequantize(0..self.weight.rows(), &mut values);
+            self.blocks()?.dequantize(0..self.weight.rows(), &mut values);
             let data = TensorData::new(values, shape.clone());
             return Ok(self.loaded(Tensor::from_data(data, (&self.device, self.dtype))));
         }
@@ -283,11 +275,9 @@ impl Inner {
     }
 
     fn tensor_of<const D: usize>(&self, bytes: Bytes, shape: &[usize]) -> Result<Tensor<D>, Error> {
-        let data =
-            TensorData::try_from_bytes(bytes, shape, self.dtype).map_err(|error| Error::Value {
-                name: self.path.to_string(),
-                reason: error.to_string(),
-            })?;
+        let data = TensorData::try_from_bytes(bytes, shape, self.dtype).map_err(|error| {
+            Error::Value { name: self.path.to_string(), reason: error.to_string() }
+        })?;
         Ok(Tensor::from_data(data, (&self.device, self.dtype)))
     }
 
@@ -298,11 +288,7 @@ impl Inner {
             _ => return Err(self.refuse("single rows")),
         };
         if let Some(row) = ids.iter().find(|row| **row >= height) {
-            return Err(Error::Row {
-                path: self.path.to_string(),
-                row: *row,
-                rows: height,
-            });
+            return Err(Error::Row { path: self.path.to_string(), row: *row, rows: height });
         }
         let row_bytes = width * self.dtype.size();
         let mut held = vec![0; ids.len() * row_bytes];
@@ -329,8 +315,7 @@ impl Inner {
     fn read_row(&self, row: usize, held: &mut [u8]) -> Result<(), Error> {
         let row = self.weight.slice(row..row + 1);
         let read = |tensor: &TensorInfo, raw: &mut [u8]| {
-            self.stream
-                .read(&self.path, tensor.file, tensor.offset, raw)
+            self.stream.read(&self.path, tensor.file, tensor.offset, raw)
         };
         let info = row.data();
         if !self.in_blocks && self.convert.is_none() {
@@ -347,8 +332,7 @@ impl Inner {
             read(info, &mut scales)?;
         }
         let mut values = vec![0.0; info.shape.iter().product()];
-        self.block_weight(&row, raw.into(), scales.into())?
-            .dequantize(0..1, &mut values);
+        self.block_weight(&row, raw.into(), scales.into())?.dequantize(0..1, &mut values);
         for (to, value) in held.as_chunks_mut::<4>().0.iter_mut().zip(values) {
             *to = value.to_le_bytes();
         }

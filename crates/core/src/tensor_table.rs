@@ -13,11 +13,7 @@ impl<'a> TensorTable<'a> {
     /// A table of `tensors`; `place` is where messages say they are.
     pub fn new(place: impl Into<String>, tensors: &'a [TensorInfo]) -> Self {
         let names = tensors.iter().map(|tensor| tensor.name.as_str());
-        Self {
-            place: place.into(),
-            tensors,
-            positions: names.zip(0..).collect(),
-        }
+        Self { place: place.into(), tensors, positions: names.zip(0..).collect() }
     }
 
     /// All of them, in the order of the checkpoint.
@@ -38,9 +34,6 @@ impl<'a> TensorTable<'a> {
 
 impl<'a> From<&'a Checkpoint> for TensorTable<'a> {
     fn from(checkpoint: &'a Checkpoint) -> Self {
-        Self::new(
-            checkpoint.folder().display().to_string(),
-            checkpoint.tensors(),
-        )
+        Self::new(checkpoint.folder().display().to_string(), checkpoint.tensors())
     }
 }

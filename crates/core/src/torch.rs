@@ -3,13 +3,7 @@
 use crate::{Location, Parameter};
 
 /// Burn's classes whose scale and shift are called `gamma` and `beta`, and `weight` and `bias` by PyTorch.
-const NORMS: [&str; 5] = [
-    "BatchNorm",
-    "GroupNorm",
-    "InstanceNorm",
-    "LayerNorm",
-    "RmsNorm",
-];
+const NORMS: [&str; 5] = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RmsNorm"];
 
 /// The last component of the parameter's path as PyTorch writes it.
 pub(crate) fn field(parameter: &Parameter) -> &str {
@@ -83,11 +77,7 @@ pub(crate) fn location(
         }
     }
     let (_, part, parts) = packed.unwrap_or((Packed::Projection, 0, 1));
-    Ok(Location {
-        tensor: name.join("."),
-        part,
-        parts,
-    })
+    Ok(Location { tensor: name.join("."), part, parts })
 }
 
 /// What a packed tensor consists of.

@@ -30,10 +30,7 @@ pub fn tree_of(
     tensors: &TensorTable<'_>,
     options: &Options,
 ) -> Result<Tree, Error> {
-    Ok(build(
-        &match_parameters(parameters, tensors, options)?,
-        options,
-    ))
+    Ok(build(&match_parameters(parameters, tensors, options)?, options))
 }
 
 /// Where each weight of `module` lives: [`tree`] and [`decide`](crate::decide), with a ring that holds all of a recurrent
@@ -66,11 +63,7 @@ fn recurrent_bytes(matched: &[Matched]) -> u64 {
         }
     }
     // What lies in the ring from before leaves gaps: half as much again.
-    layers
-        .into_values()
-        .map(|bytes| bytes.saturating_add(bytes / 2))
-        .max()
-        .unwrap_or(0)
+    layers.into_values().map(|bytes| bytes.saturating_add(bytes / 2)).max().unwrap_or(0)
 }
 
 fn build(matched: &[Matched], options: &Options) -> Tree {

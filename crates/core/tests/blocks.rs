@@ -30,12 +30,7 @@ struct Net {
 fn net() -> Net {
     let config = LinearConfig::new(150, 300).with_bias(false);
     let layer = || config.init(&Device::flex());
-    Net {
-        a: layer(),
-        b: layer(),
-        c: layer(),
-        d: layer(),
-    }
+    Net { a: layer(), b: layer(), c: layer(), d: layer() }
 }
 
 /// The tensors of data.
@@ -52,11 +47,7 @@ fn checkpoint() -> (TempDir, PathBuf, [Vec<f32>; 4]) {
     }
     for name in NAMES {
         let scales = FORMAT.scales.unwrap().shape(shape);
-        specs.push(TensorSpec::new(
-            FORMAT.scales_name(name).unwrap(),
-            Dtype::F32,
-            scales,
-        ));
+        specs.push(TensorSpec::new(FORMAT.scales_name(name).unwrap(), Dtype::F32, scales));
     }
     let mut writer = ShardWriter::create(&out, specs, 1 << 30).unwrap();
     let mut numbers = Numbers(3);
@@ -80,11 +71,7 @@ fn checkpoint() -> (TempDir, PathBuf, [Vec<f32>; 4]) {
 }
 
 fn fp8(budget: Option<u64>) -> Options {
-    Options {
-        format: Some(FORMAT),
-        names: Names::new(Layout::PyTorch),
-        ..options(budget)
-    }
+    Options { format: Some(FORMAT), names: Names::new(Layout::PyTorch), ..options(budget) }
 }
 
 /// Reads the whole weights by `Param::val()`, `[out, in]`, and checks each value.
@@ -98,9 +85,7 @@ fn check(net: &Net, worth: &[Vec<f32>; 4], dtype: DType) {
         assert_eq!(found.dtype(), dtype);
         // Burn's layers hold `[in, out]`.
         let found = found.transpose().cast(DType::F32);
-        found
-            .into_data()
-            .assert_eq(&wanted.cast(dtype).cast(DType::F32).into_data(), true);
+        found.into_data().assert_eq(&wanted.cast(dtype).cast(DType::F32).into_data(), true);
     }
 }
 
@@ -114,20 +99,10 @@ fn unmodified_modules_get_floats_streamed_or_resident() {
         (FloatType::AsStored, DType::F32, 4),
     ] {
         let wide = 300 * 150 * size;
-        let options = |budget| Options {
-            float_type,
-            ..fp8(budget)
-        };
+        let options = |budget| Options { float_type, ..fp8(budget) };
         let tree = tree(&net(), &checkpoint, &options(None)).unwrap();
-        let tensors: Vec<_> = tree
-            .blocks
-            .iter()
-            .flat_map(|block| &block.tensors)
-            .collect();
-        let bytes = tensors
-            .iter()
-            .map(|tensor| tensor.bytes)
-            .collect::<Vec<_>>();
+        let tensors: Vec<_> = tree.blocks.iter().flat_map(|block| &block.tensors).collect();
+        let bytes = tensors.iter().map(|tensor| tensor.bytes).collect::<Vec<_>>();
         let scales = (300u64.div_ceil(16) * 150u64.div_ceil(24)) * 4;
         assert_eq!(bytes, [wide, scales].repeat(4));
         let (mut streamed, mut resident) = (0, 0);
@@ -146,10 +121,7 @@ fn unmodified_modules_get_floats_streamed_or_resident() {
             }
             assert_eq!(model.stats().overflows, 0);
         }
-        assert!(
-            streamed > 0 && resident > 0,
-            "{dtype:?}: {streamed}, {resident}"
-        );
+        assert!(streamed > 0 && resident > 0, "{dtype:?}: {streamed}, {resident}");
     }
 }
 
@@ -175,10 +147,7 @@ fn own() -> Own {
             [300, 150].into(),
         ),
     };
-    Own {
-        a: matrix(),
-        b: matrix(),
-    }
+    Own { a: matrix(), b: matrix() }
 }
 
 fn floats(weight: WeightTensor) -> Vec<f32> {
@@ -196,12 +165,7 @@ fn who_knows_the_handle_gets_blocks() {
     let (_dir, path, worth) = checkpoint();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let stored = checkpoint.total_bytes() / 2;
-    let access = |a| {
-        [
-            ("a.weight".to_string(), a),
-            ("b.weight".to_string(), Access::Rows),
-        ]
-    };
+    let access = |a| [("a.weight".to_string(), a), ("b.weight".to_string(), Access::Rows)];
     let options = |budget| Options {
         float_type: FloatType::AsStored,
         access: access(Access::Tiles).into(),
@@ -210,11 +174,7 @@ fn who_knows_the_handle_gets_blocks() {
         ..fp8(budget)
     };
     let planned = tree(&own(), &checkpoint, &options(None)).unwrap();
-    let tensors: Vec<_> = planned
-        .blocks
-        .iter()
-        .flat_map(|block| &block.tensors)
-        .collect();
+    let tensors: Vec<_> = planned.blocks.iter().flat_map(|block| &block.tensors).collect();
     assert_eq!(tensors.len(), 2);
     let sum =
         |of: fn(&outsize_plan::Tensor) -> u64| tensors.iter().map(|tensor| of(tensor)).sum::<u64>();
@@ -276,14 +236,10 @@ fn parts_of_a_packed_weight_keep_their_scales() {
             [rows, 150].into(),
         ),
     };
-    let own = || Own {
-        a: matrix(100),
-        b: matrix(100),
-    };
-    for (float_type, in_blocks) in [
-        (FloatType::AsStored, true),
-        (FloatType::Cast(DType::F32), false),
-    ] {
+    let own = || Own { a: matrix(100), b: matrix(100) };
+    for (float_type, in_blocks) in
+        [(FloatType::AsStored, true), (FloatType::Cast(DType::F32), false)]
+    {
         let options = Options {
             float_type,
             allow_extra: true,
@@ -336,23 +292,13 @@ fn scales_that_do_not_fit_are_refused_by_name() {
         let checkpoint = Checkpoint::open(&path).unwrap();
         let error = tree(&net(), &checkpoint, &fp8(None)).unwrap_err();
         assert!(matches!(error, Error::Format(_)), "{error}");
-        assert!(
-            error.to_string().contains("`a.weight_scale_inv`"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("`a.weight_scale_inv`"), "{error}");
     }
     // Without a format they are no floats, and the scales are nobody's.
     let (_dir, path) = folder();
     odd(&path, Dtype::F32, &[19, 7]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let options = Options {
-        format: None,
-        budget: Budget::default(),
-        ..fp8(None)
-    };
+    let options = Options { format: None, budget: Budget::default(), ..fp8(None) };
     let error = tree(&net(), &checkpoint, &options).unwrap_err().to_string();
-    assert!(
-        error.contains("F8_E4M3") && error.contains("a.weight_scale_inv"),
-        "{error}"
-    );
+    assert!(error.contains("F8_E4M3") && error.contains("a.weight_scale_inv"), "{error}");
 }

@@ -29,9 +29,7 @@ struct Stack {
 impl Stack {
     fn new() -> Self {
         let config = LinearConfig::new(WIDTH, WIDTH).with_bias(false);
-        Self {
-            layers: (0..LAYERS).map(|_| config.init(&Device::flex())).collect(),
-        }
+        Self { layers: (0..LAYERS).map(|_| config.init(&Device::flex())).collect() }
     }
 
     fn input(&self) -> Tensor<2> {
@@ -46,11 +44,8 @@ impl Stack {
     /// All layers on the same input, each on a thread of the pool.
     fn on_rayon(&self) -> Tensor<1> {
         use rayon::prelude::*;
-        let outputs: Vec<_> = self
-            .layers
-            .par_iter()
-            .map(|layer| layer.forward(self.input()))
-            .collect();
+        let outputs: Vec<_> =
+            self.layers.par_iter().map(|layer| layer.forward(self.input())).collect();
         flat(Tensor::cat(outputs, 0))
     }
 
@@ -66,12 +61,7 @@ impl Stack {
                 });
             }
         });
-        let outputs = outputs
-            .into_inner()
-            .unwrap()
-            .into_iter()
-            .flatten()
-            .collect();
+        let outputs = outputs.into_inner().unwrap().into_iter().flatten().collect();
         flat(Tensor::cat(outputs, 0))
     }
 
@@ -98,12 +88,8 @@ struct Case {
 }
 
 fn shard(folder: &Path) -> PathBuf {
-    let mut files = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    files
-        .find(|path| path.extension().is_some_and(|end| end == "safetensors"))
-        .unwrap()
+    let mut files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|end| end == "safetensors")).unwrap()
 }
 
 /// The first layers stay, the others are streamed: with room for all threads at once.
@@ -113,16 +99,10 @@ fn case() -> Case {
     write(&path, &values(&module), Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut options = options(None);
-    options.needs = MemoryOverhead {
-        overflow: 1 << 20,
-        ..MemoryOverhead::default()
-    };
+    options.needs = MemoryOverhead { overflow: 1 << 20, ..MemoryOverhead::default() };
     let tree = tree(&Stack::new(), &checkpoint, &options).unwrap();
     let plan: Plan = options.plan();
-    let map = place(&tree, &Budget::default(), &plan, |tensor| {
-        *tensor.name < *"layers.3"
-    })
-    .unwrap();
+    let map = place(&tree, &Budget::default(), &plan, |tensor| *tensor.name < *"layers.3").unwrap();
     let shard = shard(&path);
     Case {
         _dir: dir,
@@ -146,10 +126,7 @@ impl Case {
             .expect("passes over half of a file succeeded");
         let message = error.to_string();
         assert!(matches!(error, Error::Stream(_)), "{message}");
-        assert!(
-            message.contains("`layers.") && message.contains(".safetensors"),
-            "{message}"
-        );
+        assert!(message.contains("`layers.") && message.contains(".safetensors"), "{message}");
         // Put back as it was, its time included: otherwise it might be another file.
         file.write_all_at(&self.content, 0).unwrap();
         file.set_modified(opened).unwrap();
@@ -202,11 +179,7 @@ fn holding_too_much_is_an_error() {
     write(&path, &values(&fill(Stack::new())), Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let hold = |stack: &Stack| {
-        let held: Vec<_> = stack
-            .layers
-            .iter()
-            .map(|layer| layer.weight.val())
-            .collect();
+        let held: Vec<_> = stack.layers.iter().map(|layer| layer.weight.val()).collect();
         held.len()
     };
     for (overflow, enough) in [(0, false), (1 << 20, true)] {

@@ -40,9 +40,7 @@ impl Large {
         let width = 1024;
         Self {
             table: EmbeddingConfig::new(1000, width).init(device),
-            column: LinearConfig::new(width, 1000)
-                .with_layout(LinearLayout::Col)
-                .init(device),
+            column: LinearConfig::new(width, 1000).with_layout(LinearLayout::Col).init(device),
             encoder: TransformerEncoderConfig::new(width, 2 * width, 8, 80).init(device),
             decoder: TransformerDecoderConfig::new(width, 2 * width, 8, 20).init(device),
             lstm: LstmConfig::new(width, width, true).init(device),
@@ -63,9 +61,7 @@ const FEATURES: usize = 8 << 20;
 
 impl Running {
     fn new(device: &Device) -> Self {
-        Self {
-            norm: BatchNormConfig::new(FEATURES).init(device),
-        }
+        Self { norm: BatchNormConfig::new(FEATURES).init(device) }
     }
 }
 
@@ -85,8 +81,7 @@ fn write<M: Module>(module: &M, out: &Path, dtype: &str, size: u64) -> u64 {
     header.resize(header.len().next_multiple_of(8), b' ');
     std::fs::create_dir(out).unwrap();
     let mut file = File::create(out.join("model.safetensors")).unwrap();
-    file.write_all(&(header.len() as u64).to_le_bytes())
-        .unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
     file.write_all(&header).unwrap();
     file.set_len(8 + header.len() as u64 + end).unwrap();
     end
@@ -94,10 +89,7 @@ fn write<M: Module>(module: &M, out: &Path, dtype: &str, size: u64) -> u64 {
 
 fn run_within<M: Module>(module: M, path: &str, budget: u64, pass: fn(&M)) {
     let checkpoint = Checkpoint::open(path).unwrap();
-    let options = Options {
-        read_bytes: 256 << 10,
-        ..options(Some(budget))
-    };
+    let options = Options { read_bytes: 256 << 10, ..options(Some(budget)) };
     let tree = tree(&module, &checkpoint, &options).unwrap();
     let map = infer(&tree, &options.budget, &options.plan()).unwrap();
     let model = dispatch(module, &checkpoint, &map, &options).unwrap();
@@ -110,10 +102,7 @@ fn child() {
         return; // an ordinary test run: this is no test of its own
     };
     let path = std::env::var("OUTSIZE_CHILD_CHECKPOINT").unwrap();
-    let budget: u64 = std::env::var("OUTSIZE_CHILD_BUDGET")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let budget: u64 = std::env::var("OUTSIZE_CHILD_BUDGET").unwrap().parse().unwrap();
     outsize_stream::return_freed_memory();
     let device = Device::flex();
     match task.as_str() {
@@ -138,11 +127,7 @@ fn peak(task: &str, path: &Path, budget: u64) -> u64 {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let line = text.lines().find_map(|line| line.split_once("peak="));
     line.unwrap().1.trim().parse().unwrap()
 }
@@ -160,10 +145,7 @@ fn dispatching_initialises_nothing() {
     let baseline = peak("large", &path, 0);
     let dispatched = peak("large dispatched", &path, budget);
     eprintln!("weights {total}, budget {budget}, baseline {baseline}, peak {dispatched}");
-    assert!(
-        dispatched <= baseline + budget + SLACK,
-        "{dispatched} > {baseline} + {budget}"
-    );
+    assert!(dispatched <= baseline + budget + SLACK, "{dispatched} > {baseline} + {budget}");
 }
 
 /// Running state is cast as it is read: one copy beside the one that the module began with.
@@ -178,8 +160,5 @@ fn running_state_is_loaded_in_bounded_memory() {
     let baseline = peak("running", &path, 0);
     let dispatched = peak("running dispatched", &path, budget);
     eprintln!("state {state}, budget {budget}, baseline {baseline}, peak {dispatched}");
-    assert!(
-        dispatched <= baseline + state + ring + SLACK,
-        "{dispatched} > {baseline} + {state}"
-    );
+    assert!(dispatched <= baseline + state + ring + SLACK, "{dispatched} > {baseline} + {state}");
 }

@@ -123,10 +123,7 @@ fn misuse_is_an_error() {
             match model.run(|module| misuse(module.clone())) {
                 Err(error @ Error::Misuse { .. }) => {
                     let message = error.to_string();
-                    assert!(
-                        message.contains(what) && message.contains("`up.weight`"),
-                        "{message}"
-                    );
+                    assert!(message.contains(what) && message.contains("`up.weight`"), "{message}");
                 }
                 other => panic!("use {at} ({what}): {other:?}"),
             }
@@ -167,13 +164,8 @@ fn harmless_uses_are_harmless() {
 
 /// The text of the panic that `run` ends in.
 fn panic_of<R>(run: impl FnOnce() -> R) -> String {
-    let payload = catch_unwind(AssertUnwindSafe(run))
-        .err()
-        .expect("it did not panic");
-    payload
-        .downcast_ref::<String>()
-        .expect("no panic with a message")
-        .clone()
+    let payload = catch_unwind(AssertUnwindSafe(run)).err().expect("it did not panic");
+    payload.downcast_ref::<String>().expect("no panic with a message").clone()
 }
 
 #[test]
@@ -192,16 +184,10 @@ fn a_clone_that_escapes_says_so() {
             assert!(message.contains("up.weight"), "{message}");
         }
         let message = panic_of(|| escaped.forward(1));
-        assert!(
-            message.contains("outside of `Dispatched::run`"),
-            "{message}"
-        );
+        assert!(message.contains("outside of `Dispatched::run`"), "{message}");
         drop(model);
         let message = panic_of(|| escaped.forward(1));
-        assert!(
-            message.contains("outside of `Dispatched::run`"),
-            "{message}"
-        );
+        assert!(message.contains("outside of `Dispatched::run`"), "{message}");
     }
 }
 
@@ -214,10 +200,7 @@ fn run_within_run_is_an_error() {
     // Two modules do not mind each other.
     let output = one.run(|_| other.run(|module| bits(module.forward(1))));
     assert!(output.unwrap().unwrap() == stored.expected);
-    assert_eq!(
-        one.run(|module| bits(module.forward(1))).unwrap(),
-        stored.expected
-    );
+    assert_eq!(one.run(|module| bits(module.forward(1))).unwrap(), stored.expected);
 }
 
 #[test]
@@ -226,9 +209,7 @@ fn threads_take_turns() {
     let model = Arc::new(dispatched(&stored, false));
     let expected: Vec<_> = {
         let whole = dispatched(&stored, true);
-        (0..4)
-            .map(|seed| whole.run(|module| bits(module.forward(seed))).unwrap())
-            .collect()
+        (0..4).map(|seed| whole.run(|module| bits(module.forward(seed))).unwrap()).collect()
     };
     thread::scope(|scope| {
         for seed in 0..4 {
@@ -250,21 +231,14 @@ fn other_panics_pass_through() {
     let model = dispatched(&stored, false);
     let message = panic_of(|| model.run(|_| panic!("{}", "a bug of the module's")));
     assert_eq!(message, "a bug of the module's");
-    assert_eq!(
-        model.run(|module| bits(module.forward(1))).unwrap(),
-        stored.expected
-    );
+    assert_eq!(model.run(|module| bits(module.forward(1))).unwrap(), stored.expected);
 }
 
 #[test]
 fn modules_that_cannot_be_dispatched_are_refused() {
     let stored = stored();
     let device = Device::flex();
-    let scheme = device
-        .settings()
-        .quantization
-        .scheme
-        .with_value(QuantValue::Q8S);
+    let scheme = device.settings().quantization.scheme.with_value(QuantValue::Q8S);
     let quantizer = || Quantizer::new(Calibration::MinMax, scheme);
     let up = || ParamGroup::from_predicate("up");
     let refused = |module: Model| {
@@ -273,28 +247,16 @@ fn modules_that_cannot_be_dispatched_are_refused() {
     };
     let lora = Model::new(&device).apply_lora(Lora::new(2, 1.0).set_param_group(up()));
     let error = refused(lora);
-    assert!(
-        matches!(&error, Error::Reparameterized { path } if path == "up.weight"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Reparameterized { path } if path == "up.weight"), "{error}");
     let qlora = QLora::new(Lora::new(2, 1.0), quantizer());
     let error = refused(Model::new(&device).apply_qlora(qlora));
-    assert!(
-        matches!(&error, Error::Reparameterized { path } if path == "up.weight"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Reparameterized { path } if path == "up.weight"), "{error}");
     let error = refused(Model::new(&device.clone().autodiff()));
-    assert!(
-        matches!(&error, Error::Autodiff { path } if path == "up.weight"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Autodiff { path } if path == "up.weight"), "{error}");
     assert!(error.to_string().contains("device.inner()"), "{error}");
     let quantized = Model::new(&device).quantize_weights(&mut quantizer());
     let error = refused(quantized);
-    assert!(
-        matches!(&error, Error::Quantized { path } if path == "up.weight"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::Quantized { path } if path == "up.weight"), "{error}");
     // And what was dispatched is not dispatched again.
     let model = dispatched(&stored, false);
     let error = refused(model.run(Model::clone).unwrap());

@@ -23,10 +23,7 @@ struct Model {
 impl Model {
     fn new() -> Self {
         let layer = || LinearConfig::new(WIDTH, WIDTH).init(&Device::flex());
-        Self {
-            first: layer(),
-            second: layer(),
-        }
+        Self { first: layer(), second: layer() }
     }
 
     fn forward(&self, between: impl FnOnce()) -> Vec<u32> {
@@ -46,10 +43,7 @@ fn a_pass_ends_at_the_next_weight_and_the_next_one_works() {
     // Streamed, and with all weights in memory.
     for budget in [Some(100 << 10), None] {
         let stop = Arc::new(AtomicBool::new(false));
-        let options = Options {
-            stop: Some(stop.clone()),
-            ..options(budget)
-        };
+        let options = Options { stop: Some(stop.clone()), ..options(budget) };
         let model = load_checkpoint_and_dispatch(Model::new(), &path, &options).unwrap();
         assert_eq!(model.run(|model| model.forward(|| ())).unwrap(), expected);
 

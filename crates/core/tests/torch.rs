@@ -32,9 +32,7 @@ fn read<const D: usize>(checkpoint: &Checkpoint, name: &str) -> Tensor<D> {
 fn torch(names: Names) -> Options {
     Options {
         names,
-        ignore: ["io.input", "io.memory", "io.output"]
-            .map(String::from)
-            .to_vec(),
+        ignore: ["io.input", "io.memory", "io.output"].map(String::from).to_vec(),
         ..options(None)
     }
 }
@@ -55,9 +53,7 @@ fn check_with<M: Module, const I: usize, const O: usize>(
     let expected: Tensor<O> = read(&checkpoint, "io.output");
     for _ in 0..2 {
         let input = read(&checkpoint, "io.input");
-        let output = model
-            .run(|module| forward(module, input, &checkpoint))
-            .unwrap();
+        let output = model.run(|module| forward(module, input, &checkpoint)).unwrap();
         assert_eq!(output.dims(), expected.dims(), "{name}");
         let error: f32 = (output - expected.clone()).abs().max().into_scalar();
         let scale: f32 = expected.clone().abs().max().into_scalar();
@@ -70,12 +66,9 @@ fn check<M: Module, const I: usize, const O: usize>(
     module: M,
     forward: impl Fn(&M, Tensor<I>) -> Tensor<O>,
 ) {
-    check_with(
-        name,
-        Names::new(Layout::PyTorch),
-        module,
-        |module, input, _| forward(module, input),
-    );
+    check_with(name, Names::new(Layout::PyTorch), module, |module, input, _| {
+        forward(module, input)
+    });
 }
 
 #[test]
@@ -90,29 +83,11 @@ fn linear() {
 #[test]
 fn norms() {
     let device = &Device::flex();
-    check::<_, 2, 2>(
-        "layer_norm",
-        LayerNormConfig::new(6).init(device),
-        |m, x| m.forward(x),
-    );
-    check::<_, 2, 2>("rms_norm", RmsNormConfig::new(6).init(device), |m, x| {
-        m.forward(x)
-    });
-    check::<_, 3, 3>(
-        "group_norm",
-        GroupNormConfig::new(2, 6).init(device),
-        |m, x| m.forward(x),
-    );
-    check::<_, 3, 3>(
-        "instance_norm",
-        InstanceNormConfig::new(6).init(device),
-        |m, x| m.forward(x),
-    );
-    check::<_, 4, 4>(
-        "batch_norm",
-        BatchNormConfig::new(4).init(device),
-        |m, x| m.forward(x),
-    );
+    check::<_, 2, 2>("layer_norm", LayerNormConfig::new(6).init(device), |m, x| m.forward(x));
+    check::<_, 2, 2>("rms_norm", RmsNormConfig::new(6).init(device), |m, x| m.forward(x));
+    check::<_, 3, 3>("group_norm", GroupNormConfig::new(2, 6).init(device), |m, x| m.forward(x));
+    check::<_, 3, 3>("instance_norm", InstanceNormConfig::new(6).init(device), |m, x| m.forward(x));
+    check::<_, 4, 4>("batch_norm", BatchNormConfig::new(4).init(device), |m, x| m.forward(x));
     let prelu = PReluConfig::new().with_num_parameters(4).init(device);
     check::<_, 3, 3>("prelu", prelu, |m, x| m.forward(x));
 }
@@ -120,9 +95,7 @@ fn norms() {
 #[test]
 fn embedding() {
     let checkpoint = fixture("embedding");
-    let ids = checkpoint
-        .read(checkpoint.get("io.input").unwrap())
-        .unwrap();
+    let ids = checkpoint.read(checkpoint.get("io.input").unwrap()).unwrap();
     let ids = TensorData::from_bytes_vec(ids, [2, 5], DType::I64);
     let module = EmbeddingConfig::new(11, 6).init(&Device::flex());
     let options = torch(Names::new(Layout::PyTorch));
@@ -138,25 +111,15 @@ fn embedding() {
 #[test]
 fn convolutions() {
     let device = &Device::flex();
-    let conv = Conv1dConfig::new(4, 6, 3)
-        .with_stride(2)
-        .with_groups(2)
-        .init(device);
+    let conv = Conv1dConfig::new(4, 6, 3).with_stride(2).with_groups(2).init(device);
     check::<_, 3, 3>("conv1d", conv, |m, x| m.forward(x));
-    let conv = Conv2dConfig::new([3, 5], [3, 2])
-        .with_stride([2, 1])
-        .init(device);
+    let conv = Conv2dConfig::new([3, 5], [3, 2]).with_stride([2, 1]).init(device);
     check::<_, 4, 4>("conv2d", conv, |m, x| m.forward(x));
     let conv = Conv3dConfig::new([2, 3], [2, 3, 2]).init(device);
     check::<_, 5, 5>("conv3d", conv, |m, x| m.forward(x));
-    let conv = ConvTranspose1dConfig::new([4, 6], 3)
-        .with_stride(2)
-        .with_groups(2)
-        .init(device);
+    let conv = ConvTranspose1dConfig::new([4, 6], 3).with_stride(2).with_groups(2).init(device);
     check::<_, 3, 3>("conv_transpose1d", conv, |m, x| m.forward(x));
-    let conv = ConvTranspose2dConfig::new([3, 5], [3, 2])
-        .with_stride([2, 1])
-        .init(device);
+    let conv = ConvTranspose2dConfig::new([3, 5], [3, 2]).with_stride([2, 1]).init(device);
     check::<_, 4, 4>("conv_transpose2d", conv, |m, x| m.forward(x));
     let conv = ConvTranspose3dConfig::new([2, 3], [2, 3, 2]).init(device);
     check::<_, 5, 5>("conv_transpose3d", conv, |m, x| m.forward(x));
@@ -166,25 +129,15 @@ fn convolutions() {
 #[test]
 fn recurrent() {
     let device = &Device::flex();
-    check::<_, 3, 3>("rnn", RnnConfig::new(5, 4, true).init(device), |m, x| {
+    check::<_, 3, 3>("rnn", RnnConfig::new(5, 4, true).init(device), |m, x| m.forward(x, None).0);
+    check::<_, 3, 3>("lstm", LstmConfig::new(5, 4, true).init(device), |m, x| m.forward(x, None).0);
+    check::<_, 3, 3>("bi_lstm", BiLstmConfig::new(5, 4, true).init(device), |m, x| {
         m.forward(x, None).0
     });
-    check::<_, 3, 3>("lstm", LstmConfig::new(5, 4, true).init(device), |m, x| {
+    check::<_, 3, 3>("gru", GruConfig::new(5, 4, true).init(device), |m, x| m.forward(x, None));
+    check::<_, 3, 3>("bi_gru", BiGruConfig::new(5, 4, true).init(device), |m, x| {
         m.forward(x, None).0
     });
-    check::<_, 3, 3>(
-        "bi_lstm",
-        BiLstmConfig::new(5, 4, true).init(device),
-        |m, x| m.forward(x, None).0,
-    );
-    check::<_, 3, 3>("gru", GruConfig::new(5, 4, true).init(device), |m, x| {
-        m.forward(x, None)
-    });
-    check::<_, 3, 3>(
-        "bi_gru",
-        BiGruConfig::new(5, 4, true).init(device),
-        |m, x| m.forward(x, None).0,
-    );
 }
 
 /// Layers of one recurrent module in PyTorch are modules of their own in Burn: a rule names them.
@@ -195,13 +148,10 @@ fn recurrent_layers() {
         layers: Vec<Lstm>,
     }
     let layers = Layers {
-        layers: (0..2)
-            .map(|_| LstmConfig::new(5, 5, true).init(&Device::flex()))
-            .collect(),
+        layers: (0..2).map(|_| LstmConfig::new(5, 5, true).init(&Device::flex())).collect(),
     };
-    let names = Names::new(Layout::PyTorch)
-        .rename(r"^layers\.(\d+)\.(.*)_l0$", "${2}_l$1")
-        .unwrap();
+    let names =
+        Names::new(Layout::PyTorch).rename(r"^layers\.(\d+)\.(.*)_l0$", "${2}_l$1").unwrap();
     check_with::<_, 3, 3>("lstm_layers", names, layers, |module, mut x, _| {
         for layer in &module.layers {
             x = layer.forward(x, None).0;
@@ -210,12 +160,8 @@ fn recurrent_layers() {
     });
     // Without it nothing fits, and the error says what was looked for.
     let one = LstmConfig::new(5, 5, true).init(&Device::flex());
-    let error = tree(
-        &one,
-        &fixture("lstm_layers"),
-        &torch(Names::new(Layout::PyTorch)),
-    )
-    .unwrap_err();
+    let error =
+        tree(&one, &fixture("lstm_layers"), &torch(Names::new(Layout::PyTorch))).unwrap_err();
     let message = error.to_string();
     assert!(message.contains("weight_ih_l1"), "{message}");
 }
@@ -223,20 +169,11 @@ fn recurrent_layers() {
 /// A coupled LSTM takes three of four gates: the fourth is not dropped in silence.
 #[test]
 fn a_part_that_nobody_takes_is_an_error() {
-    let coupled = LstmConfig::new(5, 4, true)
-        .with_input_forget(true)
-        .init(&Device::flex());
-    let error = tree(
-        &coupled,
-        &fixture("lstm"),
-        &torch(Names::new(Layout::PyTorch)),
-    )
-    .unwrap_err();
+    let coupled = LstmConfig::new(5, 4, true).with_input_forget(true).init(&Device::flex());
+    let error = tree(&coupled, &fixture("lstm"), &torch(Names::new(Layout::PyTorch))).unwrap_err();
     let message = error.to_string();
     assert!(message.contains("weight_ih_l0 (part 2 of 4)"), "{message}");
-    let Error::Mismatch(misfit) = error else {
-        panic!()
-    };
+    let Error::Mismatch(misfit) = error else { panic!() };
     assert_eq!(misfit.unexpected.len(), 4);
 }
 
@@ -252,22 +189,15 @@ fn attention() {
 fn transformers() {
     let device = &Device::flex();
     for norm_first in [false, true] {
-        let end = if norm_first {
-            "norm_first"
-        } else {
-            "norm_last"
-        };
+        let end = if norm_first { "norm_first" } else { "norm_last" };
         let names = Names::new(Layout::PyTorch).norm_first(norm_first);
         let encoder = TransformerEncoderConfig::new(8, 16, 2, 2)
             .with_norm_first(norm_first)
             .with_activation(ActivationConfig::Relu)
             .init(device);
-        check_with::<_, 3, 3>(
-            &format!("encoder_{end}"),
-            names.clone(),
-            encoder,
-            |module, x, _| module.forward(TransformerEncoderInput::new(x)),
-        );
+        check_with::<_, 3, 3>(&format!("encoder_{end}"), names.clone(), encoder, |module, x, _| {
+            module.forward(TransformerEncoderInput::new(x))
+        });
         let decoder = TransformerDecoderConfig::new(8, 16, 2, 2)
             .with_norm_first(norm_first)
             .with_activation(ActivationConfig::Relu)
@@ -313,6 +243,5 @@ fn plain_names_come_first() {
     let model = dispatch(module, &checkpoint, &map, &options).unwrap();
     let key = model.run(|module| module.key.weight.val()).unwrap();
     let expected: Tensor<2> = read(&checkpoint, "key.weight");
-    key.into_data()
-        .assert_eq(&expected.transpose().into_data(), true);
+    key.into_data().assert_eq(&expected.transpose().into_data(), true);
 }

@@ -43,9 +43,7 @@ impl Stack {
                     down: LinearConfig::new(4 * WIDTH, WIDTH).init(device),
                 })
                 .collect(),
-            head: LinearConfig::new(WIDTH, VOCABULARY)
-                .with_bias(false)
-                .init(device),
+            head: LinearConfig::new(WIDTH, VOCABULARY).with_bias(false).init(device),
         }
     }
 
@@ -83,9 +81,7 @@ fn write_checkpoint(out: &Path, names: &Names, dtype: Dtype) -> u64 {
         let count: usize = spec.shape.iter().product();
         let mut bytes = Vec::with_capacity(count * dtype.size());
         for _ in 0..count {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let value = ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 0.1;
             match dtype {
                 Dtype::BF16 => bytes.extend(half::bf16::from_f32(value).to_le_bytes()),
@@ -122,9 +118,7 @@ fn dispatched(path: &Path, budget: Option<u64>, names: &Names) -> Dispatched<Sta
 }
 
 fn bits(model: &Dispatched<Stack>) -> Vec<u32> {
-    let output = model
-        .run(|stack| stack.forward(ids(&Device::flex())))
-        .unwrap();
+    let output = model.run(|stack| stack.forward(ids(&Device::flex()))).unwrap();
     let values: Vec<f32> = output.into_data().try_to_vec().unwrap();
     assert!(values.iter().all(|value| value.is_finite()));
     values.into_iter().map(f32::to_bits).collect()
@@ -132,11 +126,9 @@ fn bits(model: &Dispatched<Stack>) -> Vec<u32> {
 
 #[test]
 fn streamed_is_resident_bit_for_bit() {
-    for (layout, dtype) in [
-        (Layout::Burn, Dtype::F32),
-        (Layout::PyTorch, Dtype::F32),
-        (Layout::PyTorch, Dtype::BF16),
-    ] {
+    for (layout, dtype) in
+        [(Layout::Burn, Dtype::F32), (Layout::PyTorch, Dtype::F32), (Layout::PyTorch, Dtype::BF16)]
+    {
         let names = Names::new(layout);
         let (_dir, path) = folder();
         let stored = write_checkpoint(&path, &names, dtype);
@@ -187,14 +179,10 @@ fn tied_parameters_share_storage() {
     let (_dir, path) = folder();
     let specs = vec![TensorSpec::new("shared.weight", Dtype::F32, [512, 512])];
     let mut writer = ShardWriter::create(&path, specs, 8 << 20).unwrap();
-    let values: Vec<u8> = (0..512 * 512)
-        .flat_map(|at| (at as f32).to_le_bytes())
-        .collect();
+    let values: Vec<u8> = (0..512 * 512).flat_map(|at| (at as f32).to_le_bytes()).collect();
     writer.write("shared.weight", &values).unwrap();
     writer.finish().unwrap();
-    let names = Names::default()
-        .rename("^(encoder|decoder)", "shared")
-        .unwrap();
+    let names = Names::default().rename("^(encoder|decoder)", "shared").unwrap();
     for budget in [None, Some(3 << 20)] {
         let model = load_checkpoint_and_dispatch(model(), &path, &options(budget, &names)).unwrap();
         let map = model.device_map();
@@ -217,9 +205,8 @@ fn what_goes_round_the_hook_is_nan() {
     let (_dir, path) = folder();
     write_checkpoint(&path, &Names::default(), Dtype::F32);
     let model = dispatched(&path, None, &Names::default());
-    let (value, base) = model
-        .run(|stack| (stack.head.weight.val(), stack.head.weight.base()))
-        .unwrap();
+    let (value, base) =
+        model.run(|stack| (stack.head.weight.val(), stack.head.weight.base())).unwrap();
     assert_eq!(base.dims(), value.dims());
     assert!(base.into_data().iter::<f32>().all(f32::is_nan));
     assert!(value.into_data().iter::<f32>().all(f32::is_finite));
@@ -236,9 +223,7 @@ fn everything_that_does_not_fit_is_in_one_error() {
     ];
     let mut writer = ShardWriter::create(&out, specs, 1 << 20).unwrap();
     writer.write("head.weight", &[0; 24]).unwrap();
-    writer
-        .write("layers.0.norm.gamma", &[0; 8 * WIDTH])
-        .unwrap();
+    writer.write("layers.0.norm.gamma", &[0; 8 * WIDTH]).unwrap();
     writer.write("stranger", &[0; 4]).unwrap();
     writer.finish().unwrap();
     let error = load_checkpoint_and_dispatch(
@@ -247,9 +232,7 @@ fn everything_that_does_not_fit_is_in_one_error() {
         &options(None, &Names::default()),
     )
     .unwrap_err();
-    let Error::Mismatch(misfit) = &error else {
-        panic!("{error}")
-    };
+    let Error::Mismatch(misfit) = &error else { panic!("{error}") };
     assert_eq!(misfit.missing.len(), 1 + LAYERS * 6 - 1);
     assert_eq!(misfit.unexpected, ["stranger"]);
     assert_eq!(misfit.misshaped[0].0, "head.weight");
@@ -315,13 +298,8 @@ fn a_file_written_over_since_it_was_opened_is_an_error() {
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
     file.set_modified(later).unwrap();
     let model = outsize_core::dispatch(module, &checkpoint, &map, &options).unwrap();
-    let error = model
-        .run(|stack| stack.forward(ids(&Device::flex())))
-        .unwrap_err();
-    assert!(
-        matches!(error, Error::Stream(outsize_stream::Error::Changed { .. })),
-        "{error}"
-    );
+    let error = model.run(|stack| stack.forward(ids(&Device::flex()))).unwrap_err();
+    assert!(matches!(error, Error::Stream(outsize_stream::Error::Changed { .. })), "{error}");
     assert!(error.to_string().contains(".safetensors"), "{error}");
 }
 
@@ -333,20 +311,14 @@ fn child() {
         return; // an ordinary test run: this is no test of its own
     };
     outsize_stream::return_freed_memory();
-    let budget: u64 = std::env::var("OUTSIZE_CHILD_BUDGET")
-        .unwrap()
-        .parse()
-        .unwrap();
+    let budget: u64 = std::env::var("OUTSIZE_CHILD_BUDGET").unwrap().parse().unwrap();
     if budget == 0 {
         let model = Stack::new(&Device::flex());
         let checkpoint = Checkpoint::open(&path).unwrap();
         outsize_core::tree(&model, &checkpoint, &Options::default()).unwrap();
     } else {
         let mut options = options(Some(budget), &Names::default());
-        options.needs = MemoryOverhead {
-            activations: ACTIVATIONS,
-            ..MemoryOverhead::default()
-        };
+        options.needs = MemoryOverhead { activations: ACTIVATIONS, ..MemoryOverhead::default() };
         let model = Stack::new(&Device::flex());
         let model = load_checkpoint_and_dispatch(model, &path, &options).unwrap();
         for _ in 0..3 {
@@ -386,8 +358,5 @@ fn peak_memory_is_within_the_budget() {
     );
     // The bound is no accident of a small model: without it the peak is far above.
     let resident = peak(2 * total);
-    assert!(
-        resident > baseline + total / 2 && resident > streamed,
-        "{resident}"
-    );
+    assert!(resident > baseline + total / 2 && resident > streamed, "{resident}");
 }

@@ -7,14 +7,7 @@ fn compile(panic: &str) -> Result<(), String> {
     let out = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let done = Command::new(compiler)
-        .args([
-            "--edition",
-            "2024",
-            "--crate-type",
-            "lib",
-            "--emit",
-            "metadata",
-        ])
+        .args(["--edition", "2024", "--crate-type", "lib", "--emit", "metadata"])
         .args(["-C", &format!("panic={panic}"), "--out-dir"])
         .arg(out.path())
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/src/unwinding.rs"))

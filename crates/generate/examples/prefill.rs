@@ -24,10 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(other) => return Err(format!("compute is f32 or bf16, not {other}").into()),
     };
     let lengths = rest.get(1).map_or("8,32,128,512", String::as_str);
-    let lengths: Vec<usize> = lengths
-        .split(',')
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
+    let lengths: Vec<usize> = lengths.split(',').map(str::parse).collect::<Result<_, _>>()?;
     let longest = lengths.iter().copied().max().unwrap_or(1);
 
     let folder = Path::new(model);
@@ -59,10 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let times = &mut times[1..];
         times.sort_by(f64::total_cmp);
-        println!(
-            "{length} tokens: {:.3} s, least {:.3} s",
-            times[2], times[0]
-        );
+        println!("{length} tokens: {:.3} s, least {:.3} s", times[2], times[0]);
     }
     Ok(())
 }

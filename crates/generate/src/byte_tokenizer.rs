@@ -41,11 +41,8 @@ pub fn byte_level_tokenizer(vocab_size: usize) -> Result<String> {
             })
         })
         .collect();
-    let tokens = special
-        .iter()
-        .map(|token| (*token).to_owned())
-        .chain(byte_tokens())
-        .chain((0..).map(word));
+    let tokens =
+        special.iter().map(|token| (*token).to_owned()).chain(byte_tokens()).chain((0..).map(word));
     let vocab: Map<String, Value> = tokens.zip((0..vocab_size).map(Value::from)).collect();
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true});
     let mut tokenizer = json!({
@@ -96,11 +93,9 @@ pub fn byte_level_tokenizer_config(vocab_size: usize) -> Result<String> {
 /// The special tokens that a vocabulary of this size has room for.
 fn special_tokens(vocab_size: usize) -> Result<&'static [&'static str]> {
     match vocab_size {
-        size if !(BYTES..=MOST).contains(&size) => Err(Error::VocabularySize {
-            vocab_size,
-            least: BYTES,
-            most: MOST,
-        }),
+        size if !(BYTES..=MOST).contains(&size) => {
+            Err(Error::VocabularySize { vocab_size, least: BYTES, most: MOST })
+        }
         size if size < SPECIAL.len() + BYTES => Ok(&[]),
         _ => Ok(&SPECIAL),
     }
@@ -150,10 +145,7 @@ mod tests {
         let words: HashSet<String> = (0..400_000).map(word).collect();
         assert_eq!(words.len(), 400_000);
         let of_length = |syllables: usize| {
-            words
-                .iter()
-                .filter(|word| word.len() == "Ġ".len() + 2 * syllables)
-                .count()
+            words.iter().filter(|word| word.len() == "Ġ".len() + 2 * syllables).count()
         };
         assert_eq!([1, 2, 3].map(of_length), [70, 4_900, 343_000]);
     }
@@ -169,10 +161,8 @@ mod tests {
             let text = ByteLevel::default().decode(vec![token.clone()]).unwrap();
             assert_eq!(text, String::from_utf8_lossy(&[byte]), "byte {byte}");
         }
-        let alphabet: HashSet<String> = ByteLevel::alphabet()
-            .into_iter()
-            .map(String::from)
-            .collect();
+        let alphabet: HashSet<String> =
+            ByteLevel::alphabet().into_iter().map(String::from).collect();
         assert_eq!(spelled.into_iter().collect::<HashSet<_>>(), alphabet);
     }
 
@@ -180,10 +170,7 @@ mod tests {
     fn sizes_out_of_range_are_refused() {
         for size in [0, 255, MOST + 1, usize::MAX] {
             let message = byte_level_tokenizer(size).unwrap_err().to_string();
-            assert!(
-                message.contains(&format!("256 to 4194304 tokens, not {size}")),
-                "{message}"
-            );
+            assert!(message.contains(&format!("256 to 4194304 tokens, not {size}")), "{message}");
             assert!(byte_level_tokenizer_config(size).is_err());
         }
     }
@@ -197,9 +184,7 @@ mod tests {
                 "{size}"
             );
             assert_eq!(
-                byte_level_tokenizer_config(size)
-                    .unwrap()
-                    .contains("\"</s>\""),
+                byte_level_tokenizer_config(size).unwrap().contains("\"</s>\""),
                 has_special,
                 "{size}"
             );

@@ -78,9 +78,7 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if !is_folder && name.ends_with(".json") && !name.ends_with(".safetensors.index.json") {
         let Some(config) = read(path)? else {
-            return Err(DescribeError::NotFound {
-                path: path.to_owned(),
-            });
+            return Err(DescribeError::NotFound { path: path.to_owned() });
         };
         return Described::new(path, Some(config), None);
     }
@@ -100,28 +98,23 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     };
     let config = read(&folder.join("config.json"))?;
     if config.is_none() && checkpoint.is_none() {
-        return Err(DescribeError::Nothing {
-            folder: folder.to_owned(),
-        });
+        return Err(DescribeError::Nothing { folder: folder.to_owned() });
     }
     let tensors = checkpoint.as_ref().map(Checkpoint::tensors);
     let mut described = Described::new(path, config, tensors)?;
     described.tokenizer_bytes = tokenizer_bytes(folder);
     let ignored = checkpoint.as_ref().map_or(0, |found| found.ignored().len());
     if ignored > 0 {
-        described.notes.push(format!(
-            "{ignored} tensors in the shards are not in the index, and not counted"
-        ));
+        described
+            .notes
+            .push(format!("{ignored} tensors in the shards are not in the index, and not counted"));
     }
     Ok(described)
 }
 
 fn read(path: &Path) -> Result<Option<ConfigText>, Error> {
     let bytes = read_bounded(path, CONFIG_LIMIT)?;
-    Ok(bytes.map(|bytes| ConfigText {
-        path: path.to_owned(),
-        bytes,
-    }))
+    Ok(bytes.map(|bytes| ConfigText { path: path.to_owned(), bytes }))
 }
 
 impl Described {
@@ -162,18 +155,13 @@ impl Described {
                     path: text.path.clone(),
                     reason: reason(&text.bytes, &error),
                 })?;
-            architecture = object
-                .get("model_type")
-                .and_then(|name| name.as_str())
-                .map(|name| shown(name, 80));
+            architecture =
+                object.get("model_type").and_then(|name| name.as_str()).map(|name| shown(name, 80));
             // What was parsed as an object is UTF-8.
             match ModelConfig::from_json(&String::from_utf8_lossy(&text.bytes)) {
                 Ok(config) => known = Some(config),
                 Err(error) if tensors.is_none() => {
-                    return Err(DescribeError::Unknown {
-                        path: text.path,
-                        source: error,
-                    });
+                    return Err(DescribeError::Unknown { path: text.path, source: error });
                 }
                 Err(ModelError::ModelType { found, .. }) => {
                     notes.push(format!("the architecture {found} is not built in"));
@@ -207,14 +195,7 @@ impl Described {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                Self {
-                    tree,
-                    config: Some(config),
-                    architecture,
-                    source,
-                    tokenizer_bytes: 0,
-                    notes,
-                }
+                Self { tree, config: Some(config), architecture, source, tokenizer_bytes: 0, notes }
             }
             (None, Some(tensors)) => Self {
                 tree: names::tree(tensors),
@@ -225,9 +206,7 @@ impl Described {
                 notes,
             },
             (None, None) => {
-                return Err(DescribeError::Nothing {
-                    folder: place.to_owned(),
-                });
+                return Err(DescribeError::Nothing { folder: place.to_owned() });
             }
         };
         if let Some(config) = &described.config {

@@ -40,10 +40,8 @@ pub(crate) fn eos_of(config: &Map<String, Value>, path: &Path) -> Result<Vec<u32
         if entry.as_i64().is_some_and(|id| id < 0) {
             continue;
         }
-        let id = entry
-            .as_u64()
-            .and_then(|id| u32::try_from(id).ok())
-            .ok_or_else(|| Error::BadKey {
+        let id =
+            entry.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| Error::BadKey {
                 path: path.to_owned(),
                 key: KEY,
                 found: shown(entry),

@@ -100,10 +100,7 @@ impl GenerationConfig {
         let path = path.into();
         match read_config(&path)? {
             Some(config) => Self::from_map(&config, path)?.or_eos_of(folder.as_ref()),
-            None => Err(Error::Read {
-                path,
-                source: std::io::ErrorKind::NotFound.into(),
-            }),
+            None => Err(Error::Read { path, source: std::io::ErrorKind::NotFound.into() }),
         }
     }
 
@@ -122,11 +119,7 @@ impl GenerationConfig {
         let top_k = self.top_k.or(sampled.then_some(DEFAULT_TOP_K));
         Sampling {
             repetition_penalty: self.repetition_penalty.filter(|penalty| *penalty != 1.0),
-            temperature: if sampled {
-                self.temperature.unwrap_or(1.0)
-            } else {
-                0.0
-            },
+            temperature: if sampled { self.temperature.unwrap_or(1.0) } else { 0.0 },
             top_k: top_k.filter(|k| *k > 0),
             top_p: self.top_p,
             min_p: self.min_p,
@@ -159,10 +152,7 @@ impl GenerationConfig {
     }
 
     fn from_map(config: &Map<String, Value>, path: PathBuf) -> Result<Self> {
-        let fields = Fields {
-            config,
-            path: &path,
-        };
+        let fields = Fields { config, path: &path };
         fields.refuse_unsupported()?;
         Ok(Self {
             eos_token_id: eos_of(config, &path)?,
@@ -207,12 +197,7 @@ impl Fields<'_> {
     }
 
     fn bad(&self, key: &'static str, value: &Value, expected: &'static str) -> Error {
-        Error::BadKey {
-            path: self.path.to_owned(),
-            key,
-            found: shown(value),
-            expected,
-        }
+        Error::BadKey { path: self.path.to_owned(), key, found: shown(value), expected }
     }
 
     fn read<T>(

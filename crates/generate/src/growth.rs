@@ -30,9 +30,7 @@ impl Rewriting {
         ] {
             let growth = growth(part);
             if growth > MOST {
-                return Err(format!(
-                    "its {name} can make a text more than {MOST} times longer"
-                ));
+                return Err(format!("its {name} can make a text more than {MOST} times longer"));
             }
         }
         Ok(())
@@ -69,11 +67,7 @@ fn step_growth(step: &Map<String, Value>) -> u64 {
     }
     if let Some(charsmap) = length("precompiled_charsmap") {
         // What it does to a text takes decoding to find out; a second one has no use.
-        return if charsmap <= MOST_CHARSMAP as u64 {
-            20
-        } else {
-            MOST + 1
-        };
+        return if charsmap <= MOST_CHARSMAP as u64 { 20 } else { MOST + 1 };
     }
     match step.get("type").and_then(Value::as_str) {
         // A byte becomes a character of two, or U+FFFD.
@@ -125,19 +119,13 @@ mod tests {
         for normalizer in [
             sequence(&double, 9),
             // Hidden in sequences, and without types.
-            (0..9).fold(
-                json!([]),
-                |inner, _| json!({"normalizers": [inner, double]}),
-            ),
+            (0..9).fold(json!([]), |inner, _| json!({"normalizers": [inner, double]})),
             sequence(&json!({"pattern": {"String": "a"}, "content": "aa"}), 9),
             replace(json!({"Regex": ""}), &"a".repeat(256)),
             replace(json!({"String": ""}), &"a".repeat(256)),
             sequence(&json!({"type": "Prepend", "prepend": "a"}), 9),
             sequence(&json!({"type": "ByteLevel"}), 6),
-            sequence(
-                &json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-                2,
-            ),
+            sequence(&json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}), 2),
             json!({"type": "Precompiled", "precompiled_charsmap": "A".repeat(2 << 20)}),
             sequence(&double, 10_000),
         ] {

@@ -22,14 +22,8 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) => match error.kind() {
             ErrorKind::NotFound => Ok(None),
-            ErrorKind::FileTooLarge => Err(Error::TooLarge {
-                path: path.to_owned(),
-                limit,
-            }),
-            _ => Err(Error::Read {
-                path: path.to_owned(),
-                source: error,
-            }),
+            ErrorKind::FileTooLarge => Err(Error::TooLarge { path: path.to_owned(), limit }),
+            _ => Err(Error::Read { path: path.to_owned(), source: error }),
         },
     }
 }
@@ -44,10 +38,7 @@ pub(crate) fn read_config(path: &Path) -> Result<Option<Map<String, Value>>> {
     };
     match serde_json::from_slice(&bytes) {
         Ok(object) => Ok(Some(object)),
-        Err(error) => Err(Error::NotJson {
-            path: path.to_owned(),
-            reason: reason(&bytes, &error),
-        }),
+        Err(error) => Err(Error::NotJson { path: path.to_owned(), reason: reason(&bytes, &error) }),
     }
 }
 
@@ -96,15 +87,8 @@ mod tests {
     #[test]
     fn a_missing_file_is_none_and_a_folder_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(
-            read_bounded(&folder.path().join("none"), 10)
-                .unwrap()
-                .is_none()
-        );
-        assert!(matches!(
-            read_bounded(folder.path(), 10),
-            Err(Error::Read { .. })
-        ));
+        assert!(read_bounded(&folder.path().join("none"), 10).unwrap().is_none());
+        assert!(matches!(read_bounded(folder.path(), 10), Err(Error::Read { .. })));
     }
 
     #[test]
@@ -148,10 +132,7 @@ mod tests {
         for text in ["", "{", "[1]", "3", "\"x\"", &"[".repeat(100_000)] {
             std::fs::write(&path, text).unwrap();
             let message = read_config(&path).unwrap_err().to_string();
-            assert!(
-                message.contains("config.json is not a JSON object"),
-                "{message}"
-            );
+            assert!(message.contains("config.json is not a JSON object"), "{message}");
         }
     }
 }

@@ -118,14 +118,10 @@ pub struct Pipeline {
 pub fn read_config(folder: &Path) -> Result<ModelConfig, PipelineError> {
     let path = folder.join("config.json");
     let Some(bytes) = read_bounded(&path, CONFIG_LIMIT)? else {
-        return Err(PipelineError::NoConfig {
-            folder: folder.to_owned(),
-        });
+        return Err(PipelineError::NoConfig { folder: folder.to_owned() });
     };
-    let text = String::from_utf8(bytes).map_err(|error| Error::NotJson {
-        path: path.clone(),
-        reason: error.to_string(),
-    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| Error::NotJson { path: path.clone(), reason: error.to_string() })?;
     ModelConfig::from_json(&text).map_err(|source| PipelineError::BadConfig { path, source })
 }
 
@@ -143,18 +139,11 @@ impl Pipeline {
     ) -> Result<Self, PipelineError> {
         let most = config.cache().longest_context;
         if settings.context > most {
-            return Err(PipelineError::Context {
-                context: settings.context,
-                most,
-            });
+            return Err(PipelineError::Context { context: settings.context, most });
         }
-        observe(Step::Empty {
-            parameters: config.parameter_count(),
-        });
+        observe(Step::Empty { parameters: config.parameter_count() });
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
-        observe(Step::Opened {
-            checkpoint: &checkpoint,
-        });
+        observe(Step::Opened { checkpoint: &checkpoint });
         let mut options = config.options(checkpoint.tensors());
         options.planning = settings.planning.clone();
         options.stop = settings.stop.clone();
@@ -168,34 +157,19 @@ impl Pipeline {
         if let Some(map) = &settings.planning.device_map {
             planner.place_by(map.clone());
         }
-        let plan = planner
-            .plan(&settings.max_memory)
-            .map_err(outsize_core::Error::from)?;
+        let plan = planner.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
         let (map, workload) = (&plan.map, &plan.options.workload);
         let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
         let chunk = workload.chunk as usize;
-        observe(Step::Planned {
-            map,
-            prediction: &prediction,
-        });
+        observe(Step::Planned { map, prediction: &prediction });
         let streamed = streamed_range(&checkpoint, map);
         // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
         let device = Device::flex();
         let cache = KvCache::new(config.cache(), &settings.cache(), &device)?;
-        let init = Init {
-            device,
-            compute: settings.compute,
-        };
+        let init = Init { device, compute: settings.compute };
         let model = config.dispatch(&init, &checkpoint, map, &options)?;
         observe(Step::Dispatched);
-        Ok(Self {
-            config,
-            model,
-            cache,
-            chunk,
-            prediction,
-            streamed,
-        })
+        Ok(Self { config, model, cache, chunk, prediction, streamed })
     }
 
     /// The model's configuration.
@@ -273,9 +247,7 @@ impl Pipeline {
 
     fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
         let batch = Batch::left_padded(&[ids])?;
-        Ok(self
-            .model
-            .forward_batch(&batch, &mut self.cache, logits)??)
+        Ok(self.model.forward_batch(&batch, &mut self.cache, logits)??)
     }
 }
 
@@ -311,7 +283,5 @@ fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {
     tensor
         .into_data()
         .try_into_vec()
-        .map_err(|error| PipelineError::Logits {
-            reason: format!("{error:?}"),
-        })
+        .map_err(|error| PipelineError::Logits { reason: format!("{error:?}") })
 }

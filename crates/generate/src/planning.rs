@@ -82,10 +82,7 @@ impl GenerationWorkload {
             self.adjust(&mut options, Some(config), tokens);
             options
         };
-        Passes {
-            longest: of(self.memory().longest_pass()),
-            shortest: of(1),
-        }
+        Passes { longest: of(self.memory().longest_pass()), shortest: of(1) }
     }
 }
 
@@ -128,13 +125,7 @@ impl Planner {
         for (path, class) in (config.iter()).flat_map(ModelConfig::modules_without_parameters) {
             tree.classes.entry(path).or_insert(class);
         }
-        Self {
-            tree,
-            config,
-            workload,
-            options,
-            manual: None,
-        }
+        Self { tree, config, workload, options, manual: None }
     }
 
     /// Holds weights in other types than they are stored in.
@@ -185,8 +176,7 @@ impl Planner {
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
         self.workload.memory().with_longest_passes(|tokens| {
             let mut options = self.options.clone();
-            self.workload
-                .adjust(&mut options, self.config.as_ref(), tokens);
+            self.workload.adjust(&mut options, self.config.as_ref(), tokens);
             self.place(budget, options)
         })
     }
@@ -200,20 +190,12 @@ impl Planner {
             }
             (None, Strategy::Auto) => {
                 let map = infer(tree, budget, &options)?;
-                return Ok(Plan {
-                    map,
-                    options,
-                    warnings: Vec::new(),
-                });
+                return Ok(Plan { map, options, warnings: Vec::new() });
             }
             (None, _) => assign(tree, budget, &options)?,
         };
         let map = from_assignment(tree, &assignment, budget, &options)?;
-        Ok(Plan {
-            map,
-            options,
-            warnings: assignment.warnings,
-        })
+        Ok(Plan { map, options, warnings: assignment.warnings })
     }
 
     /// What has two names has one place.
@@ -222,12 +204,7 @@ impl Planner {
             if let (Some(tier), Some(other_tier)) = (manual.get(&name), manual.get(&alias))
                 && tier != other_tier
             {
-                return Err(Error::Tied {
-                    name,
-                    tier,
-                    other: alias,
-                    other_tier,
-                });
+                return Err(Error::Tied { name, tier, other: alias, other_tier });
             }
         }
         Ok(())
@@ -236,10 +213,8 @@ impl Planner {
 
 /// The classes of blocks whose names end in a number.
 fn numbered_classes(tree: &Tree) -> Vec<String> {
-    let numbered = tree
-        .blocks
-        .iter()
-        .filter(|block| block.is_numbered() && !block.class.is_empty());
+    let numbered =
+        tree.blocks.iter().filter(|block| block.is_numbered() && !block.class.is_empty());
     let mut classes: Vec<String> = numbered.map(|block| block.class.clone()).collect();
     classes.sort_unstable();
     classes.dedup();

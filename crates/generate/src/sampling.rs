@@ -60,10 +60,7 @@ struct Candidate {
 impl Candidate {
     /// Likelier first; of two exactly as likely, the smaller token.
     fn by_rank(&self, other: &Self) -> std::cmp::Ordering {
-        other
-            .weight
-            .total_cmp(&self.weight)
-            .then(self.token.cmp(&other.token))
+        other.weight.total_cmp(&self.weight).then(self.token.cmp(&other.token))
     }
 }
 
@@ -74,14 +71,7 @@ impl Sampler {
     /// A temperature that is negative or not finite, a repetition penalty that is not finite and above 0, a top-k of 0, a top-p
     /// or min-p outside [0, 1].
     pub fn new(sampling: Sampling) -> Result<Self> {
-        let Sampling {
-            repetition_penalty,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed,
-        } = sampling;
+        let Sampling { repetition_penalty, temperature, top_k, top_p, min_p, seed } = sampling;
         if !temperature.is_finite() || temperature < 0.0 {
             return Err(Error::Temperature { value: temperature });
         }
@@ -171,8 +161,7 @@ impl Sampler {
             }
             if let Some(min_p) = self.sampling.min_p {
                 // The likeliest token's weight is 1.
-                self.candidates
-                    .retain(|candidate| candidate.weight >= f64::from(min_p));
+                self.candidates.retain(|candidate| candidate.weight >= f64::from(min_p));
             }
         }
         self.penalized = penalized.unwrap_or_default();
@@ -190,11 +179,7 @@ impl Sampler {
             if let Some(logit) = penalized.get_mut(token as usize)
                 && logit.is_finite()
             {
-                let scaled = if *logit < 0.0 {
-                    *logit * penalty
-                } else {
-                    *logit / penalty
-                };
+                let scaled = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
                 *logit = scaled.clamp(f32::MIN, f32::MAX);
             }
         }
@@ -207,24 +192,18 @@ impl Sampler {
             Some(k) if k < logits.len() => {
                 self.ranked.clear();
                 self.ranked.extend_from_slice(logits);
-                *self
-                    .ranked
-                    .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a))
-                    .1
+                *self.ranked.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
             }
             _ => f32::NEG_INFINITY,
         };
         let temperature = f64::from(self.sampling.temperature);
         self.candidates.clear();
-        self.candidates.extend(
-            (0..)
-                .zip(logits)
-                .filter(|&(_, &logit)| logit >= threshold)
-                .map(|(token, &logit)| Candidate {
-                    token,
-                    weight: ((f64::from(logit) - f64::from(max)) / temperature).exp(),
-                }),
-        );
+        self.candidates.extend((0..).zip(logits).filter(|&(_, &logit)| logit >= threshold).map(
+            |(token, &logit)| Candidate {
+                token,
+                weight: ((f64::from(logit) - f64::from(max)) / temperature).exp(),
+            },
+        ));
     }
 
     /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`; one always stays.
@@ -246,8 +225,7 @@ impl Sampler {
                 sum += last.weight;
                 if sum >= wanted {
                     let last = *last;
-                    self.candidates
-                        .retain(|candidate| candidate.by_rank(&last).is_le());
+                    self.candidates.retain(|candidate| candidate.by_rank(&last).is_le());
                     return;
                 }
             }
@@ -257,10 +235,7 @@ impl Sampler {
     }
 
     fn total(&self) -> f64 {
-        self.candidates
-            .iter()
-            .map(|candidate| candidate.weight)
-            .sum()
+        self.candidates.iter().map(|candidate| candidate.weight).sum()
     }
 
     /// One candidate, each with its share of the total weight. Rounding can leave the sum short of the number drawn; then it is
@@ -287,19 +262,14 @@ fn first_maximum(logits: &[f32]) -> Result<(u32, f32)> {
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
         if logit.is_nan() || logit == f32::INFINITY {
-            return Err(Error::BadLogit {
-                token,
-                value: logit,
-            });
+            return Err(Error::BadLogit { token, value: logit });
         }
         if logit > max {
             (best, max) = (token as u32, logit);
         }
     }
     if max == f32::NEG_INFINITY {
-        return Err(Error::AllExcluded {
-            vocab_size: logits.len(),
-        });
+        return Err(Error::AllExcluded { vocab_size: logits.len() });
     }
     Ok((best, max))
 }

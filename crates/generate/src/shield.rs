@@ -41,16 +41,13 @@ pub(crate) fn shielded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Resul
     };
     match result {
         Ok(result) => result.map_err(|error| error.to_string()),
-        Err(payload) => Err(
-            match (
-                payload.downcast_ref::<String>(),
-                payload.downcast_ref::<&str>(),
-            ) {
+        Err(payload) => {
+            Err(match (payload.downcast_ref::<String>(), payload.downcast_ref::<&str>()) {
                 (Some(message), _) => message.clone(),
                 (_, Some(message)) => (*message).to_owned(),
                 _ => "the tokenizers library panicked".to_owned(),
-            },
-        ),
+            })
+        }
     }
 }
 

@@ -23,9 +23,7 @@ impl StopStrings {
     /// [`Error::StopString`] for an empty string, one of more than 1024 bytes, or more than 256 strings.
     pub fn new<S: Into<String>>(strings: impl IntoIterator<Item = S>) -> Result<Self> {
         let strings: Vec<String> = strings.into_iter().map(Into::into).collect();
-        let refused = |reason: &str| Error::StopString {
-            reason: reason.to_owned(),
-        };
+        let refused = |reason: &str| Error::StopString { reason: reason.to_owned() };
         if strings.len() > MOST_STRINGS {
             return Err(refused(&format!("there are more than {MOST_STRINGS}")));
         }
@@ -48,11 +46,7 @@ impl StopStrings {
     /// Starts to look for the strings in a text that comes in parts.
     pub fn scan(&self) -> StopScan<'_> {
         StopScan {
-            matchers: self
-                .strings
-                .iter()
-                .map(|string| Matcher::new(string))
-                .collect(),
+            matchers: self.strings.iter().map(|string| Matcher::new(string)).collect(),
             held: String::new(),
         }
     }
@@ -80,9 +74,7 @@ impl<'s> StopScan<'s> {
             if let Some(longest) = found.max_by_key(|string| string.len()) {
                 let mut text = std::mem::take(&mut self.held);
                 text.truncate(end - longest.len());
-                self.matchers
-                    .iter_mut()
-                    .for_each(|matcher| matcher.matched = 0);
+                self.matchers.iter_mut().for_each(|matcher| matcher.matched = 0);
                 return (text, Some(longest));
             }
         }
@@ -119,11 +111,7 @@ impl<'s> Matcher<'s> {
             matched += usize::from(bytes[matched] == *byte);
             fallback[index + 1] = matched;
         }
-        Self {
-            string,
-            fallback,
-            matched: 0,
-        }
+        Self { string, fallback, matched: 0 }
     }
 
     /// Takes the next byte of the text; whether the string is complete with it. Then `matched` must go back to 0.
@@ -164,10 +152,7 @@ mod tests {
 
     #[test]
     fn a_string_across_parts_is_found_and_cut() {
-        assert_eq!(
-            run(&["END"], &["one E", "N", "D two"]),
-            found("one ", "END")
-        );
+        assert_eq!(run(&["END"], &["one E", "N", "D two"]), found("one ", "END"));
         assert_eq!(run(&["é!"], &["caf", "é", "!"]), found("caf", "é!"));
         assert_eq!(run(&["\n\n"], &["a\n", "b\n", "\n"]), found("a\nb", "\n\n"));
         assert_eq!(run(&["aab"], &["aaa", "ab"]), found("aa", "aab"));
@@ -193,11 +178,7 @@ mod tests {
 
     #[test]
     fn strings_that_cannot_serve_are_refused() {
-        for bad in [
-            vec![String::new()],
-            vec!["x".repeat(1025)],
-            vec!["x".to_owned(); 257],
-        ] {
+        for bad in [vec![String::new()], vec!["x".repeat(1025)], vec!["x".to_owned(); 257]] {
             let message = StopStrings::new(bad).unwrap_err().to_string();
             assert!(message.contains("stop string"), "{message}");
         }

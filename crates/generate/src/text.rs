@@ -85,9 +85,5 @@ pub fn generate_text<D: LanguageModel>(
     if stop_string.is_some() {
         outcome.finish = Finish::StopString;
     }
-    Ok(TextOutcome {
-        text,
-        stop_string: stop_string.map(str::to_owned),
-        outcome,
-    })
+    Ok(TextOutcome { text, stop_string: stop_string.map(str::to_owned), outcome })
 }

@@ -27,13 +27,7 @@ pub struct TextStream<'t> {
 impl<'t> TextStream<'t> {
     /// A stream that has seen no token.
     pub(crate) fn new(tokenizer: &'t Tokenizer, skip_special_tokens: bool) -> Self {
-        Self {
-            tokenizer,
-            skip_special_tokens,
-            head: Vec::new(),
-            last: None,
-            pending: Vec::new(),
-        }
+        Self { tokenizer, skip_special_tokens, head: Vec::new(), last: None, pending: Vec::new() }
     }
 
     /// Takes the next token; returns the text that is now certain, in whole characters, if there is any.

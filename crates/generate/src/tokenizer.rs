@@ -47,14 +47,9 @@ impl Tokenizer {
         let folder = folder.as_ref();
         let path = folder.join("tokenizer.json");
         let Some(bytes) = read_bounded(&path, TOKENIZER_LIMIT)? else {
-            return Err(Error::NoTokenizer {
-                folder: folder.to_owned(),
-            });
+            return Err(Error::NoTokenizer { folder: folder.to_owned() });
         };
-        let refused = |reason: String| Error::BadTokenizer {
-            path: path.clone(),
-            reason,
-        };
+        let refused = |reason: String| Error::BadTokenizer { path: path.clone(), reason };
         // A download that was cut off is told here, with the place; the library's own message would be about one of its types.
         let rewriting: Rewriting =
             serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
@@ -76,11 +71,7 @@ impl Tokenizer {
         let config_path = folder.join("tokenizer_config.json");
         let config = read_config(&config_path)?.unwrap_or_default();
         let alone = shielded(|| {
-            let count = |special| {
-                inner
-                    .encode_fast("", special)
-                    .map(|encoding| encoding.len())
-            };
+            let count = |special| inner.encode_fast("", special).map(|encoding| encoding.len());
             Ok(count(true)? == count(false)?)
         });
         let around = match alone.map_err(refused)? {
@@ -88,11 +79,7 @@ impl Tokenizer {
             false => None,
         };
         let byte_fallback = inner.get_decoder().is_some_and(has_byte_fallback);
-        Ok(Self {
-            inner,
-            around,
-            byte_fallback,
-        })
+        Ok(Self { inner, around, byte_fallback })
     }
 
     /// The tokens of `text`, and around them the special tokens that the model expects if `add_special_tokens`. Special tokens
@@ -229,22 +216,14 @@ fn special_token(
     };
     match inner.token_to_id(token) {
         Some(id) => Ok(Some(id)),
-        None => Err(Error::UnknownSpecial {
-            path: path.to_owned(),
-            flag,
-            key,
-            token: token.to_owned(),
-        }),
+        None => {
+            Err(Error::UnknownSpecial { path: path.to_owned(), flag, key, token: token.to_owned() })
+        }
     }
 }
 
 fn bad_key(path: &Path, key: &'static str, value: &Value, expected: &'static str) -> Error {
-    Error::BadKey {
-        path: path.to_owned(),
-        key,
-        found: shown(value),
-        expected,
-    }
+    Error::BadKey { path: path.to_owned(), key, found: shown(value), expected }
 }
 
 fn has_byte_fallback(decoder: &DecoderWrapper) -> bool {

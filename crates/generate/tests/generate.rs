@@ -22,11 +22,7 @@ struct Counter {
 
 impl Counter {
     fn new(context: usize) -> Self {
-        Self {
-            context,
-            calls: Vec::new(),
-            position: 0,
-        }
+        Self { context, calls: Vec::new(), position: 0 }
     }
 }
 
@@ -36,10 +32,7 @@ impl LanguageModel for Counter {
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, Infallible> {
         self.calls.push(ids.to_vec());
         self.position += ids.len();
-        assert!(
-            self.position <= self.context,
-            "given more than the context holds"
-        );
+        assert!(self.position <= self.context, "given more than the context holds");
         let last = *ids.last().expect("the loop never gives no ids");
         let mut logits = vec![0.0; VOCAB as usize];
         logits[((last + 1) % VOCAB) as usize] = 2.0;
@@ -57,12 +50,7 @@ impl LanguageModel for Counter {
 }
 
 fn request(ids: &[u32], max_new_tokens: usize, eos: &[u32]) -> Request {
-    Request {
-        ids: ids.to_vec(),
-        max_new_tokens,
-        eos: eos.to_vec(),
-        sampling: Sampling::default(),
-    }
+    Request { ids: ids.to_vec(), max_new_tokens, eos: eos.to_vec(), sampling: Sampling::default() }
 }
 
 /// The outcome and the tokens that the caller saw.
@@ -95,23 +83,10 @@ fn an_end_token_is_the_last_token_and_not_text() {
     assert_eq!(seen, [4, 5]);
     assert_eq!(outcome.finish, Finish::Eos);
     // Even where it is the last token allowed, it is the reason.
-    assert_eq!(
-        run(&mut Counter::new(100), &request(&[3], 3, &[6]))
-            .0
-            .finish,
-        Finish::Eos
-    );
-    assert_eq!(
-        run(&mut Counter::new(4), &request(&[3], 10, &[6])).0.finish,
-        Finish::Eos
-    );
+    assert_eq!(run(&mut Counter::new(100), &request(&[3], 3, &[6])).0.finish, Finish::Eos);
+    assert_eq!(run(&mut Counter::new(4), &request(&[3], 10, &[6])).0.finish, Finish::Eos);
     // In the prompt it ends nothing.
-    assert_eq!(
-        run(&mut Counter::new(100), &request(&[6, 6], 2, &[6]))
-            .0
-            .tokens,
-        [7, 8]
-    );
+    assert_eq!(run(&mut Counter::new(100), &request(&[6, 6], 2, &[6])).0.tokens, [7, 8]);
 }
 
 #[test]
@@ -124,22 +99,16 @@ fn the_context_bounds_prompt_and_tokens_together() {
     let (outcome, _) = run(&mut model, &request(&[9], 10, &[]));
     assert_eq!((outcome.tokens.len(), outcome.finish), (1, Finish::Context));
     // A request that fits exactly was not cut.
-    assert_eq!(
-        run(&mut Counter::new(5), &request(&[1, 2], 3, &[]))
-            .0
-            .finish,
-        Finish::Length
-    );
+    assert_eq!(run(&mut Counter::new(5), &request(&[1, 2], 3, &[])).0.finish, Finish::Length);
 }
 
 #[test]
 fn a_prompt_without_room_is_refused_before_any_work() {
     for length in [5, 6] {
         let mut model = Counter::new(5);
-        let error = generate(&mut model, &request(&vec![1; length], 1, &[]), |_| {
-            ControlFlow::Continue(())
-        })
-        .unwrap_err();
+        let error =
+            generate(&mut model, &request(&vec![1; length], 1, &[]), |_| ControlFlow::Continue(()))
+                .unwrap_err();
         let message = error.to_string();
         assert!(
             message.contains(&format!("takes {length} tokens")) && message.contains("holds 5"),
@@ -153,20 +122,12 @@ fn a_prompt_without_room_is_refused_before_any_work() {
 #[test]
 fn requests_that_cannot_start_are_refused() {
     let mut model = Counter::new(5);
-    let empty = generate(&mut model, &request(&[], 1, &[]), |_| {
-        ControlFlow::Continue(())
-    });
-    assert!(matches!(
-        empty,
-        Err(GenerateError::Request(Error::EmptyPrompt))
-    ));
+    let empty = generate(&mut model, &request(&[], 1, &[]), |_| ControlFlow::Continue(()));
+    assert!(matches!(empty, Err(GenerateError::Request(Error::EmptyPrompt))));
     let mut bad = request(&[1], 1, &[]);
     bad.sampling.temperature = -1.0;
     let bad = generate(&mut model, &bad, |_| ControlFlow::Continue(()));
-    assert!(matches!(
-        bad,
-        Err(GenerateError::Request(Error::Temperature { .. }))
-    ));
+    assert!(matches!(bad, Err(GenerateError::Request(Error::Temperature { .. }))));
     assert!(model.calls.is_empty());
 }
 
@@ -175,36 +136,19 @@ fn no_tokens_wanted_is_no_work() {
     let mut model = Counter::new(5);
     let (outcome, seen) = run(&mut model, &request(&[1], 0, &[]));
     assert!(outcome.tokens.is_empty() && seen.is_empty() && model.calls.is_empty());
-    assert_eq!(
-        (outcome.finish, outcome.prefill_seconds),
-        (Finish::Length, 0.0)
-    );
+    assert_eq!((outcome.finish, outcome.prefill_seconds), (Finish::Length, 0.0));
     // Then the prompt may fill the context, and still not more than that.
-    assert!(
-        run(&mut model, &request(&[1; 5], 0, &[]))
-            .0
-            .tokens
-            .is_empty()
-    );
-    let more = generate(&mut model, &request(&[1; 6], 0, &[]), |_| {
-        ControlFlow::Continue(())
-    });
-    assert!(matches!(
-        more,
-        Err(GenerateError::Request(Error::PromptTooLong { .. }))
-    ));
+    assert!(run(&mut model, &request(&[1; 5], 0, &[])).0.tokens.is_empty());
+    let more = generate(&mut model, &request(&[1; 6], 0, &[]), |_| ControlFlow::Continue(()));
+    assert!(matches!(more, Err(GenerateError::Request(Error::PromptTooLong { .. }))));
 }
 
 #[test]
 fn the_caller_may_stop() {
-    let outcome = generate(
-        &mut Counter::new(100),
-        &request(&[3], 10, &[]),
-        |token| match token {
-            5 => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        },
-    );
+    let outcome = generate(&mut Counter::new(100), &request(&[3], 10, &[]), |token| match token {
+        5 => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
     let outcome = outcome.unwrap();
     assert_eq!(outcome.tokens, [4, 5]);
     assert_eq!(outcome.text_tokens(), [4, 5]);
@@ -241,19 +185,14 @@ impl LanguageModel for Failing {
 #[test]
 fn what_the_model_gets_wrong_comes_out_as_an_error() {
     let run = |nan| {
-        generate(
-            &mut Failing { calls: 0, nan },
-            &request(&[1], 5, &[]),
-            |_| ControlFlow::Continue(()),
-        )
+        generate(&mut Failing { calls: 0, nan }, &request(&[1], 5, &[]), |_| {
+            ControlFlow::Continue(())
+        })
     };
     assert!(
         matches!(run(false), Err(GenerateError::Model(message)) if message == "the disk is gone")
     );
-    assert!(matches!(
-        run(true),
-        Err(GenerateError::Request(Error::BadLogit { token: 1, .. }))
-    ));
+    assert!(matches!(run(true), Err(GenerateError::Request(Error::BadLogit { token: 1, .. }))));
 }
 
 proptest! {

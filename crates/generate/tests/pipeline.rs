@@ -13,19 +13,11 @@ use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
 /// Reference fixtures of the models crate: tiny checkpoints with what transformers computed.
-const FIXTURES: [&str; 6] = [
-    "mha-tied",
-    "gqa",
-    "head-dim",
-    "llama3-rope",
-    "gqa-bf16",
-    "mha-tied-bf16",
-];
+const FIXTURES: [&str; 6] =
+    ["mha-tied", "gqa", "head-dim", "llama3-rope", "gqa-bf16", "mha-tied-bf16"];
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../models/tests/fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
 }
 
 fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
@@ -70,9 +62,7 @@ fn open(folder: &Path, budget: Option<u64>, logits: Logits) -> Result<Pipeline, 
 
 fn logits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<f32> {
     let mut all = Vec::new();
-    pipeline
-        .logits(ids, |rows| all.extend_from_slice(rows))
-        .unwrap();
+    pipeline.logits(ids, |rows| all.extend_from_slice(rows)).unwrap();
     pipeline.clear();
     all
 }
@@ -106,10 +96,7 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
         let mut pipeline = open(&fixture(name), None, Logits::All).unwrap();
         let found = logits(&mut pipeline, &ids);
         let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        let worst = found
-            .iter()
-            .zip(&reference)
-            .fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+        let worst = found.iter().zip(&reference).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
         assert_eq!(found.len(), reference.len());
         assert!(worst <= 1e-4 * largest, "{name}: {worst} of {largest}");
         assert_eq!(greedy(&mut pipeline, &ids, tokens.len()), tokens, "{name}");
@@ -137,14 +124,8 @@ fn wide(folder: &Path, tied: bool, dtype: Dtype) {
         let mut values = vec![0.0; tensor.elements() as usize];
         random.fill(tensor, 0, &mut values);
         let bytes: Vec<u8> = match dtype {
-            Dtype::F32 => values
-                .iter()
-                .flat_map(|v| (4.0 * v).to_le_bytes())
-                .collect(),
-            _ => values
-                .iter()
-                .flat_map(|v| half::bf16::from_f32(4.0 * v).to_le_bytes())
-                .collect(),
+            Dtype::F32 => values.iter().flat_map(|v| (4.0 * v).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|v| half::bf16::from_f32(4.0 * v).to_le_bytes()).collect(),
         };
         writer.write(&tensor.name, &bytes).unwrap();
     }
@@ -157,11 +138,7 @@ static LARGE: Mutex<()> = Mutex::new(());
 #[test]
 fn placement_never_changes_a_bit() {
     let _alone = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (tied, dtype) in [
-        (false, Dtype::BF16),
-        (true, Dtype::BF16),
-        (false, Dtype::F32),
-    ] {
+    for (tied, dtype) in [(false, Dtype::BF16), (true, Dtype::BF16), (false, Dtype::F32)] {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");
         wide(&folder, tied, dtype);
@@ -174,16 +151,10 @@ fn placement_never_changes_a_bit() {
         // The process grows a little between two looks at it.
         for extra in [2 << 20, weights / 5, weights / 3] {
             let mut streamed = open(&folder, Some(least + extra), Logits::All).unwrap();
-            assert!(
-                streamed.device_map().streamed_bytes() > 0,
-                "{tied} {dtype} {extra}"
-            );
+            assert!(streamed.device_map().streamed_bytes() > 0, "{tied} {dtype} {extra}");
             let found = logits(&mut streamed, &ids);
             assert!(
-                found
-                    .iter()
-                    .zip(&reference)
-                    .all(|(a, b)| a.to_bits() == b.to_bits()),
+                found.iter().zip(&reference).all(|(a, b)| a.to_bits() == b.to_bits()),
                 "{tied} {dtype} {extra}"
             );
             assert_eq!(greedy(&mut streamed, &ids, 12), tokens);
@@ -201,10 +172,7 @@ fn a_repetition_penalty_gives_the_tokens_of_transformers() {
             ids: ids("ids"),
             max_new_tokens: 24,
             eos: Vec::new(),
-            sampling: Sampling {
-                repetition_penalty: Some(penalty),
-                ..Sampling::default()
-            },
+            sampling: Sampling { repetition_penalty: Some(penalty), ..Sampling::default() },
         };
         let mut pipeline = open(&fixture("gqa"), None, Logits::Last).unwrap();
         let outcome = generate(&mut pipeline, &request, |_| ControlFlow::Continue(())).unwrap();
@@ -222,25 +190,16 @@ fn bits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<u32> {
 fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
     for kv_dtype in KvDtype::ALL {
         let (ids, _, _) = expected("gqa");
-        let settings = PipelineSettings {
-            kv_dtype: *kv_dtype,
-            ..settings(None, Logits::Last)
-        };
+        let settings = PipelineSettings { kv_dtype: *kv_dtype, ..settings(None, Logits::Last) };
         let mut pipeline = open_with(&fixture("gqa"), &settings).unwrap();
         let request = Request {
             ids: ids.clone(),
             max_new_tokens: 20,
             eos: Vec::new(),
-            sampling: Sampling {
-                temperature: 1.0,
-                seed: 3,
-                ..Sampling::default()
-            },
+            sampling: Sampling { temperature: 1.0, seed: 3, ..Sampling::default() },
         };
         let run = |pipeline: &mut Pipeline| {
-            generate(pipeline, &request, |_| ControlFlow::Continue(()))
-                .unwrap()
-                .tokens
+            generate(pipeline, &request, |_| ControlFlow::Continue(())).unwrap().tokens
         };
         let first = run(&mut pipeline);
         assert_eq!(pipeline.position(), ids.len() + 19);
@@ -270,11 +229,8 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
 #[test]
 fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
     let (ids, _, _) = expected("gqa");
-    let sliding = PipelineSettings {
-        context: 8,
-        when_full: WhenFull::Slide,
-        ..settings(None, Logits::Last)
-    };
+    let sliding =
+        PipelineSettings { context: 8, when_full: WhenFull::Slide, ..settings(None, Logits::Last) };
     let mut pipeline = open_with(&fixture("gqa"), &sliding).unwrap();
     assert_eq!(pipeline.context(), None);
     // A prompt three times as long as what is remembered.
@@ -287,10 +243,7 @@ fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
         sampling: Sampling::default(),
     };
     let outcome = generate(&mut pipeline, &request, |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(
-        (outcome.finish, outcome.tokens.len()),
-        (Finish::Length, 100)
-    );
+    assert_eq!((outcome.finish, outcome.tokens.len()), (Finish::Length, 100));
     assert_eq!(pipeline.position(), 24 + 100);
     let error = pipeline.truncate(24).unwrap_err().to_string();
     assert!(error.contains("24"), "{error}");
@@ -312,10 +265,7 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
     wide(&folder, false, Dtype::BF16);
     let ids: Vec<u32> = (1..20).collect();
     let run = |budget: Option<u64>, compute| {
-        let settings = PipelineSettings {
-            compute,
-            ..settings(budget, Logits::All)
-        };
+        let settings = PipelineSettings { compute, ..settings(budget, Logits::All) };
         let mut pipeline = open_with(&folder, &settings).unwrap();
         let found = logits(&mut pipeline, &ids);
         (found, pipeline.device_map().streamed_bytes())
@@ -323,10 +273,7 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
     let (exact, _) = run(None, ActivationDtype::F32);
     let (resident, none) = run(None, ActivationDtype::Bf16);
     // Rounded activations of passes of 32 tokens.
-    let (streamed, some) = run(
-        Some(least_budget(&folder) + (1 << 20)),
-        ActivationDtype::Bf16,
-    );
+    let (streamed, some) = run(Some(least_budget(&folder) + (1 << 20)), ActivationDtype::Bf16);
     assert!(none == 0 && some > 0);
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&resident), bits(&streamed));
@@ -340,33 +287,17 @@ fn the_type_of_the_cache_is_counted_and_costs_little_precision() {
     let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let mut bytes = Vec::new();
     // Rounding to 11 and to 8 significant bits.
-    for (kv_dtype, tolerance) in [
-        (KvDtype::F32, 1e-4),
-        (KvDtype::F16, 2e-3),
-        (KvDtype::Bf16, 2e-2),
-    ] {
-        let settings = PipelineSettings {
-            kv_dtype,
-            ..settings(None, Logits::All)
-        };
+    for (kv_dtype, tolerance) in [(KvDtype::F32, 1e-4), (KvDtype::F16, 2e-3), (KvDtype::Bf16, 2e-2)]
+    {
+        let settings = PipelineSettings { kv_dtype, ..settings(None, Logits::All) };
         let mut pipeline = open_with(&fixture("gqa"), &settings).unwrap();
         assert_eq!(pipeline.cache_options().dtype, kv_dtype);
         bytes.push(pipeline.device_map().needs().kv_cache);
         let found = logits(&mut pipeline, &ids);
-        let worst = found
-            .iter()
-            .zip(&reference)
-            .fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
-        assert!(
-            worst <= tolerance * largest,
-            "{kv_dtype}: {worst} of {largest}"
-        );
+        let worst = found.iter().zip(&reference).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(worst <= tolerance * largest, "{kv_dtype}: {worst} of {largest}");
         // And it is really kept so.
-        assert_eq!(
-            worst > 1e-4 * largest,
-            kv_dtype != KvDtype::F32,
-            "{kv_dtype}: {worst}"
-        );
+        assert_eq!(worst > 1e-4 * largest, kv_dtype != KvDtype::F32, "{kv_dtype}: {worst}");
     }
     // Keys and values of 3 layers, 2 heads of 8, 64 tokens, 4 bytes.
     assert_eq!(bytes, [24_576, 12_288, 12_288]);
@@ -378,10 +309,7 @@ fn a_prompt_in_several_passes_gives_the_same_logits() {
     let folder = fixture("gqa");
     let mut at_once = open(&folder, None, Logits::All).unwrap();
     let reference = logits(&mut at_once, &ids);
-    let short = PipelineSettings {
-        prompt: 3,
-        ..settings(None, Logits::All)
-    };
+    let short = PipelineSettings { prompt: 3, ..settings(None, Logits::All) };
     let mut parts = open_with(&folder, &short).unwrap();
     let found = logits(&mut parts, &ids);
     let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -389,9 +317,7 @@ fn a_prompt_in_several_passes_gives_the_same_logits() {
         assert!((a - b).abs() <= 1e-5 * largest);
     }
     let mut rows = Vec::new();
-    parts
-        .logits(&ids[..2], |part| rows.push(part.len()))
-        .unwrap();
+    parts.logits(&ids[..2], |part| rows.push(part.len())).unwrap();
     assert_eq!(parts.position(), 2);
     assert_eq!(rows.iter().sum::<usize>(), 2 * parts.config().vocab_size());
 }
@@ -403,26 +329,17 @@ fn what_is_wrong_is_said() {
     assert!(error.contains("config.json"), "{error}");
     std::fs::write(dir.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     let error = read_config(dir.path()).unwrap_err().to_string();
-    assert!(
-        error.contains("mamba") && error.contains("llama"),
-        "{error}"
-    );
+    assert!(error.contains("mamba") && error.contains("llama"), "{error}");
 
     let folder = fixture("gqa");
-    let long = PipelineSettings {
-        context: 1 << 20,
-        ..settings(None, Logits::Last)
-    };
+    let long = PipelineSettings { context: 1 << 20, ..settings(None, Logits::Last) };
     let error = open_with(&folder, &long).unwrap_err();
     assert!(error.to_string().contains("--context"), "{error}");
 
     let mut pipeline = open(&folder, None, Logits::Last).unwrap();
     let vocabulary = pipeline.config().vocab_size() as u32;
     let error = pipeline.forward(&[vocabulary]).unwrap_err();
-    assert!(
-        error.to_string().contains(&vocabulary.to_string()),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&vocabulary.to_string()), "{error}");
     // Refused before anything was computed: the pipeline goes on.
     assert_eq!(pipeline.position(), 0);
     pipeline.forward(&[1, 2]).unwrap();
@@ -431,10 +348,7 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn a_context_beyond_the_models_own_is_for_rotations_that_follow_the_length() {
-    let settings = PipelineSettings {
-        context: 200,
-        ..settings(None, Logits::Last)
-    };
+    let settings = PipelineSettings { context: 200, ..settings(None, Logits::Last) };
     assert!(open_with(&fixture("dynamic-rope"), &settings).is_ok());
     for name in ["linear-rope", "llama3-rope"] {
         let error = open_with(&fixture(name), &settings).unwrap_err();

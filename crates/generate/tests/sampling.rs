@@ -7,13 +7,7 @@ use proptest::prelude::*;
 const DRAWS: usize = 100_000;
 
 fn sampling(temperature: f32, top_k: Option<usize>, top_p: Option<f32>) -> Sampling {
-    Sampling {
-        temperature,
-        top_k,
-        top_p,
-        seed: 42,
-        ..Sampling::default()
-    }
+    Sampling { temperature, top_k, top_p, seed: 42, ..Sampling::default() }
 }
 
 fn choose(sampling: Sampling, logits: &[f32]) -> Result<u32, Error> {
@@ -47,14 +41,12 @@ fn chi_square(counts: &[usize], probabilities: &[f64]) -> f64 {
 }
 
 /// The 99.9 % points of the chi-square distribution with 1, 2, ... degrees of freedom.
-const CRITICAL: [f64; 11] = [
-    10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88, 29.59, 31.26,
-];
+const CRITICAL: [f64; 11] =
+    [10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32, 26.12, 27.88, 29.59, 31.26];
 
 /// Tokens 3 and 7 tie, and so do 2 and 10.
-const LOGITS: [f32; 12] = [
-    -1.46, -1.81, -1.67, 2.0, -0.59, 5.83, -4.21, 2.0, 1.89, -2.7, -1.67, 2.07,
-];
+const LOGITS: [f32; 12] =
+    [-1.46, -1.81, -1.67, 2.0, -0.59, 5.83, -4.21, 2.0, 1.89, -2.7, -1.67, 2.07];
 
 #[test]
 fn draws_follow_the_probabilities_of_transformers() {
@@ -67,12 +59,7 @@ fn draws_follow_the_probabilities_of_transformers() {
             1.0,
             Some(3),
             None,
-            &[
-                (3, 0.020352073),
-                (5, 0.937468089),
-                (7, 0.020352073),
-                (11, 0.021827764),
-            ],
+            &[(3, 0.020352073), (5, 0.937468089), (7, 0.020352073), (11, 0.021827764)],
         ),
         (
             2.5,
@@ -100,12 +87,7 @@ fn draws_follow_the_probabilities_of_transformers() {
                 (11, 0.119403558),
             ],
         ),
-        (
-            1.7,
-            Some(9),
-            Some(0.75),
-            &[(5, 0.901301021), (11, 0.098698979)],
-        ),
+        (1.7, Some(9), Some(0.75), &[(5, 0.901301021), (11, 0.098698979)]),
         (1.0, None, Some(1e-6), &[(5, 1.0)]),
         (
             3.0,
@@ -134,11 +116,7 @@ fn draws_follow_the_probabilities_of_transformers() {
         }
         let counts = counts(sampling(temperature, top_k, top_p), &LOGITS);
         let statistic = chi_square(&counts, &probabilities);
-        let limit = if reference.len() == 1 {
-            1e-9
-        } else {
-            CRITICAL[reference.len() - 2]
-        };
+        let limit = if reference.len() == 1 { 1e-9 } else { CRITICAL[reference.len() - 2] };
         assert!(
             statistic < limit,
             "{temperature} {top_k:?} {top_p:?}: {statistic} of {limit}, {counts:?}"
@@ -175,9 +153,7 @@ impl Case {
 
     fn logits(&self) -> Vec<f32> {
         let logits = self.logits.iter();
-        logits
-            .map(|logit| logit.unwrap_or(f32::NEG_INFINITY))
-            .collect()
+        logits.map(|logit| logit.unwrap_or(f32::NEG_INFINITY)).collect()
     }
 }
 
@@ -201,10 +177,7 @@ fn distributions_are_those_of_transformers() {
             );
         }
         // Greedy takes the likeliest of what the penalty leaves.
-        let greedy = Sampling {
-            temperature: 0.0,
-            ..case.sampling()
-        };
+        let greedy = Sampling { temperature: 0.0, ..case.sampling() };
         let mut sampler = Sampler::new(greedy).unwrap();
         sampler.see(&case.seen);
         let token = sampler.sample(&case.logits()).unwrap();
@@ -215,10 +188,7 @@ fn distributions_are_those_of_transformers() {
 
 #[test]
 fn tokens_chosen_are_penalized_as_the_prompt_is() {
-    let sampling = Sampling {
-        repetition_penalty: Some(2.0),
-        ..Sampling::default()
-    };
+    let sampling = Sampling { repetition_penalty: Some(2.0), ..Sampling::default() };
     let mut sampler = Sampler::new(sampling).unwrap();
     // 0 halves to 2.0 once it was chosen, 1 to 1.5, and each only once.
     let logits = [4.0, 3.0, 1.75];
@@ -232,11 +202,8 @@ fn tokens_chosen_are_penalized_as_the_prompt_is() {
 #[test]
 fn a_penalty_never_makes_an_infinity() {
     for penalty in [f32::MIN_POSITIVE, f32::MAX] {
-        let sampling = Sampling {
-            repetition_penalty: Some(penalty),
-            temperature: 1.0,
-            ..Sampling::default()
-        };
+        let sampling =
+            Sampling { repetition_penalty: Some(penalty), temperature: 1.0, ..Sampling::default() };
         let mut sampler = Sampler::new(sampling).unwrap();
         sampler.see(&[0, 1, 2]);
         let left = sampler.distribution(&[3e38, -3e38, f32::NEG_INFINITY]);
@@ -258,53 +225,30 @@ fn the_statistic_sees_a_temperature_two_percent_off() {
 #[test]
 fn the_same_seed_gives_the_same_tokens_on_every_platform() {
     let draw = |seed: u64| -> Vec<u32> {
-        let mut sampler = Sampler::new(Sampling {
-            temperature: 1.0,
-            seed,
-            ..Sampling::default()
-        })
-        .unwrap();
-        (0..16)
-            .map(|_| sampler.sample(&[0.0; 1000]).unwrap())
-            .collect()
+        let mut sampler =
+            Sampler::new(Sampling { temperature: 1.0, seed, ..Sampling::default() }).unwrap();
+        (0..16).map(|_| sampler.sample(&[0.0; 1000]).unwrap()).collect()
     };
     assert_eq!(draw(0), draw(0));
     assert_ne!(draw(0), draw(1));
     // The first outputs of xoshiro256++ seeded with 0 through SplitMix64, as shares of 1000: 0x53175d61490b23df / 2^64 is
     // 0.3245...
-    assert_eq!(
-        draw(0),
-        [
-            324, 382, 359, 11, 495, 20, 857, 845, 294, 74, 314, 66, 104, 93, 65, 400
-        ]
-    );
+    assert_eq!(draw(0), [324, 382, 359, 11, 495, 20, 857, 845, 294, 74, 314, 66, 104, 93, 65, 400]);
 }
 
 #[test]
 fn greedy_takes_the_first_of_equals() {
-    assert_eq!(
-        choose(Sampling::default(), &[1.0, 3.0, 3.0, 2.0]).unwrap(),
-        1
-    );
+    assert_eq!(choose(Sampling::default(), &[1.0, 3.0, 3.0, 2.0]).unwrap(), 1);
     assert_eq!(choose(Sampling::default(), &[-0.0, 0.0]).unwrap(), 0);
-    assert_eq!(
-        choose(Sampling::default(), &[f32::NEG_INFINITY, -1e30]).unwrap(),
-        1
-    );
+    assert_eq!(choose(Sampling::default(), &[f32::NEG_INFINITY, -1e30]).unwrap(), 1);
     // Filters leave the likeliest token where it is.
-    assert_eq!(
-        choose(sampling(0.0, Some(1), Some(0.1)), &[1.0, 3.0, 3.0, 2.0]).unwrap(),
-        1
-    );
+    assert_eq!(choose(sampling(0.0, Some(1), Some(0.1)), &[1.0, 3.0, 3.0, 2.0]).unwrap(), 1);
 }
 
 #[test]
 fn one_of_equals_at_the_edge_of_top_p_is_the_smaller_token() {
     let counts = counts(sampling(1.0, None, Some(0.4)), &[0.0; 4]);
-    assert!(
-        counts[0] > 0 && counts[1] > 0 && counts[2] == 0 && counts[3] == 0,
-        "{counts:?}"
-    );
+    assert!(counts[0] > 0 && counts[1] > 0 && counts[2] == 0 && counts[3] == 0, "{counts:?}");
 }
 
 #[test]
@@ -312,14 +256,9 @@ fn logits_that_are_not_numbers_are_refused_at_any_temperature() {
     for temperature in [0.0, 1.0] {
         let sampling = sampling(temperature, Some(2), Some(0.5));
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
-            let message = choose(sampling, &[1.0, 2.0, bad, 9.0])
-                .unwrap_err()
-                .to_string();
+            let message = choose(sampling, &[1.0, 2.0, bad, 9.0]).unwrap_err().to_string();
             let name = if bad.is_nan() { "NaN" } else { "inf" };
-            assert!(
-                message.contains("token 2") && message.contains(name),
-                "{message}"
-            );
+            assert!(message.contains("token 2") && message.contains(name), "{message}");
         }
         assert!(matches!(choose(sampling, &[]), Err(Error::NoLogits)));
         assert!(matches!(
@@ -338,23 +277,14 @@ fn values_out_of_range_are_refused_by_flag() {
     for value in [-0.5, 1.01, f32::NAN, f32::INFINITY] {
         let error = Sampler::new(sampling(1.0, None, Some(value))).unwrap_err();
         assert!(error.to_string().contains("--top-p"), "{error}");
-        let min_p = Sampling {
-            min_p: Some(value),
-            ..Sampling::default()
-        };
+        let min_p = Sampling { min_p: Some(value), ..Sampling::default() };
         let error = Sampler::new(min_p).unwrap_err();
         assert!(error.to_string().contains("--min-p"), "{error}");
     }
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
-        let penalty = Sampling {
-            repetition_penalty: Some(value),
-            ..Sampling::default()
-        };
+        let penalty = Sampling { repetition_penalty: Some(value), ..Sampling::default() };
         let error = Sampler::new(penalty).unwrap_err();
-        assert!(
-            error.to_string().contains("--repetition-penalty"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("--repetition-penalty"), "{error}");
     }
     let error = Sampler::new(sampling(1.0, Some(0), None)).unwrap_err();
     assert!(error.to_string().contains("--top-k"), "{error}");
@@ -363,15 +293,9 @@ fn values_out_of_range_are_refused_by_flag() {
 #[test]
 fn extreme_temperatures_are_greedy_and_uniform() {
     let logits = [1.0, 2.0, f32::MAX, f32::MIN, 2.0];
-    assert_eq!(
-        choose(sampling(f32::MIN_POSITIVE, None, None), &logits).unwrap(),
-        2
-    );
+    assert_eq!(choose(sampling(f32::MIN_POSITIVE, None, None), &logits).unwrap(), 2);
     let counts = counts(sampling(f32::MAX, None, None), &[1.0, 5.0, -3.0]);
-    assert!(
-        chi_square(&counts, &[1.0 / 3.0; 3]) < CRITICAL[1],
-        "{counts:?}"
-    );
+    assert!(chi_square(&counts, &[1.0 / 3.0; 3]) < CRITICAL[1], "{counts:?}");
 }
 
 /// Logits with ties, some of them excluded and at least one not.

@@ -46,11 +46,7 @@ fn say(
     options: &TextOptions,
     mut on_text: impl FnMut(&str) -> ControlFlow<()>,
 ) -> (TextOutcome, Vec<String>) {
-    let mut script = Script {
-        tokens,
-        vocab: tokenizer.vocab_size() + 10,
-        said: 0,
-    };
+    let mut script = Script { tokens, vocab: tokenizer.vocab_size() + 10, said: 0 };
     let request = Request {
         ids: vec![1],
         max_new_tokens: tokens.len(),
@@ -85,17 +81,8 @@ fn a_stop_string_ends_the_text_before_it() {
     let tokenizer = common::open(&byte_level_tokenizer(259).unwrap());
     // Byte by byte, in the middle of characters too.
     let tokens = bytes("né\n\nUser: é");
-    let (said, parts) = say(
-        &tokenizer,
-        &tokens,
-        &[],
-        &stop_at(&["User:", "\n\n"]),
-        go_on,
-    );
-    assert_eq!(
-        (said.text.as_str(), said.stop_string.as_deref()),
-        ("né", Some("\n\n"))
-    );
+    let (said, parts) = say(&tokenizer, &tokens, &[], &stop_at(&["User:", "\n\n"]), go_on);
+    assert_eq!((said.text.as_str(), said.stop_string.as_deref()), ("né", Some("\n\n")));
     assert_eq!(said.outcome.finish, Finish::StopString);
     // The tokens are those that were computed.
     assert_eq!(said.outcome.tokens, bytes("né\n\n"));
@@ -105,17 +92,8 @@ fn a_stop_string_ends_the_text_before_it() {
     assert_eq!(said.text, "né\n\nU");
     assert_eq!(said.outcome.tokens, tokens);
     // What only might have become one is text after all.
-    let (said, parts) = say(
-        &tokenizer,
-        &bytes("a User"),
-        &[],
-        &stop_at(&["User:"]),
-        go_on,
-    );
-    assert_eq!(
-        (said.text.as_str(), said.outcome.finish),
-        ("a User", Finish::Length)
-    );
+    let (said, parts) = say(&tokenizer, &bytes("a User"), &[], &stop_at(&["User:"]), go_on);
+    assert_eq!((said.text.as_str(), said.outcome.finish), ("a User", Finish::Length));
     assert_eq!(parts.last().unwrap(), "User");
 }
 
@@ -124,15 +102,9 @@ fn a_token_that_ends_the_text_is_not_shown() {
     let tokenizer = common::open(&byte_level_tokenizer(259).unwrap());
     let tokens = [bytes("a"), vec![1], bytes("b"), vec![2], bytes("c")].concat();
     for (show_special_tokens, text) in [(false, "ab"), (true, "a<s>b")] {
-        let options = TextOptions {
-            show_special_tokens,
-            ..TextOptions::default()
-        };
+        let options = TextOptions { show_special_tokens, ..TextOptions::default() };
         let (said, _) = say(&tokenizer, &tokens, &[2], &options, go_on);
-        assert_eq!(
-            (said.text.as_str(), said.outcome.finish),
-            (text, Finish::Eos)
-        );
+        assert_eq!((said.text.as_str(), said.outcome.finish), (text, Finish::Eos));
         assert_eq!(said.outcome.tokens.last(), Some(&2));
     }
 }
@@ -140,21 +112,13 @@ fn a_token_that_ends_the_text_is_not_shown() {
 #[test]
 fn the_caller_may_stop_and_keeps_what_was_shown() {
     let tokenizer = common::open(&byte_level_tokenizer(259).unwrap());
-    let (said, parts) = say(
-        &tokenizer,
-        &bytes("abcdef"),
-        &[],
-        &stop_at(&["cx"]),
-        |part| match part {
+    let (said, parts) =
+        say(&tokenizer, &bytes("abcdef"), &[], &stop_at(&["cx"]), |part| match part {
             "cd" => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
-        },
-    );
+        });
     assert_eq!(parts, ["a", "b", "", "cd"]);
-    assert_eq!(
-        (said.text.as_str(), said.outcome.finish),
-        ("abcd", Finish::Stopped)
-    );
+    assert_eq!((said.text.as_str(), said.outcome.finish), ("abcd", Finish::Stopped));
     assert_eq!(said.outcome.tokens, bytes("abcd"));
 }
 
@@ -166,28 +130,11 @@ fn tokens_without_a_text_are_an_error() {
         serde_json::json!({"type": "Strip", "content": "t", "start": 0, "stop": 2});
     let tokenizer = common::open(&tokenizer.to_string());
     let t = tokenizer.token_id("t").unwrap();
-    let request = Request {
-        ids: vec![1],
-        max_new_tokens: 3,
-        eos: Vec::new(),
-        sampling: Sampling::default(),
-    };
-    let mut script = Script {
-        tokens: &[t, t, t],
-        vocab: 300,
-        said: 0,
-    };
-    let error = generate_text(
-        &mut script,
-        &tokenizer,
-        &request,
-        &TextOptions::default(),
-        go_on,
-    );
-    assert!(
-        matches!(error, Err(GenerateError::Request(Error::Decode { .. }))),
-        "{error:?}"
-    );
+    let request =
+        Request { ids: vec![1], max_new_tokens: 3, eos: Vec::new(), sampling: Sampling::default() };
+    let mut script = Script { tokens: &[t, t, t], vocab: 300, said: 0 };
+    let error = generate_text(&mut script, &tokenizer, &request, &TextOptions::default(), go_on);
+    assert!(matches!(error, Err(GenerateError::Request(Error::Decode { .. }))), "{error:?}");
     assert_eq!(script.said, 1);
 }
 
@@ -197,10 +144,7 @@ fn reference(stops: &[String], text: &str) -> (String, Option<String>) {
         let seen = &text[..index + character.len_utf8()];
         let ending = stops.iter().filter(|stop| seen.ends_with(stop.as_str()));
         if let Some(stop) = ending.max_by_key(|stop| stop.len()) {
-            return (
-                seen[..seen.len() - stop.len()].to_owned(),
-                Some(stop.clone()),
-            );
+            return (seen[..seen.len() - stop.len()].to_owned(), Some(stop.clone()));
         }
     }
     (text.to_owned(), None)

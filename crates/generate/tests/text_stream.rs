@@ -63,9 +63,7 @@ fn random_ids_of_the_tokenizers_that_transformers_reads_too() {
 fn every_short_sequence_of_the_delicate_tokens() {
     // The special, byte and space tokens of the sentencepiece kind, where decoding depends most on neighbours.
     let tokenizer = common::open(&common::sentencepiece_bpe().to_string());
-    let delicate = [
-        "<s>", "<0xC3>", "<0xA9>", "<0x20>", "▁", "▁▁", "▁the", "a", "�",
-    ];
+    let delicate = ["<s>", "<0xC3>", "<0xA9>", "<0x20>", "▁", "▁▁", "▁the", "a", "�"];
     let delicate = delicate.map(|token| tokenizer.token_id(token).unwrap());
     for number in 0..delicate.len().pow(5) {
         let mut rest = number;
@@ -118,17 +116,7 @@ fn any_text_comes_back_in_whole_characters() {
 fn a_character_comes_with_its_last_byte() {
     let tokenizer = common::open(&byte_level_tokenizer(259).unwrap());
     let pieces = pieces(&tokenizer, &bytes_as_ids("aé😀b".as_bytes()));
-    let expected = [
-        Some("a"),
-        None,
-        Some("é"),
-        None,
-        None,
-        None,
-        Some("😀"),
-        Some("b"),
-        None,
-    ];
+    let expected = [Some("a"), None, Some("é"), None, None, None, Some("😀"), Some("b"), None];
     assert_eq!(pieces, expected.map(|piece| piece.map(String::from)));
 }
 
@@ -149,10 +137,7 @@ fn sentencepiece_words_keep_their_spaces_and_the_first_loses_its_own() {
     assert_eq!(ids[0], 1, "<s> comes first");
     let pieces = pieces(&tokenizer, &ids);
     assert_eq!(joined(&pieces), "the cat  the");
-    assert_eq!(
-        pieces[..3],
-        [None, Some("the"), Some(" cat")].map(|piece| piece.map(String::from))
-    );
+    assert_eq!(pieces[..3], [None, Some("the"), Some(" cat")].map(|piece| piece.map(String::from)));
 }
 
 #[test]

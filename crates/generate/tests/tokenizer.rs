@@ -22,21 +22,9 @@ fn a_missing_tokenizer_says_what_else_works() {
 #[test]
 fn a_broken_tokenizer_is_an_error_that_names_the_file() {
     let whole = byte_level_tokenizer(300).unwrap();
-    for text in [
-        "",
-        "{}",
-        "[]",
-        "null",
-        "{\"model\": 3}",
-        &whole[..whole.len() / 2],
-    ] {
-        let message = Tokenizer::open(folder(text).path())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("tokenizer.json is not a tokenizer"),
-            "{message}"
-        );
+    for text in ["", "{}", "[]", "null", "{\"model\": 3}", &whole[..whole.len() / 2]] {
+        let message = Tokenizer::open(folder(text).path()).unwrap_err().to_string();
+        assert!(message.contains("tokenizer.json is not a tokenizer"), "{message}");
     }
 }
 
@@ -46,23 +34,14 @@ fn parts_that_make_the_library_panic_are_errors() {
     let mut tokenizer = sentencepiece_bpe();
     tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
     let opened = Tokenizer::open(folder(&tokenizer.to_string()).path());
-    assert!(
-        matches!(opened, Err(Error::BadTokenizer { .. })),
-        "{opened:?}"
-    );
+    assert!(matches!(opened, Err(Error::BadTokenizer { .. })), "{opened:?}");
     // More to strip than there is, at decoding.
     let mut tokenizer = sentencepiece_bpe();
     tokenizer["decoder"] = json!({"type": "Strip", "content": "t", "start": 0, "stop": 2});
     let tokenizer = common::open(&tokenizer.to_string());
     let t = tokenizer.token_id("t").unwrap();
-    assert!(matches!(
-        tokenizer.decode(&[t], true),
-        Err(Error::Decode { .. })
-    ));
-    assert!(matches!(
-        tokenizer.stream(true).push(t),
-        Err(Error::Decode { .. })
-    ));
+    assert!(matches!(tokenizer.decode(&[t], true), Err(Error::Decode { .. })));
+    assert!(matches!(tokenizer.stream(true).push(t), Err(Error::Decode { .. })));
 }
 
 #[test]
@@ -97,10 +76,7 @@ fn stored_truncation_and_padding_are_not_applied() {
                                   "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
     let tokenizer = common::open(&tokenizer.to_string());
     assert_eq!(
-        tokenizer
-            .encode("Forty letters are ten times four letters", true)
-            .unwrap()
-            .len(),
+        tokenizer.encode("Forty letters are ten times four letters", true).unwrap().len(),
         40
     );
 }
@@ -175,15 +151,11 @@ fn the_configuration_may_ask_for_tokens_that_the_tokenizer_leaves_out() {
 fn dropout_is_not_applied() {
     let text = include_str!("fixtures/tokenizers/byte-level/tokenizer.json");
     let mut tokenizer: Value = serde_json::from_str(text).unwrap();
-    let whole = common::open(text)
-        .encode("the theme of the thesis", true)
-        .unwrap();
+    let whole = common::open(text).encode("the theme of the thesis", true).unwrap();
     tokenizer["model"]["dropout"] = json!(0.9);
     let with_dropout = common::open(&tokenizer.to_string());
     for _ in 0..3 {
-        let ids = with_dropout
-            .encode("the theme of the thesis", true)
-            .unwrap();
+        let ids = with_dropout.encode("the theme of the thesis", true).unwrap();
         assert_eq!(ids, whole);
     }
 }
@@ -207,18 +179,12 @@ fn a_configuration_at_odds_with_itself_is_refused() {
         message.contains("tokenizer_config.json") && message.contains("\"<bos>\""),
         "{message}"
     );
-    let message = first_tokens(r#"{"add_bos_token": true, "bos_token": 7}"#, false)
-        .unwrap_err()
-        .to_string();
+    let message =
+        first_tokens(r#"{"add_bos_token": true, "bos_token": 7}"#, false).unwrap_err().to_string();
     assert!(message.contains("bos_token is 7"), "{message}");
-    let message = first_tokens(r#"{"add_eos_token": "yes"}"#, false)
-        .unwrap_err()
-        .to_string();
+    let message = first_tokens(r#"{"add_eos_token": "yes"}"#, false).unwrap_err().to_string();
     assert!(message.contains("add_eos_token is \"yes\""), "{message}");
-    assert!(matches!(
-        first_tokens("{", false),
-        Err(Error::NotJson { .. })
-    ));
+    assert!(matches!(first_tokens("{", false), Err(Error::NotJson { .. })));
 }
 
 #[test]
@@ -245,12 +211,7 @@ fn made_up_tokenizers_have_the_size_asked_for_and_a_text_for_every_id() {
                 assert_eq!(tokenizer.encode(&text, true).unwrap(), [id], "{text:?}");
             }
         }
-        assert_eq!(
-            tokenizer
-                .decode(&[special + u32::from(b'q')], true)
-                .unwrap(),
-            "q"
-        );
+        assert_eq!(tokenizer.decode(&[special + u32::from(b'q')], true).unwrap(), "q");
         assert_eq!(tokenizer.token_id("</s>"), (special > 0).then_some(2));
     }
 }

@@ -54,11 +54,7 @@ const CASES: [(usize, usize, usize, bool); 11] = [
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
-    println!(
-        "{:?}, {} threads",
-        Isa::detected(),
-        outsize_kernels::threads()
-    );
+    println!("{:?}, {} threads", Isa::detected(), outsize_kernels::threads());
     println!();
     println!(
         "batch tokens context  cache | a layer, us |  GB/s  memory  share | GFLOP/s    peak  share"
@@ -117,10 +113,8 @@ impl Case {
             );
         }
         let time = median(times) / layers as f64;
-        let (speed, memory) = (
-            bytes as f64 / time / 1e9,
-            (layers * bytes) as f64 / median(reads) / 1e9,
-        );
+        let (speed, memory) =
+            (bytes as f64 / time / 1e9, (layers * bytes) as f64 / median(reads) / 1e9);
         let seen: usize = (0..tokens).map(|token| self.context - token).sum();
         let operations = (4 * batch * HEADS * WIDTH * seen) as f64;
         let (rate, peak) = (operations / time / 1e9, median(peaks) / 1e9);
@@ -157,12 +151,7 @@ impl Case {
         let held = KvSegment {
             keys: rows(2 * layer),
             values: rows(2 * layer + 1),
-            ring: RingLayout {
-                first: 0,
-                end: self.context,
-                capacity: self.context,
-                origin: 0,
-            },
+            ring: RingLayout { first: 0, end: self.context, capacity: self.context, origin: 0 },
         };
         let mask = AttentionMask {
             start: self.context - self.heads.tokens,

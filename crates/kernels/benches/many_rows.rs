@@ -38,11 +38,7 @@ const LEAST: usize = 5;
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let shapes = if quick { &SHAPES[..2] } else { &SHAPES[..] };
-    println!(
-        "{}, {} threads",
-        Isa::detected().name(),
-        rayon::current_num_threads()
-    );
+    println!("{}, {} threads", Isa::detected().name(), rayon::current_num_threads());
     for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
         println!("{compute:?}: beside {}", peak::instructions(compute));
     }

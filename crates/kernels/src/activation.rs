@@ -64,11 +64,7 @@ pub fn gate_in_place(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
 ///
 /// If this processor does not have `isa`, or as [`gate_in_place`] does.
 pub fn gate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32], up: &[f32]) {
-    assert_eq!(
-        x.len(),
-        up.len(),
-        "a gate has the size of what goes through"
-    );
+    assert_eq!(x.len(), up.len(), "a gate has the size of what goes through");
     match rows_per_share(x.len(), 1) {
         None => gate_each(isa, function, x, up),
         Some(size) => {

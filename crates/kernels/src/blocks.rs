@@ -40,13 +40,7 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
         let fits = data.as_ref().len() == shape[0].checked_mul(row)?
             && scales.as_ref().len()
                 >= height.checked_mul(width)?.checked_mul(grid.dtype.size())?;
-        (known && fits).then_some(Self {
-            format,
-            shape,
-            data,
-            scales,
-            skipped_rows,
-        })
+        (known && fits).then_some(Self { format, shape, data, scales, skipped_rows })
     }
 
     /// Rows and columns.
@@ -189,10 +183,7 @@ fn each_block(weight: BlockWeight<&[u8]>, to: &mut [f32], widen: impl Fn(&[u8], 
     let columns = weight.shape[1];
     let [height, width] = weight.block();
     let scale_row = weight.scale_row_bytes();
-    let rows = weight
-        .data
-        .chunks_exact(columns)
-        .zip(to.chunks_exact_mut(columns));
+    let rows = weight.data.chunks_exact(columns).zip(to.chunks_exact_mut(columns));
     for (at, (data, to)) in rows.enumerate() {
         let scales = &weight.scales[(weight.skipped_rows + at) / height * scale_row..];
         let blocks = data.chunks(width).zip(to.chunks_mut(width));
@@ -275,12 +266,7 @@ mod f16c {
             in_steps(data, scale, to, |data, scale, to| {
                 let scale = _mm256_set1_ps(scale);
                 let mut nan = 0;
-                for (data, to) in data
-                    .as_chunks::<16>()
-                    .0
-                    .iter()
-                    .zip(to.as_chunks_mut::<16>().0)
-                {
+                for (data, to) in data.as_chunks::<16>().0.iter().zip(to.as_chunks_mut::<16>().0) {
                     // SAFETY: loads and stores are of 16 bytes and 16 f32, and need no alignment.
                     unsafe {
                         let bytes = _mm_loadu_si128(data.as_ptr().cast());
@@ -349,11 +335,7 @@ mod tests {
             (0, _) => mantissa / 8.0 * 2f64.powi(-6),
             _ => (1.0 + mantissa / 8.0) * 2f64.powi(exponent - 7),
         };
-        if byte & 0x80 == 0 {
-            magnitude
-        } else {
-            -magnitude
-        }
+        if byte & 0x80 == 0 { magnitude } else { -magnitude }
     }
 
     #[test]
@@ -391,10 +373,7 @@ mod tests {
         let mut found = vec![0.0; 15];
         weight.dequantize(0..3, &mut found);
         for (found, wanted) in found.iter().zip(&values) {
-            assert!(
-                (found - wanted).abs() <= 0.07 * wanted.abs(),
-                "{found} {wanted}"
-            );
+            assert!((found - wanted).abs() <= 0.07 * wanted.abs(), "{found} {wanted}");
         }
         assert!(BlockWeight::quantize(format, [3, 4], &values).is_none());
         let zeros = BlockWeight::quantize(format, [2, 2], &[0.0; 4]).unwrap();

@@ -214,29 +214,19 @@ mod tests {
 
     /// Bits, with one NaN of each sign.
     fn canonical(value: f32) -> u32 {
-        if value.is_nan() {
-            value.to_bits() & 0x8000_0000 | 0x7fc0_0000
-        } else {
-            value.to_bits()
-        }
+        if value.is_nan() { value.to_bits() & 0x8000_0000 | 0x7fc0_0000 } else { value.to_bits() }
     }
 
     /// f32 around every boundary of the narrow types: each of their values, its neighbours and the
     /// ties between them.
     fn boundaries() -> Vec<f32> {
-        let wide = |bits: u16| {
-            [
-                f16::from_bits(bits).to_f32_const(),
-                bf16::from_bits(bits).to_f32(),
-            ]
-        };
+        let wide =
+            |bits: u16| [f16::from_bits(bits).to_f32_const(), bf16::from_bits(bits).to_f32()];
         (0..=u16::MAX)
             .flat_map(wide)
             .flat_map(|value| {
-                [
-                    -0x1000, -1, 0, 1, 0x7fff, 0x8000, 0x8001, 0x0fff, 0x1000, 0x1001,
-                ]
-                .map(|step| (value, step))
+                [-0x1000, -1, 0, 1, 0x7fff, 0x8000, 0x8001, 0x0fff, 0x1000, 0x1001]
+                    .map(|step| (value, step))
             })
             .map(|(value, step)| f32::from_bits(value.to_bits().wrapping_add_signed(step)))
             .collect()

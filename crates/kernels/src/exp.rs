@@ -6,10 +6,7 @@
 ///
 /// Cephes' polynomial: `eˣ = 2ⁿ · eʳ` with `n` the integer nearest to `x / ln 2`.
 #[inline(always)]
-#[allow(
-    clippy::excessive_precision,
-    reason = "the constants as they are published"
-)]
+#[allow(clippy::excessive_precision, reason = "the constants as they are published")]
 pub(crate) fn exp(x: f32) -> f32 {
     // Between them `n` is an exponent of an f32.
     const LEAST: f32 = -87.336_54;

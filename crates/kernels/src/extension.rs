@@ -158,8 +158,7 @@ impl StoredWeightOps for Flex {
             let Some(row) = row else {
                 panic!("embedding: id {id} (number {t}) is not a row of a table of {n} rows")
             };
-            rows.slice(row * d, (row + 1) * d)
-                .widen(&mut y[t * d..][..d]);
+            rows.slice(row * d, (row + 1) * d).widen(&mut y[t * d..][..d]);
         }
         FlexTensor::from_data(TensorData::new(y, [ids.len(), d]))
     }
@@ -170,11 +169,7 @@ impl StoredWeightOps for Flex {
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     // `to_contiguous` would also copy what is contiguous but does not fill its storage, such as
     // some rows of a weight.
-    if tensor.is_contiguous() {
-        tensor
-    } else {
-        tensor.to_contiguous()
-    }
+    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
 /// `x · Wᵀ` of each weight, with the weight's rows; and the shape of `x`.
@@ -199,9 +194,7 @@ fn matmuls<const N: usize>(
     });
     let mut weights = weights.iter();
     let mut each = ys.each_mut().map(|(n, y)| Matmul {
-        weight: weights
-            .next()
-            .map_or(Weight::F32(&[]), |weight| operand(weight, "linear: weight")),
+        weight: weights.next().map_or(Weight::F32(&[]), |weight| operand(weight, "linear: weight")),
         n: *n,
         y,
     });
@@ -251,10 +244,7 @@ pub(crate) fn stored<'a>(tensor: &'a FlexTensor, name: &str) -> Weight<'a> {
         _ => None,
     };
     weight.unwrap_or_else(|| {
-        panic!(
-            "{name} must be bf16, f16 or f32, but it is {:?}",
-            tensor.dtype()
-        )
+        panic!("{name} must be bf16, f16 or f32, but it is {:?}", tensor.dtype())
     })
 }
 
@@ -280,19 +270,13 @@ mod tests {
             panic!("a bf16 tensor holds bf16")
         };
         assert_eq!(elements.len(), 6);
-        assert_eq!(
-            elements.as_ptr().cast(),
-            whole.wrapping_add(3 * size_of::<bf16>())
-        );
+        assert_eq!(elements.as_ptr().cast(), whole.wrapping_add(3 * size_of::<bf16>()));
     }
 
     #[test]
     fn columns_of_a_weight_are() {
         let weight = FlexTensor::from_data(TensorData::new(vec![bf16::ONE; 12], [4, 3]));
-        assert_eq!(
-            contiguous(weight.narrow(1, 1, 2)).bytes().len(),
-            8 * size_of::<bf16>()
-        );
+        assert_eq!(contiguous(weight.narrow(1, 1, 2)).bytes().len(), 8 * size_of::<bf16>());
     }
 
     #[test]

@@ -41,17 +41,8 @@ pub fn attend(
 ) -> Tensor<4> {
     let ring = older.as_ref().map(|older| older.ring);
     let older = older.unwrap_or_else(|| held.clone());
-    for tensor in [
-        &queries,
-        &held.keys,
-        &held.values,
-        &older.keys,
-        &older.values,
-    ] {
-        assert!(
-            is_flex(&tensor.device()),
-            "attention: tensors must be on Flex"
-        );
+    for tensor in [&queries, &held.keys, &held.values, &older.keys, &older.values] {
+        assert!(is_flex(&tensor.device()), "attention: tensors must be on Flex");
     }
     Tensor::from_dispatch(Dispatch::attention(
         queries.into_dispatch(),
@@ -219,10 +210,8 @@ pub fn rotate(x: Tensor<4>, pairs: RotaryPairs, cos: Tensor<4>, sin: Tensor<4>) 
             pairs.narrow(4, first, 1).squeeze_dim(4)
         }),
     };
-    let turned = [
-        left.clone() * cos.clone() - right.clone() * sin.clone(),
-        right * cos + left * sin,
-    ];
+    let turned =
+        [left.clone() * cos.clone() - right.clone() * sin.clone(), right * cos + left * sin];
     let turned = match pairs {
         RotaryPairs::Halves => Tensor::cat(turned.to_vec(), 3),
         RotaryPairs::Interleaved => {
@@ -253,9 +242,6 @@ pub fn activate<const D: usize>(function: ActivationFunction, x: Tensor<D>) -> T
 ///
 /// If a tensor is not on a device that [`is_flex`], is not in f32, or if shapes differ.
 pub fn gated<const D: usize>(gate: ActivationFunction, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
-    assert!(
-        is_flex(&x.device()) && is_flex(&up.device()),
-        "gate: tensors must be on Flex"
-    );
+    assert!(is_flex(&x.device()) && is_flex(&up.device()), "gate: tensors must be on Flex");
     Tensor::from_dispatch(Dispatch::gated(x.into_dispatch(), up.into_dispatch(), gate))
 }

@@ -31,10 +31,7 @@ pub trait LayerOps: Backend {
     /// # Panics
     ///
     /// If a rank, a size or a dtype is another, or if what a token sees is not held.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "tensors cannot be passed in a list"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "tensors cannot be passed in a list")]
     fn attention(
         queries: FloatTensor<Self>,
         older_keys: FloatTensor<Self>,
@@ -151,23 +148,14 @@ impl LayerOps for Flex {
             (sequences, key_width),
             "attention: sequences and widths of queries and keys"
         );
-        let heads = AttentionShape {
-            batch,
-            tokens,
-            heads,
-            key_heads,
-            width,
-        };
+        let heads = AttentionShape { batch, tokens, heads, key_heads, width };
         let part = |keys: usize, ring: RingLayout| KvSegment {
             keys: rows(&tensors[keys], "attention: keys"),
             values: rows(&tensors[keys + 1], "attention: values"),
             ring,
         };
-        let held: Vec<KvSegment<'_>> = older_ring
-            .map(|ring| part(0, ring))
-            .into_iter()
-            .chain([part(2, ring)])
-            .collect();
+        let held: Vec<KvSegment<'_>> =
+            older_ring.map(|ring| part(0, ring)).into_iter().chain([part(2, ring)]).collect();
         let from = f32_elements(&queries, "attention: queries");
         let mut y = vec![0.0; from.len()];
         attend_into(from, heads, &held, &mask, scale, &mut y);
@@ -191,9 +179,7 @@ impl LayerOps for Flex {
     ) -> (FlexTensor, FlexTensor) {
         let (add, weight) = (contiguous(add), contiguous(weight));
         let weights = stored(&weight, "norm: weight");
-        add_norm(x, add, &weight, |x, add, y| {
-            add_rms_norm_into(x, add, weights, epsilon, y)
-        })
+        add_norm(x, add, &weight, |x, add, y| add_rms_norm_into(x, add, weights, epsilon, y))
     }
 
     fn layer_norm(
@@ -230,9 +216,7 @@ impl LayerOps for Flex {
             bias: has_bias.then(|| stored(&bias, "norm: bias")),
             epsilon,
         };
-        add_norm(x, add, &weight, |x, add, y| {
-            add_layer_norm_into(x, add, parameters, y)
-        })
+        add_norm(x, add, &weight, |x, add, y| add_layer_norm_into(x, add, parameters, y))
     }
 
     fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, pairs: RotaryPairs) -> FlexTensor {
@@ -252,12 +236,7 @@ impl LayerOps for Flex {
         let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
         rotate_in_place(
             f32_elements_mut(&mut x, "rotary: x"),
-            RotaryShape {
-                heads,
-                width,
-                rotary: 2 * half,
-                pairs,
-            },
+            RotaryShape { heads, width, rotary: 2 * half, pairs },
             f32_elements(&cos, "rotary: cosines"),
             f32_elements(&sin, "rotary: sines"),
         );
@@ -286,19 +265,11 @@ fn add_norm(
     weight: &FlexTensor,
     norm: impl FnOnce(&mut [f32], &[f32], &mut [f32]),
 ) -> (FlexTensor, FlexTensor) {
-    assert_eq!(
-        x.shape(),
-        add.shape(),
-        "norm: what is added has another shape"
-    );
+    assert_eq!(x.shape(), add.shape(), "norm: what is added has another shape");
     let mut x = whole(x);
     check_width(&x, weight);
     let mut y = vec![0.0; x.shape().num_elements()];
-    norm(
-        f32_elements_mut(&mut x, "norm: x"),
-        f32_elements(&add, "norm: what is added"),
-        &mut y,
-    );
+    norm(f32_elements_mut(&mut x, "norm: x"), f32_elements(&add, "norm: what is added"), &mut y);
     let shape = x.shape();
     (x, FlexTensor::from_data(TensorData::new(y, shape)))
 }
@@ -364,9 +335,6 @@ fn f32_elements<'a>(tensor: &'a FlexTensor, name: &str) -> &'a [f32] {
 /// The elements of a tensor that fills its memory; those of a copy, if it is not the only owner.
 fn f32_elements_mut<'a>(tensor: &'a mut FlexTensor, name: &str) -> &'a mut [f32] {
     let dtype = tensor.dtype();
-    assert!(
-        dtype == DType::F32,
-        "{name} must be f32, but it is {dtype:?}"
-    );
+    assert!(dtype == DType::F32, "{name} must be f32, but it is {dtype:?}");
     tensor.storage_mut()
 }

@@ -45,9 +45,7 @@ pub fn layer_norm_into_with(
     y: &mut [f32],
 ) {
     let (weight, bias) = weight_and_bias(x, parameters, y);
-    share_rows(x, weight.len(), y, |x, y| {
-        norm(isa, x, &weight, &bias, parameters.epsilon, y)
-    });
+    share_rows(x, weight.len(), y, |x, y| norm(isa, x, &weight, &bias, parameters.epsilon, y));
 }
 
 /// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as
@@ -94,11 +92,7 @@ fn weight_and_bias<'a>(
         Some(bias) => widened(bias),
         None => Cow::Owned(vec![0.0; weight.len()]),
     };
-    assert_eq!(
-        weight.len(),
-        bias.len(),
-        "weight and bias of a norm have the same size"
-    );
+    assert_eq!(weight.len(), bias.len(), "weight and bias of a norm have the same size");
     (weight, bias)
 }
 

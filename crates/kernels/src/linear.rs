@@ -46,9 +46,7 @@ pub fn linear_with<const D: usize>(
     let ([out, width], mut dims) = (weight.dims(), x.dims());
     let rows = dims[..D - 1].iter().product::<usize>();
     let dtype = x.dtype();
-    let y = x
-        .reshape([rows, width])
-        .matmul(weight.cast(dtype).transpose());
+    let y = x.reshape([rows, width]).matmul(weight.cast(dtype).transpose());
     dims[D - 1] = out;
     y.reshape(dims)
 }
@@ -94,10 +92,7 @@ pub fn gated_linear<const D: usize>(
     let (gate, up) = (gate.into(), up.into());
     check_width(&x, &gate);
     assert_eq!(gate.dims(), up.dims(), "gate: sides of other shapes");
-    assert!(
-        is_here(&x, &[&gate, &up]),
-        "gate: f32 activations and stored weights must be on Flex"
-    );
+    assert!(is_here(&x, &[&gate, &up]), "gate: f32 activations and stored weights must be on Flex");
     Tensor::from_dispatch(Dispatch::stored_gated_linear(
         x.into_dispatch(),
         gate.into_operand(),
@@ -196,10 +191,7 @@ fn check_width<const D: usize>(x: &Tensor<D>, weight: &WeightTensor) {
 pub fn embedding(table: impl Into<WeightTensor>, ids: Tensor<1, Int>) -> Tensor<2> {
     let table = table.into();
     if is_flex(&ids.device()) && is_read(&table) {
-        Tensor::from_dispatch(Dispatch::stored_rows(
-            table.into_operand(),
-            ids.into_dispatch(),
-        ))
+        Tensor::from_dispatch(Dispatch::stored_rows(table.into_operand(), ids.into_dispatch()))
     } else {
         let table = table.into_float(&ids.device());
         table.select(0, ids).cast(DType::F32)

@@ -62,9 +62,7 @@ pub fn add_rms_norm_into_with(
     y: &mut [f32],
 ) {
     let weight = checked(x, weight, y);
-    share_sums(isa, x, add, weight.len(), y, |x, y| {
-        norm(isa, x, &weight, epsilon, y)
-    });
+    share_sums(isa, x, add, weight.len(), y, |x, y| norm(isa, x, &weight, epsilon, y));
 }
 
 /// Calls `norm` with rows of `x` and the same of `y`, on several threads if there are many.
@@ -96,11 +94,7 @@ pub(crate) fn share_sums(
     y: &mut [f32],
     norm: impl Fn(&[f32], &mut [f32]) + Sync,
 ) {
-    assert_eq!(
-        x.len(),
-        add.len(),
-        "what is added must have the size of what it is added to"
-    );
+    assert_eq!(x.len(), add.len(), "what is added must have the size of what it is added to");
     let both = |x: &mut [f32], add: &[f32], y: &mut [f32]| {
         sum(isa, x, add);
         norm(x, y);

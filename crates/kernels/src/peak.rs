@@ -30,9 +30,7 @@ pub fn flops(compute: ActivationDtype, seconds: f64) -> Option<f64> {
     };
     let done: Option<u64> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..crate::threads()).map(|_| scope.spawn(work)).collect();
-        let joined = threads
-            .into_iter()
-            .map(|thread| thread.join().ok().flatten());
+        let joined = threads.into_iter().map(|thread| thread.join().ok().flatten());
         joined.sum()
     });
     Some(done? as f64 / began.elapsed().as_secs_f64().max(1e-9))
@@ -56,11 +54,7 @@ pub fn instructions(compute: ActivationDtype) -> &'static str {
 /// # Panics
 /// If the two are not equally long.
 pub fn copy(to: &mut [u8], from: &[u8]) {
-    assert_eq!(
-        to.len(),
-        from.len(),
-        "copy: as many bytes as there is room for"
-    );
+    assert_eq!(to.len(), from.len(), "copy: as many bytes as there is room for");
     #[cfg(target_arch = "x86_64")]
     if Isa::Avx512.is_available() && to.as_ptr().addr().is_multiple_of(64) {
         let whole = to.len() / 64 * 64;
@@ -77,10 +71,7 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
 /// fast that goes is what memory gives. Gives all of them mixed, so that nobody can leave the
 /// reading out.
 pub fn read(bytes: &[u8]) -> u64 {
-    let part = bytes
-        .len()
-        .div_ceil(crate::threads().max(1))
-        .next_multiple_of(CHUNK);
+    let part = bytes.len().div_ceil(crate::threads().max(1)).next_multiple_of(CHUNK);
     let mixed = rayon::broadcast(|context| {
         let start = bytes.len().min(part * context.index());
         let own = &bytes[start..bytes.len().min(start + part)];
@@ -164,18 +155,14 @@ mod x86 {
 
     #[target_feature(enable = "avx512f")]
     pub fn avx512() -> bool {
-        let (half, one) = (
-            _mm512_set1_ps(black_box(0.5)),
-            _mm512_set1_ps(black_box(1.0)),
-        );
+        let (half, one) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(1.0)));
         let mut sums = [_mm512_setzero_ps(); WIDE];
         for _ in 0..ROUNDS {
             for sum in &mut sums {
                 *sum = _mm512_fmadd_ps(*sum, half, one);
             }
         }
-        sums.into_iter()
-            .all(|sum| _mm512_cmpeq_ps_mask(sum, _mm512_set1_ps(2.0)) == 0xffff)
+        sums.into_iter().all(|sum| _mm512_cmpeq_ps_mask(sum, _mm512_set1_ps(2.0)) == 0xffff)
     }
 
     /// Sums of `1 · 1 + 1 · 1`: even numbers, exact as long as they are below 2²⁴.
@@ -190,16 +177,12 @@ mod x86 {
             }
         }
         let right = _mm512_set1_ps(2.0 * ROUNDS as f32);
-        sums.into_iter()
-            .all(|sum| _mm512_cmpeq_ps_mask(sum, right) == 0xffff)
+        sums.into_iter().all(|sum| _mm512_cmpeq_ps_mask(sum, right) == 0xffff)
     }
 
     #[target_feature(enable = "avx2,fma")]
     pub fn avx2() -> bool {
-        let (half, one) = (
-            _mm256_set1_ps(black_box(0.5)),
-            _mm256_set1_ps(black_box(1.0)),
-        );
+        let (half, one) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(1.0)));
         let mut sums = [_mm256_setzero_ps(); NARROW];
         for _ in 0..ROUNDS {
             for sum in &mut sums {
@@ -280,12 +263,7 @@ mod tests {
                 let mut to = vec![255; 100_100];
                 copy(&mut to[begin..begin + len], &from[begin..begin + len]);
                 assert_eq!(to[begin..begin + len], from[begin..begin + len]);
-                assert!(
-                    to[..begin]
-                        .iter()
-                        .chain(&to[begin + len..])
-                        .all(|byte| *byte == 255)
-                );
+                assert!(to[..begin].iter().chain(&to[begin + len..]).all(|byte| *byte == 255));
             }
         }
     }

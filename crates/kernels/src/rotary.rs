@@ -53,11 +53,7 @@ pub fn rotate_in_place_with(isa: Isa, x: &mut [f32], shape: RotaryShape, cos: &[
         half > 0 && shape.rotary.is_multiple_of(2) && shape.rotary <= shape.width,
         "an even number of a head's elements is rotated, not that of {shape:?}"
     );
-    assert!(
-        x.len().is_multiple_of(token),
-        "{} elements are not tokens of {shape:?}",
-        x.len()
-    );
+    assert!(x.len().is_multiple_of(token), "{} elements are not tokens of {shape:?}", x.len());
     assert!(
         cos.len() == sin.len()
             && !cos.is_empty()

@@ -184,9 +184,7 @@ impl Work {
     unsafe fn take_part(&self) {
         let seat = self
             .seats
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seats| {
-                seats.checked_sub(1)
-            });
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seats| seats.checked_sub(1));
         if seat.is_err() {
             return;
         }
@@ -207,10 +205,7 @@ struct Wait {
 
 impl Wait {
     fn new() -> Wait {
-        Wait {
-            since: None,
-            turns: 0,
-        }
+        Wait { since: None, turns: 0 }
     }
 
     /// Lets a moment pass; says how long it has been.
@@ -310,10 +305,7 @@ mod tests {
             let result = catch_unwind(|| {
                 let calls = AtomicUsize::new(0);
                 share(4, || {
-                    assert!(
-                        calls.fetch_add(1, Ordering::SeqCst) > 100,
-                        "expected by this test"
-                    )
+                    assert!(calls.fetch_add(1, Ordering::SeqCst) > 100, "expected by this test")
                 });
             });
             assert!(result.is_err());

@@ -25,11 +25,7 @@ fn tiles_are_what_multiplies() {
     if amx == Amx::None {
         return;
     }
-    let size = Size {
-        m: 40,
-        n: 70,
-        k: 100,
-    };
+    let size = Size { m: 40, n: 70, k: 100 };
     let x = values(size.m * size.k, 1);
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, 2));
     for (compute, parts) in [(ActivationDtype::F32, 3), (ActivationDtype::Bf16, 1)] {
@@ -130,11 +126,7 @@ fn what_is_not_finite_is_as_with_multiply_adds() {
     if provide() == Amx::None {
         return;
     }
-    let size = Size {
-        m: 33,
-        n: 35,
-        k: 67,
-    };
+    let size = Size { m: 33, n: 35, k: 67 };
     let specials = [
         f32::NAN,
         // A NaN whose upper half alone would be infinite.
@@ -147,10 +139,8 @@ fn what_is_not_finite_is_as_with_multiply_adds() {
         f32::MAX,
     ];
     for seed in 0..6 {
-        let (mut x, mut weight) = (
-            values(size.m * size.k, seed),
-            values(size.n * size.k, seed + 1),
-        );
+        let (mut x, mut weight) =
+            (values(size.m * size.k, seed), values(size.n * size.k, seed + 1));
         for (index, &special) in specials.iter().enumerate() {
             x[(index * 311 + seed as usize * 97) % (size.m * size.k)] = special;
             weight[(index * 613 + seed as usize * 41) % (size.n * size.k)] = special;

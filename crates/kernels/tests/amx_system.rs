@@ -118,10 +118,7 @@ struct Numbers(u64);
 
 impl Numbers {
     fn next(&mut self) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 32) as u32
     }
 
@@ -144,12 +141,8 @@ fn of_exponents(first: u16, count: u16) -> impl Fn(u16) -> u16 {
 
 fn numbers_of(tile: &Tile, [rows, columns, _]: [usize; 3]) -> Vec<f32> {
     let rows = tile[..rows].iter();
-    rows.flat_map(|row| {
-        row.as_chunks().0[..columns]
-            .iter()
-            .map(|&at| f32::from_le_bytes(at))
-    })
-    .collect()
+    rows.flat_map(|row| row.as_chunks().0[..columns].iter().map(|&at| f32::from_le_bytes(at)))
+        .collect()
 }
 
 /// Two pairs that come to the least normal number, less `2⁻¹⁵⁰` or half of that.
@@ -211,11 +204,7 @@ fn an_instruction_makes_the_bits_of_the_emulation() {
             // What lies beyond the tile is not written.
             for (row, (here, before)) in here.iter().zip(&sums).enumerate() {
                 let written = if row < sizes[0] { 4 * sizes[1] } else { 0 };
-                assert_eq!(
-                    here[written..],
-                    before[written..],
-                    "{kind}, {sizes:?}, row {row}"
-                );
+                assert_eq!(here[written..], before[written..], "{kind}, {sizes:?}, row {row}");
             }
         }
     }
@@ -307,10 +296,7 @@ fn tiles_outlast_a_signal() {
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = use_tiles as *const () as usize;
-        assert_eq!(
-            libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()),
-            0
-        );
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
         configure([16, 16, 1]);
         load(&tile);
         for _ in 0..3 {
@@ -356,14 +342,7 @@ fn matmul(isa: Isa, seed: u64, size: Size) -> Vec<f32> {
     let x = values(size.m * size.k, seed);
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, seed + 1));
     let mut y = vec![f32::NAN; size.m * size.n];
-    linear_into_with(
-        isa,
-        ActivationDtype::Bf16,
-        &x,
-        stored.weight(),
-        size,
-        &mut y,
-    );
+    linear_into_with(isa, ActivationDtype::Bf16, &x, stored.weight(), size, &mut y);
     y
 }
 
@@ -396,9 +375,7 @@ const CHILD: &str = "OUTSIZE_AMX_CHILD";
 fn in_a_process(test: &str, prepare: impl FnOnce(&mut Command)) -> Output {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
-    command
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, test);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
     prepare(&mut command);
     command.output().expect("a process")
 }
@@ -461,11 +438,8 @@ fn a_small_stack_for_signals_refuses_tiles() {
         return;
     }
     let mut memory = vec![0u8; 4096];
-    let small = libc::stack_t {
-        ss_sp: memory.as_mut_ptr().cast(),
-        ss_flags: 0,
-        ss_size: memory.len(),
-    };
+    let small =
+        libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
     let mut before = libc::stack_t { ..small };
     // SAFETY: the memory outlives its use as a stack: the one before is put back.
     unsafe {
@@ -530,10 +504,7 @@ fn refuse_permission() -> std::io::Result<()> {
         give(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         give(libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: both calls read what they are given.
     let result = unsafe {
         match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {

@@ -70,45 +70,30 @@ impl Sequences {
 
     /// A row of keys or values.
     fn row<'a>(&self, of: &'a [f32], sequence: usize, column: usize, head: usize) -> &'a [f32] {
-        let AttentionShape {
-            key_heads, width, ..
-        } = self.heads;
+        let AttentionShape { key_heads, width, .. } = self.heads;
         &of[((sequence * self.columns() + column) * key_heads + head) * width..][..width]
     }
 
     /// The formula in f64, and what the documentation allows to be off.
     fn reference(&self) -> Vec<(f64, f64)> {
-        let AttentionShape {
-            batch,
-            tokens,
-            heads,
-            key_heads,
-            width,
-        } = self.heads;
+        let AttentionShape { batch, tokens, heads, key_heads, width } = self.heads;
         let scale = self.scale.map_or((width as f64).sqrt().recip(), f64::from);
         let mut results = vec![];
         for row in 0..batch * tokens * heads {
-            let (sequence, token, head) = (
-                row / heads / tokens,
-                row / heads % tokens,
-                row % heads / (heads / key_heads),
-            );
+            let (sequence, token, head) =
+                (row / heads / tokens, row / heads % tokens, row % heads / (heads / key_heads));
             let query = &self.queries[row * width..][..width];
             let seen = self.seen(sequence, token);
             let scores: Vec<(f64, f64)> = seen
                 .clone()
                 .map(|column| {
                     let key = self.row(&self.keys, sequence, column, head);
-                    let matmuls = query
-                        .iter()
-                        .zip(key)
-                        .map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
+                    let matmuls =
+                        query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
                     (matmuls.clone().sum(), matmuls.map(f64::abs).sum())
                 })
                 .collect();
-            let most = scores
-                .iter()
-                .fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
+            let most = scores.iter().fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
             let magnitude = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
             let off = (width as f64 + 6.0) * 2f64.powi(-23) * magnitude;
             let allowed = 4.0 * off + (1.25 * seen.len() as f64 + 32.0) * 2f64.powi(-23);
@@ -135,12 +120,7 @@ impl Sequences {
         let parts = match layout {
             Layout::Straight => vec![(0..columns, columns + 3, 0, false)],
             Layout::Ring(capacity) => {
-                vec![(
-                    columns.saturating_sub(capacity)..columns,
-                    capacity,
-                    0,
-                    false,
-                )]
+                vec![(columns.saturating_sub(capacity)..columns, capacity, 0, false)]
             }
             Layout::Beside(capacity) => vec![
                 (start.saturating_sub(capacity)..start, capacity, 0, false),
@@ -150,12 +130,7 @@ impl Sequences {
         let stored: Vec<_> = parts
             .into_iter()
             .map(|(columns, capacity, origin, by_token)| {
-                let ring = RingLayout {
-                    first: columns.start,
-                    end: columns.end,
-                    capacity,
-                    origin,
-                };
+                let ring = RingLayout { first: columns.start, end: columns.end, capacity, origin };
                 let [keys, values] =
                     [&self.keys, &self.values].map(|of| self.store(of, &ring, by_token));
                 (ring, by_token, keys, values)
@@ -170,22 +145,12 @@ impl Sequences {
             })
             .collect();
         let mut y = vec![f32::NAN; self.queries.len()];
-        attend_into_with(
-            isa,
-            &self.queries,
-            self.heads,
-            &held,
-            &self.mask,
-            self.scale,
-            &mut y,
-        );
+        attend_into_with(isa, &self.queries, self.heads, &held, &self.mask, self.scale, &mut y);
         y
     }
 
     fn rows<'a>(&self, elements: Weight<'a>, capacity: usize, by_token: bool) -> StridedRows<'a> {
-        let AttentionShape {
-            key_heads, width, ..
-        } = self.heads;
+        let AttentionShape { key_heads, width, .. } = self.heads;
         let (head, slot) = match by_token {
             true => (width, key_heads * width),
             false => (capacity * width, width),
@@ -199,12 +164,7 @@ impl Sequences {
     }
 
     fn store(&self, of: &[f32], ring: &RingLayout, by_token: bool) -> Stored {
-        let AttentionShape {
-            batch,
-            key_heads,
-            width,
-            ..
-        } = self.heads;
+        let AttentionShape { batch, key_heads, width, .. } = self.heads;
         let mut storage = vec![f32::NAN; batch * key_heads * ring.capacity * width];
         for sequence in 0..batch {
             for column in ring.first.max(self.mask.padding[sequence])..ring.end {
@@ -224,10 +184,8 @@ impl Sequences {
 
     /// Layouts that hold all that is visible.
     fn layouts(&self) -> Vec<Layout> {
-        let oldest = (0..self.heads.batch)
-            .map(|sequence| self.seen(sequence, 0).start)
-            .min()
-            .unwrap_or(0);
+        let oldest =
+            (0..self.heads.batch).map(|sequence| self.seen(sequence, 0).start).min().unwrap_or(0);
         let start = self.mask.start;
         vec![
             Layout::Straight,
@@ -240,47 +198,21 @@ impl Sequences {
 fn sequences() -> impl Strategy<Value = Sequences> {
     let window = prop_oneof![Just(usize::MAX), 1usize..700];
     let start = prop_oneof![0usize..40, 200usize..600];
-    let heads = (
-        1usize..=3,
-        1usize..=3,
-        1usize..=5,
-        prop_oneof![1usize..40, Just(64), Just(80)],
-    );
+    let heads = (1usize..=3, 1usize..=3, 1usize..=5, prop_oneof![1usize..40, Just(64), Just(80)]);
     let scale = prop::option::of(0.01f32..0.5);
-    (
-        heads,
-        1usize..=20,
-        start,
-        window,
-        scale,
-        0usize..=3,
-        any::<u32>(),
+    (heads, 1usize..=20, start, window, scale, 0usize..=3, any::<u32>()).prop_map(
+        |((batch, key_heads, group, width), tokens, start, window, scale, dtype, seed)| {
+            let heads =
+                AttentionShape { batch, tokens, heads: key_heads * group, key_heads, width };
+            let padding = (0..batch)
+                .map(|sequence| {
+                    seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
+                })
+                .collect();
+            let mask = AttentionMask { start, window, padding };
+            Sequences { scale, ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into()) }
+        },
     )
-        .prop_map(
-            |((batch, key_heads, group, width), tokens, start, window, scale, dtype, seed)| {
-                let heads = AttentionShape {
-                    batch,
-                    tokens,
-                    heads: key_heads * group,
-                    key_heads,
-                    width,
-                };
-                let padding = (0..batch)
-                    .map(|sequence| {
-                        seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
-                    })
-                    .collect();
-                let mask = AttentionMask {
-                    start,
-                    window,
-                    padding,
-                };
-                Sequences {
-                    scale,
-                    ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into())
-                }
-            },
-        )
 }
 
 proptest! {
@@ -349,13 +281,7 @@ fn threads_change_nothing() {
         (1, 130, 8, 2, 40, 64),
     ];
     for (batch, tokens, heads, key_heads, start, width) in sizes {
-        let heads = AttentionShape {
-            batch,
-            tokens,
-            heads,
-            key_heads,
-            width,
-        };
+        let heads = AttentionShape { batch, tokens, heads, key_heads, width };
         let mask = AttentionMask {
             start,
             window: usize::MAX,
@@ -381,24 +307,11 @@ fn threads_change_nothing() {
 /// The type they are stored in only saves memory.
 #[test]
 fn widened_keys_and_values_give_the_same_bits() {
-    let heads = AttentionShape {
-        batch: 2,
-        tokens: 5,
-        heads: 6,
-        key_heads: 2,
-        width: 72,
-    };
-    let mask = AttentionMask {
-        start: 2 * BLOCK,
-        window: 300,
-        padding: vec![0, 7],
-    };
+    let heads = AttentionShape { batch: 2, tokens: 5, heads: 6, key_heads: 2, width: 72 };
+    let mask = AttentionMask { start: 2 * BLOCK, window: 300, padding: vec![0, 7] };
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let stored = Sequences::new(heads, mask.clone(), dtype, 9);
-        let wide = Sequences {
-            dtype: Dtype::F32,
-            ..stored.clone()
-        };
+        let wide = Sequences { dtype: Dtype::F32, ..stored.clone() };
         for isa in available() {
             let [stored, wide] = [&stored, &wide].map(|t| bits(&t.attend(isa, Layout::Straight)));
             assert_eq!(stored, wide, "{isa:?} {dtype:?}");
@@ -409,18 +322,8 @@ fn widened_keys_and_values_give_the_same_bits() {
 /// What is no number stays with those who see it.
 #[test]
 fn a_nan_is_seen_by_later_tokens_alone() {
-    let heads = AttentionShape {
-        batch: 1,
-        tokens: 6,
-        heads: 1,
-        key_heads: 1,
-        width: 16,
-    };
-    let mask = AttentionMask {
-        start: 20,
-        window: usize::MAX,
-        padding: vec![0],
-    };
+    let heads = AttentionShape { batch: 1, tokens: 6, heads: 1, key_heads: 1, width: 16 };
+    let mask = AttentionMask { start: 20, window: usize::MAX, padding: vec![0] };
     for spoil_keys in [true, false] {
         let mut sequences = Sequences::new(heads, mask.clone(), Dtype::F32, 4);
         let column = 22 * heads.width..23 * heads.width;
@@ -439,36 +342,16 @@ fn a_nan_is_seen_by_later_tokens_alone() {
 
 #[test]
 fn no_tokens_give_nothing() {
-    let heads = AttentionShape {
-        batch: 1,
-        tokens: 0,
-        heads: 2,
-        key_heads: 1,
-        width: 4,
-    };
-    let mask = AttentionMask {
-        start: 0,
-        window: 1,
-        padding: vec![0],
-    };
+    let heads = AttentionShape { batch: 1, tokens: 0, heads: 2, key_heads: 1, width: 4 };
+    let mask = AttentionMask { start: 0, window: 1, padding: vec![0] };
     attend_into(&[], heads, &[], &mask, None, &mut []);
 }
 
 #[test]
 #[should_panic(expected = "columns 0..3 are seen, but not all of them are held: [1..3]")]
 fn columns_that_are_not_held_are_refused() {
-    let heads = AttentionShape {
-        batch: 1,
-        tokens: 1,
-        heads: 1,
-        key_heads: 1,
-        width: 2,
-    };
-    let mask = AttentionMask {
-        start: 2,
-        window: usize::MAX,
-        padding: vec![0],
-    };
+    let heads = AttentionShape { batch: 1, tokens: 1, heads: 1, key_heads: 1, width: 2 };
+    let mask = AttentionMask { start: 2, window: usize::MAX, padding: vec![0] };
     let rows = StridedRows {
         elements: Weight::F32(&[0.0; 6]),
         sequence_stride: 6,
@@ -478,12 +361,7 @@ fn columns_that_are_not_held_are_refused() {
     let held = KvSegment {
         keys: rows,
         values: rows,
-        ring: RingLayout {
-            first: 1,
-            end: 3,
-            capacity: 3,
-            origin: 0,
-        },
+        ring: RingLayout { first: 1, end: 3, capacity: 3, origin: 0 },
     };
     attend_into(&[0.0; 2], heads, &[held], &mask, None, &mut [0.0; 2]);
 }

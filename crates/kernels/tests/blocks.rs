@@ -20,15 +20,12 @@ fn blocks(
 ) -> BlockWeight<Bytes> {
     let mut state = seed | 1;
     let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as u32
     };
     let format = StorageFormat::fp8(block);
-    let mut data: Vec<u8> = (0..shape[0] * shape[1])
-        .map(|_| ((next() % 127) | ((next() & 1) << 7)) as u8)
-        .collect();
+    let mut data: Vec<u8> =
+        (0..shape[0] * shape[1]).map(|_| ((next() % 127) | ((next() & 1) << 7)) as u8).collect();
     if nan && !data.is_empty() {
         let at = next() as usize % data.len();
         data[at] = 0xff;
@@ -38,14 +35,8 @@ fn blocks(
         let large = if nan && at == 1 { 1e5 } else { 1.0 };
         (next() as f32 * large * 1e-12).to_le_bytes()
     });
-    BlockWeight::new(
-        format,
-        shape,
-        data.into(),
-        scales.collect::<Vec<u8>>().into(),
-        skipped,
-    )
-    .unwrap()
+    BlockWeight::new(format, shape, data.into(), scales.collect::<Vec<u8>>().into(), skipped)
+        .unwrap()
 }
 
 fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
@@ -56,9 +47,7 @@ fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
 }
 
 fn input(len: usize) -> Vec<f32> {
-    (0..len)
-        .map(|at| ((at * 37 % 101) as f32 - 50.0) * 0.01)
-        .collect()
+    (0..len).map(|at| ((at * 37 % 101) as f32 - 50.0) * 0.01).collect()
 }
 
 proptest! {
@@ -103,18 +92,11 @@ fn large_matmuls_are_too() {
         let run = |weight| {
             let mut y = vec![0.0; m * 700];
             let compute = ActivationDtype::F32;
-            let matmul = Matmul {
-                weight,
-                n: 700,
-                y: &mut y,
-            };
+            let matmul = Matmul { weight, n: 700, y: &mut y };
             linear_each_into_with(Isa::detected(), compute, &x, [m, 3000], &mut [matmul]);
             y
         };
-        assert!(
-            run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)),
-            "{m} rows"
-        );
+        assert!(run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)), "{m} rows");
     }
 }
 
@@ -123,10 +105,7 @@ fn tensors_in_blocks_are_multiplied_and_looked_up() {
     let (device, compute) = (Device::flex(), ActivationDtype::F32);
     let weights = [1, 2, 3].map(|seed| blocks([24, 150], [16, 64], 3, seed, false));
     let twins = weights.each_ref().map(|weight| {
-        Tensor::<2>::from_data(
-            TensorData::new(wide(weight), [24, 150]),
-            (&device, DType::F32),
-        )
+        Tensor::<2>::from_data(TensorData::new(wide(weight), [24, 150]), (&device, DType::F32))
     });
     let same = |found: Tensor<2>, wanted: Tensor<2>| {
         assert_eq!(found.into_data(), wanted.into_data());
@@ -138,18 +117,12 @@ fn tensors_in_blocks_are_multiplied_and_looked_up() {
     );
     let found = linear_qkv(compute, x.clone(), weights.clone());
     let wanted = linear_qkv(compute, x.clone(), twins.clone());
-    found
-        .into_iter()
-        .zip(wanted)
-        .for_each(|(found, wanted)| same(found, wanted));
+    found.into_iter().zip(wanted).for_each(|(found, wanted)| same(found, wanted));
     let [gate, up, _] = weights.clone();
     let act = ActivationFunction::Silu;
     let found = gated_linear(compute, x.clone(), gate, up, act);
     let [gate, up, _] = twins.clone();
     same(found, gated_linear(compute, x, gate, up, act));
     let ids = Tensor::<1, Int>::from_data([23, 0, 7, 7], &device);
-    same(
-        embedding(weights[0].clone(), ids.clone()),
-        embedding(twins[0].clone(), ids),
-    );
+    same(embedding(weights[0].clone(), ids.clone()), embedding(twins[0].clone(), ids));
 }

@@ -99,11 +99,7 @@ fn each(
     let mut matmuls: Vec<Matmul> = weights
         .iter()
         .zip(&mut ys)
-        .map(|((n, weight), y)| Matmul {
-            weight: weight.weight(),
-            n: *n,
-            y,
-        })
+        .map(|((n, weight), y)| Matmul { weight: weight.weight(), n: *n, y })
         .collect();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -250,11 +246,7 @@ fn a_widened_weight_has_the_same_bits() {
                 let wide = stored.values();
                 let size = Size { m, n, k };
                 let y = matmul(way, &x, stored.weight(), size, 1);
-                assert_eq!(
-                    y,
-                    matmul(way, &x, Weight::F32(&wide), size, 1),
-                    "{way:?} {dtype:?}"
-                );
+                assert_eq!(y, matmul(way, &x, Weight::F32(&wide), size, 1), "{way:?} {dtype:?}");
             }
         }
     }

@@ -1,9 +1,6 @@
 //! Weights stored `[in, out]`: beside the formula in f64, and what the bits depend on.
 
-#![allow(
-    clippy::single_range_in_vec_init,
-    reason = "a weight may come in one tile"
-)]
+#![allow(clippy::single_range_in_vec_init, reason = "a weight may come in one tile")]
 
 mod common;
 
@@ -43,9 +40,7 @@ fn add(
 fn chain(x: &[f32], weight: &[f32], [m, k, n]: [usize; 3], y: &[f32]) -> Vec<f32> {
     let output = |index: usize| {
         let (i, j) = (index / n, index % n);
-        (0..k).fold(y[index], |sum, l| {
-            x[i * k + l].mul_add(weight[l * n + j], sum)
-        })
+        (0..k).fold(y[index], |sum, l| x[i * k + l].mul_add(weight[l * n + j], sum))
     };
     (0..m * n).map(output).collect()
 }
@@ -112,12 +107,7 @@ fn large_matmuls_follow_the_formula() {
 
 #[test]
 fn threads_change_nothing() {
-    for size @ [m, k, n] in [
-        [1, 515, 2000],
-        [5, 515, 700],
-        [150, 300, 90],
-        [9, 300, 1000],
-    ] {
+    for size @ [m, k, n] in [[1, 515, 2000], [5, 515, 700], [150, 300, 90], [9, 300, 1000]] {
         let (x, y) = (values(m * k, 1), values(m * n, 2));
         for isa in available() {
             let stored = Stored::new(common::Dtype::Bf16, &values(k * n, 3));
@@ -152,10 +142,7 @@ fn infinities_and_nan_reach_their_outputs_alone() {
                 for (index, y) in y.into_iter().enumerate() {
                     let hit = if in_x { index / n == 3 } else { index % n == 5 };
                     let want = if hit { special } else { k as f32 };
-                    assert!(
-                        y == want || y.is_nan() && want.is_nan(),
-                        "{isa:?} {index}: {y}"
-                    );
+                    assert!(y == want || y.is_nan() && want.is_nan(), "{isa:?} {index}: {y}");
                 }
             }
         }
@@ -166,10 +153,7 @@ fn infinities_and_nan_reach_their_outputs_alone() {
 fn nothing_added_changes_nothing() {
     let stored = Stored::new(common::Dtype::F32, &[]);
     let way = (Isa::detected(), ActivationDtype::F32);
-    assert_eq!(
-        add(way, &[], &stored, [2, 0, 3], &[0..0], &[7.0; 6]),
-        [7.0; 6]
-    );
+    assert_eq!(add(way, &[], &stored, [2, 0, 3], &[0..0], &[7.0; 6]), [7.0; 6]);
     assert_eq!(add(way, &[], &stored, [0, 5, 3], &[0..0], &[]), [0.0; 0]);
 }
 

@@ -13,12 +13,8 @@ use outsize_kernels::rotary::{RotaryPairs, RotaryShape, rotate_in_place_with};
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
 
-const ROTARY: RotaryShape = RotaryShape {
-    heads: 2,
-    width: 4,
-    rotary: 4,
-    pairs: RotaryPairs::Halves,
-};
+const ROTARY: RotaryShape =
+    RotaryShape { heads: 2, width: 4, rotary: 4, pairs: RotaryPairs::Halves };
 
 fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
@@ -252,12 +248,7 @@ fn what_is_no_number_stays_none() {
 #[test]
 #[should_panic(expected = "a gate has the size of what goes through")]
 fn a_gate_of_another_size_is_refused() {
-    gate_in_place_with(
-        Isa::detected(),
-        ActivationFunction::Relu,
-        &mut [0.0; 2],
-        &[0.0; 3],
-    );
+    gate_in_place_with(Isa::detected(), ActivationFunction::Relu, &mut [0.0; 2], &[0.0; 3]);
 }
 
 #[test]

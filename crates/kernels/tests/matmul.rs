@@ -34,19 +34,13 @@ fn surrounded(
     );
     let (before, rest) = y.split_at(skip);
     let (result, after) = rest.split_at(size.m * size.n);
-    assert!(
-        before.iter().chain(after).all(|&value| value == MARK),
-        "written outside y"
-    );
+    assert!(before.iter().chain(after).all(|&value| value == MARK), "written outside y");
     result.to_vec()
 }
 
 fn check(isa: Isa, dtype: Dtype, size: Size, skip: usize, seed: u64) -> Result<(), TestCaseError> {
     let Size { m, n, k } = size;
-    let (x, stored) = (
-        values(m * k, seed),
-        Stored::new(dtype, &values(n * k, seed + 1)),
-    );
+    let (x, stored) = (values(m * k, seed), Stored::new(dtype, &values(n * k, seed + 1)));
     for compute in COMPUTES {
         let y = surrounded((isa, compute), &x, &stored, dtype, size, skip);
         let (want, allowed) = reference(&multiplied(compute, &x), &stored.values(), [m, n, k]);
@@ -152,21 +146,9 @@ fn infinities_and_nan_reach_their_outputs_alone() {
 #[test]
 fn empty_sides_give_empty_or_zero_results() {
     let weight = Stored::new(Dtype::Bf16, &[]);
-    linear_into(
-        ActivationDtype::F32,
-        &[],
-        weight.weight(),
-        Size { m: 0, n: 0, k: 5 },
-        &mut [],
-    );
+    linear_into(ActivationDtype::F32, &[], weight.weight(), Size { m: 0, n: 0, k: 5 }, &mut []);
     let mut y = [f32::NAN; 6];
-    linear_into(
-        ActivationDtype::F32,
-        &[],
-        weight.weight(),
-        Size { m: 2, n: 3, k: 0 },
-        &mut y,
-    );
+    linear_into(ActivationDtype::F32, &[], weight.weight(), Size { m: 2, n: 3, k: 0 }, &mut y);
     assert_eq!(y, [0.0; 6]);
 }
 
@@ -191,11 +173,7 @@ fn sizes_that_overflow_are_refused() {
         ActivationDtype::F32,
         &[],
         weight.weight(),
-        Size {
-            m: 1 << 33,
-            n: 0,
-            k: 1 << 33,
-        },
+        Size { m: 1 << 33, n: 0, k: 1 << 33 },
         &mut [],
     );
 }

@@ -13,18 +13,12 @@ use outsize_kernels::{
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
 fn tensor<const D: usize>(dims: [usize; D], seed: u64) -> Tensor<D> {
-    Tensor::from_data(
-        TensorData::new(values(dims.iter().product(), seed), dims),
-        &Device::flex(),
-    )
+    Tensor::from_data(TensorData::new(values(dims.iter().product(), seed), dims), &Device::flex())
 }
 
 fn elements<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     assert_eq!(tensor.dtype(), DType::F32);
-    tensor
-        .into_data()
-        .try_to_vec()
-        .expect("an f32 tensor holds f32")
+    tensor.into_data().try_to_vec().expect("an f32 tensor holds f32")
 }
 
 /// Checks `y` against the matmul in f64 of the same tensors, flattened.
@@ -101,13 +95,7 @@ fn a_gated_product_has_the_bits_of_its_parts() {
 #[should_panic(expected = "gate: sides of other shapes")]
 fn sides_of_other_heights_are_refused() {
     let [gate, up] = [37, 38].map(|n| tensor([n, 53], 1).cast(DType::BF16));
-    gated_linear(
-        ActivationDtype::F32,
-        tensor([2, 53], 2),
-        gate,
-        up,
-        ActivationFunction::Silu,
-    );
+    gated_linear(ActivationDtype::F32, tensor([2, 53], 2), gate, up, ActivationFunction::Silu);
 }
 
 #[test]
@@ -132,22 +120,14 @@ fn some_rows_of_a_weight_give_those_columns_bit_for_bit() {
 #[test]
 fn strided_tensors_give_the_same_bits() {
     for dtype in STORED {
-        let (x, weight) = (
-            tensor([33, 5], 1).transpose(),
-            tensor([66, 12], 2).cast(dtype).transpose(),
-        );
+        let (x, weight) =
+            (tensor([33, 5], 1).transpose(), tensor([66, 12], 2).cast(dtype).transpose());
         let weight = weight.slice([0..12, 20..53]);
         let copy = |tensor: Tensor<2>| {
-            Tensor::<2>::from_data(
-                tensor.clone().into_data(),
-                (&Device::flex(), tensor.dtype()),
-            )
+            Tensor::<2>::from_data(tensor.clone().into_data(), (&Device::flex(), tensor.dtype()))
         };
         let want = linear(copy(x.clone()), copy(weight.clone()));
-        assert_eq!(
-            bits(&elements(linear(x.clone(), weight.clone()))),
-            bits(&elements(want))
-        );
+        assert_eq!(bits(&elements(linear(x.clone(), weight.clone()))), bits(&elements(want)));
         check(linear(x.clone(), weight.clone()), x, weight);
     }
 }
@@ -155,11 +135,7 @@ fn strided_tensors_give_the_same_bits() {
 #[test]
 fn other_dtypes_take_the_dtype_of_x() {
     let (x, weight) = (tensor([3, 8], 1), tensor([5, 8], 2));
-    check(
-        linear(x.clone(), weight.clone().cast(DType::F64)),
-        x.clone(),
-        weight.clone(),
-    );
+    check(linear(x.clone(), weight.clone().cast(DType::F64)), x.clone(), weight.clone());
     let y = linear(x.clone().cast(DType::F64), weight.clone().cast(DType::BF16));
     assert_eq!(y.dtype(), DType::F64);
     check(y.cast(DType::F32), x, weight.cast(DType::BF16));
@@ -168,9 +144,8 @@ fn other_dtypes_take_the_dtype_of_x() {
 #[test]
 fn gradients_flow_on_an_autodiff_device() {
     let device = Device::flex().autodiff();
-    let weight = Tensor::<2>::random([4, 6], Distribution::Default, &device)
-        .cast(DType::F32)
-        .require_grad();
+    let weight =
+        Tensor::<2>::random([4, 6], Distribution::Default, &device).cast(DType::F32).require_grad();
     let x = Tensor::<3>::ones([2, 3, 6], &device).require_grad();
     let y = linear(x.clone(), weight.clone());
     let gradients = y.sum().backward();
@@ -181,10 +156,7 @@ fn gradients_flow_on_an_autodiff_device() {
     let for_x = x.grad(&gradients).expect("x has a gradient");
     let want = weight.inner().sum_dim(0).unsqueeze::<3>().expand([2, 3, 6]);
     for (got, want) in elements(for_x).into_iter().zip(elements(want)) {
-        assert!(
-            (got - want).abs() <= 4.0 * f32::EPSILON * want.abs(),
-            "{got} for {want}"
-        );
+        assert!((got - want).abs() <= 4.0 * f32::EPSILON * want.abs(), "{got} for {want}");
     }
 }
 
@@ -200,11 +172,7 @@ fn sizes_that_do_not_match_are_refused() {
 fn embedding_gives_the_rows_in_f32() {
     for dtype in STORED {
         let table = tensor([50, 12], 1).cast(dtype);
-        for table in [
-            table.clone(),
-            table.clone().slice([7..40, 0..12]),
-            table.transpose(),
-        ] {
+        for table in [table.clone(), table.clone().slice([7..40, 0..12]), table.transpose()] {
             let rows = elements(table.clone().cast(DType::F32));
             let width = table.dims()[1];
             for id_dtype in [DType::I64, DType::I32, DType::U32] {
@@ -225,10 +193,7 @@ fn embedding_gives_the_rows_in_f32() {
 #[test]
 fn embedding_of_no_ids_is_empty() {
     let ids = Tensor::<1, Int>::from_data(TensorData::new(Vec::<i64>::new(), [0]), &Device::flex());
-    assert_eq!(
-        embedding(tensor([5, 4], 1).cast(DType::BF16), ids).dims(),
-        [0, 4]
-    );
+    assert_eq!(embedding(tensor([5, 4], 1).cast(DType::BF16), ids).dims(), [0, 4]);
 }
 
 #[test]
@@ -238,10 +203,7 @@ fn embedding_takes_other_dtypes_and_autodiff() {
     let ids = Tensor::<1, Int>::from_data([2, 2], &device);
     let gradients = embedding(table.clone(), ids).sum().backward();
     let gradient = elements(table.grad(&gradients).expect("the table has a gradient"));
-    assert_eq!(
-        gradient,
-        [[0.0; 4], [0.0; 4], [2.0; 4], [0.0; 4], [0.0; 4]].concat()
-    );
+    assert_eq!(gradient, [[0.0; 4], [0.0; 4], [2.0; 4], [0.0; 4], [0.0; 4]].concat());
 
     let ids = Tensor::<1, Int>::from_data([1], &Device::flex());
     let table = tensor([5, 4], 3);
@@ -252,19 +214,13 @@ fn embedding_takes_other_dtypes_and_autodiff() {
 #[test]
 #[should_panic(expected = "embedding: id 50 (number 1) is not a row of a table of 50 rows")]
 fn an_id_beyond_the_table_is_refused() {
-    embedding(
-        tensor([50, 4], 1).cast(DType::BF16),
-        Tensor::from_data([3, 50], &Device::flex()),
-    );
+    embedding(tensor([50, 4], 1).cast(DType::BF16), Tensor::from_data([3, 50], &Device::flex()));
 }
 
 #[test]
 #[should_panic(expected = "embedding: id -1 (number 0)")]
 fn a_negative_id_is_refused() {
-    embedding(
-        tensor([50, 4], 1).cast(DType::BF16),
-        Tensor::from_data([-1], &Device::flex()),
-    );
+    embedding(tensor([50, 4], 1).cast(DType::BF16), Tensor::from_data([-1], &Device::flex()));
 }
 
 /// Asserts that a kernel's result is that of Burn's own operations in f64, which the same function

@@ -33,9 +33,7 @@ impl MemoryProbe {
     pub fn new(bytes: usize, threads: usize) -> io::Result<Self> {
         let threads = threads.max(1);
         let each = (bytes / threads).max(2 * PAGE);
-        let mut parts = (0..threads)
-            .map(|_| Region::new(each))
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut parts = (0..threads).map(|_| Region::new(each)).collect::<io::Result<Vec<_>>>()?;
         std::thread::scope(|scope| {
             for part in &mut parts {
                 scope.spawn(|| part.as_mut().fill(WORD as u8));
@@ -103,11 +101,7 @@ pub struct FirstTouchProbe {
 impl FirstTouchProbe {
     /// A probe that touches `step` bytes at a time.
     pub fn new(step: usize) -> Self {
-        Self {
-            held: Vec::new(),
-            step: step.max(PAGE),
-            rates: Vec::new(),
-        }
+        Self { held: Vec::new(), step: step.max(PAGE), rates: Vec::new() }
     }
 
     /// Allocates another step the way resident weights are and touches every page with `threads`
@@ -120,15 +114,11 @@ impl FirstTouchProbe {
         let each = self.step.div_ceil(threads);
         let began = Instant::now();
         let taken = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|_| scope.spawn(|| first_touch(each)))
-                .collect();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| first_touch(each))).collect();
             workers
                 .into_iter()
                 .map(|worker| {
-                    worker
-                        .join()
-                        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+                    worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
                 })
                 .collect::<io::Result<Vec<_>>>()
         });
@@ -167,15 +157,8 @@ impl FirstTouchRates {
             let times: f64 = rates.iter().map(|rate| 1.0 / rate).sum();
             rates.len() as f64 / times
         };
-        let found = together(
-            rates
-                .get(rates.len() / 2..)
-                .filter(|half| !half.is_empty())?,
-        );
-        let prefaulted = rates
-            .iter()
-            .take_while(|rate| **rate >= PREFAULTED * found)
-            .count();
+        let found = together(rates.get(rates.len() / 2..).filter(|half| !half.is_empty())?);
+        let prefaulted = rates.iter().take_while(|rate| **rate >= PREFAULTED * found).count();
         Some(Self {
             prefaulted_bytes: (prefaulted * step) as u64,
             prefaulted_bytes_per_second: match prefaulted {
@@ -273,10 +256,7 @@ mod tests {
         assert_eq!(even.prefaulted_bytes, 0);
         assert_eq!(even.seconds(100.0), 100.0 / even.bytes_per_second);
         // A single step has one speed.
-        assert_eq!(
-            FirstTouchRates::of(&[100.0], 5).unwrap().prefaulted_bytes,
-            0
-        );
+        assert_eq!(FirstTouchRates::of(&[100.0], 5).unwrap().prefaulted_bytes, 0);
     }
 
     #[test]

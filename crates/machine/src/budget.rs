@@ -17,10 +17,7 @@ pub fn detected_budget(machine: &Machine, held: u64) -> Vec<(Tier, Sourced<u64>)
             let known = free.as_ref().unwrap_or(total);
             shares.push((
                 Tier::Gpu(gpu.number),
-                Sourced::new(
-                    share(known.value),
-                    format!("nine tenths of {}", known.source),
-                ),
+                Sourced::new(share(known.value), format!("nine tenths of {}", known.source)),
             ));
         }
     }
@@ -50,12 +47,8 @@ mod tests {
     use crate::{GpuInfo, Gpus, Processors, Ram};
 
     fn machine() -> Machine {
-        let gpu = |number, memory| GpuInfo {
-            number,
-            name: String::new(),
-            source: String::new(),
-            memory,
-        };
+        let gpu =
+            |number, memory| GpuInfo { number, name: String::new(), source: String::new(), memory };
         let known = |value| Sourced::new(value, "a file");
         Machine {
             processors: Processors {
@@ -74,32 +67,10 @@ mod tests {
             }),
             gpus: Gpus {
                 found: vec![
-                    gpu(
-                        0,
-                        GpuMemory::Own {
-                            total: known(500),
-                            free: Some(known(400)),
-                        },
-                    ),
-                    gpu(
-                        1,
-                        GpuMemory::Unified {
-                            source: String::new(),
-                        },
-                    ),
-                    gpu(
-                        2,
-                        GpuMemory::Own {
-                            total: known(300),
-                            free: None,
-                        },
-                    ),
-                    gpu(
-                        3,
-                        GpuMemory::Unknown {
-                            reason: String::new(),
-                        },
-                    ),
+                    gpu(0, GpuMemory::Own { total: known(500), free: Some(known(400)) }),
+                    gpu(1, GpuMemory::Unified { source: String::new() }),
+                    gpu(2, GpuMemory::Own { total: known(300), free: None }),
+                    gpu(3, GpuMemory::Unknown { reason: String::new() }),
                 ],
                 notes: Vec::new(),
             },
@@ -109,23 +80,11 @@ mod tests {
     #[test]
     fn nine_tenths_of_each_device_and_nothing_twice() {
         let shares = detected_budget(&machine(), 50);
-        let bytes: Vec<_> = shares
-            .iter()
-            .map(|(tier, share)| (*tier, share.value))
-            .collect();
-        assert_eq!(
-            bytes,
-            [(Tier::Gpu(0), 360), (Tier::Gpu(2), 270), (Tier::Cpu, 950)]
-        );
+        let bytes: Vec<_> = shares.iter().map(|(tier, share)| (*tier, share.value)).collect();
+        assert_eq!(bytes, [(Tier::Gpu(0), 360), (Tier::Gpu(2), 270), (Tier::Cpu, 950)]);
         assert_eq!(shares[0].1.source, "nine tenths of a file");
-        let nothing = Machine {
-            ram: None,
-            gpus: Gpus {
-                found: Vec::new(),
-                notes: Vec::new(),
-            },
-            ..machine()
-        };
+        let nothing =
+            Machine { ram: None, gpus: Gpus { found: Vec::new(), notes: Vec::new() }, ..machine() };
         assert!(detected_budget(&nothing, 50).is_empty());
     }
 
@@ -134,10 +93,7 @@ mod tests {
         let shares = detected_budget(&machine(), 0);
         let given = Budget::parse("gpu0=0,cpu=7,disk=9,gpu5=3").unwrap();
         let budget = complete_budget(&given, &shares);
-        assert_eq!(
-            budget,
-            Budget::parse("gpu0=0,gpu2=270,gpu5=3,cpu=7,disk=9").unwrap()
-        );
+        assert_eq!(budget, Budget::parse("gpu0=0,gpu2=270,gpu5=3,cpu=7,disk=9").unwrap());
         let all = complete_budget(&Budget::default(), &shares);
         assert_eq!(all, Budget::parse("gpu0=360,gpu2=270,cpu=900").unwrap());
     }

@@ -73,9 +73,7 @@ pub struct Measurement {
 impl Calibration {
     /// The figures of the disk that a file system is on, if they were measured.
     pub fn disk(&self, device: &str, file_system: &str) -> Option<&DiskFigures> {
-        self.disks
-            .iter()
-            .find(|disk| disk.device == device && disk.file_system == file_system)
+        self.disks.iter().find(|disk| disk.device == device && disk.file_system == file_system)
     }
 
     /// Puts the figures of a disk in place of earlier ones, and takes those of other disks from
@@ -137,10 +135,7 @@ pub(crate) mod tests {
             device: device.to_string(),
             file_system: "ext4".to_string(),
             date: "2026-03-01T17:05:00Z".to_string(),
-            streamed: Bandwidth {
-                bytes_per_second,
-                latency_seconds: 1e-4,
-            },
+            streamed: Bandwidth { bytes_per_second, latency_seconds: 1e-4 },
             plain_bytes_per_second: bytes_per_second * 1.2,
             direct: true,
         }

@@ -47,13 +47,10 @@ fn tightest(
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Cgroup> {
     let mounts = mounts_of(mount_text, Controller::Memory);
-    folders_of(
-        &memberships_of(membership_text, Controller::Memory),
-        &mounts,
-    )
-    .into_iter()
-    .filter_map(|(generation, folder)| limit(generation, &folder, &read))
-    .min_by_key(Cgroup::available)
+    folders_of(&memberships_of(membership_text, Controller::Memory), &mounts)
+        .into_iter()
+        .filter_map(|(generation, folder)| limit(generation, &folder, &read))
+        .min_by_key(Cgroup::available)
 }
 
 /// The folders of all cgroups that the process is in.
@@ -97,11 +94,7 @@ fn limit(
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Cgroup> {
     let (limit, usage, cache) = match generation {
-        Generation::V1 => (
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
+        Generation::V1 => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         Generation::V2 => ("memory.max", "memory.current", "inactive_file"),
     };
     let number = |name: &str| read(&folder.join(name))?.trim().parse::<u64>().ok();
@@ -109,23 +102,13 @@ fn limit(
     // `max`, that is no limit, is no number.
     let limit = number(limit).filter(|limit| *limit < UNLIMITED)?;
     let usage = number(usage).unwrap_or(0);
-    let cache = read(&folder.join("memory.stat"))
-        .and_then(|text| stat(&text, cache))
-        .unwrap_or(0);
-    Some(Cgroup {
-        file,
-        limit,
-        usage: usage.saturating_sub(cache),
-    })
+    let cache = read(&folder.join("memory.stat")).and_then(|text| stat(&text, cache)).unwrap_or(0);
+    Some(Cgroup { file, limit, usage: usage.saturating_sub(cache) })
 }
 
 /// A value of `memory.stat`: lines of `name number`.
 fn stat(text: &str, name: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?
-        .trim()
-        .parse()
-        .ok()
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -136,10 +119,8 @@ mod tests {
 
     /// A file system of a few files.
     fn files(files: &[(&str, &str)]) -> impl Fn(&Path) -> Option<String> {
-        let files: HashMap<PathBuf, String> = files
-            .iter()
-            .map(|(path, text)| (path.into(), text.to_string()))
-            .collect();
+        let files: HashMap<PathBuf, String> =
+            files.iter().map(|(path, text)| (path.into(), text.to_string())).collect();
         move |path| files.get(path).cloned()
     }
 
@@ -181,18 +162,9 @@ mod tests {
     #[test]
     fn the_first_generation_has_its_own_names() {
         let read = files(&[
-            (
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                "9223372036854771712\n",
-            ),
-            (
-                "/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes",
-                "600000000\n",
-            ),
-            (
-                "/sys/fs/cgroup/memory/jobs/a/memory.usage_in_bytes",
-                "250000000\n",
-            ),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("/sys/fs/cgroup/memory/jobs/a/memory.limit_in_bytes", "600000000\n"),
+            ("/sys/fs/cgroup/memory/jobs/a/memory.usage_in_bytes", "250000000\n"),
             (
                 "/sys/fs/cgroup/memory/jobs/a/memory.stat",
                 "inactive_file 7\ntotal_inactive_file 50000000\n",
@@ -214,11 +186,8 @@ mod tests {
                 ("/sys/fs/cgroup/memory/sub/memory.limit_in_bytes", "800"),
             ])
         };
-        let limit = |path: &str| {
-            tightest(&format!("4:memory:{path}\n"), mount, read())
-                .unwrap()
-                .limit
-        };
+        let limit =
+            |path: &str| tightest(&format!("4:memory:{path}\n"), mount, read()).unwrap().limit;
         assert_eq!(limit("/docker/8d6f"), 1000);
         assert_eq!(limit("/docker/8d6f/sub"), 800);
         // Outside of what is mounted, as after the process was moved.
@@ -230,21 +199,15 @@ mod tests {
     fn no_limit_is_none() {
         let read = files(&[("/sys/fs/cgroup/a/memory.max", "max\n")]);
         assert_eq!(tightest("0::/a\n", V2_MOUNT, read), None);
-        let read = files(&[(
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "9223372036854771712\n",
-        )]);
+        let read =
+            files(&[("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")]);
         assert_eq!(tightest("4:memory:/\n", V1_MOUNT, read), None);
         assert_eq!(tightest("", "", files(&[])), None);
     }
 
     #[test]
     fn what_is_over_its_limit_has_nothing_left() {
-        let cgroup = Cgroup {
-            file: PathBuf::new(),
-            limit: 10,
-            usage: 11,
-        };
+        let cgroup = Cgroup { file: PathBuf::new(), limit: 10, usage: 11 };
         assert_eq!(cgroup.available(), 0);
     }
 

@@ -48,18 +48,10 @@ pub struct DiskSpeed {
 /// # Errors
 /// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] without a whole page to read.
 pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<DiskSpeed, Error> {
-    let len = path.metadata().map_err(|source| Error::Open {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    let (start, end) = (
-        page_aligned(range.start),
-        page_aligned(range.end.min(len.len())),
-    );
+    let len = path.metadata().map_err(|source| Error::Open { path: path.to_path_buf(), source })?;
+    let (start, end) = (page_aligned(range.start), page_aligned(range.end.min(len.len())));
     if start >= end {
-        return Err(Error::TooSmall {
-            path: path.to_path_buf(),
-        });
+        return Err(Error::TooSmall { path: path.to_path_buf() });
     }
     let file = Arc::new(ReadFile::open(path, start)?);
     let memory = usize::try_from(memory).unwrap_or(usize::MAX);
@@ -79,11 +71,7 @@ fn read_range(file: &Arc<ReadFile>, range: Range<u64>, memory: usize) -> Result<
         let len = range.end.saturating_sub(offset).min(BLOCK as u64) as usize;
         Ok((len > 0).then(|| (file.clone(), offset, len)))
     })?;
-    Ok(DiskSpeed {
-        direct: file.direct,
-        block: BLOCK,
-        ..speed
-    })
+    Ok(DiskSpeed { direct: file.direct, block: BLOCK, ..speed })
 }
 
 /// A file to read, past the page cache if the file system allows it.
@@ -102,24 +90,13 @@ impl ReadFile {
         });
         let is_direct = direct.is_some();
         match direct.map_or_else(|| File::open(path), Ok) {
-            Ok(file) => Ok(Self {
-                path: path.to_path_buf(),
-                direct: is_direct,
-                file,
-            }),
-            Err(source) => Err(Error::Open {
-                path: path.to_path_buf(),
-                source,
-            }),
+            Ok(file) => Ok(Self { path: path.to_path_buf(), direct: is_direct, file }),
+            Err(source) => Err(Error::Open { path: path.to_path_buf(), source }),
         }
     }
 
     fn failed(&self, offset: u64, source: io::Error) -> Error {
-        Error::Read {
-            path: self.path.clone(),
-            offset,
-            source,
-        }
+        Error::Read { path: self.path.clone(), offset, source }
     }
 }
 
@@ -182,24 +159,14 @@ pub(crate) fn read_blocks(
 /// # Errors
 /// As [`direct_read_speed`].
 pub fn read_latency(path: &Path, range: Range<u64>, count: usize) -> Result<Vec<f64>, Error> {
-    let plain = File::open(path).map_err(|source| Error::Open {
-        path: path.to_path_buf(),
-        source,
-    })?;
+    let plain =
+        File::open(path).map_err(|source| Error::Open { path: path.to_path_buf(), source })?;
     let file = open_direct(path).unwrap_or(plain);
     let pages = range.end.saturating_sub(range.start) / ALIGN as u64;
     if pages == 0 {
-        return Err(Error::TooSmall {
-            path: path.to_path_buf(),
-        });
+        return Err(Error::TooSmall { path: path.to_path_buf() });
     }
-    let failed = |offset| {
-        move |source| Error::Read {
-            path: path.to_path_buf(),
-            offset,
-            source,
-        }
-    };
+    let failed = |offset| move |source| Error::Read { path: path.to_path_buf(), offset, source };
     let start = range.start / ALIGN as u64 * ALIGN as u64;
     let mut buffer = Aligned::new(0).map_err(failed(start))?;
     // Scattered, so that nothing is read ahead: multiples of the golden ratio's share of all pages.
@@ -237,12 +204,7 @@ impl Aligned {
         let memory = Region::new((pages + 1) * LARGE_PAGE)?;
         let start = memory.as_ref().as_ptr().align_offset(LARGE_PAGE);
         let start = start.min(LARGE_PAGE);
-        let mut aligned = Self {
-            memory,
-            start,
-            pages,
-            next: 0,
-        };
+        let mut aligned = Self { memory, start, pages, next: 0 };
         // So that every page is there before the clock starts.
         for _ in 0..pages {
             aligned.slice(BLOCK).fill(1);
@@ -287,10 +249,7 @@ fn read_at(file: &File, buffer: &mut Aligned, len: usize, offset: u64) -> io::Re
 #[cfg(target_os = "linux")]
 fn open_direct(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    File::options()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)
+    File::options().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -329,9 +288,6 @@ mod tests {
         std::fs::write(file.path(), vec![0; BLOCK + 1]).unwrap();
         let file = Arc::new(ReadFile::open(file.path(), 0).unwrap());
         let error = read_range(&file, 0..2 * BLOCK as u64, 0).err().unwrap();
-        assert!(
-            matches!(&error, Error::Read { offset, .. } if *offset == BLOCK as u64),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Read { offset, .. } if *offset == BLOCK as u64), "{error}");
     }
 }

@@ -25,18 +25,10 @@ struct Around {
 /// [`Error::HardwareProfile`] for a file that cannot be read, holds no figures, or says what no
 /// machine does.
 pub fn read_figures(path: &Path) -> Result<HardwareProfile, Error> {
-    let wrong = |reason: String| Error::HardwareProfile {
-        path: path.to_owned(),
-        reason,
-    };
+    let wrong = |reason: String| Error::HardwareProfile { path: path.to_owned(), reason };
     let text = read_text(path, LARGEST).map_err(|error| wrong(error.to_string()))?;
-    let object: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_str(&text).map_err(|error| {
-            wrong(format!(
-                "it is no JSON object ({})",
-                shown(&error.to_string())
-            ))
-        })?;
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("it is no JSON object ({})", shown(&error.to_string()))))?;
     let figures = match object.contains_key("figures") {
         true => serde_json::from_str(&text).map(|Around { figures }| figures),
         false => serde_json::from_str(&text),

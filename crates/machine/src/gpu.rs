@@ -94,9 +94,7 @@ fn apple() -> Search {
             name: "Apple GPU".to_string(),
             source: "Apple silicon".to_string(),
             uuid: String::new(),
-            memory: GpuMemory::Unified {
-                source: "Apple silicon".to_string(),
-            },
+            memory: GpuMemory::Unified { source: "Apple silicon".to_string() },
         });
     }
     search
@@ -105,10 +103,7 @@ fn apple() -> Search {
 /// NVIDIA's first, then those of the system's files.
 fn gpus_of(system: &System, nvidia: Search, apple: Search) -> Gpus {
     let others = drm::search(system, nvidia.found.is_empty());
-    let mut gpus = Gpus {
-        found: Vec::new(),
-        notes: Vec::new(),
-    };
+    let mut gpus = Gpus { found: Vec::new(), notes: Vec::new() };
     for search in [nvidia, others, apple] {
         gpus.notes.extend(search.notes);
         for candidate in search.found {
@@ -132,14 +127,8 @@ mod tests {
     fn numbers_go_on_from_one_kind_to_the_next() {
         let (_folder, system) = tree(&[
             ("/sys/class/drm/card0/device/vendor", "0x1002\n"),
-            (
-                "/sys/class/drm/card0/device/mem_info_vram_total",
-                "17163091968\n",
-            ),
-            (
-                "/sys/class/drm/card0/device/mem_info_vram_used",
-                "163091968\n",
-            ),
+            ("/sys/class/drm/card0/device/mem_info_vram_total", "17163091968\n"),
+            ("/sys/class/drm/card0/device/mem_info_vram_used", "163091968\n"),
         ]);
         let nvidia = Search {
             found: vec![Candidate {
@@ -176,11 +165,6 @@ mod tests {
     #[test]
     fn this_machine_is_looked_at_without_failing() {
         let gpus = gpus(&System::here());
-        assert!(
-            gpus.found
-                .iter()
-                .enumerate()
-                .all(|(n, gpu)| gpu.number == n)
-        );
+        assert!(gpus.found.iter().enumerate().all(|(n, gpu)| gpu.number == n));
     }
 }

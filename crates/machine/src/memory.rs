@@ -42,12 +42,7 @@ pub(crate) fn ram(system: &System) -> Option<Ram> {
         Some(bound) if bound.value < system_available.value => bound,
         _ => system_available.clone(),
     };
-    Some(Ram {
-        total: known("MemTotal")?,
-        available,
-        system_available,
-        cgroup,
-    })
+    Some(Ram { total: known("MemTotal")?, available, system_available, cgroup })
 }
 
 /// The machine's main memory; none if the system does not report it (`/proc/meminfo` on Linux).
@@ -62,10 +57,7 @@ pub fn memory() -> Option<Memory> {
 /// Bytes available to this process: the least of what the machine has left and what its cgroups
 /// allow. None if neither is known.
 pub fn available() -> Option<u64> {
-    least(
-        memory().map(|memory| memory.available),
-        cgroup().map(|cgroup| cgroup.available()),
-    )
+    least(memory().map(|memory| memory.available), cgroup().map(|cgroup| cgroup.available()))
 }
 
 /// The peak resident set of this process, in bytes. None if the system does not report it
@@ -91,11 +83,7 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 
 /// A file of the kernel's; nothing where there is none.
 fn read(path: &str) -> Option<String> {
-    if cfg!(target_os = "linux") {
-        std::fs::read_to_string(path).ok()
-    } else {
-        None
-    }
+    if cfg!(target_os = "linux") { std::fs::read_to_string(path).ok() } else { None }
 }
 
 #[cfg(test)]

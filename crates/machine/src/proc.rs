@@ -5,14 +5,10 @@ use std::path::PathBuf;
 /// The value in bytes of a line such as `MemAvailable:   22958392 kB` (which means KiB) in
 /// `/proc/meminfo` or `/proc/self/status`.
 pub(crate) fn kilobytes(text: &str, key: &str) -> Option<u64> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     let mut words = value.split_ascii_whitespace();
     let number: u64 = words.next()?.parse().ok()?;
-    (words.next() == Some("kB"))
-        .then(|| number.checked_mul(1024))
-        .flatten()
+    (words.next() == Some("kB")).then(|| number.checked_mul(1024)).flatten()
 }
 
 /// The generation of a cgroup hierarchy.
@@ -54,9 +50,7 @@ pub(crate) fn memberships_of(text: &str, controller: Controller) -> Vec<(Generat
             if number == "0" && controllers.is_empty() {
                 Some((Generation::V2, path))
             } else {
-                controller
-                    .is_in(controllers)
-                    .then_some((Generation::V1, path))
+                controller.is_in(controllers).then_some((Generation::V1, path))
             }
         })
         .collect()
@@ -91,11 +85,7 @@ pub(crate) fn mounts_of(text: &str, controller: Controller) -> Vec<Mount> {
                 "cgroup" if controller.is_in(options) => Generation::V1,
                 _ => return None,
             };
-            Some(Mount {
-                generation,
-                root: unescape(root),
-                point: unescape(point).into(),
-            })
+            Some(Mount { generation, root: unescape(root), point: unescape(point).into() })
         })
         .collect()
 }
@@ -149,10 +139,7 @@ HugePages_Total:       0
         assert_eq!(kilobytes(MEMINFO, "MemAvailable"), Some(22_958_392 * 1024));
         assert_eq!(kilobytes(MEMINFO, "Mem"), None);
         assert_eq!(kilobytes(MEMINFO, "HugePages_Total"), None); // no kB
-        assert_eq!(
-            kilobytes("VmHWM:\t    2208 kB\n", "VmHWM"),
-            Some(2208 * 1024)
-        );
+        assert_eq!(kilobytes("VmHWM:\t    2208 kB\n", "VmHWM"), Some(2208 * 1024));
         assert_eq!(kilobytes("VmHWM: many kB", "VmHWM"), None);
         assert_eq!(kilobytes("VmHWM: 18446744073709551615 kB", "VmHWM"), None);
     }
@@ -165,22 +152,13 @@ HugePages_Total:       0
 2:cpuacct:/
 0::/
 ";
-        assert_eq!(
-            memberships(hybrid),
-            [(Generation::V1, "/jobs/a:b"), (Generation::V2, "/")]
-        );
+        assert_eq!(memberships(hybrid), [(Generation::V1, "/jobs/a:b"), (Generation::V2, "/")]);
         let unified = "0::/user.slice/user-1000.slice/session-2.scope\n";
         assert_eq!(
             memberships(unified),
-            [(
-                Generation::V2,
-                "/user.slice/user-1000.slice/session-2.scope"
-            )]
+            [(Generation::V2, "/user.slice/user-1000.slice/session-2.scope")]
         );
-        assert_eq!(
-            memberships("11:cpu,memory:/x\nnonsense\n"),
-            [(Generation::V1, "/x")]
-        );
+        assert_eq!(memberships("11:cpu,memory:/x\nnonsense\n"), [(Generation::V1, "/x")]);
     }
 
     #[test]

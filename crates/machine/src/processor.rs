@@ -46,12 +46,7 @@ pub(crate) fn processors(system: &System, parallelism: u64) -> Processors {
     Processors {
         name: name(system, &info),
         cores: cores(&info).map(|count| Sourced::new(count, "/proc/cpuinfo core id")),
-        threads: threads(
-            logical.as_ref(),
-            affinity(&status),
-            quota(system),
-            parallelism,
-        ),
+        threads: threads(logical.as_ref(), affinity(&status), quota(system), parallelism),
         logical,
         cache: cache(system),
         large_pages: system
@@ -83,10 +78,7 @@ fn name(system: &System, info: &str) -> Sourced<String> {
     let board = system.read(tree).map(|text| shown(&text));
     match board.filter(|name| !name.is_empty()) {
         Some(name) => Sourced::new(name, tree),
-        None => Sourced::new(
-            std::env::consts::ARCH.to_string(),
-            "what this program was built for",
-        ),
+        None => Sourced::new(std::env::consts::ARCH.to_string(), "what this program was built for"),
     }
 }
 
@@ -144,10 +136,7 @@ fn quota(system: &System) -> Option<Quota> {
                     (format!("{} {}", quota.trim(), period.trim()), file)
                 }
             };
-            Some(Quota {
-                processors: share(&text)?,
-                file: file.display().to_string(),
-            })
+            Some(Quota { processors: share(&text)?, file: file.display().to_string() })
         })
         .min_by(|a, b| a.processors.total_cmp(&b.processors))
 }
@@ -249,10 +238,7 @@ core id\t\t: 0
         let (_folder, system) = tree(&[
             ("/proc/cpuinfo", INFO),
             ("/proc/self/status", "Cpus_allowed_list:\t0-2\n"),
-            (
-                "/sys/kernel/mm/transparent_hugepage/enabled",
-                "always [madvise] never\n",
-            ),
+            ("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
             ("/sys/devices/system/cpu/cpu0/cache/index0/size", "32K\n"),
             ("/sys/devices/system/cpu/cpu0/cache/index3/size", "32M\n"),
         ]);
@@ -301,10 +287,7 @@ core id\t\t: 0
         let (_folder, system) = tree(&[
             ("/proc/cpuinfo", INFO),
             ("/proc/self/cgroup", "0::/a/b\n"),
-            (
-                "/proc/self/mountinfo",
-                "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-            ),
+            ("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
             ("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"),
             ("/sys/fs/cgroup/a/cpu.max", "220000 100000\n"),
         ]);

@@ -20,10 +20,7 @@ impl Scratch {
     /// # Errors
     /// [`Error::Scratch`].
     pub fn new(folder: &Path) -> Result<Self, Error> {
-        Self::make(folder).map_err(|source| Error::Scratch {
-            folder: folder.to_path_buf(),
-            source,
-        })
+        Self::make(folder).map_err(|source| Error::Scratch { folder: folder.to_path_buf(), source })
     }
 
     #[cfg(target_os = "linux")]
@@ -32,20 +29,13 @@ impl Scratch {
         let file = tempfile::tempfile_in(folder)?;
         // The kernel's own name for what has none.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
-        Ok(Self {
-            file: Arc::new(file),
-            path,
-        })
+        Ok(Self { file: Arc::new(file), path })
     }
 
     #[cfg(not(target_os = "linux"))]
     fn make(folder: &Path) -> std::io::Result<Self> {
         let (file, named) = tempfile::NamedTempFile::new_in(folder)?.into_parts();
-        Ok(Self {
-            file: Arc::new(file),
-            path: named.to_path_buf(),
-            _named: named,
-        })
+        Ok(Self { file: Arc::new(file), path: named.to_path_buf(), _named: named })
     }
 
     /// Writes at the end.

@@ -95,35 +95,22 @@ impl SequentialReads {
     pub fn new(files: &[PathBuf]) -> Result<Self, Error> {
         let mut kept = Vec::new();
         for path in files {
-            let len = path.metadata().map_err(|source| Error::Open {
-                path: path.clone(),
-                source,
-            })?;
+            let len =
+                path.metadata().map_err(|source| Error::Open { path: path.clone(), source })?;
             let len = page_aligned(len.len());
             if len > 0 {
                 kept.push((path.clone(), len));
             }
         }
         if kept.is_empty() {
-            return Err(Error::TooSmall {
-                path: files.first().cloned().unwrap_or_default(),
-            });
+            return Err(Error::TooSmall { path: files.first().cloned().unwrap_or_default() });
         }
         let buffers = (0..BUFFERS)
             .map(|_| Aligned::new(MEMORY / BUFFERS))
             .collect::<Result<_, _>>()
-            .map_err(|source| Error::NoMemory {
-                bytes: MEMORY as u64,
-                source,
-            })?;
+            .map_err(|source| Error::NoMemory { bytes: MEMORY as u64, source })?;
         Ok(Self {
-            place: Mutex::new(Place {
-                files: kept,
-                file: 0,
-                offset: 0,
-                open: None,
-                direct: true,
-            }),
+            place: Mutex::new(Place { files: kept, file: 0, offset: 0, open: None, direct: true }),
             buffers,
         })
     }
@@ -150,10 +137,7 @@ impl SequentialReads {
     /// # Errors
     /// [`Error::Open`] or [`Error::Read`].
     pub fn read(&mut self, shape: ReadShape, seconds: f64) -> Result<DiskSpeed, Error> {
-        let (in_flight, block) = (
-            shape.in_flight.clamp(1, BUFFERS),
-            shape.block.min(LARGE_PAGE),
-        );
+        let (in_flight, block) = (shape.in_flight.clamp(1, BUFFERS), shape.block.min(LARGE_PAGE));
         let place = &self.place;
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let speed = read_blocks(&mut self.buffers, in_flight, |at| {
@@ -162,11 +146,7 @@ impl SequentialReads {
                 false => lock(place).next(block).map(Some),
             }
         })?;
-        Ok(DiskSpeed {
-            direct: lock(place).direct,
-            block,
-            ..speed
-        })
+        Ok(DiskSpeed { direct: lock(place).direct, block, ..speed })
     }
 }
 
@@ -176,11 +156,7 @@ fn lock(place: &Mutex<Place>) -> std::sync::MutexGuard<'_, Place> {
 
 impl std::fmt::Debug for SequentialReads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "SequentialReads({} files)",
-            lock(&self.place).files.len()
-        )
+        write!(f, "SequentialReads({} files)", lock(&self.place).files.len())
     }
 }
 
@@ -208,9 +184,7 @@ mod tests {
         let mut place = lock(&reads.place);
         let mut seen = |_| {
             let (file, offset, len) = place.next(MIB).unwrap();
-            let number = paths
-                .iter()
-                .filter(|path| path.metadata().unwrap().len() >= 4096);
+            let number = paths.iter().filter(|path| path.metadata().unwrap().len() >= 4096);
             let number = number.into_iter().position(|path| *path == file.path);
             (number.unwrap(), offset, len)
         };
@@ -246,17 +220,9 @@ mod tests {
         assert!(matches!(&error, Error::Open { path, .. } if *path == missing));
         let (_other, paths) = files(&[8192]);
         let mut reads = SequentialReads::new(&paths).unwrap();
-        std::fs::File::options()
-            .write(true)
-            .open(&paths[0])
-            .unwrap()
-            .set_len(4096)
-            .unwrap();
+        std::fs::File::options().write(true).open(&paths[0]).unwrap().set_len(4096).unwrap();
         let error = reads.read(SHAPES[0], 0.05).unwrap_err();
-        assert!(
-            matches!(&error, Error::Read { path, .. } if *path == paths[0]),
-            "{error}"
-        );
+        assert!(matches!(&error, Error::Read { path, .. } if *path == paths[0]), "{error}");
     }
 
     #[test]

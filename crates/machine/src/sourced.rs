@@ -12,9 +12,6 @@ pub struct Sourced<T> {
 impl<T> Sourced<T> {
     /// A value and its source.
     pub fn new(value: T, source: impl Into<String>) -> Self {
-        Self {
-            value,
-            source: source.into(),
-        }
+        Self { value, source: source.into() }
     }
 }

@@ -45,11 +45,7 @@ impl System {
             return None;
         }
         let mut bytes = Vec::new();
-        File::open(path)
-            .ok()?
-            .take(MOST)
-            .read_to_end(&mut bytes)
-            .ok()?;
+        File::open(path).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
@@ -70,10 +66,8 @@ impl System {
         let Ok(entries) = self.real(folder.as_ref()).read_dir() else {
             return Vec::new();
         };
-        let mut names: Vec<String> = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect();
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
         names
     }

@@ -56,16 +56,12 @@ fn usage_of(system: &System) -> Option<Usage> {
 /// Busy and stolen seconds. See `proc_stat(5)`.
 fn machine(text: &str) -> Option<(f64, f64)> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = line
-        .split_ascii_whitespace()
-        .map(|number| number.parse().ok())
-        .collect::<Option<_>>()?;
+    let ticks: Vec<u64> =
+        line.split_ascii_whitespace().map(|number| number.parse().ok()).collect::<Option<_>>()?;
     let &[user, nice, system, _idle, _waiting, irq, softirq, ..] = &ticks[..] else {
         return None;
     };
-    let busy = [user, nice, system, irq, softirq]
-        .into_iter()
-        .fold(0, u64::saturating_add);
+    let busy = [user, nice, system, irq, softirq].into_iter().fold(0, u64::saturating_add);
     let stolen = ticks.get(7).copied().unwrap_or(0);
     Some((busy as f64 / TICKS, stolen as f64 / TICKS))
 }
@@ -84,10 +80,7 @@ fn process(text: &str) -> Option<f64> {
 
 /// See `proc_pid_io(5)`.
 fn fetched(text: &str) -> Option<u64> {
-    text.lines()
-        .find_map(|line| line.strip_prefix("read_bytes: "))?
-        .parse()
-        .ok()
+    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
 }
 
 #[cfg(test)]
@@ -104,27 +97,11 @@ mod tests {
 
     #[test]
     fn time_and_bytes_are_counted() {
-        let (_folder, system) = tree(&[
-            ("/proc/stat", STAT),
-            ("/proc/self/stat", SELF),
-            ("/proc/self/io", IO),
-        ]);
+        let (_folder, system) =
+            tree(&[("/proc/stat", STAT), ("/proc/self/stat", SELF), ("/proc/self/io", IO)]);
         let usage = usage_of(&system).unwrap();
-        assert_eq!(
-            usage,
-            Usage {
-                everybody: 13.3,
-                own: 1.25,
-                stolen: 0.7,
-                fetched: Some(4096),
-            }
-        );
-        let later = Usage {
-            everybody: 15.3,
-            own: 1.75,
-            fetched: Some(5000),
-            ..usage
-        };
+        assert_eq!(usage, Usage { everybody: 13.3, own: 1.25, stolen: 0.7, fetched: Some(4096) });
+        let later = Usage { everybody: 15.3, own: 1.75, fetched: Some(5000), ..usage };
         let since = later.since(&usage);
         assert!((since.others() - 1.5).abs() < 1e-9, "{since:?}");
         assert_eq!(since.fetched, Some(904));
@@ -150,10 +127,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_process_has_used_some() {
         let usage = usage().unwrap();
-        assert!(
-            usage.everybody >= usage.own && usage.own >= 0.0,
-            "{usage:?}"
-        );
+        assert!(usage.everybody >= usage.own && usage.own >= 0.0, "{usage:?}");
     }
 
     proptest! {

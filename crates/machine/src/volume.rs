@@ -51,10 +51,8 @@ pub fn volume(path: &Path) -> Volume {
 /// The same, with the mounts of another system.
 pub(crate) fn volume_of(system: &System, path: &Path) -> Volume {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    let folder = absolute
-        .ancestors()
-        .find_map(|folder| folder.canonicalize().ok())
-        .unwrap_or(absolute);
+    let folder =
+        absolute.ancestors().find_map(|folder| folder.canonicalize().ok()).unwrap_or(absolute);
     let space = space(&folder);
     let mount = system
         .read("/proc/self/mountinfo")
@@ -120,10 +118,7 @@ mod tests {
         assert_eq!(found("/data/x").file_system, "btrfs");
         assert_eq!(found("/database").file_system, "ext4");
         let nfs = found("/data/my models/llama");
-        assert_eq!(
-            (nfs.device.as_str(), nfs.file_system.as_str()),
-            ("box:/a b", "nfs4")
-        );
+        assert_eq!((nfs.device.as_str(), nfs.file_system.as_str()), ("box:/a b", "nfs4"));
         assert_eq!(mount("", Path::new("/")), None);
     }
 

@@ -49,23 +49,14 @@ const KEY_HEADS: usize = 4;
 const WIDTH: usize = 64;
 
 /// Texts, new tokens of each, and tokens at the end.
-const CASES: [(usize, usize, usize); 6] = [
-    (1, 1, 32),
-    (1, 1, 256),
-    (1, 1, 2048),
-    (8, 1, 256),
-    (1, 512, 512),
-    (8, 1, 2048),
-];
+const CASES: [(usize, usize, usize); 6] =
+    [(1, 1, 32), (1, 1, 256), (1, 1, 2048), (8, 1, 256), (1, 512, 512), (8, 1, 2048)];
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
     let cases = if quick { &CASES[..5] } else { &CASES[..] };
     let (model, matrices, memory) = model();
-    let bytes: usize = matrices
-        .iter()
-        .map(|matrix| 2 * matrix.shape().num_elements())
-        .sum();
+    let bytes: usize = matrices.iter().map(|matrix| 2 * matrix.shape().num_elements()).sum();
     println!(
         "{:?}, {} threads; {} of {} layers, {} MB of weights",
         outsize_kernels::Isa::detected(),
@@ -166,21 +157,10 @@ impl<'a> Case<'a> {
         tokens: usize,
         context: usize,
     ) -> Self {
-        let options = CacheOptions {
-            batch,
-            ..CacheOptions::new(context)
-        };
+        let options = CacheOptions { batch, ..CacheOptions::new(context) };
         let cache =
             KvCache::new(config().cache(), &options, &Device::flex()).expect("a valid cache");
-        let mut case = Self {
-            model,
-            matrices,
-            cache,
-            batch,
-            tokens,
-            context,
-            layers: vec![],
-        };
+        let mut case = Self { model, matrices, cache, batch, tokens, context, layers: vec![] };
         let mut left = context - tokens;
         while left > 0 {
             let chunk = left.min(256);
@@ -195,9 +175,7 @@ impl<'a> Case<'a> {
     fn run(&mut self, tokens: usize) -> Tensor<3> {
         let ids: Vec<u32> = (0..tokens as u32).collect();
         let batch = Batch::left_padded(&vec![ids; self.batch]).expect("a valid batch");
-        self.model
-            .forward_batch(&batch, &mut self.cache, Logits::Last)
-            .expect("a pass")
+        self.model.forward_batch(&batch, &mut self.cache, Logits::Last).expect("a pass")
     }
 
     fn time(&mut self, part: Part) -> f64 {
@@ -283,13 +261,7 @@ impl<'a> Case<'a> {
             let (gate, up) = (gate.clone(), up.clone());
             // The gate itself is counted with the others: it is next to nothing here.
             let kind = ActivationFunction::Relu;
-            black_box(gated_linear(
-                ActivationDtype::F32,
-                hidden.clone(),
-                gate,
-                up,
-                kind,
-            ));
+            black_box(gated_linear(ActivationDtype::F32, hidden.clone(), gate, up, kind));
             black_box(linear(inner.clone(), down.clone()));
         }
         for head in head {
@@ -310,10 +282,7 @@ fn config() -> ModelConfig {
 
 /// The model, its matrices in the order in which they are used, and their memory.
 fn model() -> (LlamaForCausalLm, Vec<Tensor<2>>, Memory) {
-    let mut fill = Fill {
-        matrices: vec![],
-        memory: vec![],
-    };
+    let mut fill = Fill { matrices: vec![], memory: vec![] };
     let init = Init::new(&Device::flex());
     let model = config().build::<LlamaForCausalLm>(&init).expect("a Llama");
     let model = model.map(&mut fill);
@@ -375,11 +344,7 @@ impl Memory {
     /// For how long all threads read all of it, in seconds.
     fn read(&self) -> f64 {
         const CHUNK: usize = 1 << 20;
-        let chunks: Vec<&[u8]> = self
-            .0
-            .iter()
-            .flat_map(|bytes| bytes.chunks(CHUNK))
-            .collect();
+        let chunks: Vec<&[u8]> = self.0.iter().flat_map(|bytes| bytes.chunks(CHUNK)).collect();
         seconds(|| {
             let sums = chunks.par_iter().map(|chunk| sum(chunk));
             sums.reduce(|| 0, u64::wrapping_add)

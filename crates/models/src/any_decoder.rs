@@ -60,10 +60,7 @@ impl ModuleMapper for Fill {
             return param;
         };
         let dtype = data.dtype();
-        Param::initialized(
-            param.id,
-            Tensor::from_data(data, (&param.lazy_device(), dtype)),
-        )
+        Param::initialized(param.id, Tensor::from_data(data, (&param.lazy_device(), dtype)))
     }
 }
 
@@ -154,11 +151,7 @@ impl EmptyDecoder {
     pub(crate) fn new<D: Decoder>(config: D::Config) -> Self {
         let model = D::new(&config, &Init::new(&Device::flex()));
         let parameters = parameters(&model);
-        Self(Arc::new(Empty {
-            config,
-            model,
-            parameters,
-        }))
+        Self(Arc::new(Empty { config, model, parameters }))
     }
 
     pub(crate) fn downcast<D: Decoder>(&self) -> Option<&Empty<D>> {

@@ -20,10 +20,7 @@ pub struct Init {
 impl Init {
     /// Activations multiplied in f32.
     pub fn new(device: &Device) -> Self {
-        Self {
-            device: device.clone(),
-            compute: ActivationDtype::F32,
-        }
+        Self { device: device.clone(), compute: ActivationDtype::F32 }
     }
 }
 

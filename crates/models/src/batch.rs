@@ -38,11 +38,7 @@ impl Batch {
             ids.extend(row);
             padding.push(tokens - row.len());
         }
-        Ok(Self {
-            ids,
-            tokens,
-            padding,
-        })
+        Ok(Self { ids, tokens, padding })
     }
 
     /// How many texts.

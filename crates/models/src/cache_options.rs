@@ -79,11 +79,6 @@ pub struct CacheOptions {
 impl CacheOptions {
     /// One text of up to `context` tokens, kept in f32; a longer one is refused.
     pub fn new(context: usize) -> Self {
-        Self {
-            context,
-            batch: 1,
-            dtype: KvDtype::default(),
-            when_full: WhenFull::default(),
-        }
+        Self { context, batch: 1, dtype: KvDtype::default(), when_full: WhenFull::default() }
     }
 }

@@ -63,11 +63,7 @@ impl CacheSpec {
         head_dim: usize,
         trained_context: usize,
     ) -> Self {
-        let layer = CacheLayer {
-            key_value_heads,
-            head_dim,
-            window: None,
-        };
+        let layer = CacheLayer { key_value_heads, head_dim, window: None };
         Self {
             layers: vec![layer; layers],
             trained_context,

@@ -58,11 +58,7 @@ pub(crate) fn epsilon(fields: &Fields<'_>, field: &str, default: f64) -> Result<
 /// The type that the weights were saved in, where it is said.
 pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, Error> {
     // `dtype` since transformers 4.56, `torch_dtype` before.
-    let field = if fields.get("dtype").is_some() {
-        "dtype"
-    } else {
-        "torch_dtype"
-    };
+    let field = if fields.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
     let Some(name) = fields.text(field)? else {
         return Ok(None);
     };

@@ -174,17 +174,12 @@ impl<'a> Pass<'a> {
         let columns = self.start..self.start + self.batch.tokens();
         let ids: Vec<u32> = (self.padding.iter())
             .flat_map(|padding| {
-                columns
-                    .clone()
-                    .map(|column| column.saturating_sub(*padding) as u32)
+                columns.clone().map(|column| column.saturating_sub(*padding) as u32)
             })
             .collect();
         let rows = table.weight.lazy_shape()[0];
         if let Some(&last) = ids.iter().max().filter(|&&last| last as usize >= rows) {
-            return Err(Error::Context {
-                context: last as usize + 1,
-                max: rows,
-            });
+            return Err(Error::Context { context: last as usize + 1, max: rows });
         }
         let x = table.forward(&ids);
         let hidden = x.dims()[2];
@@ -199,10 +194,7 @@ impl<'a> Pass<'a> {
 
     /// Where the tokens are, which decides what they see.
     pub fn query_positions(&self) -> QueryPositions<'_> {
-        QueryPositions {
-            start: self.start,
-            padding: &self.padding,
-        }
+        QueryPositions { start: self.start, padding: &self.padding }
     }
 
     /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.

@@ -47,16 +47,10 @@ impl KvCache {
     pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
         let CacheOptions { context, batch, .. } = *options;
         if !(1..=MAX_CONTEXT).contains(&context) {
-            return Err(Error::Context {
-                context,
-                max: MAX_CONTEXT,
-            });
+            return Err(Error::Context { context, max: MAX_CONTEXT });
         }
         if !(1..=MAX_BATCH).contains(&batch) {
-            return Err(Error::Batch {
-                batch,
-                max: MAX_BATCH,
-            });
+            return Err(Error::Batch { batch, max: MAX_BATCH });
         }
         if let (WhenFull::Slide, Some(reason)) = (options.when_full, spec.cannot_slide) {
             return Err(Error::CannotSlide { reason });
@@ -65,12 +59,7 @@ impl KvCache {
             let (window, capacity) = window_and_capacity(layer.window, options);
             let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
             let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
-            Layer {
-                window,
-                capacity,
-                keys: zeros(),
-                values: zeros(),
-            }
+            Layer { window, capacity, keys: zeros(), values: zeros() }
         });
         Ok(Self {
             layers: layers.collect(),
@@ -86,9 +75,7 @@ impl KvCache {
     /// Bytes that such a cache holds.
     pub fn bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
         let layers = spec.layers.iter();
-        layers
-            .map(|layer| Self::layer_bytes(layer, options))
-            .fold(0u64, u64::saturating_add)
+        layers.map(|layer| Self::layer_bytes(layer, options)).fold(0u64, u64::saturating_add)
     }
 
     /// Bytes that such a cache holds of one layer.
@@ -179,19 +166,13 @@ impl KvCache {
             return Err(Error::CacheShape { found, needed });
         }
         if batch.rows() != self.options.batch {
-            return Err(Error::BatchRows {
-                rows: batch.rows(),
-                batch: self.options.batch,
-            });
+            return Err(Error::BatchRows { rows: batch.rows(), batch: self.options.batch });
         }
         let late = |(row, &padding): (usize, &usize)| {
             (padding > 0 && self.padding[row] < self.position).then_some(row)
         };
         if let Some(row) = batch.padding().iter().enumerate().find_map(late) {
-            return Err(Error::Padding {
-                row,
-                position: self.position,
-            });
+            return Err(Error::Padding { row, position: self.position });
         }
         if batch.tokens() > self.room() {
             return Err(Error::ContextFull {
@@ -261,11 +242,7 @@ impl KvCache {
             len: end - position,
             order: Order::From(position),
         });
-        Ok(Seen {
-            parts,
-            window,
-            held_back: Some((keys, values)),
-        })
+        Ok(Seen { parts, window, held_back: Some((keys, values)) })
     }
 
     /// Writes what [`see`](Self::see) held back, once nothing looks at the layer any more.
@@ -318,16 +295,9 @@ mod tests {
         let options = CacheOptions::new(2048);
         let bytes = 2 * 22 * 4 * 64 * 2048 * 4;
         assert_eq!(KvCache::bytes(&config, &options), bytes);
-        let batch = CacheOptions {
-            batch: 3,
-            dtype: KvDtype::Bf16,
-            ..options
-        };
+        let batch = CacheOptions { batch: 3, dtype: KvDtype::Bf16, ..options };
         assert_eq!(KvCache::bytes(&config, &batch), bytes * 3 / 2);
-        let most = CacheOptions {
-            batch: usize::MAX,
-            ..CacheOptions::new(usize::MAX)
-        };
+        let most = CacheOptions { batch: usize::MAX, ..CacheOptions::new(usize::MAX) };
         assert_eq!(KvCache::bytes(&config, &most), u64::MAX);
     }
 
@@ -341,10 +311,7 @@ mod tests {
         assert_eq!(bytes(&config, 1000), 32 * 1000 * per_token);
         config.layers[7].window = None;
         assert_eq!(bytes(&config, 32_768), (31 * 4096 + 32_768) * per_token);
-        let slide = CacheOptions {
-            when_full: WhenFull::Slide,
-            ..CacheOptions::new(500)
-        };
+        let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(500) };
         assert_eq!(KvCache::bytes(&config, &slide), 32 * 500 * per_token);
     }
 

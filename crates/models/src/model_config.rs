@@ -42,13 +42,10 @@ impl ModelConfig {
     /// Text that is not a JSON object, an architecture that is not supported, a field that is missing, out of bounds, or
     /// asks for something this crate does not run; the message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let value: serde_json::Value = serde_json::from_str(text).map_err(|e| Error::Json {
-            message: e.to_string(),
-        })?;
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
         let serde_json::Value::Object(map) = &value else {
-            return Err(Error::Json {
-                message: "it is not an object".to_owned(),
-            });
+            return Err(Error::Json { message: "it is not an object".to_owned() });
         };
         let fields = Fields::new(map);
         let (row, decoder) = registry::read(&fields)?;
@@ -107,10 +104,7 @@ impl ModelConfig {
     /// The table that serves as output head, by its name, and the name that the head would have.
     pub fn tied_head(&self) -> Option<(String, String)> {
         let id = self.decoder.0.tied()?;
-        let table = self
-            .parameters()
-            .iter()
-            .find(|parameter| parameter.id == id)?;
+        let table = self.parameters().iter().find(|parameter| parameter.id == id)?;
         Some((table.path.clone(), format!("{}.weight", self.row.head)))
     }
 
@@ -141,9 +135,7 @@ impl ModelConfig {
     pub fn packed_bytes(&self, compute: ActivationDtype, tokens: usize, batch: usize) -> u64 {
         let rows = tokens.min(MAX_CONTEXT) as u64 * batch.min(MAX_BATCH) as u64;
         let weights = self.weights();
-        let products = weights
-            .iter()
-            .filter(|weight| weight.kind == WeightKind::Linear);
+        let products = weights.iter().filter(|weight| weight.kind == WeightKind::Linear);
         let widest = products.filter_map(|weight| weight.shape.last()).max();
         let widest = widest.map_or(0, |n| *n as u64);
         let packed = matmul::packed_bytes(compute, rows, widest);

@@ -46,11 +46,7 @@ impl PassShape {
             batch: cache.batch.min(MAX_BATCH),
             positions: logits.positions(tokens),
             threads,
-            visible: if refuse {
-                (held + tokens).min(context)
-            } else {
-                held + tokens
-            },
+            visible: if refuse { (held + tokens).min(context) } else { held + tokens },
             slides: !refuse || windows.into_iter().any(|window| window < context),
         }
     }
@@ -72,13 +68,8 @@ impl PassShape {
 
     /// The scratch memory of attention, in bytes.
     pub fn attention_scratch(&self, heads: usize, key_heads: usize, width: usize) -> u64 {
-        let shape = AttentionShape {
-            batch: self.batch,
-            tokens: self.tokens,
-            heads,
-            key_heads,
-            width,
-        };
+        let shape =
+            AttentionShape { batch: self.batch, tokens: self.tokens, heads, key_heads, width };
         shape.scratch_bytes(self.visible, self.threads)
     }
 }
@@ -105,10 +96,7 @@ impl Activations {
 
     /// What one or the other takes, which are not alive at the same time.
     pub fn or(self, other: Self) -> Self {
-        Self {
-            values: self.values.max(other.values),
-            scratch: self.scratch.max(other.scratch),
-        }
+        Self { values: self.values.max(other.values), scratch: self.scratch.max(other.scratch) }
     }
 
     /// What both together take.

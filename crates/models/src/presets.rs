@@ -29,14 +29,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// There is none of that name; the message lists those there are.
 pub fn config(name: &str) -> Result<&'static str, Error> {
-    PRESETS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, text)| *text)
-        .ok_or_else(|| Error::Preset {
-            name: name.to_owned(),
-            known: names().collect::<Vec<_>>().join(", "),
-        })
+    PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text).ok_or_else(|| {
+        Error::Preset { name: name.to_owned(), known: names().collect::<Vec<_>>().join(", ") }
+    })
 }
 
 #[cfg(test)]

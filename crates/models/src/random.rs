@@ -30,28 +30,21 @@ impl RandomWeights {
     /// # Panics
     /// If `start` is no multiple of 65,536: a block is made as a whole.
     pub fn fill(&self, tensor: &WeightSpec, start: u64, values: &mut [f32]) {
-        assert!(
-            start.is_multiple_of(RANDOM_BLOCK as u64),
-            "blocks are made as a whole"
-        );
+        assert!(start.is_multiple_of(RANDOM_BLOCK as u64), "blocks are made as a whole");
         if tensor.kind == WeightKind::Norm {
             values.fill(1.0);
             return;
         }
         let key = self.seed ^ hash(&tensor.name);
         let first = start / RANDOM_BLOCK as u64;
-        values
-            .par_chunks_mut(RANDOM_BLOCK)
-            .enumerate()
-            .for_each(|(index, block)| {
-                let number = first + index as u64;
-                // Neighbouring numbers give unrelated states: the seed is mixed before use.
-                let mut random =
-                    Xoshiro256PlusPlus::seed_from_u64(key.wrapping_add(number << 32 | 1));
-                for value in block {
-                    *value = bell(random.next_u64()) * DEVIATION;
-                }
-            });
+        values.par_chunks_mut(RANDOM_BLOCK).enumerate().for_each(|(index, block)| {
+            let number = first + index as u64;
+            // Neighbouring numbers give unrelated states: the seed is mixed before use.
+            let mut random = Xoshiro256PlusPlus::seed_from_u64(key.wrapping_add(number << 32 | 1));
+            for value in block {
+                *value = bell(random.next_u64()) * DEVIATION;
+            }
+        });
     }
 }
 
@@ -59,9 +52,7 @@ impl RandomWeights {
 fn bell(bits: u64) -> f32 {
     /// Deviation of the sum of four uniform integers below 2^16: sqrt(4 (2^32 - 1) / 12).
     const SPREAD: f32 = 37_837.227;
-    let sum: u32 = (0..4)
-        .map(|part| (bits >> (16 * part)) as u32 & 0xffff)
-        .sum();
+    let sum: u32 = (0..4).map(|part| (bits >> (16 * part)) as u32 & 0xffff).sum();
     (sum as f32 - 131_070.0) / SPREAD
 }
 

@@ -30,20 +30,11 @@ impl ModelConfig {
                 true => FloatType::Cast(DType::F32),
                 false => FloatType::AsStored,
             },
-            format: self
-                .quantization
-                .as_ref()
-                .map(|quantization| quantization.format),
+            format: self.quantization.as_ref().map(|quantization| quantization.format),
             names: Names::default().optional_prefix(row.optional_prefix),
-            no_split: row
-                .no_split
-                .iter()
-                .map(|class| (*class).to_owned())
-                .collect(),
+            no_split: row.no_split.iter().map(|class| (*class).to_owned()).collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
-            access: (weights.into_iter())
-                .map(|weight| (weight.name, weight.access))
-                .collect(),
+            access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
             min_ring_bytes: outsize_core::LEAST_RING,
             ignore: row.ignored.iter().map(|end| (*end).to_owned()).collect(),
             ..Options::default()
@@ -137,17 +128,14 @@ impl ModelConfig {
     pub fn modules_without_parameters(&self) -> Vec<(String, String)> {
         let row = self.row;
         let layers = 0..self.cache().layers.len();
-        let head = self
-            .tied_head()
-            .map(|_| (row.head.to_owned(), "Linear".to_owned()));
+        let head = self.tied_head().map(|_| (row.head.to_owned(), "Linear".to_owned()));
         (row.without_parameters.iter())
             .flat_map(|(path, class)| {
                 let paths = match path.split_once('*') {
                     None => vec![(*path).to_owned()],
-                    Some((before, after)) => layers
-                        .clone()
-                        .map(|layer| format!("{before}{layer}{after}"))
-                        .collect(),
+                    Some((before, after)) => {
+                        layers.clone().map(|layer| format!("{before}{layer}{after}")).collect()
+                    }
                 };
                 paths.into_iter().map(|path| (path, (*class).to_owned()))
             })
@@ -268,29 +256,18 @@ mod tests {
         let table = tree.blocks.last().unwrap();
         assert_eq!(table.name, "model.embed_tokens");
         assert_eq!(table.tensors[0].access, Access::Tiles);
-        assert_eq!(
-            config("llama-7b").tree_without_weights().unwrap().classes["lm_head"],
-            "Linear"
-        );
+        assert_eq!(config("llama-7b").tree_without_weights().unwrap().classes["lm_head"], "Linear");
     }
 
     #[test]
     fn without_a_type_it_is_f32() {
         let mut config = config("llama-demo");
         config.dtype = None;
-        let tensor = config
-            .tree_without_weights()
-            .unwrap()
-            .blocks
-            .swap_remove(0)
-            .tensors
-            .swap_remove(0);
+        let tensor =
+            config.tree_without_weights().unwrap().blocks.swap_remove(0).tensors.swap_remove(0);
         assert_eq!(tensor.dtype, WeightDtype::F32);
         let values = config.weights()[0].elements();
-        assert_eq!(
-            (tensor.bytes, tensor.stored_bytes),
-            (4 * values, 4 * values)
-        );
+        assert_eq!((tensor.bytes, tensor.stored_bytes), (4 * values, 4 * values));
         assert_eq!(tensor.row_bytes, 4 * 1024);
     }
 }

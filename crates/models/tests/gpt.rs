@@ -50,10 +50,7 @@ fn load_in(name: &str, memory: &str, compute: ActivationDtype) -> Option<(Dispat
         ..options.plan()
     };
     let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
-    let init = Init {
-        device: Device::flex(),
-        compute,
-    };
+    let init = Init { device: Device::flex(), compute };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     Some((model, map.streamed_bytes()))
 }
@@ -75,9 +72,7 @@ fn forward(
 
 fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
     let passes = ids.chunks(step);
-    passes
-        .flat_map(|ids| values(forward(model, &[ids], cache).unwrap()))
-        .collect()
+    passes.flat_map(|ids| values(forward(model, &[ids], cache).unwrap())).collect()
 }
 
 #[test]
@@ -127,10 +122,7 @@ fn padded_batches_give_the_reference() {
         let expected = expected(name);
         let batch = Batch::left_padded(&expected.batch).unwrap();
         let width = batch.tokens() * config.vocab_size();
-        let options = CacheOptions {
-            batch: batch.rows(),
-            ..CacheOptions::new(40)
-        };
+        let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(40) };
         let mut cache = cache_of(&config, &options);
         let found = values(forward(&model, &expected.batch, &mut cache).unwrap());
         for row in 0..batch.rows() {
@@ -141,16 +133,11 @@ fn padded_batches_give_the_reference() {
         }
         let last = |logits: &[f32]| -> Vec<[u32; 1]> {
             let rows = logits.chunks(logits.len() / batch.rows());
-            rows.map(|row| [first_maximum(&row[row.len() - config.vocab_size()..])])
-                .collect()
+            rows.map(|row| [first_maximum(&row[row.len() - config.vocab_size()..])]).collect()
         };
         let mut next = last(&found);
         for step in 0..8 {
-            let column: Vec<_> = expected
-                .batch_greedy
-                .iter()
-                .map(|row| [row[step]])
-                .collect();
+            let column: Vec<_> = expected.batch_greedy.iter().map(|row| [row[step]]).collect();
             assert_eq!(next, column, "{name}, token {step}");
             next = last(&values(forward(&model, &next, &mut cache).unwrap()));
         }
@@ -163,10 +150,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
         let (config, model) = load(name);
         let expected = expected(name);
         let run = |model: &DispatchedDecoder| {
-            let options = CacheOptions {
-                dtype: KvDtype::Bf16,
-                ..CacheOptions::new(30)
-            };
+            let options = CacheOptions { dtype: KvDtype::Bf16, ..CacheOptions::new(30) };
             in_passes(model, &expected.ids, 9, &mut cache_of(&config, &options))
         };
         let resident = run(&model);
@@ -178,10 +162,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
             };
             most = most.max(streamed);
             let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-            assert!(
-                run(&model).iter().zip(&resident).all(same),
-                "{name} in {memory}"
-            );
+            assert!(run(&model).iter().zip(&resident).all(same), "{name} in {memory}");
         }
         assert!(most > 10_000, "{name}: {most} bytes streamed");
     }
@@ -189,25 +170,17 @@ fn streamed_or_resident_the_bits_are_the_same() {
 
 #[test]
 fn classes_are_those_of_transformers() {
-    for (name, head, block) in [
-        ("gpt2", "GPT2LMHeadModel", "GPT2Block"),
-        ("gptj", "GPTJForCausalLM", "GPTJBlock"),
-    ] {
+    for (name, head, block) in
+        [("gpt2", "GPT2LMHeadModel", "GPT2Block"), ("gptj", "GPTJForCausalLM", "GPTJBlock")]
+    {
         let tree = config(name).tree_without_weights().unwrap();
         assert_eq!((tree.classes[""].as_str()), head);
         assert_eq!(tree.classes["transformer.h.1"], block);
         let family = &head[..4];
-        assert_eq!(
-            tree.classes["transformer.h.0.attn"],
-            format!("{family}Attention")
-        );
+        assert_eq!(tree.classes["transformer.h.0.attn"], format!("{family}Attention"));
         assert_eq!(tree.classes["transformer.h.0.mlp"], format!("{family}MLP"));
         assert_eq!(tree.classes["transformer.ln_f"], "LayerNorm");
-        let linear = tree
-            .classes
-            .values()
-            .filter(|class| *class == "Conv1D")
-            .count();
+        let linear = tree.classes.values().filter(|class| *class == "Conv1D").count();
         assert_eq!(linear, if name == "gpt2" { 2 * 4 } else { 0 });
     }
 }
@@ -217,21 +190,9 @@ fn positions_end_where_the_table_does() {
     let (config, model) = load("gpt2");
     let mut cache = cache(&config, 50);
     let error = forward(&model, &[vec![5; 41]], &mut cache).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Context {
-                context: 41,
-                max: 40
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::Context { context: 41, max: 40 }), "{error:?}");
     forward(&model, &[vec![5; 40]], &mut cache).unwrap();
-    let slide = CacheOptions {
-        when_full: WhenFull::Slide,
-        ..CacheOptions::new(8)
-    };
+    let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(8) };
     let refused = KvCache::new(config.cache(), &slide, &Device::flex()).unwrap_err();
     assert!(matches!(refused, Error::CannotSlide { .. }), "{refused:?}");
     // A rotary embedding knows no end.
@@ -252,25 +213,13 @@ fn spellings_and_mistakes_of_a_configuration() {
     assert_eq!(alias.unwrap(), read("gpt2", "").unwrap());
     for (model_type, more, field) in [
         ("gpt2", r#", "n_head": 5"#, "n_head"),
-        (
-            "gpt2",
-            r#", "activation_function": "sin""#,
-            "activation_function",
-        ),
-        (
-            "gpt2",
-            r#", "add_cross_attention": true"#,
-            "add_cross_attention",
-        ),
+        ("gpt2", r#", "activation_function": "sin""#, "activation_function"),
+        ("gpt2", r#", "add_cross_attention": true"#, "add_cross_attention"),
         ("gptj", r#", "rotary_dim": 5"#, "rotary_dim"),
         ("gptj", r#", "rotary_dim": 14"#, "rotary_dim"),
         ("gptj", r#", "rotary_dim": null"#, "rotary_dim"),
         ("gptj", "", "rotary_dim"),
-        (
-            "gptj",
-            r#", "rotary_dim": 4, "tie_word_embeddings": true"#,
-            "tie_word_embeddings",
-        ),
+        ("gptj", r#", "rotary_dim": 4, "tie_word_embeddings": true"#, "tie_word_embeddings"),
     ] {
         let message = read(model_type, more).unwrap_err().to_string();
         assert!(message.contains(&format!("`{field}`")), "{more}: {message}");

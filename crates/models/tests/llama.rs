@@ -48,9 +48,7 @@ fn one_pass_gives_the_reference_logits() {
         let (config, model) = common::load(name);
         let expected = expected(name);
         let mut cache = cache(&config, expected.ids.len());
-        let logits = model
-            .forward(&expected.ids, &mut cache, Logits::All)
-            .unwrap();
+        let logits = model.forward(&expected.ids, &mut cache, Logits::All).unwrap();
         assert_eq!(logits.dims(), [1, expected.ids.len(), config.vocab_size()]);
         assert_close(&values(logits), &expected.logits, name);
         assert_eq!(cache.position(), expected.ids.len());
@@ -62,10 +60,7 @@ fn one_pass_gives_the_reference_logits() {
 fn rounded_activations_stay_near_the_reference_logits() {
     let mut worst = 0.0f32;
     for name in FIXTURES {
-        let rounded = Init {
-            compute: ActivationDtype::Bf16,
-            ..Init::new(&Device::default())
-        };
+        let rounded = Init { compute: ActivationDtype::Bf16, ..Init::new(&Device::default()) };
         let (config, model) = common::load_with(name, &rounded);
         let expected = expected(name);
         let run = |ids: &[u32], cache: &mut KvCache| {
@@ -82,9 +77,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
 fn in_passes(model: &LlamaForCausalLm, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
     cache.expect(ids.len());
     let passes = ids.chunks(step);
-    passes
-        .flat_map(|ids| values(model.forward(ids, cache, Logits::All).unwrap()))
-        .collect()
+    passes.flat_map(|ids| values(model.forward(ids, cache, Logits::All).unwrap())).collect()
 }
 
 #[test]
@@ -114,21 +107,14 @@ fn dynamic_rope_depends_on_the_text_that_is_expected() {
 
     // Winding back forgets the expectation.
     let short = &expected.ids[..9];
-    let plain = values(
-        model
-            .forward(short, &mut self::cache(&config, 40), Logits::All)
-            .unwrap(),
-    );
+    let plain = values(model.forward(short, &mut self::cache(&config, 40), Logits::All).unwrap());
     cache.clear();
     cache.expect(40);
     cache.truncate(0).unwrap();
     let found = values(model.forward(short, &mut cache, Logits::All).unwrap());
     assert_eq!(found, plain);
 
-    let slide = CacheOptions {
-        when_full: WhenFull::Slide,
-        ..CacheOptions::new(8)
-    };
+    let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(8) };
     let refused = KvCache::new(config.cache(), &slide, &Device::default()).unwrap_err();
     assert!(matches!(refused, Error::CannotSlide { .. }), "{refused:?}");
 }
@@ -143,10 +129,7 @@ fn a_narrow_cache_gives_the_references_logits_however_it_is_filled() {
                 KvDtype::F32 => &expected.logits,
                 _ => reference,
             };
-            let options = CacheOptions {
-                dtype: *dtype,
-                ..CacheOptions::new(expected.ids.len())
-            };
+            let options = CacheOptions { dtype: *dtype, ..CacheOptions::new(expected.ids.len()) };
             // A value half-way between two of the type's may be rounded either way, by one more or less rounding error in
             // f32. One that goes the other way changes a logit by some 1e-4 (f16) or 1e-3 (bf16).
             let tolerance = match dtype {
@@ -178,10 +161,7 @@ fn a_text_slides_on_as_mistral_does() {
         for step in [1, 3, context, context + 1, text.len()] {
             let mut cache = cache_of(
                 &config,
-                &CacheOptions {
-                    when_full: WhenFull::Slide,
-                    ..CacheOptions::new(context)
-                },
+                &CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(context) },
             );
             let found = in_passes(&model, &text, step, &mut cache);
             assert_eq!((cache.position(), cache.capacity()), (text.len(), context));
@@ -197,21 +177,13 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
         let expected = expected(name);
         let batch = Batch::left_padded(&expected.batch).unwrap();
         let width = batch.tokens() * config.vocab_size();
-        let options = CacheOptions {
-            batch: batch.rows(),
-            ..CacheOptions::new(batch.tokens() + 8)
-        };
+        let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(batch.tokens() + 8) };
         for step in [1, 4, batch.tokens()] {
             let mut cache = cache_of(&config, &options);
             let mut found = vec![Vec::new(); batch.rows()];
             for piece in batch.chunks(step) {
-                let logits = model
-                    .forward_batch(&piece, &mut cache, Logits::All)
-                    .unwrap();
-                assert_eq!(
-                    logits.dims(),
-                    [batch.rows(), piece.tokens(), config.vocab_size()]
-                );
+                let logits = model.forward_batch(&piece, &mut cache, Logits::All).unwrap();
+                assert_eq!(logits.dims(), [batch.rows(), piece.tokens(), config.vocab_size()]);
                 let logits = values(logits);
                 let rows = logits.chunks(piece.tokens() * config.vocab_size());
                 for (found, logits) in found.iter_mut().zip(rows) {
@@ -239,14 +211,9 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
                 assert_eq!(next, column, "{name}, token {step}");
                 let rows: Vec<_> = next.iter().map(|&id| [id]).collect();
                 let rows = Batch::left_padded(&rows).unwrap();
-                let logits = model
-                    .forward_batch(&rows, &mut cache, Logits::Last)
-                    .unwrap();
+                let logits = model.forward_batch(&rows, &mut cache, Logits::Last).unwrap();
                 let logits = values(logits);
-                next = logits
-                    .chunks(config.vocab_size())
-                    .map(first_maximum)
-                    .collect();
+                next = logits.chunks(config.vocab_size()).map(first_maximum).collect();
             }
         }
     }
@@ -255,10 +222,7 @@ fn padded_batches_give_the_reference_and_each_row_what_it_gives_alone() {
 #[test]
 fn batches_that_do_not_fit_are_refused() {
     let (config, model) = common::load("attention-bias");
-    let options = CacheOptions {
-        batch: 2,
-        ..CacheOptions::new(9)
-    };
+    let options = CacheOptions { batch: 2, ..CacheOptions::new(9) };
     let mut cache = cache_of(&config, &options);
     let mut run = |rows: &[Vec<u32>]| {
         let batch = Batch::left_padded(rows).unwrap();
@@ -267,34 +231,12 @@ fn batches_that_do_not_fit_are_refused() {
     let rows = run(&[vec![1], vec![2], vec![3]]).unwrap_err();
     assert!(matches!(rows, Error::BatchRows { rows: 3, batch: 2 }));
     let outside = run(&[vec![1, 2, 3], vec![4, 96]]).unwrap_err();
-    assert!(
-        matches!(
-            outside,
-            Error::TokenId {
-                id: 96,
-                index: 1,
-                ..
-            }
-        ),
-        "{outside:?}"
-    );
+    assert!(matches!(outside, Error::TokenId { id: 96, index: 1, .. }), "{outside:?}");
     run(&[vec![1, 2, 3], vec![4]]).unwrap();
     let late = run(&[vec![1, 2], vec![4]]).unwrap_err();
-    assert!(
-        matches!(
-            late,
-            Error::Padding {
-                row: 1,
-                position: 3
-            }
-        ),
-        "{late:?}"
-    );
+    assert!(matches!(late, Error::Padding { row: 1, position: 3 }), "{late:?}");
     let full = run(&[vec![1; 7], vec![4; 7]]).unwrap_err();
-    assert!(
-        matches!(full, Error::ContextFull { position: 3, .. }),
-        "{full:?}"
-    );
+    assert!(matches!(full, Error::ContextFull { position: 3, .. }), "{full:?}");
     run(&[vec![1; 6], vec![4; 6]]).unwrap();
     let single = model.forward(&[1], &mut cache, Logits::Last).unwrap_err();
     assert!(matches!(single, Error::BatchRows { rows: 1, batch: 2 }));
@@ -328,16 +270,8 @@ fn greedy_tokens_are_the_references() {
 fn the_last_positions_logits_are_those_of_all() {
     let (config, model) = common::load("head-dim");
     let ids = expected("head-dim").ids;
-    let all = values(
-        model
-            .forward(&ids, &mut cache(&config, 64), Logits::All)
-            .unwrap(),
-    );
-    let last = values(
-        model
-            .forward(&ids, &mut cache(&config, 64), Logits::Last)
-            .unwrap(),
-    );
+    let all = values(model.forward(&ids, &mut cache(&config, 64), Logits::All).unwrap());
+    let last = values(model.forward(&ids, &mut cache(&config, 64), Logits::Last).unwrap());
     assert_close(&last, &all[all.len() - config.vocab_size()..], "last");
 }
 
@@ -388,52 +322,22 @@ fn bad_calls_are_errors_that_leave_the_cache_as_it_was() {
     let (config, model) = common::load("gqa");
     let expected = expected("gqa");
     let mut cache = cache(&config, 26);
-    model
-        .forward(&expected.ids[..20], &mut cache, Logits::Last)
-        .unwrap();
+    model.forward(&expected.ids[..20], &mut cache, Logits::Last).unwrap();
 
-    let full = model
-        .forward(&[1; 7], &mut cache, Logits::Last)
-        .unwrap_err();
+    let full = model.forward(&[1; 7], &mut cache, Logits::Last).unwrap_err();
     assert!(
-        matches!(
-            full,
-            Error::ContextFull {
-                position: 20,
-                tokens: 7,
-                capacity: 26
-            }
-        ),
+        matches!(full, Error::ContextFull { position: 20, tokens: 7, capacity: 26 }),
         "{full:?}"
     );
-    assert!(
-        full.to_string().contains("27") && full.to_string().contains("26"),
-        "{full}"
-    );
+    assert!(full.to_string().contains("27") && full.to_string().contains("26"), "{full}");
 
-    let outside = model
-        .forward(&[1, 255, 256], &mut cache, Logits::Last)
-        .unwrap_err();
+    let outside = model.forward(&[1, 255, 256], &mut cache, Logits::Last).unwrap_err();
     assert!(
-        matches!(
-            outside,
-            Error::TokenId {
-                id: 256,
-                index: 2,
-                vocab_size: 256
-            }
-        ),
+        matches!(outside, Error::TokenId { id: 256, index: 2, vocab_size: 256 }),
         "{outside:?}"
     );
-    assert!(
-        model
-            .forward(&[u32::MAX], &mut cache, Logits::Last)
-            .is_err()
-    );
-    assert!(matches!(
-        model.forward(&[], &mut cache, Logits::All),
-        Err(Error::NoTokens)
-    ));
+    assert!(model.forward(&[u32::MAX], &mut cache, Logits::Last).is_err());
+    assert!(matches!(model.forward(&[], &mut cache, Logits::All), Err(Error::NoTokens)));
 
     let (other, _) = common::load("mha-tied");
     let mut foreign = cache_of(&other, &CacheOptions::new(26));
@@ -441,16 +345,8 @@ fn bad_calls_are_errors_that_leave_the_cache_as_it_was() {
     assert!(matches!(mismatch, Error::CacheShape { .. }), "{mismatch:?}");
 
     assert_eq!(cache.position(), 20);
-    let rest = values(
-        model
-            .forward(&expected.ids[20..], &mut cache, Logits::All)
-            .unwrap(),
-    );
-    assert_close(
-        &rest,
-        &expected.logits[20 * config.vocab_size()..],
-        "after refused calls",
-    );
+    let rest = values(model.forward(&expected.ids[20..], &mut cache, Logits::All).unwrap());
+    assert_close(&rest, &expected.logits[20 * config.vocab_size()..], "after refused calls");
 }
 
 #[test]

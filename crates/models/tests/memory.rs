@@ -17,11 +17,7 @@ fn allocated<T>(work: impl FnOnce() -> T) -> (T, u64, u64) {
     let before = ALLOCATOR.current_usage();
     let result = work();
     let peak = ALLOCATOR.peak_usage().saturating_sub(before);
-    (
-        result,
-        peak as u64,
-        ALLOCATOR.current_usage().saturating_sub(before) as u64,
-    )
+    (result, peak as u64, ALLOCATOR.current_usage().saturating_sub(before) as u64)
 }
 
 struct CountLazy {
@@ -31,11 +27,7 @@ struct CountLazy {
 
 impl ModuleVisitor for CountLazy {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_initialized() {
-            self.initialized += 1
-        } else {
-            self.lazy += 1
-        }
+        if param.is_initialized() { self.initialized += 1 } else { self.lazy += 1 }
     }
 }
 
@@ -66,10 +58,7 @@ fn memory_is_what_is_said() {
     let biases = r#", "attention_bias": true, "mlp_bias": true, "hidden_act": "gelu_new""#;
     let window = r#", "model_type": "mistral", "sliding_window": 300"#;
     let mixed = r#", "model_type": "qwen2", "use_sliding_window": true, "sliding_window": 200, "max_window_layers": 1"#;
-    let bf16 = |context| CacheOptions {
-        dtype: KvDtype::Bf16,
-        ..one(context)
-    };
+    let bf16 = |context| CacheOptions { dtype: KvDtype::Bf16, ..one(context) };
     // Which part of a pass needs most: scores, MLP, projections, logits; or what is held of it.
     for (config, options) in [
         (config(512, 1408, 8, 2, 2048), one(2048)),
@@ -83,31 +72,16 @@ fn memory_is_what_is_said() {
         (config_with(512, 512, 8, 8, 512, mixed), bf16(1024)),
         (
             config(512, 512, 8, 8, 512),
-            CacheOptions {
-                when_full: WhenFull::Slide,
-                dtype: KvDtype::F16,
-                ..one(400)
-            },
+            CacheOptions { when_full: WhenFull::Slide, dtype: KvDtype::F16, ..one(400) },
         ),
-        (
-            config(256, 512, 4, 2, 512),
-            CacheOptions {
-                batch: 3,
-                ..one(700)
-            },
-        ),
+        (config(256, 512, 4, 2, 512), CacheOptions { batch: 3, ..one(700) }),
     ] {
         activations_stay_below_their_bound::<LlamaForCausalLm>(&config, &options);
     }
-    let sliding = CacheOptions {
-        when_full: WhenFull::Slide,
-        ..bf16(600)
-    };
-    for (hidden, heads, inner, function) in [
-        (512, 8, 2048, "gelu_new"),
-        (1024, 16, 128, "relu"),
-        (256, 4, 2048, "gelu"),
-    ] {
+    let sliding = CacheOptions { when_full: WhenFull::Slide, ..bf16(600) };
+    for (hidden, heads, inner, function) in
+        [(512, 8, 2048, "gelu_new"), (1024, 16, 128, "relu"), (256, 4, 2048, "gelu")]
+    {
         let gpt = |model_type| {
             ModelConfig::from_json(&format!(
                 r#"{{"model_type": "{model_type}", "n_embd": {hidden}, "n_head": {heads}, "n_layer": 2, "n_inner": {inner},
@@ -125,19 +99,10 @@ fn memory_is_what_is_said() {
 
 fn creating_a_model_allocates_no_weights() {
     let config = ModelConfig::from_json(presets::config("llama-7b").unwrap()).unwrap();
-    let (model, peak, _) = allocated(|| {
-        config
-            .build::<LlamaForCausalLm>(&Init::new(&Device::default()))
-            .unwrap()
-    });
-    assert!(
-        peak < 1 << 20,
-        "creating a model of 6.7 billion parameters allocated {peak} bytes"
-    );
-    let mut count = CountLazy {
-        lazy: 0,
-        initialized: 0,
-    };
+    let (model, peak, _) =
+        allocated(|| config.build::<LlamaForCausalLm>(&Init::new(&Device::default())).unwrap());
+    assert!(peak < 1 << 20, "creating a model of 6.7 billion parameters allocated {peak} bytes");
+    let mut count = CountLazy { lazy: 0, initialized: 0 };
     model.visit(&mut count);
     assert_eq!((count.lazy, count.initialized), (32 * 9 + 3, 0));
 }
@@ -159,25 +124,17 @@ fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options:
     let text = |row: usize| &ids[if row == 1 { context / 3 } else { 1 }..];
     let texts: Vec<_> = (0..options.batch).map(text).collect();
     let prompt = Batch::left_padded(&texts).unwrap();
-    for (tokens, logits) in [
-        (1, Logits::Last),
-        (7, Logits::Last),
-        (256, Logits::Last),
-        (256, Logits::All),
-    ] {
+    for (tokens, logits) in
+        [(1, Logits::Last), (7, Logits::Last), (256, Logits::Last), (256, Logits::All)]
+    {
         let start = context - tokens;
         if cache.position() == 0 || cache.truncate(start).is_err() {
             // A window cannot be wound back: the text is run anew.
             cache.clear();
             let before = prompt.chunks(start).next().unwrap();
-            model
-                .forward_batch(&before, &mut cache, Logits::Last)
-                .unwrap();
+            model.forward_batch(&before, &mut cache, Logits::Last).unwrap();
         }
-        let rows: Vec<_> = texts
-            .iter()
-            .map(|text| &text[text.len() - tokens..])
-            .collect();
+        let rows: Vec<_> = texts.iter().map(|text| &text[text.len() - tokens..]).collect();
         let pass = Batch::left_padded(&rows).unwrap();
         let (_logits, peak, _) =
             allocated(|| model.forward_batch(&pass, &mut cache, logits).unwrap());

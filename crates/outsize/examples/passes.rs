@@ -46,22 +46,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = read_config(folder)?;
     let device = burn::tensor::Device::flex();
     let checkpoint = Checkpoint::open(folder)?;
-    let options = Options {
-        budget: Budget::parse("cpu=1TB")?,
-        ..config.options(checkpoint.tensors())
-    };
+    let options =
+        Options { budget: Budget::parse("cpu=1TB")?, ..config.options(checkpoint.tensors()) };
     let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
     let map = decide(&tree, &options)?;
-    let init = Init {
-        compute,
-        ..Init::new(&device)
-    };
+    let init = Init { compute, ..Init::new(&device) };
     let model = config.dispatch(&init, &checkpoint, &map, &options)?;
     let vocabulary = config.vocab_size() as u32;
     let text = |row: usize, len: usize| -> Vec<u32> {
-        (0..len)
-            .map(|at| (300 + 7 * (at + 5 * row) as u32) % vocabulary)
-            .collect()
+        (0..len).map(|at| (300 + 7 * (at + 5 * row) as u32) % vocabulary).collect()
     };
 
     let mut timed_prompts = Vec::new();
@@ -78,10 +71,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut timed_batches = Vec::new();
     for &rows in &batches {
-        let options = CacheOptions {
-            batch: rows,
-            ..CacheOptions::new(BEFORE + STEPS)
-        };
+        let options = CacheOptions { batch: rows, ..CacheOptions::new(BEFORE + STEPS) };
         let mut cache = KvCache::new(config.cache(), &options, &device)?;
         let texts: Vec<_> = (0..rows).map(|row| text(row, BEFORE)).collect();
         pass(&model, &Batch::left_padded(&texts)?, &mut cache)?;
@@ -108,10 +98,7 @@ fn pass(
 ) -> Result<f64, Box<dyn Error>> {
     let began = Instant::now();
     let logits = model.forward_batch(batch, cache, Logits::Last)??;
-    let logits: Vec<f32> = logits
-        .into_data()
-        .try_to_vec()
-        .map_err(|error| format!("{error:?}"))?;
+    let logits: Vec<f32> = logits.into_data().try_to_vec().map_err(|error| format!("{error:?}"))?;
     match logits.iter().all(|value| value.is_finite()) {
         true => Ok(began.elapsed().as_secs_f64()),
         false => Err("the model gave logits that are no numbers".into()),

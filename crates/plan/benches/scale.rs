@@ -85,11 +85,7 @@ fn model(tensors: u64) -> Tree {
         tensors: vec![matrix("lm_head.weight".to_string(), 32_000, 512)],
         ..Block::default()
     });
-    Tree {
-        blocks,
-        classes,
-        ..Tree::default()
-    }
+    Tree { blocks, classes, ..Tree::default() }
 }
 
 /// A tenth of the model for each device.

@@ -28,10 +28,7 @@ const COMPARISONS: usize = 1 << 16;
 /// [`Error::TooSmall`] or [`Error::MustFit`] if nothing fits.
 pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
     let (groups, blocks) = (&context.groups, context.tree.blocks.len());
-    let (spread, together) = (
-        ResidencyOrder::spread(groups),
-        ResidencyOrder::together(groups),
-    );
+    let (spread, together) = (ResidencyOrder::spread(groups), ResidencyOrder::together(groups));
     if !context.capacities.gpus.is_empty() {
         return Search::new(context, &[spread, together]).run();
     }
@@ -39,13 +36,8 @@ pub(crate) fn choose(context: &PlanContext<'_>) -> Result<Placement, Error> {
     let order = Some(spread).filter(better);
     let order = order.or_else(|| Some(ResidencyOrder::sequential(groups)).filter(better));
     let kv_cache = (0..blocks).map(|block| context.kv(block)).sum();
-    let set = stays(
-        context,
-        order.as_ref().unwrap_or(&together),
-        kv_cache,
-        |_| true,
-    )
-    .map_err(|insufficient| insufficient.error(context))?;
+    let set = stays(context, order.as_ref().unwrap_or(&together), kv_cache, |_| true)
+        .map_err(|insufficient| insufficient.error(context))?;
     let mut tiers = vec![Tier::Cpu; groups.groups.len()];
     for at in &set.streamed {
         tiers[*at] = Tier::Disk;
@@ -83,12 +75,8 @@ fn seconds_in<'a>(
 ) -> impl Iterator<Item = Option<f64>> + 'a {
     let min_ring = context.options.min_ring;
     let traffic = order.traffic(&context.groups, min_ring, memories.iter().copied());
-    let on_cpu = |traffic| Placed {
-        decode_on: Tier::Cpu,
-        prefill_on: Tier::Cpu,
-        traffic,
-        upload: 0,
-    };
+    let on_cpu =
+        |traffic| Placed { decode_on: Tier::Cpu, prefill_on: Tier::Cpu, traffic, upload: 0 };
     traffic.map(move |traffic| {
         let blocks: Vec<Placed> = traffic?.into_iter().map(on_cpu).collect();
         Some(context.score(&blocks).decode)
@@ -111,11 +99,8 @@ fn stays(
     let insufficient = |demand| InsufficientMemory { needs, demand };
     let needs = needs.sum();
     let cpu = context.capacities.cpu;
-    let capacity = |memory| Capacity {
-        memory,
-        disk: context.capacities.disk,
-        min_ring: options.min_ring,
-    };
+    let capacity =
+        |memory| Capacity { memory, disk: context.capacities.disk, min_ring: options.min_ring };
     let memory = match cpu {
         CpuCapacity::Unbounded => None,
         CpuCapacity::Bytes(bytes) => Some(bytes.saturating_sub(needs)),
@@ -188,16 +173,7 @@ impl<'a> Search<'a> {
                 saving = saving.max(bytes / group.footprint as f64);
             }
         }
-        Self {
-            context,
-            orders,
-            items,
-            item_of,
-            stored,
-            saving,
-            uses,
-            sets: HashMap::new(),
-        }
+        Self { context, orders, items, item_of, stored, saving, uses, sets: HashMap::new() }
     }
 
     fn run(mut self) -> Result<Placement, Error> {
@@ -261,32 +237,21 @@ impl<'a> Search<'a> {
         for (rows_out, reversed) in [(true, false), (false, false), (true, true), (false, true)] {
             let shape = Shape { rows_out, reversed };
             let items = 0..self.items.len();
-            let mut sequence: Vec<usize> = items
-                .filter(|item| !(rows_out && self.items[*item].only_rows))
-                .collect();
+            let mut sequence: Vec<usize> =
+                items.filter(|item| !(rows_out && self.items[*item].only_rows)).collect();
             if reversed {
                 sequence.reverse();
             }
             let mut add = |order: &[usize], streaming| {
                 let blocks = 0..self.context.tree.blocks.len();
                 let executors = executors.entry(streaming).or_insert_with(|| {
-                    Rc::new(
-                        blocks
-                            .map(|at| self.context.executors(at, streaming))
-                            .collect(),
-                    )
+                    Rc::new(blocks.map(|at| self.context.executors(at, streaming)).collect())
                 });
                 let executors = Rc::clone(executors);
                 let (items, on) = (&self.items, (streaming, executors.as_slice()));
                 let runs = Runs::new(self.context, &speeds, items, &sequence, order, on);
                 let sequence = sequence.clone();
-                layouts.push(Layout {
-                    shape,
-                    sequence,
-                    streaming,
-                    executors,
-                    runs,
-                });
+                layouts.push(Layout { shape, sequence, streaming, executors, runs });
             };
             for order in &orders {
                 add(order, Streaming::None);
@@ -307,10 +272,7 @@ impl<'a> Search<'a> {
         let runs = layout.runs.seconds(covered)?;
         let computing = layout.runs.rest_seconds(covered);
         let figures = self.context.hardware();
-        let stored: f64 = layout.sequence[covered..]
-            .iter()
-            .map(|item| self.stored[*item])
-            .sum();
+        let stored: f64 = layout.sequence[covered..].iter().map(|item| self.stored[*item]).sum();
         let reading = match self.context.capacities.cpu {
             CpuCapacity::Bytes(bytes) => {
                 let stored = stored - bytes as f64 * self.saving;
@@ -329,12 +291,7 @@ impl<'a> Search<'a> {
             outside[*item] = true;
         }
         let mut kv_cache = 0u64;
-        for (item, _) in self
-            .items
-            .iter()
-            .zip(&outside)
-            .filter(|(_, outside)| !**outside)
-        {
+        for (item, _) in self.items.iter().zip(&outside).filter(|(_, outside)| !**outside) {
             for block in &item.blocks {
                 if layout.executors[*block].0 == Tier::Cpu {
                     kv_cache = kv_cache.saturating_add(self.context.kv(*block));
@@ -346,9 +303,7 @@ impl<'a> Search<'a> {
         let sets = self.sets.entry(key).or_insert_with(|| {
             let inside: Vec<bool> = item_of.iter().map(|item| !outside[*item]).collect();
             let inside = |at: usize| inside[at];
-            let sets = orders
-                .iter()
-                .map(|order| stays(context, order, kv_cache, inside));
+            let sets = orders.iter().map(|order| stays(context, order, kv_cache, inside));
             sets.map(|set| set.map(Rc::new)).collect()
         });
         sets.clone()
@@ -400,7 +355,6 @@ impl<'a> Search<'a> {
         for at in &set.streamed {
             tiers[*at] = Tier::Disk;
         }
-        self.context
-            .placement(tiers, &holding, set, layout.streaming)
+        self.context.placement(tiers, &holding, set, layout.streaming)
     }
 }

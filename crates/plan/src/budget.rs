@@ -19,9 +19,7 @@ impl FromStr for Tier {
             _ if digits.starts_with('+') => None,
             _ => digits.parse().ok().map(Self::Gpu),
         }
-        .ok_or_else(|| Error::Tier {
-            text: text.to_string(),
-        })
+        .ok_or_else(|| Error::Tier { text: text.to_string() })
     }
 }
 
@@ -85,17 +83,12 @@ impl Budget {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut budget = Self::default();
         for part in text.split(',') {
-            let error = |reason: String| Error::BudgetPart {
-                part: part.trim().to_string(),
-                reason,
-            };
+            let error =
+                |reason: String| Error::BudgetPart { part: part.trim().to_string(), reason };
             let (tier, size) = part
                 .split_once('=')
                 .ok_or_else(|| error("there is no `=` between a device and a size".to_string()))?;
-            let tier: Tier = tier
-                .trim()
-                .parse()
-                .map_err(|e: Error| error(e.to_string()))?;
+            let tier: Tier = tier.trim().parse().map_err(|e: Error| error(e.to_string()))?;
             let size = parse_size(size).map_err(|e| error(e.to_string()))?;
             if budget.0.insert(tier, size).is_some() {
                 return Err(error(format!("{tier} has a size already")));

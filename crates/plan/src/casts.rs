@@ -26,11 +26,7 @@ pub struct Casts {
 impl Casts {
     /// A checkpoint in this dtype, see [`Self::stored`].
     pub fn stored(dtype: WeightDtype) -> Self {
-        Self {
-            dtype: Some(dtype),
-            stored: true,
-            ..Self::default()
-        }
+        Self { dtype: Some(dtype), stored: true, ..Self::default() }
     }
 
     /// The dtype of an untied tensor; `layer` if quantisers change its block.
@@ -181,18 +177,12 @@ mod tests {
     }
 
     fn to(dtype: WeightDtype) -> Casts {
-        Casts {
-            dtype: Some(dtype),
-            ..Casts::default()
-        }
+        Casts { dtype: Some(dtype), ..Casts::default() }
     }
 
     /// The same, with a pattern of what is kept in 32 bits.
     fn to_but(dtype: WeightDtype, pattern: &str) -> Casts {
-        Casts {
-            keep_in_f32: vec![pattern.to_string()],
-            ..to(dtype)
-        }
+        Casts { keep_in_f32: vec![pattern.to_string()], ..to(dtype) }
     }
 
     fn one_block(tensors: Vec<Tensor>) -> Tree {
@@ -217,19 +207,10 @@ mod tests {
         let as_stored = [(30, 10), (20, 0), (32, 0), (7, 0)];
         assert_eq!(sizes(&tree, &Casts::default()), as_stored);
         // An up-cast counts.
-        assert_eq!(
-            sizes(&tree, &to(WeightDtype::F32))[..2],
-            [(60, 20), (20, 0)]
-        );
-        assert_eq!(
-            sizes(&tree, &to(WeightDtype::F16)),
-            [(30, 10), (10, 0), (32, 0), (7, 0)]
-        );
+        assert_eq!(sizes(&tree, &to(WeightDtype::F32))[..2], [(60, 20), (20, 0)]);
+        assert_eq!(sizes(&tree, &to(WeightDtype::F16)), [(30, 10), (10, 0), (32, 0), (7, 0)]);
         // Less than a byte counts in whole bytes.
-        assert_eq!(
-            sizes(&tree, &to(WeightDtype::Int4)),
-            [(8, 3), (3, 0), (32, 0), (7, 0)]
-        );
+        assert_eq!(sizes(&tree, &to(WeightDtype::Int4)), [(8, 3), (3, 0), (32, 0), (7, 0)]);
     }
 
     #[test]
@@ -247,25 +228,13 @@ mod tests {
             ..Casts::default()
         };
         let error = tree.cast(&unknown).unwrap_err().to_string();
-        assert!(
-            error.contains("`a.v`") && error.contains("`a.w`"),
-            "{error}"
-        );
+        assert!(error.contains("`a.v`") && error.contains("`a.w`"), "{error}");
     }
 
     #[test]
     fn patterns_are_whole_parts_of_a_path() {
-        let names = [
-            "wo.weight",
-            "layers.0.wo.weight",
-            "layers.0.two.weight",
-            "layers.0.wo2",
-        ];
-        let tree = one_block(
-            names
-                .map(|name| tensor(name, WeightDtype::F16, &[10]))
-                .to_vec(),
-        );
+        let names = ["wo.weight", "layers.0.wo.weight", "layers.0.two.weight", "layers.0.wo2"];
+        let tree = one_block(names.map(|name| tensor(name, WeightDtype::F16, &[10])).to_vec());
         let keep = |pattern: &str| {
             let sizes = sizes(&tree, &to_but(WeightDtype::F8, pattern)).into_iter();
             sizes.map(|(bytes, _)| bytes).collect::<Vec<_>>()
@@ -290,9 +259,7 @@ mod tests {
         }
         let mut casts = to_but(WeightDtype::F16, "head");
         assert_eq!(sizes(&tied, &casts), [(64, 16); 2]);
-        casts
-            .special
-            .insert("embed.w".to_string(), WeightDtype::Int8);
+        casts.special.insert("embed.w".to_string(), WeightDtype::Int8);
         assert_eq!(sizes(&tied, &casts), [(16, 4); 2]);
     }
 

@@ -50,11 +50,7 @@ pub(crate) struct Passes {
 
 /// Seconds for an amount at a rate; zero for nothing, whatever the rate.
 pub(crate) fn seconds(amount: f64, rate: f64) -> f64 {
-    if amount > 0.0 {
-        amount / rate.max(f64::MIN_POSITIVE)
-    } else {
-        0.0
-    }
+    if amount > 0.0 { amount / rate.max(f64::MIN_POSITIVE) } else { 0.0 }
 }
 
 impl Costs {
@@ -102,24 +98,19 @@ impl Costs {
         if !amounts.computes {
             return 0.0;
         }
-        let products = seconds(amounts.weights, on.product_bytes_per_second).max(seconds(
-            amounts.flops * self.batch * pass.tokens,
-            on.product_flops,
-        ));
+        let products = seconds(amounts.weights, on.product_bytes_per_second)
+            .max(seconds(amounts.flops * self.batch * pass.tokens, on.product_flops));
         let seen =
             (pass.before + pass.tokens / 2.0).min(amounts.window) * amounts.cache_per_position;
-        let attention = seconds(seen, on.cache_bytes_per_second).max(seconds(
-            seen * pass.tokens * ATTENTION_FLOPS_PER_BYTE,
-            on.product_flops,
-        ));
+        let attention = seconds(seen, on.cache_bytes_per_second)
+            .max(seconds(seen * pass.tokens * ATTENTION_FLOPS_PER_BYTE, on.product_flops));
         products + attention + on.block_seconds.max(0.0)
     }
 
     /// Seconds to compute the whole prompt, without transfers.
     pub(crate) fn prefill(&self, block: usize, on: &Processor) -> f64 {
         let all = self.passes.iter();
-        all.map(|pass| pass.count * self.pass(block, on, pass))
-            .sum()
+        all.map(|pass| pass.count * self.pass(block, on, pass)).sum()
     }
 
     /// Seconds to copy `bytes` of the block's weights to the GPU that computes it.
@@ -208,11 +199,7 @@ pub(crate) fn times(
     };
     let compute = costs.decode(block, &figures.processor(placed.decode_on));
     let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
-    let decode = Time {
-        seconds: compute.max(transfer),
-        compute,
-        transfer,
-    };
+    let decode = Time { seconds: compute.max(transfer), compute, transfer };
 
     let mut prefill = Time::default();
     let processor = figures.processor(placed.prefill_on);
@@ -225,11 +212,7 @@ pub(crate) fn times(
             }
             _ => 0.0,
         };
-        let read = if pass.first {
-            streamed
-        } else {
-            streamed - kept
-        };
+        let read = if pass.first { streamed } else { streamed - kept };
         let transfer = from_disk(read).max(to_gpu + hand_over);
         prefill.compute += pass.count * compute;
         prefill.transfer += pass.count * transfer;
@@ -239,16 +222,8 @@ pub(crate) fn times(
 }
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {
-    let BlockCost {
-        kv_bytes,
-        kv_bytes_per_position,
-        window,
-        flops_per_token,
-    } = block.work;
-    let touched = block
-        .tensors
-        .iter()
-        .filter(|tensor| tensor.bytes_per_use() > 0);
+    let BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token } = block.work;
+    let touched = block.tensors.iter().filter(|tensor| tensor.bytes_per_use() > 0);
     // One pass: a model of many tensors is larger than a processor's caches.
     let (mut weights, mut of_shapes, mut unknown) = (0.0, 0.0, false);
     for tensor in touched {
@@ -286,12 +261,7 @@ fn passes(workload: &Workload) -> Vec<Passes> {
     let mut add = |count: f64, tokens: f64, before: f64| {
         if count > 0.0 && tokens > 0.0 {
             let first = passes.is_empty();
-            passes.push(Passes {
-                count,
-                tokens,
-                before,
-                first,
-            });
+            passes.push(Passes { count, tokens, before, first });
         }
     };
     add(whole.min(1.0), size, 0.0);
@@ -305,33 +275,20 @@ mod tests {
     use super::*;
 
     fn workload(prompt: u64, chunk: u64) -> Workload {
-        Workload {
-            prompt,
-            chunk,
-            ..Workload::default()
-        }
+        Workload { prompt, chunk, ..Workload::default() }
     }
 
     #[test]
     fn a_prompt_is_cut_in_chunks() {
         let tokens = |prompt, chunk| -> Vec<(f64, f64)> {
             let passes = passes(&workload(prompt, chunk));
-            assert_eq!(
-                passes.iter().filter(|pass| pass.first).count(),
-                passes.len().min(1)
-            );
-            passes
-                .iter()
-                .map(|pass| (pass.count, pass.tokens))
-                .collect()
+            assert_eq!(passes.iter().filter(|pass| pass.first).count(), passes.len().min(1));
+            passes.iter().map(|pass| (pass.count, pass.tokens)).collect()
         };
         assert_eq!(tokens(0, 512), []);
         assert_eq!(tokens(1, 0), [(1.0, 1.0)]);
         assert_eq!(tokens(300, 512), [(1.0, 300.0)]);
-        assert_eq!(
-            tokens(1300, 512),
-            [(1.0, 512.0), (1.0, 512.0), (1.0, 276.0)]
-        );
+        assert_eq!(tokens(1300, 512), [(1.0, 512.0), (1.0, 512.0), (1.0, 276.0)]);
         let many = passes(&workload(u64::MAX, 1));
         let sum: f64 = many.iter().map(|pass| pass.count * pass.tokens).sum();
         assert_eq!(sum, u64::MAX as f64);
@@ -348,24 +305,11 @@ mod tests {
     #[test]
     fn a_window_bounds_what_attention_looks_at() {
         let block = |window| Block {
-            work: BlockCost {
-                kv_bytes_per_position: 100,
-                window,
-                ..BlockCost::default()
-            },
+            work: BlockCost { kv_bytes_per_position: 100, window, ..BlockCost::default() },
             ..Block::default()
         };
-        let tree = Tree {
-            blocks: vec![block(None), block(Some(64))],
-            ..Tree::default()
-        };
-        let costs = Costs::new(
-            &tree,
-            &Workload {
-                position: 1000,
-                ..Workload::default()
-            },
-        );
+        let tree = Tree { blocks: vec![block(None), block(Some(64))], ..Tree::default() };
+        let costs = Costs::new(&tree, &Workload { position: 1000, ..Workload::default() });
         let on = Processor {
             cache_bytes_per_second: 1.0,
             block_seconds: 0.0,

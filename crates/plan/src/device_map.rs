@@ -247,18 +247,13 @@ impl DeviceMap {
 
     /// The most bytes held in main memory: weights, ring and overhead.
     pub fn memory_bytes(&self) -> u64 {
-        self.needs
-            .sum()
-            .saturating_add(self.resident_footprint)
-            .saturating_add(self.ring_bytes)
+        self.needs.sum().saturating_add(self.resident_footprint).saturating_add(self.ring_bytes)
     }
 
     /// The blocks as Accelerate's `hf_device_map` has them.
     pub fn modules(&self) -> ModuleMap {
         let blocks = self.blocks.iter();
-        blocks
-            .map(|block| (block.name.clone(), block.tier))
-            .collect()
+        blocks.map(|block| (block.name.clone(), block.tier)).collect()
     }
 }
 
@@ -267,10 +262,7 @@ impl PlacedBlock {
         Placed {
             decode_on: self.decode_on,
             prefill_on: self.prefill_on,
-            traffic: DiskTraffic {
-                streamed: self.streamed_bytes,
-                kept: self.kept_bytes,
-            },
+            traffic: DiskTraffic { streamed: self.streamed_bytes, kept: self.kept_bytes },
             upload: self.upload_bytes,
         }
     }
@@ -327,9 +319,7 @@ fn uses(
     let unused_cpu = unused(Tier::Cpu);
     uses.push(TierUse {
         // The process itself is there even if nothing else may be.
-        budget: unused_cpu
-            .budget
-            .filter(|_| capacities.cpu != CpuCapacity::Unused),
+        budget: unused_cpu.budget.filter(|_| capacities.cpu != CpuCapacity::Unused),
         ring: placement.ring,
         kv_cache: needs.kv_cache,
         activations: needs.activations,

@@ -81,11 +81,7 @@ pub fn estimate(
         Some(dtype) => tree.cast(&Casts::stored(dtype))?,
         None => tree.clone(),
     };
-    let kv_cache = tree
-        .blocks
-        .iter()
-        .map(|block| block.work.kv_bytes)
-        .fold(0, u64::saturating_add);
+    let kv_cache = tree.blocks.iter().map(|block| block.work.kv_bytes).fold(0, u64::saturating_add);
     for block in &mut tree.blocks {
         // Counted in the overhead, for all blocks together.
         block.work = BlockCost::default();
@@ -151,10 +147,7 @@ fn largest(blocks: &[Block]) -> Option<LargestBlock> {
         let bytes = block.tensors.iter().map(|tensor| tensor.bytes);
         let bytes = bytes.fold(0, u64::saturating_add);
         if largest.as_ref().is_none_or(|most| most.bytes < bytes) {
-            largest = Some(LargestBlock {
-                name: block.name.clone(),
-                bytes,
-            });
+            largest = Some(LargestBlock { name: block.name.clone(), bytes });
         }
     }
     largest
@@ -176,9 +169,7 @@ impl Training {
             *bytes = bytes.saturating_add(tensor.bytes);
         }
         // The dtype of most weights says how they are trained.
-        let (dtype, _) = by_type
-            .into_iter()
-            .max_by_key(|(dtype, bytes)| (*bytes, *dtype))?;
+        let (dtype, _) = by_type.into_iter().max_by_key(|(dtype, bytes)| (*bytes, *dtype))?;
         let values = values(tree);
         let (full, copy) = match dtype {
             WeightDtype::F64 => (WeightDtype::F64, 0),
@@ -192,9 +183,7 @@ impl Training {
             copy,
             gradients: weights,
             moments,
-            total: [copy, weights, moments]
-                .into_iter()
-                .fold(weights, u64::saturating_add),
+            total: [copy, weights, moments].into_iter().fold(weights, u64::saturating_add),
         })
     }
 }

@@ -3,27 +3,15 @@
 use crate::{Block, Budget, Tensor, Tier, Tree};
 
 pub(crate) fn tensor(name: &str, bytes: u64) -> Tensor {
-    Tensor {
-        name: name.to_string(),
-        bytes,
-        stored_bytes: bytes,
-        ..Tensor::default()
-    }
+    Tensor { name: name.to_string(), bytes, stored_bytes: bytes, ..Tensor::default() }
 }
 
 pub(crate) fn block(name: &str, tensors: Vec<Tensor>) -> Block {
-    Block {
-        name: name.to_string(),
-        tensors,
-        ..Block::default()
-    }
+    Block { name: name.to_string(), tensors, ..Block::default() }
 }
 
 pub(crate) fn tree(blocks: Vec<Block>) -> Tree {
-    Tree {
-        blocks,
-        ..Tree::default()
-    }
+    Tree { blocks, ..Tree::default() }
 }
 
 /// A budget of main memory.

@@ -116,10 +116,7 @@ impl Groups {
                 };
                 match groups.get_mut(at) {
                     Some(group) => group.more.push(one),
-                    None => groups.push(Group {
-                        first: one,
-                        ..Group::default()
-                    }),
+                    None => groups.push(Group { first: one, ..Group::default() }),
                 }
                 let group = &mut groups[at];
                 group.bytes = group.bytes.max(tensor.bytes);
@@ -167,10 +164,7 @@ fn anchors(blocks: usize, groups: &[Group]) -> Vec<usize> {
     }
     for group in groups {
         for other in &group.more {
-            let (a, b) = (
-                find(&mut first, group.first.block()),
-                find(&mut first, other.block()),
-            );
+            let (a, b) = (find(&mut first, group.first.block()), find(&mut first, other.block()));
             first[a.max(b)] = a.min(b);
         }
     }
@@ -214,10 +208,7 @@ impl Streamed {
     /// The least ring that streams them well, in whole pages: twice the largest unit, and room for
     /// any two that one module holds.
     pub(crate) fn ring(&self) -> u64 {
-        (2 * self.largest)
-            .max(self.held)
-            .max(self.min_ring)
-            .min(self.units)
+        (2 * self.largest).max(self.held).max(self.min_ring).min(self.units)
     }
 }
 
@@ -242,22 +233,15 @@ impl Holder {
 
 /// The names of the tensors. Checks that none is given twice and that no later sum overflows.
 fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
-    let duplicate = |what, name: &str| Error::Duplicate {
-        what,
-        name: name.to_string(),
-    };
-    let too_large = |name: &str| Error::TooLarge {
-        name: name.to_string(),
-    };
+    let duplicate = |what, name: &str| Error::Duplicate { what, name: name.to_string() };
+    let too_large = |name: &str| Error::TooLarge { name: name.to_string() };
     let mut sum = options.needs.sum();
     let mut names = HashSet::with_capacity(tree.blocks.len());
     for block in &tree.blocks {
         if !names.insert(block.name.as_str()) {
             return Err(duplicate("block", &block.name));
         }
-        sum = sum
-            .checked_add(block.work.kv_bytes)
-            .ok_or_else(|| too_large(&block.name))?;
+        sum = sum.checked_add(block.work.kv_bytes).ok_or_else(|| too_large(&block.name))?;
     }
     let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
     let mut names = Names::with_capacity_and_hasher(count, RandomState::default());

@@ -64,10 +64,7 @@ impl Default for Gpu {
                 cache_bytes_per_second: 200e9,
                 block_seconds: 100e-6,
             },
-            upload: Bandwidth {
-                bytes_per_second: 20e9,
-                latency_seconds: 20e-6,
-            },
+            upload: Bandwidth { bytes_per_second: 20e9, latency_seconds: 20e-6 },
         }
     }
 }
@@ -76,10 +73,7 @@ impl Default for HardwareProfile {
     /// The default profile: a desktop machine that was not measured.
     fn default() -> Self {
         Self {
-            disk: Bandwidth {
-                bytes_per_second: 2e9,
-                latency_seconds: 100e-6,
-            },
+            disk: Bandwidth { bytes_per_second: 2e9, latency_seconds: 100e-6 },
             copy_bytes_per_second: 8e9,
             first_touch_bytes_per_second: 2e9,
             prefaulted_bytes: 0,

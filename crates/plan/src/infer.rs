@@ -49,12 +49,7 @@ fn assigned(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMap
     for _ in 1..ATTEMPTS {
         let assignment = assign(tree, &given, options)?;
         match from_assignment(tree, &assignment, budget, options) {
-            Err(Error::TooSmall(Shortfall {
-                tier,
-                budget,
-                least,
-                ..
-            })) if budget > 0 => {
+            Err(Error::TooSmall(Shortfall { tier, budget, least, .. })) if budget > 0 => {
                 let Some(now) = given.get(tier).filter(|now| *now > 0) else {
                     break;
                 };
@@ -80,10 +75,7 @@ pub fn place(
 ) -> Result<DeviceMap, Error> {
     let options = &options.adjusted(tree);
     let mut without_gpus = Budget::default();
-    for (tier, bytes) in budget
-        .iter()
-        .filter(|(tier, _)| !matches!(tier, Tier::Gpu(_)))
-    {
+    for (tier, bytes) in budget.iter().filter(|(tier, _)| !matches!(tier, Tier::Gpu(_))) {
         without_gpus.set(tier, bytes);
     }
     let context = PlanContext::new(tree, &without_gpus, options)?;
@@ -94,12 +86,7 @@ pub fn place(
         }
     }
     let placement = fixed(&context, &without_gpus, tiers, Streaming::None)?;
-    Ok(DeviceMap::new(
-        &context,
-        &placement,
-        &without_gpus,
-        ChosenBy::Manual,
-    ))
+    Ok(DeviceMap::new(&context, &placement, &without_gpus, ChosenBy::Manual))
 }
 
 /// The map with tensors where `assignment` says.
@@ -144,12 +131,7 @@ pub fn from_assignment(
             };
         }
     }
-    Ok(DeviceMap::new(
-        &context,
-        &best?,
-        budget,
-        assignment.chosen_by,
-    ))
+    Ok(DeviceMap::new(&context, &best?, budget, assignment.chosen_by))
 }
 
 /// The tier of each group; what is never streamed is in main memory rather than on disk.
@@ -241,10 +223,7 @@ fn fixed(
     }
     let on_disk = map.tiers().last().map_or(0, |disk| disk.weights);
     if let Some(most) = context.capacities.disk.filter(|most| on_disk > *most) {
-        return Err(Error::OnDisk {
-            bytes: on_disk,
-            most,
-        });
+        return Err(Error::OnDisk { bytes: on_disk, most });
     }
     Ok(context.placement(tiers, &holding, &streamed.with_ring(left), streaming))
 }

@@ -31,9 +31,7 @@ impl ManualMap {
     /// # Errors
     /// [`Error::Map`] with what is wrong and in which line.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let error = |reason: String| Error::Map {
-            reason: shown(&reason),
-        };
+        let error = |reason: String| Error::Map { reason: shown(&reason) };
         if text.len() > MOST_BYTES {
             return Err(error(format!(
                 "it has {} bytes, and at most {MOST_BYTES} are read",
@@ -50,12 +48,7 @@ impl ManualMap {
             yaml(text).map_err(error)?
         };
         let Entries(entries) = entries;
-        Ok(Self(
-            entries
-                .into_iter()
-                .map(|(path, Device(tier))| (path, tier))
-                .collect(),
-        ))
+        Ok(Self(entries.into_iter().map(|(path, Device(tier))| (path, tier)).collect()))
     }
 
     /// The entries by their paths.
@@ -111,12 +104,7 @@ impl ManualMap {
         check_ties(&modules, &places)?;
         let map = ModuleMap::clean(&modules.tree, |id| places[id], Single::Part);
         check_budgets(nodes, &places, &map, budget, options)?;
-        Ok(Assignment {
-            tiers,
-            modules: map,
-            warnings: Vec::new(),
-            chosen_by: ChosenBy::Manual,
-        })
+        Ok(Assignment { tiers, modules: map, warnings: Vec::new(), chosen_by: ChosenBy::Manual })
     }
 
     /// Checks that every entry names something.
@@ -185,12 +173,7 @@ fn check_budgets(
         if let Some(budget) = budget.get(tier)
             && bytes.saturating_add(needs) > budget
         {
-            return Err(Error::OverBudget {
-                tier,
-                bytes,
-                needs,
-                budget,
-            });
+            return Err(Error::OverBudget { tier, bytes, needs, budget });
         }
     }
     Ok(())

@@ -49,10 +49,7 @@ impl ModuleMap {
         let mut open: Vec<usize> = Vec::new();
         let mut id = ROOT;
         while let Some(node) = tree.0.get(id) {
-            while open
-                .pop_if(|at| tree.node(visited[*at].id).end() <= id)
-                .is_some()
-            {}
+            while open.pop_if(|at| tree.node(visited[*at].id).end() <= id).is_some() {}
             let own = place(id);
             if node.kind != Kind::Cache {
                 visited.push(Visited {
@@ -221,10 +218,7 @@ mod tests {
             r#"{"a.scale":"cpu","a.b":"disk","c":"disk"}"#
         );
         // A tensor that belongs to the model itself.
-        assert_eq!(
-            written(&[("w", Cpu), ("a.w", Disk)]),
-            r#"{"w":"cpu","a":"disk"}"#
-        );
+        assert_eq!(written(&[("w", Cpu), ("a.w", Disk)]), r#"{"w":"cpu","a":"disk"}"#);
     }
 
     #[test]
@@ -233,10 +227,7 @@ mod tests {
         assert_eq!(map.get("a.b"), Some(Tier::Cpu));
         assert_eq!(map.get("a.bc.w"), Some(Tier::Disk));
         assert_eq!(map.get("a"), None);
-        assert_eq!(
-            ModuleMap::new([("a.w", Tier::Cpu)]).get("else"),
-            Some(Tier::Cpu)
-        );
+        assert_eq!(ModuleMap::new([("a.w", Tier::Cpu)]).get("else"), Some(Tier::Cpu));
     }
 
     proptest! {

@@ -61,13 +61,7 @@ impl<'a> Paths<'a> {
 
     /// Adds a part and returns its index.
     pub(crate) fn push(&mut self, path: &'a str, parent: u32, kind: Kind, size: u64) -> u32 {
-        self.parts.push(Part {
-            path,
-            size,
-            parent,
-            kind,
-            has_modules: false,
-        });
+        self.parts.push(Part { path, size, parent, kind, has_modules: false });
         self.parts.len() as u32 - 1
     }
 

@@ -15,8 +15,7 @@ pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) ->
         }
         // Names are many: those of another length need no look.
         let near = length.abs_diff(name.chars().count()) <= most;
-        near.then(|| strsim::levenshtein(wanted, name))
-            .filter(|distance| *distance <= most)
+        near.then(|| strsim::levenshtein(wanted, name)).filter(|distance| *distance <= most)
     };
     names
         .filter_map(|name| Some((distance(name)?, name)))
@@ -30,12 +29,7 @@ mod tests {
 
     #[test]
     fn the_nearest_name_is_found() {
-        let names = [
-            "model.embed",
-            "model.layers.1",
-            "model.layers.10",
-            "lm_head",
-        ];
+        let names = ["model.embed", "model.layers.1", "model.layers.10", "lm_head"];
         for (wanted, found) in [
             ("layers.1", Some("model.layers.1")),
             ("transformer.lm_head", Some("lm_head")),

@@ -29,11 +29,7 @@ impl DeviceMap {
         let (resident, total) = (self.resident_bytes(), self.total_bytes());
         let mut text = match resident == total {
             true => format!("all {} resident", format_size(total)),
-            false => format!(
-                "{} of {} resident",
-                format_size(resident),
-                format_size(total)
-            ),
+            false => format!("{} of {} resident", format_size(resident), format_size(total)),
         };
         // What matters most comes first.
         let mut parts: Vec<String> = layers(self.blocks()).into_iter().collect();
@@ -93,23 +89,14 @@ fn layers(blocks: &[PlacedBlock]) -> Option<String> {
             return None; // an encoder and a decoder: numbers alone would not tell them apart
         }
         if layers.last().is_none_or(|last| last.number != number) {
-            layers.push(Layer {
-                number,
-                bytes: 0,
-                resident_bytes: 0,
-                resident: true,
-            });
+            layers.push(Layer { number, bytes: 0, resident_bytes: 0, resident: true });
         }
         let layer = layers.last_mut()?;
         layer.resident &= block.tier != Tier::Disk;
         layer.bytes = layer.bytes.saturating_add(block.bytes);
         layer.resident_bytes = layer.resident_bytes.saturating_add(block.resident_bytes);
     }
-    let name = family?
-        .rsplit('.')
-        .next()
-        .unwrap_or("layers")
-        .escape_debug();
+    let name = family?.rsplit('.').next().unwrap_or("layers").escape_debug();
     let span = |layers: &[Layer]| match layers {
         [] => None,
         [one] => Some(one.number.to_string()),
@@ -191,10 +178,7 @@ mod tests {
         blocks.extend(layers.map(|name| one(name, 100_000_000, Access::Whole)));
         blocks.push(one("head", 200_000_000, Access::Tiles));
         let options = Options {
-            needs: MemoryOverhead {
-                kv_cache: 23_000_000,
-                ..MemoryOverhead::default()
-            },
+            needs: MemoryOverhead { kv_cache: 23_000_000, ..MemoryOverhead::default() },
             ..Options::default()
         };
         let budget = budget.map_or_else(Budget::default, |text| Budget::parse(text).unwrap());
@@ -203,10 +187,7 @@ mod tests {
 
     fn eight(budget: Option<&str>) -> DeviceMap {
         let names: Vec<String> = (0..8).map(|n| format!("model.layers.{n}")).collect();
-        map(
-            &names.iter().map(String::as_str).collect::<Vec<_>>(),
-            budget,
-        )
+        map(&names.iter().map(String::as_str).collect::<Vec<_>>(), budget)
     }
 
     #[test]
@@ -271,25 +252,16 @@ mod tests {
         let half = halves(|tensor| tensor.name.ends_with('a'));
         assert!(half.contains("· layers 0-3: 50 % resident ·"), "{half}");
         let scattered = halves(|tensor| tensor.name.contains(".2."));
-        assert!(
-            scattered.contains("· layers 0-3: 25 % resident ·"),
-            "{scattered}"
-        );
+        assert!(scattered.contains("· layers 0-3: 25 % resident ·"), "{scattered}");
         // Where it stops, a layer may be cut in two.
         let most = halves(|tensor| tensor.name.as_str() < "m.layers.2.b");
-        assert!(
-            most.contains("· layers 0-1 resident, 2-3 streamed ·"),
-            "{most}"
-        );
+        assert!(most.contains("· layers 0-1 resident, 2-3 streamed ·"), "{most}");
     }
 
     #[test]
     fn a_list_index_is_a_number_in_the_path() {
         assert_eq!(list_index("a.0.b"), Some(("a", 0)));
-        assert_eq!(
-            list_index("a.18446744073709551616.2"),
-            Some(("a.18446744073709551616", 2))
-        );
+        assert_eq!(list_index("a.18446744073709551616.2"), Some(("a.18446744073709551616", 2)));
         assert_eq!(list_index("0.a"), None);
         assert_eq!(list_index("a.+1"), None);
     }

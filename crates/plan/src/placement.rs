@@ -94,13 +94,7 @@ impl<'a> PlanContext<'a> {
         let costs = Costs::new(tree, &options.workload);
         let gpu_ring = groups.ring_for_any();
         let capacities = Capacities::new(budget, options, gpu_ring);
-        Ok(Self {
-            tree,
-            options,
-            groups,
-            costs,
-            capacities,
-        })
+        Ok(Self { tree, options, groups, costs, capacities })
     }
 
     pub(crate) fn hardware(&self) -> &HardwareProfile {
@@ -121,15 +115,9 @@ impl<'a> PlanContext<'a> {
         let cpu = &self.hardware().cpu;
         let both = matches!(streaming, Streaming::Both(_));
         let decodes = both && self.costs.decodes_faster_on(block, &gpu.hardware, cpu);
-        let prefills = self
-            .costs
-            .prefills_faster_on(block, &gpu.hardware, cpu, decodes);
+        let prefills = self.costs.prefills_faster_on(block, &gpu.hardware, cpu, decodes);
         let tier = |there| {
-            if there {
-                Tier::Gpu(gpu.number)
-            } else {
-                Tier::Cpu
-            }
+            if there { Tier::Gpu(gpu.number) } else { Tier::Cpu }
         };
         (tier(decodes), tier(prefills))
     }
@@ -149,12 +137,7 @@ impl<'a> PlanContext<'a> {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
                     None => self.executors(block, streaming),
                 };
-                Placed {
-                    decode_on,
-                    prefill_on,
-                    traffic: *reads,
-                    upload: 0,
-                }
+                Placed { decode_on, prefill_on, traffic: *reads, upload: 0 }
             })
             .collect();
         for (group, tier) in self.groups.groups.iter().zip(&tiers) {
@@ -176,12 +159,7 @@ impl<'a> PlanContext<'a> {
             .collect();
         streamed_to.sort_unstable();
         streamed_to.dedup();
-        Placement {
-            tiers,
-            blocks: placed,
-            ring: set.ring,
-            streamed_to,
-        }
+        Placement { tiers, blocks: placed, ring: set.ring, streamed_to }
     }
 
     /// For each block the GPU that holds most of its weights; of equals the first.
@@ -258,11 +236,7 @@ impl Capacities {
         for (tier, bytes) in budget.iter() {
             let bytes = bytes.checked_sub(options.taken_of(tier));
             if let (Tier::Gpu(number), Some(bytes @ 1..)) = (tier, bytes) {
-                gpus.push(GpuCapacity {
-                    number,
-                    bytes,
-                    hardware: options.figures.gpu(number),
-                });
+                gpus.push(GpuCapacity { number, bytes, hardware: options.figures.gpu(number) });
             }
         }
         let cpu = match budget.get(Tier::Cpu) {
@@ -274,11 +248,7 @@ impl Capacities {
             gpus,
             cpu,
             given_cpu: budget.get(Tier::Cpu).unwrap_or(0),
-            disk: if options.must_fit {
-                Some(0)
-            } else {
-                budget.get(Tier::Disk)
-            },
+            disk: if options.must_fit { Some(0) } else { budget.get(Tier::Disk) },
             gpu_ring,
         }
     }
@@ -286,11 +256,7 @@ impl Capacities {
     /// Adds a GPU with so many bytes, if it is not there yet.
     pub(crate) fn add_gpu(&mut self, number: usize, bytes: u64, profile: &HardwareProfile) {
         if self.gpus.iter().all(|gpu| gpu.number != number) {
-            self.gpus.push(GpuCapacity {
-                number,
-                bytes,
-                hardware: profile.gpu(number),
-            });
+            self.gpus.push(GpuCapacity { number, bytes, hardware: profile.gpu(number) });
             self.gpus.sort_by_key(|gpu| gpu.number);
         }
     }

@@ -166,11 +166,7 @@ fn bound(time: &PhaseTime, (memory, compute): (f64, f64), [disk, upload]: [f64; 
     if time.transfer_seconds > time.compute_seconds {
         let disk = seconds(time.disk_bytes as f64, disk);
         let upload = seconds(time.upload_bytes as f64, upload);
-        if upload > disk {
-            Bound::Upload
-        } else {
-            Bound::Disk
-        }
+        if upload > disk { Bound::Upload } else { Bound::Disk }
     } else if compute > memory {
         Bound::Compute
     } else {

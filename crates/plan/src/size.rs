@@ -30,10 +30,7 @@ const FRACTION_DIGITS: usize = 18;
 /// # Ok::<(), outsize_plan::Error>(())
 /// ```
 pub fn parse_size(text: &str) -> Result<u64, Error> {
-    let error = |reason| Error::Size {
-        text: text.to_string(),
-        reason,
-    };
+    let error = |reason| Error::Size { text: text.to_string(), reason };
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Err(error("it is empty"));
@@ -41,9 +38,7 @@ pub fn parse_size(text: &str) -> Result<u64, Error> {
     if trimmed.starts_with('-') {
         return Err(error("it is negative"));
     }
-    let end = trimmed
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(trimmed.len());
+    let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
@@ -51,9 +46,7 @@ pub fn parse_size(text: &str) -> Result<u64, Error> {
     }
     let unit = Some(unit.trim_start()).filter(|unit| !unit.is_empty());
     let unit = unit.unwrap_or("B");
-    let factor = UNITS
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+    let factor = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
     let (_, factor) = factor.ok_or_else(|| error("its unit is unknown"))?;
     if *factor == 1 && number.contains('.') {
         return Err(error("it has a part of a byte"));
@@ -131,10 +124,7 @@ mod tests {
         ] {
             let error = parse_size(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
-            assert!(
-                error.contains("600MB") && error.contains("GiB"),
-                "{text}: {error}"
-            );
+            assert!(error.contains("600MB") && error.contains("GiB"), "{text}: {error}");
         }
     }
 

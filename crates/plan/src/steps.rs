@@ -31,9 +31,7 @@ impl ResidencyOrder {
         order.sort_by_key(|at| {
             let group = &groups.groups[*at];
             let first = group.uses().find(|one| one.unit > 0);
-            first.map_or((true, 0, *at), |one| {
-                (false, turn(one.block()), one.tensor())
-            })
+            first.map_or((true, 0, *at), |one| (false, turn(one.block()), one.tensor()))
         });
         Self(order)
     }
@@ -107,11 +105,7 @@ impl ResidencyOrder {
         min_ring: u64,
         memories: impl Iterator<Item = u64> + 'a,
     ) -> impl Iterator<Item = Option<Vec<DiskTraffic>>> + 'a {
-        let capacity = Capacity {
-            memory: None,
-            disk: None,
-            min_ring,
-        };
+        let capacity = Capacity { memory: None, disk: None, min_ring };
         let mut walk = Walk::new(self, groups, &capacity, |_| true);
         memories.map(move |memory| {
             walk.to(memory).ok()?;
@@ -160,10 +154,7 @@ impl<I: Iterator<Item = usize>> Walk<'_, I> {
                 return Err(self.cheapest);
             };
             let bytes = self.left.groups.groups[at].bytes;
-            if self
-                .disk
-                .is_some_and(|most| self.left.on_disk + bytes > most)
-            {
+            if self.disk.is_some_and(|most| self.left.on_disk + bytes > most) {
                 return Err(self.cheapest);
             }
             self.left.add(at);
@@ -232,11 +223,7 @@ impl<'a> StreamedGroups<'a> {
     fn set(mut self, ring: u64) -> StreamingSet {
         let traffic = self.traffic(ring);
         self.streamed.reverse();
-        StreamingSet {
-            streamed: self.streamed,
-            ring: useful(ring, &self.ring).0,
-            traffic,
-        }
+        StreamingSet { streamed: self.streamed, ring: useful(ring, &self.ring).0, traffic }
     }
 }
 

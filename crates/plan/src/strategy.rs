@@ -22,12 +22,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::Auto,
-        Self::Sequential,
-        Self::Balanced,
-        Self::BalancedLow0,
-    ];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Sequential, Self::Balanced, Self::BalancedLow0];
 
     /// The name as written in JSON: `balanced_low_0`.
     pub fn name(self) -> &'static str {
@@ -77,13 +72,12 @@ impl TryFrom<String> for ChosenBy {
 
     fn try_from(name: String) -> Result<Self, String> {
         let strategies = Strategy::ALL.into_iter().map(Self::Strategy);
-        strategies
-            .chain([Self::Manual])
-            .find(|chosen_by| chosen_by.name() == name)
-            .ok_or_else(|| {
+        strategies.chain([Self::Manual]).find(|chosen_by| chosen_by.name() == name).ok_or_else(
+            || {
                 let shown: String = name.escape_debug().take(100).collect();
                 format!("unknown strategy `{shown}`")
-            })
+            },
+        )
     }
 }
 

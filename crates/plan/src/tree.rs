@@ -173,17 +173,11 @@ mod tests {
         // Ten rows of a page in tiles of four: three tiles, of which none is more than 5 pages.
         assert!(tensor(Access::Tiles).units(4 * PAGE) >= 10 * PAGE + 3 * PAGE);
         // A tile is never less than a row.
-        let wide = Tensor {
-            row_bytes: 5 * PAGE,
-            ..tensor(Access::Tiles)
-        };
+        let wide = Tensor { row_bytes: 5 * PAGE, ..tensor(Access::Tiles) };
         assert_eq!(wide.unit(4 * PAGE), 6 * PAGE);
         assert!(wide.units(4 * PAGE) >= 2 * wide.unit(4 * PAGE));
         // Tiles of nothing are no division by nothing.
-        let narrow = Tensor {
-            row_bytes: 0,
-            ..tensor(Access::Tiles)
-        };
+        let narrow = Tensor { row_bytes: 0, ..tensor(Access::Tiles) };
         assert!(narrow.units(0) > narrow.units(PAGE));
         assert_eq!(serde_json::to_string(&Access::Tiles).unwrap(), r#""tiles""#);
     }

@@ -16,12 +16,7 @@ pub struct Workload {
 impl Default for Workload {
     /// One sequence of 512 tokens, half of them its prompt.
     fn default() -> Self {
-        Self {
-            batch: 1,
-            prompt: 256,
-            position: 512,
-            chunk: 512,
-        }
+        Self { batch: 1, prompt: 256, position: 512, chunk: 512 }
     }
 }
 

@@ -56,12 +56,7 @@ struct Fixture {
 
 /// Its class, parameters, buffers, and the modules in it by their numbers.
 #[derive(Deserialize)]
-struct Module(
-    String,
-    Vec<Vec<Value>>,
-    Vec<Vec<Value>>,
-    Vec<(String, usize)>,
-);
+struct Module(String, Vec<Vec<Value>>, Vec<Vec<Value>>, Vec<(String, usize)>);
 
 #[derive(Deserialize)]
 struct Case {
@@ -114,11 +109,7 @@ impl Case {
     }
 
     fn tree(&self) -> Tree {
-        let casts = Casts {
-            dtype: self.dtype,
-            special: self.special.clone(),
-            ..Casts::default()
-        };
+        let casts = Casts { dtype: self.dtype, special: self.special.clone(), ..Casts::default() };
         self.model().tree().cast(&casts).unwrap()
     }
 
@@ -154,10 +145,8 @@ impl Module {
         };
         let Self(class, parameters, buffers, children) = self;
         model.classes.insert(path.to_string(), class.clone());
-        for (kind, tensors) in [
-            (TensorKind::Parameter, parameters),
-            (TensorKind::Buffer, buffers),
-        ] {
+        for (kind, tensors) in [(TensorKind::Parameter, parameters), (TensorKind::Buffer, buffers)]
+        {
             for tensor in tensors {
                 let shape: Vec<u64> = tensor.iter().filter_map(Value::as_u64).collect();
                 let dtype = tensor.iter().skip(1).find(|part| part.is_string());
@@ -219,15 +208,10 @@ fn with_their_figures(case: &Case) -> Vec<Option<String>> {
         tensor.bytes = values * eighths(case, &tensor.name, tensor.dtype);
     }
     let budget = match &case.balanced {
-        Some(budgets) => budgets
-            .iter()
-            .map(|(device, bytes)| (device.clone(), (8.0 * bytes) as u64))
-            .collect(),
-        None => case
-            .budget
-            .iter()
-            .map(|(device, bytes)| (device.clone(), 8 * bytes))
-            .collect(),
+        Some(budgets) => {
+            budgets.iter().map(|(device, bytes)| (device.clone(), (8.0 * bytes) as u64)).collect()
+        }
+        None => case.budget.iter().map(|(device, bytes)| (device.clone(), 8 * bytes)).collect(),
     };
     let options = case.options(Strategy::Sequential);
     places(&assign(&tree, &case.budget(&budget), &options).unwrap())
@@ -242,10 +226,7 @@ fn places(assignment: &Assignment) -> Vec<Option<String>> {
 fn paths(tree: &Tree) -> BTreeSet<&str> {
     let tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
     let modules = tree.classes.keys().filter(|path| !path.is_empty());
-    tensors
-        .map(|tensor| tensor.name.as_str())
-        .chain(modules.map(String::as_str))
-        .collect()
+    tensors.map(|tensor| tensor.name.as_str()).chain(modules.map(String::as_str)).collect()
 }
 
 /// Whether Accelerate takes a tied tensor to be in a module that it is not in.
@@ -263,11 +244,9 @@ fn has_chained_ties(case: &Case, paths: &BTreeSet<&str>) -> bool {
     let holds = |group: &[String], module: &str| group.iter().any(|name| is_in(name, module));
     case.ties.iter().enumerate().any(|(at, group)| {
         let others = &case.ties[..at];
-        others.iter().any(|other| {
-            paths
-                .iter()
-                .any(|module| holds(group, module) && holds(other, module))
-        })
+        others
+            .iter()
+            .any(|other| paths.iter().any(|module| holds(group, module) && holds(other, module)))
     })
 }
 
@@ -277,10 +256,7 @@ fn has_tied_owner(case: &Case) -> bool {
     let classes = case.model().classes;
     case.ties.iter().flatten().any(|name| {
         let holder = name.rsplit_once('.').map_or("", |(holder, _)| holder);
-        holder.is_empty()
-            || classes
-                .keys()
-                .any(|path| path != holder && is_in(path, holder))
+        holder.is_empty() || classes.keys().any(|path| path != holder && is_in(path, holder))
     })
 }
 
@@ -305,10 +281,7 @@ fn verdict(case: &Case) -> Result<Verdict, String> {
             let mut tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
             !path.is_empty() && !tensors.any(|tensor| is_in(&tensor.name, path))
         };
-        let ours = ours
-            .modules
-            .iter()
-            .map(|(path, tier)| (path.to_string(), place(tier)));
+        let ours = ours.modules.iter().map(|(path, tier)| (path.to_string(), place(tier)));
         let ours = Outcome::Map(ours.collect());
         return if tree.classes.keys().any(empty) || case.outcomes.contains(&ours) {
             Ok(Verdict::Equal)
@@ -316,36 +289,25 @@ fn verdict(case: &Case) -> Result<Verdict, String> {
             Err("the places are the same, the modules are not".to_string())
         };
     }
-    let gpus: Vec<usize> = case
-        .budget
-        .keys()
-        .filter_map(|key| key.parse().ok())
-        .collect();
+    let gpus: Vec<usize> = case.budget.keys().filter_map(|key| key.parse().ok()).collect();
     let in_a_row = gpus.iter().enumerate().all(|(at, gpu)| at == *gpu)
         && gpus.iter().all(|gpu| case.budget[&gpu.to_string()] > 0);
     let paths = paths(&tree);
-    let narrow = case
-        .model()
-        .tensors
-        .iter()
-        .any(|tensor| eighths(case, &tensor.name, tensor.dtype) < 8);
+    let narrow =
+        case.model().tensors.iter().any(|tensor| eighths(case, &tensor.name, tensor.dtype) < 8);
     let reasons = match errors.first().copied() {
         None => Vec::new(),
         Some("AttributeError") => vec![(narrow && case.fallback, Verdict::FloatBudgets)],
-        Some("KeyError") => vec![(
-            case.strategy == Strategy::BalancedLow0 && !in_a_row,
-            Verdict::GpuNumbers,
-        )],
+        Some("KeyError") => {
+            vec![(case.strategy == Strategy::BalancedLow0 && !in_a_row, Verdict::GpuNumbers)]
+        }
         Some("RuntimeError") => vec![(
             case.strategy != Strategy::Sequential && case.budget.contains_key("disk"),
             Verdict::BoundedDisk,
         )],
         Some("IndexError") => vec![
             (is_in_by_substring(case, &paths), Verdict::Substring),
-            (
-                has_chained_ties(case, &paths) || has_tied_owner(case),
-                Verdict::LostOwner,
-            ),
+            (has_chained_ties(case, &paths) || has_tied_owner(case), Verdict::LostOwner),
         ],
         Some(_) => Vec::new(),
     };
@@ -370,11 +332,7 @@ fn verdict(case: &Case) -> Result<Verdict, String> {
             let mut pairs = names.clone().zip(own.iter().zip(theirs));
             pairs.all(|(tensor, (own, theirs))| case.lost.contains(&tensor.name) || own == theirs)
         });
-        return Ok(if same {
-            Verdict::LostBuffers
-        } else {
-            Verdict::RoomForBuffers
-        });
+        return Ok(if same { Verdict::LostBuffers } else { Verdict::RoomForBuffers });
     }
     let no_budget = |place: &Option<String>| {
         let place = place.as_deref().unwrap_or("disk");
@@ -397,12 +355,7 @@ fn total(tree: &Tree) -> f64 {
     let mut counted = BTreeSet::new();
     let tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
     let total: u64 = tensors
-        .filter(|tensor| {
-            tensor
-                .tied
-                .as_ref()
-                .is_none_or(|key| counted.insert(key.clone()))
-        })
+        .filter(|tensor| tensor.tied.as_ref().is_none_or(|key| counted.insert(key.clone())))
         .map(|tensor| tensor.bytes)
         .sum();
     total as f64

@@ -18,9 +18,7 @@ fn tensors(tree: &Tree) -> impl Iterator<Item = &Tensor> {
 }
 
 fn decode(tree: &Tree, map: &DeviceMap, options: &Options) -> f64 {
-    predict(tree, map, &options.figures, &options.workload)
-        .decode
-        .seconds
+    predict(tree, map, &options.figures, &options.workload).decode.seconds
 }
 
 /// What each tier holds of weights, from the residencies alone.
@@ -53,11 +51,7 @@ fn weights(tree: &Tree, map: &DeviceMap) -> BTreeMap<Tier, u64> {
 fn check(tree: &Tree, budget: &Budget, options: &Options, map: &DeviceMap) {
     let held = weights(tree, map);
     for tier in map.tiers() {
-        assert_eq!(
-            tier.weights,
-            held.get(&tier.tier).copied().unwrap_or(0),
-            "{tier:?}"
-        );
+        assert_eq!(tier.weights, held.get(&tier.tier).copied().unwrap_or(0), "{tier:?}");
         if let Some(most) = budget.get(tier.tier) {
             let reserve = match tier.tier {
                 Tier::Disk => 0,
@@ -67,10 +61,7 @@ fn check(tree: &Tree, budget: &Budget, options: &Options, map: &DeviceMap) {
         }
     }
     let places = map.tiers().iter().map(|tier| tier.tier);
-    assert!(
-        held.keys()
-            .all(|tier| places.clone().any(|place| place == *tier))
-    );
+    assert!(held.keys().all(|tier| places.clone().any(|place| place == *tier)));
     for (block, placed) in tree.blocks.iter().zip(map.blocks()) {
         // Copied to a GPU is what it computes with and does not have.
         let gpu = [placed.decode_on, placed.prefill_on]
@@ -82,10 +73,7 @@ fn check(tree: &Tree, budget: &Budget, options: &Options, map: &DeviceMap) {
                     map.residency(&tensor.name) != Some(Residency::Resident(gpu))
                 })
         });
-        assert_eq!(
-            placed.upload_bytes,
-            away.map(|tensor| tensor.bytes).sum::<u64>()
-        );
+        assert_eq!(placed.upload_bytes, away.map(|tensor| tensor.bytes).sum::<u64>());
         let ring = map.tiers().iter().find(|tier| Some(tier.tier) == gpu);
         assert!(placed.upload_bytes == 0 || ring.is_some_and(|tier| tier.ring > 0));
     }
@@ -250,9 +238,6 @@ fn few_placements_by_blocks_are_faster() {
         cases - best - faster - within,
     );
     assert!(cases > 200);
-    assert!(
-        (best + faster) * 10 >= cases * 8,
-        "{best} and {faster} of {cases}"
-    );
+    assert!((best + faster) * 10 >= cases * 8, "{best} and {faster} of {cases}");
     assert!(worst <= WORST, "{worst}");
 }

@@ -76,14 +76,8 @@ fn smaller_types_are_for_the_matrices_of_layers() {
 
 #[test]
 fn without_numbered_blocks_all_matrices_are_cast() {
-    let tree = tree(vec![block(
-        "fc1",
-        vec![tensor("fc1.w", &[8, 8], WeightDtype::F32)],
-    )]);
-    assert_eq!(
-        cast(&tree, WeightDtype::Int8).blocks[0].tensors[0].bytes,
-        64
-    );
+    let tree = tree(vec![block("fc1", vec![tensor("fc1.w", &[8, 8], WeightDtype::F32)])]);
+    assert_eq!(cast(&tree, WeightDtype::Int8).blocks[0].tensors[0].bytes, 64);
 }
 
 #[test]
@@ -100,10 +94,7 @@ fn integers_and_buffers_stay_as_they_are() {
     assert_eq!(cast(&tree, WeightDtype::F16).blocks[1].tensors[1].bytes, 32);
     // Weights in integers are not trained.
     assert_eq!(estimate(&tree, None, None).unwrap().training, None);
-    assert_eq!(
-        estimate(&tree, None, None).unwrap().parameters,
-        2 * 640 + 340 + 256
-    );
+    assert_eq!(estimate(&tree, None, None).unwrap().parameters, 2 * 640 + 340 + 256);
 }
 
 #[test]
@@ -121,10 +112,7 @@ fn training_is_as_documented() {
         assert_eq!((mixed.gradients, mixed.moments), (4 * values, 8 * values));
     }
     assert_eq!(of(Some(WeightDtype::F64)).total, 32 * values);
-    assert_eq!(
-        estimate(&Tree::default(), None, None).unwrap().training,
-        None
-    );
+    assert_eq!(estimate(&Tree::default(), None, None).unwrap().training, None);
 }
 
 #[test]
@@ -145,18 +133,11 @@ fn running_is_what_the_planner_says() {
     tree.blocks[1].work.kv_bytes = 5000;
     tree.blocks[2].work.kv_bytes = 700;
     let options = |activations| Options {
-        needs: MemoryOverhead {
-            process: 100_000,
-            activations,
-            ..MemoryOverhead::default()
-        },
+        needs: MemoryOverhead { process: 100_000, activations, ..MemoryOverhead::default() },
         small_tensor: 0,
         ..Options::default()
     };
-    let passes = Passes {
-        longest: options(30_000),
-        shortest: options(1000),
-    };
+    let passes = Passes { longest: options(30_000), shortest: options(1000) };
     let estimate = estimate(&tree, None, Some(&passes)).unwrap();
     assert_eq!(estimate.kv_cache, Some(5700));
     assert_eq!(estimate.activations, Some(30_000));
@@ -178,16 +159,10 @@ fn running_is_what_the_planner_says() {
 fn impossible_trees_are_refused() {
     let mut tree = model(WeightDtype::F32);
     tree.blocks[1].name = "embed".to_owned();
-    assert!(matches!(
-        estimate(&tree, None, None),
-        Err(Error::Duplicate { .. })
-    ));
+    assert!(matches!(estimate(&tree, None, None), Err(Error::Duplicate { .. })));
     let mut tree = model(WeightDtype::F32);
     tree.blocks[1].tensors[0].bytes = u64::MAX;
-    assert!(matches!(
-        estimate(&tree, None, None),
-        Err(Error::TooLarge { .. })
-    ));
+    assert!(matches!(estimate(&tree, None, None), Err(Error::TooLarge { .. })));
 }
 
 proptest! {

@@ -11,18 +11,12 @@ use outsize_plan::{
 const MIB: u64 = 1 << 20;
 
 fn tensor(name: &str, bytes: u64, access: Access) -> Tensor {
-    Tensor {
-        access,
-        ..common::tensor(name, bytes)
-    }
+    Tensor { access, ..common::tensor(name, bytes) }
 }
 
 /// An embedding read by rows, four layers of a 10 MiB tensor and a norm, and a head by tiles.
 fn model() -> Tree {
-    let mut blocks = vec![block(
-        "embed",
-        vec![tensor("embed.w", 40 * MIB, Access::Rows)],
-    )];
+    let mut blocks = vec![block("embed", vec![tensor("embed.w", 40 * MIB, Access::Rows)])];
     for n in 0..4 {
         blocks.push(block(
             &format!("layers.{n}"),
@@ -32,10 +26,7 @@ fn model() -> Tree {
             ],
         ));
     }
-    blocks.push(block(
-        "head",
-        vec![tensor("head.w", 40 * MIB, Access::Tiles)],
-    ));
+    blocks.push(block("head", vec![tensor("head.w", 40 * MIB, Access::Tiles)]));
     tree(blocks)
 }
 
@@ -59,19 +50,11 @@ fn layers_stay_in_order_and_the_rest_goes_to_the_ring() {
     let layer = unit_footprint(10 * MIB);
     let norms = 4 * unit_footprint(1024);
     // One layer beside the ring, and a little more.
-    let map = infer(
-        &model(),
-        &cpu(norms + 3 * layer + 5000),
-        &Options::default(),
-    )
-    .unwrap();
+    let map = infer(&model(), &cpu(norms + 3 * layer + 5000), &Options::default()).unwrap();
     assert_eq!(resident(&map), ["layers.0"]);
     assert_eq!(map.ring_bytes(), 2 * layer + 4096);
     assert_eq!(map.streamed_bytes(), 70 * MIB);
-    assert_eq!(
-        map.residency("layers.3.norm"),
-        Some(Residency::Resident(Tier::Cpu))
-    );
+    assert_eq!(map.residency("layers.3.norm"), Some(Residency::Resident(Tier::Cpu)));
     assert_eq!(map.residency("layers.3.w"), Some(Residency::Streamed));
     assert_eq!(map.residency("layers.4.w"), None);
 }
@@ -82,10 +65,7 @@ fn the_ring_shrinks_with_what_is_streamed() {
     let tile = unit_footprint(4 * MIB);
     let layers = 4 * unit_footprint(10 * MIB) + 4 * unit_footprint(1024);
     let map = infer(&model(), &cpu(layers + 2 * tile), &Options::default()).unwrap();
-    assert_eq!(
-        resident(&map),
-        ["layers.0", "layers.1", "layers.2", "layers.3"]
-    );
+    assert_eq!(resident(&map), ["layers.0", "layers.1", "layers.2", "layers.3"]);
     assert_eq!(map.ring_bytes(), 2 * tile);
     let map = infer(&model(), &cpu(layers + 2 * tile - 1), &Options::default()).unwrap();
     assert_eq!(resident(&map), ["layers.0", "layers.1"]);
@@ -138,19 +118,13 @@ fn what_can_only_stay_does() {
     assert_eq!(resident(&map), ["layers.3"]);
     let map = place(&tree, &Budget::default(), &Options::default(), |_| false).unwrap();
     assert_eq!(map.resident_bytes(), 10 * MIB);
-    assert_eq!(
-        map.residency("layers.3.w"),
-        Some(Residency::Resident(Tier::Cpu))
-    );
+    assert_eq!(map.residency("layers.3.w"), Some(Residency::Resident(Tier::Cpu)));
 }
 
 #[test]
 fn a_module_can_hold_its_two_largest() {
     let mut tree = model();
-    let options = Options {
-        small_tensor: 0,
-        ..Options::default()
-    };
+    let options = Options { small_tensor: 0, ..Options::default() };
     let (layer, norm) = (unit_footprint(10 * MIB), unit_footprint(1024));
     let least = |tree: &Tree| match infer(tree, &cpu(0), &options) {
         Err(Error::TooSmall(shortfall)) => shortfall.least,
@@ -169,10 +143,7 @@ fn somebody_else_can_choose() {
     let stays = |tensor: &Tensor| tensor.name == "layers.2.w";
     let map = place(&model(), &Budget::default(), &Options::default(), stays).unwrap();
     assert_eq!(map.resident_bytes(), 10 * MIB);
-    assert_eq!(
-        map.ring_bytes(),
-        2 * unit_footprint(10 * MIB) + unit_footprint(1024)
-    );
+    assert_eq!(map.ring_bytes(), 2 * unit_footprint(10 * MIB) + unit_footprint(1024));
     let least = map.memory_bytes();
     assert!(place(&model(), &cpu(least), &Options::default(), stays).is_ok());
     assert!(matches!(
@@ -184,10 +155,7 @@ fn somebody_else_can_choose() {
 #[test]
 fn needs_and_the_least_ring_count() {
     let options = Options {
-        needs: MemoryOverhead {
-            kv_cache: 3 * MIB,
-            ..MemoryOverhead::default()
-        },
+        needs: MemoryOverhead { kv_cache: 3 * MIB, ..MemoryOverhead::default() },
         min_ring: 30 * MIB + 1,
         ..Options::default()
     };
@@ -195,19 +163,13 @@ fn needs_and_the_least_ring_count() {
     let map = infer(&model(), &cpu(least), &options).unwrap();
     assert_eq!(map.ring_bytes(), 30 * MIB + 4096);
     let error = infer(&model(), &cpu(least - 1), &options).unwrap_err();
-    assert!(
-        error.to_string().contains(&format!("cpu={least} ")),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&format!("cpu={least} ")), "{error}");
     assert!(error.to_string().contains("--context"), "{error}");
 }
 
 #[test]
 fn a_reserve_beyond_the_budget_is_refused_with_the_budget_as_given() {
-    let options = Options {
-        reserve: 100 * MIB,
-        ..Options::default()
-    };
+    let options = Options { reserve: 100 * MIB, ..Options::default() };
     let Err(Error::TooSmall(shortfall)) = infer(&model(), &cpu(50 * MIB), &options) else {
         panic!("50 MiB were enough for a reserve of 100");
     };
@@ -219,16 +181,10 @@ fn a_reserve_beyond_the_budget_is_refused_with_the_budget_as_given() {
 
 #[test]
 fn what_readers_need_counts_once() {
-    let tree = Tree {
-        staging_bytes: 1000,
-        ..Tree::default()
-    };
+    let tree = Tree { staging_bytes: 1000, ..Tree::default() };
     let needs = |readers, tree: &Tree| {
         let options = Options {
-            needs: MemoryOverhead {
-                readers,
-                ..MemoryOverhead::default()
-            },
+            needs: MemoryOverhead { readers, ..MemoryOverhead::default() },
             ..Options::default()
         };
         let map = infer(tree, &Budget::default(), &options).unwrap();
@@ -241,10 +197,7 @@ fn what_readers_need_counts_once() {
 #[test]
 fn needs_that_exceed_the_budget_alone_are_too_much() {
     let options = Options {
-        needs: MemoryOverhead {
-            process: 100,
-            ..MemoryOverhead::default()
-        },
+        needs: MemoryOverhead { process: 100, ..MemoryOverhead::default() },
         ..Options::default()
     };
     let empty = Tree::default();
@@ -260,23 +213,14 @@ fn impossible_trees_are_refused() {
     let plan = |tree: &Tree| infer(tree, &cpu(u64::MAX), &Options::default());
     let mut tree = model();
     tree.blocks[1].name = "embed".to_string();
-    assert!(matches!(
-        plan(&tree),
-        Err(Error::Duplicate { what: "block", .. })
-    ));
+    assert!(matches!(plan(&tree), Err(Error::Duplicate { what: "block", .. })));
     let mut tree = model();
     tree.blocks[1].tensors[0].name = "embed.w".to_string();
-    assert!(matches!(
-        plan(&tree),
-        Err(Error::Duplicate { what: "tensor", .. })
-    ));
+    assert!(matches!(plan(&tree), Err(Error::Duplicate { what: "tensor", .. })));
     for bytes in [u64::MAX, u64::MAX / 2, u64::MAX / 3 + 1] {
         let mut tree = model();
         tree.blocks[2].tensors[0].bytes = bytes;
-        assert!(
-            matches!(plan(&tree), Err(Error::TooLarge { .. })),
-            "{bytes}"
-        );
+        assert!(matches!(plan(&tree), Err(Error::TooLarge { .. })), "{bytes}");
     }
     let mut tree = model();
     tree.blocks[2].tensors[0].stored_bytes = u64::MAX;

@@ -96,9 +96,7 @@ fn model() -> Model {
 }
 
 fn place(map: &str, on: &Budget, options: &Options) -> Result<Assignment, Error> {
-    ManualMap::parse(map)
-        .unwrap()
-        .assign(&model().tree(), on, options)
+    ManualMap::parse(map).unwrap().assign(&model().tree(), on, options)
 }
 
 #[test]
@@ -114,10 +112,7 @@ fn the_longest_path_holds() {
             r#"{"model": 0, "model.table": "cpu", "lm_head": 0}"#,
             "model.embed.weight:0 model.layers:0 model.table:cpu lm_head.weight:0",
         ),
-        (
-            r#"{"model.embed": 1, "lm_head.weight": 1, "model.layers": 1, "model.table": 1}"#,
-            ":1",
-        ),
+        (r#"{"model.embed": 1, "lm_head.weight": 1, "model.layers": 1, "model.table": 1}"#, ":1"),
     ] {
         let assignment = place(map, &Budget::default(), &Options::default()).unwrap();
         assert_eq!(modules(&assignment), expected, "{map}");
@@ -132,41 +127,22 @@ fn what_does_not_match_the_model_is_refused() {
     };
     let (said, unknown) = error(r#"{"": 0, "model.layer.1": "cpu"}"#);
     assert!(matches!(unknown, Error::UnknownName { .. }), "{said}");
-    assert!(
-        said.contains("`model.layer.1`") && said.contains("`model.layers.1`"),
-        "{said}"
-    );
+    assert!(said.contains("`model.layer.1`") && said.contains("`model.layers.1`"), "{said}");
     let (said, _) = error(r#"{"": 0, "layers.1": "cpu"}"#);
     assert!(said.contains("is `model.layers.1` meant?"), "{said}");
     let (said, _) = error("{\"\": 0, \"vision\\u001b[2J\": \"cpu\"}");
-    assert!(
-        !said.contains("meant") && !said.contains('\u{1b}'),
-        "{said}"
-    );
+    assert!(!said.contains("meant") && !said.contains('\u{1b}'), "{said}");
     let (said, lost) = error(r#"{"model.embed": 0, "model.layers": 0, "lm_head": 0}"#);
-    assert_eq!(
-        lost,
-        Error::NotPlaced {
-            name: "model.table".to_string(),
-            others: 0
-        },
-        "{said}"
-    );
+    assert_eq!(lost, Error::NotPlaced { name: "model.table".to_string(), others: 0 }, "{said}");
     let (said, _) = error("{}");
     assert!(said.contains("`model.embed.weight` and 5 more"), "{said}");
     let (said, tied) = error(r#"{"": 0, "lm_head": "disk"}"#);
     assert!(matches!(tied, Error::Tied { .. }), "{said}");
-    assert!(
-        said.contains("`lm_head.weight` is on disk") && said.contains("gpu0"),
-        "{said}"
-    );
+    assert!(said.contains("`lm_head.weight` is on disk") && said.contains("gpu0"), "{said}");
     // A module without tensors can be named.
     let named = model().class("model.act", "SiLU").tree();
     let map = ManualMap::parse(r#"{"": 0, "model.act": "cpu"}"#).unwrap();
-    assert!(
-        map.assign(&named, &Budget::default(), &Options::default())
-            .is_ok()
-    );
+    assert!(map.assign(&named, &Budget::default(), &Options::default()).is_ok());
 }
 
 #[test]
@@ -176,15 +152,7 @@ fn budgets_are_kept() {
     // 80 bytes on the GPU; 40, 40 and 20 in main memory, the head's being the embedding's.
     assert!(place(map, &budget("gpu0=80,cpu=100"), &plain).is_ok());
     let error = place(map, &budget("gpu0=79,cpu=100"), &plain).unwrap_err();
-    assert_eq!(
-        error,
-        Error::OverBudget {
-            tier: Tier::Gpu(0),
-            bytes: 80,
-            needs: 0,
-            budget: 79
-        }
-    );
+    assert_eq!(error, Error::OverBudget { tier: Tier::Gpu(0), bytes: 80, needs: 0, budget: 79 });
     let said = error.to_string();
     assert!(
         said.contains("gpu0") && said.contains("80 bytes") && said.contains("79 bytes"),
@@ -194,10 +162,7 @@ fn budgets_are_kept() {
     assert!(place(map, &budget("gpu0=0"), &plain).is_err());
     assert!(place(map, &budget("gpu1=0"), &plain).is_ok());
     let needing = Options {
-        needs: MemoryOverhead {
-            process: 7,
-            ..MemoryOverhead::default()
-        },
+        needs: MemoryOverhead { process: 7, ..MemoryOverhead::default() },
         gpu_activations: 5,
         reserve: 1,
         ..Options::default()
@@ -208,30 +173,18 @@ fn budgets_are_kept() {
     assert!(error.to_string().contains("needs 8 B besides"), "{error}");
     // A cache counts on the device of its block.
     let cached = model().cache("model.layers.1", 3).tree();
-    let with_cache = |on| {
-        ManualMap::parse(map)
-            .unwrap()
-            .assign(&cached, &budget(on), &plain)
-    };
+    let with_cache = |on| ManualMap::parse(map).unwrap().assign(&cached, &budget(on), &plain);
     assert!(with_cache("gpu0=83").is_ok());
     assert!(with_cache("gpu0=82").is_err());
     // The disk is refused if it is ruled out.
-    let must_fit = Options {
-        must_fit: true,
-        ..Options::default()
-    };
+    let must_fit = Options { must_fit: true, ..Options::default() };
     assert!(place(map, &budget("disk=0"), &must_fit).is_ok());
     let map = r#"{"": "cpu", "model.layers": "disk"}"#;
     assert!(place(map, &budget("disk=1"), &plain).is_ok());
-    for error in [
-        place(map, &Budget::default(), &must_fit),
-        place(map, &budget("disk=0"), &plain),
-    ] {
-        let expected = Error::DoesNotFit {
-            name: "model.layers".to_string(),
-            others: 0,
-            bytes: 120,
-        };
+    for error in [place(map, &Budget::default(), &must_fit), place(map, &budget("disk=0"), &plain)]
+    {
+        let expected =
+            Error::DoesNotFit { name: "model.layers".to_string(), others: 0, bytes: 120 };
         assert_eq!(error, Err(expected));
     }
 }

@@ -32,18 +32,16 @@ fn tree() -> impl Strategy<Value = Tree> {
                 tensors: tensors
                     .into_iter()
                     .enumerate()
-                    .map(
-                        |(t, (bytes, ratio, access, tied, row_bytes, always_resident))| Tensor {
-                            name: format!("layers.{b}.{t}"),
-                            bytes,
-                            stored_bytes: bytes / ratio,
-                            row_bytes: row_bytes.min(bytes),
-                            access,
-                            tied: tied.map(|key: i32| key.to_string()),
-                            always_resident,
-                            ..Tensor::default()
-                        },
-                    )
+                    .map(|(t, (bytes, ratio, access, tied, row_bytes, always_resident))| Tensor {
+                        name: format!("layers.{b}.{t}"),
+                        bytes,
+                        stored_bytes: bytes / ratio,
+                        row_bytes: row_bytes.min(bytes),
+                        access,
+                        tied: tied.map(|key: i32| key.to_string()),
+                        always_resident,
+                        ..Tensor::default()
+                    })
                     .collect(),
                 ..Block::default()
             })
@@ -53,12 +51,7 @@ fn tree() -> impl Strategy<Value = Tree> {
 }
 
 fn options() -> impl Strategy<Value = Options> {
-    (
-        prop::collection::vec(0u64..20_000_000, 5),
-        0u64..8_000_000,
-        0u64..200_000,
-        0u64..30_000_000,
-    )
+    (prop::collection::vec(0u64..20_000_000, 5), 0u64..8_000_000, 0u64..200_000, 0u64..30_000_000)
         .prop_map(|(needs, tile_bytes, small_tensor, min_ring)| Options {
             needs: MemoryOverhead {
                 process: needs[0],

@@ -14,35 +14,23 @@ fn options() -> impl Strategy<Value = Options> {
         any::<[bool; 3]>(),
         prop_oneof![2 => Just([0u64; 3]), 1 => [0u64..300, 0u64..300, 0u64..300]],
     )
-        .prop_map(
-            |(strategy, [split, fallback, buffers], [kv, gpu, reserve])| Options {
-                strategy,
-                no_split: if split {
-                    Vec::new()
-                } else {
-                    vec!["Whole".to_string()]
-                },
-                fallback_allocation: fallback,
-                offload_buffers: buffers,
-                needs: MemoryOverhead {
-                    kv_cache: kv,
-                    ..MemoryOverhead::default()
-                },
-                gpu_activations: gpu,
-                reserve,
-                ..Options::default()
-            },
-        )
+        .prop_map(|(strategy, [split, fallback, buffers], [kv, gpu, reserve])| Options {
+            strategy,
+            no_split: if split { Vec::new() } else { vec!["Whole".to_string()] },
+            fallback_allocation: fallback,
+            offload_buffers: buffers,
+            needs: MemoryOverhead { kv_cache: kv, ..MemoryOverhead::default() },
+            gpu_activations: gpu,
+            reserve,
+            ..Options::default()
+        })
 }
 
 /// The place of a tensor in a map by prefixes: that of the longest.
 fn look_up(map: &HashMap<&str, Tier>, name: &str) -> Option<Tier> {
     let ends = name.match_indices('.').map(|(end, _)| end);
     let paths = [0].into_iter().chain(ends).chain([name.len()]);
-    paths
-        .filter_map(|end| map.get(&name[..end]))
-        .next_back()
-        .copied()
+    paths.filter_map(|end| map.get(&name[..end])).next_back().copied()
 }
 
 fn check(
@@ -79,10 +67,7 @@ fn check(
             Tier::Disk => continue,
         };
         let budget = on.get(tier);
-        prop_assert!(
-            budget.is_some_and(|budget| budget > 0),
-            "{tier} has no budget"
-        );
+        prop_assert!(budget.is_some_and(|budget| budget > 0), "{tier} has no budget");
         prop_assert!(
             budget.is_some_and(|budget| bytes + needs + options.reserve <= budget),
             "{tier} holds {bytes}"

@@ -17,10 +17,9 @@ pub(crate) struct Arena {
 impl Arena {
     /// An arena of `size` bytes, rounded down to whole pages; zero is allowed.
     pub(crate) fn new(size: u64) -> Result<Arc<Self>, Error> {
-        let size = usize::try_from(size).map_err(|_| Error::OutOfMemory {
-            bytes: size,
-            purpose: "the ring".into(),
-        })? / BLOCK
+        let size = usize::try_from(size)
+            .map_err(|_| Error::OutOfMemory { bytes: size, purpose: "the ring".into() })?
+            / BLOCK
             * BLOCK;
         Ok(Arc::new(Self {
             memory: Buffer::new(size, "the ring")?,

@@ -25,10 +25,8 @@ impl Buffer {
     /// memory once they are touched.
     pub(crate) fn new(len: usize, purpose: &str) -> Result<Self, Error> {
         let len = len.div_ceil(BLOCK).max(1) * BLOCK;
-        let start = system::take(len).ok_or_else(|| Error::OutOfMemory {
-            bytes: len as u64,
-            purpose: purpose.into(),
-        })?;
+        let start = system::take(len)
+            .ok_or_else(|| Error::OutOfMemory { bytes: len as u64, purpose: purpose.into() })?;
         Ok(Self { start, len })
     }
 
@@ -301,10 +299,7 @@ mod tests {
                 let behind = all.start.add(4 * LARGE_PAGE).as_ptr().cast();
                 libc::mprotect(behind, LARGE_PAGE, libc::PROT_NONE);
                 libc::madvise(start.as_ptr().cast(), 3 * LARGE_PAGE, advice);
-                ManuallyDrop::new(Buffer {
-                    start,
-                    len: 3 * LARGE_PAGE,
-                })
+                ManuallyDrop::new(Buffer { start, len: 3 * LARGE_PAGE })
             };
             let start = buffer.start.as_ptr() as usize;
             assert_eq!(given(start), 0);
@@ -319,10 +314,7 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_an_error() {
-        assert!(matches!(
-            Buffer::new(usize::MAX / 4, "a test"),
-            Err(Error::OutOfMemory { .. })
-        ));
+        assert!(matches!(Buffer::new(usize::MAX / 4, "a test"), Err(Error::OutOfMemory { .. })));
     }
 
     #[test]

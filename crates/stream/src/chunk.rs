@@ -76,12 +76,7 @@ impl Chunk {
         } else {
             faults.flatten().next()
         };
-        reason.map_or(Ok(()), |reason| {
-            Err(Error::Chunk {
-                chunk: self.name.clone(),
-                reason,
-            })
-        })
+        reason.map_or(Ok(()), |reason| Err(Error::Chunk { chunk: self.name.clone(), reason }))
     }
 
     /// Where each segment's bytes lie in the chunk's memory.
@@ -111,11 +106,7 @@ impl Chunk {
             if index < reads {
                 let len = segment.read_len(max);
                 let range = index * len..((index + 1) * len).min(segment.to_read());
-                return Some(Read {
-                    segment,
-                    range,
-                    base,
-                });
+                return Some(Read { segment, range, base });
             }
             index -= reads;
         }

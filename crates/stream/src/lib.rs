@@ -62,7 +62,5 @@ const LARGE_PAGE: usize = 2 << 20;
 /// The bytes of memory that a segment of `len` bytes takes when read directly from an arbitrary
 /// offset: whole blocks, and one more because the range need not begin on a block.
 pub fn footprint(len: u64) -> u64 {
-    len.div_ceil(BLOCK as u64)
-        .saturating_add(1)
-        .saturating_mul(BLOCK as u64)
+    len.div_ceil(BLOCK as u64).saturating_add(1).saturating_mul(BLOCK as u64)
 }

@@ -21,22 +21,13 @@ impl Seat {
         state.readers += 1;
         pool.deserted.store(false, Ordering::Relaxed);
         drop(state);
-        Self {
-            pool: pool.clone(),
-            left: Cell::new(false),
-        }
+        Self { pool: pool.clone(), left: Cell::new(false) }
     }
 
     /// The next read to make; waits for one. None when the stream is closed.
     pub(crate) fn next_job(&self) -> Option<Job<'_>> {
         let (chunk, read, block) = self.pool.next_read()?;
-        Some(Job {
-            seat: self,
-            chunk,
-            read,
-            block: Some(block),
-            began: Instant::now(),
-        })
+        Some(Job { seat: self, chunk, read, block: Some(block), began: Instant::now() })
     }
 
     fn leave(&self, state: &mut State) {
@@ -109,10 +100,8 @@ impl Pool {
         let chunk = &self.chunks[id];
         let len = chunk.block_len();
         if chunk.keep {
-            let block = Block::Resident {
-                arena: self.residents.clone(),
-                range: self.residents.place(id),
-            };
+            let block =
+                Block::Resident { arena: self.residents.clone(), range: self.residents.place(id) };
             self.load_into(state, id, block);
             return Ok(Started::Yes);
         }
@@ -143,13 +132,7 @@ impl Pool {
             state.slots[id] = Slot::Ready(block);
             return;
         }
-        state.slots[id] = Slot::Loading {
-            block,
-            issued: 0,
-            done: 0,
-            error: None,
-            demanded: false,
-        };
+        state.slots[id] = Slot::Loading { block, issued: 0, done: 0, error: None, demanded: false };
         state.queue.push_back(id);
     }
 
@@ -172,10 +155,7 @@ impl Pool {
                 None => false,
             };
             let began = Instant::now();
-            state = self
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             if blocked {
                 state.waiting_for_buffers += began.elapsed();
             }
@@ -228,14 +208,7 @@ impl Pool {
     /// A reader is done with a read.
     fn finish(&self, state: &mut State, chunk: ChunkId, result: Result<usize, Error>) {
         let reads = self.chunks[chunk].reads(self.read_bytes);
-        let Slot::Loading {
-            block,
-            issued,
-            done,
-            error,
-            ..
-        } = &mut state.slots[chunk]
-        else {
+        let Slot::Loading { block, issued, done, error, .. } = &mut state.slots[chunk] else {
             unreachable!("only a loading chunk is read");
         };
         *done += 1;

@@ -17,12 +17,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            ring_bytes: 64 << 20,
-            overflow_bytes: 0,
-            readers: 4,
-            read_bytes: 4 << 20,
-        }
+        Self { ring_bytes: 64 << 20, overflow_bytes: 0, readers: 4, read_bytes: 4 << 20 }
     }
 }
 

@@ -15,10 +15,7 @@ pub(crate) struct Overflow {
 impl Overflow {
     /// A share of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Self {
-        Self {
-            limit,
-            used: Arc::new(AtomicU64::new(0)),
-        }
+        Self { limit, used: Arc::new(AtomicU64::new(0)) }
     }
 
     /// Size in bytes.
@@ -30,14 +27,10 @@ impl Overflow {
     pub(crate) fn lend(&self, len: usize, chunk: &str) -> Result<Loan, Refusal> {
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(len as u64)
-                    .filter(|used| *used <= self.limit)
+                used.checked_add(len as u64).filter(|used| *used <= self.limit)
             })
             .map_err(|used| Refusal::Spent { used })?;
-        let share = Share {
-            bytes: len as u64,
-            used: self.used.clone(),
-        };
+        let share = Share { bytes: len as u64, used: self.used.clone() };
         Ok(Loan {
             buffer: Buffer::new(len, &format!("`{chunk}`")).map_err(Refusal::NoMemory)?,
             _share: share,

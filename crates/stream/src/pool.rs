@@ -95,10 +95,7 @@ impl Pool {
     /// Waits for the chunk's bytes and hands them out: until they are [given back](Self::give_back).
     pub(crate) fn lease(&self, id: ChunkId) -> Result<Arc<Block>, Error> {
         let Some(chunk) = self.chunks.get(id) else {
-            return Err(Error::UnknownChunk {
-                id,
-                count: self.chunks.len(),
-            });
+            return Err(Error::UnknownChunk { id, count: self.chunks.len() });
         };
         let began = Instant::now();
         let mut state = self.lock();
@@ -109,9 +106,7 @@ impl Pool {
         let mut attempted = false; // a failure seen before this is an older read's: try again
         let found = loop {
             if state.closed {
-                break Err(Error::Closed {
-                    chunk: chunk.name.clone(),
-                });
+                break Err(Error::Closed { chunk: chunk.name.clone() });
             }
             match &state.slots[id] {
                 Slot::Ready(block) => break Ok(block.clone()),
@@ -178,9 +173,7 @@ impl Pool {
     }
 
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.ready
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner)
+        self.ready.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to load what a caller waits for, whatever it takes. Without room now, there will be a

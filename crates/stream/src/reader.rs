@@ -55,11 +55,7 @@ impl Scratch {
 
 fn make(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, Error> {
     let chunk = &pool.chunks[job.chunk];
-    match (
-        chunk.read(job.read, pool.read_bytes),
-        job.block(),
-        &scratch.0,
-    ) {
+    match (chunk.read(job.read, pool.read_bytes), job.block(), &scratch.0) {
         (Some(read), Some(block), _) if !read.segment.is_staged() => {
             read_in_place(pool, &chunk.name, read, block)
         }
@@ -72,11 +68,7 @@ fn make(pool: &Pool, job: &Job<'_>, scratch: &mut Scratch) -> Result<usize, Erro
 
 /// Whole blocks of the file, straight to their place.
 fn read_in_place(pool: &Pool, name: &str, read: Read, block: &Block) -> Result<usize, Error> {
-    let Read {
-        segment,
-        range,
-        base,
-    } = read;
+    let Read { segment, range, base } = read;
     let first = segment.offset / BLOCK as u64 * BLOCK as u64;
     let need = (segment.offset + segment.len - first) as usize;
     let place = base + range.start..base + range.end;
@@ -96,11 +88,7 @@ fn read_staged(
     block: &Block,
     scratch: &Buffer,
 ) -> Result<usize, Error> {
-    let Read {
-        segment,
-        range,
-        base,
-    } = read;
+    let Read { segment, range, base } = read;
     let start = segment.offset + range.start as u64;
     let end = segment.offset + range.end as u64;
     let first = start / BLOCK as u64 * BLOCK as u64;

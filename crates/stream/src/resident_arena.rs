@@ -55,10 +55,7 @@ impl ResidentArena {
         let len = usize::try_from(end)
             .ok()
             .filter(|len| *len <= isize::MAX as usize)
-            .ok_or_else(|| Error::OutOfMemory {
-                bytes: end,
-                purpose: purpose.into(),
-            })?;
+            .ok_or_else(|| Error::OutOfMemory { bytes: end, purpose: purpose.into() })?;
         let pages = len.div_ceil(LARGE_PAGE);
         Ok(Arc::new(Self {
             memory: Buffer::new(len, purpose)?,
@@ -96,9 +93,7 @@ impl ResidentArena {
         while !self.closed.load(Ordering::Relaxed) {
             let mut fresh = self.fresh();
             let from = fresh.next;
-            let Some(found) = fresh.pages[from..]
-                .iter()
-                .position(|page| *page == Page::Fresh)
+            let Some(found) = fresh.pages[from..].iter().position(|page| *page == Page::Fresh)
             else {
                 fresh.next = fresh.pages.len();
                 return;
@@ -129,16 +124,10 @@ impl ResidentArena {
                 fresh = self.touch(fresh, page);
                 continue;
             }
-            if fresh.pages[first..end]
-                .iter()
-                .all(|page| *page == Page::Done)
-            {
+            if fresh.pages[first..end].iter().all(|page| *page == Page::Done) {
                 return;
             }
-            fresh = self
-                .touched
-                .wait(fresh)
-                .unwrap_or_else(PoisonError::into_inner);
+            fresh = self.touched.wait(fresh).unwrap_or_else(PoisonError::into_inner);
         }
     }
 

@@ -100,9 +100,7 @@ mod tests {
 
     /// One cycle of what comes, with distances.
     fn coming(schedule: &Schedule) -> Vec<(usize, ChunkId)> {
-        (0..)
-            .map_while(|distance| Some((distance, schedule.ahead(distance)?)))
-            .collect()
+        (0..).map_while(|distance| Some((distance, schedule.ahead(distance)?))).collect()
     }
 
     #[test]

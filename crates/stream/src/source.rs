@@ -34,10 +34,7 @@ struct Stamp {
 
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
-        Self {
-            len: metadata.len(),
-            modified: metadata.modified().ok(),
-        }
+        Self { len: metadata.len(), modified: metadata.modified().ok() }
     }
 }
 
@@ -50,22 +47,14 @@ impl Source {
         let path = path.into();
         let direct = open_direct(&path, &plain);
         let stamp = plain.metadata().ok().as_ref().map(Stamp::of);
-        Self {
-            path,
-            plain,
-            direct,
-            refused: AtomicBool::new(false),
-            stamp,
-        }
+        Self { path, plain, direct, refused: AtomicBool::new(false), stamp }
     }
 
     /// Opens a file by its path alone.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
-        let plain = File::open(&path).map_err(|source| Error::Open {
-            path: path.clone(),
-            source: Arc::new(source),
-        })?;
+        let plain = File::open(&path)
+            .map_err(|source| Error::Open { path: path.clone(), source: Arc::new(source) })?;
         Ok(Self::new(path, Arc::new(plain)))
     }
 
@@ -112,10 +101,7 @@ impl Source {
         // After the read: a file's time changes before its bytes do.
         let now = Stamp::of(&self.plain.metadata().map_err(failed)?);
         if self.stamp != Some(now) {
-            return Err(Error::Changed {
-                chunk: chunk.into(),
-                path: self.path.clone(),
-            });
+            return Err(Error::Changed { chunk: chunk.into(), path: self.path.clone() });
         }
         Ok(read)
     }
@@ -216,9 +202,7 @@ mod tests {
     /// A file of three blocks and a bit, every byte telling its block.
     fn file() -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let bytes: Vec<u8> = (0..3 * BLOCK + 77)
-            .map(|at| (at / BLOCK) as u8 + 1)
-            .collect();
+        let bytes: Vec<u8> = (0..3 * BLOCK + 77).map(|at| (at / BLOCK) as u8 + 1).collect();
         file.write_all(&bytes).unwrap();
         file
     }
@@ -227,26 +211,17 @@ mod tests {
         let buffer = Buffer::new(4 * BLOCK, "a test").unwrap();
         // SAFETY: nobody else has access.
         let target = unsafe { buffer.bytes_mut(0..4 * BLOCK) };
-        let read = source
-            .fill(BLOCK as u64, &mut target[..2 * BLOCK], 2 * BLOCK)
-            .unwrap();
+        let read = source.fill(BLOCK as u64, &mut target[..2 * BLOCK], 2 * BLOCK).unwrap();
         assert_eq!(read, 2 * BLOCK);
         assert!(target[..BLOCK].iter().all(|byte| *byte == 2));
         assert!(target[BLOCK..2 * BLOCK].iter().all(|byte| *byte == 3));
         // Over the end of the file: what there is, whether it is enough or not.
         for need in [BLOCK + 77, 2 * BLOCK] {
-            let read = source
-                .fill(2 * BLOCK as u64, &mut target[..3 * BLOCK], need)
-                .unwrap();
+            let read = source.fill(2 * BLOCK as u64, &mut target[..3 * BLOCK], need).unwrap();
             assert_eq!(read, BLOCK + 77);
             assert!(target[BLOCK..BLOCK + 77].iter().all(|byte| *byte == 4));
         }
-        assert_eq!(
-            source
-                .fill(8 * BLOCK as u64, &mut target[..BLOCK], 1)
-                .unwrap(),
-            0
-        );
+        assert_eq!(source.fill(8 * BLOCK as u64, &mut target[..BLOCK], 1).unwrap(), 0);
     }
 
     #[test]

@@ -63,10 +63,7 @@ impl Stream {
             threads: Mutex::new(Vec::new()),
             touchers: Mutex::new(None),
         };
-        Ok(Self {
-            pool,
-            readers: Arc::new(readers),
-        })
+        Ok(Self { pool, readers: Arc::new(readers) })
     }
 
     /// Starts the threads that read ahead of need, unless they run already.
@@ -90,11 +87,8 @@ impl Stream {
     /// the ring that neither it nor the overflow share has room. After an error the next call tries
     /// again.
     pub fn lease(&self, chunk: ChunkId) -> Result<Lease, Error> {
-        let readers = if self.pool.deserted.load(Ordering::Relaxed) {
-            self.readers.fill()
-        } else {
-            Ok(())
-        };
+        let readers =
+            if self.pool.deserted.load(Ordering::Relaxed) { self.readers.fill() } else { Ok(()) };
         match (Lease::of(&self.pool, chunk), readers) {
             (Err(Error::Reader { chunk, .. }), Err(reason)) => Err(Error::Reader { chunk, reason }),
             (result, _) => result,
@@ -113,10 +107,7 @@ impl Stream {
         target: &mut [u8],
     ) -> Result<(), Error> {
         let began = Instant::now();
-        let wrong = |reason| Error::Chunk {
-            chunk: name.into(),
-            reason,
-        };
+        let wrong = |reason| Error::Chunk { chunk: name.into(), reason };
         let source = self
             .pool
             .sources
@@ -165,10 +156,7 @@ impl Stream {
     /// The same, for asking while others are at work; nothing once the stream is gone: this holds none of its memory.
     pub fn watch(&self) -> impl Fn() -> Stats + Send + use<> {
         let pool = Arc::downgrade(&self.pool);
-        move || {
-            pool.upgrade()
-                .map_or_else(Stats::default, |pool| pool.stats())
-        }
+        move || pool.upgrade().map_or_else(Stats::default, |pool| pool.stats())
     }
 
     /// Whether all files are read past the page cache.
@@ -244,14 +232,8 @@ impl Readers {
 impl Drop for Readers {
     fn drop(&mut self) {
         self.pool.close();
-        let threads = self
-            .threads
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        let touchers = self
-            .touchers
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let touchers = self.touchers.get_mut().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..).chain(touchers.take().unwrap_or_default()) {
             // A reader that died has told whoever waited for it; its panic is of no more use.
             if let Err(panic) = thread.join() {

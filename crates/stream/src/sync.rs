@@ -24,8 +24,5 @@ pub(crate) fn lower_priority() {
 
 /// Starts a thread.
 pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
-    std::thread::Builder::new()
-        .name(name)
-        .stack_size(STACK)
-        .spawn(body)
+    std::thread::Builder::new().name(name).stack_size(STACK).spawn(body)
 }

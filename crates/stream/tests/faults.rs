@@ -89,11 +89,7 @@ fn a_file_cut_short_and_put_back() {
             check(&stream, &chunks, id).unwrap();
         }
         stream.read("a row", 0, at, &mut row).unwrap();
-        assert!(
-            row.iter()
-                .zip(12 * BLOCK..)
-                .all(|(found, at)| *found == byte(at))
-        );
+        assert!(row.iter().zip(12 * BLOCK..).all(|(found, at)| *found == byte(at)));
         assert!(stream.is_direct());
     });
 }
@@ -102,10 +98,7 @@ fn a_file_cut_short_and_put_back() {
 fn a_file_written_over_in_place() {
     let (_dir, path) = file(16 * BLOCK);
     let mut chunks = two_chunks();
-    chunks.push(Chunk {
-        keep: true,
-        ..chunk(BLOCK, BLOCK)
-    });
+    chunks.push(Chunk { keep: true, ..chunk(BLOCK, BLOCK) });
     in_time(move || {
         let stream = stream(Source::open(&path).unwrap(), &chunks);
         check(&stream, &chunks, 2).unwrap();
@@ -148,12 +141,7 @@ fn a_file_that_grew_or_was_changed_before_the_stream_began() {
         check(&stream(source(), &chunks), &chunks, 0).unwrap();
         put(&path, 16 * BLOCK, b"more", Some(before));
         expect(stream(source(), &chunks).lease(0), "chunk at 0", changed);
-        File::options()
-            .write(true)
-            .open(&path)
-            .unwrap()
-            .set_len(16 * BLOCK as u64)
-            .unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(16 * BLOCK as u64).unwrap();
         put(&path, 0, &[], Some(before));
         check(&stream(source(), &chunks), &chunks, 0).unwrap();
         put(&path, 0, &[], Some(before + Duration::from_millis(5)));
@@ -192,10 +180,7 @@ fn a_pipe_under_the_name_is_not_waited_for() {
     in_time(move || {
         let handle = Arc::new(File::open(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
-        let made = std::process::Command::new("mkfifo")
-            .arg(&path)
-            .status()
-            .unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
         check(&stream(Source::new(&path, handle), &chunks), &chunks, 1).unwrap();
     });
@@ -219,15 +204,10 @@ fn a_read_error_of_the_system() {
         for _ in 0..2 {
             for error in [
                 stream.lease(0).unwrap_err(),
-                stream
-                    .read("chunk at hand", 0, AT as u64, &mut row)
-                    .unwrap_err(),
+                stream.read("chunk at hand", 0, AT as u64, &mut row).unwrap_err(),
             ] {
                 assert!(broken(&error), "{error:?}");
-                assert!(
-                    named.iter().all(|part| error.to_string().contains(part)),
-                    "{error}"
-                );
+                assert!(named.iter().all(|part| error.to_string().contains(part)), "{error}");
             }
         }
         // SAFETY: a new mapping where there is none (the flag sees to it), which nothing else knows of;

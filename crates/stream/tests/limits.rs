@@ -47,20 +47,13 @@ fn a_reader_that_panics_or_dies() {
     let noise = Arc::new(AtomicU32::new(0));
     let (heard, hook) = (noise.clone(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
-        if std::thread::current()
-            .name()
-            .is_some_and(|name| name.starts_with("outsize"))
-        {
+        if std::thread::current().name().is_some_and(|name| name.starts_with("outsize")) {
             heard.fetch_add(1, Ordering::SeqCst);
         }
         hook(panic);
     }));
     in_time(move || {
-        let options = Options {
-            ring_bytes: 2 * BLOCK as u64,
-            readers: 2,
-            ..Options::default()
-        };
+        let options = Options { ring_bytes: 2 * BLOCK as u64, readers: 2, ..Options::default() };
         // Nothing is read ahead: who asks meets the fuse.
         let source = Source::open(&path).unwrap();
         let stream = Stream::start(vec![source], chunks.clone(), vec![], options).unwrap();
@@ -83,11 +76,7 @@ fn a_reader_that_panics_or_dies() {
         }
     });
     let _ = std::panic::take_hook();
-    assert_eq!(
-        noise.load(Ordering::SeqCst),
-        0,
-        "the panic hook was called for a reader"
-    );
+    assert_eq!(noise.load(Ordering::SeqCst), 0, "the panic hook was called for a reader");
 }
 
 #[test]
@@ -115,10 +104,7 @@ fn the_overflow_share_is_for_all_threads_and_comes_back() {
                         })
                     })
                     .collect();
-                threads
-                    .into_iter()
-                    .flat_map(|thread| thread.join().unwrap())
-                    .collect()
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
             });
             // All sixteen were held at once: three in the ring, five in the share, and eight refused.
             let served = held.iter().filter(|result| result.is_ok()).count();
@@ -137,79 +123,31 @@ fn impossible_chunks_are_refused() {
     let convert = |from, to| Some(Convert::new(from, to, |_, _, _| {}));
     let (good, fine) = (chunk(0, 64), segment(0, 64));
     let wrong = [
-        Segment {
-            source: 1,
-            ..fine.clone()
-        },
-        Segment {
-            len: u64::MAX,
-            ..fine.clone()
-        },
-        Segment {
-            offset: u64::MAX,
-            ..fine.clone()
-        },
-        Segment {
-            offset: i64::MAX as u64,
-            ..fine.clone()
-        },
-        Segment {
-            align: 0,
-            ..fine.clone()
-        },
-        Segment {
-            align: 3,
-            ..fine.clone()
-        },
-        Segment {
-            align: 2 * BLOCK,
-            ..fine.clone()
-        },
-        Segment {
-            convert: convert(0, 1),
-            ..fine.clone()
-        },
-        Segment {
-            convert: convert(1, 0),
-            ..fine.clone()
-        },
-        Segment {
-            convert: convert(3, 1),
-            len: 64,
-            ..fine.clone()
-        },
-        Segment {
-            convert: convert(4, 1),
-            len: 63,
-            ..fine.clone()
-        },
-        Segment {
-            convert: convert(BLOCK + 1, 1),
-            len: BLOCK as u64 + 1,
-            ..fine.clone()
-        },
-        Segment {
-            convert: convert(1, usize::MAX),
-            ..fine.clone()
-        },
+        Segment { source: 1, ..fine.clone() },
+        Segment { len: u64::MAX, ..fine.clone() },
+        Segment { offset: u64::MAX, ..fine.clone() },
+        Segment { offset: i64::MAX as u64, ..fine.clone() },
+        Segment { align: 0, ..fine.clone() },
+        Segment { align: 3, ..fine.clone() },
+        Segment { align: 2 * BLOCK, ..fine.clone() },
+        Segment { convert: convert(0, 1), ..fine.clone() },
+        Segment { convert: convert(1, 0), ..fine.clone() },
+        Segment { convert: convert(3, 1), len: 64, ..fine.clone() },
+        Segment { convert: convert(4, 1), len: 63, ..fine.clone() },
+        Segment { convert: convert(BLOCK + 1, 1), len: BLOCK as u64 + 1, ..fine.clone() },
+        Segment { convert: convert(1, usize::MAX), ..fine.clone() },
     ];
     let start = |chunks, order| {
         let sources = vec![Source::open(&path).unwrap()];
         Stream::start(sources, chunks, order, Options::default())
     };
-    let of = |segments| Chunk {
-        segments,
-        ..good.clone()
-    };
+    let of = |segments| Chunk { segments, ..good.clone() };
     let two = || fine.clone();
     let wrong = wrong.into_iter().flat_map(|wrong| {
         // Alone, or the second of two.
         [vec![wrong.clone()], vec![two(), wrong]]
     });
-    let longest = Segment {
-        len: i64::MAX as u64 / 4,
-        ..fine.clone()
-    };
+    let longest = Segment { len: i64::MAX as u64 / 4, ..fine.clone() };
     for segments in wrong.chain([vec![], vec![longest.clone(), longest]]) {
         let chunk = of(segments);
         let error = start(vec![good.clone(), chunk], vec![0]).unwrap_err();
@@ -217,10 +155,7 @@ fn impossible_chunks_are_refused() {
         assert!(error.to_string().contains("chunk at 0"), "{error}");
     }
     let error = start(vec![good.clone()], vec![0, 1]).unwrap_err();
-    assert!(
-        matches!(error, Error::UnknownChunk { id: 1, count: 1 }),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::UnknownChunk { id: 1, count: 1 }), "{error:?}");
     let options = Options {
         ring_bytes: BLOCK as u64,
         overflow_bytes: u64::MAX,
@@ -235,13 +170,8 @@ fn impossible_chunks_are_refused() {
     assert_eq!(stream.lease(0).unwrap().as_ref().len(), 64);
     let stream = start(vec![good], vec![0]).unwrap();
     for (source, offset) in [(1, 0), (0, u64::MAX), (0, i64::MAX as u64)] {
-        let error = stream
-            .read("a row", source, offset, &mut [0; 2])
-            .unwrap_err();
+        let error = stream.read("a row", source, offset, &mut [0; 2]).unwrap_err();
         assert!(matches!(error, Error::Chunk { .. }), "{error:?}");
     }
-    assert!(matches!(
-        stream.lease(1),
-        Err(Error::UnknownChunk { id: 1, count: 1 })
-    ));
+    assert!(matches!(stream.lease(1), Err(Error::UnknownChunk { id: 1, count: 1 })));
 }

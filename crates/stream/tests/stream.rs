@@ -51,12 +51,8 @@ fn passes_read_what_the_ring_does_not_hold() {
 #[test]
 fn nothing_is_read_before_it_begins_or_is_asked_for() {
     let (_dir, path) = file(8 * BLOCK);
-    let chunks: Vec<_> = (0..2)
-        .map(|i| Chunk {
-            keep: i == 0,
-            ..chunk(i * 4 * BLOCK, 4 * BLOCK)
-        })
-        .collect();
+    let chunks: Vec<_> =
+        (0..2).map(|i| Chunk { keep: i == 0, ..chunk(i * 4 * BLOCK, 4 * BLOCK) }).collect();
     let new = || {
         let sources = vec![Source::open(&path).unwrap()];
         let stream = Stream::new(sources, chunks.clone(), vec![0, 1], Options::default()).unwrap();
@@ -84,16 +80,9 @@ fn nothing_is_read_before_it_begins_or_is_asked_for() {
 #[test]
 fn resident_chunks_are_read_once_and_beyond_the_ring() {
     let (_dir, path) = file(40 * BLOCK);
-    let chunks: Vec<_> = (0..10)
-        .map(|i| Chunk {
-            keep: true,
-            ..chunk(i * 4 * BLOCK, 4 * BLOCK)
-        })
-        .collect();
-    let options = Options {
-        ring_bytes: 0,
-        ..Options::default()
-    };
+    let chunks: Vec<_> =
+        (0..10).map(|i| Chunk { keep: true, ..chunk(i * 4 * BLOCK, 4 * BLOCK) }).collect();
+    let options = Options { ring_bytes: 0, ..Options::default() };
     let stream = Stream::start(
         vec![Source::open(&path).unwrap()],
         chunks.clone(),
@@ -114,17 +103,10 @@ fn resident_chunks_are_read_once_and_beyond_the_ring() {
 fn a_chunk_still_in_the_ring_costs_nothing() {
     let (_dir, path) = file(8 * BLOCK);
     let chunks = vec![chunk(0, BLOCK), chunk(BLOCK, BLOCK)];
-    let options = Options {
-        ring_bytes: 2 * BLOCK as u64,
-        ..Options::default()
-    };
-    let stream = Stream::start(
-        vec![Source::open(&path).unwrap()],
-        chunks.clone(),
-        vec![0, 1],
-        options,
-    )
-    .unwrap();
+    let options = Options { ring_bytes: 2 * BLOCK as u64, ..Options::default() };
+    let stream =
+        Stream::start(vec![Source::open(&path).unwrap()], chunks.clone(), vec![0, 1], options)
+            .unwrap();
     for _ in 0..100 {
         check(&stream, &chunks, 0).unwrap();
         check(&stream, &chunks, 1).unwrap();
@@ -152,10 +134,7 @@ fn holding_too_much_uses_the_overflow_share_then_fails() {
         let held: Vec<_> = (0..3).map(|id| stream.lease(id).unwrap()).collect();
         assert_eq!(stream.stats().overflows, 1);
         let error = stream.lease(3).unwrap_err();
-        assert!(
-            matches!(error, Error::Exhausted { need: 4096, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Exhausted { need: 4096, .. }), "{error}");
         assert!(error.to_string().contains("chunk at 12288"), "{error}");
         drop(held);
         for id in 0..8 {
@@ -167,26 +146,16 @@ fn holding_too_much_uses_the_overflow_share_then_fails() {
 #[test]
 fn reads_rows() {
     let (_dir, path) = file(3 * BLOCK + 77);
-    let stream = Stream::start(
-        vec![Source::open(&path).unwrap()],
-        vec![],
-        vec![],
-        Options::default(),
-    )
-    .unwrap();
+    let stream =
+        Stream::start(vec![Source::open(&path).unwrap()], vec![], vec![], Options::default())
+            .unwrap();
     for (offset, len) in [(0, 1), (4095, 2), (5, 3 * BLOCK), (3 * BLOCK + 70, 7)] {
         let mut row = vec![0; len];
         stream.read("a row", 0, offset as u64, &mut row).unwrap();
-        assert!(
-            row.iter()
-                .enumerate()
-                .all(|(at, b)| *b == byte(offset + at))
-        );
+        assert!(row.iter().enumerate().all(|(at, b)| *b == byte(offset + at)));
     }
     let mut row = [0; 8];
-    let error = stream
-        .read("a row", 0, 3 * BLOCK as u64 + 70, &mut row)
-        .unwrap_err();
+    let error = stream.read("a row", 0, 3 * BLOCK as u64 + 70, &mut row).unwrap_err();
     assert!(matches!(error, Error::Truncated { .. }), "{error}");
 }
 

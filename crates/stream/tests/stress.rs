@@ -53,9 +53,7 @@ impl Rng {
 
 fn number(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{variable}: a number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}: a number")),
         Err(_) => default,
     }
 }
@@ -140,20 +138,12 @@ const FOLDER: usize = 2;
 
 fn round(seed: u64) {
     let mut rng = Rng(seed);
-    let faults = Faults {
-        cuts: rng.chance(50),
-        panics: rng.chance(50),
-        crowded: rng.chance(50),
-    };
+    let faults = Faults { cuts: rng.chance(50), panics: rng.chance(50), crowded: rng.chance(50) };
     let len = 1 + rng.below(600_000);
     let files = [file(len), file(len)];
     let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let chunks = some_chunks(&mut rng, len);
-    let largest = chunks
-        .iter()
-        .map(|chunk| chunk.block_len() as u64)
-        .max()
-        .unwrap();
+    let largest = chunks.iter().map(|chunk| chunk.block_len() as u64).max().unwrap();
     let (callers, hold) = (1 + rng.below(4), 1 + rng.below(3));
     let options = Options {
         ring_bytes: rng.below(4) as u64 * largest + rng.below(100_000) as u64,
@@ -189,10 +179,8 @@ fn round(seed: u64) {
         if faults.cuts {
             scope.spawn(|| cut_and_put_back(Rng(seeds[callers]), &files[0].1, len, &over));
         }
-        let threads: Vec<_> = seeds[..callers]
-            .iter()
-            .map(|seed| scope.spawn(|| round.call(Rng(*seed))))
-            .collect();
+        let threads: Vec<_> =
+            seeds[..callers].iter().map(|seed| scope.spawn(|| round.call(Rng(*seed)))).collect();
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         over.store(true, Ordering::SeqCst);
         for result in results {
@@ -305,10 +293,7 @@ impl Round {
             &mut row,
         ) {
             Ok(()) => assert!(
-                (chunk.segments[0].offset as usize..)
-                    .map(byte)
-                    .zip(row)
-                    .all(|(a, b)| a == b)
+                (chunk.segments[0].offset as usize..).map(byte).zip(row).all(|(a, b)| a == b)
             ),
             Err(error) => self.judge("a row", id, &error),
         }
@@ -360,9 +345,7 @@ fn right(chunk: &Chunk, lease: &Lease) {
         let wanted = (start..start + segment.len as usize).map(byte);
         let right = match segment.convert {
             None => wanted.eq(found.iter().copied()),
-            Some(_) => wanted
-                .flat_map(|byte| [byte, !byte])
-                .eq(found.iter().copied()),
+            Some(_) => wanted.flat_map(|byte| [byte, !byte]).eq(found.iter().copied()),
         };
         assert!(right, "wrong bytes in {}", chunk.name);
     }

@@ -17,12 +17,7 @@ fn fp8(shape: [usize; 2], block: [usize; 2]) -> StoredWeight {
     let format = StorageFormat::fp8(block);
     let scales = format.scales.unwrap().shape(shape);
     let scales = tensor("w_scale_inv", Dtype::F32, &scales, 1 << 40);
-    StoredWeight::new(
-        format,
-        tensor("w", Dtype::F8E4M3, &shape, 1000),
-        Some(scales),
-    )
-    .unwrap()
+    StoredWeight::new(format, tensor("w", Dtype::F8E4M3, &shape, 1000), Some(scales)).unwrap()
 }
 
 #[test]
@@ -33,15 +28,9 @@ fn blocks_need_not_divide_anything() {
         assert_eq!(block.row_bytes(0), Some(0));
         assert_eq!(block.row_bytes(3 * elements), Some(3 * bytes as u64));
         assert_eq!(block.row_bytes(elements + 1), None);
-        assert_eq!(
-            block.row_bytes(usize::MAX / elements * elements).is_some(),
-            bytes <= elements
-        );
+        assert_eq!(block.row_bytes(usize::MAX / elements * elements).is_some(), bytes <= elements);
     }
-    let nothing = ElementBlock {
-        elements: 0,
-        bytes: 1,
-    };
+    let nothing = ElementBlock { elements: 0, bytes: 1 };
     assert_eq!(nothing.row_bytes(8), None);
 }
 
@@ -57,10 +46,7 @@ fn ragged_edges_have_scales_of_their_own() {
     assert_eq!(last.scales().unwrap().shape, [1, 2]);
     assert_eq!(last.scales().unwrap().offset, (1 << 40) + 8);
     assert_eq!(last.skipped_rows(), 62);
-    assert_eq!(
-        weight.format().scales_name("a.weight").unwrap(),
-        "a.weight_scale_inv"
-    );
+    assert_eq!(weight.format().scales_name("a.weight").unwrap(), "a.weight_scale_inv");
 }
 
 #[test]
@@ -85,29 +71,16 @@ fn what_does_not_fit_is_named() {
     let mut short = good.clone();
     short.len -= 1;
     for (data, scales, wanted) in [
-        (
-            data(Dtype::BF16, &[200, 130]),
-            None,
-            "`a.weight` is of type BF16",
-        ),
+        (data(Dtype::BF16, &[200, 130]), None, "`a.weight` is of type BF16"),
         (data(Dtype::F8E4M3, &[200]), None, "matrices"),
         (short, None, "25999 bytes"),
         (good.clone(), None, "`a.weight_scale_inv`, which"),
-        (
-            good.clone(),
-            scales(Dtype::BF16, &[2, 2]),
-            "`a.weight_scale_inv` is of type BF16",
-        ),
+        (good.clone(), scales(Dtype::BF16, &[2, 2]), "`a.weight_scale_inv` is of type BF16"),
         (good.clone(), scales(Dtype::F32, &[2, 1]), "need [2, 2]"),
         (good.clone(), scales(Dtype::F32, &[4]), "need [2, 2]"),
     ] {
-        let error = StoredWeight::new(format, data, scales)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains(wanted) && error.contains("a.weight"),
-            "{error}"
-        );
+        let error = StoredWeight::new(format, data, scales).unwrap_err().to_string();
+        assert!(error.contains(wanted) && error.contains("a.weight"), "{error}");
     }
     let nothing = StorageFormat::fp8([0, 128]);
     assert!(StoredWeight::new(nothing, good, scales(Dtype::F32, &[200, 2])).is_err());

@@ -3,9 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn fault(json: &str, data_len: u64) -> String {
-    Header::parse(json.as_bytes(), data_len)
-        .unwrap_err()
-        .to_string()
+    Header::parse(json.as_bytes(), data_len).unwrap_err().to_string()
 }
 
 #[test]
@@ -13,34 +11,19 @@ fn order_is_that_of_the_data() {
     let json = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[3,11]},"__metadata__":{"format":"pt"},
         "b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"empty":{"dtype":"F64","shape":[0,5],"data_offsets":[3,3]}}   "#;
     let header = Header::parse(json.as_bytes(), 11).unwrap();
-    let names: Vec<_> = header
-        .tensors
-        .iter()
-        .map(|entry| entry.name.as_str())
-        .collect();
+    let names: Vec<_> = header.tensors.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(names, ["b", "empty", "a"]);
     assert_eq!(header.metadata["format"], "pt");
     assert_eq!(
         header.tensors[2],
-        HeaderEntry {
-            name: "a".into(),
-            dtype: Dtype::F32,
-            shape: vec![2],
-            start: 3,
-            end: 11
-        }
+        HeaderEntry { name: "a".into(), dtype: Dtype::F32, shape: vec![2], start: 3, end: 11 }
     );
 }
 
 #[test]
 fn nothing_at_all_is_legal() {
     assert!(Header::parse(b"{}", 0).unwrap().tensors.is_empty());
-    assert!(
-        Header::parse(br#"{"__metadata__":null}"#, 0)
-            .unwrap()
-            .metadata
-            .is_empty()
-    );
+    assert!(Header::parse(br#"{"__metadata__":null}"#, 0).unwrap().metadata.is_empty());
 }
 
 #[test]
@@ -97,11 +80,8 @@ fn doubles_are_seen_wherever_they_are() {
             .contains(r#""__metadata__": "a" is defined twice"#)
     );
     assert!(
-        fault(
-            r#"{"w":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#,
-            0
-        )
-        .contains("duplicate field `dtype`")
+        fault(r#"{"w":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#, 0)
+            .contains("duplicate field `dtype`")
     );
     let overlap = r#"{"v":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"w":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}}"#;
     assert_eq!(fault(overlap, 7), r#"tensor "w" starts inside tensor "v""#);
@@ -111,10 +91,7 @@ fn doubles_are_seen_wherever_they_are() {
 fn deep_nesting_is_an_error_and_not_an_overflow() {
     for member in ["shape", "data_offsets", "unknown"] {
         let json = format!(r#"{{"w":{{"{member}":{}"#, "[".repeat(1_000_000));
-        assert!(
-            fault(&json, 0).contains("the header is not valid: \"w\": "),
-            "{member}"
-        );
+        assert!(fault(&json, 0).contains("the header is not valid: \"w\": "), "{member}");
     }
 }
 
@@ -134,10 +111,8 @@ fn json_value() -> impl Strategy<Value = String> {
             proptest::collection::vec(inner.clone(), 0..4)
                 .prop_map(|items| format!("[{}]", items.join(","))),
             proptest::collection::vec((key, inner), 0..5).prop_map(|pairs| {
-                let pairs: Vec<_> = pairs
-                    .iter()
-                    .map(|(key, value)| format!("{key:?}:{value}"))
-                    .collect();
+                let pairs: Vec<_> =
+                    pairs.iter().map(|(key, value)| format!("{key:?}:{value}")).collect();
                 format!("{{{}}}", pairs.join(","))
             }),
         ]
@@ -148,13 +123,8 @@ fn json_value() -> impl Strategy<Value = String> {
 fn near_header() -> impl Strategy<Value = String> {
     let number = prop_oneof![8 => 0u64..16, 1 => any::<u64>()];
     let dtype = prop_oneof![4 => Just("U8"), 2 => Just("BF16"), 2 => Just("F64"), 1 => Just("F4")];
-    let tensor = (
-        "[a-d]",
-        dtype,
-        proptest::collection::vec(number.clone(), 0..4),
-        number.clone(),
-        number,
-    );
+    let tensor =
+        ("[a-d]", dtype, proptest::collection::vec(number.clone(), 0..4), number.clone(), number);
     proptest::collection::vec(tensor, 0..5).prop_map(|tensors| {
         let entries: Vec<_> = tensors
             .iter()
@@ -172,10 +142,7 @@ fn check_promise(header: &Header, data_len: u64) {
     for entry in &header.tensors {
         assert_eq!(entry.start, covered);
         let elements: usize = entry.shape.iter().product();
-        assert_eq!(
-            entry.end - entry.start,
-            (elements * entry.dtype.size()) as u64
-        );
+        assert_eq!(entry.end - entry.start, (elements * entry.dtype.size()) as u64);
         covered = entry.end;
     }
     assert_eq!(covered, data_len);

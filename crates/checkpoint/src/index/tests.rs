@@ -55,10 +55,7 @@ fn shards_stay_inside_the_folder() {
     ] {
         let json = serde_json::json!({"weight_map": {"w": file}}).to_string();
         let message = fault(&json);
-        assert!(
-            message.contains("tensor \"w\" is said to be in"),
-            "{file:?}: {message}"
-        );
+        assert!(message.contains("tensor \"w\" is said to be in"), "{file:?}: {message}");
         assert!(
             message.contains("not the name of a file inside the folder"),
             "{file:?}: {message}"

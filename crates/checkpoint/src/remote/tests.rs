@@ -17,24 +17,15 @@ struct Server {
 
 impl Server {
     fn new(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
-        Self {
-            files: files.into_iter().collect(),
-            sent: Mutex::default(),
-        }
+        Self { files: files.into_iter().collect(), sent: Mutex::default() }
     }
 
     fn fetch(&self, name: &str, range: Range<u64>) -> Result<Part, Missing> {
-        let file = self
-            .files
-            .get(name)
-            .ok_or_else(|| Missing(name.to_owned()))?;
+        let file = self.files.get(name).ok_or_else(|| Missing(name.to_owned()))?;
         let len = file.len() as u64;
         let bytes = &file[range.start.min(len) as usize..range.end.min(len) as usize];
         *lock(&self.sent).entry(name.to_owned()).or_default() += bytes.len() as u64;
-        Ok(Part {
-            bytes: bytes.to_vec(),
-            file_len: len,
-        })
+        Ok(Part { bytes: bytes.to_vec(), file_len: len })
     }
 }
 
@@ -42,9 +33,8 @@ impl Server {
 fn shards() -> (tempfile::TempDir, Server) {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("model");
-    let specs: Vec<_> = (0..40)
-        .map(|n| TensorSpec::new(format!("layers.{n}.w"), Dtype::F16, [n, 7]))
-        .collect();
+    let specs: Vec<_> =
+        (0..40).map(|n| TensorSpec::new(format!("layers.{n}.w"), Dtype::F16, [n, 7])).collect();
     let mut writer = ShardWriter::create(&out, specs.clone(), 1000).unwrap();
     for (n, spec) in specs.iter().enumerate() {
         writer.write(&spec.name, &vec![7; n * 14]).unwrap();
@@ -64,14 +54,7 @@ const INDEX: &str = "model.safetensors.index.json";
 fn of_shards(server: &Server, connections: usize) -> Result<Headers, RemoteError<Missing>> {
     let fetch = |name: &str, range| server.fetch(name, range);
     let index = &server.files[INDEX];
-    Headers::of_shards(
-        Path::new("org/name"),
-        INDEX,
-        index,
-        connections,
-        fetch,
-        |_, _| (),
-    )
+    Headers::of_shards(Path::new("org/name"), INDEX, index, connections, fetch, |_, _| ())
 }
 
 #[test]
@@ -107,11 +90,7 @@ fn progress_is_told_once_for_each_shard() {
     told.sort_unstable();
     let shards = told.len();
     assert!(shards > 5);
-    assert!(
-        told.iter()
-            .copied()
-            .eq((1..=shards).map(|done| (done, shards)))
-    );
+    assert!(told.iter().copied().eq((1..=shards).map(|done| (done, shards))));
 }
 
 #[test]
@@ -123,10 +102,7 @@ fn a_shard_that_fails_ends_it_all() {
     assert_eq!(said, format!("no {name}"));
     server.files.insert(name.clone(), whole[..30].to_vec());
     let said = of_shards(&server, 3).unwrap_err().to_string();
-    assert!(
-        said.contains(&format!("org/name/{name}: the header claims")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("org/name/{name}: the header claims")), "{said}");
     // One that holds none of its tensors.
     let empty = [&8u64.to_le_bytes()[..], b"{}      "].concat();
     server.files.insert(name.clone(), empty);
@@ -149,10 +125,7 @@ fn what_comes_in_part_or_changes_is_an_error() {
         };
         Headers::of_file(Path::new("p"), "f", fetch).map_err(|error| error.to_string())
     };
-    assert_eq!(
-        said(|_, _| ()).unwrap().tensors[0].offset,
-        8 + header.len() as u64
-    );
+    assert_eq!(said(|_, _| ()).unwrap().tensors[0].offset, 8 + header.len() as u64);
     let short = said(|_, part| part.bytes.truncate(5)).unwrap_err();
     assert!(short.contains("p/f came in part: 5 of 9 bytes"), "{short}");
     let cut = said(|start, part| part.bytes.truncate(60 - 52 * (start > 0) as usize)).unwrap_err();
@@ -172,10 +145,7 @@ fn headers_are_bounded_before_they_are_fetched() {
     let place = Path::new("p");
     let fetch = |_: &str, range: Range<u64>| {
         assert_eq!(range, 0..9, "no header is fetched");
-        Ok::<_, Missing>(Part {
-            bytes: claim(u64::MAX),
-            file_len: u64::MAX,
-        })
+        Ok::<_, Missing>(Part { bytes: claim(u64::MAX), file_len: u64::MAX })
     };
     let said = Headers::of_file(place, "f", fetch).unwrap_err().to_string();
     assert!(said.contains("over the format's limit"), "{said}");
@@ -187,10 +157,7 @@ fn headers_are_bounded_before_they_are_fetched() {
     let fetch = |_: &str, range: Range<u64>| {
         if range.start == 0 {
             let bytes = claim(100_000_000);
-            return Ok(Part {
-                bytes,
-                file_len: u64::MAX,
-            });
+            return Ok(Part { bytes, file_len: u64::MAX });
         }
         asked.fetch_add(range.end - range.start, Ordering::Relaxed);
         Err(Missing("x".to_owned()))

@@ -24,24 +24,20 @@ pub fn options(args: &PlanArgs) -> Result<Options, Failure> {
 
 /// The workload that the arguments describe, checked against the model.
 pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationWorkload, Failure> {
-    let most = described.config.as_ref().map_or(MAX_CONTEXT, |config| {
-        config.cache().longest_context.min(MAX_CONTEXT)
-    });
+    let most = described
+        .config
+        .as_ref()
+        .map_or(MAX_CONTEXT, |config| config.cache().longest_context.min(MAX_CONTEXT));
     let within = |flag: &str, value: usize, most: usize, of: &str| match value {
         0 => Err(Failure::usage(format!("{flag} must be at least 1"))),
-        value if value > most => Err(Failure::usage(format!(
-            "{flag} {value} is more than {of} {most}"
-        ))),
+        value if value > most => {
+            Err(Failure::usage(format!("{flag} {value} is more than {of} {most}")))
+        }
         value => Ok(value),
     };
     let prompt = args.prompt_tokens.unwrap_or(0);
     let usual = CONTEXT.max(prompt.saturating_mul(2)).min(most).max(1);
-    let context = within(
-        "--context",
-        args.context.unwrap_or(usual),
-        most,
-        "the model's",
-    )?;
+    let context = within("--context", args.context.unwrap_or(usual), most, "the model's")?;
     let prompt = match args.prompt_tokens {
         Some(tokens) => within("--prompt-tokens", tokens, context, "the context's")?,
         None => PROMPT.min(context.div_ceil(2)),
@@ -70,15 +66,11 @@ pub fn casts(args: &DtypeArgs) -> Result<Casts, Failure> {
     };
     for part in &args.special_dtype {
         let Some((name, kind)) = part.rsplit_once('=') else {
-            return Err(Failure::usage(format!(
-                "--special-dtype {part:?}: expected NAME=DTYPE"
-            )));
+            return Err(Failure::usage(format!("--special-dtype {part:?}: expected NAME=DTYPE")));
         };
         let kind = dtype("--special-dtype", kind)?;
         if casts.special.insert(name.to_string(), kind).is_some() {
-            return Err(Failure::usage(format!(
-                "--special-dtype: {name:?} is given twice"
-            )));
+            return Err(Failure::usage(format!("--special-dtype: {name:?} is given twice")));
         }
     }
     Ok(casts)
@@ -97,16 +89,10 @@ fn dtype(flag: &str, name: &str) -> Result<WeightDtype, Failure> {
         "uint8" => "int8",
         other => other,
     };
-    WeightDtype::ALL
-        .into_iter()
-        .find(|dtype| dtype.name() == own)
-        .ok_or_else(|| {
-            let known: Vec<_> = WeightDtype::ALL.iter().map(|dtype| dtype.name()).collect();
-            Failure::usage(format!(
-                "{flag}: unknown dtype {name:?}; known are {}",
-                known.join(", ")
-            ))
-        })
+    WeightDtype::ALL.into_iter().find(|dtype| dtype.name() == own).ok_or_else(|| {
+        let known: Vec<_> = WeightDtype::ALL.iter().map(|dtype| dtype.name()).collect();
+        Failure::usage(format!("{flag}: unknown dtype {name:?}; known are {}", known.join(", ")))
+    })
 }
 
 /// Notes on a plan with such a budget.

@@ -47,10 +47,7 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
         return Ok(());
     }
     output::print(&calibration::text(&kept, table::width()))?;
-    output::print(&format!(
-        "\nMeasured in {seconds:.0} s and kept in {}.\n",
-        file.display()
-    ))
+    output::print(&format!("\nMeasured in {seconds:.0} s and kept in {}.\n", file.display()))
 }
 
 /// Warns if other programs use the processors, which makes all figures low.

@@ -31,17 +31,8 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         }
     };
     if !folder.is_dir() {
-        say(&format!(
-            "Making a model of random weights in {}, once.",
-            folder.display()
-        ));
-        synth::make(
-            presets::config(PRESET)?,
-            &folder,
-            SynthDtype::Bf16,
-            0,
-            SHARD,
-        )?;
+        say(&format!("Making a model of random weights in {}, once.", folder.display()));
+        synth::make(presets::config(PRESET)?, &folder, SynthDtype::Bf16, 0, SHARD)?;
     }
     let config = read_config(&folder)?;
     let tokenizer_bytes = tokenizer_bytes(&folder);
@@ -70,10 +61,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     };
     let loading = Instant::now();
     let pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;
-    let opened = Opened {
-        began,
-        load: loading.elapsed(),
-    };
+    let opened = Opened { began, load: loading.elapsed() };
     let asked = GenerateRequest {
         request: Request {
             ids,
@@ -103,11 +91,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         println!("(The weights are random, and so are the words.)\n");
         println!("{}", report.summary());
         if let Some(peak) = report.peak_rss_bytes {
-            println!(
-                "{} of weights ran in {} of memory.",
-                format_size(weights),
-                format_size(peak)
-            );
+            println!("{} of weights ran in {} of memory.", format_size(weights), format_size(peak));
         }
     }
     interrupt::check()

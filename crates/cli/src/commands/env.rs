@@ -26,9 +26,7 @@ impl Env {
     fn new() -> Self {
         let machine = Machine::detect();
         let folder = cache::folder().ok();
-        let budget = detected_budget(&machine, current_rss().unwrap_or(0))
-            .into_iter()
-            .collect();
+        let budget = detected_budget(&machine, current_rss().unwrap_or(0)).into_iter().collect();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
@@ -55,9 +53,7 @@ impl Calibrated {
         Self {
             file: folder.map(|folder| folder.join(CALIBRATION_FILE)),
             figures,
-            disks: kept
-                .filter(|_| provenance.measured)
-                .map_or_else(Vec::new, |kept| kept.disks),
+            disks: kept.filter(|_| provenance.measured).map_or_else(Vec::new, |kept| kept.disks),
             provenance,
         }
     }

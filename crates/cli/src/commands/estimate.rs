@@ -25,18 +25,16 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
         println!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    let width = console::Term::stdout()
-        .size_checked()
-        .map(|(_, width)| width);
+    let width = console::Term::stdout().size_checked().map(|(_, width)| width);
     output::print(&text(&report, width.map(usize::from)))
 }
 
 fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
     match args.batch {
         1..=MAX_BATCH => Ok(()),
-        batch => Err(Failure::usage(format!(
-            "--batch {batch} is out of range: give 1 to {MAX_BATCH}"
-        ))),
+        batch => {
+            Err(Failure::usage(format!("--batch {batch} is out of range: give 1 to {MAX_BATCH}")))
+        }
     }
 }
 
@@ -45,9 +43,7 @@ fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> 
     let most = config.cache().longest_context.min(MAX_CONTEXT);
     match args.context {
         None => Ok(CONTEXT.min(most)),
-        Some(0) => Err(Failure::usage(
-            "--context 0 leaves no room for a token: give 1 or more",
-        )),
+        Some(0) => Err(Failure::usage("--context 0 leaves no room for a token: give 1 or more")),
         Some(context) if context > most => Err(Failure::usage(format!(
             "--context {context} is more than the {most} tokens of the model's longest context"
         ))),
@@ -156,16 +152,9 @@ fn explanations(described: &Described, estimates: &[Estimate]) -> Vec<String> {
                 .to_owned(),
         );
     }
-    let integers = described
-        .tree
-        .blocks
-        .iter()
-        .flat_map(|block| &block.tensors)
-        .any(|tensor| {
-            tensor.kind == TensorKind::Parameter
-                && !tensor.dtype.is_float()
-                && tensor.shape.len() >= 2
-        });
+    let integers = described.tree.blocks.iter().flat_map(|block| &block.tensors).any(|tensor| {
+        tensor.kind == TensorKind::Parameter && !tensor.dtype.is_float() && tensor.shape.len() >= 2
+    });
     if integers {
         notes.push(
             "weights that are stored as integers (quantised) are counted as they are in every row, and several values in one \

@@ -95,10 +95,8 @@ fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
         Some(file) if file == "config.json" => named.parent().and_then(Path::file_name),
         name => name,
     };
-    let name = name.map_or_else(
-        || path.display().to_string(),
-        |name| name.to_string_lossy().into_owned(),
-    );
+    let name =
+        name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     ModelReport {
         name,
         architecture: described.architecture.clone(),

@@ -36,9 +36,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         tokenizer: asked.tokenizer_bytes,
     };
     let middle = prompt.saturating_add(asked.request.max_new_tokens / 2);
-    let machine = machine
-        .and_then(|thread| thread.join().ok())
-        .unwrap_or_else(Machine::detect);
+    let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let (planning, figures) = model::planning(&args.model, middle, &machine)?;
     let loading = Instant::now();
     let pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
@@ -47,10 +45,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             eprintln!("{}", predicted(prediction, &figures));
         }
     })?;
-    let opened = Opened {
-        began,
-        load: loading.elapsed(),
-    };
+    let opened = Opened { began, load: loading.elapsed() };
     let mut reading = Some(Following::new(
         pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
         "reading",

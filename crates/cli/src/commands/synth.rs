@@ -28,16 +28,9 @@ pub fn synth(args: &SynthArgs) -> Result<(), Failure> {
     let bytes = make(&text, &args.out, args.dtype, args.seed, limit)?;
     let seconds = began.elapsed().as_secs_f64();
     if args.json {
-        println!(
-            "{}",
-            json!({ "path": args.out, "bytes": bytes, "seconds": seconds })
-        );
+        println!("{}", json!({ "path": args.out, "bytes": bytes, "seconds": seconds }));
     } else {
-        eprintln!(
-            "made {} ({} in {seconds:.1} s)",
-            args.out.display(),
-            format_size(bytes)
-        );
+        eprintln!("made {} ({} in {seconds:.1} s)", args.out.display(), format_size(bytes));
     }
     Ok(())
 }
@@ -83,10 +76,7 @@ pub fn make(
     let mut writer = ShardWriter::create(out, specs, limit)?;
     writer.set_total_parameters(config.parameter_count());
     writer.add_file("config.json", config_text.as_bytes())?;
-    writer.add_file(
-        "tokenizer.json",
-        byte_level_tokenizer(config.vocab_size())?.as_bytes(),
-    )?;
+    writer.add_file("tokenizer.json", byte_level_tokenizer(config.vocab_size())?.as_bytes())?;
     writer.add_file(
         "tokenizer_config.json",
         byte_level_tokenizer_config(config.vocab_size())?.as_bytes(),

@@ -79,12 +79,7 @@ mod tests {
     #[test]
     fn names_of_the_hub_are_told_from_paths() {
         let read = |text: &str| Address::parse(text).map(|address| address.to_string());
-        for text in [
-            "meta-llama/Llama-3.2-1B",
-            "a/b_c.d",
-            "a/b@main",
-            "a/b@refs/pr/3",
-        ] {
+        for text in ["meta-llama/Llama-3.2-1B", "a/b_c.d", "a/b@main", "a/b@refs/pr/3"] {
             assert_eq!(read(text).as_deref(), Some(text));
         }
         for text in [

@@ -4,9 +4,7 @@ use ureq::http::{HeaderMap, Uri};
 
 /// The range and the whole length in a `Content-Range`: `bytes 0-8/1234`. The end is exclusive.
 pub fn content_range(headers: &HeaderMap) -> Option<(u64, u64, u64)> {
-    let (range, len) = text(headers, "content-range")?
-        .strip_prefix("bytes ")?
-        .split_once('/')?;
+    let (range, len) = text(headers, "content-range")?.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
     let (start, last, len) = (number(start)?, number(last)?, number(len)?);
     (start <= last && last < len).then_some((start, last + 1, len))
@@ -41,10 +39,7 @@ pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
         "http" => 80,
         _ => return None,
     };
-    let host = uri
-        .host()
-        .filter(|host| !host.is_empty())?
-        .to_ascii_lowercase();
+    let host = uri.host().filter(|host| !host.is_empty())?.to_ascii_lowercase();
     Some((scheme, host, uri.port_u16().unwrap_or(port)))
 }
 
@@ -116,10 +111,7 @@ mod tests {
         }
         assert_eq!(unsatisfied(&headers("content-range", "bytes */9")), Some(9));
         assert_eq!(retry_after(&headers("retry-after", "30")), Some(30));
-        assert_eq!(
-            retry_after(&headers("retry-after", "Fri, 31 Dec 1999")),
-            None
-        );
+        assert_eq!(retry_after(&headers("retry-after", "Fri, 31 Dec 1999")), None);
     }
 
     #[test]
@@ -128,10 +120,7 @@ mod tests {
         let to = |location: &str| follow(&from, location).map(|uri| uri.to_string());
         assert_eq!(to("/x?y#z").as_deref(), Some("https://hub.co/x?y"));
         assert_eq!(to("//cdn.co/x").as_deref(), Some("https://cdn.co/x"));
-        assert_eq!(
-            to("https://cdn.co:8443/x").as_deref(),
-            Some("https://cdn.co:8443/x")
-        );
+        assert_eq!(to("https://cdn.co:8443/x").as_deref(), Some("https://cdn.co:8443/x"));
         for location in [
             "",
             "x",
@@ -144,10 +133,7 @@ mod tests {
             assert_eq!(to(location), None, "{location}");
         }
         let plain: Uri = "http://127.0.0.1:80/a".parse().unwrap();
-        assert_eq!(
-            follow(&plain, "http://b/c").unwrap().to_string(),
-            "http://b/c"
-        );
+        assert_eq!(follow(&plain, "http://b/c").unwrap().to_string(), "http://b/c");
         assert!(follow(&plain, "https://b/c").is_some());
         // Whom the token may be told.
         let same = |one: &str, other: &str| {

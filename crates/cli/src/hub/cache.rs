@@ -25,10 +25,7 @@ impl Snapshot {
             SizeSource::Config => ", which has no weights of it",
             SizeSource::Both | SizeSource::Headers => "",
         };
-        format!(
-            "from the Hub's cache at commit {commit} ({}){weights}",
-            folder.display()
-        )
+        format!("from the Hub's cache at commit {commit} ({}){weights}", folder.display())
     }
 }
 

@@ -87,11 +87,7 @@ impl<'a> Client<'a> {
             Err(HubError::NoFile { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let too_large = || HubError::TooLarge {
-            id: self.id(),
-            file: file.to_owned(),
-            limit,
-        };
+        let too_large = || HubError::TooLarge { id: self.id(), file: file.to_owned(), limit };
         let len = answer.length();
         if len.is_some_and(|len| len > limit) {
             return Err(too_large());
@@ -106,10 +102,7 @@ impl<'a> Client<'a> {
     /// A range of a file. A server that sends all of it is cut off at the range's end.
     pub fn range(&self, file: &str, range: Range<u64>) -> Result<Part, HubError> {
         let wanted = range.end - range.start;
-        let request = Request {
-            file,
-            range: Some(range.clone()),
-        };
+        let request = Request { file, range: Some(range.clone()) };
         let answer = self.ask(&request)?;
         let host = answer.host.clone();
         let wrong = |fault: &str| self.wrong(file, &host, fault);
@@ -134,9 +127,8 @@ impl<'a> Client<'a> {
         }
         // All of the file: what comes before the range must be read too, and what comes behind is
         // not.
-        let file_len = answer
-            .length()
-            .ok_or_else(|| wrong("the response has no Content-Length"))?;
+        let file_len =
+            answer.length().ok_or_else(|| wrong("the response has no Content-Length"))?;
         let mut bytes = self.read(file, answer, range.end)?;
         if (bytes.len() as u64) < range.end.min(file_len) {
             return Err(wrong("it ends early"));
@@ -225,9 +217,7 @@ impl<'a> Client<'a> {
             builder = builder.header("authorization", format!("Bearer {token}"));
         }
         let host = uri.host().unwrap_or_default();
-        builder
-            .call()
-            .map_err(|error| self.broken(request.file, host, error))
+        builder.call().map_err(|error| self.broken(request.file, host, error))
     }
 
     fn read(&self, file: &str, answer: Answer, most: u64) -> Result<Vec<u8>, HubError> {
@@ -269,24 +259,14 @@ impl<'a> Client<'a> {
         Some(match answer.status().as_u16() {
             200 | 206 | 416 => return None,
             401 | 403 if code == "GatedRepo" => HubError::Gated { id, endpoint },
-            401 | 403 => HubError::Unauthorized {
-                id,
-                endpoint,
-                token: self.settings.token.is_some(),
-            },
+            401 | 403 => {
+                HubError::Unauthorized { id, endpoint, token: self.settings.token.is_some() }
+            }
             404 if code == "RepoNotFound" => HubError::NoRepository { id, endpoint },
             404 if code == "RevisionNotFound" => HubError::NoRevision { id },
             404 => HubError::NoFile { id, file },
-            429 => HubError::RateLimit {
-                host,
-                seconds: retry_after(headers),
-            },
-            status => HubError::Status {
-                id,
-                file,
-                host,
-                status,
-            },
+            429 => HubError::RateLimit { host, seconds: retry_after(headers) },
+            status => HubError::Status { id, file, host, status },
         })
     }
 
@@ -316,10 +296,7 @@ impl<'a> Client<'a> {
     }
 
     fn late(&self) -> HubError {
-        HubError::Deadline {
-            id: self.id(),
-            minutes: DEADLINE.as_secs() / 60,
-        }
+        HubError::Deadline { id: self.id(), minutes: DEADLINE.as_secs() / 60 }
     }
 
     fn wrong(&self, file: &str, host: &str, fault: &str) -> HubError {

@@ -45,28 +45,20 @@ impl HubSettings {
         let text = |name: &'static str| match get(name).map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(value)) => Ok(Some(value)),
-            Some(Err(_)) => Err(HubError::Variable {
-                name,
-                fault: "is not UTF-8",
-            }),
+            Some(Err(_)) => Err(HubError::Variable { name, fault: "is not UTF-8" }),
         };
         let is_on = |name| {
             let value = text(name)?;
             let yes = ["1", "on", "yes", "true"];
             Ok::<_, HubError>(value.is_some_and(|value| yes.contains(&&*value.to_lowercase())))
         };
-        let caches = get("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(home?.join(".cache")));
-        let base = get("HF_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(caches?.join("huggingface")));
+        let caches =
+            get("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".cache")));
+        let base = get("HF_HOME").map(PathBuf::from).or_else(|| Some(caches?.join("huggingface")));
         let within = |part: &str| base.as_ref().map(|base| base.join(part));
         let cache = get("HF_HUB_CACHE").map(PathBuf::from).or(within("hub"));
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| "https://huggingface.co".to_owned());
-        let host = ["https://", "http://"]
-            .iter()
-            .find_map(|scheme| endpoint.strip_prefix(scheme));
+        let host = ["https://", "http://"].iter().find_map(|scheme| endpoint.strip_prefix(scheme));
         let is_host = |host: &str| {
             !host.is_empty()
                 && host.bytes().all(|byte| byte.is_ascii_graphic())
@@ -80,15 +72,14 @@ impl HubSettings {
         }
         let timeout = match text("HF_HUB_DOWNLOAD_TIMEOUT")? {
             None => TIMEOUT,
-            Some(seconds) => seconds
-                .trim()
-                .parse()
-                .ok()
-                .filter(|seconds| (1..=3600).contains(seconds))
-                .ok_or(HubError::Variable {
-                    name: "HF_HUB_DOWNLOAD_TIMEOUT",
-                    fault: "is no whole number of seconds from 1 to 3600",
-                })?,
+            Some(seconds) => {
+                seconds.trim().parse().ok().filter(|seconds| (1..=3600).contains(seconds)).ok_or(
+                    HubError::Variable {
+                        name: "HF_HUB_DOWNLOAD_TIMEOUT",
+                        fault: "is no whole number of seconds from 1 to 3600",
+                    },
+                )?
+            }
         };
         let token = match (text("HF_TOKEN")?, text("HUGGING_FACE_HUB_TOKEN")?) {
             (Some(token), _) | (None, Some(token)) => clean(&token, "HF_TOKEN")?,
@@ -153,22 +144,13 @@ mod tests {
     fn defaults_are_those_of_huggingface_hub() {
         let settings = read(&[]).unwrap();
         assert_eq!(settings.endpoint, "https://huggingface.co");
-        assert_eq!(
-            settings.cache,
-            Some("/home/me/.cache/huggingface/hub".into())
-        );
+        assert_eq!(settings.cache, Some("/home/me/.cache/huggingface/hub".into()));
         assert_eq!((settings.token, settings.offline), (None, false));
         assert_eq!(settings.timeout, Duration::from_secs(30));
         let cache = |values: &[_]| read(values).unwrap().cache.unwrap();
         assert_eq!(cache(&[("HF_HOME", "/a")]), PathBuf::from("/a/hub"));
-        assert_eq!(
-            cache(&[("XDG_CACHE_HOME", "/b")]),
-            PathBuf::from("/b/huggingface/hub")
-        );
-        assert_eq!(
-            cache(&[("HF_HOME", "/a"), ("HF_HUB_CACHE", "/c")]),
-            PathBuf::from("/c")
-        );
+        assert_eq!(cache(&[("XDG_CACHE_HOME", "/b")]), PathBuf::from("/b/huggingface/hub"));
+        assert_eq!(cache(&[("HF_HOME", "/a"), ("HF_HUB_CACHE", "/c")]), PathBuf::from("/c"));
     }
 
     #[test]
@@ -178,14 +160,8 @@ mod tests {
         std::fs::write(place.path().join("token"), "hf_file\n").unwrap();
         let token = |values: &[_]| read(values).unwrap().token;
         assert_eq!(token(&[("HF_HOME", home)]).as_deref(), Some("hf_file"));
-        assert_eq!(
-            token(&[("HF_HOME", home), ("HF_TOKEN", " hf_x ")]).as_deref(),
-            Some("hf_x")
-        );
-        assert_eq!(
-            token(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]),
-            None
-        );
+        assert_eq!(token(&[("HF_HOME", home), ("HF_TOKEN", " hf_x ")]).as_deref(), Some("hf_x"));
+        assert_eq!(token(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]), None);
         let other = place.path().join("other");
         std::fs::write(&other, "hf_other").unwrap();
         let path = other.to_str().unwrap();
@@ -196,10 +172,7 @@ mod tests {
         assert_eq!(token(&[("HF_HOME", "/nowhere")]), None);
         // Not the way to another header.
         let said = read(&[("HF_TOKEN", "a\r\nHost: b")]).unwrap_err();
-        assert!(
-            said.contains("HF_TOKEN") && !said.contains("Host"),
-            "{said}"
-        );
+        assert!(said.contains("HF_TOKEN") && !said.contains("Host"), "{said}");
         let shown = format!("{:?}", read(&[("HF_TOKEN", "hf_secret")]).unwrap());
         assert!(!shown.contains("secret"), "{shown}");
     }

@@ -34,11 +34,8 @@ pub fn text(results: &BenchResults, width: usize) -> String {
         text += &format!("\n{}\n", table::lines(&rows, width).join("\n"));
     }
     if !results.notes.is_empty() {
-        let notes: Vec<Row> = results
-            .notes
-            .iter()
-            .map(|note| vec!["note:".to_string(), note.clone()])
-            .collect();
+        let notes: Vec<Row> =
+            results.notes.iter().map(|note| vec!["note:".to_string(), note.clone()]).collect();
         text += &format!("\n{}\n", table::lines(&notes, width).join("\n"));
     }
     text
@@ -66,10 +63,9 @@ fn machine(results: &BenchResults) -> Vec<Row> {
     let memory = format_size(results.memory_bytes);
     let memory = format!("{memory}, {} threads", results.threads);
     let faults = match results.limits.iter().map(|l| l.prefaulted_bytes).max() {
-        Some(prefaulted @ 1..) => format!(
-            "page faults included, after up to {} prefaulted",
-            format_size(prefaulted)
-        ),
+        Some(prefaulted @ 1..) => {
+            format!("page faults included, after up to {} prefaulted", format_size(prefaulted))
+        }
         _ => "page faults included".to_string(),
     };
     let [f32, bf16] = results.instructions;
@@ -83,30 +79,10 @@ fn machine(results: &BenchResults) -> Vec<Row> {
     vec![
         row(["the machine", "median", "spread", "how"]),
         rate("disk", Bytes, of(|l| l.disk_bytes_per_second), &reads),
-        line(
-            "disk, one page",
-            time(latency.median),
-            latency.spread(),
-            "nothing else in flight",
-        ),
-        rate(
-            "memory read",
-            Bytes,
-            of(|l| l.memory_bytes_per_second),
-            &memory,
-        ),
-        rate(
-            "memory copied",
-            Bytes,
-            of(|l| l.copy_bytes_per_second),
-            &memory,
-        ),
-        rate(
-            "memory, first touch",
-            Bytes,
-            of(|l| l.first_touch_bytes_per_second),
-            &faults,
-        ),
+        line("disk, one page", time(latency.median), latency.spread(), "nothing else in flight"),
+        rate("memory read", Bytes, of(|l| l.memory_bytes_per_second), &memory),
+        rate("memory copied", Bytes, of(|l| l.copy_bytes_per_second), &memory),
+        rate("memory, first touch", Bytes, of(|l| l.first_touch_bytes_per_second), &faults),
         rate("multiply-adds", Operations, of(|l| l.f32_flops), f32),
         rate("", Operations, of(|l| l.bf16_flops), bf16),
         product(
@@ -116,13 +92,7 @@ fn machine(results: &BenchResults) -> Vec<Row> {
             |p| p.memory_bytes_per_second,
             "memory read",
         ),
-        product(
-            &gemm,
-            Operations,
-            |p| p.f32_rows_flops,
-            |p| p.f32_flops,
-            "multiply-adds of f32",
-        ),
+        product(&gemm, Operations, |p| p.f32_rows_flops, |p| p.f32_flops, "multiply-adds of f32"),
         product(
             "",
             Operations,
@@ -141,10 +111,7 @@ fn budget(budget: &BudgetResults) -> Vec<Row> {
         rows.push(vec![format!("{}: {error}", budget.name)]);
         return rows;
     };
-    let peaks = budget
-        .runs
-        .iter()
-        .filter_map(|run| run.report.peak_rss_bytes);
+    let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
     let peak = match (peaks.max(), budget.budget_bytes) {
         (Some(peak), Some(bytes)) => {
             format!(": peak {} of {}", format_size(peak), format_size(bytes))
@@ -162,14 +129,7 @@ fn budget(budget: &BudgetResults) -> Vec<Row> {
         None => String::new(),
     };
     rows.push(vec![format!("{}{peak}{streamed}{error}", budget.name)]);
-    rows.push(row([
-        "  phase",
-        "median",
-        "spread",
-        "achieved",
-        "share",
-        "of the limit",
-    ]));
+    rows.push(row(["  phase", "median", "spread", "achieved", "share", "of the limit"]));
     rows.extend(budget.phases.iter().flat_map(phase));
     rows
 }
@@ -187,11 +147,7 @@ fn phase(phase: &Phase) -> Vec<Row> {
         row.extend([
             bandwidth(bound.unit, bound.achieved.median),
             share(bound.share.median),
-            format!(
-                "{}, {}",
-                bandwidth(bound.unit, bound.limit.median),
-                bound.limit_of
-            ),
+            format!("{}, {}", bandwidth(bound.unit, bound.limit.median), bound.limit_of),
         ]);
         rows.push(row);
     }

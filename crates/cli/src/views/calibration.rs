@@ -23,9 +23,7 @@ pub fn text(calibration: &Calibration, width: usize) -> String {
             device => format!("The disk is {device} ({})", disk.file_system),
         };
         let share = disk.streamed.bytes_per_second / disk.plain_bytes_per_second * 100.0;
-        rows.push(vec![format!(
-            "{name}; streaming gets {share:.0} % of what plain reads do."
-        )]);
+        rows.push(vec![format!("{name}; streaming gets {share:.0} % of what plain reads do.")]);
         if !disk.direct {
             rows.push(vec![
                 "Its file system allows no reads past the page cache: these may be figures of the memory."

@@ -53,9 +53,7 @@ impl Env {
         let mut rows = Rows::default();
         let backends = self.backends.join(", ");
         let (version, target) = (self.version, &self.target);
-        rows.heading(&format!(
-            "outsize {version} for {target}, computing on {backends}"
-        ));
+        rows.heading(&format!("outsize {version} for {target}, computing on {backends}"));
         rows.blank();
         self.processors(&mut rows);
         self.memory(&mut rows);
@@ -125,10 +123,7 @@ impl Env {
             rows.row(&format!("gpu{}", gpu.number), &gpu.name, &gpu.source);
             match &gpu.memory {
                 GpuMemory::Own { total, free: None } => rows.size("", total),
-                GpuMemory::Own {
-                    total,
-                    free: Some(free),
-                } => {
+                GpuMemory::Own { total, free: Some(free) } => {
                     let (all, free) = (format_size(total.value), format_size(free.value));
                     rows.row("", &format!("{all}, {free} free"), &total.source);
                 }
@@ -152,10 +147,7 @@ impl Env {
 
     fn disks(&self, rows: &mut Rows) {
         rows.heading("Disk");
-        for (name, place) in [
-            ("cache folder", &self.cache),
-            ("this folder", &self.current),
-        ] {
+        for (name, place) in [("cache folder", &self.cache), ("this folder", &self.current)] {
             let Some(place) = place else {
                 rows.row(name, "unknown", "set OUTSIZE_CACHE to a folder");
                 continue;
@@ -184,43 +176,25 @@ impl Calibrated {
         let mut rate = |name, rate: f64, what| {
             rows.row(name, &format!("{}/s", format_size(rate as u64)), what);
         };
-        rate(
-            "disk",
-            figures.disk.bytes_per_second,
-            "streaming beside matmuls",
-        );
+        rate("disk", figures.disk.bytes_per_second, "streaming beside matmuls");
         rate("memory", cpu.memory_bytes_per_second, "read by all threads");
         rate("", figures.copy_bytes_per_second, "copied");
         rate("", figures.first_touch_bytes_per_second, "first touch");
         rate("gemv", cpu.product_bytes_per_second, "of weights, one row");
-        rate(
-            "attention",
-            cpu.cache_bytes_per_second,
-            "of keys and values",
-        );
+        rate("attention", cpu.cache_bytes_per_second, "of keys and values");
         let flops = format!("{:.0} GFLOP/s", cpu.product_flops / 1e9);
         rows.row("gemm", &flops, "many rows");
         let short = |seconds: f64| format!("{:.0} µs", seconds * 1e6);
-        rows.row(
-            "a block",
-            &short(cpu.block_seconds),
-            "beside matmuls and attention",
-        );
+        rows.row("a block", &short(cpu.block_seconds), "beside matmuls and attention");
         let latency = short(figures.disk.latency_seconds);
         rows.row("disk latency", &latency, "until the first byte");
         for disk in &self.disks {
             let day = disk.date.split('T').next().unwrap_or_default();
             let rate = |rate: f64| format!("{}/s", format_size(rate as u64));
             let plain = rate(disk.plain_bytes_per_second);
-            let what = format!(
-                "{} ({}) on {day}; plain reads {plain}",
-                disk.device, disk.file_system
-            );
-            rows.row(
-                "measured disk",
-                &rate(disk.streamed.bytes_per_second),
-                &what,
-            );
+            let what =
+                format!("{} ({}) on {day}; plain reads {plain}", disk.device, disk.file_system);
+            rows.row("measured disk", &rate(disk.streamed.bytes_per_second), &what);
         }
         if let Some(file) = &self.file {
             rows.row("stored in", &file.display().to_string(), "");

@@ -52,11 +52,7 @@ const TITLES: [&str; 8] = [
 
 /// The report as text: a table, or a list if the table is wider than `width` columns.
 pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
-    let rows: Vec<[String; 8]> = report
-        .estimates
-        .iter()
-        .map(|row| cells(row, report))
-        .collect();
+    let rows: Vec<[String; 8]> = report.estimates.iter().map(|row| cells(row, report)).collect();
     let mut text = head(report);
     text.push('\n');
     let table = wide(&rows);
@@ -77,10 +73,7 @@ pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
 }
 
 fn head(report: &EstimateOutput) -> String {
-    let architecture = report
-        .architecture
-        .as_deref()
-        .unwrap_or("architecture unknown");
+    let architecture = report.architecture.as_deref().unwrap_or("architecture unknown");
     let mut text = format!(
         "{}: {architecture}, {} parameters in {} tensors, by its {}\n",
         plain(&report.model),
@@ -137,8 +130,7 @@ fn cells(row: &Estimate, report: &EstimateOutput) -> [String; 8] {
         size(row.activations),
         size(row.resident),
         size(row.least),
-        row.training
-            .map_or_else(|| "-".to_owned(), |training| format_size(training.total)),
+        row.training.map_or_else(|| "-".to_owned(), |training| format_size(training.total)),
     ]
 }
 
@@ -211,10 +203,7 @@ mod tests {
             dtype,
             parameters: 1_234_567,
             weights: 2_469_134,
-            largest_block: Some(LargestBlock {
-                name: name.to_owned(),
-                bytes: 2_000_000,
-            }),
+            largest_block: Some(LargestBlock { name: name.to_owned(), bytes: 2_000_000 }),
             kv_cache: Some(1_000_000),
             activations: Some(3_000_000),
             resident: Some(30_000_000),
@@ -250,10 +239,7 @@ mod tests {
     fn a_table_stands_in_columns() {
         let text = text(&report("model.layers.0"), None);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(
-            lines[0],
-            "org/name: llama, 1.23 M parameters in 12 tensors, by its headers"
-        );
+        assert_eq!(lines[0], "org/name: llama, 1.23 M parameters in 12 tensors, by its headers");
         assert_eq!(lines[1], "64 tokens of context, 2 texts, KV cache in f32");
         assert!(
             lines[4].starts_with("as stored (mostly bf16)  2.47 MB  2 MB model.layers.0"),
@@ -276,24 +262,13 @@ mod tests {
         let name = format!("\u{1b}[2J{}", "x".repeat(4000));
         let text = text(&report(&name), None);
         assert!(!text.contains('\u{1b}'), "{text:?}");
-        assert!(
-            text.lines().all(|line| line.chars().count() < 200),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() < 200), "{text}");
         assert!(super::text(&report(""), None).contains("2 MB (the model itself)"));
     }
 
     #[test]
     fn parameters_are_counted_as_people_do() {
-        let counts = [
-            0,
-            999,
-            1_000,
-            25_400,
-            7_240_000_000,
-            671_000_000_000,
-            1_500_000_000_000,
-        ];
+        let counts = [0, 999, 1_000, 25_400, 7_240_000_000, 671_000_000_000, 1_500_000_000_000];
         assert_eq!(
             counts.map(count),
             ["0", "999", "1.00 k", "25.4 k", "7.24 B", "671 B", "1.50 T"]

@@ -85,10 +85,7 @@ pub fn share(share: f64) -> String {
 
 /// `part` of `whole` in percent, rounded; none if `whole` is zero.
 pub fn percent(part: u128, whole: u128) -> Option<u32> {
-    let percent = part
-        .checked_mul(200)?
-        .checked_add(whole)?
-        .checked_div(whole.checked_mul(2)?)?;
+    let percent = part.checked_mul(200)?.checked_add(whole)?.checked_div(whole.checked_mul(2)?)?;
     u32::try_from(percent).ok()
 }
 
@@ -160,14 +157,8 @@ mod tests {
         ] {
             assert_eq!(time(seconds), shown);
         }
-        assert_eq!(
-            (share(0.954), share(0.004)),
-            ("95 %".to_string(), "0.4 %".to_string())
-        );
+        assert_eq!((share(0.954), share(0.004)), ("95 %".to_string(), "0.4 %".to_string()));
         assert_eq!(bandwidth(RateUnit::Operations, 1.5e11), "150 GFLOP/s");
-        assert_eq!(
-            bandwidth(RateUnit::Bytes, 3.2e9),
-            format!("{}/s", format_size(3_200_000_000))
-        );
+        assert_eq!(bandwidth(RateUnit::Bytes, 3.2e9), format!("{}/s", format_size(3_200_000_000)));
     }
 }

@@ -21,10 +21,9 @@ pub fn picture(map: &DeviceMap) -> String {
 /// Refuses to replace a file unless `force` is given; called before any work is done.
 pub fn refuse_to_replace(path: &Path, force: bool) -> Result<(), Failure> {
     match path.exists() && !force {
-        true => Err(Failure::usage(format!(
-            "{} exists; give --force to replace it",
-            path.display()
-        ))),
+        true => {
+            Err(Failure::usage(format!("{} exists; give --force to replace it", path.display())))
+        }
         false => Ok(()),
     }
 }

@@ -60,10 +60,7 @@ impl Following {
     pub fn new(total: u64, what: &str, read: impl Fn() -> u64 + Send + 'static) -> Self {
         let bar = bytes(total, what);
         if bar.is_hidden() {
-            return Self {
-                stop: None,
-                thread: None,
-            };
+            return Self { stop: None, thread: None };
         }
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -72,10 +69,7 @@ impl Following {
             }
             bar.finish_and_clear();
         });
-        Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { stop: Some(stop), thread: Some(thread) }
     }
 }
 

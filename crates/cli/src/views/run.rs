@@ -117,11 +117,7 @@ impl RunOutput {
 
 /// Seconds with two digits that matter: `1.3`, `0.41`, `0.0052`.
 pub fn seconds(seconds: f64) -> String {
-    let before = if seconds > 0.0 {
-        seconds.log10().floor() as i32
-    } else {
-        0
-    };
+    let before = if seconds > 0.0 { seconds.log10().floor() as i32 } else { 0 };
     format!("{seconds:.*}", (1 - before).clamp(0, 9) as usize)
 }
 

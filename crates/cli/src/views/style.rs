@@ -16,11 +16,7 @@ pub struct Style {
 impl Default for Style {
     /// For a file: 80 columns without colours.
     fn default() -> Self {
-        Self {
-            width: 80,
-            colour: false,
-            ascii: false,
-        }
+        Self { width: 80, colour: false, ascii: false }
     }
 }
 
@@ -30,9 +26,7 @@ const WIDTH: usize = 80;
 /// How to draw on standard output.
 pub fn style() -> Style {
     let terminal = std::io::stdout().is_terminal();
-    let columns = console::Term::stdout()
-        .size_checked()
-        .map(|(_, columns)| columns.into());
+    let columns = console::Term::stdout().size_checked().map(|(_, columns)| columns.into());
     style_of(terminal, columns, |name| std::env::var(name).ok())
 }
 
@@ -105,10 +99,7 @@ mod tests {
             (&[("LANG", "de_DE.ISO-8859-15@euro")], true),
             (&[("LANG", "de_DE")], false),
             (&[("LC_ALL", "C"), ("LANG", "en_US.UTF-8")], true),
-            (
-                &[("LC_ALL", ""), ("LC_CTYPE", "en_US.UTF-8"), ("LANG", "C")],
-                false,
-            ),
+            (&[("LC_ALL", ""), ("LC_CTYPE", "en_US.UTF-8"), ("LANG", "C")], false),
         ] {
             assert_eq!(with(true, variables).ascii, ascii, "{variables:?}");
         }

@@ -28,9 +28,7 @@ pub fn lines(rows: &[Vec<String>], width: usize) -> Vec<String> {
                 .unwrap_or(0)
         })
         .collect();
-    rows.iter()
-        .flat_map(|row| line(row, &widths, width))
-        .collect()
+    rows.iter().flat_map(|row| line(row, &widths, width)).collect()
 }
 
 /// Pads the cells of some columns on their left, so that they end below each other.

@@ -9,11 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 pub fn outsize(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_outsize"))
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    Command::new(env!("CARGO_BIN_EXE_outsize")).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 /// The command on its way, with its output caught and a cache of its own.

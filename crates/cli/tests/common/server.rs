@@ -20,11 +20,7 @@ pub struct Asked {
 
 impl Asked {
     pub fn range(&self) -> Option<Range<u64>> {
-        let (start, last) = self
-            .headers
-            .get("range")?
-            .strip_prefix("bytes=")?
-            .split_once('-')?;
+        let (start, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some(start.parse().unwrap()..last.parse::<u64>().unwrap() + 1)
     }
 
@@ -146,11 +142,7 @@ fn serve(stream: TcpStream, list: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) ->
             Some((name.to_lowercase(), value.trim().to_owned()))
         })
         .collect();
-    let asked = Asked {
-        path,
-        headers,
-        sent: 0,
-    };
+    let asked = Asked { path, headers, sent: 0 };
     let reply = answer(&asked);
     let at = {
         let mut list = list.lock().unwrap();

@@ -35,10 +35,8 @@ pub struct Numbers(pub u64);
 
 impl Numbers {
     pub fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
@@ -63,10 +61,7 @@ impl Numbers {
 
 /// The module with values of its own in every parameter, also where Burn begins with ones and zeros.
 pub fn fill<M: Module>(module: M) -> M {
-    module.map(&mut Fill {
-        numbers: Numbers(7),
-        path: Vec::new(),
-    })
+    module.map(&mut Fill { numbers: Numbers(7), path: Vec::new() })
 }
 
 struct Fill {
@@ -88,11 +83,7 @@ impl ModuleMapper for Fill {
         let variance = self.path.last().is_some_and(|field| field == "running_var");
         let (id, shape) = (param.id, param.transform_for_save().val().dims());
         let values = self.numbers.tensor(shape);
-        let values = if variance {
-            values.abs().add_scalar(0.25)
-        } else {
-            values
-        };
+        let values = if variance { values.abs().add_scalar(0.25) } else { values };
         // As loading does: the layout in memory decides in which order sums are taken.
         param.transform_for_load(values, id)
     }
@@ -142,8 +133,7 @@ impl ModuleVisitor for Collect {
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.found
-            .push((self.path.join("."), param.val().into_data()));
+        self.found.push((self.path.join("."), param.val().into_data()));
     }
 }
 
@@ -153,14 +143,12 @@ pub fn write(out: &Path, values: &[(String, TensorData)], dtype: Dtype) {
         .iter()
         .map(|(name, data)| {
             let (dtype, bytes) = match (data.dtype(), dtype) {
-                (DType::F32, Dtype::BF16) => (
-                    dtype,
-                    narrow(data, |value| half::bf16::from_f32(value).to_le_bytes()),
-                ),
-                (DType::F32, Dtype::F16) => (
-                    dtype,
-                    narrow(data, |value| half::f16::from_f32(value).to_le_bytes()),
-                ),
+                (DType::F32, Dtype::BF16) => {
+                    (dtype, narrow(data, |value| half::bf16::from_f32(value).to_le_bytes()))
+                }
+                (DType::F32, Dtype::F16) => {
+                    (dtype, narrow(data, |value| half::f16::from_f32(value).to_le_bytes()))
+                }
                 (DType::F32, _) => (Dtype::F32, data.as_bytes().to_vec()),
                 (DType::I64, _) => (Dtype::I64, data.as_bytes().to_vec()),
                 (DType::Bool(_), _) => (Dtype::Bool, data.as_bytes().to_vec()),

@@ -42,9 +42,7 @@ impl Model {
                     down: linear(2 * WIDTH, WIDTH),
                 })
                 .collect(),
-            head: LinearConfig::new(WIDTH, 10)
-                .with_layout(LinearLayout::Col)
-                .init(device),
+            head: LinearConfig::new(WIDTH, 10).with_layout(LinearLayout::Col).init(device),
         }
     }
 
@@ -103,11 +101,7 @@ fn rules_reach_unusual_names() {
             .replace("weight", "kernel")
             .replace("head.", "net/logits:");
     }
-    assert!(
-        stored
-            .iter()
-            .any(|(name, _)| name == "net/block_01/dense_in:kernel")
-    );
+    assert!(stored.iter().any(|(name, _)| name == "net/block_01/dense_in:kernel"));
     let (_dir, path) = folder();
     write(&path, &stored, Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -118,24 +112,17 @@ fn rules_reach_unusual_names() {
         .and_then(|names| names.rename("/norm:", "/bn:"))
         .and_then(|names| names.rename(r"^head\.", "net/logits:"))
         .unwrap();
-    let complete = Options {
-        names: names.clone().rename("weight$", "kernel").unwrap(),
-        ..options(None)
-    };
+    let complete =
+        Options { names: names.clone().rename("weight$", "kernel").unwrap(), ..options(None) };
     let model = streamed(Model::new(), &checkpoint, &complete).unwrap();
     let output = model.run(|model| bits(model.forward())).unwrap();
     assert!(output == bits(module.forward()));
     // With a slip in a rule, the error names the rule.
-    let slip = Options {
-        names: names.rename("weigth$", "kernel").unwrap(),
-        ..options(None)
-    };
+    let slip = Options { names: names.rename("weigth$", "kernel").unwrap(), ..options(None) };
     let misfit = misfit(tree(&Model::new(), &checkpoint, &slip));
     assert_eq!(misfit.unused_rules, ["weigth$"]);
     assert!(
-        misfit
-            .to_string()
-            .contains("1 name rules matched no parameter:\n    `weigth$`"),
+        misfit.to_string().contains("1 name rules matched no parameter:\n    `weigth$`"),
         "{misfit}"
     );
     assert_eq!((misfit.missing.len(), misfit.unexpected.len()), (5, 5));
@@ -144,10 +131,7 @@ fn rules_reach_unusual_names() {
 #[test]
 fn strictness() {
     let mut stored = values(&fill(Model::new()));
-    let head = stored
-        .iter()
-        .position(|(name, _)| name == "head.bias")
-        .unwrap();
+    let head = stored.iter().position(|(name, _)| name == "head.bias").unwrap();
     stored[head].0 = "stranger".to_string();
     let (_dir, path) = folder();
     write(&path, &stored, Dtype::F32);
@@ -155,25 +139,13 @@ fn strictness() {
     let tried = |options: Options| streamed(Model::new(), &checkpoint, &options);
     let strict = misfit(tried(options(None)));
     assert_eq!(strict.unexpected, ["stranger"]);
-    assert_eq!(
-        strict.missing,
-        [("head.bias".to_string(), "head.bias".to_string())]
-    );
+    assert_eq!(strict.missing, [("head.bias".to_string(), "head.bias".to_string())]);
     assert_eq!(misfit(tried(options(None).strict(true))), strict);
-    let extra = misfit(tried(Options {
-        allow_extra: true,
-        ..options(None)
-    }));
+    let extra = misfit(tried(Options { allow_extra: true, ..options(None) }));
     assert!(extra.unexpected.is_empty() && extra.missing == strict.missing);
-    let ignored = misfit(tried(Options {
-        ignore: vec!["ranger".to_string()],
-        ..options(None)
-    }));
+    let ignored = misfit(tried(Options { ignore: vec!["ranger".to_string()], ..options(None) }));
     assert!(ignored.unexpected.is_empty() && ignored.missing == strict.missing);
-    let missing = misfit(tried(Options {
-        allow_missing: true,
-        ..options(None)
-    }));
+    let missing = misfit(tried(Options { allow_missing: true, ..options(None) }));
     assert!(missing.missing.is_empty() && missing.unexpected == strict.unexpected);
 
     // Not strict: what is missing keeps the value that the module begins with.
@@ -194,15 +166,8 @@ fn strictness() {
     stored[head].1 = Numbers(1).tensor([11]).into_data();
     write(&path, &stored, Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let wrong = misfit(streamed(
-        Model::new(),
-        &checkpoint,
-        &options(None).strict(false),
-    ));
-    assert_eq!(
-        wrong.misshaped,
-        [("head.bias".to_string(), vec![11], vec![10])]
-    );
+    let wrong = misfit(streamed(Model::new(), &checkpoint, &options(None).strict(false)));
+    assert_eq!(wrong.misshaped, [("head.bias".to_string(), vec![11], vec![10])]);
 }
 
 /// A tensor at an odd offset is copied to alignment; single rows and numbers of it are right too.

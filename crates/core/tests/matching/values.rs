@@ -17,15 +17,9 @@ struct Pair {
 
 fn pair(layout: LinearLayout, rows: usize) -> Pair {
     let linear = |layout| {
-        LinearConfig::new(WIDTH, rows)
-            .with_bias(false)
-            .with_layout(layout)
-            .init(&Device::flex())
+        LinearConfig::new(WIDTH, rows).with_bias(false).with_layout(layout).init(&Device::flex())
     };
-    Pair {
-        one: linear(LinearLayout::Col),
-        other: linear(layout),
-    }
+    Pair { one: linear(LinearLayout::Col), other: linear(layout) }
 }
 
 /// One tensor `[out, in]`, read once as it is and once the other way round; and not at all where the shapes
@@ -34,39 +28,22 @@ fn pair(layout: LinearLayout, rows: usize) -> Pair {
 fn two_parameters_of_one_tensor() {
     let (_dir, path) = folder();
     let value: Tensor<2> = Numbers(1).tensor([32, WIDTH]);
-    write(
-        &path,
-        &[("shared.weight".to_string(), value.clone().into_data())],
-        Dtype::F32,
-    );
+    write(&path, &[("shared.weight".to_string(), value.clone().into_data())], Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = Options {
-        names: Names::new(Layout::PyTorch)
-            .rename("^(one|other)", "shared")
-            .unwrap(),
+        names: Names::new(Layout::PyTorch).rename("^(one|other)", "shared").unwrap(),
         ..options(None)
     };
     let model = streamed(pair(LinearLayout::Row, 32), &checkpoint, &options).unwrap();
     assert_eq!(model.device_map().total_bytes(), 4 * 32 * WIDTH as u64);
-    let weights = model
-        .run(|pair| [pair.one.weight.val(), pair.other.weight.val()])
-        .unwrap();
+    let weights = model.run(|pair| [pair.one.weight.val(), pair.other.weight.val()]).unwrap();
     for weight in weights {
-        weight
-            .into_data()
-            .assert_eq(&value.clone().transpose().into_data(), true);
+        weight.into_data().assert_eq(&value.clone().transpose().into_data(), true);
     }
     let mut different = pair(LinearLayout::Row, 32);
     different.other = pair(LinearLayout::Row, 31).other;
     let misfit = misfit(streamed(different, &checkpoint, &options));
-    assert_eq!(
-        misfit.misshaped,
-        [(
-            "shared.weight".to_string(),
-            vec![32, WIDTH],
-            vec![31, WIDTH]
-        )]
-    );
+    assert_eq!(misfit.misshaped, [("shared.weight".to_string(), vec![32, WIDTH], vec![31, WIDTH])]);
 }
 
 /// A quarter of a tensor each, read by rows, by tiles, and as a whole; and parts that do not divide it.
@@ -74,11 +51,7 @@ fn two_parameters_of_one_tensor() {
 fn parts_of_a_tensor() {
     let (_dir, path) = folder();
     let value: Tensor<2> = Numbers(1).tensor([4 * 32, WIDTH]);
-    write(
-        &path,
-        &[("packed".to_string(), value.clone().into_data())],
-        Dtype::BF16,
-    );
+    write(&path, &[("packed".to_string(), value.clone().into_data())], Dtype::BF16);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let names = |part, parts| {
         Names::new(Layout::PyTorch)
@@ -92,12 +65,8 @@ fn parts_of_a_tensor() {
         tile_bytes: 5 * 4 * WIDTH as u64,
         ..options(None)
     };
-    options
-        .access
-        .insert("other.weight".to_string(), Access::Tiles);
-    options
-        .access
-        .insert("one.weight".to_string(), Access::Rows);
+    options.access.insert("other.weight".to_string(), Access::Tiles);
+    options.access.insert("one.weight".to_string(), Access::Rows);
     let model = streamed(pair(LinearLayout::Row, 32), &checkpoint, &options).unwrap();
     model
         .run(|pair| {
@@ -112,11 +81,8 @@ fn parts_of_a_tensor() {
             assert_eq!(count, 7);
             let rows = Streamed::of(&pair.one.weight).unwrap().rows(&[31, 0, 31]);
             let expected = value.clone().narrow(0, 96, 32);
-            let expected = [31, 0, 31]
-                .map(|row| expected.clone().narrow(0, row, 1))
-                .to_vec();
-            rows.into_data()
-                .assert_eq(&Tensor::cat(expected, 0).into_data(), true);
+            let expected = [31, 0, 31].map(|row| expected.clone().narrow(0, row, 1)).to_vec();
+            rows.into_data().assert_eq(&Tensor::cat(expected, 0).into_data(), true);
         })
         .unwrap();
 
@@ -125,15 +91,9 @@ fn parts_of_a_tensor() {
     assert_eq!(unused, ["packed (part 1 of 4)", "packed (part 3 of 4)"]);
     options.names = names(1, 3);
     let misshaped = misfit(tree(&pair(LinearLayout::Row, 32), &checkpoint, &options)).misshaped;
-    assert_eq!(
-        misshaped,
-        [("packed".to_string(), vec![128, WIDTH], vec![96, WIDTH])]
-    );
+    assert_eq!(misshaped, [("packed".to_string(), vec![128, WIDTH], vec![96, WIDTH])]);
     let error = Names::default().part("x", "y", 2, 2).unwrap_err();
-    assert!(
-        error.to_string().contains("there is no part 2 of 2"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("there is no part 2 of 2"), "{error}");
 }
 
 #[derive(Module, Debug)]
@@ -168,10 +128,7 @@ fn a_row_larger_than_a_tile_fits_the_ring() {
     let (_dir, path) = folder();
     write(&path, &values(&filled), Dtype::F32);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let mut options = Options {
-        tile_bytes: 1000,
-        ..options(None)
-    };
+    let mut options = Options { tile_bytes: 1000, ..options(None) };
     options.access.insert("table".to_string(), Access::Tiles);
     options.access.insert("scalar".to_string(), Access::Tiles);
     let tree = tree(&module(), &checkpoint, &options).unwrap();
@@ -223,10 +180,8 @@ fn numbers_that_do_not_fit_are_errors() {
             outsize_checkpoint::TensorSpec::new("keep", Dtype::Bool, [2]),
         ];
         let mut writer = outsize_checkpoint::ShardWriter::create(&path, specs, 1 << 20).unwrap();
-        let shifts: Vec<u8> = [-3, shift]
-            .iter()
-            .flat_map(|value: &i64| value.to_le_bytes())
-            .collect();
+        let shifts: Vec<u8> =
+            [-3, shift].iter().flat_map(|value: &i64| value.to_le_bytes()).collect();
         writer.write("shifts", &shifts).unwrap();
         writer.write("keep", &[1, keep]).unwrap();
         writer.finish().unwrap();
@@ -234,14 +189,8 @@ fn numbers_that_do_not_fit_are_errors() {
     };
     let model = tried(5, 0).unwrap();
     let (shifts, keep) = model.run(|odd| (odd.shifts.val(), odd.keep.val())).unwrap();
-    assert_eq!(
-        shifts.into_data().iter::<i64>().collect::<Vec<_>>(),
-        [-3, 5]
-    );
-    assert_eq!(
-        keep.into_data().iter::<bool>().collect::<Vec<_>>(),
-        [true, false]
-    );
+    assert_eq!(shifts.into_data().iter::<i64>().collect::<Vec<_>>(), [-3, 5]);
+    assert_eq!(keep.into_data().iter::<bool>().collect::<Vec<_>>(), [true, false]);
     let error = tried(5, 2).unwrap_err();
     assert!(
         error.to_string().contains("`keep`") && error.to_string().contains("boolean"),

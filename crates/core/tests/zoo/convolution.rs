@@ -31,11 +31,8 @@ impl Specimen for Plain {
         let one = self.one.forward(numbers.tensor([2, 16, 9]));
         let two = self.two.forward(numbers.tensor([2, 8, 7, 6]));
         let three = self.three.forward(numbers.tensor([1, 4, 4, 5, 4]));
-        let deform = self.deform.forward(
-            numbers.tensor([1, 4, 5, 5]),
-            numbers.tensor([1, 18, 3, 3]),
-            None,
-        );
+        let deform =
+            self.deform.forward(numbers.tensor([1, 4, 5, 5]), numbers.tensor([1, 18, 3, 3]), None);
         Tensor::cat(vec![flat(one), flat(two), flat(three), flat(deform)], 0)
     }
 }
@@ -50,12 +47,8 @@ pub struct Transposed {
 impl Specimen for Transposed {
     fn new(device: &Device) -> Self {
         Self {
-            one: ConvTranspose1dConfig::new([16, 32], 3)
-                .with_groups(2)
-                .init(device),
-            two: ConvTranspose2dConfig::new([8, 24], [3, 2])
-                .with_stride([2, 1])
-                .init(device),
+            one: ConvTranspose1dConfig::new([16, 32], 3).with_groups(2).init(device),
+            two: ConvTranspose2dConfig::new([8, 24], [3, 2]).with_stride([2, 1]).init(device),
             three: ConvTranspose3dConfig::new([4, 12], [2, 3, 2]).init(device),
         }
     }

@@ -67,24 +67,12 @@ fn running_state_is_always_resident() {
     assert_eq!(map.memory_bytes(), least(&tree, &options));
     let model = dispatched::<Norms>(&checkpoint, &map, &Options { ..options });
     let state = model
-        .run(|norms| {
-            [
-                norms.batch.running_mean.value(),
-                norms.batch.running_var.value(),
-            ]
-        })
+        .run(|norms| [norms.batch.running_mean.value(), norms.batch.running_var.value()])
         .unwrap();
     for (state, least) in state.into_iter().zip([-0.5, 0.25]) {
         let values: Vec<f32> = state.into_data().try_to_vec().unwrap();
-        assert!(
-            values
-                .iter()
-                .all(|value| (least..=least + 1.0).contains(value))
-        );
-        assert!(
-            values.iter().any(|value| *value != values[0]),
-            "as initialised"
-        );
+        assert!(values.iter().all(|value| (least..=least + 1.0).contains(value)));
+        assert!(values.iter().any(|value| *value != values[0]), "as initialised");
     }
     // No read of a pass is for it: what streams is all that is read.
     let before = model.stats();

@@ -34,31 +34,22 @@ fn case() -> impl Strategy<Value = Case> {
         (prop::collection::vec(any::<bool>(), 64), 0.0..1.0)
             .prop_map(|(stays, ring)| Placement::Chosen(stays, ring)),
     ];
-    (
-        0..DTYPES.len(),
-        placement,
-        1usize..20_000,
-        1usize..4,
-        [1u64..5, 1..5, 1..5],
-    )
-        .prop_map(|(dtype, placement, read_bytes, readers, seeds)| Case {
+    (0..DTYPES.len(), placement, 1usize..20_000, 1usize..4, [1u64..5, 1..5, 1..5]).prop_map(
+        |(dtype, placement, read_bytes, readers, seeds)| Case {
             dtype,
             placement,
             read_bytes,
             readers,
             seeds,
-        })
+        },
+    )
 }
 
 /// Tries `cases` random cases, always the same.
 fn property<M: Specimen>(cases: u32) {
     let stored = RefCell::new(Stored::<M>::new());
     let mut runner = TestRunner::new_with_rng(
-        Config {
-            cases,
-            failure_persistence: None,
-            ..Config::default()
-        },
+        Config { cases, failure_persistence: None, ..Config::default() },
         TestRng::from_seed(RngAlgorithm::ChaCha, &[42; 32]),
     );
     runner
@@ -73,9 +64,7 @@ fn property<M: Specimen>(cases: u32) {
             };
             let tree = tree(&M::new(&Device::flex()), &checkpoint, &options).unwrap();
             let plan = options.plan();
-            let all = infer(&tree, &Budget::default(), &plan)
-                .unwrap()
-                .memory_bytes();
+            let all = infer(&tree, &Budget::default(), &plan).unwrap().memory_bytes();
             let part = |least: u64, share: f64| least + ((all - least) as f64 * share) as u64;
             let map = match &case.placement {
                 Placement::Budget(share) => {
@@ -84,10 +73,7 @@ fn property<M: Specimen>(cases: u32) {
                     infer(&tree, &budget, &plan).unwrap()
                 }
                 Placement::Chosen(stays, share) => {
-                    let plan = outsize_plan::Options {
-                        min_ring: part(0, *share),
-                        ..plan
-                    };
+                    let plan = outsize_plan::Options { min_ring: part(0, *share), ..plan };
                     let mut stays = stays.iter().cycle();
                     place(&tree, &Budget::default(), &plan, |_| *stays.next().unwrap()).unwrap()
                 }
@@ -96,10 +82,7 @@ fn property<M: Specimen>(cases: u32) {
             for seed in case.seeds {
                 let output = model.run(|module| bits(module.pass(seed)));
                 let output = output.map_err(|error| TestCaseError::fail(error.to_string()))?;
-                prop_assert!(
-                    output == stored.expected(seed),
-                    "other bits for input {seed}"
-                );
+                prop_assert!(output == stored.expected(seed), "other bits for input {seed}");
             }
             prop_assert_eq!(model.stats().overflows, 0);
             Ok(())

@@ -38,9 +38,7 @@ pub struct Grus {
 impl Specimen for Grus {
     fn new(device: &Device) -> Self {
         Self {
-            gru: GruConfig::new(WIDTH, WIDTH, true)
-                .with_reset_after(false)
-                .init(device),
+            gru: GruConfig::new(WIDTH, WIDTH, true).with_reset_after(false).init(device),
             both: BiGruConfig::new(WIDTH, WIDTH, true).init(device),
         }
     }
@@ -73,10 +71,7 @@ fn a_weight_still_in_the_ring_costs_nothing() {
     let (steps, layers, units) = (6, 3, 16);
     let once = layers * units * unit_footprint(4 * (WIDTH * WIDTH) as u64);
     let mut passes = |ring: u64| {
-        let plan = outsize_plan::Options {
-            min_ring: ring,
-            ..options.plan()
-        };
+        let plan = outsize_plan::Options { min_ring: ring, ..options.plan() };
         let map = place(&tree, &Budget::default(), &plan, |_| false).unwrap();
         let model = dispatched::<Lstms>(&checkpoint, &map, &options);
         [1, 2, 3].map(|seed| {
@@ -106,10 +101,7 @@ fn the_ring_holds_a_recurrent_layer_if_it_can() {
     let none = options(None);
     let module = Lstms::new(&Device::flex());
     let tree = tree(&module, &checkpoint, &none).unwrap();
-    let (layer, least) = (
-        16 * unit_footprint(4 * (WIDTH * WIDTH) as u64),
-        least(&tree, &none),
-    );
+    let (layer, least) = (16 * unit_footprint(4 * (WIDTH * WIDTH) as u64), least(&tree, &none));
     for (budget, holds) in [(2 * layer, true), (least, false)] {
         let options = options(Some(budget));
         let map = plan(&module, &checkpoint, &options).unwrap();

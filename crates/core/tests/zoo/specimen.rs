@@ -36,12 +36,7 @@ impl<M: Specimen> Stored<M> {
             write(&path, &values, dtype);
             (dtype, path)
         });
-        Self {
-            _dir: dir,
-            paths: paths.into(),
-            expected: HashMap::new(),
-            module,
-        }
+        Self { _dir: dir, paths: paths.into(), expected: HashMap::new(), module }
     }
 
     pub fn checkpoint(&self, dtype: Dtype) -> Checkpoint {
@@ -51,10 +46,7 @@ impl<M: Specimen> Stored<M> {
     /// What Burn itself computes.
     pub fn expected(&mut self, seed: u64) -> Vec<u32> {
         let module = &self.module;
-        self.expected
-            .entry(seed)
-            .or_insert_with(|| bits(module.pass(seed)))
-            .clone()
+        self.expected.entry(seed).or_insert_with(|| bits(module.pass(seed))).clone()
     }
 }
 
@@ -86,10 +78,7 @@ pub fn check<M: Specimen>() {
     let tree = tree(&module, &checkpoint, &options).unwrap();
     let least = least(&tree, &options);
     let lazy = lazy(&module);
-    let expected = parameters(&module)
-        .iter()
-        .filter(|parameter| parameter.streams)
-        .count();
+    let expected = parameters(&module).iter().filter(|parameter| parameter.streams).count();
     assert_eq!(lazy, expected, "planning initialised parameters");
 
     let options = crate::common::options(Some(least));
@@ -97,11 +86,7 @@ pub fn check<M: Specimen>() {
     assert_eq!(map.memory_bytes(), least);
     let keep = module.clone();
     let model = dispatch(module, &checkpoint, &map, &options).unwrap();
-    assert_eq!(
-        self::lazy(&keep),
-        expected,
-        "dispatching initialised parameters"
-    );
+    assert_eq!(self::lazy(&keep), expected, "dispatching initialised parameters");
     for seed in [1, 2, 3, 1] {
         let output = model.run(|module| bits(module.pass(seed))).unwrap();
         assert!(output == stored.expected(seed), "pass over input {seed}");
@@ -114,10 +99,7 @@ pub fn check<M: Specimen>() {
         let model = dispatched::<M>(
             &checkpoint,
             &map,
-            &Options {
-                float_type: FloatType::Cast(burn::tensor::DType::F32),
-                ..options.clone()
-            },
+            &Options { float_type: FloatType::Cast(burn::tensor::DType::F32), ..options.clone() },
         );
         let output = model.run(|module| bits(module.pass(1))).unwrap();
         assert!(output == stored.expected(1), "{dtype}");

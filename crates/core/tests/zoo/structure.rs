@@ -56,9 +56,7 @@ impl Specimen for Containers {
             none: None,
             pair: (linear(device), linear(device)),
             three: [linear(device), linear(device), linear(device)],
-            column: LinearConfig::new(WIDTH, 48)
-                .with_layout(LinearLayout::Col)
-                .init(device),
+            column: LinearConfig::new(WIDTH, 48).with_layout(LinearLayout::Col).init(device),
         }
     }
 
@@ -91,10 +89,7 @@ pub struct Sharing {
 impl Specimen for Sharing {
     fn new(device: &Device) -> Self {
         let first = linear(device);
-        let second = Linear {
-            weight: first.weight.clone(),
-            bias: None,
-        };
+        let second = Linear { weight: first.weight.clone(), bias: None };
         Self {
             twice: linear(device),
             first,

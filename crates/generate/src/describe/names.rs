@@ -31,10 +31,7 @@ pub(super) fn tree(tensors: &[TensorInfo]) -> Tree {
     for tensor in sorted {
         let (name, numbered) = block_of(&tensor.name);
         let at = *known.entry(name).or_insert_with(|| {
-            let block = Block {
-                name: name.to_owned(),
-                ..Block::default()
-            };
+            let block = Block { name: name.to_owned(), ..Block::default() };
             blocks.push((Rank::of(name, numbered), block));
             blocks.len() - 1
         });
@@ -135,9 +132,9 @@ fn natural(one: &str, other: &str) -> Ordering {
                 by_value.then_with(|| left.cmp(right))
             }
             // Numbers come before words: otherwise 2 < 10 < 1a < 2.
-            (Some(left), Some(right)) => is_number(right)
-                .cmp(&is_number(left))
-                .then_with(|| left.cmp(right)),
+            (Some(left), Some(right)) => {
+                is_number(right).cmp(&is_number(left)).then_with(|| left.cmp(right))
+            }
             (left, right) => left.cmp(&right),
         };
         if order != Ordering::Equal {
@@ -165,11 +162,7 @@ mod tests {
 
     fn blocks(names: &[&str]) -> Vec<String> {
         let tensors: Vec<_> = names.iter().map(|name| info(name)).collect();
-        tree(&tensors)
-            .blocks
-            .into_iter()
-            .map(|block| block.name)
-            .collect()
+        tree(&tensors).blocks.into_iter().map(|block| block.name).collect()
     }
 
     #[test]
@@ -177,10 +170,7 @@ mod tests {
         for (tensor, block) in [
             ("model.layers.12.mlp.experts.3.w1.weight", "model.layers.12"),
             ("transformer.h.3.attn.c_attn.bias", "transformer.h.3"),
-            (
-                "bert.encoder.layer.0.output.dense.weight",
-                "bert.encoder.layer.0",
-            ),
+            ("bert.encoder.layer.0.output.dense.weight", "bert.encoder.layer.0"),
             ("0.weight", "0"),
             ("model.embed_tokens.weight", "model.embed_tokens"),
             ("weight", ""),
@@ -231,15 +221,8 @@ mod tests {
                 "decoder.final_layer_norm"
             ]
         );
-        let neox = [
-            "embed_out.weight",
-            "gpt_neox.embed_in.weight",
-            "gpt_neox.layers.0.w",
-        ];
-        assert_eq!(
-            blocks(&neox),
-            ["gpt_neox.embed_in", "gpt_neox.layers.0", "embed_out"]
-        );
+        let neox = ["embed_out.weight", "gpt_neox.embed_in.weight", "gpt_neox.layers.0.w"];
+        assert_eq!(blocks(&neox), ["gpt_neox.embed_in", "gpt_neox.layers.0", "embed_out"]);
     }
 
     #[test]
@@ -250,10 +233,7 @@ mod tests {
         };
         assert_eq!(mean.kind, TensorKind::Buffer);
         assert_eq!(weight.kind, TensorKind::Parameter);
-        assert_eq!(
-            (weight.bytes, weight.stored_bytes, weight.row_bytes),
-            (30, 30, 10)
-        );
+        assert_eq!((weight.bytes, weight.stored_bytes, weight.row_bytes), (30, 30, 10));
         assert_eq!(weight.shape, [3, 5]);
     }
 

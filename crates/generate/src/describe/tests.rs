@@ -14,10 +14,7 @@ use super::*;
 
 fn fixtures() -> Vec<PathBuf> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
-    fs::read_dir(all)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect()
+    fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 /// The tree that the pipeline makes of module and checkpoint.
@@ -93,11 +90,7 @@ fn a_preset_is_described_as_with_its_weights() {
         for dtype in [("BF16", "bfloat16", 2), ("F32", "float32", 4)] {
             let place = sparse(preset, dtype, false);
             let expected = with_weights(place.path());
-            assert_same(
-                &describe(place.path()).unwrap().tree,
-                &expected,
-                place.path(),
-            );
+            assert_same(&describe(place.path()).unwrap().tree, &expected, place.path());
             fs::remove_file(place.path().join("model.safetensors")).unwrap();
             let bare = describe(place.path()).unwrap();
             assert_eq!(bare.source, SizeSource::Config);
@@ -112,10 +105,7 @@ fn casts_and_misaligned_tensors_need_readers() {
     let described = describe(wide.path()).unwrap().tree;
     assert!(described.staging_bytes > 0);
     let table = &described.blocks[0].tensors[0];
-    assert_eq!(
-        (table.dtype, table.stored_bytes),
-        (WeightDtype::F64, 2 * table.bytes)
-    );
+    assert_eq!((table.dtype, table.stored_bytes), (WeightDtype::F64, 2 * table.bytes));
     assert_same(&described, &with_weights(wide.path()), wide.path());
     let odd = sparse("qwen2-0.5b", ("BF16", "bfloat16", 2), true);
     let described = describe(odd.path()).unwrap().tree;
@@ -148,48 +138,27 @@ fn write_config(folder: &Path, change: impl FnOnce(&mut serde_json::Value)) {
 #[test]
 fn what_is_not_built_in_is_described_by_names() {
     let place = sparse("llama-demo", ("BF16", "bfloat16", 2), false);
-    write_config(place.path(), |config| {
-        config["model_type"] = json!("falcon\u{1b}[2J")
-    });
+    write_config(place.path(), |config| config["model_type"] = json!("falcon\u{1b}[2J"));
     let described = describe(place.path()).unwrap();
     assert_eq!(described.source, SizeSource::Headers);
     assert!(described.config.is_none());
     assert_eq!(described.architecture.unwrap(), "falcon\\u{1b}[2J");
-    assert!(
-        described.notes[0].contains("is not built in"),
-        "{:?}",
-        described.notes
-    );
+    assert!(described.notes[0].contains("is not built in"), "{:?}", described.notes);
     assert!(!described.notes[0].contains('\u{1b}'));
-    let names: Vec<_> = described
-        .tree
-        .blocks
-        .iter()
-        .map(|block| &block.name)
-        .collect();
-    assert_eq!(
-        (names[0].as_str(), names[1].as_str()),
-        ("model.embed_tokens", "model.layers.0")
-    );
+    let names: Vec<_> = described.tree.blocks.iter().map(|block| &block.name).collect();
+    assert_eq!((names[0].as_str(), names[1].as_str()), ("model.embed_tokens", "model.layers.0"));
     assert_eq!(names.last().unwrap().as_str(), "lm_head");
     assert_eq!(described.tree.blocks[0].tensors[0].access, Access::Whole);
     // Without the weights it is an error that names the field.
-    let config = describe(&place.path().join("config.json"))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        config.contains("config.json: the model type `falcon"),
-        "{config}"
-    );
+    let config = describe(&place.path().join("config.json")).unwrap_err().to_string();
+    assert!(config.contains("config.json: the model type `falcon"), "{config}");
     assert!(config.contains("without weights"), "{config}");
 }
 
 #[test]
 fn weights_of_another_model_are_described_by_their_names() {
     let place = sparse("llama-demo", ("BF16", "bfloat16", 2), false);
-    write_config(place.path(), |config| {
-        config["num_hidden_layers"] = json!(17)
-    });
+    write_config(place.path(), |config| config["num_hidden_layers"] = json!(17));
     let described = describe(place.path()).unwrap();
     assert_eq!(described.source, SizeSource::Headers);
     assert!(described.config.is_some());
@@ -244,12 +213,7 @@ fn two_hundred_thousand_names_are_as_many_tensors() {
     assert!(tensors.len() > 200_000);
     let described = Described::new(Path::new("x"), None, Some(&tensors)).unwrap();
     assert_eq!(described.tree.blocks.len(), 64);
-    let found: usize = described
-        .tree
-        .blocks
-        .iter()
-        .map(|block| block.tensors.len())
-        .sum();
+    let found: usize = described.tree.blocks.iter().map(|block| block.tensors.len()).sum();
     assert_eq!(found, tensors.len());
     assert_eq!(described.tree.blocks[10].name, "model.layers.10");
 }

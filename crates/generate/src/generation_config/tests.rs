@@ -2,10 +2,7 @@ use super::*;
 
 fn open(generation: Option<&str>, config: Option<&str>) -> Result<GenerationConfig> {
     let folder = tempfile::tempdir().unwrap();
-    for (name, text) in [
-        ("generation_config.json", generation),
-        ("config.json", config),
-    ] {
+    for (name, text) in [("generation_config.json", generation), ("config.json", config)] {
         if let Some(text) = text {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
@@ -23,12 +20,9 @@ fn one_id_a_list_or_nothing_ends_a_text() {
     let list = r#"{"eos_token_id": [128009, 128001, 128009]}"#;
     assert_eq!(eos(None, Some(list)), [128001, 128009]);
     assert_eq!(eos(Some(list), None), [128001, 128009]);
-    for silent in [
-        Some(r#"{"eos_token_id": null}"#),
-        Some(r#"{"eos_token_id": -1}"#),
-        Some("{}"),
-        None,
-    ] {
+    for silent in
+        [Some(r#"{"eos_token_id": null}"#), Some(r#"{"eos_token_id": -1}"#), Some("{}"), None]
+    {
         assert!(eos(None, silent).is_empty(), "{silent:?}");
     }
 }
@@ -68,10 +62,7 @@ fn every_field_is_read() {
         seed: 9,
     };
     assert_eq!(config.sampling(9), expected);
-    assert_eq!(
-        (config.bos_token_id, config.pad_token_id),
-        (Some(128000), Some(5))
-    );
+    assert_eq!((config.bos_token_id, config.pad_token_id), (Some(128000), Some(5)));
     assert_eq!(config.new_tokens(4090).unwrap(), Some(12));
     assert_eq!(config.stop_strings.strings(), ["\n\n", "</s>"]);
 }
@@ -87,10 +78,7 @@ fn what_the_file_leaves_out_is_as_in_transformers() {
     assert_eq!((sampled.temperature, sampled.top_k), (1.0, Some(50)));
     let all = sampling(r#"{"do_sample": true, "top_k": 0}"#);
     assert_eq!(all.top_k, None);
-    assert_eq!(
-        sampling(r#"{"repetition_penalty": 1.0}"#).repetition_penalty,
-        None
-    );
+    assert_eq!(sampling(r#"{"repetition_penalty": 1.0}"#).repetition_penalty, None);
 }
 
 #[test]
@@ -107,14 +95,8 @@ fn a_length_counts_the_prompt() {
 #[test]
 fn a_field_of_another_kind_is_named_with_its_file() {
     for (key, values) in [
-        (
-            "eos_token_id",
-            &["\"</s>\"", "1.5", "[1, [2]]", "4294967296", "{}", "true"][..],
-        ),
-        (
-            "bos_token_id",
-            &["\"<s>\"", "1.5", "[]", "4294967296", "true"],
-        ),
+        ("eos_token_id", &["\"</s>\"", "1.5", "[1, [2]]", "4294967296", "{}", "true"][..]),
+        ("bos_token_id", &["\"<s>\"", "1.5", "[]", "4294967296", "true"]),
         ("pad_token_id", &["{}"]),
         ("do_sample", &["1", "\"true\""]),
         ("temperature", &["-0.1", "\"1\"", "1e300", "[]", "true"]),

@@ -75,10 +75,7 @@ pub fn every_kind() -> Vec<(&'static str, Tokenizer)> {
         ("byte-level", open(&byte_level_tokenizer(700).unwrap())),
         ("bytes only", open(&byte_level_tokenizer(256).unwrap())),
         ("sentencepiece BPE", open(&sentencepiece_bpe().to_string())),
-        (
-            "sentencepiece unigram",
-            open(&sentencepiece_unigram().to_string()),
-        ),
+        ("sentencepiece unigram", open(&sentencepiece_unigram().to_string())),
         ("word pieces", open(&word_pieces().to_string())),
         ("suffixed BPE", open(&suffixed_bpe().to_string())),
         ("no decoder", open(&no_decoder().to_string())),
@@ -124,10 +121,8 @@ pub fn sentencepiece_bpe() -> Value {
         ]
         .map(String::from),
     );
-    let vocab: serde_json::Map<String, Value> = tokens
-        .into_iter()
-        .zip((0..).map(|id: u32| json!(id)))
-        .collect();
+    let vocab: serde_json::Map<String, Value> =
+        tokens.into_iter().zip((0..).map(|id: u32| json!(id))).collect();
     let merges = json!(["▁ t", "h e", "▁t he", "▁ c", "▁c a", "▁ca t", "▁ ▁"]);
     tokenizer(
         json!({"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
@@ -145,14 +140,9 @@ pub fn sentencepiece_bpe() -> Value {
 
 /// As T5 and XLM-R: a unigram model with the Metaspace decoder.
 fn sentencepiece_unigram() -> Value {
-    let pieces = [
-        "<unk>", "<s>", "</s>", "▁", "▁the", "▁cat", "s", "é", "中", "▁▁", ".",
-    ];
-    let vocab: Vec<Value> = pieces
-        .iter()
-        .enumerate()
-        .map(|(id, piece)| json!([piece, -(id as f64)]))
-        .collect();
+    let pieces = ["<unk>", "<s>", "</s>", "▁", "▁the", "▁cat", "s", "é", "中", "▁▁", "."];
+    let vocab: Vec<Value> =
+        pieces.iter().enumerate().map(|(id, piece)| json!([piece, -(id as f64)])).collect();
     let metaspace =
         json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
     tokenizer(

@@ -37,13 +37,8 @@ use large::Large;
 use timing::{median, seconds, values};
 
 /// `[out, in]` of the weights.
-const SHAPES: [[usize; 2]; 5] = [
-    [2048, 2048],
-    [256, 2048],
-    [5632, 2048],
-    [2048, 5632],
-    [32000, 2048],
-];
+const SHAPES: [[usize; 2]; 5] =
+    [[2048, 2048], [256, 2048], [5632, 2048], [2048, 5632], [32000, 2048]];
 
 /// Rows of activations: tokens.
 const TOKENS: [usize; 4] = [1, 8, 32, 128];
@@ -87,17 +82,11 @@ fn main() {
             for _ in 0..flex_repetitions {
                 for _ in 0..repetitions / flex_repetitions {
                     ours.push(seconds(|| linear(x.clone(), next())));
-                    rounded.push(seconds(|| {
-                        linear_with(ActivationDtype::Bf16, x.clone(), next())
-                    }));
+                    rounded.push(seconds(|| linear_with(ActivationDtype::Bf16, x.clone(), next())));
                 }
                 reads.push(speed(&memory, 1));
-                cast.push(seconds(|| {
-                    x.clone().matmul(next().cast(DType::F32).transpose())
-                }));
-                flex.push(seconds(|| {
-                    x.clone().cast(DType::BF16).matmul(next().transpose())
-                }));
+                cast.push(seconds(|| x.clone().matmul(next().cast(DType::F32).transpose())));
+                flex.push(seconds(|| x.clone().cast(DType::BF16).matmul(next().transpose())));
             }
             let (ours, rounded) = (median(ours), median(rounded));
             let (cast, flex, reads) = (median(cast), median(flex), median(reads));
@@ -122,10 +111,7 @@ fn main() {
 
 /// Enough copies of one weight to fill the working set.
 fn copies(out: usize, width: usize) -> Vec<Tensor<2>> {
-    let weight: Vec<bf16> = values(out * width)
-        .into_iter()
-        .map(bf16::from_f32)
-        .collect();
+    let weight: Vec<bf16> = values(out * width).into_iter().map(bf16::from_f32).collect();
     let number = WORKING_SET.div_ceil(out * width * size_of::<bf16>()).max(2);
     let copy = |_| {
         let data = TensorData::new(weight.clone(), [out, width]);

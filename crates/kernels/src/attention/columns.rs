@@ -75,11 +75,7 @@ impl<'a, E: KvElement> TypedSegment<'a, E> {
             );
             typed
         };
-        Self {
-            keys: typed(&segment.keys, "keys"),
-            values: typed(&segment.values, "values"),
-            ring,
-        }
+        Self { keys: typed(&segment.keys, "keys"), values: typed(&segment.values, "values"), ring }
     }
 
     /// The columns held.
@@ -93,12 +89,7 @@ impl<'a, E: KvElement> TypedSegment<'a, E> {
         (sequence, head): (usize, usize),
         columns: Range<usize>,
     ) -> impl Iterator<Item = KvRun<'a, E>> {
-        let RingLayout {
-            first,
-            end,
-            capacity,
-            origin,
-        } = self.ring;
+        let RingLayout { first, end, capacity, origin } = self.ring;
         let mut column = columns.start.max(first);
         let end = columns.end.min(end);
         std::iter::from_fn(move || {
@@ -107,11 +98,7 @@ impl<'a, E: KvElement> TypedSegment<'a, E> {
                 column = end.min(start + (capacity - slot));
                 let run =
                     |typed: &TypedRows<'a, E>| typed.run(sequence, head, slot, column - start);
-                KvRun {
-                    column: start,
-                    keys: run(&self.keys),
-                    values: run(&self.values),
-                }
+                KvRun { column: start, keys: run(&self.keys), values: run(&self.values) }
             })
         })
     }
@@ -126,9 +113,7 @@ impl<'a, E> TypedRows<'a, E> {
         let start = sequence
             .checked_mul(self.sequence_stride)?
             .checked_add(head.checked_mul(self.head_stride)?)?;
-        start
-            .checked_add((slots - 1).checked_mul(self.slot_stride)?)?
-            .checked_add(self.width)
+        start.checked_add((slots - 1).checked_mul(self.slot_stride)?)?.checked_add(self.width)
     }
 
     /// `rows` rows from a slot on; there are as many.
@@ -136,11 +121,7 @@ impl<'a, E> TypedRows<'a, E> {
         let start =
             sequence * self.sequence_stride + head * self.head_stride + slot * self.slot_stride;
         let length = (rows - 1) * self.slot_stride + self.width;
-        RowRun {
-            elements: &self.elements[start..start + length],
-            step: self.slot_stride,
-            rows,
-        }
+        RowRun { elements: &self.elements[start..start + length], step: self.slot_stride, rows }
     }
 }
 
@@ -150,9 +131,7 @@ pub(super) fn runs<'a, E: KvElement>(
     head: (usize, usize),
     columns: Range<usize>,
 ) -> impl Iterator<Item = KvRun<'a, E>> {
-    segments
-        .iter()
-        .flat_map(move |segment| segment.runs(head, columns.clone()))
+    segments.iter().flat_map(move |segment| segment.runs(head, columns.clone()))
 }
 
 /// Whether the parts, one behind the other, hold all of `columns`.
@@ -167,8 +146,6 @@ pub(super) fn cover<E: KvElement>(
             next = next.max(columns.end);
         }
     }
-    let apart = segments
-        .windows(2)
-        .all(|pair| pair[0].columns().end <= pair[1].columns().start);
+    let apart = segments.windows(2).all(|pair| pair[0].columns().end <= pair[1].columns().start);
     apart && (columns.is_empty() || next >= columns.end)
 }

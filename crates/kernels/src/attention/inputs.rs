@@ -40,9 +40,8 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
 
     /// Columns that a row of a task sees, counted from the sequence's first token.
     pub fn seen(&self, task: &Task, row: usize) -> Range<usize> {
-        let Range { start, end } = self
-            .mask
-            .columns(task.sequence, task.tokens.start + row / self.group());
+        let Range { start, end } =
+            self.mask.columns(task.sequence, task.tokens.start + row / self.group());
         // Padding sees nothing.
         let first = self.mask.padding[task.sequence];
         start.saturating_sub(first)..end.saturating_sub(first)
@@ -73,10 +72,8 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
     ) -> impl Iterator<Item = KvRun<'a, E>> {
         let first = self.mask.padding[task.sequence] + block * BLOCK;
         let columns = first + columns.start..first + columns.end;
-        columns::runs(self.segments, (task.sequence, task.head), columns).map(move |run| KvRun {
-            column: run.column - first,
-            ..run
-        })
+        columns::runs(self.segments, (task.sequence, task.head), columns)
+            .map(move |run| KvRun { column: run.column - first, ..run })
     }
 
     /// Multiply-adds of a task, about.

@@ -78,10 +78,7 @@ impl AttentionShape {
     /// sees more than `columns` columns.
     pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
         let step = self.tokens_of_task();
-        let rows = self
-            .heads
-            .div_ceil(self.key_heads.max(1))
-            .saturating_mul(step);
+        let rows = self.heads.div_ceil(self.key_heads.max(1)).saturating_mul(step);
         let tasks = (self.batch as u64)
             .saturating_mul(self.key_heads as u64)
             .saturating_mul(self.tokens.div_ceil(step) as u64);
@@ -216,11 +213,7 @@ pub fn attend_into_with(
         shape.key_heads > 0 && shape.heads.is_multiple_of(shape.key_heads),
         "heads of queries must be shared evenly among those of keys, in {shape:?}"
     );
-    assert_eq!(
-        mask.padding.len(),
-        shape.batch,
-        "each sequence has a padding"
-    );
+    assert_eq!(mask.padding.len(), shape.batch, "each sequence has a padding");
     assert!(
         scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
         "scores must be scaled by a number above zero, not by {scale:?}"
@@ -237,10 +230,7 @@ pub fn attend_into_with(
         Some(Weight::Blocks(_)) => panic!("keys and values must not be stored in blocks"),
         None => {
             let nothing = |sequence| mask.columns(sequence, shape.tokens - 1).is_empty();
-            assert!(
-                (0..shape.batch).all(nothing),
-                "what tokens see must be held"
-            );
+            assert!((0..shape.batch).all(nothing), "what tokens see must be held");
             y.fill(0.0);
         }
     }
@@ -255,19 +245,14 @@ fn attend_typed<'a, E: KvElement>(
     scale: Option<f32>,
     y: &mut [f32],
 ) {
-    let segments: Vec<TypedSegment<'a, E>> = segments
-        .iter()
-        .map(|segment| TypedSegment::new(segment, &shape))
-        .collect();
+    let segments: Vec<TypedSegment<'a, E>> =
+        segments.iter().map(|segment| TypedSegment::new(segment, &shape)).collect();
     for sequence in 0..shape.batch {
         let seen = mask.columns(sequence, 0).start..mask.columns(sequence, shape.tokens - 1).end;
         assert!(
             columns::cover(&segments, &seen),
             "columns {seen:?} are seen, but not all of them are held: {held:?}",
-            held = segments
-                .iter()
-                .map(TypedSegment::columns)
-                .collect::<Vec<_>>()
+            held = segments.iter().map(TypedSegment::columns).collect::<Vec<_>>()
         );
     }
     let inputs = AttentionInputs {

@@ -23,10 +23,7 @@ pub(super) struct Totals {
 impl Totals {
     pub fn of(partial: &[f32]) -> Totals {
         let at = partial.len() - PAD;
-        Totals {
-            largest: partial[at],
-            sum: partial[at + 1],
-        }
+        Totals { largest: partial[at], sum: partial[at + 1] }
     }
 
     pub fn write(self, partial: &mut [f32]) {
@@ -84,23 +81,8 @@ mod tests {
 
     #[test]
     fn blocks_are_weighted_by_what_they_saw() {
-        let nothing = of(
-            9.0,
-            Totals {
-                largest: 50.0,
-                sum: 0.0,
-            },
-        );
-        let (a, b) = (
-            Totals {
-                largest: 1.0,
-                sum: 2.0,
-            },
-            Totals {
-                largest: 3.0,
-                sum: 4.0,
-            },
-        );
+        let nothing = of(9.0, Totals { largest: 50.0, sum: 0.0 });
+        let (a, b) = (Totals { largest: 1.0, sum: 2.0 }, Totals { largest: 3.0, sum: 4.0 });
         // Of values 1 and 2, each times the sum of its weights.
         let (first, second) = (of(2.0, a), of(8.0, b));
         let less = (-2f32).exp();

@@ -3,10 +3,7 @@
 //! So no lanes are ever added up, which would take twice as long as the products: a score is one
 //! lane's sum of products, in order of the elements of a head, whatever stands in the other lanes.
 
-#![allow(
-    clippy::needless_range_loop,
-    reason = "keys are counted, and each indexes several things"
-)]
+#![allow(clippy::needless_range_loop, reason = "keys are counted, and each indexes several things")]
 
 use super::KvElement;
 use super::columns::RowRun;

@@ -94,11 +94,7 @@ pub(super) unsafe fn attend<E: KvElement>(
     threads: usize,
     y: &mut [f32],
 ) {
-    let rows = tasks
-        .iter()
-        .map(|task| inputs.rows(task))
-        .max()
-        .unwrap_or(0);
+    let rows = tasks.iter().map(|task| inputs.rows(task)).max().unwrap_or(0);
     let mut shared = SharedCall {
         inputs,
         tasks,

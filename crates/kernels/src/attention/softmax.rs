@@ -7,10 +7,7 @@ use super::partial::Totals;
 use crate::exp::exp;
 
 /// What a row's softmax comes to if it sees nothing.
-const NONE: Totals = Totals {
-    largest: 0.0,
-    sum: 0.0,
-};
+const NONE: Totals = Totals { largest: 0.0, sum: 0.0 };
 
 /// As [`softmax_rows`] with a known number of rows.
 #[inline(always)]
@@ -83,10 +80,7 @@ fn softmax_rows<const ROWS: usize, const PAIR: usize>(
     }
     let mut totals = [NONE; MOST_LANES];
     for (row, totals) in totals[..ROWS].iter_mut().enumerate() {
-        *totals = Totals {
-            largest: largest[row],
-            sum: sums[row] + sums[row + ROWS],
-        };
+        *totals = Totals { largest: largest[row], sum: sums[row] + sums[row + ROWS] };
     }
     totals
 }
@@ -123,10 +117,7 @@ mod tests {
                         true => weight(column),
                         false => 0.0,
                     };
-                    assert!(
-                        (found - expected).abs() < 1e-6,
-                        "row {row}, column {column}"
-                    );
+                    assert!((found - expected).abs() < 1e-6, "row {row}, column {column}");
                 }
             }
         }

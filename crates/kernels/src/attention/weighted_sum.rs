@@ -22,11 +22,7 @@ pub(super) struct ValuePrefetch {
 }
 
 impl ValuePrefetch {
-    pub const NONE: ValuePrefetch = ValuePrefetch {
-        next: std::ptr::null(),
-        lines: 0,
-        pace: 0,
-    };
+    pub const NONE: ValuePrefetch = ValuePrefetch { next: std::ptr::null(), lines: 0, pace: 0 };
 
     /// A run, if its rows have no gaps, while so many values are mixed.
     pub fn of<E>(run: &RowRun<'_, E>, values: usize) -> ValuePrefetch {

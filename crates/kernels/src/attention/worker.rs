@@ -62,11 +62,7 @@ fn query_tiles<V: Lanes>(rows: usize, block: usize) -> impl Iterator<Item = Quer
     (0..rows).step_by(V::LANES).map(move |start| {
         let end = rows.min(start + V::LANES);
         let half = end - start <= V::Half::LANES;
-        QueryTile {
-            rows: start..end,
-            lanes: if half { V::Half::LANES } else { V::LANES },
-            block,
-        }
+        QueryTile { rows: start..end, lanes: if half { V::Half::LANES } else { V::LANES }, block }
     })
 }
 
@@ -161,25 +157,18 @@ impl<'a, E: KvElement> Worker<'a, E> {
         next: Option<(&'a Task, usize)>,
         partials: &mut [f32],
     ) {
-        let (rows, width, partial) = (
-            self.inputs.rows(task),
-            self.inputs.shape.width,
-            self.inputs.partial_len(),
-        );
+        let (rows, width, partial) =
+            (self.inputs.rows(task), self.inputs.shape.width, self.inputs.partial_len());
         if !self.task.is_some_and(|packed| std::ptr::eq(packed, task)) {
             self.pack::<V>(task);
         }
         let columns = self.inputs.seen_of_block(task, 0..rows, block).len();
         let first = V::LANES.min(rows);
         let mut prefetch = next.map_or(ValuePrefetch::NONE, |(task, block)| {
-            let seen = self
-                .inputs
-                .seen_of_block(task, 0..self.inputs.rows(task), block);
+            let seen = self.inputs.seen_of_block(task, 0..self.inputs.rows(task), block);
             let keys = self.inputs.runs(task, block, seen).next();
             let summed = columns * weighted_sum::passes::<V>(first, width);
-            keys.map_or(ValuePrefetch::NONE, |run| {
-                ValuePrefetch::of(&run.keys, summed)
-            })
+            keys.map_or(ValuePrefetch::NONE, |run| ValuePrefetch::of(&run.keys, summed))
         });
         for query_tile in query_tiles::<V>(rows, block) {
             let partials =
@@ -231,11 +220,8 @@ impl<'a, E: KvElement> Worker<'a, E> {
         partials: &mut [f32],
     ) {
         let QueryTile { rows, block, .. } = query_tile;
-        let (inputs, width, partial) = (
-            self.inputs,
-            self.inputs.shape.width,
-            self.inputs.partial_len(),
-        );
+        let (inputs, width, partial) =
+            (self.inputs, self.inputs.shape.width, self.inputs.partial_len());
         partials.fill(0.0);
         let columns = inputs.seen_of_block(task, rows.clone(), block);
         if columns.is_empty() {
@@ -308,10 +294,7 @@ impl<'a, E: KvElement> Worker<'a, E> {
         assert!(partials.len() >= R * partial && row + R <= lanes);
         for run in self.inputs.runs(task, block, columns) {
             let rows = run.column * lanes..(run.column + run.values.rows) * lanes;
-            let weights = Weights {
-                first: self.scores[rows][row..].as_ptr(),
-                step: lanes,
-            };
+            let weights = Weights { first: self.scores[rows][row..].as_ptr(), step: lanes };
             let partials = partials.as_mut_ptr();
             // SAFETY: the caller's promise; the slice above and the assertion; a stretch has rows
             // of `width`.

@@ -53,9 +53,7 @@ fn has_state() -> bool {
     // says.
     let saved = unsafe { _xgetbv(0) & TILES };
     saved == TILES
-        || refused(format_args!(
-            "the system, or the hypervisor under it, does not save tiles"
-        ))
+        || refused(format_args!("the system, or the hypervisor under it, does not save tiles"))
 }
 
 /// Asks Linux for the use of tiles, once for all threads of the process, those that are there

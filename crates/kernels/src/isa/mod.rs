@@ -29,13 +29,8 @@ pub enum Isa {
 
 impl Isa {
     /// All sets, narrowest first.
-    pub const ALL: [Isa; 5] = [
-        Isa::Portable,
-        Isa::Avx2,
-        Isa::Avx512,
-        Isa::Avx512Bf16,
-        Isa::AmxBf16,
-    ];
+    pub const ALL: [Isa; 5] =
+        [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::AmxBf16];
 
     /// Its name, as processors are said to have it.
     pub fn name(self) -> &'static str {
@@ -107,10 +102,7 @@ mod tests {
     fn the_detected_set_is_available_and_the_widest() {
         let detected = Isa::detected();
         assert!(detected.is_available());
-        let wider = Isa::ALL
-            .into_iter()
-            .skip_while(|&isa| isa != detected)
-            .skip(1);
+        let wider = Isa::ALL.into_iter().skip_while(|&isa| isa != detected).skip(1);
         assert!(wider.into_iter().all(|isa| !isa.is_available()));
     }
 }

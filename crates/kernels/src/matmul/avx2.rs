@@ -99,10 +99,8 @@ impl Vector for F32x8 {
         unsafe {
             let (ab, cd) = (halves_256(a.0, b.0), halves_256(c.0, d.0));
             // Of each lane: a, a, c, c and b, b, d, d.
-            let two = _mm256_add_ps(
-                _mm256_shuffle_ps::<0x44>(ab, cd),
-                _mm256_shuffle_ps::<0xee>(ab, cd),
-            );
+            let two =
+                _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
             let one = _mm256_add_ps(two, _mm256_permute_ps::<0xb1>(two));
             let acbd = _mm_shuffle_ps::<0x88>(
                 _mm256_castps256_ps128(one),
@@ -201,10 +199,7 @@ impl Blocking for F32x8 {
 pub(super) unsafe fn sum(eight: __m256) -> f32 {
     // SAFETY: the caller's promise.
     unsafe {
-        let four = _mm_add_ps(
-            _mm256_castps256_ps128(eight),
-            _mm256_extractf128_ps::<1>(eight),
-        );
+        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
     }
@@ -226,9 +221,6 @@ pub(super) fn prefetch(address: *const u8) {
 unsafe fn halves_256(a: __m256, b: __m256) -> __m256 {
     // SAFETY: the caller's promise.
     unsafe {
-        _mm256_add_ps(
-            _mm256_permute2f128_ps::<0x20>(a, b),
-            _mm256_permute2f128_ps::<0x31>(a, b),
-        )
+        _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
     }
 }

@@ -236,9 +236,5 @@ fn mask(count: usize) -> __mmask16 {
 #[inline(always)]
 unsafe fn widen_bf16(bits: __m256i) -> F32x16 {
     // SAFETY: the caller's promise.
-    unsafe {
-        F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(
-            _mm512_cvtepu16_epi32(bits),
-        )))
-    }
+    unsafe { F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))) }
 }

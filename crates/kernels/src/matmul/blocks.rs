@@ -100,9 +100,7 @@ pub(super) unsafe fn gemv<V: Vector>(
         let some = weight.slice(rows.clone());
         let data = some.data();
         let mut scales = (0..rows.len()).flat_map(|row| some.scales_of(row));
-        let nan = data
-            .iter()
-            .fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
+        let nan = data.iter().fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
         if nan || !scales.all(|scale| scale.abs() < MAX_SCALE) {
             others(rows);
             continue;

@@ -60,22 +60,17 @@ impl Claims {
 
     /// The next run, for this thread alone.
     pub(super) fn claim(&self) -> Option<Range<usize>> {
-        let claimed = self
-            .next
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
-                let run = self.run(start);
-                (!run.is_empty()).then_some(run.end)
-            });
+        let claimed = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
+            let run = self.run(start);
+            (!run.is_empty()).then_some(run.end)
+        });
         Some(self.run(claimed.ok()?))
     }
 
     /// The run that begins with row `start`.
     fn run(&self, start: usize) -> Range<usize> {
         let left = self.rows - start;
-        let len = (left / self.parts)
-            .next_multiple_of(self.unit)
-            .max(self.least)
-            .min(left);
+        let len = (left / self.parts).next_multiple_of(self.unit).max(self.least).min(left);
         start..start + len
     }
 }
@@ -110,18 +105,8 @@ mod tests {
 
     #[test]
     fn runs_are_long_at_first_and_short_at_last() {
-        let lengths: Vec<usize> = runs(
-            Size {
-                m: 1,
-                n: 2048,
-                k: 2048,
-            },
-            2,
-            2,
-        )
-        .into_iter()
-        .map(|run| run.len())
-        .collect();
+        let lengths: Vec<usize> =
+            runs(Size { m: 1, n: 2048, k: 2048 }, 2, 2).into_iter().map(|run| run.len()).collect();
         assert_eq!(lengths[0], 512);
         assert!(lengths.is_sorted_by(|a, b| a >= b), "{lengths:?}");
         assert!(lengths.last() <= Some(&16), "{lengths:?}");
@@ -133,18 +118,6 @@ mod tests {
         assert!(!many(1, 64));
         assert!(many(1, 640));
         assert!(!many(15, 24));
-        assert!(
-            !Claims::new(
-                Size {
-                    m: 1,
-                    n: 9999,
-                    k: 999
-                },
-                2,
-                1,
-                8
-            )
-            .are_many()
-        );
+        assert!(!Claims::new(Size { m: 1, n: 9999, k: 999 }, 2, 1, 8).are_many());
     }
 }

@@ -68,12 +68,7 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     size: Size,
     y: &mut [f32],
 ) {
-    let operands = Operands {
-        x: x.as_ptr(),
-        weight: weight.as_ptr(),
-        y: y.as_mut_ptr(),
-        size,
-    };
+    let operands = Operands { x: x.as_ptr(), weight: weight.as_ptr(), y: y.as_mut_ptr(), size };
     let panels = Panels::new(size, size_of::<E>(), row_blocks);
     share_panels(panels, |rows, columns| {
         // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and

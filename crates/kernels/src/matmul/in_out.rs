@@ -84,18 +84,8 @@ pub fn add_linear_in_out_into(compute: ActivationDtype, matmul: InOutMatmul<'_>)
 /// If this processor does not have `isa`, or as [`add_linear_in_out_into`] does.
 pub fn add_linear_in_out_into_with(isa: Isa, compute: ActivationDtype, matmul: InOutMatmul<'_>) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
-    let InOutMatmul {
-        x,
-        k,
-        weight,
-        rows,
-        y,
-        n,
-    } = matmul;
-    assert!(
-        rows.start <= rows.end && rows.end <= k,
-        "rows {rows:?} of a weight of {k} rows"
-    );
+    let InOutMatmul { x, k, weight, rows, y, n } = matmul;
+    assert!(rows.start <= rows.end && rows.end <= k, "rows {rows:?} of a weight of {k} rows");
     assert_eq!(
         Some(weight.len()),
         rows.len().checked_mul(n),
@@ -150,11 +140,7 @@ fn share<E: Element>(
     rows: Range<usize>,
     y: &mut [f32],
 ) {
-    let size = Size {
-        m,
-        n,
-        k: rows.len(),
-    };
+    let size = Size { m, n, k: rows.len() };
     let operands = Operands {
         x: x[rows.start..].as_ptr(),
         x_stride: k,
@@ -267,11 +253,7 @@ unsafe fn region_of<V: Vector, E: Element>(
         } else {
             let width = WIDTH * V::LANES;
             for start in columns.clone().step_by(width) {
-                panel::<V, E>(
-                    operands,
-                    rows.clone(),
-                    start..columns.end.min(start + width),
-                );
+                panel::<V, E>(operands, rows.clone(), start..columns.end.min(start + width));
             }
         }
     }
@@ -388,11 +370,7 @@ unsafe fn stream_rows<V: Vector, E: Element, const R: usize, const D: usize>(
             for i in 0..R {
                 let mut sum = load(y.add(i * n + column), count);
                 for l in 0..D {
-                    sum = V::fma(
-                        sum,
-                        load(weight.add(l * n + column), count),
-                        V::splat(x[i][l]),
-                    );
+                    sum = V::fma(sum, load(weight.add(l * n + column), count), V::splat(x[i][l]));
                 }
                 store(sum, y.add(i * n + column), count);
             }
@@ -434,12 +412,8 @@ unsafe fn panel<V: Vector, E: Element>(
         }
         let mut row = rows.start;
         while row < rows.end {
-            let block = Block {
-                row,
-                columns: &columns,
-                depth: first..first + depth,
-                weight: widened,
-            };
+            let block =
+                Block { row, columns: &columns, depth: first..first + depth, weight: widened };
             // Six rows of four vectors of sums fit into 32 registers, two into 16.
             let most = if V::LANES == 16 { 6 } else { 2 };
             // SAFETY: the caller's promise; `widened` holds the rows of the block.
@@ -479,12 +453,7 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn add<V: Vector, E: Element, const R: usize>(&self, operands: &Operands<E>) -> usize {
         let n = operands.size.n;
-        let count = |j: usize| {
-            self.columns
-                .len()
-                .saturating_sub(j * V::LANES)
-                .min(V::LANES)
-        };
+        let count = |j: usize| self.columns.len().saturating_sub(j * V::LANES).min(V::LANES);
         // SAFETY: the caller's promise: `x` has these rows, with an element for each row of the
         // panel, and `y` these rows and columns, `count` lanes of each vector.
         unsafe {
@@ -495,9 +464,7 @@ impl Block<'_> {
                     sums[i][j] = load(y.wrapping_add(i * n + j * V::LANES), count(j));
                 }
             }
-            let x = operands
-                .x
-                .add(self.row * operands.x_stride + self.depth.start);
+            let x = operands.x.add(self.row * operands.x_stride + self.depth.start);
             let mut weight = self.weight;
             for l in 0..self.depth.len() {
                 let w: [V; WIDTH] = std::array::from_fn(|j| V::f32(weight.add(j * V::LANES)));

@@ -17,10 +17,7 @@ mod claims;
 mod element;
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    allow(
-        dead_code,
-        reason = "only loops of x86-64 take rounded activations packed"
-    )
+    allow(dead_code, reason = "only loops of x86-64 take rounded activations packed")
 )]
 mod gemm;
 mod in_out;
@@ -151,11 +148,7 @@ pub fn linear_each_into_with(
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     for matmul in matmuls.iter() {
         let size = Size { m, n: matmul.n, k };
-        assert_eq!(
-            Some(x.len()),
-            m.checked_mul(k),
-            "x must hold m * k elements, for {size:?}"
-        );
+        assert_eq!(Some(x.len()), m.checked_mul(k), "x must hold m * k elements, for {size:?}");
         assert_eq!(
             Some(matmul.weight.len()),
             size.n.checked_mul(k),

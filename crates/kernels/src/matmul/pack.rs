@@ -62,11 +62,7 @@ impl<X: Copy + Default> Scratch<X> {
         // In theory nobody may say where a line begins; the values then begin anywhere, which is
         // slower and not wrong.
         let start = values.as_ptr().align_offset(LINE).min(gap);
-        Self {
-            values,
-            block: start..start + len,
-            home,
-        }
+        Self { values, block: start..start + len, home }
     }
 }
 
@@ -150,19 +146,13 @@ impl RowBlocks {
     /// For matmuls of many rows, of loops that take at most `max_rows` in a row block.
     #[inline(always)]
     pub(super) fn of_many(rows: usize, max_rows: usize) -> RowBlocks {
-        RowBlocks::new(
-            rows,
-            max_rows.min(if rows <= SHORT { 4 } else { usize::MAX }),
-        )
+        RowBlocks::new(rows, max_rows.min(if rows <= SHORT { 4 } else { usize::MAX }))
     }
 
     /// For `rows` rows, at most `max_rows` in a row block.
     #[inline(always)]
     pub(super) fn new(rows: usize, max_rows: usize) -> RowBlocks {
-        RowBlocks {
-            rows,
-            count: rows.div_ceil(max_rows),
-        }
+        RowBlocks { rows, count: rows.div_ceil(max_rows) }
     }
 
     /// How many there are.
@@ -189,15 +179,11 @@ impl RowBlocks {
 /// Copies the lanes there are, and zeros for the others.
 fn put<X: Packed>(from: &[X], to: &mut [X]) {
     // Moves of a fixed size, where a copy of any size would be a call.
-    if let (Ok(from), Ok(to)) = (
-        <&[X; 16]>::try_from(from),
-        <&mut [X; 16]>::try_from(&mut *to),
-    ) {
+    if let (Ok(from), Ok(to)) = (<&[X; 16]>::try_from(from), <&mut [X; 16]>::try_from(&mut *to)) {
         *to = *from;
-    } else if let (Ok(from), Ok(to)) = (
-        <&[X; 32]>::try_from(from),
-        <&mut [X; 32]>::try_from(&mut *to),
-    ) {
+    } else if let (Ok(from), Ok(to)) =
+        (<&[X; 32]>::try_from(from), <&mut [X; 32]>::try_from(&mut *to))
+    {
         *to = *from;
     } else {
         let (to, rest) = to.split_at_mut(from.len());
@@ -215,10 +201,7 @@ fn pack<X: Packed>(x: &[f32], k: usize, row_blocks: RowBlocks, lanes: usize, pac
     let fill = |(row_block, block): (Range<usize>, &mut [X])| {
         let height = row_block.len();
         let mut buffer = [X::default(); PIECE];
-        for (i, row) in x[row_block.start * k..row_block.end * k]
-            .chunks(k)
-            .enumerate()
-        {
+        for (i, row) in x[row_block.start * k..row_block.end * k].chunks(k).enumerate() {
             for (piece, from) in row.chunks(PIECE).enumerate() {
                 let first = piece * (PIECE / lanes);
                 let made = X::from_f32(from, &mut buffer);

@@ -50,10 +50,7 @@ impl Panels {
             size,
             row_blocks,
             width,
-            height: MIN_MULTIPLY_ADDS
-                .div_ceil(matmuls)
-                .min(row_blocks.len())
-                .max(1),
+            height: MIN_MULTIPLY_ADDS.div_ceil(matmuls).min(row_blocks.len()).max(1),
         }
     }
 
@@ -87,10 +84,8 @@ impl Panels {
     }
 
     fn rows(&self, blocks: Range<usize>) -> Range<usize> {
-        let start = |block: usize| {
-            self.row_blocks
-                .start((block * self.height).min(self.row_blocks.len()))
-        };
+        let start =
+            |block: usize| self.row_blocks.start((block * self.height).min(self.row_blocks.len()));
         start(blocks.start)..start(blocks.end)
     }
 

@@ -120,9 +120,7 @@ impl Vector for F32x4 {
     #[inline(always)]
     unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
         // SAFETY: `from` points to `count` elements.
-        Self(f32x4::new(
-            unsafe { padded::<_, 4>(from, count) }.map(widen_bf16),
-        ))
+        Self(f32x4::new(unsafe { padded::<_, 4>(from, count) }.map(widen_bf16)))
     }
 
     #[inline(always)]
@@ -134,9 +132,7 @@ impl Vector for F32x4 {
     #[inline(always)]
     unsafe fn f16_part(from: *const u16, count: usize) -> Self {
         // SAFETY: `from` points to `count` elements.
-        Self(f32x4::new(
-            unsafe { padded::<_, 4>(from, count) }.map(widen_f16),
-        ))
+        Self(f32x4::new(unsafe { padded::<_, 4>(from, count) }.map(widen_f16)))
     }
 
     #[inline(always)]

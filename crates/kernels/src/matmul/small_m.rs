@@ -62,12 +62,8 @@ pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, colu
                 (true, 1) => Prefetch::Eighths(4, end * k + (end - start) * k / 2),
                 _ => Prefetch::None,
             };
-            let block = RowBlock {
-                row: rows.start,
-                height: rows.len(),
-                columns: start..end,
-                prefetch,
-            };
+            let block =
+                RowBlock { row: rows.start, height: rows.len(), columns: start..end, prefetch };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe { K::row_block::<true>(operands, block) };
         }
@@ -201,13 +197,7 @@ fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul])
         let others = |rows: Range<usize>| panels(first + rows.start..first + rows.end);
         // SAFETY: as above; the only row of `x` is packed as it is, with zeros behind it.
         unsafe {
-            gemv_blocks(
-                isa,
-                x.as_ptr(),
-                weight.slice(rows),
-                output.column(first),
-                &others,
-            );
+            gemv_blocks(isa, x.as_ptr(), weight.slice(rows), output.column(first), &others);
         }
     });
 }

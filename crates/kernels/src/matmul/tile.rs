@@ -219,11 +219,7 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
     let panel = panels::width(k, size_of::<E>());
     let inside =
         |row_block: &Range<usize>| rows.start <= row_block.start && row_block.end <= rows.end;
-    let row_blocks = || {
-        RowBlocks::of_many(operands.size.m, K::MAX_ROWS)
-            .all()
-            .filter(inside)
-    };
+    let row_blocks = || RowBlocks::of_many(operands.size.m, K::MAX_ROWS).all().filter(inside);
     let count = row_blocks().count();
     let mut start = columns.start;
     while start < columns.end {
@@ -238,9 +234,7 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
             8.. => 1,
         };
         for (row_block, block) in row_blocks().enumerate() {
-            let fetched = row_block
-                .checked_sub(late)
-                .map(|row_block| row_block * eighths);
+            let fetched = row_block.checked_sub(late).map(|row_block| row_block * eighths);
             let prefetch = match fetched {
                 None => Prefetch::NextTile,
                 Some(fetched @ 0..8) if end < columns.end => {
@@ -347,11 +341,7 @@ unsafe fn tile<
     let k = operands.size.k;
     // Elements from one row of `x` to the next, and from one vector of a row to the next.
     let (next_row, next_step, start) = match PACKED {
-        true => (
-            K::LANES,
-            HEIGHT * K::LANES,
-            row * k.next_multiple_of(K::LANES),
-        ),
+        true => (K::LANES, HEIGHT * K::LANES, row * k.next_multiple_of(K::LANES)),
         false => (k, K::LANES, row * k),
     };
     // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`,
@@ -401,9 +391,7 @@ unsafe fn tile<
             let y = y.add(i * operands.size.n);
             let (fours, rest) = sums[i].as_chunks::<4>();
             for (j, &four) in fours.iter().enumerate() {
-                y.add(4 * j)
-                    .cast::<[f32; 4]>()
-                    .write_unaligned(K::totals(four));
+                y.add(4 * j).cast::<[f32; 4]>().write_unaligned(K::totals(four));
             }
             for (j, &sum) in rest.iter().enumerate() {
                 y.add(4 * fours.len() + j).write(K::total(sum));

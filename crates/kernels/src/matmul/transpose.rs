@@ -33,16 +33,12 @@ pub(super) unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
         let mut all = [zero; 16];
         for c in 0..4 {
             let (a, b, d, e) = (quads[c], quads[4 + c], quads[8 + c], quads[12 + c]);
-            let (first, last) = (
-                _mm512_shuffle_i32x4::<EVEN>(a, b),
-                _mm512_shuffle_i32x4::<EVEN>(d, e),
-            );
+            let (first, last) =
+                (_mm512_shuffle_i32x4::<EVEN>(a, b), _mm512_shuffle_i32x4::<EVEN>(d, e));
             all[c] = _mm512_shuffle_i32x4::<EVEN>(first, last);
             all[8 + c] = _mm512_shuffle_i32x4::<ODD>(first, last);
-            let (first, last) = (
-                _mm512_shuffle_i32x4::<ODD>(a, b),
-                _mm512_shuffle_i32x4::<ODD>(d, e),
-            );
+            let (first, last) =
+                (_mm512_shuffle_i32x4::<ODD>(a, b), _mm512_shuffle_i32x4::<ODD>(d, e));
             all[4 + c] = _mm512_shuffle_i32x4::<EVEN>(first, last);
             all[12 + c] = _mm512_shuffle_i32x4::<ODD>(first, last);
         }
@@ -64,10 +60,9 @@ mod tests {
             std::array::from_fn(|row| std::array::from_fn(|lane| (16 * row + lane) as i32));
         // SAFETY: the processor has AVX-512, and arrays of sixteen i32 are as large as its vectors.
         let columns: [[i32; 16]; 16] = unsafe {
-            std::mem::transmute(transposed(std::mem::transmute::<
-                [[i32; 16]; 16],
-                [__m512i; 16],
-            >(rows)))
+            std::mem::transmute(transposed(std::mem::transmute::<[[i32; 16]; 16], [__m512i; 16]>(
+                rows,
+            )))
         };
         for (row, values) in rows.iter().enumerate() {
             for (lane, &value) in values.iter().enumerate() {

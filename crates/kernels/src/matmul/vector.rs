@@ -81,10 +81,7 @@ pub(super) unsafe fn padded<T: Copy + Default, const N: usize>(
         if count & size != 0 && done + size <= N {
             // SAFETY: what is read are elements `done..done + size`, of `count`; what is written
             // lies within `all`.
-            unsafe {
-                from.add(done)
-                    .copy_to_nonoverlapping(all.as_mut_ptr().add(done), size)
-            };
+            unsafe { from.add(done).copy_to_nonoverlapping(all.as_mut_ptr().add(done), size) };
             done += size;
         }
     }

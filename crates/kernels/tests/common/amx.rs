@@ -82,12 +82,8 @@ struct State {
     tiles: [Tile; 8],
 }
 
-const RELEASED: State = State {
-    configured: false,
-    rows: [0; 8],
-    row_bytes: [0; 8],
-    tiles: [[[0; 64]; 16]; 8],
-};
+const RELEASED: State =
+    State { configured: false, rows: [0; 8], row_bytes: [0; 8], tiles: [[[0; 64]; 16]; 8] };
 
 thread_local! {
     static STATE: UnsafeCell<State> = const { UnsafeCell::new(RELEASED) };
@@ -150,11 +146,7 @@ impl Instruction {
         let (more_reg, more_index, more_base) = (extend(7), extend(6), extend(5));
         let vvvv = usize::from(!second >> 3 & 15);
         let prefix = second & 3;
-        let (mode, reg, rm) = (
-            modrm >> 6,
-            usize::from(modrm >> 3 & 7),
-            usize::from(modrm & 7),
-        );
+        let (mode, reg, rm) = (modrm >> 6, usize::from(modrm >> 3 & 7), usize::from(modrm & 7));
         let in_registers = mode == 3;
         let tile = || match more_reg {
             0 => reg,
@@ -309,11 +301,7 @@ impl Memory {
             true => 0,
             false => value(base_number + more_base),
         };
-        Self {
-            base: base + displacement,
-            index,
-            length,
-        }
+        Self { base: base + displacement, index, length }
     }
 }
 

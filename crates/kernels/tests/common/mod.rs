@@ -103,16 +103,7 @@ pub fn values(count: usize, seed: u64) -> Vec<f32> {
 
 /// Bits, with one NaN for all.
 pub fn bits(values: &[f32]) -> Vec<u32> {
-    values
-        .iter()
-        .map(|value| {
-            if value.is_nan() {
-                0x7fc0_0000
-            } else {
-                value.to_bits()
-            }
-        })
-        .collect()
+    values.iter().map(|value| if value.is_nan() { 0x7fc0_0000 } else { value.to_bits() }).collect()
 }
 
 /// The matmul in f64, and for each output the error that the crate's documentation allows.

@@ -55,14 +55,8 @@ impl Calibration {
 /// The field at fault and what is wrong with it.
 pub(crate) fn check_figures(figures: &HardwareProfile) -> Result<(), String> {
     link("figures.disk", &figures.disk)?;
-    rate(
-        "figures.copy_bytes_per_second",
-        figures.copy_bytes_per_second,
-    )?;
-    rate(
-        "figures.first_touch_bytes_per_second",
-        figures.first_touch_bytes_per_second,
-    )?;
+    rate("figures.copy_bytes_per_second", figures.copy_bytes_per_second)?;
+    rate("figures.first_touch_bytes_per_second", figures.first_touch_bytes_per_second)?;
     processor("figures.cpu", &figures.cpu)?;
     count("figures.gpus", figures.gpus.len())?;
     for (number, gpu) in &figures.gpus {
@@ -77,19 +71,13 @@ fn disk_figures(name: &str, disk: &DiskFigures) -> Result<(), String> {
     text(&format!("{name}.file_system"), &disk.file_system)?;
     text(&format!("{name}.date"), &disk.date)?;
     link(&format!("{name}.streamed"), &disk.streamed)?;
-    rate(
-        &format!("{name}.plain_bytes_per_second"),
-        disk.plain_bytes_per_second,
-    )
+    rate(&format!("{name}.plain_bytes_per_second"), disk.plain_bytes_per_second)
 }
 
 fn processor(name: &str, processor: &Processor) -> Result<(), String> {
     for (field, value) in [
         ("memory_bytes_per_second", processor.memory_bytes_per_second),
-        (
-            "product_bytes_per_second",
-            processor.product_bytes_per_second,
-        ),
+        ("product_bytes_per_second", processor.product_bytes_per_second),
         ("product_flops", processor.product_flops),
         ("cache_bytes_per_second", processor.cache_bytes_per_second),
     ] {
@@ -106,18 +94,14 @@ fn link(name: &str, link: &Bandwidth) -> Result<(), String> {
 fn rate(name: &str, value: f64) -> Result<(), String> {
     match RATES.contains(&value) {
         true => Ok(()),
-        false => Err(format!(
-            "{name} is {value:e}, which is no rate of a machine"
-        )),
+        false => Err(format!("{name} is {value:e}, which is no rate of a machine")),
     }
 }
 
 fn seconds(name: &str, value: f64) -> Result<(), String> {
     match (0.0..=LONGEST).contains(&value) {
         true => Ok(()),
-        false => Err(format!(
-            "{name} is {value:e}, which is no time of a machine"
-        )),
+        false => Err(format!("{name} is {value:e}, which is no time of a machine")),
     }
 }
 
@@ -148,46 +132,24 @@ mod tests {
         assert_eq!(example().check(), Ok(()));
         type Change = fn(&mut Calibration);
         let changes: [(&str, Change); 14] = [
-            ("figures.disk.bytes_per_second", |c| {
-                c.figures.disk.bytes_per_second = 0.0
-            }),
-            ("figures.disk.latency_seconds", |c| {
-                c.figures.disk.latency_seconds = -1.0
-            }),
-            ("figures.copy_bytes_per_second", |c| {
-                c.figures.copy_bytes_per_second = f64::NAN
-            }),
-            ("figures.first_touch", |c| {
-                c.figures.first_touch_bytes_per_second = f64::INFINITY
-            }),
-            ("figures.cpu.product_flops", |c| {
-                c.figures.cpu.product_flops = 1e19
-            }),
-            ("figures.cpu.block_seconds", |c| {
-                c.figures.cpu.block_seconds = f64::NAN
-            }),
+            ("figures.disk.bytes_per_second", |c| c.figures.disk.bytes_per_second = 0.0),
+            ("figures.disk.latency_seconds", |c| c.figures.disk.latency_seconds = -1.0),
+            ("figures.copy_bytes_per_second", |c| c.figures.copy_bytes_per_second = f64::NAN),
+            ("figures.first_touch", |c| c.figures.first_touch_bytes_per_second = f64::INFINITY),
+            ("figures.cpu.product_flops", |c| c.figures.cpu.product_flops = 1e19),
+            ("figures.cpu.block_seconds", |c| c.figures.cpu.block_seconds = f64::NAN),
             ("figures.gpus.3.upload", |c| {
                 let mut gpu = outsize_plan::Gpu::default();
                 gpu.upload.bytes_per_second = -5.0;
                 c.figures.gpus.insert(3, gpu);
             }),
-            ("disks[0].streamed", |c| {
-                c.disks[0].streamed.bytes_per_second = 1e-3
-            }),
-            ("disks[0].device", |c| {
-                c.disks[0].device = "\u{1b}[2J".to_string()
-            }),
+            ("disks[0].streamed", |c| c.disks[0].streamed.bytes_per_second = 1e-3),
+            ("disks[0].device", |c| c.disks[0].device = "\u{1b}[2J".to_string()),
             ("measurements[0]", |c| c.measurements[0].spread = f64::NAN),
-            ("measurements[0]", |c| {
-                c.measurements[0].how = "x".repeat(2000)
-            }),
+            ("measurements[0]", |c| c.measurements[0].how = "x".repeat(2000)),
             ("date", |c| c.date = "yesterday".to_string()),
-            ("identity.processor", |c| {
-                c.identity.processor = "a\nb".to_string()
-            }),
-            ("identity.gpus", |c| {
-                c.identity.gpus = vec![String::new(); 65]
-            }),
+            ("identity.processor", |c| c.identity.processor = "a\nb".to_string()),
+            ("identity.gpus", |c| c.identity.gpus = vec![String::new(); 65]),
         ];
         for (name, change) in changes {
             let mut changed = example();

@@ -56,19 +56,14 @@ pub fn figures_for(
             return (HardwareProfile::default(), Provenance::defaults(reason));
         }
         Err(error) => {
-            return (
-                HardwareProfile::default(),
-                Provenance::defaults(&error.to_string()),
-            );
+            return (HardwareProfile::default(), Provenance::defaults(&error.to_string()));
         }
     };
     let volume = volume(model);
-    let disk = volume.mount.as_ref().map(|mount| {
-        (
-            mount.value.device.as_str(),
-            mount.value.file_system.as_str(),
-        )
-    });
+    let disk = volume
+        .mount
+        .as_ref()
+        .map(|mount| (mount.value.device.as_str(), mount.value.file_system.as_str()));
     choose(calibration, &Identity::of(machine), disk)
 }
 
@@ -99,10 +94,8 @@ fn choose(
         // Where no system names its disks there is one, as far as anybody knows.
         (None, None) => {}
         (None, Some((device, kind))) => {
-            let other = calibration
-                .disks
-                .first()
-                .map_or("another disk", |disk| disk.device.as_str());
+            let other =
+                calibration.disks.first().map_or("another disk", |disk| disk.device.as_str());
             note += &format!(
                 ", but not the disk {device} ({kind}): the speed of {other} is assumed; \
                  `outsize bench --calibrate MODEL` measures where MODEL lies"
@@ -159,10 +152,7 @@ mod tests {
         let (figures, provenance) = choose(fast, &identity, None);
         assert_eq!(figures, HardwareProfile::default());
         assert!(!provenance.measured && provenance.date.is_none());
-        assert!(
-            provenance.note.contains("2 threads and not 64"),
-            "{provenance}"
-        );
+        assert!(provenance.note.contains("2 threads and not 64"), "{provenance}");
     }
 
     #[test]

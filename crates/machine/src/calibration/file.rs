@@ -24,10 +24,7 @@ impl Calibration {
     /// says what no machine does.
     pub fn load(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(CALIBRATION_FILE);
-        let wrong = |reason: String| Error::Calibration {
-            path: path.clone(),
-            reason,
-        };
+        let wrong = |reason: String| Error::Calibration { path: path.clone(), reason };
         let text = match read_text(&path, LARGEST) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -35,10 +32,7 @@ impl Calibration {
         };
         let damaged = |error: serde_json::Error| {
             // What the parser quotes comes from the file.
-            wrong(format!(
-                "it is damaged ({})",
-                crate::system::shown(&error.to_string())
-            ))
+            wrong(format!("it is damaged ({})", crate::system::shown(&error.to_string())))
         };
         let Version { version } = serde_json::from_str(&text).map_err(damaged)?;
         if version != CALIBRATION_VERSION {
@@ -47,9 +41,7 @@ impl Calibration {
             )));
         }
         let calibration: Self = serde_json::from_str(&text).map_err(damaged)?;
-        calibration
-            .check()
-            .map_err(|reason| wrong(format!("it is damaged ({reason})")))?;
+        calibration.check().map_err(|reason| wrong(format!("it is damaged ({reason})")))?;
         Ok(Some(calibration))
     }
 

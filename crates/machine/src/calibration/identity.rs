@@ -25,12 +25,7 @@ impl Identity {
             processor: machine.processors.name.value.clone(),
             threads: machine.processors.threads.value,
             memory_bytes: machine.ram.as_ref().map_or(0, |ram| ram.total.value),
-            gpus: machine
-                .gpus
-                .found
-                .iter()
-                .map(|gpu| gpu.name.clone())
-                .collect(),
+            gpus: machine.gpus.found.iter().map(|gpu| gpu.name.clone()).collect(),
         }
     }
 
@@ -40,10 +35,7 @@ impl Identity {
         if self.processor != other.processor {
             Some(format!("{} and not {}", self.processor, other.processor))
         } else if self.threads != other.threads {
-            Some(format!(
-                "{} threads and not {}",
-                self.threads, other.threads
-            ))
+            Some(format!("{} threads and not {}", self.threads, other.threads))
         } else if (ours - theirs).abs() > MEMORY_VARIES * ours.max(theirs) {
             let size = outsize_plan::format_size;
             Some(format!(
@@ -56,11 +48,7 @@ impl Identity {
                 [] => "no GPU".to_string(),
                 names => names.join(", "),
             };
-            Some(format!(
-                "{} and not {}",
-                list(&self.gpus),
-                list(&other.gpus)
-            ))
+            Some(format!("{} and not {}", list(&self.gpus), list(&other.gpus)))
         } else {
             None
         }
@@ -87,22 +75,12 @@ mod tests {
         assert_eq!(with(|_| ()), None);
         assert_eq!(with(|other| other.memory_bytes += 500_000_000), None);
         let different = with(|other| other.memory_bytes /= 2).unwrap();
-        assert!(
-            different.contains("24 GB of memory and not 12 GB"),
-            "{different}"
-        );
-        assert!(
-            with(|other| other.threads = 4)
-                .unwrap()
-                .contains("2 threads and not 4")
-        );
+        assert!(different.contains("24 GB of memory and not 12 GB"), "{different}");
+        assert!(with(|other| other.threads = 4).unwrap().contains("2 threads and not 4"));
         assert!(with(|other| other.processor.clear()).is_some());
         let gpu = with(|other| other.gpus.push("H200".to_string())).unwrap();
         assert_eq!(gpu, "no GPU and not H200");
-        let unknown = Identity {
-            memory_bytes: 0,
-            ..one.clone()
-        };
+        let unknown = Identity { memory_bytes: 0, ..one.clone() };
         assert_eq!(unknown.differs_from(&unknown), None);
         assert!(one.differs_from(&unknown).is_some());
     }

@@ -36,12 +36,10 @@ pub(super) fn search(system: &System, with_nvidia: bool) -> Search {
             Some(NVIDIA) if with_nvidia => search.found.push(nvidia(system, &device)),
             Some(NVIDIA) => {}
             // A display without a GPU: a virtual machine's, a server's management chip.
-            Some(vendor) => search.notes.push(format!(
-                "{CARDS}/{card} is of a maker that is not known here ({vendor})"
-            )),
-            None => search
+            Some(vendor) => search
                 .notes
-                .push(format!("{CARDS}/{card} does not say who made it")),
+                .push(format!("{CARDS}/{card} is of a maker that is not known here ({vendor})")),
+            None => search.notes.push(format!("{CARDS}/{card} does not say who made it")),
         }
     }
     if with_nvidia && let Some(tegra) = tegra(system) {
@@ -84,26 +82,19 @@ fn amd(system: &System, device: &str) -> Candidate {
 /// ones (`struct metrics_table_header` of the driver: two bytes of size, one of format, one of
 /// content).
 fn is_amd_integrated(system: &System, metrics: &str) -> bool {
-    system
-        .bytes(metrics)
-        .and_then(|bytes| bytes.get(2).copied())
-        .is_some_and(|format| format >= 2)
+    system.bytes(metrics).and_then(|bytes| bytes.get(2).copied()).is_some_and(|format| format >= 2)
 }
 
 fn intel(system: &System, card: &str, device: &str) -> Candidate {
     let own = sized(system, format!("{CARDS}/{card}/lmem_total_bytes"));
     let address = system.resolve(device);
-    let integrated = address
-        .as_ref()
-        .is_some_and(|path| path.ends_with(INTEL_INTEGRATED));
+    let integrated = address.as_ref().is_some_and(|path| path.ends_with(INTEL_INTEGRATED));
     let memory = match own {
         Some(total) => GpuMemory::Own { total, free: None },
-        None if integrated => GpuMemory::Unified {
-            source: format!("its place on the bus, {INTEL_INTEGRATED}"),
-        },
-        None => GpuMemory::Unknown {
-            reason: "Intel's driver does not say".to_string(),
-        },
+        None if integrated => {
+            GpuMemory::Unified { source: format!("its place on the bus, {INTEL_INTEGRATED}") }
+        }
+        None => GpuMemory::Unknown { reason: "Intel's driver does not say".to_string() },
     };
     Candidate {
         name: name(system, device, "Intel GPU"),
@@ -129,25 +120,17 @@ fn nvidia(system: &System, device: &str) -> Candidate {
 fn tegra(system: &System) -> Option<Candidate> {
     let file = "/proc/device-tree/compatible";
     // Names with a zero byte behind each.
-    let is_tegra = system
-        .read(file)?
-        .split('\0')
-        .any(|name| name.starts_with("nvidia,tegra"));
+    let is_tegra = system.read(file)?.split('\0').any(|name| name.starts_with("nvidia,tegra"));
     is_tegra.then(|| Candidate {
         name: "NVIDIA Tegra".to_string(),
         source: file.to_string(),
         uuid: String::new(),
-        memory: GpuMemory::Unified {
-            source: file.to_string(),
-        },
+        memory: GpuMemory::Unified { source: file.to_string() },
     })
 }
 
 fn name(system: &System, device: &str, otherwise: &str) -> String {
-    match (
-        system.line(format!("{device}/product_name")),
-        system.line(format!("{device}/device")),
-    ) {
+    match (system.line(format!("{device}/product_name")), system.line(format!("{device}/device"))) {
         (Some(name), _) => name,
         (None, Some(number)) => format!("{otherwise} {number}"),
         (None, None) => otherwise.to_string(),
@@ -211,11 +194,8 @@ mod tests {
         link("card0", "0000:00:02.0");
         link("card1", "0000:03:00.0");
         link("card2", "0000:03:00.0");
-        let memories: Vec<_> = search(&system, true)
-            .found
-            .into_iter()
-            .map(|gpu| gpu.memory)
-            .collect();
+        let memories: Vec<_> =
+            search(&system, true).found.into_iter().map(|gpu| gpu.memory).collect();
         assert!(matches!(memories[0], GpuMemory::Unified { .. }));
         assert!(matches!(memories[1], GpuMemory::Unknown { .. }));
         assert!(matches!(&memories[2], GpuMemory::Own { free: None, .. }));
@@ -224,10 +204,7 @@ mod tests {
     #[test]
     fn boards_and_cards_of_nvidia() {
         let (_folder, system) = tree(&[
-            (
-                "/proc/device-tree/compatible",
-                "nvidia,p3737-0000\0nvidia,tegra234\0",
-            ),
+            ("/proc/device-tree/compatible", "nvidia,p3737-0000\0nvidia,tegra234\0"),
             ("/sys/class/drm/card0/device/vendor", "0x10de\n"),
             ("/sys/class/drm/card1/device/vendor", "0x1a03\n"),
         ]);

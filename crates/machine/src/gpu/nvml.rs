@@ -15,33 +15,26 @@ pub(super) fn search() -> Search {
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
         Err(error) => {
-            search
-                .notes
-                .push(format!("no NVIDIA GPU, because {}", reason(&error)));
+            search.notes.push(format!("no NVIDIA GPU, because {}", reason(&error)));
             return search;
         }
     };
     let count = match nvml.device_count() {
         Ok(count) => count,
         Err(error) => {
-            search
-                .notes
-                .push(format!("no NVIDIA GPU, because {}", reason(&error)));
+            search.notes.push(format!("no NVIDIA GPU, because {}", reason(&error)));
             return search;
         }
     };
     if count == 0 {
-        search
-            .notes
-            .push("no NVIDIA GPU: its library, NVML, finds none".to_string());
+        search.notes.push("no NVIDIA GPU: its library, NVML, finds none".to_string());
     }
     for index in 0..count {
         match nvml.device_by_index(index) {
             Ok(device) => search.found.push(candidate(&device, index)),
-            Err(error) => search.notes.push(format!(
-                "NVIDIA GPU {index} is left out, because {}",
-                reason(&error)
-            )),
+            Err(error) => search
+                .notes
+                .push(format!("NVIDIA GPU {index} is left out, because {}", reason(&error))),
         }
     }
     search
@@ -49,12 +42,8 @@ pub(super) fn search() -> Search {
 
 fn candidate(device: &Device<'_>, index: u32) -> Candidate {
     let source = format!("NVML device {index}");
-    let name = device
-        .name()
-        .map_or_else(|_| "NVIDIA GPU".to_string(), |name| shown(&name));
-    let sizes = device
-        .memory_info()
-        .map(|memory| (memory.total, memory.free));
+    let name = device.name().map_or_else(|_| "NVIDIA GPU".to_string(), |name| shown(&name));
+    let sizes = device.memory_info().map(|memory| (memory.total, memory.free));
     Candidate {
         memory: memory(&name, &source, sizes),
         name,
@@ -66,9 +55,7 @@ fn candidate(device: &Device<'_>, index: u32) -> Candidate {
 /// What total and free bytes, or the lack of them, mean.
 fn memory(name: &str, source: &str, sizes: Result<(u64, u64), NvmlError>) -> GpuMemory {
     if let Some(part) = UNIFIED.iter().find(|part| name.contains(**part)) {
-        return GpuMemory::Unified {
-            source: format!("its name, which has {part} in it"),
-        };
+        return GpuMemory::Unified { source: format!("its name, which has {part} in it") };
     }
     match sizes {
         Ok((total, free)) if total > 0 => GpuMemory::Own {
@@ -76,12 +63,10 @@ fn memory(name: &str, source: &str, sizes: Result<(u64, u64), NvmlError>) -> Gpu
             free: Some(Sourced::new(free.min(total), source)),
         },
         // So the library answers where there is no memory but the host's.
-        Ok(_) | Err(NvmlError::NotSupported) => GpuMemory::Unified {
-            source: format!("{source}, which knows no memory of its own"),
-        },
-        Err(error) => GpuMemory::Unknown {
-            reason: reason(&error),
-        },
+        Ok(_) | Err(NvmlError::NotSupported) => {
+            GpuMemory::Unified { source: format!("{source}, which knows no memory of its own") }
+        }
+        Err(error) => GpuMemory::Unknown { reason: reason(&error) },
     }
 }
 
@@ -93,10 +78,7 @@ fn reason(error: &NvmlError) -> String {
         }
         NvmlError::DriverNotLoaded => "the driver is not running".to_string(),
         NvmlError::NoPermission => "this user may not ask the driver".to_string(),
-        other => format!(
-            "the driver's library, NVML, says: {}",
-            shown(&other.to_string())
-        ),
+        other => format!("the driver's library, NVML, says: {}", shown(&other.to_string())),
     }
 }
 

@@ -16,10 +16,7 @@ pub(super) fn limit(mut search: Search, visible: Option<&str>) -> Search {
         let index = match entry.parse::<usize>() {
             Ok(index) => Some(index),
             Err(_) if entry.is_empty() => None,
-            Err(_) => search
-                .found
-                .iter()
-                .position(|gpu| gpu.uuid.starts_with(entry)),
+            Err(_) => search.found.iter().position(|gpu| gpu.uuid.starts_with(entry)),
         };
         let Some(index) = index.filter(|index| *index < search.found.len()) else {
             break;
@@ -38,10 +35,7 @@ pub(super) fn limit(mut search: Search, visible: Option<&str>) -> Search {
             search.found.len()
         ));
     }
-    search.found = chosen
-        .into_iter()
-        .map(|index| search.found[index].clone())
-        .collect();
+    search.found = chosen.into_iter().map(|index| search.found[index].clone()).collect();
     search
 }
 
@@ -56,14 +50,9 @@ mod tests {
             name: number.to_string(),
             source: String::new(),
             uuid: format!("GPU-{number}abc"),
-            memory: GpuMemory::Unknown {
-                reason: String::new(),
-            },
+            memory: GpuMemory::Unknown { reason: String::new() },
         };
-        Search {
-            found: (0..3).map(gpu).collect(),
-            notes: Vec::new(),
-        }
+        Search { found: (0..3).map(gpu).collect(), notes: Vec::new() }
     }
 
     #[test]

@@ -124,13 +124,7 @@ impl Architecture for Gpt2LmHeadModel {
     ];
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[
-            &[
-                ("scale_attn_by_inverse_layer_idx", Read),
-                ("scale_attn_weights", Read),
-            ],
-            FIELDS,
-        ]
+        &[&[("scale_attn_by_inverse_layer_idx", Read), ("scale_attn_weights", Read)], FIELDS]
     }
 
     fn read(_: &'static str, fields: &Fields<'_>) -> Result<Gpt2Config, Error> {
@@ -149,9 +143,7 @@ impl Architecture for Gpt2LmHeadModel {
             transformer: Gpt2Model {
                 wte: Embedding::new(sizes.vocab_size, sizes.n_embd, init),
                 wpe: Embedding::new(sizes.n_positions, sizes.n_embd, init),
-                h: (0..sizes.n_layer)
-                    .map(|index| Gpt2Block::new(config, index, init))
-                    .collect(),
+                h: (0..sizes.n_layer).map(|index| Gpt2Block::new(config, index, init)).collect(),
                 ln_f: sizes.norm(init),
             },
             lm_head: (!config.tie_word_embeddings)
@@ -201,9 +193,7 @@ impl Decoder for Gpt2LmHeadModel {
             most = most.or(Activations::values(pass.rows() * (hidden + 3 * inner)));
         }
         // Alive throughout: the residual stream.
-        most.and(Activations::values(
-            pass.rows() * self.transformer.wte.width() as u64,
-        ))
+        most.and(Activations::values(pass.rows() * self.transformer.wte.width() as u64))
     }
 }
 
@@ -211,16 +201,8 @@ impl Gpt2Block {
     fn new(config: &Gpt2Config, index: usize, init: &Init) -> Self {
         let sizes = &config.sizes;
         let (hidden, inner) = (sizes.n_embd, sizes.n_inner);
-        let by_width = if config.scale_attn_weights {
-            sizes.head_dim() as f64
-        } else {
-            1.0
-        };
-        let by_layer = if config.scale_attn_by_inverse_layer_idx {
-            index + 1
-        } else {
-            1
-        };
+        let by_width = if config.scale_attn_weights { sizes.head_dim() as f64 } else { 1.0 };
+        let by_layer = if config.scale_attn_by_inverse_layer_idx { index + 1 } else { 1 };
         Self {
             ln_1: sizes.norm(init),
             attn: Gpt2Attention {
@@ -256,13 +238,7 @@ impl Gpt2Attention {
             [0, 1, 2].map(|part| fused.clone().narrow(2, part * self.heads, self.heads));
         drop(fused);
         let positions = pass.query_positions();
-        let mixed = attend(
-            [queries, keys, values],
-            Some(self.scale),
-            &positions,
-            cache,
-            layer,
-        )?;
+        let mixed = attend([queries, keys, values], Some(self.scale), &positions, cache, layer)?;
         Ok(self.c_proj.forward(mixed))
     }
 
@@ -280,8 +256,7 @@ impl Gpt2Attention {
 impl Gpt2Mlp {
     /// `[batch, tokens, hidden]` f32 to the same.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.c_proj
-            .forward(self.activation.activate(self.c_fc.forward(x)))
+        self.c_proj.forward(self.activation.activate(self.c_fc.forward(x)))
     }
 }
 

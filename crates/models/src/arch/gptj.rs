@@ -124,16 +124,11 @@ impl Architecture for GptjForCausalLm {
 
     fn new(config: &GptjConfig, init: &Init) -> Self {
         let sizes = &config.sizes;
-        let rope = RopeConfig {
-            theta: 10_000.0,
-            scaling: RopeScaling::Default,
-        };
+        let rope = RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default };
         Self {
             transformer: GptjModel {
                 wte: Embedding::new(sizes.vocab_size, sizes.n_embd, init),
-                h: (0..sizes.n_layer)
-                    .map(|_| GptjBlock::new(sizes, init))
-                    .collect(),
+                h: (0..sizes.n_layer).map(|_| GptjBlock::new(sizes, init)).collect(),
                 ln_f: sizes.norm(init),
             },
             lm_head: Linear::new(sizes.n_embd, sizes.vocab_size, true, init),
@@ -239,7 +234,6 @@ impl GptjAttention {
 impl GptjMlp {
     /// `[batch, tokens, hidden]` f32 to the same.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.fc_out
-            .forward(self.activation.activate(self.fc_in.forward(x)))
+        self.fc_out.forward(self.activation.activate(self.fc_in.forward(x)))
     }
 }

@@ -94,11 +94,8 @@ pub struct LlamaDecoderLayer {
 impl Architecture for LlamaForCausalLm {
     type Config = LlamaConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
-        ("llama", "Llama"),
-        ("mistral", "Mistral"),
-        ("qwen2", "Qwen2"),
-    ];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2")];
     const CLASS_PREFIX: &'static str = "Llama";
     const NO_SPLIT: &'static [&'static str] = &["LlamaDecoderLayer"];
     const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
@@ -127,9 +124,7 @@ impl Architecture for LlamaForCausalLm {
         Self {
             model: LlamaModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, init),
-                layers: layers
-                    .map(|_| LlamaDecoderLayer::new(config, init))
-                    .collect(),
+                layers: layers.map(|_| LlamaDecoderLayer::new(config, init)).collect(),
                 norm: RmsNorm::new(hidden, config.rms_norm_eps, init),
             },
             lm_head: (!config.tie_word_embeddings)
@@ -174,9 +169,7 @@ impl Decoder for LlamaForCausalLm {
         }
         // Alive throughout: the residual stream, and the rotations.
         let hidden = self.model.embed_tokens.width() as u64;
-        most.and(Activations::values(
-            pass.rows() * (hidden + self.rope.width() as u64),
-        ))
+        most.and(Activations::values(pass.rows() * (hidden + self.rope.width() as u64)))
     }
 }
 
@@ -218,9 +211,7 @@ impl LlamaDecoderLayer {
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
         let positions = pass.query_positions();
-        let mixed = self
-            .self_attn
-            .forward(normed, rotation, &positions, cache, index)?;
+        let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
         let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed);
         Ok((x, self.mlp.forward(normed)))
     }
@@ -261,11 +252,7 @@ impl LlamaConfig {
             }
         };
         let rms_norm_eps = config::epsilon(fields, "rms_norm_eps", 1e-6)?;
-        let rope = RopeConfig::read(&RopeContext {
-            fields,
-            head_dim,
-            max_position_embeddings,
-        })?;
+        let rope = RopeConfig::read(&RopeContext { fields, head_dim, max_position_embeddings })?;
         let num_hidden_layers = fields.size("num_hidden_layers", MAX_LAYERS)?;
         Ok(Self {
             hidden_size,
@@ -336,17 +323,12 @@ fn windows(
         "qwen2" => {
             let used = fields.flag_or("use_sliding_window", false)?;
             // Checked even where it is not used.
-            let (window, first) = (
-                sliding_window(fields, DEFAULT_WINDOW)?,
-                first_window(fields)?,
-            );
+            let (window, first) = (sliding_window(fields, DEFAULT_WINDOW)?, first_window(fields)?);
             (window.filter(|_| used), first)
         }
         _ => (None, 0),
     };
-    let by_rule: Vec<_> = (0..layers)
-        .map(|layer| window.filter(|_| layer >= first))
-        .collect();
+    let by_rule: Vec<_> = (0..layers).map(|layer| window.filter(|_| layer >= first)).collect();
     let windows = layer_windows(fields, window, by_rule.clone())?;
     // Only Qwen2 chooses by layer; the others must not contradict themselves.
     if model_type != "qwen2" && windows != by_rule {

@@ -30,11 +30,7 @@ pub struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// The fields of the whole file.
     pub fn new(map: &'a Map<String, Value>) -> Self {
-        Self {
-            map,
-            prefix: String::new(),
-            unknown: Rc::default(),
-        }
+        Self { map, prefix: String::new(), unknown: Rc::default() }
     }
 
     /// The names and values of all fields.
@@ -96,11 +92,7 @@ impl<'a> Fields<'a> {
 
     /// A whole number from 1 to `max`, or `default` if absent.
     pub fn size_or(&self, field: &str, default: usize, max: usize) -> Result<usize, Error> {
-        if self.get(field).is_some() {
-            self.size(field, max)
-        } else {
-            Ok(default)
-        }
+        if self.get(field).is_some() { self.size(field, max) } else { Ok(default) }
     }
 
     /// A finite number from `min` to `max`.
@@ -123,11 +115,7 @@ impl<'a> Fields<'a> {
 
     /// A finite number, or `default` if absent.
     pub fn number_or(&self, field: &str, default: f64) -> Result<f64, Error> {
-        if self.get(field).is_some() {
-            self.number(field)
-        } else {
-            Ok(default)
-        }
+        if self.get(field).is_some() { self.number(field) } else { Ok(default) }
     }
 
     /// True or false, or `default` if absent.
@@ -162,10 +150,8 @@ impl<'a> Fields<'a> {
                 Some(n) if n < 0 => {}
                 Some(n) if n <= i64::from(u32::MAX) => ids.push(n as u32),
                 _ => {
-                    return Err(self.refuse(
-                        field,
-                        "it must be a token id or a list of token ids".to_owned(),
-                    ));
+                    return Err(self
+                        .refuse(field, "it must be a token id or a list of token ids".to_owned()));
                 }
             }
         }
@@ -174,21 +160,12 @@ impl<'a> Fields<'a> {
 
     /// The error for a value that cannot be used; `expected` continues "is …, but".
     pub fn refuse(&self, field: &str, expected: String) -> Error {
-        let value = self
-            .map
-            .get(field)
-            .map_or_else(|| "absent".to_owned(), Value::to_string);
-        Error::Field {
-            field: self.path(field),
-            value: shown(&value, MAX_QUOTE),
-            expected,
-        }
+        let value = self.map.get(field).map_or_else(|| "absent".to_owned(), Value::to_string);
+        Error::Field { field: self.path(field), value: shown(&value, MAX_QUOTE), expected }
     }
 
     /// The error for a field that must be there.
     pub fn missing(&self, field: &str) -> Error {
-        Error::MissingField {
-            field: self.path(field),
-        }
+        Error::MissingField { field: self.path(field) }
     }
 }

@@ -221,10 +221,7 @@ pub(crate) const ROPE: &[KnownField] = &[
 /// field the first counts.
 pub(crate) fn check(fields: &Fields<'_>, tables: &[&[KnownField]]) -> Result<(), Error> {
     for (name, value) in fields.iter() {
-        let known = tables
-            .iter()
-            .flat_map(|table| table.iter())
-            .find(|(known, _)| *known == name);
+        let known = tables.iter().flat_map(|table| table.iter()).find(|(known, _)| *known == name);
         match known {
             None => fields.note_unknown(name),
             Some((_, Only(values))) if !value.is_null() && !is_one_of(value, values) => {
@@ -237,13 +234,13 @@ pub(crate) fn check(fields: &Fields<'_>, tables: &[&[KnownField]]) -> Result<(),
 }
 
 fn is_one_of(value: &Value, values: &[&str]) -> bool {
-    values
-        .iter()
-        .filter_map(|text| serde_json::from_str::<Value>(text).ok())
-        .any(|allowed| match (allowed.as_f64(), value.as_f64()) {
-            (Some(allowed), Some(value)) => allowed == value,
-            _ => allowed == *value,
-        })
+    values.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok()).any(|allowed| match (
+        allowed.as_f64(),
+        value.as_f64(),
+    ) {
+        (Some(allowed), Some(value)) => allowed == value,
+        _ => allowed == *value,
+    })
 }
 
 fn expected(values: &[&str]) -> String {

@@ -90,23 +90,14 @@ impl RopeConfig {
             None => fields.object("rope_parameters")?,
         };
         let Some(object) = scaling else {
-            return Ok(Self {
-                theta,
-                scaling: RopeScaling::Default,
-            });
+            return Ok(Self { theta, scaling: RopeScaling::Default });
         };
         known::check(&object, &[known::ROPE])?;
         let theta = self::theta(&object, theta)?;
-        let field = if object.get("rope_type").is_some() {
-            "rope_type"
-        } else {
-            "type"
-        };
+        let field = if object.get("rope_type").is_some() { "rope_type" } else { "type" };
         let scaling = match object.text(field)?.unwrap_or("default") {
             "default" => RopeScaling::Default,
-            "linear" => RopeScaling::Linear {
-                factor: factor(&object)?,
-            },
+            "linear" => RopeScaling::Linear { factor: factor(&object)? },
             "dynamic" => dynamic(&object, around)?,
             "yarn" => yarn(&object, around, theta)?,
             "llama3" => llama3(&object, around)?,
@@ -130,10 +121,7 @@ fn dynamic(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling,
         let expected = "the type \"dynamic\" needs heads wider than 2".to_owned();
         return Err(around.fields.refuse("head_dim", expected));
     }
-    Ok(RopeScaling::Dynamic {
-        factor,
-        max_position_embeddings: around.max_position_embeddings,
-    })
+    Ok(RopeScaling::Dynamic { factor, max_position_embeddings: around.max_position_embeddings })
 }
 
 fn yarn(object: &Fields<'_>, around: &RopeContext<'_>, theta: f64) -> Result<RopeScaling, Error> {
@@ -166,11 +154,7 @@ fn yarn(object: &Fields<'_>, around: &RopeContext<'_>, theta: f64) -> Result<Rop
         }
     };
     let scale = |weight: f64| {
-        if factor <= 1.0 {
-            1.0
-        } else {
-            0.1 * weight * factor.ln() + 1.0
-        }
+        if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
     };
     let (mscale, mscale_all_dim) = (optional("mscale")?, optional("mscale_all_dim")?);
     let attention_factor = match (object.get("attention_factor"), mscale, mscale_all_dim) {
@@ -211,16 +195,8 @@ fn llama3(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, 
 fn original(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<usize, Error> {
     // A field of that name outside the object wins, as in transformers.
     let field = "original_max_position_embeddings";
-    let owner = if around.fields.get(field).is_some() {
-        around.fields
-    } else {
-        object
-    };
-    owner.size_or(
-        field,
-        around.max_position_embeddings.min(MAX_ORIGINAL),
-        MAX_ORIGINAL,
-    )
+    let owner = if around.fields.get(field).is_some() { around.fields } else { object };
+    owner.size_or(field, around.max_position_embeddings.min(MAX_ORIGINAL), MAX_ORIGINAL)
 }
 
 fn theta(fields: &Fields<'_>, default: f64) -> Result<f64, Error> {

@@ -51,29 +51,15 @@ fn refusal(changes: Value, field: &str) -> String {
 
 /// What no field means anything by.
 fn nonsense() -> [Value; 4] {
-    [
-        json!("an unknown value"),
-        json!(-7.25),
-        json!([[0.5]]),
-        json!({"an": "unknown value"}),
-    ]
+    [json!("an unknown value"), json!(-7.25), json!([[0.5]]), json!({"an": "unknown value"})]
 }
 
 #[test]
 fn defaults_are_those_of_transformers() {
     let config = read(json!({})).unwrap();
     assert_eq!((config.num_key_value_heads, config.head_dim), (4, 16));
-    assert_eq!(
-        config.rope,
-        RopeConfig {
-            theta: 10_000.0,
-            scaling: RopeScaling::Default
-        }
-    );
-    assert_eq!(
-        (config.rms_norm_eps, config.max_position_embeddings),
-        (1e-6, 2048)
-    );
+    assert_eq!(config.rope, RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default });
+    assert_eq!((config.rms_norm_eps, config.max_position_embeddings), (1e-6, 2048));
     assert!(
         !config.tie_word_embeddings
             && config.model.bos_token_ids.is_empty()
@@ -94,29 +80,16 @@ fn both_forms_of_rope_say_the_same() {
     new["rope_theta"] = json!(500_000.0);
     let old = read(json!({"rope_theta": 500_000, "rope_scaling": scaling})).unwrap();
     assert_eq!(old, read(json!({"rope_parameters": new})).unwrap());
-    let RopeScaling::Llama3 {
-        factor,
-        original_max_position_embeddings,
-        ..
-    } = old.rope.scaling
+    let RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } = old.rope.scaling
     else {
         panic!("{:?}", old.rope);
     };
-    assert_eq!(
-        (old.rope.theta, factor, original_max_position_embeddings),
-        (500_000.0, 8.0, 8192)
-    );
+    assert_eq!((old.rope.theta, factor, original_max_position_embeddings), (500_000.0, 8.0, 8192));
     // The first writers called it `type`; the theta within wins.
     let plain =
         read(json!({"rope_theta": 1e4, "rope_parameters": {"type": "default", "rope_theta": 2e4}}))
             .unwrap();
-    assert_eq!(
-        plain.rope,
-        RopeConfig {
-            theta: 2e4,
-            scaling: RopeScaling::Default
-        }
-    );
+    assert_eq!(plain.rope, RopeConfig { theta: 2e4, scaling: RopeScaling::Default });
 }
 
 #[test]
@@ -125,10 +98,7 @@ fn llama3_scaling_defaults_to_the_trained_context() {
     let config = read(json!({"rope_scaling": scaling, "max_position_embeddings": 4096})).unwrap();
     assert!(matches!(
         config.rope.scaling,
-        RopeScaling::Llama3 {
-            original_max_position_embeddings: 4096,
-            ..
-        }
+        RopeScaling::Llama3 { original_max_position_embeddings: 4096, .. }
     ));
 }
 
@@ -140,20 +110,8 @@ fn ids_are_one_or_several() {
         (config.model.bos_token_ids, config.model.eos_token_ids),
         (vec![128_000], vec![128_001, 128_009])
     );
-    assert_eq!(
-        read(json!({"eos_token_id": -1}))
-            .unwrap()
-            .model
-            .eos_token_ids,
-        Vec::<u32>::new()
-    );
-    for bad in [
-        json!("2"),
-        json!(1.5),
-        json!([[2]]),
-        json!(1u64 << 32),
-        json!(vec![0; 2000]),
-    ] {
+    assert_eq!(read(json!({"eos_token_id": -1})).unwrap().model.eos_token_ids, Vec::<u32>::new());
+    for bad in [json!("2"), json!(1.5), json!([[2]]), json!(1u64 << 32), json!(vec![0; 2000])] {
         refusal(json!({"eos_token_id": bad}), "eos_token_id");
     }
 }
@@ -161,17 +119,11 @@ fn ids_are_one_or_several() {
 #[test]
 fn dtypes_old_and_new() {
     assert_eq!(
-        read(json!({"dtype": "bfloat16", "torch_dtype": "float32"}))
-            .unwrap()
-            .model
-            .dtype,
+        read(json!({"dtype": "bfloat16", "torch_dtype": "float32"})).unwrap().model.dtype,
         Some(Dtype::BF16)
     );
     assert_eq!(
-        read(json!({"torch_dtype": "torch.float16"}))
-            .unwrap()
-            .model
-            .dtype,
+        read(json!({"torch_dtype": "torch.float16"})).unwrap().model.dtype,
         Some(Dtype::F16)
     );
     refusal(json!({"torch_dtype": "float8_e4m3fn"}), "torch_dtype");
@@ -179,9 +131,7 @@ fn dtypes_old_and_new() {
 
 #[test]
 fn an_unknown_architecture_lists_the_known_ones() {
-    let message = read(json!({"model_type": "mamba"}))
-        .unwrap_err()
-        .to_string();
+    let message = read(json!({"model_type": "mamba"})).unwrap_err().to_string();
     assert!(
         message.contains("`mamba`") && message.contains("supported: llama, mistral, qwen2"),
         "{message}"
@@ -222,38 +172,23 @@ fn what_is_not_built_in_is_refused_by_name() {
     assert_eq!(quantization.format.scales.unwrap().block, [128, 64]);
     let converted = |model: &ModelConfig| {
         let weights = model.weights().into_iter();
-        weights
-            .filter(|weight| model.quantization.as_ref().unwrap().converts(weight))
-            .count()
+        weights.filter(|weight| model.quantization.as_ref().unwrap().converts(weight)).count()
     };
     assert_eq!(converted(&model), 2 * 7);
     let kept = ["model.layers.0.mlp", "model.layers.1.self_attn.q_proj"];
-    assert_eq!(
-        converted(&read(json!({"modules_to_not_convert": kept}))),
-        2 * 7 - 4 + 1
-    );
-    refusal(
-        json!({"partial_rotary_factor": 0.5}),
-        "partial_rotary_factor",
-    );
+    assert_eq!(converted(&read(json!({"modules_to_not_convert": kept}))), 2 * 7 - 4 + 1);
+    refusal(json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor");
     refusal(
         json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
         "rope_parameters.partial_rotary_factor",
     );
-    let message = refusal(
-        json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}),
-        "rope_scaling.type",
-    );
-    assert!(
-        message.contains("\"longrope\"") && message.contains("yarn"),
-        "{message}"
-    );
+    let message =
+        refusal(json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}), "rope_scaling.type");
+    assert!(message.contains("\"longrope\"") && message.contains("yarn"), "{message}");
     let message = refusal(json!({"hidden_act": "xielu"}), "hidden_act");
     assert!(message.contains("gelu_pytorch_tanh"), "{message}");
-    let message = refusal(
-        json!({"architectures": ["LlamaForSequenceClassification"]}),
-        "architectures",
-    );
+    let message =
+        refusal(json!({"architectures": ["LlamaForSequenceClassification"]}), "architectures");
     assert!(message.contains("ForCausalLM"), "{message}");
     refusal(json!({"is_causal": false}), "is_causal");
 }
@@ -277,14 +212,8 @@ fn biases_are_where_the_architecture_has_them() {
         biases(json!({"model_type": "qwen2", "num_key_value_heads": 4})),
         (true, false, false)
     );
-    refusal(
-        json!({"model_type": "mistral", "attention_bias": true}),
-        "attention_bias",
-    );
-    refusal(
-        json!({"model_type": "qwen2", "attention_bias": false}),
-        "attention_bias",
-    );
+    refusal(json!({"model_type": "mistral", "attention_bias": true}), "attention_bias");
+    refusal(json!({"model_type": "qwen2", "attention_bias": false}), "attention_bias");
 }
 
 #[test]
@@ -306,10 +235,7 @@ fn what_is_absent_is_as_in_each_architecture() {
         let nulls =
             read(json!({"model_type": name, "num_key_value_heads": null, "sliding_window": null}))
                 .unwrap();
-        assert_eq!(
-            (nulls.num_key_value_heads, nulls.windows.clone()),
-            (4, vec![None; 2])
-        );
+        assert_eq!((nulls.num_key_value_heads, nulls.windows.clone()), (4, vec![None; 2]));
     }
 }
 
@@ -370,31 +296,14 @@ fn long_values_are_cut_in_messages() {
 
 #[test]
 fn control_characters_are_escaped_in_messages() {
-    let message = refusal(
-        json!({"hidden_act": "a\u{7f}\u{9b}2J\u{1b}[2J\"'é"}),
-        "hidden_act",
-    );
-    assert!(
-        message.contains(r#""a\u{7f}\u{9b}2J\u001b[2J\"'é""#),
-        "{message}"
-    );
+    let message = refusal(json!({"hidden_act": "a\u{7f}\u{9b}2J\u{1b}[2J\"'é"}), "hidden_act");
+    assert!(message.contains(r#""a\u{7f}\u{9b}2J\u001b[2J\"'é""#), "{message}");
 }
 
 #[test]
 fn text_that_is_no_object_is_refused() {
-    for text in [
-        "",
-        "{",
-        "[]",
-        "7",
-        "null",
-        "\u{0}",
-        "{\"model_type\": \"llama\"} x",
-    ] {
-        assert!(
-            matches!(ModelConfig::from_json(text), Err(Error::Json { .. })),
-            "{text}"
-        );
+    for text in ["", "{", "[]", "7", "null", "\u{0}", "{\"model_type\": \"llama\"} x"] {
+        assert!(matches!(ModelConfig::from_json(text), Err(Error::Json { .. })), "{text}");
     }
 }
 

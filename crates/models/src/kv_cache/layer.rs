@@ -40,10 +40,7 @@ impl Layer {
             order: if end <= self.capacity {
                 Order::From(0)
             } else {
-                Order::Around {
-                    end,
-                    capacity: self.capacity,
-                }
+                Order::Around { end, capacity: self.capacity }
             },
         })
     }
@@ -108,24 +105,14 @@ impl Part {
     pub fn cached(&self) -> KvTensors {
         let capacity = self.keys.dims()[2];
         let ring = match self.order {
-            Order::From(start) => RingLayout {
-                first: start,
-                end: start + self.len,
-                capacity,
-                origin: start,
-            },
-            Order::Around { end, .. } => RingLayout {
-                first: end - self.len,
-                end,
-                capacity,
-                origin: 0,
-            },
+            Order::From(start) => {
+                RingLayout { first: start, end: start + self.len, capacity, origin: start }
+            }
+            Order::Around { end, .. } => {
+                RingLayout { first: end - self.len, end, capacity, origin: 0 }
+            }
         };
-        KvTensors {
-            keys: self.keys.clone(),
-            values: self.values.clone(),
-            ring,
-        }
+        KvTensors { keys: self.keys.clone(), values: self.values.clone(), ring }
     }
 
     /// The column at a place.

@@ -59,14 +59,8 @@ pub struct QueryPositions<'a> {
 impl Attention {
     /// A block without storage.
     pub fn new(shape: &AttentionConfig, init: &Init) -> Self {
-        let AttentionConfig {
-            hidden,
-            heads,
-            key_value_heads,
-            head_dim,
-            in_bias,
-            out_bias,
-        } = *shape;
+        let AttentionConfig { hidden, heads, key_value_heads, head_dim, in_bias, out_bias } =
+            *shape;
         let (queries, keys) = (heads * head_dim, key_value_heads * head_dim);
         Self {
             q_proj: Linear::new(hidden, queries, in_bias, init),

@@ -20,10 +20,7 @@ pub struct Embedding {
 impl Embedding {
     /// A table without storage; unless loaded, it is drawn from a normal distribution of deviation 0.02.
     pub fn new(vocabulary: usize, hidden: usize, init: &Init) -> Self {
-        Self {
-            weight: matrix([vocabulary, hidden], &init.device),
-            compute: init.compute,
-        }
+        Self { weight: matrix([vocabulary, hidden], &init.device), compute: init.compute }
     }
 
     /// Values of one row.

@@ -20,11 +20,7 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// A norm without storage; unless loaded, its weight is 1 and its bias 0.
     pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
-        Self {
-            weight: ones(hidden, &init.device),
-            bias: zeros(hidden, &init.device),
-            epsilon,
-        }
+        Self { weight: ones(hidden, &init.device), bias: zeros(hidden, &init.device), epsilon }
     }
 
     /// `[.., hidden]` f32 to the same.

@@ -71,13 +71,7 @@ pub(crate) fn gated<const D: usize>(
         return None;
     }
     let [gate_weight, up_weight] = [gate, up].map(|layer| whole(&layer.weight));
-    Some(gated_linear(
-        gate.compute,
-        x.clone(),
-        gate_weight,
-        up_weight,
-        act,
-    ))
+    Some(gated_linear(gate.compute, x.clone(), gate_weight, up_weight, act))
 }
 
 /// Whether a weight does not come in tiles. More than one such may be held at a time.
@@ -103,10 +97,8 @@ pub(crate) fn product<const D: usize>(
     match Streamed::of(weight) {
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
             // One tile at a time: the next one may need its memory.
-            let parts = streamed
-                .tiles()
-                .map(|(_, tile)| linear_with(compute, x.clone(), tile))
-                .collect();
+            let parts =
+                streamed.tiles().map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
             Tensor::cat(parts, D - 1)
         }
         _ => linear_with(compute, x, whole(weight)),

@@ -55,9 +55,7 @@ impl Mlp {
         let gate = self.gate_proj.forward(x.clone());
         if let Some(kernel) = kernel.filter(|_| outsize_kernels::is_flex(&gate.device())) {
             let up = self.up_proj.forward(x);
-            return self
-                .down_proj
-                .forward(outsize_kernels::gated(kernel, gate, up));
+            return self.down_proj.forward(outsize_kernels::gated(kernel, gate, up));
         }
         // Gated before the other product is made: at most two tensors of the inner width are alive at once.
         let gate = self.activation.apply(gate);

@@ -19,10 +19,7 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// A norm without storage; unless loaded, its weight is 1.
     pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
-        Self {
-            weight: ones(hidden, &init.device),
-            epsilon,
-        }
+        Self { weight: ones(hidden, &init.device), epsilon }
     }
 
     /// `[.., hidden]` f32 to the same.
@@ -62,19 +59,15 @@ mod tests {
     fn matches_the_formula_in_f64() {
         let device = Device::default();
         let (hidden, epsilon) = (50, 1e-2);
-        let x: Vec<f32> = (0..2 * hidden)
-            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0)
-            .collect();
+        let x: Vec<f32> = (0..2 * hidden).map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0).collect();
         let w: Vec<f32> = (0..hidden).map(|i| 1.0 + i as f32 / 8.0).collect();
         let mut norm = RmsNorm::new(hidden, epsilon, &Init::new(&device));
         norm.weight = Param::initialized(
             ParamId::new(),
             Tensor::from_data(TensorData::new(w.clone(), [hidden]), (&device, DType::BF16)),
         );
-        let input = Tensor::<2>::from_data(
-            TensorData::new(x.clone(), [2, hidden]),
-            (&device, DType::F32),
-        );
+        let input =
+            Tensor::<2>::from_data(TensorData::new(x.clone(), [2, hidden]), (&device, DType::F32));
         let found = norm.forward(input).into_data().try_to_vec::<f32>().unwrap();
         for (row, found) in x.chunks(hidden).zip(found.chunks(hidden)) {
             let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / hidden as f64;

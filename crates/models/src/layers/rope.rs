@@ -26,9 +26,7 @@ impl Rope {
     /// The frequencies of a model of whose heads `head_dim` elements are rotated, the first ones.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let magnitude = match config.scaling {
-            RopeScaling::Yarn {
-                attention_factor, ..
-            } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
         Self {
@@ -90,11 +88,7 @@ impl Rope {
                 (device, DType::F32),
             )
         };
-        Rotation {
-            cos: tensor(cos),
-            sin: tensor(sin),
-            pairs: self.pairs,
-        }
+        Rotation { cos: tensor(cos), sin: tensor(sin), pairs: self.pairs }
     }
 
     /// Whether all frequencies are numbers.
@@ -105,10 +99,9 @@ impl Rope {
 
     fn for_length(&self, length: usize) -> Cow<'_, [f32]> {
         match self.config.scaling {
-            RopeScaling::Dynamic {
-                max_position_embeddings,
-                ..
-            } if length > max_position_embeddings => {
+            RopeScaling::Dynamic { max_position_embeddings, .. }
+                if length > max_position_embeddings =>
+            {
                 Cow::Owned(frequencies(&self.config, self.head_dim, length))
             }
             _ => Cow::Borrowed(&self.frequencies),
@@ -125,10 +118,7 @@ fn frequencies(config: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> 
         match config.scaling {
             RopeScaling::Default => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Dynamic {
-                factor,
-                max_position_embeddings,
-            } => {
+            RopeScaling::Dynamic { factor, max_position_embeddings } => {
                 let trained = max_position_embeddings as f64;
                 let growth = factor * (length as f64).max(trained) / trained - (factor - 1.0);
                 plain(config.theta * growth.powf(width / (width - 2.0)), pair)
@@ -156,19 +146,13 @@ fn frequencies(config: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> 
             }
         }
     };
-    (0..head_dim / 2)
-        .map(|pair| frequency(pair) as f32)
-        .collect()
+    (0..head_dim / 2).map(|pair| frequency(pair) as f32).collect()
 }
 
 /// How far YaRN stretches a pair of dimensions: from 0, kept, to 1, in full.
 fn yarn_ramp(config: &RopeConfig, width: f64, pair: usize) -> f64 {
     let RopeScaling::Yarn {
-        beta_fast,
-        beta_slow,
-        original_max_position_embeddings,
-        truncate,
-        ..
+        beta_fast, beta_slow, original_max_position_embeddings, truncate, ..
     } = config.scaling
     else {
         return 0.0;
@@ -234,10 +218,8 @@ mod tests {
         let device = Device::default();
         let rope = scaled("null");
         let x: Vec<f32> = (0..2 * 64).map(|i| (i as f32 * 0.7).sin()).collect();
-        let input = Tensor::from_data(
-            TensorData::new(x.clone(), [1, 2, 1, 64]),
-            (&device, DType::F32),
-        );
+        let input =
+            Tensor::from_data(TensorData::new(x.clone(), [1, 2, 1, 64]), (&device, DType::F32));
         let found = rope
             .at(1000, 2, 1002, &[0], &device)
             .apply(input)
@@ -247,21 +229,13 @@ mod tests {
         for token in 0..2 {
             for i in 0..32 {
                 let angle = (1000 + token) as f64 * 500_000f64.powf(-(i as f64) / 32.0);
-                let (a, b) = (
-                    f64::from(x[token * 64 + i]),
-                    f64::from(x[token * 64 + i + 32]),
-                );
-                let expected = [
-                    a * angle.cos() - b * angle.sin(),
-                    b * angle.cos() + a * angle.sin(),
-                ];
+                let (a, b) = (f64::from(x[token * 64 + i]), f64::from(x[token * 64 + i + 32]));
+                let expected =
+                    [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()];
                 let found = [found[token * 64 + i], found[token * 64 + i + 32]];
                 for (found, expected) in found.into_iter().zip(expected) {
                     // An f32 angle of 1000 radians is off by up to 2⁻¹⁵·2.
-                    assert!(
-                        (f64::from(found) - expected).abs() < 1e-4,
-                        "{found} {expected}"
-                    );
+                    assert!((f64::from(found) - expected).abs() < 1e-4, "{found} {expected}");
                 }
             }
         }
@@ -277,11 +251,7 @@ mod tests {
         .frequencies;
         assert_eq!(plain[0], scaled[0]);
         assert_eq!(plain[31] / 8.0, scaled[31]);
-        let blended = plain
-            .iter()
-            .zip(&scaled)
-            .filter(|(p, s)| s < p && **s > *p / 8.0)
-            .count();
+        let blended = plain.iter().zip(&scaled).filter(|(p, s)| s < p && **s > *p / 8.0).count();
         assert!((1..32).contains(&blended));
         assert!(scaled.windows(2).all(|pair| pair[1] < pair[0]));
     }
@@ -392,10 +362,9 @@ mod tests {
     fn positions_count_from_the_end_of_the_padding() {
         let device = Device::default();
         let values = |x: &Tensor<4>| x.to_data().try_to_vec::<f32>().unwrap();
-        for (scaling, trained) in [
-            ("null", 2048),
-            (r#"{"rope_type": "dynamic", "factor": 2.0}"#, 8),
-        ] {
+        for (scaling, trained) in
+            [("null", 2048), (r#"{"rope_type": "dynamic", "factor": 2.0}"#, 8)]
+        {
             let rope = rope(&format!(
                 r#""num_attention_heads": 2, "max_position_embeddings": {trained}, "rope_scaling": {scaling}"#
             ));

@@ -15,9 +15,7 @@ use outsize_models::{Init, ModelConfig};
 
 /// The folder of a fixture.
 pub fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
 /// The fixture's configuration and its model with all weights as saved.
@@ -32,23 +30,12 @@ pub fn load_with(name: &str, init: &Init) -> (ModelConfig, LlamaForCausalLm) {
         ModelConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap())
             .unwrap();
     let checkpoint = Checkpoint::open(&folder).unwrap();
-    let mut loader = Loader {
-        checkpoint,
-        path: Vec::new(),
-        loaded: BTreeSet::new(),
-    };
+    let mut loader = Loader { checkpoint, path: Vec::new(), loaded: BTreeSet::new() };
     let model: LlamaForCausalLm = config.build(init).unwrap();
     let model = model.map(&mut loader);
-    let saved: BTreeSet<String> = loader
-        .checkpoint
-        .tensors()
-        .iter()
-        .map(|tensor| tensor.name.clone())
-        .collect();
-    assert_eq!(
-        loader.loaded, saved,
-        "{name}: parameters and tensors differ"
-    );
+    let saved: BTreeSet<String> =
+        loader.checkpoint.tensors().iter().map(|tensor| tensor.name.clone()).collect();
+    assert_eq!(loader.loaded, saved, "{name}: parameters and tensors differ");
     (config, model)
 }
 
@@ -70,15 +57,9 @@ impl ModuleMapper for Loader {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let name = self.path.join(".");
-        let info = self
-            .checkpoint
-            .get(&name)
-            .unwrap_or_else(|| panic!("no tensor {name}"));
+        let info = self.checkpoint.get(&name).unwrap_or_else(|| panic!("no tensor {name}"));
         assert_eq!(param.lazy_shape().as_slice(), info.shape, "{name}");
-        assert!(
-            !param.is_initialized(),
-            "{name} has storage before it is loaded"
-        );
+        assert!(!param.is_initialized(), "{name} has storage before it is loaded");
         let dtype = match info.dtype {
             Dtype::F32 => DType::F32,
             Dtype::BF16 => DType::BF16,

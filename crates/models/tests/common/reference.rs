@@ -76,12 +76,7 @@ pub fn difference(found: &[f32], reference: &[f32]) -> f32 {
         .iter()
         .zip(reference)
         .map(|(a, b)| (a - b).abs())
-        .fold(
-            0.0f32,
-            |m, d| {
-                if d.is_nan() { f32::INFINITY } else { m.max(d) }
-            },
-        );
+        .fold(0.0f32, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) });
     worst / largest
 }
 
@@ -92,10 +87,7 @@ pub fn assert_close(found: &[f32], reference: &[f32], what: &str) {
 pub fn assert_within(tolerance: f32, found: &[f32], reference: &[f32], what: &str) {
     let difference = difference(found, reference);
     println!("{what}: {difference:.1e}");
-    assert!(
-        difference <= tolerance,
-        "{what}: off by {difference:e} of the largest logit"
-    );
+    assert!(difference <= tolerance, "{what}: off by {difference:e} of the largest logit");
 }
 
 pub fn first_maximum(logits: &[f32]) -> u32 {

@@ -43,9 +43,7 @@ use crate::{
 pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignment, Error> {
     let low_zero = match options.strategy {
         Strategy::Auto => {
-            return Err(Error::NotAssigned {
-                strategy: options.strategy,
-            });
+            return Err(Error::NotAssigned { strategy: options.strategy });
         }
         Strategy::Sequential => None,
         Strategy::Balanced => Some(false),
@@ -58,12 +56,7 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
     let usable = usable.map(|(tier, bytes)| (tier, bytes.saturating_sub(options.taken_of(tier))));
     let mut budgets: Vec<_> = usable.collect();
     if let Some(low_zero) = low_zero {
-        balance(
-            &modules,
-            &mut budgets,
-            !options.no_split.is_empty(),
-            low_zero,
-        );
+        balance(&modules, &mut budgets, !options.no_split.is_empty(), low_zero);
     }
     let filled = Fill::new(&modules, &budgets, options).run();
     let map = ModuleMap::clean(&modules.tree, |id| filled.place(id), Single::Part);

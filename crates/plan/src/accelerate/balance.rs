@@ -34,19 +34,14 @@ pub(super) fn balance(
         **bytes = share.min(**bytes);
     }
     if low_zero {
-        let others = gpus[1..]
-            .iter()
-            .fold(0u64, |sum, bytes| sum.saturating_add(**bytes));
+        let others = gpus[1..].iter().fold(0u64, |sum, bytes| sum.saturating_add(**bytes));
         *gpus[0] = total.saturating_sub(others).min(*gpus[0]);
     }
 }
 
 /// The size of the largest thing that is not split.
 fn largest_layer(modules: &Modules<'_>) -> u64 {
-    let layers = modules
-        .layers
-        .iter()
-        .map(|layer| modules.tree.node(*layer).size);
+    let layers = modules.layers.iter().map(|layer| modules.tree.node(*layer).size);
     layers.max().unwrap_or(0)
 }
 
@@ -84,9 +79,7 @@ mod tests {
         let modules = Modules::new(tree, &no_split).unwrap();
         let mut budgets: Vec<_> = Budget::parse(budget).unwrap().iter().collect();
         balance(&modules, &mut budgets, !no_split.is_empty(), low_zero);
-        let budgets = budgets
-            .iter()
-            .map(|(tier, bytes)| format!("{tier}={bytes}"));
+        let budgets = budgets.iter().map(|(tier, bytes)| format!("{tier}={bytes}"));
         budgets.collect::<Vec<_>>().join(",")
     }
 
@@ -122,10 +115,7 @@ mod tests {
             ("gpu0=300,gpu1=300", "gpu0=0,gpu1=300"),
             ("gpu2=300,gpu5=300", "gpu2=0,gpu5=300"),
             ("gpu0=300,gpu1=0,gpu2=300", "gpu0=0,gpu1=0,gpu2=300"),
-            (
-                "gpu0=0,gpu3=300,gpu4=100,gpu7=100",
-                "gpu0=0,gpu3=36,gpu4=100,gpu7=100",
-            ),
+            ("gpu0=0,gpu3=300,gpu4=100,gpu7=100", "gpu0=0,gpu3=36,gpu4=100,gpu7=100"),
             // One alone is not spared.
             ("gpu3=300", "gpu3=300"),
         ] {

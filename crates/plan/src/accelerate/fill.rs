@@ -123,10 +123,7 @@ impl<'m, 'a> Fill<'m, 'a> {
                 current += 1;
             }
         }
-        Filled {
-            places: self.places,
-            devices: self.devices,
-        }
+        Filled { places: self.places, devices: self.devices }
     }
 
     /// Places `id` on the device, or splits something so that less is to be placed. False if the
@@ -186,12 +183,6 @@ impl<'m, 'a> Fill<'m, 'a> {
 
 impl Device {
     fn new(tier: Tier, budget: Option<u64>, main: bool) -> Self {
-        Self {
-            tier,
-            budget,
-            used: 0,
-            main,
-            least: None,
-        }
+        Self { tier, budget, used: 0, main, least: None }
     }
 }

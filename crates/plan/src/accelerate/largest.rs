@@ -122,11 +122,7 @@ impl Largest {
             .collect();
         excluded.sort_unstable();
         let mut excluded = excluded.into_iter().peekable();
-        while self
-            .sizes
-            .get(self.first)
-            .is_some_and(|size| size.unplaced == 0)
-        {
+        while self.sizes.get(self.first).is_some_and(|size| size.unplaced == 0) {
             self.first += 1;
         }
         (self.found, self.left) = (None, 0);

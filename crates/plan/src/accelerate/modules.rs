@@ -32,9 +32,7 @@ impl<'a> Modules<'a> {
         // One pass: a model of many tensors is larger than a processor's caches.
         let mut sum = 0u64;
         let mut add = |name: &String, bytes| {
-            sum = sum
-                .checked_add(bytes)
-                .ok_or_else(|| Error::TooLarge { name: name.clone() })?;
+            sum = sum.checked_add(bytes).ok_or_else(|| Error::TooLarge { name: name.clone() })?;
             Ok(())
         };
         for block in &tree.blocks {
@@ -112,10 +110,7 @@ impl<'a> Modules<'a> {
             names.extend(self.tree.tensors_of(module).map(|tensor| tensor.path));
             names.sort_unstable();
             if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(Error::Duplicate {
-                    what: "tensor",
-                    name: pair[0].to_string(),
-                });
+                return Err(Error::Duplicate { what: "tensor", name: pair[0].to_string() });
             }
         }
         Ok(())

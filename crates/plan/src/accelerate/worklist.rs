@@ -78,10 +78,7 @@ impl Worklist {
     /// case as if the modules around it were split: all that shares memory with it, with these, and
     /// so on.
     pub(super) fn tied(&self, modules: &Modules<'_>, id: NodeId) -> Tied {
-        let mut tied = Tied {
-            others: Vec::new(),
-            bytes: modules.tree.node(id).size,
-        };
+        let mut tied = Tied { others: Vec::new(), bytes: modules.tree.node(id).size };
         if modules.groups_in(id).next().is_none() {
             return tied;
         }
@@ -135,10 +132,7 @@ impl Worklist {
                     // Buffers and caches go where the rest of their module goes.
                     let begin = stack.len();
                     stack.extend(modules.tree.children(id).filter(|child| {
-                        matches!(
-                            modules.tree.node(*child).kind,
-                            Kind::Parameter | Kind::Module
-                        )
+                        matches!(modules.tree.node(*child).kind, Kind::Parameter | Kind::Module)
                     }));
                     stack[begin..].reverse();
                 }

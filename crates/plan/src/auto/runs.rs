@@ -23,10 +23,7 @@ pub(super) fn items(context: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
     for (block, anchor) in anchors.iter().enumerate() {
         if *anchor == block {
             item_of_block[block] = items.len();
-            items.push(Item {
-                only_rows: true,
-                ..Item::default()
-            });
+            items.push(Item { only_rows: true, ..Item::default() });
         } else {
             item_of_block[block] = item_of_block[*anchor];
         }
@@ -38,12 +35,7 @@ pub(super) fn items(context: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
         .groups
         .groups
         .iter()
-        .map(|group| {
-            group
-                .uses()
-                .next()
-                .map_or(0, |one| item_of_block[one.block()])
-        })
+        .map(|group| group.uses().next().map_or(0, |one| item_of_block[one.block()]))
         .collect();
     for (group, item) in context.groups.groups.iter().zip(&item_of) {
         items[*item].bytes += group.bytes;
@@ -174,10 +166,7 @@ impl Runs {
                         .map(|(cost, start)| (cost.plus(sums[end]).plus(one), *start));
                     if let Some(cost) = before[end] {
                         let cost = cost.minus(sums[end]);
-                        while window
-                            .back()
-                            .is_some_and(|(last, _)| last.is_more_than(&cost))
-                        {
+                        while window.back().is_some_and(|(last, _)| last.is_more_than(&cost)) {
                             window.pop_back();
                         }
                         window.push_back((cost, end));
@@ -192,11 +181,7 @@ impl Runs {
             before = row.iter().map(|best| best.map(|(cost, _)| cost)).collect();
             best.push(row);
         }
-        Self {
-            order: order.to_vec(),
-            best,
-            rest,
-        }
+        Self { order: order.to_vec(), best, rest }
     }
 
     /// Seconds of the runs that cover so many items; none if these do not fit.

@@ -12,9 +12,9 @@ impl<'de> Deserialize<'de> for Residency {
         match text.as_str() {
             "streamed" => Ok(Self::Streamed),
             other => match other.parse().map_err(D::Error::custom)? {
-                Tier::Disk => Err(D::Error::custom(
-                    "a tensor cannot be resident on `disk`: write `streamed`",
-                )),
+                Tier::Disk => {
+                    Err(D::Error::custom("a tensor cannot be resident on `disk`: write `streamed`"))
+                }
                 tier => Ok(Self::Resident(tier)),
             },
         }
@@ -31,8 +31,7 @@ impl Serialize for DeviceMap {
 impl<'de> Deserialize<'de> for DeviceMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let map = Self::deserialize(deserializer)?;
-        map.check()
-            .map_err(|reason| D::Error::custom(format!("invalid device map: {reason}")))?;
+        map.check().map_err(|reason| D::Error::custom(format!("invalid device map: {reason}")))?;
         Ok(map)
     }
 }
@@ -107,11 +106,7 @@ impl DeviceMap {
             ("ring_bytes", Some(self.ring_bytes), cpu.ring),
             ("resident_footprint", Some(footprint), cpu.weights),
             ("needs.kv_cache", Some(needs.kv_cache), cpu.kv_cache),
-            (
-                "needs.activations",
-                Some(needs.activations),
-                cpu.activations,
-            ),
+            ("needs.activations", Some(needs.activations), cpu.activations),
             ("the sum of its other needs", other, cpu.other),
             ("total_bytes less resident_bytes", on_disk, disk.weights),
         ] {
@@ -140,10 +135,7 @@ impl DeviceMap {
                     "block `{name}` is on {tier}, which is not among its tiers"
                 );
             }
-            ensure!(
-                !computes.contains(&Tier::Disk),
-                "block `{name}` cannot compute on disk"
-            );
+            ensure!(!computes.contains(&Tier::Disk), "block `{name}` cannot compute on disk");
             ensure!(
                 block.placed().gpu().is_some() || block.upload_bytes == 0,
                 "block `{name}` is copied to a GPU and computes on none"
@@ -230,14 +222,8 @@ mod tests {
         for (places, reason) in [
             (&["/tiers/0/activations"][..], "more than 64 bits can say"),
             (&["/tiers/1/other"], "more than 64 bits can say"),
-            (
-                &["/needs/process", "/needs/overflow"],
-                "other needs does not agree with its tiers",
-            ),
-            (
-                &["/blocks/0/bytes", "/blocks/1/bytes"],
-                "blocks have more bytes than 64 bits",
-            ),
+            (&["/needs/process", "/needs/overflow"], "other needs does not agree with its tiers"),
+            (&["/blocks/0/bytes", "/blocks/1/bytes"], "blocks have more bytes than 64 bits"),
             (
                 &["/blocks/0/streamed_bytes", "/blocks/1/streamed_bytes"],
                 "streamed_bytes is not the sum",
@@ -280,16 +266,8 @@ mod tests {
         }
         // Those that may be are not all there.
         for (place, tier, reason) in [
-            (
-                "/blocks/1/tier",
-                "gpu7",
-                "block `b` is on gpu7, which is not among its tiers",
-            ),
-            (
-                "/blocks/1/decode_on",
-                "gpu7",
-                "block `b` is on gpu7, which is not among its tiers",
-            ),
+            ("/blocks/1/tier", "gpu7", "block `b` is on gpu7, which is not among its tiers"),
+            ("/blocks/1/decode_on", "gpu7", "block `b` is on gpu7, which is not among its tiers"),
             ("/tensors/b.w", "gpu7", "tensor `b.w` is on gpu7"),
             ("/tensors/b.w", "disk", "write `streamed`"),
             ("/blocks/2/prefill_on", "disk", "`c` cannot compute on disk"),
@@ -297,9 +275,7 @@ mod tests {
             refused_with(&[place], json!(tier), reason);
         }
         refused_with(&["/tiers"], json!([]), "lack cpu and disk");
-        refused("not in order", |json| {
-            json["tiers"].as_array_mut().unwrap().reverse()
-        });
+        refused("not in order", |json| json["tiers"].as_array_mut().unwrap().reverse());
     }
 
     #[test]

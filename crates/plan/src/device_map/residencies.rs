@@ -55,9 +55,7 @@ impl PartialEq for Residencies {
             return self.of == other.of;
         }
         self.of.len() == other.of.len()
-            && self
-                .iter()
-                .all(|(name, residency)| other.get(name) == Some(residency))
+            && self.iter().all(|(name, residency)| other.get(name) == Some(residency))
     }
 }
 

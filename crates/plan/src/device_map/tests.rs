@@ -12,28 +12,16 @@ fn tensor(name: &str, bytes: u64, tied: Option<&str>) -> Tensor {
 
 fn map() -> DeviceMap {
     let tree = tree(vec![
-        block(
-            "a",
-            vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)],
-        ),
-        block(
-            "b",
-            vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)],
-        ),
+        block("a", vec![tensor("a.w", 10_000, Some("x")), tensor("a.n", 10, None)]),
+        block("b", vec![tensor("b.w", 20_000, None), tensor("b.n", 20, None)]),
         block("c", vec![tensor("c.w", 10_000, Some("x"))]),
     ]);
     let options = Options {
-        needs: MemoryOverhead {
-            kv_cache: 7,
-            ..MemoryOverhead::default()
-        },
+        needs: MemoryOverhead { kv_cache: 7, ..MemoryOverhead::default() },
         min_ring: 28_672,
         ..Options::default()
     };
-    place(&tree, &cpu(100_000), &options, |tensor| {
-        tensor.name != "b.w"
-    })
-    .unwrap()
+    place(&tree, &cpu(100_000), &options, |tensor| tensor.name != "b.w").unwrap()
 }
 
 #[test]

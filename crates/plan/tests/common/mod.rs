@@ -90,16 +90,10 @@ impl Model {
     pub fn tree(&self) -> Tree {
         let caches = self.caches.iter().map(|(path, bytes)| Block {
             name: path.clone(),
-            work: BlockCost {
-                kv_bytes: *bytes,
-                ..BlockCost::default()
-            },
+            work: BlockCost { kv_bytes: *bytes, ..BlockCost::default() },
             ..Block::default()
         });
-        let tensors = Block {
-            tensors: self.tensors.clone(),
-            ..Block::default()
-        };
+        let tensors = Block { tensors: self.tensors.clone(), ..Block::default() };
         Tree {
             blocks: [tensors].into_iter().chain(caches).collect(),
             classes: self.classes.clone(),
@@ -109,27 +103,15 @@ impl Model {
 }
 
 pub fn tensor(name: &str, bytes: u64) -> Tensor {
-    Tensor {
-        name: name.to_string(),
-        bytes,
-        stored_bytes: bytes,
-        ..Tensor::default()
-    }
+    Tensor { name: name.to_string(), bytes, stored_bytes: bytes, ..Tensor::default() }
 }
 
 pub fn block(name: &str, tensors: Vec<Tensor>) -> Block {
-    Block {
-        name: name.to_string(),
-        tensors,
-        ..Block::default()
-    }
+    Block { name: name.to_string(), tensors, ..Block::default() }
 }
 
 pub fn tree(blocks: Vec<Block>) -> Tree {
-    Tree {
-        blocks,
-        ..Tree::default()
-    }
+    Tree { blocks, ..Tree::default() }
 }
 
 /// A budget of main memory.
@@ -153,9 +135,6 @@ pub fn place(tier: Tier) -> String {
 
 /// The map of an assignment in one line.
 pub fn modules(assignment: &Assignment) -> String {
-    let entries = assignment
-        .modules
-        .iter()
-        .map(|(path, tier)| format!("{path}:{}", place(tier)));
+    let entries = assignment.modules.iter().map(|(path, tier)| format!("{path}:{}", place(tier)));
     entries.collect::<Vec<_>>().join(" ")
 }

@@ -30,11 +30,8 @@ pub fn model() -> impl Strategy<Value = Model> {
             if model.tensors.iter().any(|tensor| tensor.name == name) {
                 continue;
             }
-            model = if buffer {
-                model.buffer(&name, values)
-            } else {
-                model.parameter(&name, values)
-            };
+            model =
+                if buffer { model.buffer(&name, values) } else { model.parameter(&name, values) };
             let added = model.tensors.last_mut().expect("one was added");
             added.tied = tied.map(|group| group.to_string());
         }
@@ -72,11 +69,7 @@ pub fn budget() -> impl Strategy<Value = Budget> {
 
 /// Those of Accelerate.
 pub fn strategy() -> impl Strategy<Value = Planning> {
-    prop::sample::select(vec![
-        Planning::Sequential,
-        Planning::Balanced,
-        Planning::BalancedLow0,
-    ])
+    prop::sample::select(vec![Planning::Sequential, Planning::Balanced, Planning::BalancedLow0])
 }
 
 /// Blocks of one tensor each.
@@ -93,8 +86,5 @@ pub fn blocks(sizes: &[u64]) -> Tree {
         }],
         ..Block::default()
     });
-    Tree {
-        blocks: blocks.collect(),
-        ..Tree::default()
-    }
+    Tree { blocks: blocks.collect(), ..Tree::default() }
 }

@@ -34,12 +34,7 @@ fn tensor() -> impl Strategy<Value = Tensor> {
 fn work() -> impl Strategy<Value = BlockCost> {
     let window = prop_oneof![3 => Just(None), 1 => (1u64..1000).prop_map(Some)];
     (0u64..4_000_000, 0u64..10_000, window).prop_map(|(kv_bytes, kv_bytes_per_position, window)| {
-        BlockCost {
-            kv_bytes,
-            kv_bytes_per_position,
-            window,
-            flops_per_token: None,
-        }
+        BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token: None }
     })
 }
 
@@ -50,35 +45,18 @@ fn named(mut blocks: Vec<(Vec<Tensor>, BlockCost)>) -> Tree {
     for tensor in blocks.iter_mut().flat_map(|(tensors, _)| tensors) {
         if let Some(key) = tensor.tied.clone() {
             let first = tied.entry(key).or_insert_with(|| tensor.clone());
-            *tensor = Tensor {
-                access: tensor.access,
-                ..first.clone()
-            };
+            *tensor = Tensor { access: tensor.access, ..first.clone() };
         }
     }
-    let blocks = blocks
-        .into_iter()
-        .enumerate()
-        .map(|(b, (mut tensors, work))| {
-            for (t, tensor) in tensors.iter_mut().enumerate() {
-                tensor.name = format!("layers.{b}.{t}");
-            }
-            Block {
-                name: format!("layers.{b}"),
-                class: "Layer".to_string(),
-                tensors,
-                work,
-            }
-        });
+    let blocks = blocks.into_iter().enumerate().map(|(b, (mut tensors, work))| {
+        for (t, tensor) in tensors.iter_mut().enumerate() {
+            tensor.name = format!("layers.{b}.{t}");
+        }
+        Block { name: format!("layers.{b}"), class: "Layer".to_string(), tensors, work }
+    });
     let blocks: Vec<_> = blocks.collect();
-    let classes = blocks
-        .iter()
-        .map(|block| (block.name.clone(), block.class.clone()));
-    Tree {
-        classes: classes.collect(),
-        blocks,
-        ..Tree::default()
-    }
+    let classes = blocks.iter().map(|block| (block.name.clone(), block.class.clone()));
+    Tree { classes: classes.collect(), blocks, ..Tree::default() }
 }
 
 /// Blocks that are all different.
@@ -163,12 +141,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 small_tensor,
                 min_ring,
                 figures,
-                workload: Workload {
-                    batch,
-                    prompt,
-                    position,
-                    chunk,
-                },
+                workload: Workload { batch, prompt, position, chunk },
                 no_split: vec!["Layer".to_string()],
                 ..Options::default()
             },

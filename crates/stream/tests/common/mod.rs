@@ -35,13 +35,7 @@ pub fn chunk(offset: usize, len: usize) -> Chunk {
 }
 
 pub fn segment(offset: usize, len: usize) -> Segment {
-    Segment {
-        source: 0,
-        offset: offset as u64,
-        len: len as u64,
-        align: 1,
-        convert: None,
-    }
+    Segment { source: 0, offset: offset as u64, len: len as u64, align: 1, convert: None }
 }
 
 pub fn check(stream: &Stream, chunks: &[Chunk], id: ChunkId) -> Result<(), Error> {
@@ -81,10 +75,7 @@ fn check_segment(name: &str, segment: &Segment, bytes: &[u8]) {
 /// A conversion of blocks of so many bytes, each byte to itself and its complement; it is told where it reads.
 pub fn widen(from: usize) -> Convert {
     Convert::new(from, 2 * from, |offset, from, to| {
-        assert_eq!(
-            from.first().copied(),
-            from.first().map(|_| byte(offset as usize))
-        );
+        assert_eq!(from.first().copied(), from.first().map(|_| byte(offset as usize)));
         widen_each(from, to);
     })
 }

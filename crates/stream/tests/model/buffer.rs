@@ -47,10 +47,7 @@ impl Buffer {
         let refusals = REFUSALS.get();
         if refusals > 0 {
             REFUSALS.set(refusals - 1);
-            return Err(Error::OutOfMemory {
-                bytes: len as u64,
-                purpose: purpose.into(),
-            });
+            return Err(Error::OutOfMemory { bytes: len as u64, purpose: purpose.into() });
         }
         LIVE.set(LIVE.get() + len);
         Ok(Self((0..len).map(|_| UnsafeCell::new(0)).collect()))

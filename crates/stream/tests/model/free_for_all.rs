@@ -78,11 +78,8 @@ fn scenario(faulty: bool) {
     // Whether memory is there for all that the callers hold at once.
     let foreseen = rng.gen_bool(0.5);
     let ring = largest * rng.gen_range(0..=2) + BLOCK * rng.gen_range(1..3);
-    let overflow = if foreseen {
-        largest.max(BLOCK) * callers * hold
-    } else {
-        BLOCK * rng.gen_range(0..6)
-    };
+    let overflow =
+        if foreseen { largest.max(BLOCK) * callers * hold } else { BLOCK * rng.gen_range(0..6) };
     // To see in the end that all memory came back: a chunk that takes the whole ring, and one that
     // takes the whole overflow share.
     let (whole, spare) = (chunks.len(), chunks.len() + 1);
@@ -95,11 +92,7 @@ fn scenario(faulty: bool) {
     reader::let_die(0);
     PANICS.set(0);
     if faulty {
-        let percent = if rng.gen_bool(0.1) {
-            100
-        } else {
-            rng.gen_range(0..30)
-        };
+        let percent = if rng.gen_bool(0.1) { 100 } else { rng.gen_range(0..30) };
         faults.percent.store(percent, Ordering::Relaxed);
         PANICS.set(rng.gen_range(0..30));
         reader::let_die(rng.gen_range(0..4));
@@ -116,24 +109,15 @@ fn scenario(faulty: bool) {
         Stream::start(sources, chunks.clone(), order.clone(), options)
     };
     let stream = start().unwrap_or_else(|error| {
-        assert!(
-            faulty && matches!(error, Error::OutOfMemory { .. }),
-            "{error}"
-        );
+        assert!(faulty && matches!(error, Error::OutOfMemory { .. }), "{error}");
         sync::refuse_threads(0);
         start().expect("nothing is refused any more")
     });
     if faulty {
         buffer::refuse(rng.gen_range(0..2));
     }
-    let world = Arc::new(World {
-        stream,
-        chunks,
-        faulty,
-        foreseen,
-        hold,
-        droppers: Mutex::default(),
-    });
+    let world =
+        Arc::new(World { stream, chunks, faulty, foreseen, hold, droppers: Mutex::default() });
     let threads: Vec<_> = (0..callers)
         .map(|_| {
             let world = world.clone();
@@ -193,11 +177,7 @@ impl World {
                             check(&self.chunks[id], &lease);
                             held.push_back((
                                 id,
-                                if rng.gen_bool(0.2) {
-                                    lease.clone()
-                                } else {
-                                    lease
-                                },
+                                if rng.gen_bool(0.2) { lease.clone() } else { lease },
                             ));
                         }
                         Err(error) => self.judge(&self.chunks[id], &error),
@@ -226,19 +206,10 @@ impl World {
     fn judge(&self, chunk: &Chunk, error: &Error) {
         assert!(error.to_string().contains(&*chunk.name), "{error}");
         match error {
-            Error::Exhausted {
-                need,
-                held,
-                ring,
-                overflow,
-                ..
-            } => {
+            Error::Exhausted { need, held, ring, overflow, .. } => {
                 assert!(!self.foreseen, "{error}");
                 assert!(held <= &(ring + overflow), "{error}");
-                assert!(
-                    held + need > *overflow && (need > ring || *held > 0),
-                    "{error}"
-                );
+                assert!(held + need > *overflow && (need > ring || *held > 0), "{error}");
             }
             Error::Read { .. }
             | Error::Truncated { .. }

@@ -90,13 +90,7 @@ fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static
 fn chunk(offset: u64, len: u64) -> Chunk {
     Chunk {
         name: format!("chunk at {offset}").into(),
-        segments: vec![Segment {
-            source: 0,
-            offset,
-            len,
-            align: 1,
-            convert: None,
-        }],
+        segments: vec![Segment { source: 0, offset, len, align: 1, convert: None }],
         keep: false,
     }
 }

@@ -237,9 +237,8 @@ fn the_last_reader_leaves_nobody_waiting() {
         });
         sync::refuse_threads(0);
         for (id, chunk) in chunks.iter().enumerate() {
-            let lease = (0..3)
-                .find_map(|_| stream.lease(id).ok())
-                .expect("the stream does not recover");
+            let lease =
+                (0..3).find_map(|_| stream.lease(id).ok()).expect("the stream does not recover");
             check(chunk, &lease);
         }
     });

@@ -45,9 +45,7 @@ pub struct Source {
 
 impl Source {
     pub(crate) fn new(faults: &Arc<Faults>) -> Self {
-        Self {
-            faults: faults.clone(),
-        }
+        Self { faults: faults.clone() }
     }
 
     pub(crate) fn is_direct(&self) -> bool {
@@ -77,15 +75,8 @@ impl Source {
                     path,
                     source: Arc::new(io::ErrorKind::Other.into()),
                 },
-                1 => Error::Truncated {
-                    chunk: chunk.into(),
-                    path,
-                    end: offset + need as u64,
-                },
-                _ => Error::Changed {
-                    chunk: chunk.into(),
-                    path,
-                },
+                1 => Error::Truncated { chunk: chunk.into(), path, end: offset + need as u64 },
+                _ => Error::Changed { chunk: chunk.into(), path },
             });
         }
         for (at, byte_there) in (middle..).zip(second) {

@@ -35,19 +35,14 @@ pub fn small_width(text: &str) -> f64 {
 
 impl Canvas {
     pub fn new() -> Self {
-        Self {
-            body: String::new(),
-        }
+        Self { body: String::new() }
     }
 
     /// A filled rectangle with a tooltip.
     pub fn rect(&mut self, [x, y, w, h]: [f64; 4], class: &str, title: &str) {
         let (x, y, w, h) = (number(x), number(y), number(w), number(h));
         // Writing to a string cannot fail.
-        _ = write!(
-            self.body,
-            r#"<rect x="{x}" y="{y}" width="{w}" height="{h}" class="{class}""#
-        );
+        _ = write!(self.body, r#"<rect x="{x}" y="{y}" width="{w}" height="{h}" class="{class}""#);
         match title {
             "" => self.body.push_str("/>\n"),
             title => _ = writeln!(self.body, "><title>{}</title></rect>", escaped(title)),
@@ -67,10 +62,7 @@ impl Canvas {
     /// A thin line from left to right.
     pub fn rule(&mut self, x: f64, y: f64, w: f64) {
         let (x, end, y) = (number(x), number(x + w), number(y));
-        _ = writeln!(
-            self.body,
-            r#"<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" class="line"/>"#
-        );
+        _ = writeln!(self.body, r#"<line x1="{x}" y1="{y}" x2="{end}" y2="{y}" class="line"/>"#);
     }
 
     /// A legend entry: a coloured square and a small text. Returns its width in pixels.

@@ -37,20 +37,8 @@ fn tier(
     budget: Option<u64>,
     [weights, ring, kv_cache, activations, other]: [u64; 5],
 ) -> TierReport {
-    let held = TierUse {
-        tier,
-        budget,
-        weights,
-        ring,
-        kv_cache,
-        activations,
-        other,
-    };
-    TierReport {
-        held,
-        free: held.free(),
-        detected: false,
-    }
+    let held = TierUse { tier, budget, weights, ring, kv_cache, activations, other };
+    TierReport { held, free: held.free(), detected: false }
 }
 
 fn phase(seconds: f64, tokens: f64, bound: Bound, disk_bytes: u64) -> PhaseReport {
@@ -141,21 +129,9 @@ fn gpus() -> PlanReport {
     blocks.push(block("model.norm", &[(Cpu, 10_240)], Cpu));
     blocks.push(block("lm_head", &[(Disk, 320 * MB)], Cpu));
     let tiers = vec![
-        tier(
-            Gpu(0),
-            Some(8_590 * MB),
-            [8_120 * MB, 0, 52 * MB, 30 * MB, 0],
-        ),
-        tier(
-            Gpu(1),
-            Some(8_590 * MB),
-            [7_200 * MB, 0, 48 * MB, 30 * MB, 0],
-        ),
-        tier(
-            Cpu,
-            Some(5_000 * MB),
-            [4_380 * MB, 227 * MB, 60 * MB, 12 * MB, 45 * MB],
-        ),
+        tier(Gpu(0), Some(8_590 * MB), [8_120 * MB, 0, 52 * MB, 30 * MB, 0]),
+        tier(Gpu(1), Some(8_590 * MB), [7_200 * MB, 0, 48 * MB, 30 * MB, 0]),
+        tier(Cpu, Some(5_000 * MB), [4_380 * MB, 227 * MB, 60 * MB, 12 * MB, 45 * MB]),
         tier(Disk, None, [4_940 * MB, 0, 0, 0, 0]),
     ];
     report(tiers, blocks)
@@ -164,19 +140,9 @@ fn gpus() -> PlanReport {
 /// Ten tiers, a hundred and twenty-eight blocks, and names that are hard to draw.
 fn hostile() -> PlanReport {
     let mut tiers: Vec<_> = (0..8)
-        .map(|n| {
-            tier(
-                Tier::Gpu(n),
-                Some(80_000 * MB),
-                [78_000 * MB, 0, 900 * MB, 300 * MB, 0],
-            )
-        })
+        .map(|n| tier(Tier::Gpu(n), Some(80_000 * MB), [78_000 * MB, 0, 900 * MB, 300 * MB, 0]))
         .collect();
-    tiers.push(tier(
-        Tier::Cpu,
-        Some(64_000 * MB),
-        [1, 60_000 * MB, 1, 1, 1],
-    ));
+    tiers.push(tier(Tier::Cpu, Some(64_000 * MB), [1, 60_000 * MB, 1, 1, 1]));
     tiers[8].detected = true;
     tiers.push(tier(Tier::Disk, None, [500_000 * MB, 0, 0, 0, 0]));
     let mut blocks: Vec<_> = (0..124)
@@ -191,11 +157,7 @@ fn hostile() -> PlanReport {
         &"long.".repeat(200),
         "🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀🦀.weight]]>",
     ] {
-        blocks.push(block(
-            name,
-            &[(Tier::Cpu, 1), (Tier::Disk, 125_000 * MB)],
-            Tier::Gpu(3),
-        ));
+        blocks.push(block(name, &[(Tier::Cpu, 1), (Tier::Disk, 125_000 * MB)], Tier::Gpu(3)));
     }
     let mut report = report(tiers, blocks);
     report.model.name = "组织/模型\u{1b}]0;title\u{7} <b>".to_string();
@@ -205,17 +167,12 @@ fn hostile() -> PlanReport {
 /// Compares with the committed drawing of that name.
 #[track_caller]
 fn check(name: &str, drawing: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/drawings")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/drawings").join(name);
     if std::env::var_os("OUTSIZE_DRAW").is_some() {
         std::fs::write(&path, drawing).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        drawing == expected,
-        "{name} is not as committed; it is\n{drawing}"
-    );
+    assert!(drawing == expected, "{name} is not as committed; it is\n{drawing}");
 }
 
 fn without_colours(text: &str) -> String {
@@ -231,22 +188,13 @@ fn without_colours(text: &str) -> String {
 #[test]
 fn drawings_are_as_committed() {
     for width in [40, 80, 200] {
-        let style = Style {
-            width,
-            ..Style::default()
-        };
+        let style = Style { width, ..Style::default() };
         check(&format!("gpus-{width}.txt"), &gpus().text(&style));
         check(&format!("hostile-{width}.txt"), &hostile().text(&style));
     }
-    let ascii = Style {
-        ascii: true,
-        ..Style::default()
-    };
+    let ascii = Style { ascii: true, ..Style::default() };
     check("gpus-ascii.txt", &gpus().text(&ascii));
-    let coloured = Style {
-        colour: true,
-        ..Style::default()
-    };
+    let coloured = Style { colour: true, ..Style::default() };
     check("gpus-coloured.txt", &gpus().text(&coloured));
     check("gpus.svg", &gpus().svg());
     check("hostile.svg", &hostile().svg());
@@ -256,11 +204,7 @@ fn drawings_are_as_committed() {
 fn colours_change_nothing_else() {
     for report in [gpus(), hostile()] {
         for width in [20, 40, 63, 64, 80, 200] {
-            let style = |colour| Style {
-                width,
-                colour,
-                ascii: false,
-            };
+            let style = |colour| Style { width, colour, ascii: false };
             let coloured = report.text(&style(true));
             assert_ne!(coloured, report.text(&style(false)));
             assert_eq!(without_colours(&coloured), report.text(&style(false)));
@@ -271,10 +215,7 @@ fn colours_change_nothing_else() {
 #[test]
 fn ascii_is_ascii() {
     for report in [gpus(), hostile()] {
-        let style = Style {
-            ascii: true,
-            ..Style::default()
-        };
+        let style = Style { ascii: true, ..Style::default() };
         assert!(report.text(&style).is_ascii());
     }
 }
@@ -330,13 +271,7 @@ fn an_svg_is_well_formed_and_holds_nothing_but_shapes() {
 fn a_crowd_of_blocks_stays_small() {
     let mut report = gpus();
     report.blocks = (0..50_000)
-        .map(|n| {
-            block(
-                &format!("experts.x{n}.y"),
-                &[(Tier::Gpu(0), 1 + n)],
-                Tier::Gpu(0),
-            )
-        })
+        .map(|n| block(&format!("experts.x{n}.y"), &[(Tier::Gpu(0), 1 + n)], Tier::Gpu(0)))
         .collect();
     assert!(report.svg().len() < 200_000);
     assert!(report.text(&Style::default()).lines().count() < 100);
@@ -352,30 +287,17 @@ fn any_tier() -> impl Strategy<Value = Tier> {
 }
 
 fn any_bytes() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(0),
-        0..1_000u64,
-        Just(u64::MAX),
-        any::<u64>(),
-        0..100_000_000_000u64
-    ]
+    prop_oneof![Just(0), 0..1_000u64, Just(u64::MAX), any::<u64>(), 0..100_000_000_000u64]
 }
 
 fn any_block() -> impl Strategy<Value = BlockReport> {
-    let name = prop_oneof![
-        any::<String>(),
-        "\\PC{0,60}",
-        "[a-c.0-3]{0,8}",
-        "m\\.[0-9]{1,2}"
-    ];
+    let name = prop_oneof![any::<String>(), "\\PC{0,60}", "[a-c.0-3]{0,8}", "m\\.[0-9]{1,2}"];
     let shares = prop::collection::btree_map(any_tier(), any_bytes(), 0..4);
     (name, shares, any_tier(), any_tier(), any::<f64>()).prop_map(
         |(name, shares, prefill_on, decode_on, seconds)| BlockReport {
             name,
             class: String::new(),
-            bytes: shares
-                .values()
-                .fold(0u64, |sum, bytes| sum.saturating_add(*bytes)),
+            bytes: shares.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)),
             shares,
             kv_bytes: 0,
             streamed_bytes: 0,

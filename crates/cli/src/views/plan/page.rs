@@ -19,17 +19,11 @@ pub struct Span {
 }
 
 pub fn said(text: impl Into<String>) -> Span {
-    Span {
-        text: text.into(),
-        colour: None,
-    }
+    Span { text: text.into(), colour: None }
 }
 
 pub fn painted(text: impl Into<String>, colour: Ansi) -> Span {
-    Span {
-        text: text.into(),
-        colour: Some(colour),
-    }
+    Span { text: text.into(), colour: Some(colour) }
 }
 
 pub struct Page {
@@ -65,10 +59,7 @@ impl Page {
             if shown.len() < text.len() {
                 shown = shown.trim_end();
             }
-            match span
-                .colour
-                .filter(|_| self.colour && !shown.trim().is_empty())
-            {
+            match span.colour.filter(|_| self.colour && !shown.trim().is_empty()) {
                 // Writing to a string cannot fail.
                 Some(colour) => _ = write!(self.out, "\x1b[{colour}m{shown}\x1b[0m"),
                 None => self.out.push_str(shown),
@@ -102,9 +93,7 @@ impl Page {
         let indent = self.indent(indent);
         let mut line = vec![said(" ".repeat(indent))];
         let mut used = indent;
-        let texts = texts
-            .into_iter()
-            .flat_map(|span| self.broken(span, self.width - indent));
+        let texts = texts.into_iter().flat_map(|span| self.broken(span, self.width - indent));
         for span in texts.collect::<Vec<_>>() {
             let more = width(&self.spelled(&span.text));
             if used > indent && used + width(between) + more > self.width {
@@ -126,11 +115,7 @@ impl Page {
 
     /// The indentation, less on narrow pages.
     fn indent(&self, indent: usize) -> usize {
-        if self.width < 32 {
-            indent.min(2)
-        } else {
-            indent
-        }
+        if self.width < 32 { indent.min(2) } else { indent }
     }
 
     /// A text in parts of at most `room` columns, broken between words where it can be.
@@ -151,10 +136,7 @@ impl Page {
                 _ => lines.push(word),
             }
         }
-        lines
-            .into_iter()
-            .map(|text| Span { text, colour })
-            .collect()
+        lines.into_iter().map(|text| Span { text, colour }).collect()
     }
 
     /// Text behind a heading, broken between words.
@@ -163,11 +145,7 @@ impl Page {
         let mut line = heading.to_string();
         let mut fresh = true;
         for word in plain(text).split_whitespace() {
-            let word = fit(
-                &self.spelled(word),
-                self.width - indent,
-                self.glyphs.ellipsis,
-            );
+            let word = fit(&self.spelled(word), self.width - indent, self.glyphs.ellipsis);
             let gap = usize::from(!fresh);
             if width(&line) > indent && width(&line) + gap + width(&word) > self.width {
                 self.line(&[said(line)]);

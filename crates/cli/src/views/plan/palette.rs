@@ -48,9 +48,8 @@ pub fn part_class(part: MemoryUse) -> &'static str {
 }
 
 /// Colours of GPUs, from blue to green and back over violet, so that neighbours differ.
-const GPUS: [&str; 8] = [
-    "#1f9d6b", "#2f7fd1", "#7a5bd6", "#128a99", "#b0489f", "#4f9a2f", "#4662d9", "#0f8f7f",
-];
+const GPUS: [&str; 8] =
+    ["#1f9d6b", "#2f7fd1", "#7a5bd6", "#128a99", "#b0489f", "#4f9a2f", "#4662d9", "#0f8f7f"];
 
 /// The style sheet, light or dark by `prefers-color-scheme`.
 pub fn style_sheet() -> String {

@@ -156,13 +156,7 @@ impl PlanReport {
         planned: Planned<'_>,
         mut replan: impl FnMut(&Budget) -> Result<DeviceMap, Error>,
     ) -> Self {
-        let Planned {
-            tree,
-            map,
-            options,
-            model,
-            ..
-        } = planned;
+        let Planned { tree, map, options, model, .. } = planned;
         let prediction = predict(tree, map, &options.figures, &options.workload);
         let shares = shares(tree, map);
         let mut blocks = Vec::with_capacity(tree.blocks.len());
@@ -170,9 +164,7 @@ impl PlanReport {
             blocks.push(BlockReport {
                 name: placed.name.clone(),
                 class: placed.class.clone(),
-                bytes: shares
-                    .values()
-                    .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+                bytes: shares.values().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
                 shares,
                 kv_bytes: placed.kv_bytes,
                 streamed_bytes: placed.streamed_bytes,
@@ -243,12 +235,8 @@ impl PlanReport {
 
 /// `DeviceMap` by modules, with other names of its tensors.
 pub fn device_map(tree: &Tree, map: &DeviceMap, aliases: &[(String, String)]) -> ModuleMap {
-    let own = tree
-        .tensors()
-        .map(|tensor| (tensor.name.as_str(), tier(map, &tensor.name)));
-    let other = aliases
-        .iter()
-        .map(|(alias, name)| (alias.as_str(), tier(map, name)));
+    let own = tree.tensors().map(|tensor| (tensor.name.as_str(), tier(map, &tensor.name)));
+    let other = aliases.iter().map(|(alias, name)| (alias.as_str(), tier(map, name)));
     ModuleMap::new(own.chain(other))
 }
 
@@ -317,9 +305,7 @@ fn parameters(tree: &Tree) -> Option<u64> {
 
 /// Values in a tensor; none if the number overflows 64 bits.
 fn values(shape: &[u64]) -> Option<u64> {
-    shape
-        .iter()
-        .try_fold(1u64, |product, n| product.checked_mul(*n))
+    shape.iter().try_fold(1u64, |product, n| product.checked_mul(*n))
 }
 
 /// The type that most bytes are stored in.

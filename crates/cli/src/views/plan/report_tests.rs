@@ -31,12 +31,7 @@ fn tree() -> Tree {
     };
     let mut blocks = vec![block(
         "embed",
-        vec![tensor(
-            "embed.weight".into(),
-            10_000,
-            Access::Rows,
-            Some("table"),
-        )],
+        vec![tensor("embed.weight".into(), 10_000, Access::Rows, Some("table"))],
     )];
     for n in 0..4 {
         let name = format!("layers.{n}");
@@ -49,27 +44,16 @@ fn tree() -> Tree {
     }
     blocks.push(block(
         "head",
-        vec![tensor(
-            "head.weight".into(),
-            10_000,
-            Access::Tiles,
-            Some("table"),
-        )],
+        vec![tensor("head.weight".into(), 10_000, Access::Tiles, Some("table"))],
     ));
-    Tree {
-        blocks,
-        ..Tree::default()
-    }
+    Tree { blocks, ..Tree::default() }
 }
 
 fn options() -> Options {
     let mut figures = HardwareProfile::default();
     figures.gpus.insert(0, Gpu::default());
     Options {
-        needs: MemoryOverhead {
-            process: 30 * MB,
-            ..MemoryOverhead::default()
-        },
+        needs: MemoryOverhead { process: 30 * MB, ..MemoryOverhead::default() },
         figures,
         ..Options::default()
     }
@@ -83,10 +67,7 @@ fn report(budget: &str) -> Result<(DeviceMap, PlanReport), Error> {
         tree: &tree,
         map: &map,
         options: &options,
-        model: ModelReport {
-            name: "a model".to_string(),
-            ..ModelReport::default()
-        },
+        model: ModelReport { name: "a model".to_string(), ..ModelReport::default() },
         aliases: vec![("lm_head.weight".to_string(), "embed.weight".to_string())],
         detected: vec![Tier::Cpu],
         figures_source: "defaults".to_string(),
@@ -99,18 +80,11 @@ fn report(budget: &str) -> Result<(DeviceMap, PlanReport), Error> {
 #[test]
 fn sums_are_those_of_the_map() {
     let (map, report) = report("cpu=100MB").unwrap();
-    assert_eq!(
-        report.model.parameters,
-        Some(4 * 10_001 * 1000 + 10_000 * 1000)
-    );
+    assert_eq!(report.model.parameters, Some(4 * 10_001 * 1000 + 10_000 * 1000));
     assert_eq!(report.model.bytes, map.total_bytes());
     assert_eq!(report.model.stored_dtype.as_deref(), Some("f32"));
     let on = |tier: Tier| -> u64 {
-        report
-            .blocks
-            .iter()
-            .filter_map(|block| block.shares.get(&tier))
-            .sum()
+        report.blocks.iter().filter_map(|block| block.shares.get(&tier)).sum()
     };
     assert_eq!(on(Tier::Cpu), map.resident_bytes());
     assert_eq!(on(Tier::Cpu) + on(Tier::Disk), map.total_bytes());
@@ -126,9 +100,7 @@ fn sums_are_those_of_the_map() {
 #[test]
 fn other_budgets_are_tried() {
     let (_, report) = report("cpu=100MB").unwrap();
-    let [more, less] = &report.what_if[..] else {
-        panic!("{:?}", report.what_if)
-    };
+    let [more, less] = &report.what_if[..] else { panic!("{:?}", report.what_if) };
     assert_eq!(more.budget, Budget::parse("cpu=125MB").unwrap());
     assert_eq!(less.budget, Budget::parse("cpu=75MB").unwrap());
     let now = report.prediction.decode.time.seconds;
@@ -139,29 +111,18 @@ fn other_budgets_are_tried() {
 
 #[test]
 fn what_would_not_fit_says_what_would() {
-    let Err(Error::TooSmall(shortfall)) = report("cpu=1MB") else {
-        panic!("that is enough")
-    };
+    let Err(Error::TooSmall(shortfall)) = report("cpu=1MB") else { panic!("that is enough") };
     let (_, report) = report(&format!("cpu={}", shortfall.least)).unwrap();
     let less = &report.what_if[1];
     assert!(!less.fits && less.decode_seconds.is_none());
-    assert_eq!(
-        less.least,
-        Some(Least {
-            tier: Tier::Cpu,
-            bytes: shortfall.least
-        })
-    );
+    assert_eq!(less.least, Some(Least { tier: Tier::Cpu, bytes: shortfall.least }));
     assert!(less.reason.as_ref().unwrap().contains("too small"));
 }
 
 #[test]
 fn the_map_has_other_names_too() {
     let (_, all) = report("cpu=1GB").unwrap();
-    assert_eq!(
-        serde_json::to_string(&all.device_map).unwrap(),
-        r#"{"":"cpu"}"#
-    );
+    assert_eq!(serde_json::to_string(&all.device_map).unwrap(), r#"{"":"cpu"}"#);
     let (map, report) = report("cpu=100MB").unwrap();
     let modules = &report.device_map;
     for tensor in tree().blocks.iter().flat_map(|block| &block.tensors) {
@@ -187,12 +148,7 @@ fn what_limits_a_pass_is_named() {
 }
 
 /// Objects whose keys are names of devices or modules rather than fields.
-const BY_NAME: [&str; 4] = [
-    "blocks[].shares",
-    "what_if[].budget",
-    "figures.gpus",
-    "device_map",
-];
+const BY_NAME: [&str; 4] = ["blocks[].shares", "what_if[].budget", "figures.gpus", "device_map"];
 
 /// All fields of a value, as the documentation writes them.
 fn fields(path: &str, value: &Value, found: &mut BTreeSet<String>) {
@@ -203,11 +159,7 @@ fn fields(path: &str, value: &Value, found: &mut BTreeSet<String>) {
         Value::Object(object) => {
             for (key, value) in object {
                 let key = if BY_NAME.contains(&path) { "*" } else { key };
-                let path = if path.is_empty() {
-                    key.to_string()
-                } else {
-                    format!("{path}.{key}")
-                };
+                let path = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
                 fields(&path, value, found);
             }
         }
@@ -229,9 +181,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
         .map(|(field, _)| field.to_string())
         .collect();
     let mut found = BTreeSet::new();
-    let Err(Error::TooSmall(shortfall)) = report("cpu=1MB") else {
-        panic!("that is enough")
-    };
+    let Err(Error::TooSmall(shortfall)) = report("cpu=1MB") else { panic!("that is enough") };
     for budget in ["cpu=100MB".to_string(), format!("cpu={}", shortfall.least)] {
         let (_, mut report) = report(&budget).unwrap();
         report.notes.push("a note".to_string());

@@ -36,10 +36,8 @@ pub fn rows(blocks: &[BlockReport]) -> Vec<Row> {
     let units = units(blocks);
     let mut rows = Vec::new();
     for list in units.chunk_by(|a, b| a.follows(b)) {
-        let like: Vec<Row> = list
-            .chunk_by(|a, b| a.row.places() == b.row.places())
-            .map(merged)
-            .collect();
+        let like: Vec<Row> =
+            list.chunk_by(|a, b| a.row.places() == b.row.places()).map(merged).collect();
         if like.len() > MOST_OF_A_LIST {
             rows.push(merged(list));
         } else {
@@ -63,11 +61,7 @@ fn units(blocks: &[BlockReport]) -> Vec<Unit<'_>> {
                     last.row.name = plain(&format!("{owner}.{number}"));
                 }
             }
-            _ => units.push(Unit {
-                numbered,
-                last: numbered.map_or(0, |(_, number)| number),
-                row,
-            }),
+            _ => units.push(Unit { numbered, last: numbered.map_or(0, |(_, number)| number), row }),
         }
     }
     units
@@ -148,17 +142,11 @@ impl Row {
             let sum = self.shares.entry(*tier).or_default();
             *sum = sum.saturating_add(*bytes);
         }
-        let tiers: Vec<Tier> = self
-            .percents
-            .keys()
-            .chain(other.percents.keys())
-            .copied()
-            .collect();
+        let tiers: Vec<Tier> = self.percents.keys().chain(other.percents.keys()).copied().collect();
         for tier in tiers {
             let (low, high) = self.percents.get(&tier).copied().unwrap_or((0, 0));
             let (other_low, other_high) = other.percents.get(&tier).copied().unwrap_or((0, 0));
-            self.percents
-                .insert(tier, (low.min(other_low), high.max(other_high)));
+            self.percents.insert(tier, (low.min(other_low), high.max(other_high)));
         }
     }
 
@@ -252,10 +240,7 @@ mod tests {
     }
 
     fn shown(blocks: &[BlockReport]) -> Vec<String> {
-        rows(blocks)
-            .iter()
-            .map(|row| format!("{} → {}", row.name, row.place(" · ")))
-            .collect()
+        rows(blocks).iter().map(|row| format!("{} → {}", row.name, row.place(" · "))).collect()
     }
 
     #[test]
@@ -263,10 +248,7 @@ mod tests {
         let mut blocks = vec![block("embed", &[(Tier::Gpu(0), 7)])];
         blocks.extend((0..3).map(|n| block(&format!("m.layers.{n}"), &[(Tier::Gpu(0), 100)])));
         blocks.extend((3..6).map(|n| {
-            block(
-                &format!("m.layers.{n}"),
-                &[(Tier::Cpu, 40 + n), (Tier::Disk, 60 - n)],
-            )
+            block(&format!("m.layers.{n}"), &[(Tier::Cpu, 40 + n), (Tier::Disk, 60 - n)])
         }));
         blocks.push(block("m.layers.6", &[(Tier::Cpu, 1), (Tier::Disk, 999)]));
         blocks.push(block("head", &[]));
@@ -288,18 +270,13 @@ mod tests {
 
     #[test]
     fn where_something_computes_is_said_if_it_is_elsewhere() {
-        let mut blocks: Vec<_> = (0..4)
-            .map(|n| block(&format!("h.{n}"), &[(Tier::Cpu, 10)]))
-            .collect();
+        let mut blocks: Vec<_> =
+            (0..4).map(|n| block(&format!("h.{n}"), &[(Tier::Cpu, 10)])).collect();
         blocks[0].prefill_on = Tier::Gpu(1);
         (blocks[1].prefill_on, blocks[1].decode_on) = (Tier::Gpu(1), Tier::Gpu(1));
         assert_eq!(
             shown(&blocks),
-            [
-                "h.0 → cpu · prompt on gpu1",
-                "h.1 → cpu · computes on gpu1",
-                "h.2-3 → cpu"
-            ]
+            ["h.0 → cpu · prompt on gpu1", "h.1 → cpu · computes on gpu1", "h.2-3 → cpu"]
         );
     }
 
@@ -317,16 +294,8 @@ mod tests {
 
     #[test]
     fn parts_of_a_layer_count_together_and_lists_apart() {
-        let names = [
-            "e.0.a", "e.0.b", "e.1.a", "e.1.b", "d.0", "d.1", "d.3", "d.1",
-        ];
-        let blocks: Vec<_> = names
-            .iter()
-            .map(|name| block(name, &[(Tier::Cpu, 1)]))
-            .collect();
-        assert_eq!(
-            shown(&blocks),
-            ["e.0-1 → cpu", "d.0-1 → cpu", "d.3 → cpu", "d.1 → cpu"]
-        );
+        let names = ["e.0.a", "e.0.b", "e.1.a", "e.1.b", "d.0", "d.1", "d.3", "d.1"];
+        let blocks: Vec<_> = names.iter().map(|name| block(name, &[(Tier::Cpu, 1)])).collect();
+        assert_eq!(shown(&blocks), ["e.0-1 → cpu", "d.0-1 → cpu", "d.3 → cpu", "d.1 → cpu"]);
     }
 }

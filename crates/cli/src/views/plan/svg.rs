@@ -36,11 +36,7 @@ impl PlanReport {
     ///
     /// The same report gives the same bytes.
     pub fn svg(&self) -> String {
-        let mut drawing = Drawing {
-            report: self,
-            canvas: Canvas::new(),
-            y: 0.0,
-        };
+        let mut drawing = Drawing { report: self, canvas: Canvas::new(), y: 0.0 };
         drawing.heading();
         for tier in self.tiers.iter().filter(|tier| is_drawn(tier)) {
             drawing.tier(tier);
@@ -95,14 +91,9 @@ impl Drawing<'_> {
     fn heading(&mut self) {
         let model = &self.report.model;
         let columns = (ROOM / 12.0) as usize;
-        self.canvas
-            .text(MARGIN, 44.0, "h", &fit(&plain(&model.name), columns, "…"));
+        self.canvas.text(MARGIN, 44.0, "h", &fit(&plain(&model.name), columns, "…"));
         let mut parts: Vec<String> = model.architecture.iter().map(|name| plain(name)).collect();
-        parts.extend(
-            model
-                .parameters
-                .map(|n| format!("{} parameters", human::parameters(n))),
-        );
+        parts.extend(model.parameters.map(|n| format!("{} parameters", human::parameters(n))));
         parts.push(match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
             Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
             None => format_size(model.bytes),
@@ -113,12 +104,7 @@ impl Drawing<'_> {
         }
         parts.push(format!("prompt {}", human::count(workload.prompt, "token")));
         parts.push(format!("context {}", workload.position));
-        parts.extend(
-            model
-                .kv_dtype
-                .iter()
-                .map(|dtype| format!("KV {}", plain(dtype))),
-        );
+        parts.extend(model.kv_dtype.iter().map(|dtype| format!("KV {}", plain(dtype))));
         parts.push(format!("placed by {}", plain(&self.report.strategy)));
         self.small(MARGIN, 66.0, &parts.join(" · "), ROOM);
         self.y = 92.0;
@@ -141,21 +127,18 @@ impl Drawing<'_> {
     fn tier(&mut self, tier: &TierReport) {
         let held = &tier.held;
         let middle = self.y + 17.0;
-        self.canvas
-            .text(MARGIN, middle, "l", &held.tier.to_string());
+        self.canvas.text(MARGIN, middle, "l", &held.tier.to_string());
         let size = match held.budget {
             Some(budget) => format!("{} of {}", format_size(held.sum()), format_size(budget)),
             None => format_size(held.sum()),
         };
         self.canvas.text(BAR_X + BAR + 14.0, middle, "v", &size);
-        self.canvas
-            .rect([BAR_X, self.y, BAR, BAR_HEIGHT], "free", "");
+        self.canvas.rect([BAR_X, self.y, BAR, BAR_HEIGHT], "free", "");
         let held_parts = parts(tier);
         let sizes: Vec<u64> = held_parts.iter().map(|(_, bytes)| *bytes).collect();
         let mut x = BAR_X;
-        for ((part, bytes), halves) in held_parts
-            .iter()
-            .zip(apportion(&sizes, (BAR * 2.0) as usize))
+        for ((part, bytes), halves) in
+            held_parts.iter().zip(apportion(&sizes, (BAR * 2.0) as usize))
         {
             let w = halves as f64 / 2.0;
             match part {
@@ -163,8 +146,7 @@ impl Drawing<'_> {
                 MemoryUse::Weights => self.weights(tier, x, halves),
                 part => {
                     let title = format!("{}: {}", part.name(), format_size(*bytes));
-                    self.canvas
-                        .rect([x, self.y, w, BAR_HEIGHT], part_class(*part), &title);
+                    self.canvas.rect([x, self.y, w, BAR_HEIGHT], part_class(*part), &title);
                 }
             }
             x += w;
@@ -184,8 +166,7 @@ impl Drawing<'_> {
             x += self.canvas.swatch(x, self.y, &class, &text);
         }
         if tier.detected {
-            self.canvas
-                .text(BAR_X + BAR + 14.0, self.y, "s", "budget detected");
+            self.canvas.text(BAR_X + BAR + 14.0, self.y, "s", "budget detected");
         }
         self.y += 22.0;
     }
@@ -196,11 +177,7 @@ impl Drawing<'_> {
         let blocks = on(tier.held.tier, &self.report.blocks);
         if blocks.len() * 3 > halves || blocks.is_empty() {
             let title = format!("weights: {}", format_size(tier.held.weights));
-            self.canvas.rect(
-                [x, self.y, halves as f64 / 2.0, BAR_HEIGHT],
-                &colour,
-                &title,
-            );
+            self.canvas.rect([x, self.y, halves as f64 / 2.0, BAR_HEIGHT], &colour, &title);
             return;
         }
         let sizes: Vec<u64> = blocks.iter().map(|(_, bytes)| *bytes).collect();
@@ -209,11 +186,7 @@ impl Drawing<'_> {
             blocks.iter().zip(apportion(&sizes, halves)).enumerate()
         {
             let w = halves as f64 / 2.0;
-            let class = if at % 2 == 0 {
-                colour.clone()
-            } else {
-                format!("{colour} odd")
-            };
+            let class = if at % 2 == 0 { colour.clone() } else { format!("{colour} odd") };
             let title = format!("{}: {}", short(&block.name), format_size(*bytes));
             self.canvas.rect([x, self.y, w, BAR_HEIGHT], &class, &title);
             x += w;
@@ -239,21 +212,16 @@ impl Drawing<'_> {
                 let h = STRIP_HEIGHT * (*bytes as f64 / all);
                 bottom -= h;
                 let title = format!("{}: {} on {tier}", short(&group.name), format_size(*bytes));
-                self.canvas
-                    .rect([x, bottom, (w - gap).max(0.5), h], &class(*tier), &title);
+                self.canvas.rect([x, bottom, (w - gap).max(0.5), h], &class(*tier), &title);
             }
             x += w;
         }
         self.y += STRIP_HEIGHT + 18.0;
-        let tiers: BTreeSet<Tier> = groups
-            .iter()
-            .flat_map(|group| group.shares.keys().copied())
-            .collect();
+        let tiers: BTreeSet<Tier> =
+            groups.iter().flat_map(|group| group.shares.keys().copied()).collect();
         let mut x = MARGIN;
         for tier in tiers {
-            x += self
-                .canvas
-                .swatch(x, self.y, &class(tier), &tier.to_string());
+            x += self.canvas.swatch(x, self.y, &class(tier), &tier.to_string());
         }
         self.y += 10.0;
     }
@@ -264,11 +232,7 @@ impl Drawing<'_> {
             return;
         }
         self.section("Where they are");
-        let shown = if rows.len() > MOST_ROWS {
-            MOST_ROWS - 1
-        } else {
-            rows.len()
-        };
+        let shown = if rows.len() > MOST_ROWS { MOST_ROWS - 1 } else { rows.len() };
         for row in &rows[..shown] {
             self.y += 10.0;
             self.row(row);
@@ -277,12 +241,7 @@ impl Drawing<'_> {
         if shown < rows.len() {
             self.y += 10.0;
             let more = rows.len() - shown;
-            self.small(
-                MARGIN,
-                self.y,
-                &format!("and {more} rows more: --json has all"),
-                ROOM,
-            );
+            self.small(MARGIN, self.y, &format!("and {more} rows more: --json has all"), ROOM);
             self.y += 12.0;
         }
     }
@@ -290,8 +249,7 @@ impl Drawing<'_> {
     fn row(&mut self, row: &Row) {
         const NAMES: f64 = 380.0;
         let columns = (NAMES / COLUMN) as usize;
-        self.canvas
-            .text(MARGIN, self.y, "v", &fit(&row.name, columns, "…"));
+        self.canvas.text(MARGIN, self.y, "v", &fit(&row.name, columns, "…"));
         let mut x = MARGIN + NAMES + 12.0;
         for (tier, text) in row.parts() {
             if x + 15.0 + small_width(&text) > MARGIN + ROOM - 80.0 {
@@ -300,8 +258,7 @@ impl Drawing<'_> {
             }
             x += self.canvas.swatch(x, self.y, &class(tier), &text);
         }
-        self.canvas
-            .text(MARGIN + ROOM, self.y, "s e", &format_size(row.bytes));
+        self.canvas.text(MARGIN + ROOM, self.y, "s e", &format_size(row.bytes));
     }
 
     fn prediction(&mut self) {
@@ -316,25 +273,15 @@ impl Drawing<'_> {
                 "load",
                 prediction.load_seconds,
                 [
-                    format!(
-                        "{} that stay in memory",
-                        format_size(self.report.resident_bytes())
-                    ),
-                    format!(
-                        "first token after {}",
-                        human::seconds(prediction.first_pass_seconds)
-                    ),
+                    format!("{} that stay in memory", format_size(self.report.resident_bytes())),
+                    format!("first token after {}", human::seconds(prediction.first_pass_seconds)),
                 ],
             ),
             (
                 "prompt",
                 prediction.prefill.time.seconds,
                 [
-                    format!(
-                        "{}, {}",
-                        human::count(tokens, "token"),
-                        rate(&prediction.prefill)
-                    ),
+                    format!("{}, {}", human::count(tokens, "token"), rate(&prediction.prefill)),
                     bounded(&prediction.prefill),
                 ],
             ),
@@ -348,13 +295,8 @@ impl Drawing<'_> {
         for (at, (what, seconds, lines)) in cards.into_iter().enumerate() {
             let x = MARGIN + step * at as f64;
             self.small(x, self.y + 14.0, what, step);
-            self.canvas
-                .text(x, self.y + 42.0, "b", &human::seconds(seconds));
-            for (line, text) in lines
-                .iter()
-                .enumerate()
-                .filter(|(_, text)| !text.is_empty())
-            {
+            self.canvas.text(x, self.y + 42.0, "b", &human::seconds(seconds));
+            for (line, text) in lines.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
                 self.small(x, self.y + 62.0 + 17.0 * line as f64, text, step - 12.0);
             }
         }
@@ -372,12 +314,7 @@ impl Drawing<'_> {
 
     fn notes(&mut self) {
         self.y += 6.0;
-        self.small(
-            MARGIN,
-            self.y,
-            &plain(&format!("Figures {}", figures(self.report))),
-            ROOM,
-        );
+        self.small(MARGIN, self.y, &plain(&format!("Figures {}", figures(self.report))), ROOM);
         self.y += 18.0;
         for note in &self.report.notes {
             self.small(MARGIN, self.y, &plain(&format!("Note: {note}")), ROOM);

@@ -40,51 +40,30 @@ impl Page {
     fn model(&mut self, report: &PlanReport) {
         let model = &report.model;
         let ellipsis = self.glyphs.ellipsis;
-        let mut parts = vec![said(fit(
-            &self.spelled(&plain(&model.name)),
-            self.width,
-            ellipsis,
-        ))];
+        let mut parts = vec![said(fit(&self.spelled(&plain(&model.name)), self.width, ellipsis))];
         parts.extend(model.architecture.iter().map(|name| said(plain(name))));
-        parts.extend(
-            model
-                .parameters
-                .map(|n| said(format!("{} parameters", human::parameters(n)))),
-        );
-        parts.push(said(
-            match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
-                Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
-                None => format_size(model.bytes),
-            },
-        ));
+        parts
+            .extend(model.parameters.map(|n| said(format!("{} parameters", human::parameters(n)))));
+        parts.push(said(match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
+            Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
+            None => format_size(model.bytes),
+        }));
         self.flow(0, parts);
         let workload = &report.workload;
         let mut parts = vec![said(plain(&report.strategy))];
         if workload.batch != 1 {
             parts.push(said(human::count(workload.batch, "text")));
         }
-        parts.push(said(format!(
-            "prompt {}",
-            human::count(workload.prompt, "token")
-        )));
+        parts.push(said(format!("prompt {}", human::count(workload.prompt, "token"))));
         parts.push(said(format!("context {}", workload.position)));
-        parts.extend(
-            model
-                .kv_dtype
-                .iter()
-                .map(|dtype| said(format!("KV {}", plain(dtype)))),
-        );
+        parts.extend(model.kv_dtype.iter().map(|dtype| said(format!("KV {}", plain(dtype)))));
         self.flow(0, parts);
     }
 
     fn tier(&mut self, report: &PlanReport, tier: &TierReport) {
         let held = &tier.held;
         let label = held.tier.to_string();
-        let label_width = report
-            .tiers
-            .iter()
-            .map(|tier| width(&tier.held.tier.to_string()))
-            .max();
+        let label_width = report.tiers.iter().map(|tier| width(&tier.held.tier.to_string())).max();
         let label_width = label_width.unwrap_or(0);
         let size = match held.budget {
             Some(budget) => format!("{} of {}", format_size(held.sum()), format_size(budget)),
@@ -106,12 +85,8 @@ impl Page {
         let mut details: Vec<Span> = parts(tier)
             .into_iter()
             .map(|(part, bytes)| {
-                let text = format!(
-                    "{} {} {}",
-                    self.glyphs.of(part),
-                    part.name(),
-                    format_size(bytes)
-                );
+                let text =
+                    format!("{} {} {}", self.glyphs.of(part), part.name(), format_size(bytes));
                 match ansi_part(part) {
                     Some(colour) => painted(text.trim_start(), colour),
                     None => painted(text, ansi(held.tier)),
@@ -136,10 +111,7 @@ impl Page {
                 MemoryUse::Weights => self.weights(report, tier, cells),
                 part => self.glyphs.of(*part).to_string().repeat(cells),
             };
-            spans.push(painted(
-                text,
-                ansi_part(*part).unwrap_or(ansi(tier.held.tier)),
-            ));
+            spans.push(painted(text, ansi_part(*part).unwrap_or(ansi(tier.held.tier))));
         }
         spans.push(said(" ".repeat(cells - used)));
         spans.push(said(self.glyphs.right));
@@ -166,16 +138,9 @@ impl Page {
 
     fn blocks(&mut self, report: &PlanReport) {
         let rows = rows(&report.blocks);
-        let shown = if rows.len() > MOST_ROWS {
-            MOST_ROWS - 1
-        } else {
-            rows.len()
-        };
-        let names = rows[..shown]
-            .iter()
-            .map(|row| width(&self.spelled(&row.name)))
-            .max()
-            .unwrap_or(0);
+        let shown = if rows.len() > MOST_ROWS { MOST_ROWS - 1 } else { rows.len() };
+        let names =
+            rows[..shown].iter().map(|row| width(&self.spelled(&row.name))).max().unwrap_or(0);
         for row in &rows[..shown] {
             self.row(row, names.min(self.width / 2));
         }
@@ -206,18 +171,12 @@ impl Page {
             return;
         }
         // The name and the size, and the place below.
-        let name = fit(
-            &name,
-            self.width.saturating_sub(width(&size) + 1).max(8),
-            self.glyphs.ellipsis,
-        );
+        let name =
+            fit(&name, self.width.saturating_sub(width(&size) + 1).max(8), self.glyphs.ellipsis);
         let pad = self.width.saturating_sub(width(&name) + width(&size));
         self.line(&[said(name), said(" ".repeat(pad)), said(size)]);
-        let mut parts: Vec<Span> = row
-            .parts()
-            .into_iter()
-            .map(|(tier, text)| painted(text, ansi(tier)))
-            .collect();
+        let mut parts: Vec<Span> =
+            row.parts().into_iter().map(|(tier, text)| painted(text, ansi(tier))).collect();
         if let Some(first) = parts.first_mut() {
             first.text.insert_str(0, &format!("{arrow} "));
         }
@@ -227,18 +186,12 @@ impl Page {
     fn prediction(&mut self, report: &PlanReport) {
         let prediction = &report.prediction;
         let resident = report.resident_bytes();
-        let mut parts = vec![said(format!(
-            "{} that stay in memory",
-            format_size(resident)
-        ))];
+        let mut parts = vec![said(format!("{} that stay in memory", format_size(resident)))];
         let first = human::seconds(prediction.first_pass_seconds);
         parts.push(said(format!("first token after {first}")));
         self.timed("load", prediction.load_seconds, parts);
         let phase = |phase: &PhaseReport, what: &str| {
-            let mut parts = vec![said(format!(
-                "{} {what}",
-                human::rate(phase.tokens_per_second)
-            ))];
+            let mut parts = vec![said(format!("{} {what}", human::rate(phase.tokens_per_second)))];
             parts.push(said(bounded(phase)));
             parts
         };
@@ -283,11 +236,7 @@ impl Page {
     fn what_if(&mut self, what_if: &WhatIf, now: f64) {
         let percent = ((what_if.memory - 1.0) * 100.0).round();
         let heading = format!("{percent:+} % memory:");
-        self.prose(
-            &format!("{heading} "),
-            &outcome(what_if, now),
-            width(&heading) + 1,
-        );
+        self.prose(&format!("{heading} "), &outcome(what_if, now), width(&heading) + 1);
     }
 
     fn notes(&mut self, report: &PlanReport) {

@@ -53,14 +53,10 @@ impl WhatIf {
             }
             Err(error) => {
                 what_if.least = match &error {
-                    Error::TooSmall(shortfall) => Some(Least {
-                        tier: shortfall.tier,
-                        bytes: shortfall.least,
-                    }),
-                    Error::MustFit { least, .. } => Some(Least {
-                        tier: Tier::Cpu,
-                        bytes: *least,
-                    }),
+                    Error::TooSmall(shortfall) => {
+                        Some(Least { tier: shortfall.tier, bytes: shortfall.least })
+                    }
+                    Error::MustFit { least, .. } => Some(Least { tier: Tier::Cpu, bytes: *least }),
                     _ => None,
                 };
                 what_if.reason = Some(error.to_string());

@@ -41,11 +41,7 @@ impl Grid {
         [height_unit, row_unit]: [usize; 2],
     ) -> Grid {
         let Size { m, n, k } = size;
-        let whole = Grid {
-            size,
-            height: m.max(1),
-            width: n.max(1),
-        };
+        let whole = Grid { size, height: m.max(1), width: n.max(1) };
         if threads <= 1 || m == 0 || n == 0 || k == 0 {
             return whole;
         }
@@ -62,16 +58,9 @@ impl Grid {
             return Grid { width, ..whole };
         }
         let by_multiply_adds = MIN_MULTIPLY_ADDS.div_ceil(k.saturating_mul(width));
-        let height = m
-            .div_ceil(wanted / across)
-            .max(by_multiply_adds)
-            .next_multiple_of(height_unit)
-            .min(m);
-        Grid {
-            size,
-            height,
-            width,
-        }
+        let height =
+            m.div_ceil(wanted / across).max(by_multiply_adds).next_multiple_of(height_unit).min(m);
+        Grid { size, height, width }
     }
 
     /// The number of regions; at least one.
@@ -107,29 +96,21 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     y: &mut [f32],
 ) {
     let size = grid.size();
-    let operands = Operands {
-        x: x.as_ptr(),
-        weight: weight.as_ptr(),
-        y: y.as_mut_ptr(),
-        size,
-    };
+    let operands = Operands { x: x.as_ptr(), weight: weight.as_ptr(), y: y.as_mut_ptr(), size };
     if grid.regions() == 1 {
         // SAFETY: as below, with one region.
         unsafe { loops.region(&operands, 0..size.m, 0..size.n) };
         return;
     }
-    (0..grid.regions())
-        .into_par_iter()
-        .with_max_len(1)
-        .for_each(|index| {
-            let (rows, columns) = grid.region(index);
-            // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available,
-            // and that the three slices have the lengths that `size` asks for; what is packed was
-            // packed for this grid. All are borrowed until `for_each` returns. The regions of a
-            // grid lie within the output and do not overlap, so that no element of `y` is written
-            // by two calls; nothing reads `y`.
-            unsafe { loops.region(&operands, rows, columns) };
-        });
+    (0..grid.regions()).into_par_iter().with_max_len(1).for_each(|index| {
+        let (rows, columns) = grid.region(index);
+        // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available,
+        // and that the three slices have the lengths that `size` asks for; what is packed was
+        // packed for this grid. All are borrowed until `for_each` returns. The regions of a
+        // grid lie within the output and do not overlap, so that no element of `y` is written
+        // by two calls; nothing reads `y`.
+        unsafe { loops.region(&operands, rows, columns) };
+    });
 }
 
 #[cfg(test)]
@@ -162,64 +143,20 @@ mod tests {
 
     #[test]
     fn small_products_are_not_shared() {
-        assert_eq!(
-            Grid::in_units(
-                Size {
-                    m: 1,
-                    n: 64,
-                    k: 512
-                },
-                2,
-                8,
-                [24, 24],
-            )
-            .regions(),
-            1
-        );
-        assert_eq!(
-            Grid::in_units(
-                Size {
-                    m: 16,
-                    n: 24,
-                    k: 512
-                },
-                2,
-                8,
-                [24, 24],
-            )
-            .regions(),
-            1
-        );
+        assert_eq!(Grid::in_units(Size { m: 1, n: 64, k: 512 }, 2, 8, [24, 24],).regions(), 1);
+        assert_eq!(Grid::in_units(Size { m: 16, n: 24, k: 512 }, 2, 8, [24, 24],).regions(), 1);
     }
 
     #[test]
     fn a_large_weight_is_shared_by_rows() {
-        let grid = Grid::in_units(
-            Size {
-                m: 1,
-                n: 2048,
-                k: 2048,
-            },
-            2,
-            2,
-            [24, 24],
-        );
+        let grid = Grid::in_units(Size { m: 1, n: 2048, k: 2048 }, 2, 2, [24, 24]);
         assert_eq!(grid.regions(), 8);
         assert_eq!(grid.region(1), (0..1, 264..528));
     }
 
     #[test]
     fn few_weight_rows_and_many_tokens_are_shared_by_tokens() {
-        let grid = Grid::in_units(
-            Size {
-                m: 512,
-                n: 8,
-                k: 2048,
-            },
-            2,
-            4,
-            [24, 24],
-        );
+        let grid = Grid::in_units(Size { m: 512, n: 8, k: 2048 }, 2, 4, [24, 24]);
         assert!(grid.regions() >= 4);
         assert_eq!(grid.region(0).1, 0..8);
     }

@@ -60,12 +60,7 @@ impl Layout {
             ActivationDtype::F32 => 3,
             ActivationDtype::Bf16 => 1,
         };
-        Self {
-            rows: size.m,
-            k: size.k,
-            parts,
-            columns: size.m.min(COLUMNS),
-        }
+        Self { rows: size.m, k: size.k, parts, columns: size.m.min(COLUMNS) }
     }
 
     /// Steps of a row.
@@ -117,10 +112,7 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
     };
     match x.len() < SHARED {
         true => row_blocks.for_each(fill),
-        false => row_blocks
-            .collect::<Vec<_>>()
-            .into_par_iter()
-            .for_each(fill),
+        false => row_blocks.collect::<Vec<_>>().into_par_iter().for_each(fill),
     }
     packed
 }

@@ -91,10 +91,7 @@ impl Drop for Tiles {
 /// Zeros a tile. Needs configured tiles.
 macro_rules! zero {
     ($tile:literal) => {
-        std::arch::asm!(
-            concat!("tilezero tmm", $tile),
-            options(nomem, nostack, preserves_flags)
-        )
+        std::arch::asm!(concat!("tilezero tmm", $tile), options(nomem, nostack, preserves_flags))
     };
 }
 

@@ -43,10 +43,7 @@ pub(super) unsafe fn weights(
     let count = STEP.min(k - at);
     for (index, to) in edge.0.chunks_exact_mut(STEP).take(rows).enumerate() {
         // SAFETY: each row has `count` elements from here.
-        unsafe {
-            from.add(index * k)
-                .copy_to_nonoverlapping(to.as_mut_ptr(), count)
-        };
+        unsafe { from.add(index * k).copy_to_nonoverlapping(to.as_mut_ptr(), count) };
     }
     (edge.0.as_ptr(), ROW_BYTES)
 }

@@ -67,9 +67,7 @@ fn fields_of_relatives_are_fine_where_they_change_nothing() {
             let Effect::Only(values) = effect else {
                 continue;
             };
-            let neutral = values
-                .iter()
-                .map(|text| serde_json::from_str(text).unwrap());
+            let neutral = values.iter().map(|text| serde_json::from_str(text).unwrap());
             for value in neutral.chain([Value::Null]) {
                 let mut changes = json!({"model_type": architecture, "num_key_value_heads": 4});
                 let plain = read(changes.clone()).unwrap();
@@ -98,21 +96,11 @@ fn no_field_is_in_two_tables() {
 fn fields_that_nobody_knows_are_named() {
     let config =
         read(json!({"zeta": 1, "auto_map": {}, "rope_scaling": {"type": "default", "beta": 2}}));
-    assert_eq!(
-        config.unwrap().model.unknown_fields,
-        ["auto_map", "zeta", "rope_scaling.beta"]
-    );
+    assert_eq!(config.unwrap().model.unknown_fields, ["auto_map", "zeta", "rope_scaling.beta"]);
     let hostile = json!({"\u{1b}[2J": 1, "é".repeat(1000): 2});
     for name in read(hostile).unwrap().model.unknown_fields {
         assert!(name.len() < 400 && !name.contains('\u{1b}'), "{name}");
     }
     let many: serde_json::Map<_, _> = (0..1000).map(|i| (format!("x{i}"), json!(1))).collect();
-    assert_eq!(
-        read(Value::Object(many))
-            .unwrap()
-            .model
-            .unknown_fields
-            .len(),
-        32
-    );
+    assert_eq!(read(Value::Object(many)).unwrap().model.unknown_fields.len(), 32);
 }

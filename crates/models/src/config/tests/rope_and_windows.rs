@@ -4,35 +4,20 @@ use super::*;
 
 #[test]
 fn numbers_out_of_bounds_are_refused_by_name() {
-    for bad in [
-        json!(0.0),
-        json!(-1e-5),
-        json!(1e-300),
-        json!(2.0),
-        json!("1e-5"),
-    ] {
+    for bad in [json!(0.0), json!(-1e-5), json!(1e-300), json!(2.0), json!("1e-5")] {
         refusal(json!({"rms_norm_eps": bad}), "rms_norm_eps");
     }
     for bad in [json!(0), json!(-1.0), json!(1e300), json!("10000")] {
         refusal(json!({"rope_theta": bad}), "rope_theta");
-        refusal(
-            json!({"rope_parameters": {"rope_theta": bad}}),
-            "rope_parameters.rope_theta",
-        );
+        refusal(json!({"rope_parameters": {"rope_theta": bad}}), "rope_parameters.rope_theta");
     }
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, "beta_fast": 32, "beta_slow": 1,
         "original_max_position_embeddings": 64, "truncate": false});
     let mut scaled = yarn.clone();
     scaled["attention_factor"] = json!(null);
     for (scaling, fields) in [
-        (
-            json!({"rope_type": "linear", "factor": 8.0}),
-            vec!["factor"],
-        ),
-        (
-            json!({"rope_type": "dynamic", "factor": 8.0}),
-            vec!["factor"],
-        ),
+        (json!({"rope_type": "linear", "factor": 8.0}), vec!["factor"]),
+        (json!({"rope_type": "dynamic", "factor": 8.0}), vec!["factor"]),
         (
             yarn,
             vec![
@@ -60,18 +45,12 @@ fn numbers_out_of_bounds_are_refused_by_name() {
             for bad in nonsense().into_iter().chain([json!(1e300)]) {
                 let mut scaling = scaling.clone();
                 scaling[field] = bad;
-                refusal(
-                    json!({"rope_scaling": scaling}),
-                    &format!("rope_scaling.{field}"),
-                );
+                refusal(json!({"rope_scaling": scaling}), &format!("rope_scaling.{field}"));
             }
         }
         let mut without = scaling.clone();
         without.as_object_mut().unwrap().remove("factor");
-        assert!(matches!(
-            read(json!({"rope_scaling": without})),
-            Err(Error::MissingField { .. })
-        ));
+        assert!(matches!(read(json!({"rope_scaling": without})), Err(Error::MissingField { .. })));
     }
     let good = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
     for (field, bad) in [
@@ -82,10 +61,7 @@ fn numbers_out_of_bounds_are_refused_by_name() {
     ] {
         let mut scaling = good.clone();
         scaling[field] = bad.clone();
-        refusal(
-            json!({"rope_scaling": scaling}),
-            &format!("rope_scaling.{field}"),
-        );
+        refusal(json!({"rope_scaling": scaling}), &format!("rope_scaling.{field}"));
     }
     for (field, effect) in known::ROPE {
         if matches!(effect, Effect::Only(_)) {
@@ -124,23 +100,14 @@ fn windows_are_where_transformers_has_them() {
     let (seven, none) = (Some(7), None);
     assert_eq!(used(json!({})).unwrap(), [none; 3]);
     assert_eq!(used(json!({"max_window_layers": 0})).unwrap(), [seven; 3]);
-    assert_eq!(
-        used(json!({"max_window_layers": 2})).unwrap(),
-        [none, none, seven]
-    );
-    assert_eq!(
-        used(json!({"max_window_layers": 2, "sliding_window": null})).unwrap(),
-        [none; 3]
-    );
+    assert_eq!(used(json!({"max_window_layers": 2})).unwrap(), [none, none, seven]);
+    assert_eq!(used(json!({"max_window_layers": 2, "sliding_window": null})).unwrap(), [none; 3]);
     assert_eq!(
         used(json!({"max_window_layers": 0, "use_sliding_window": false})).unwrap(),
         [none; 3]
     );
     let types = json!(["sliding_attention", "full_attention", "sliding_attention"]);
-    assert_eq!(
-        used(json!({"layer_types": types})).unwrap(),
-        [seven, none, seven]
-    );
+    assert_eq!(used(json!({"layer_types": types})).unwrap(), [seven, none, seven]);
     for bad in [
         json!(["full_attention"]),
         json!(["full_attention", "full_attention", "chunked_attention"]),
@@ -167,15 +134,9 @@ fn windows_are_where_transformers_has_them() {
         windows(all)
     };
     assert_eq!(mistral(json!({})).unwrap(), [seven; 3]);
-    assert_eq!(
-        mistral(json!({"layer_types": vec!["sliding_attention"; 3]})).unwrap(),
-        [seven; 3]
-    );
+    assert_eq!(mistral(json!({"layer_types": vec!["sliding_attention"; 3]})).unwrap(), [seven; 3]);
     assert!(mistral(json!({"layer_types": types})).is_err());
     assert!(mistral(json!({"sliding_window": 0})).is_err());
-    assert_eq!(
-        windows(json!({"layer_types": vec!["full_attention"; 3]})).unwrap(),
-        [none; 3]
-    );
+    assert_eq!(windows(json!({"layer_types": vec!["full_attention"; 3]})).unwrap(), [none; 3]);
     refusal(json!({"sliding_window": 4096}), "sliding_window");
 }

@@ -33,16 +33,8 @@ pub(super) fn attend(
     let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
     for first in (0..tokens).step_by(chunk) {
         let count = chunk.min(tokens - first);
-        let positions = QueryPositions {
-            start: positions.start + first,
-            ..*positions
-        };
-        let part = attend_chunk(
-            queries.clone().narrow(1, first, count),
-            seen,
-            &positions,
-            scale,
-        );
+        let positions = QueryPositions { start: positions.start + first, ..*positions };
+        let part = attend_chunk(queries.clone().narrow(1, first, count), seen, &positions, scale);
         mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
     }
     mixed
@@ -59,10 +51,7 @@ fn attend_chunk(
     let key_heads = seen.parts[0].keys.dims()[1];
     // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
     let rows = heads / key_heads * tokens;
-    let grouped = queries
-        .swap_dims(1, 2)
-        .reshape([batch, key_heads, rows, width])
-        * scale;
+    let grouped = queries.swap_dims(1, 2).reshape([batch, key_heads, rows, width]) * scale;
     let pieces = pieces(seen, positions, tokens);
     let mut scores: Vec<_> = pieces
         .iter()
@@ -88,13 +77,12 @@ fn attend_chunk(
         weights.matmul(widened(&part.values, places))
     });
     // A token sees itself, so there is at least one piece.
-    let mixed = mixed
-        .reduce(|sum, mixed| sum + mixed)
-        .expect("a pass has tokens");
-    mixed
-        .reshape([batch, heads, tokens, width])
-        .swap_dims(1, 2)
-        .reshape([batch, tokens, heads * width])
+    let mixed = mixed.reduce(|sum, mixed| sum + mixed).expect("a pass has tokens");
+    mixed.reshape([batch, heads, tokens, width]).swap_dims(1, 2).reshape([
+        batch,
+        tokens,
+        heads * width,
+    ])
 }
 
 /// What `tokens` tokens may see, in pieces of which the f32 values are of a bounded size.
@@ -130,11 +118,8 @@ fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
     }
     // Rows of a table are widened in one step by vector instructions; a cast of a view would copy it first.
     let [batch, heads, capacity, width] = stored.dims();
-    let rows = (0..batch * heads).flat_map(|head| {
-        places
-            .clone()
-            .map(move |place| (head * capacity + place) as i64)
-    });
+    let rows = (0..batch * heads)
+        .flat_map(|head| places.clone().map(move |place| (head * capacity + place) as i64));
     let ids = TensorData::new(rows.collect(), [batch * heads * places.len()]);
     let ids = Tensor::<1, Int>::from_data(ids, (&stored.device(), DType::I64));
     let table = stored.clone().reshape([batch * heads * capacity, width]);
@@ -178,8 +163,5 @@ fn bias(
         return None;
     }
     let shape = [rows.len(), 1, tokens, columns.len()];
-    Some(Tensor::from_data(
-        TensorData::new(bias, shape),
-        (device, DType::F32),
-    ))
+    Some(Tensor::from_data(TensorData::new(bias, shape), (device, DType::F32)))
 }

@@ -20,12 +20,7 @@ fn random(shape: [usize; 4]) -> Tensor<4> {
 }
 
 fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
-    tensor
-        .clone()
-        .cast(DType::F32)
-        .to_data()
-        .try_to_vec()
-        .unwrap()
+    tensor.clone().cast(DType::F32).to_data().try_to_vec().unwrap()
 }
 
 /// One text's keys and values in the order of their columns, `[key_heads, width]` each.
@@ -109,17 +104,10 @@ impl Bench {
             }
         }
         let padding: Vec<usize> = self.cache.padding().to_vec();
-        let padding: Vec<usize> = padding
-            .iter()
-            .zip(batch.padding())
-            .map(|(a, b)| a + b)
-            .collect();
+        let padding: Vec<usize> = padding.iter().zip(batch.padding()).map(|(a, b)| a + b).collect();
         self.cache.begin(tokens);
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
-        let positions = QueryPositions {
-            start,
-            padding: &padding,
-        };
+        let positions = QueryPositions { start, padding: &padding };
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
@@ -195,10 +183,7 @@ fn in_chunks_a_window_follows_the_formula() {
 #[test]
 fn values_wider_than_one_piece_follow_the_formula() {
     for dtype in [KvDtype::Bf16, KvDtype::F16] {
-        let options = CacheOptions {
-            dtype,
-            ..CacheOptions::new(700)
-        };
+        let options = CacheOptions { dtype, ..CacheOptions::new(700) };
         // 4 · 256 · 4 bytes a column: 256 columns are a piece.
         let mut bench = Bench::new([4, 4, 256], None, options);
         assert!(bench.single(600) < 1e-5);
