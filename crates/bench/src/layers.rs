@@ -22,7 +22,7 @@ const PRESET: &str = "llama-1b";
 pub(crate) struct Layers {
     pub shape: Shape,
     config: ModelConfig,
-    model: FilledDecoder,
+    model: Box<dyn FilledDecoder>,
     /// The matrices `[out, in]` of the layers, in order of use.
     pub matrices: Vec<Tensor<2>>,
     /// Bytes of these.

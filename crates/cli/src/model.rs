@@ -9,11 +9,12 @@ use crate::map_file;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
+    ConfigText, Described, GenerationWorkload, Pipeline, PipelineSettings, Step, describe,
+    read_config,
 };
 use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
-use outsize::models::{Logits, ModelConfig, WhenFull, presets};
-use outsize::plan::{Budget, Tier, Workload};
+use outsize::models::{CacheOptions, ModelConfig, presets};
+use outsize::plan::{Budget, Tier};
 use std::path::Path;
 
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
@@ -82,13 +83,8 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How weights are placed, and the provenance of the hardware profile. `position` is that of
-/// a token in the middle of the answer.
-pub fn planning(
-    args: &ModelArgs,
-    position: usize,
-    machine: &Machine,
-) -> Result<(Planning, Provenance), Failure> {
+/// How weights are placed, and the provenance of the hardware profile.
+pub fn planning(args: &ModelArgs, machine: &Machine) -> Result<(Planning, Provenance), Failure> {
     let PlaceArgs { strategy, device_map, must_fit, .. } = &args.places;
     let (figures, provenance) = cache::figures(machine, &args.model);
     let planning = Planning {
@@ -97,48 +93,36 @@ pub fn planning(
         reserve_bytes: args.places.reserve_bytes()?,
         must_fit: *must_fit,
         figures,
-        workload: Workload { position: position as u64, ..Workload::default() },
+        ..Planning::default()
     };
     Ok((planning, provenance))
 }
 
-/// What a model is opened for.
-#[derive(Debug, Clone, Copy)]
-pub struct DispatchRequest {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Tokens in all, unless the arguments say otherwise.
-    pub context: usize,
-    /// Which positions need logits.
-    pub logits: Logits,
-    /// What happens to a text that is longer than the context.
-    pub when_full: WhenFull,
-    /// What the tokenizer takes, in bytes.
-    pub tokenizer: u64,
+/// What the model is opened for: a prompt of `prompt` tokens in a context of `context`, unless the arguments say otherwise.
+pub fn workload(args: &ModelArgs, context: usize, prompt: usize) -> GenerationWorkload {
+    let cache = CacheOptions {
+        dtype: args.kv_dtype.into(),
+        ..CacheOptions::new(args.context.unwrap_or(context))
+    };
+    GenerationWorkload { compute: args.compute.into(), ..GenerationWorkload::new(cache, prompt) }
 }
 
 /// Opens the model.
 pub fn open(
     args: &ModelArgs,
     config: ModelConfig,
-    purpose: DispatchRequest,
+    workload: GenerationWorkload,
     planning: Planning,
     machine: &Machine,
     observe: impl FnMut(Step<'_>),
 ) -> Result<Pipeline, Failure> {
     let settings = PipelineSettings {
-        planning,
         max_memory: match &args.max_memory {
             Some(text) => args::budget(text)?,
             None => default_budget(machine, current_rss().unwrap_or(0)),
         },
-        context: args.context.unwrap_or(purpose.context),
-        prompt: purpose.prompt,
-        logits: purpose.logits,
-        kv_dtype: args.kv_dtype.into(),
-        compute: args.compute.into(),
-        when_full: purpose.when_full,
-        tokenizer: purpose.tokenizer,
+        workload,
+        planning,
         stop: Some(interrupt::flag()),
     };
     Ok(Pipeline::open(&args.model, config, &settings, observe)?)

@@ -4,7 +4,7 @@ use crate::args::{EndArgs, RunArgs};
 use crate::error::Failure;
 use crate::model;
 use outsize::generate::{
-    GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, tokenizer_bytes,
+    GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, TokenizerFile,
 };
 use outsize::models::ModelConfig;
 
@@ -36,7 +36,9 @@ impl GenerateRequest {
             StopStrings::new(args.end.stop.iter().cloned())?
         };
         let folder = &args.model.model;
-        let tokenizer = match (Tokenizer::open(folder), &args.prompt) {
+        let file = TokenizerFile::read(folder);
+        let tokenizer_bytes = file.as_ref().map_or(0, TokenizerFile::memory);
+        let tokenizer = match (file.and_then(Tokenizer::load), &args.prompt) {
             (Ok(tokenizer), _) => Some(tokenizer),
             // With ids, text is a bonus: it needs no tokenizer.
             (Err(_), None) if stop.strings().is_empty() => None,
@@ -64,7 +66,7 @@ impl GenerateRequest {
             },
             text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             tokenizer,
-            tokenizer_bytes: tokenizer_bytes(folder),
+            tokenizer_bytes,
             prompt_again: args.prompt_again,
         })
     }

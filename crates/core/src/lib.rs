@@ -41,7 +41,10 @@ mod torch;
 mod tree;
 mod unwinding;
 
-pub use account::{LEAST_RING, LONGEST_PASS, PROCESS_BYTES, PassMemory, RunMemory, process_bytes};
+pub use account::{
+    LEAST_RING, LONGEST_PASS, PROCESS_BYTES, longest_pass, memory_overhead, process_bytes,
+    with_longest_passes,
+};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
 pub use error::{Error, KeyMismatch};

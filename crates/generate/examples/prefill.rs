@@ -9,8 +9,10 @@
 use std::path::Path;
 use std::time::Instant;
 
-use outsize_generate::{LanguageModel, Pipeline, PipelineSettings, read_config};
-use outsize_models::{ActivationDtype, KvDtype, Logits, WhenFull};
+use outsize_generate::{
+    GenerationWorkload, LanguageModel, Pipeline, PipelineSettings, read_config,
+};
+use outsize_models::{ActivationDtype, CacheOptions};
 use outsize_plan::{Budget, Tier};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,14 +36,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     max_memory.set(Tier::Cpu, u64::MAX >> 8);
     let settings = PipelineSettings {
         max_memory,
-        context: longest + 1,
-        prompt: longest,
-        logits: Logits::Last,
+        workload: GenerationWorkload {
+            compute,
+            ..GenerationWorkload::new(CacheOptions::new(longest + 1), longest)
+        },
         planning: Default::default(),
-        kv_dtype: KvDtype::F32,
-        compute,
-        when_full: WhenFull::Refuse,
-        tokenizer: 0,
         stop: None,
     };
     let mut pipeline = Pipeline::open(folder, config, &settings, |_| {})?;

@@ -14,7 +14,7 @@ pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
 use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
-use crate::tokenizer_memory::tokenizer_bytes;
+use crate::tokenizer_file::TokenizerFile;
 
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
@@ -102,7 +102,8 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     }
     let tensors = checkpoint.as_ref().map(Checkpoint::tensors);
     let mut described = Described::new(path, config, tensors)?;
-    described.tokenizer_bytes = tokenizer_bytes(folder);
+    // One that cannot be read is what `run` refuses.
+    described.tokenizer_bytes = TokenizerFile::read(folder).map_or(0, |file| file.memory());
     let ignored = checkpoint.as_ref().map_or(0, |found| found.ignored().len());
     if ignored > 0 {
         described
@@ -118,25 +119,6 @@ fn read(path: &Path) -> Result<Option<ConfigText>, Error> {
 }
 
 impl Described {
-    /// Describes the model of a configuration and all tensors of its checkpoint at `place`.
-    ///
-    /// # Errors
-    /// They do not belong together.
-    pub fn strictly(
-        place: &Path,
-        config: ModelConfig,
-        tensors: &[TensorInfo],
-    ) -> Result<Self, CoreError> {
-        Ok(Self {
-            tree: config.tree(&place.to_string_lossy(), tensors)?,
-            architecture: Some(config.model_type().to_owned()),
-            config: Some(config),
-            source: SizeSource::Both,
-            tokenizer_bytes: 0,
-            notes: Vec::new(),
-        })
-    }
-
     /// Describes the model of a configuration, of a checkpoint's tensors, or of both. `place` is where messages say it is.
     ///
     /// # Errors
@@ -169,7 +151,7 @@ impl Described {
                 Err(error) => notes.push(error.to_string()),
             }
         }
-        let mut described = match (known, tensors) {
+        let (mut tree, source) = match (&known, tensors) {
             (Some(config), None) => {
                 if config.dtype.is_none() {
                     notes.push(
@@ -177,48 +159,32 @@ impl Described {
                             .to_owned(),
                     );
                 }
-                Self {
-                    tree: config.tree_without_weights()?,
-                    config: Some(config),
-                    architecture,
-                    source: SizeSource::Config,
-                    tokenizer_bytes: 0,
-                    notes,
+                (config.tree_without_weights()?, SizeSource::Config)
+            }
+            (Some(config), Some(tensors)) => match config.tree(&place.to_string_lossy(), tensors) {
+                Ok(tree) => (tree, SizeSource::Both),
+                Err(CoreError::Mismatch(mismatch)) => {
+                    notes.push(not_the_configurations(&mismatch));
+                    (names::tree(tensors), SizeSource::Headers)
                 }
-            }
-            (Some(config), Some(tensors)) => {
-                let (tree, source) = match config.tree(&place.to_string_lossy(), tensors) {
-                    Ok(tree) => (tree, SizeSource::Both),
-                    Err(CoreError::Mismatch(mismatch)) => {
-                        notes.push(not_the_configurations(&mismatch));
-                        (names::tree(tensors), SizeSource::Headers)
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                Self { tree, config: Some(config), architecture, source, tokenizer_bytes: 0, notes }
-            }
-            (None, Some(tensors)) => Self {
-                tree: names::tree(tensors),
-                config: None,
-                architecture,
-                source: SizeSource::Headers,
-                tokenizer_bytes: 0,
-                notes,
+                Err(error) => return Err(error.into()),
             },
+            (None, Some(tensors)) => (names::tree(tensors), SizeSource::Headers),
             (None, None) => {
                 return Err(DescribeError::Nothing { folder: place.to_owned() });
             }
         };
-        if let Some(config) = &described.config {
+        if let Some(config) = &known {
             if !config.unknown_fields.is_empty() {
-                described.notes.push(format!(
+                notes.push(format!(
                     "config.json has fields that are not known here and change nothing: {}",
                     config.unknown_fields.join(", ")
                 ));
             }
-            config.add_work(&mut described.tree, &no_cache());
+            // A cache for nothing: until somebody says for what the model is to run.
+            config.add_work(&mut tree, &CacheOptions::new(0));
         }
-        Ok(described)
+        Ok(Self { tree, config: known, architecture, source, tokenizer_bytes: 0, notes })
     }
 
     /// Says of each block what it keeps in a KV cache that is made for `cache`; does nothing if the architecture is not built in.
@@ -251,11 +217,6 @@ fn not_the_configurations(mismatch: &KeyMismatch) -> String {
         "the weights are not those of config.json, so the model cannot be run as it is: {}",
         faults.collect::<Vec<_>>().join("; ")
     )
-}
-
-/// A cache for nothing: until somebody says for what the model is to run.
-fn no_cache() -> CacheOptions {
-    CacheOptions::new(0)
 }
 
 #[cfg(test)]

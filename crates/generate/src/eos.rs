@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Result};
-use crate::json_file::{read_config, shown};
+use crate::error::Result;
+use crate::json_file::{bad_key, read_config};
 
 const KEY: &str = "eos_token_id";
 
@@ -40,14 +40,9 @@ pub(crate) fn eos_of(config: &Map<String, Value>, path: &Path) -> Result<Vec<u32
         if entry.as_i64().is_some_and(|id| id < 0) {
             continue;
         }
-        let id =
-            entry.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| Error::BadKey {
-                path: path.to_owned(),
-                key: KEY,
-                found: shown(entry),
-                expected: "a token id or a list of token ids",
-            })?;
-        ids.push(id);
+        let id = entry.as_u64().and_then(|id| u32::try_from(id).ok());
+        let expected = "a token id or a list of token ids";
+        ids.push(id.ok_or_else(|| bad_key(path, KEY, entry, expected))?);
     }
     ids.sort_unstable();
     ids.dedup();

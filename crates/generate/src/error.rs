@@ -144,56 +144,21 @@ pub enum Error {
         /// The largest size, in tokens.
         most: usize,
     },
-    /// `--temperature` is negative, infinite or not a number.
-    #[error(
-        "--temperature is {value}, expected 0 (always the likeliest token) or a finite number above it"
-    )]
-    Temperature {
+    /// A value of [`Sampling`](crate::Sampling) is out of range.
+    #[error("{field} is {value}, expected {expected}")]
+    SamplingValue {
+        /// The field.
+        field: &'static str,
         /// The value given.
         value: f32,
+        /// What it should have been.
+        expected: &'static str,
     },
-    /// `--repetition-penalty` is not a positive number.
-    #[error(
-        "--repetition-penalty is {value}, expected a finite number above 0 (1 changes nothing, above 1 discourages repetition)"
-    )]
-    RepetitionPenalty {
-        /// The value given.
-        value: f32,
-    },
-    /// `--top-k` is zero, which would leave no token to choose.
-    #[error(
-        "--top-k is 0, which leaves no token to choose from: give at least 1, or leave it out to choose among all"
-    )]
-    TopK,
-    /// `--top-p` or `--min-p` is not a share of the probability.
-    #[error("{flag} is {value}, expected a number from 0 to 1")]
-    Share {
-        /// The flag that sets the value.
-        flag: &'static str,
-        /// The value given.
-        value: f32,
-    },
-    /// The model gave no logits.
-    #[error("the model gave no logits: its vocabulary is empty")]
-    NoLogits,
-    /// A logit is NaN or plus infinity, so the probabilities are not defined.
-    #[error(
-        "the model's logit for token {token} is {value}, so no token can be chosen: the weights are damaged or overflowed \
-         (try a wider --dtype)"
-    )]
-    BadLogit {
-        /// The first token with such a logit.
-        token: usize,
-        /// Its logit.
-        value: f32,
-    },
-    /// Every logit is minus infinity.
-    #[error(
-        "all {vocab_size} logits of the model are -inf, so no token can be chosen: the weights are damaged or overflowed"
-    )]
-    AllExcluded {
-        /// How many logits there are.
-        vocab_size: usize,
+    /// The model's logits cannot be chosen from.
+    #[error("no token can be chosen: {reason}")]
+    BadLogits {
+        /// What is wrong with them.
+        reason: String,
     },
     /// There is no token to start from.
     #[error("the prompt has no tokens: give some text with --prompt or ids with --ids")]

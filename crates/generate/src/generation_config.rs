@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::eos::{eos_of, model_eos};
 use crate::error::{Error, Result};
-use crate::json_file::{read_config, shown};
+use crate::json_file::{bad_key, read_config, shown};
 use crate::sampling::Sampling;
 use crate::stop::StopStrings;
 
@@ -22,10 +22,6 @@ pub struct GenerationConfig {
     pub path: Option<PathBuf>,
     /// Tokens that end a text.
     pub eos_token_id: Vec<u32>,
-    /// The token that begins a text. The tokenizer decides whether one does.
-    pub bos_token_id: Option<u32>,
-    /// The token that fills up shorter sequences of a batch.
-    pub pad_token_id: Option<u32>,
     /// Whether tokens are drawn; otherwise the likeliest is taken.
     pub do_sample: Option<bool>,
     /// As [`Sampling::temperature`].
@@ -84,10 +80,9 @@ impl GenerationConfig {
     /// A file that cannot be read, is larger than 16 MiB or is not a JSON object; a field of the wrong type or out of range;
     /// [`Error::UnsupportedKey`] for a field that would change the text and is not built in.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
-        let folder = folder.as_ref();
-        let path = folder.join("generation_config.json");
+        let path = folder.as_ref().join("generation_config.json");
         match read_config(&path)? {
-            Some(config) => Self::from_map(&config, path)?.or_eos_of(folder),
+            Some(config) => Self::from_map(&config, path)?.or_eos_of(folder.as_ref()),
             None => Self::without_file(folder),
         }
     }
@@ -156,8 +151,6 @@ impl GenerationConfig {
         fields.refuse_unsupported()?;
         Ok(Self {
             eos_token_id: eos_of(config, &path)?,
-            bos_token_id: fields.token("bos_token_id")?,
-            pad_token_id: fields.token("pad_token_id")?,
             do_sample: fields.flag("do_sample")?,
             temperature: fields.number(
                 "temperature",
@@ -196,10 +189,6 @@ impl Fields<'_> {
         self.config.get(key).filter(|value| !value.is_null())
     }
 
-    fn bad(&self, key: &'static str, value: &Value, expected: &'static str) -> Error {
-        Error::BadKey { path: self.path.to_owned(), key, found: shown(value), expected }
-    }
-
     fn read<T>(
         &self,
         key: &'static str,
@@ -207,7 +196,7 @@ impl Fields<'_> {
         convert: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>> {
         self.get(key)
-            .map(|value| convert(value).ok_or_else(|| self.bad(key, value, expected)))
+            .map(|value| convert(value).ok_or_else(|| bad_key(self.path, key, value, expected)))
             .transpose()
     }
 
@@ -237,21 +226,6 @@ impl Fields<'_> {
             let count = usize::try_from(value.as_u64()?).ok()?;
             (count >= least).then_some(count)
         })
-    }
-
-    /// One token's id. Some files have a list; then the first counts. A negative id is an old spelling of "none".
-    fn token(&self, key: &'static str) -> Result<Option<u32>> {
-        let id = self.read(key, "a token id", |value| {
-            let value = match value {
-                Value::Array(ids) => ids.first()?,
-                single => single,
-            };
-            match value.as_i64()? {
-                id if id < 0 => Some(None),
-                id => u32::try_from(id).ok().map(Some),
-            }
-        })?;
-        Ok(id.flatten())
     }
 
     fn stop_strings(&self) -> Result<StopStrings> {

@@ -62,6 +62,16 @@ fn key_before(bytes: &[u8], line: usize, column: usize) -> Option<String> {
     Some(key.to_owned())
 }
 
+/// The error for a key that has a value of the wrong kind.
+pub(crate) fn bad_key(
+    path: &Path,
+    key: &'static str,
+    value: &Value,
+    expected: &'static str,
+) -> Error {
+    Error::BadKey { path: path.to_owned(), key, found: shown(value), expected }
+}
+
 /// A value as JSON, short enough for a message.
 pub(crate) fn shown(value: &Value) -> String {
     match value {

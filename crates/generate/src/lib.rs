@@ -24,7 +24,7 @@ mod stop;
 mod text;
 mod text_stream;
 mod tokenizer;
-mod tokenizer_memory;
+mod tokenizer_file;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
@@ -39,4 +39,4 @@ pub use stop::{StopScan, StopStrings};
 pub use text::{TextOptions, TextOutcome, generate_text};
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
-pub use tokenizer_memory::tokenizer_bytes;
+pub use tokenizer_file::TokenizerFile;

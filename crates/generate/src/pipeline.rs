@@ -12,15 +12,13 @@ use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Planning, process_bytes};
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Init, KvCache, KvDtype, Logits,
-    ModelConfig, WhenFull,
+    Batch, CacheOptions, DispatchedDecoder, Init, KvCache, Logits, ModelConfig, WhenFull,
 };
 use outsize_plan::{Budget, DeviceMap, Options, Prediction, predict};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
 use self::placement::streamed_range;
-use crate::describe::Described;
 use crate::error::Error;
 use crate::generate::LanguageModel;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};
@@ -31,48 +29,13 @@ use crate::planning::{GenerationWorkload, Planner};
 pub struct PipelineSettings {
     /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set.
     pub max_memory: Budget,
-    /// Tokens that prompt and answer together may have; at most what the model was made for.
-    pub context: usize,
-    /// Tokens of the longest prompt that is foreseen. A longer one is run in several passes.
-    pub prompt: usize,
-    /// Of which positions logits are wanted.
-    pub logits: Logits,
-    /// How places are chosen, and what the predicted speed is made of. Of the workload only the position counts, that of a
-    /// token in the middle of the answer; the rest is known.
+    /// For what the model is run: the context is at most what it was made for, and a longer prompt is run in several passes.
+    /// What the process takes is counted as it is found, if that is more.
+    pub workload: GenerationWorkload,
+    /// How places are chosen, and what the predicted speed is made of. The workload in it does not count.
     pub planning: Planning,
-    /// The type of the KV cache.
-    pub kv_dtype: KvDtype,
-    /// The type in which activations are multiplied with weights.
-    pub compute: ActivationDtype,
-    /// What happens to a text that is longer than the context.
-    pub when_full: WhenFull,
-    /// What the tokenizer takes of the process, in bytes.
-    pub tokenizer: u64,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
     pub stop: Option<Arc<AtomicBool>>,
-}
-
-impl PipelineSettings {
-    /// What the KV cache is made for.
-    fn cache(&self) -> CacheOptions {
-        CacheOptions {
-            dtype: self.kv_dtype,
-            when_full: self.when_full,
-            ..CacheOptions::new(self.context)
-        }
-    }
-
-    fn workload(&self) -> GenerationWorkload {
-        let resident = outsize_machine::current_rss().unwrap_or(0);
-        GenerationWorkload {
-            position: self.planning.workload.position as usize,
-            logits: self.logits,
-            compute: self.compute,
-            process: process_bytes(resident.saturating_sub(self.tokenizer)),
-            tokenizer: self.tokenizer,
-            ..GenerationWorkload::new(self.cache(), self.prompt)
-        }
-    }
 }
 
 /// What has been done, for those who want to watch.
@@ -103,7 +66,7 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Pipeline {
     config: ModelConfig,
-    model: DispatchedDecoder,
+    model: Box<dyn DispatchedDecoder>,
     cache: KvCache,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
@@ -138,8 +101,10 @@ impl Pipeline {
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Self, PipelineError> {
         let most = config.cache().longest_context;
-        if settings.context > most {
-            return Err(PipelineError::Context { context: settings.context, most });
+        let mut workload = settings.workload.clone();
+        let context = workload.cache.context;
+        if context > most {
+            return Err(PipelineError::Context { context, most });
         }
         observe(Step::Empty { parameters: config.parameter_count() });
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
@@ -147,13 +112,17 @@ impl Pipeline {
         let mut options = config.options(checkpoint.tensors());
         options.planning = settings.planning.clone();
         options.stop = settings.stop.clone();
-        let described = Described::strictly(folder, config.clone(), checkpoint.tensors())?;
+        let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
+        let resident = outsize_machine::current_rss().unwrap_or(0);
+        let process = process_bytes(resident.saturating_sub(workload.tokenizer));
+        workload.process = workload.process.max(process);
         let strategy = Options {
             // In the words of the tree.
             no_split: Vec::new(),
             ..options.plan()
         };
-        let mut planner = Planner::new(described, settings.workload(), strategy);
+        let (cache, compute) = (workload.cache, workload.compute);
+        let mut planner = Planner::new(tree, Some(config.clone()), workload, strategy);
         if let Some(map) = &settings.planning.device_map {
             planner.place_by(map.clone());
         }
@@ -162,11 +131,11 @@ impl Pipeline {
         let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
         let chunk = workload.chunk as usize;
         observe(Step::Planned { map, prediction: &prediction });
-        let streamed = streamed_range(&checkpoint, map);
+        let streamed = streamed_range(&config, &checkpoint, map);
         // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
         let device = Device::flex();
-        let cache = KvCache::new(config.cache(), &settings.cache(), &device)?;
-        let init = Init { device, compute: settings.compute };
+        let cache = KvCache::new(config.cache(), &cache, &device)?;
+        let init = Init { device, compute };
         let model = config.dispatch(&init, &checkpoint, map, &options)?;
         observe(Step::Dispatched);
         Ok(Self { config, model, cache, chunk, prediction, streamed })
@@ -189,7 +158,7 @@ impl Pipeline {
 
     /// What was read and waited for so far.
     pub fn stats(&self) -> Stats {
-        self.model.stats()
+        self.model.watch()()
     }
 
     /// The same, for asking while the pipeline is at work.

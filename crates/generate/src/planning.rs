@@ -2,14 +2,12 @@
 
 use std::collections::HashSet;
 
-use outsize_core::{LEAST_RING, PROCESS_BYTES, PassMemory, RunMemory};
+use outsize_core::{LEAST_RING, PROCESS_BYTES, longest_pass, memory_overhead, with_longest_passes};
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tree, Workload, assign,
     from_assignment, infer,
 };
-
-use crate::describe::Described;
 
 /// For what a model is planned, and run.
 #[derive(Debug, Clone)]
@@ -44,25 +42,22 @@ impl GenerationWorkload {
         }
     }
 
-    fn memory(&self) -> RunMemory {
-        RunMemory {
-            process: self.process,
-            tokenizer: self.tokenizer,
-            prompt: self.prompt,
-            context: self.cache.context,
-        }
+    /// Tokens of the longest pass over the prompt, if there is room for it.
+    fn longest_pass(&self) -> usize {
+        longest_pass(self.prompt, self.cache.context)
     }
 
     /// What planning with passes of `tokens` tokens depends on, beside strategy and budget.
     fn adjust(&self, options: &mut Options, config: Option<&ModelConfig>, tokens: usize) {
         let cache = &self.cache;
-        let pass = config.map_or(PassMemory::default(), |config| PassMemory {
-            activations: config.activation_bytes(tokens, cache, self.logits),
-            packed: config.packed_bytes(self.compute, tokens, cache.batch),
-        });
-        options.needs = self.memory().overhead(pass);
+        let activations =
+            config.map_or(0, |config| config.activation_bytes(tokens, cache, self.logits));
+        let packed =
+            config.map_or(0, |config| config.packed_bytes(self.compute, tokens, cache.batch));
+        let process = self.process.saturating_add(self.tokenizer);
+        options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
-        options.gpu_activations = pass.activations;
+        options.gpu_activations = activations;
         options.workload = Workload {
             batch: cache.batch as u64,
             prompt: self.prompt as u64,
@@ -82,7 +77,7 @@ impl GenerationWorkload {
             self.adjust(&mut options, Some(config), tokens);
             options
         };
-        Passes { longest: of(self.memory().longest_pass()), shortest: of(1) }
+        Passes { longest: of(self.longest_pass()), shortest: of(1) }
     }
 }
 
@@ -108,22 +103,23 @@ pub struct Plan {
 }
 
 impl Planner {
-    /// For a model, what it is to do, and what else the plan depends on: overhead, workload and what depends on the
+    /// For a model as its tree says, its configuration, what it is to do, and what else the plan depends on: overhead, workload and what depends on the
     /// architecture are filled in. Without classes in [`Options::no_split`], strategies of Accelerate's do not split blocks
     /// that are numbered, such as decoder layers.
     pub fn new(
-        mut described: Described,
+        mut tree: Tree,
+        config: Option<ModelConfig>,
         workload: GenerationWorkload,
         mut options: Options,
     ) -> Self {
-        described.set_cache(&workload.cache);
         if options.no_split.is_empty() {
-            options.no_split = numbered_classes(&described.tree);
+            options.no_split = numbered_classes(&tree);
         }
-        let config = described.config;
-        let mut tree = described.tree;
-        for (path, class) in (config.iter()).flat_map(ModelConfig::modules_without_parameters) {
-            tree.classes.entry(path).or_insert(class);
+        if let Some(config) = &config {
+            config.add_work(&mut tree, &workload.cache);
+            for (path, class) in config.modules_without_parameters() {
+                tree.classes.entry(path).or_insert(class);
+            }
         }
         Self { tree, config, workload, options, manual: None }
     }
@@ -174,7 +170,7 @@ impl Planner {
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
-        self.workload.memory().with_longest_passes(|tokens| {
+        with_longest_passes(self.workload.longest_pass(), |tokens| {
             let mut options = self.options.clone();
             self.workload.adjust(&mut options, self.config.as_ref(), tokens);
             self.place(budget, options)

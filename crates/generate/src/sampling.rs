@@ -72,24 +72,23 @@ impl Sampler {
     /// or min-p outside [0, 1].
     pub fn new(sampling: Sampling) -> Result<Self> {
         let Sampling { repetition_penalty, temperature, top_k, top_p, min_p, seed } = sampling;
-        if !temperature.is_finite() || temperature < 0.0 {
-            return Err(Error::Temperature { value: temperature });
-        }
-        if let Some(value) = repetition_penalty
-            && !(value.is_finite() && value > 0.0)
-        {
-            return Err(Error::RepetitionPenalty { value });
-        }
-        if top_k == Some(0) {
-            return Err(Error::TopK);
-        }
-        for (flag, share) in [("--top-p", top_p), ("--min-p", min_p)] {
-            if let Some(value) = share
-                && !(0.0..=1.0).contains(&value)
-            {
-                return Err(Error::Share { flag, value });
-            }
-        }
+        let share = |value: &Option<f32>| value.is_none_or(|value| (0.0..=1.0).contains(&value));
+        let check = |field, valid: bool, value: Option<f32>, expected| match valid {
+            true => Ok(()),
+            false => Err(Error::SamplingValue { field, value: value.unwrap_or(0.0), expected }),
+        };
+        let valid = temperature.is_finite() && temperature >= 0.0;
+        let expected = "0 (always the likeliest token) or a finite number above it";
+        check("temperature", valid, Some(temperature), expected)?;
+        let valid = repetition_penalty.is_none_or(|value| value.is_finite() && value > 0.0);
+        let expected =
+            "a finite number above 0 (1 changes nothing, above 1 discourages repetition)";
+        check("repetition_penalty", valid, repetition_penalty, expected)?;
+        let expected = "at least 1, or none to choose among all tokens";
+        check("top_k", top_k != Some(0), None, expected)?;
+        let expected = "a number from 0 to 1";
+        check("top_p", share(&top_p), top_p, expected)?;
+        check("min_p", share(&min_p), min_p, expected)?;
         Ok(Self {
             sampling,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
@@ -256,20 +255,25 @@ impl Sampler {
 
 /// The first token with the largest logit, and that logit, which is finite.
 fn first_maximum(logits: &[f32]) -> Result<(u32, f32)> {
-    if logits.is_empty() {
-        return Err(Error::NoLogits);
-    }
+    let refused = |reason: String| Err(Error::BadLogits { reason });
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {
         if logit.is_nan() || logit == f32::INFINITY {
-            return Err(Error::BadLogit { token, value: logit });
+            return refused(format!(
+                "the model's logit for token {token} is {logit}: the weights are damaged, or overflowed"
+            ));
         }
         if logit > max {
             (best, max) = (token as u32, logit);
         }
     }
     if max == f32::NEG_INFINITY {
-        return Err(Error::AllExcluded { vocab_size: logits.len() });
+        return refused(match logits.len() {
+            0 => "the model gave no logits: its vocabulary is empty".to_owned(),
+            n => format!(
+                "all {n} logits of the model are -inf: the weights are damaged, or overflowed"
+            ),
+        });
     }
     Ok((best, max))
 }

@@ -9,12 +9,10 @@ use tokenizers::models::ModelWrapper;
 
 use crate::error::{Error, Result};
 use crate::growth::Rewriting;
-use crate::json_file::{read_bounded, read_config, shown};
+use crate::json_file::{bad_key, read_config};
 use crate::shield::shielded;
 use crate::text_stream::TextStream;
-
-/// The most bytes read from a tokenizer.json. Those with 256k tokens have about 35 MB.
-const TOKENIZER_LIMIT: u64 = 256 << 20;
+use crate::tokenizer_file::TokenizerFile;
 
 /// The tokenizer of a checkpoint: tokenizer.json, and from tokenizer_config.json what that leaves open.
 pub struct Tokenizer {
@@ -44,11 +42,15 @@ impl Tokenizer {
     /// [`Error::NoTokenizer`] without a tokenizer.json; files that cannot be read, are too large (256 MiB for tokenizer.json,
     /// 16 MiB for its configuration) or broken; a `bos_token` or `eos_token` that is wanted and unknown.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
-        let folder = folder.as_ref();
-        let path = folder.join("tokenizer.json");
-        let Some(bytes) = read_bounded(&path, TOKENIZER_LIMIT)? else {
-            return Err(Error::NoTokenizer { folder: folder.to_owned() });
-        };
+        Self::load(TokenizerFile::read(folder)?)
+    }
+
+    /// The same of a file that is read already.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn load(file: TokenizerFile) -> Result<Self> {
+        let TokenizerFile { path, bytes } = file;
         let refused = |reason: String| Error::BadTokenizer { path: path.clone(), reason };
         // A download that was cut off is told here, with the place; the library's own message would be about one of its types.
         let rewriting: Rewriting =
@@ -68,7 +70,7 @@ impl Tokenizer {
         });
         let inner = inner.map_err(refused)?;
 
-        let config_path = folder.join("tokenizer_config.json");
+        let config_path = path.with_file_name("tokenizer_config.json");
         let config = read_config(&config_path)?.unwrap_or_default();
         let alone = shielded(|| {
             let count = |special| inner.encode_fast("", special).map(|encoding| encoding.len());
@@ -220,10 +222,6 @@ fn special_token(
             Err(Error::UnknownSpecial { path: path.to_owned(), flag, key, token: token.to_owned() })
         }
     }
-}
-
-fn bad_key(path: &Path, key: &'static str, value: &Value, expected: &'static str) -> Error {
-    Error::BadKey { path: path.to_owned(), key, found: shown(value), expected }
 }
 
 fn has_byte_fallback(decoder: &DecoderWrapper) -> bool {

@@ -127,7 +127,10 @@ fn requests_that_cannot_start_are_refused() {
     let mut bad = request(&[1], 1, &[]);
     bad.sampling.temperature = -1.0;
     let bad = generate(&mut model, &bad, |_| ControlFlow::Continue(()));
-    assert!(matches!(bad, Err(GenerateError::Request(Error::Temperature { .. }))));
+    assert!(matches!(
+        bad,
+        Err(GenerateError::Request(Error::SamplingValue { field: "temperature", .. }))
+    ));
     assert!(model.calls.is_empty());
 }
 
@@ -192,7 +195,9 @@ fn what_the_model_gets_wrong_comes_out_as_an_error() {
     assert!(
         matches!(run(false), Err(GenerateError::Model(message)) if message == "the disk is gone")
     );
-    assert!(matches!(run(true), Err(GenerateError::Request(Error::BadLogit { token: 1, .. }))));
+    let error = run(true).unwrap_err();
+    assert!(matches!(error, GenerateError::Request(Error::BadLogits { .. })));
+    assert!(error.to_string().contains("token 1"), "{error}");
 }
 
 proptest! {

@@ -2,10 +2,10 @@
 
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
-    Finish, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request, Sampling, generate,
-    read_config,
+    Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
+    Sampling, generate, read_config,
 };
-use outsize_models::{ActivationDtype, KvDtype, Logits, WhenFull};
+use outsize_models::{ActivationDtype, CacheOptions, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -39,15 +39,12 @@ fn settings(budget: Option<u64>, logits: Logits) -> PipelineSettings {
         max_memory.set(Tier::Cpu, bytes);
     }
     PipelineSettings {
-        planning: Default::default(),
         max_memory,
-        context: 64,
-        prompt: 32,
-        logits,
-        kv_dtype: KvDtype::F32,
-        compute: ActivationDtype::F32,
-        when_full: WhenFull::Refuse,
-        tokenizer: 0,
+        workload: GenerationWorkload {
+            logits,
+            ..GenerationWorkload::new(CacheOptions::new(64), 32)
+        },
+        planning: Default::default(),
         stop: None,
     }
 }
@@ -190,7 +187,8 @@ fn bits(pipeline: &mut Pipeline, ids: &[u32]) -> Vec<u32> {
 fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
     for kv_dtype in KvDtype::ALL {
         let (ids, _, _) = expected("gqa");
-        let settings = PipelineSettings { kv_dtype: *kv_dtype, ..settings(None, Logits::Last) };
+        let mut settings = settings(None, Logits::Last);
+        settings.workload.cache.dtype = *kv_dtype;
         let mut pipeline = open_with(&fixture("gqa"), &settings).unwrap();
         let request = Request {
             ids: ids.clone(),
@@ -229,8 +227,8 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
 #[test]
 fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
     let (ids, _, _) = expected("gqa");
-    let sliding =
-        PipelineSettings { context: 8, when_full: WhenFull::Slide, ..settings(None, Logits::Last) };
+    let mut sliding = settings(None, Logits::Last);
+    sliding.workload.cache = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(8) };
     let mut pipeline = open_with(&fixture("gqa"), &sliding).unwrap();
     assert_eq!(pipeline.context(), None);
     // A prompt three times as long as what is remembered.
@@ -265,7 +263,8 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
     wide(&folder, false, Dtype::BF16);
     let ids: Vec<u32> = (1..20).collect();
     let run = |budget: Option<u64>, compute| {
-        let settings = PipelineSettings { compute, ..settings(budget, Logits::All) };
+        let mut settings = settings(budget, Logits::All);
+        settings.workload.compute = compute;
         let mut pipeline = open_with(&folder, &settings).unwrap();
         let found = logits(&mut pipeline, &ids);
         (found, pipeline.device_map().streamed_bytes())
@@ -289,7 +288,8 @@ fn the_type_of_the_cache_is_counted_and_costs_little_precision() {
     // Rounding to 11 and to 8 significant bits.
     for (kv_dtype, tolerance) in [(KvDtype::F32, 1e-4), (KvDtype::F16, 2e-3), (KvDtype::Bf16, 2e-2)]
     {
-        let settings = PipelineSettings { kv_dtype, ..settings(None, Logits::All) };
+        let mut settings = settings(None, Logits::All);
+        settings.workload.cache.dtype = kv_dtype;
         let mut pipeline = open_with(&fixture("gqa"), &settings).unwrap();
         assert_eq!(pipeline.cache_options().dtype, kv_dtype);
         bytes.push(pipeline.device_map().needs().kv_cache);
@@ -309,7 +309,8 @@ fn a_prompt_in_several_passes_gives_the_same_logits() {
     let folder = fixture("gqa");
     let mut at_once = open(&folder, None, Logits::All).unwrap();
     let reference = logits(&mut at_once, &ids);
-    let short = PipelineSettings { prompt: 3, ..settings(None, Logits::All) };
+    let mut short = settings(None, Logits::All);
+    short.workload.prompt = 3;
     let mut parts = open_with(&folder, &short).unwrap();
     let found = logits(&mut parts, &ids);
     let largest = reference.iter().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -332,7 +333,8 @@ fn what_is_wrong_is_said() {
     assert!(error.contains("mamba") && error.contains("llama"), "{error}");
 
     let folder = fixture("gqa");
-    let long = PipelineSettings { context: 1 << 20, ..settings(None, Logits::Last) };
+    let mut long = settings(None, Logits::Last);
+    long.workload.cache.context = 1 << 20;
     let error = open_with(&folder, &long).unwrap_err();
     assert!(error.to_string().contains("--context"), "{error}");
 
@@ -348,7 +350,8 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn a_context_beyond_the_models_own_is_for_rotations_that_follow_the_length() {
-    let settings = PipelineSettings { context: 200, ..settings(None, Logits::Last) };
+    let mut settings = settings(None, Logits::Last);
+    settings.workload.cache.context = 200;
     assert!(open_with(&fixture("dynamic-rope"), &settings).is_ok());
     for name in ["linear-rope", "llama3-rope"] {
         let error = open_with(&fixture(name), &settings).unwrap_err();

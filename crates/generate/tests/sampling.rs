@@ -260,34 +260,32 @@ fn logits_that_are_not_numbers_are_refused_at_any_temperature() {
             let name = if bad.is_nan() { "NaN" } else { "inf" };
             assert!(message.contains("token 2") && message.contains(name), "{message}");
         }
-        assert!(matches!(choose(sampling, &[]), Err(Error::NoLogits)));
-        assert!(matches!(
-            choose(sampling, &[f32::NEG_INFINITY; 3]),
-            Err(Error::AllExcluded { vocab_size: 3 })
-        ));
+        let message = |logits| choose(sampling, logits).unwrap_err().to_string();
+        assert!(message(&[]).contains("no logits"));
+        assert!(message(&[f32::NEG_INFINITY; 3]).contains("all 3 logits"));
     }
 }
 
 #[test]
-fn values_out_of_range_are_refused_by_flag() {
+fn values_out_of_range_are_refused_by_name() {
     for value in [-0.1, f32::NAN, f32::INFINITY] {
         let error = Sampler::new(sampling(value, None, None)).unwrap_err();
-        assert!(error.to_string().contains("--temperature"), "{error}");
+        assert!(error.to_string().contains("temperature is"), "{error}");
     }
     for value in [-0.5, 1.01, f32::NAN, f32::INFINITY] {
         let error = Sampler::new(sampling(1.0, None, Some(value))).unwrap_err();
-        assert!(error.to_string().contains("--top-p"), "{error}");
+        assert!(error.to_string().contains("top_p is"), "{error}");
         let min_p = Sampling { min_p: Some(value), ..Sampling::default() };
         let error = Sampler::new(min_p).unwrap_err();
-        assert!(error.to_string().contains("--min-p"), "{error}");
+        assert!(error.to_string().contains("min_p is"), "{error}");
     }
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let penalty = Sampling { repetition_penalty: Some(value), ..Sampling::default() };
         let error = Sampler::new(penalty).unwrap_err();
-        assert!(error.to_string().contains("--repetition-penalty"), "{error}");
+        assert!(error.to_string().contains("repetition_penalty is"), "{error}");
     }
     let error = Sampler::new(sampling(1.0, Some(0), None)).unwrap_err();
-    assert!(error.to_string().contains("--top-k"), "{error}");
+    assert!(error.to_string().contains("top_k is 0"), "{error}");
 }
 
 #[test]

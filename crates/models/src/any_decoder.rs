@@ -14,40 +14,23 @@ use outsize_stream::Stats;
 use crate::{Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, PassShape};
 
 /// A decoder of any architecture that is all in memory.
-pub struct FilledDecoder(Box<dyn AnyFilled>);
-
-impl FilledDecoder {
+pub trait FilledDecoder {
     /// As [`Decoder::forward`].
     ///
     /// # Errors
     /// As there.
-    pub fn forward(
+    fn forward(&self, ids: &[u32], cache: &mut KvCache, logits: Logits)
+    -> Result<Tensor<3>, Error>;
+}
+
+impl<D: Decoder> FilledDecoder for D {
+    fn forward(
         &self,
         ids: &[u32],
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Tensor<3>, Error> {
-        self.0.forward_ids(ids, cache, logits)
-    }
-}
-
-trait AnyFilled {
-    fn forward_ids(
-        &self,
-        ids: &[u32],
-        cache: &mut KvCache,
-        logits: Logits,
-    ) -> Result<Tensor<3>, Error>;
-}
-
-impl<D: Decoder> AnyFilled for D {
-    fn forward_ids(
-        &self,
-        ids: &[u32],
-        cache: &mut KvCache,
-        logits: Logits,
-    ) -> Result<Tensor<3>, Error> {
-        self.forward(ids, cache, logits)
+        Decoder::forward(self, ids, cache, logits)
     }
 }
 
@@ -65,62 +48,29 @@ impl ModuleMapper for Fill {
 }
 
 /// A dispatched decoder of any architecture: see [`Dispatched`].
-pub struct DispatchedDecoder(Box<dyn AnyDispatched>);
-
-impl DispatchedDecoder {
+pub trait DispatchedDecoder: Debug {
     /// Runs one pass: [`Decoder::forward_batch`] within [`Dispatched::run`].
     ///
     /// # Errors
     /// As both.
-    pub fn forward_batch(
-        &self,
-        batch: &Batch,
-        cache: &mut KvCache,
-        logits: Logits,
-    ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
-        self.0.forward_batch(batch, cache, logits)
-    }
-
-    /// Where everything lives.
-    pub fn device_map(&self) -> &DeviceMap {
-        self.0.device_map()
-    }
-
-    /// What was read and waited for so far.
-    pub fn stats(&self) -> Stats {
-        self.0.watch()()
-    }
-
-    /// The same, for asking while a pass is running; nothing once this is dropped.
-    pub fn watch(&self) -> Box<dyn Fn() -> Stats + Send> {
-        self.0.watch()
-    }
-
-    /// Whether the files are read past the page cache.
-    pub fn reads_directly(&self) -> bool {
-        self.0.reads_directly()
-    }
-}
-
-impl Debug for DispatchedDecoder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DispatchedDecoder({:?})", self.stats())
-    }
-}
-
-trait AnyDispatched {
     fn forward_batch(
         &self,
         batch: &Batch,
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error>;
+
+    /// Where everything lives.
     fn device_map(&self) -> &DeviceMap;
+
+    /// What was read and waited for so far; for asking while a pass is running, nothing once this is dropped.
     fn watch(&self) -> Box<dyn Fn() -> Stats + Send>;
+
+    /// Whether the files are read past the page cache.
     fn reads_directly(&self) -> bool;
 }
 
-impl<D: Decoder> AnyDispatched for Dispatched<D> {
+impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
     fn forward_batch(
         &self,
         batch: &Batch,
@@ -173,14 +123,14 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn vocab_size(&self) -> usize;
     fn tied(&self) -> Option<ParamId>;
     fn activations(&self, pass: &PassShape) -> Activations;
-    fn fill(&self, init: &Init, values: Vec<TensorData>) -> FilledDecoder;
+    fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
         &self,
         init: &Init,
         checkpoint: &Checkpoint,
         map: &DeviceMap,
         options: &outsize_core::Options,
-    ) -> Result<DispatchedDecoder, outsize_core::Error>;
+    ) -> Result<Box<dyn DispatchedDecoder>, outsize_core::Error>;
 }
 
 impl<D: Decoder> AnyEmpty for Empty<D> {
@@ -209,9 +159,9 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
         self.model.activations(pass)
     }
 
-    fn fill(&self, init: &Init, values: Vec<TensorData>) -> FilledDecoder {
+    fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder> {
         let model = D::new(&self.config, init);
-        FilledDecoder(Box::new(model.map(&mut Fill(values.into_iter()))))
+        Box::new(model.map(&mut Fill(values.into_iter())))
     }
 
     fn dispatch(
@@ -220,10 +170,9 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
         checkpoint: &Checkpoint,
         map: &DeviceMap,
         options: &outsize_core::Options,
-    ) -> Result<DispatchedDecoder, outsize_core::Error> {
+    ) -> Result<Box<dyn DispatchedDecoder>, outsize_core::Error> {
         let model = D::new(&self.config, init);
-        let dispatched = outsize_core::dispatch(model, checkpoint, map, options)?;
-        Ok(DispatchedDecoder(Box::new(dispatched)))
+        Ok(Box::new(outsize_core::dispatch(model, checkpoint, map, options)?))
     }
 }
 

@@ -21,10 +21,6 @@ use crate::{
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ModelConfig {
-    /// Ids that begin a sequence; may be empty.
-    pub bos_token_ids: Vec<u32>,
-    /// Ids that end a sequence; may be empty.
-    pub eos_token_ids: Vec<u32>,
     /// The type that the weights were saved in, where it is said.
     pub dtype: Option<Dtype>,
     /// How linear layers are stored, where that is not as plain numbers.
@@ -51,8 +47,6 @@ impl ModelConfig {
         let (row, decoder) = registry::read(&fields)?;
         Ok(Self {
             row,
-            bos_token_ids: fields.ids("bos_token_id")?,
-            eos_token_ids: fields.ids("eos_token_id")?,
             dtype: config::dtype(&fields)?,
             quantization: Quantization::read(&fields)?,
             unknown_fields: fields.unknown(),
@@ -94,6 +88,11 @@ impl ModelConfig {
     /// Values in all parameters; a tied head counts once.
     pub fn parameter_count(&self) -> u64 {
         self.weights().iter().map(WeightSpec::elements).sum()
+    }
+
+    /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if there is none.
+    pub fn optional_prefix(&self) -> &'static str {
+        self.row.optional_prefix
     }
 
     /// The module's parameters, without storage.
@@ -154,7 +153,7 @@ impl ModelConfig {
         &self,
         init: &Init,
         mut value: impl FnMut(&WeightSpec) -> Result<TensorData, E>,
-    ) -> Result<FilledDecoder, E> {
+    ) -> Result<Box<dyn FilledDecoder>, E> {
         let weights = self.weights();
         let values: Result<Vec<_>, E> = weights.iter().map(&mut value).collect();
         Ok(self.decoder.0.fill(init, values?))
@@ -170,24 +169,18 @@ impl ModelConfig {
         checkpoint: &Checkpoint,
         map: &DeviceMap,
         options: &outsize_core::Options,
-    ) -> Result<DispatchedDecoder, outsize_core::Error> {
+    ) -> Result<Box<dyn DispatchedDecoder>, outsize_core::Error> {
         self.decoder.0.dispatch(init, checkpoint, map, options)
     }
 }
 
 impl PartialEq for ModelConfig {
     fn eq(&self, other: &Self) -> bool {
-        let common = |config: &Self| {
-            let ids = (config.bos_token_ids.clone(), config.eos_token_ids.clone());
-            (
-                config.model_type(),
-                ids,
-                config.dtype,
-                config.quantization.clone(),
-                config.unknown_fields.clone(),
-            )
-        };
-        common(self) == common(other) && self.decoder.0.same_config(&other.decoder)
+        self.model_type() == other.model_type()
+            && self.dtype == other.dtype
+            && self.quantization == other.quantization
+            && self.unknown_fields == other.unknown_fields
+            && self.decoder.0.same_config(&other.decoder)
     }
 }
 

@@ -32,7 +32,11 @@ fn config(name: &str) -> ModelConfig {
 }
 
 /// The fixture's model in as much memory, if that is enough, and what of it is streamed.
-fn load_in(name: &str, memory: &str, compute: ActivationDtype) -> Option<(DispatchedDecoder, u64)> {
+fn load_in(
+    name: &str,
+    memory: &str,
+    compute: ActivationDtype,
+) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
     let config = config(name);
     let checkpoint = Checkpoint::open(common::folder(name)).unwrap();
     let options = outsize_core::Options {
@@ -55,14 +59,14 @@ fn load_in(name: &str, memory: &str, compute: ActivationDtype) -> Option<(Dispat
     Some((model, map.streamed_bytes()))
 }
 
-fn load(name: &str) -> (ModelConfig, DispatchedDecoder) {
+fn load(name: &str) -> (ModelConfig, Box<dyn DispatchedDecoder>) {
     let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
     assert_eq!(streamed, 0);
     (config(name), model)
 }
 
 fn forward(
-    model: &DispatchedDecoder,
+    model: &dyn DispatchedDecoder,
     rows: &[impl AsRef<[u32]>],
     cache: &mut KvCache,
 ) -> Result<Tensor<3>, Error> {
@@ -70,7 +74,12 @@ fn forward(
     model.forward_batch(&batch, cache, Logits::All).unwrap()
 }
 
-fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
+fn in_passes(
+    model: &dyn DispatchedDecoder,
+    ids: &[u32],
+    step: usize,
+    cache: &mut KvCache,
+) -> Vec<f32> {
     let passes = ids.chunks(step);
     passes.flat_map(|ids| values(forward(model, &[ids], cache).unwrap())).collect()
 }
@@ -82,7 +91,7 @@ fn passes_of_any_length_give_the_reference_logits() {
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let expected = expected(name);
         for step in [24, 1, 2, 5, 7, 23] {
-            let found = in_passes(&model, &expected.ids, step, &mut cache(&config, 40));
+            let found = in_passes(&*model, &expected.ids, step, &mut cache(&config, 40));
             assert_close(&found, &expected.logits, &format!("{name} by {step}"));
         }
     }
@@ -96,7 +105,7 @@ fn greedy_tokens_are_the_references() {
         let mut cache = cache(&config, 40);
         let (mut ids, mut found) = (expected.ids.clone(), Vec::<u32>::new());
         while found.len() < expected.greedy.len() {
-            let logits = values(forward(&model, &[&ids], &mut cache).unwrap());
+            let logits = values(forward(&*model, &[&ids], &mut cache).unwrap());
             ids = vec![first_maximum(&logits[logits.len() - config.vocab_size()..])];
             found.extend(&ids);
         }
@@ -109,7 +118,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
     for name in FIXTURES {
         let (model, _) = load_in(name, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
-        let found = in_passes(&model, &expected.ids, 24, &mut cache(&config(name), 40));
+        let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config(name), 40));
         assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
         assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
     }
@@ -124,7 +133,7 @@ fn padded_batches_give_the_reference() {
         let width = batch.tokens() * config.vocab_size();
         let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(40) };
         let mut cache = cache_of(&config, &options);
-        let found = values(forward(&model, &expected.batch, &mut cache).unwrap());
+        let found = values(forward(&*model, &expected.batch, &mut cache).unwrap());
         for row in 0..batch.rows() {
             // What is computed at padding means nothing.
             let from = row * width + batch.padding()[row] * config.vocab_size();
@@ -139,7 +148,7 @@ fn padded_batches_give_the_reference() {
         for step in 0..8 {
             let column: Vec<_> = expected.batch_greedy.iter().map(|row| [row[step]]).collect();
             assert_eq!(next, column, "{name}, token {step}");
-            next = last(&values(forward(&model, &next, &mut cache).unwrap()));
+            next = last(&values(forward(&*model, &next, &mut cache).unwrap()));
         }
     }
 }
@@ -149,11 +158,11 @@ fn streamed_or_resident_the_bits_are_the_same() {
     for name in FIXTURES {
         let (config, model) = load(name);
         let expected = expected(name);
-        let run = |model: &DispatchedDecoder| {
+        let run = |model: &dyn DispatchedDecoder| {
             let options = CacheOptions { dtype: KvDtype::Bf16, ..CacheOptions::new(30) };
             in_passes(model, &expected.ids, 9, &mut cache_of(&config, &options))
         };
-        let resident = run(&model);
+        let resident = run(&*model);
         let mut most = 0;
         for kibibytes in (10..=120).step_by(10) {
             let memory = format!("{kibibytes}KiB");
@@ -162,7 +171,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
             };
             most = most.max(streamed);
             let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-            assert!(run(&model).iter().zip(&resident).all(same), "{name} in {memory}");
+            assert!(run(&*model).iter().zip(&resident).all(same), "{name} in {memory}");
         }
         assert!(most > 10_000, "{name}: {most} bytes streamed");
     }
@@ -189,9 +198,9 @@ fn classes_are_those_of_transformers() {
 fn positions_end_where_the_table_does() {
     let (config, model) = load("gpt2");
     let mut cache = cache(&config, 50);
-    let error = forward(&model, &[vec![5; 41]], &mut cache).unwrap_err();
+    let error = forward(&*model, &[vec![5; 41]], &mut cache).unwrap_err();
     assert!(matches!(error, Error::Context { context: 41, max: 40 }), "{error:?}");
-    forward(&model, &[vec![5; 40]], &mut cache).unwrap();
+    forward(&*model, &[vec![5; 40]], &mut cache).unwrap();
     let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(8) };
     let refused = KvCache::new(config.cache(), &slide, &Device::flex()).unwrap_err();
     assert!(matches!(refused, Error::CannotSlide { .. }), "{refused:?}");

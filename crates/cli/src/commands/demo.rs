@@ -8,10 +8,10 @@ use crate::request::GenerateRequest;
 use crate::views::output;
 use crate::{cache, interrupt};
 use outsize::generate::{
-    Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions, Tokenizer, read_config,
-    tokenizer_bytes,
+    GenerationWorkload, Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions,
+    Tokenizer, TokenizerFile, read_config,
 };
-use outsize::models::{ActivationDtype, KvDtype, Logits, WhenFull, presets};
+use outsize::models::{CacheOptions, presets};
 use outsize::plan::{Budget, Tier, format_size};
 use std::time::Instant;
 
@@ -35,8 +35,9 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         synth::make(presets::config(PRESET)?, &folder, SynthDtype::Bf16, 0, SHARD)?;
     }
     let config = read_config(&folder)?;
-    let tokenizer_bytes = tokenizer_bytes(&folder);
-    let tokenizer = Tokenizer::open(&folder)?;
+    let file = TokenizerFile::read(&folder)?;
+    let tokenizer_bytes = file.memory();
+    let tokenizer = Tokenizer::load(file)?;
     let ids = tokenizer.encode(PROMPT, true)?;
     let weights = config.parameter_count() * 2;
     let budget = weights / 4;
@@ -48,15 +49,12 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     let mut max_memory = Budget::default();
     max_memory.set(Tier::Cpu, budget);
     let settings = PipelineSettings {
-        planning: Default::default(),
         max_memory,
-        context: ids.len() + NEW_TOKENS,
-        prompt: ids.len(),
-        logits: Logits::Last,
-        kv_dtype: KvDtype::F32,
-        compute: ActivationDtype::F32,
-        when_full: WhenFull::Refuse,
-        tokenizer: tokenizer_bytes,
+        workload: GenerationWorkload {
+            tokenizer: tokenizer_bytes,
+            ..GenerationWorkload::new(CacheOptions::new(ids.len() + NEW_TOKENS), ids.len())
+        },
+        planning: Default::default(),
         stop: Some(interrupt::flag()),
     };
     let loading = Instant::now();

@@ -2,13 +2,12 @@
 
 use crate::args::LogitsArgs;
 use crate::error::Failure;
-use crate::model::DispatchRequest;
 use crate::views::output;
 use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize::generate::Step;
 use outsize::machine::Machine;
-use outsize::models::{Logits, WhenFull};
+use outsize::models::Logits;
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
@@ -18,16 +17,11 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
-    let purpose = DispatchRequest {
-        prompt: ids.len(),
-        context: ids.len(),
-        logits: Logits::All,
-        when_full: WhenFull::Refuse,
-        tokenizer: 0,
-    };
+    let mut workload = model::workload(&args.model, ids.len(), ids.len());
+    (workload.logits, workload.position) = (Logits::All, ids.len());
     let machine = Machine::detect();
-    let (planning, _) = model::planning(&args.model, ids.len(), &machine)?;
-    let mut pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
+    let (planning, _) = model::planning(&args.model, &machine)?;
+    let mut pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
         if let Step::Planned { map, .. } = step {
             eprintln!("{}", output::picture(map));
         }

@@ -34,7 +34,8 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let mut notes = described.notes.clone();
     notes.extend(workload::notes(&described, &full, &figures));
     let model = summary(&described, args);
-    let mut planner = Planner::new(described, request, Options { figures, ..options });
+    let options = Options { figures, ..options };
+    let mut planner = Planner::new(described.tree, described.config, request, options);
     planner.cast(&casts)?;
     if let Some(path) = &args.places.device_map {
         planner.place_by(map_file::read(path)?);

@@ -3,7 +3,6 @@
 use crate::args::{RunArgs, WhenFullArg};
 use crate::error::Failure;
 use crate::generation::{self, Opened};
-use crate::model::DispatchRequest;
 use crate::request::GenerateRequest;
 use crate::views::output::{picture, print};
 use crate::views::progress::Following;
@@ -11,7 +10,7 @@ use crate::views::run::seconds;
 use crate::{interrupt, model};
 use outsize::generate::Step;
 use outsize::machine::{Machine, Provenance};
-use outsize::models::{Logits, WhenFull};
+use outsize::models::WhenFull;
 use outsize::plan::Prediction;
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -23,23 +22,19 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
     let asked = GenerateRequest::new(args, &config)?;
     let prompt = asked.request.ids.len();
-    let purpose = DispatchRequest {
-        prompt,
-        context: prompt
-            .saturating_add(asked.request.max_new_tokens)
-            .min(config.cache().trained_context),
-        logits: Logits::Last,
-        when_full: match args.end.when_full {
-            WhenFullArg::Refuse => WhenFull::Refuse,
-            WhenFullArg::Slide => WhenFull::Slide,
-        },
-        tokenizer: asked.tokenizer_bytes,
+    let trained = config.cache().trained_context;
+    let context = prompt.saturating_add(asked.request.max_new_tokens).min(trained);
+    let mut workload = model::workload(&args.model, context, prompt);
+    workload.position = prompt.saturating_add(asked.request.max_new_tokens / 2);
+    workload.tokenizer = asked.tokenizer_bytes;
+    workload.cache.when_full = match args.end.when_full {
+        WhenFullArg::Refuse => WhenFull::Refuse,
+        WhenFullArg::Slide => WhenFull::Slide,
     };
-    let middle = prompt.saturating_add(asked.request.max_new_tokens / 2);
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
-    let (planning, figures) = model::planning(&args.model, middle, &machine)?;
+    let (planning, figures) = model::planning(&args.model, &machine)?;
     let loading = Instant::now();
-    let pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
+    let pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             eprintln!("{}", picture(map));
             eprintln!("{}", predicted(prediction, &figures));

@@ -62,7 +62,6 @@ fn every_field_is_read() {
         seed: 9,
     };
     assert_eq!(config.sampling(9), expected);
-    assert_eq!((config.bos_token_id, config.pad_token_id), (Some(128000), Some(5)));
     assert_eq!(config.new_tokens(4090).unwrap(), Some(12));
     assert_eq!(config.stop_strings.strings(), ["\n\n", "</s>"]);
 }
@@ -96,8 +95,6 @@ fn a_length_counts_the_prompt() {
 fn a_field_of_another_kind_is_named_with_its_file() {
     for (key, values) in [
         ("eos_token_id", &["\"</s>\"", "1.5", "[1, [2]]", "4294967296", "{}", "true"][..]),
-        ("bos_token_id", &["\"<s>\"", "1.5", "[]", "4294967296", "true"]),
-        ("pad_token_id", &["{}"]),
         ("do_sample", &["1", "\"true\""]),
         ("temperature", &["-0.1", "\"1\"", "1e300", "[]", "true"]),
         ("top_k", &["-1", "1.5", "\"50\"", "1e30"]),

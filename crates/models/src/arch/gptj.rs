@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::gpt2::{FIELDS, GptSizes};
+use super::gpt_sizes::{FIELDS, GptSizes, IGNORED, WITHOUT_PARAMETERS};
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, RopeConfig, RopeScaling};
@@ -86,14 +86,8 @@ impl Architecture for GptjForCausalLm {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("gptj", "GPTJ")];
     const CLASS_PREFIX: &'static str = "Gptj";
     const NO_SPLIT: &'static [&'static str] = &["GptjBlock"];
-    const IGNORED: &'static [&'static str] = &[".attn.bias", ".attn.masked_bias"];
-    const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
-        ("transformer.drop", "Dropout"),
-        ("transformer.h.*.attn.attn_dropout", "Dropout"),
-        ("transformer.h.*.attn.resid_dropout", "Dropout"),
-        ("transformer.h.*.mlp.act", "Activation"),
-        ("transformer.h.*.mlp.dropout", "Dropout"),
-    ];
+    const IGNORED: &'static [&'static str] = IGNORED;
+    const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = WITHOUT_PARAMETERS;
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
         &[

@@ -11,9 +11,6 @@ use crate::Error;
 /// Longest value quoted in a message, in characters.
 pub(crate) const MAX_QUOTE: usize = 80;
 
-/// More beginning or ending ids than this are not a real model's.
-const MAX_IDS: usize = 1024;
-
 /// More names of unknown fields than this are of no use to anyone.
 const MAX_UNKNOWN: usize = 32;
 
@@ -134,28 +131,6 @@ impl<'a> Fields<'a> {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(_) => Err(self.refuse(field, "it must be a string".to_owned())),
         }
-    }
-
-    /// Token ids: none if absent, one number, or a list of numbers. Negative ids, which some files use for "none", are
-    /// left out.
-    pub fn ids(&self, field: &str) -> Result<Vec<u32>, Error> {
-        let values = match self.get(field) {
-            None => return Ok(Vec::new()),
-            Some(Value::Array(values)) if values.len() <= MAX_IDS => values.as_slice(),
-            Some(value) => std::slice::from_ref(value),
-        };
-        let mut ids = Vec::with_capacity(values.len());
-        for value in values {
-            match value.as_i64() {
-                Some(n) if n < 0 => {}
-                Some(n) if n <= i64::from(u32::MAX) => ids.push(n as u32),
-                _ => {
-                    return Err(self
-                        .refuse(field, "it must be a token id or a list of token ids".to_owned()));
-                }
-            }
-        }
-        Ok(ids)
     }
 
     /// The error for a value that cannot be used; `expected` continues "is …, but".

@@ -32,9 +32,7 @@ impl Effect {
 /// Fields of all architectures. An architecture that reads one of them has it in a table of its own.
 pub(crate) const COMMON: &[KnownField] = &[
     ("architectures", Read),
-    ("bos_token_id", Read),
     ("dtype", Read),
-    ("eos_token_id", Read),
     ("model_type", Read),
     ("partial_rotary_factor", Effect::ONE),
     ("quantization_config", Read),
@@ -76,13 +74,15 @@ pub(crate) const COMMON: &[KnownField] = &[
     ("use_bfloat16", Harmless),
     ("use_cache", Harmless),
     ("use_flash_attention_2", Harmless),
-    // Of generation, which has a file of its own.
+    // Of generation, which reads them itself, or has a file of its own.
     ("bad_words_ids", Harmless),
     ("begin_suppress_tokens", Harmless),
+    ("bos_token_id", Harmless),
     ("diversity_penalty", Harmless),
     ("do_sample", Harmless),
     ("early_stopping", Harmless),
     ("encoder_no_repeat_ngram_size", Harmless),
+    ("eos_token_id", Harmless),
     ("exponential_decay_length_penalty", Harmless),
     ("forced_bos_token_id", Harmless),
     ("forced_eos_token_id", Harmless),

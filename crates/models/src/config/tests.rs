@@ -60,11 +60,7 @@ fn defaults_are_those_of_transformers() {
     assert_eq!((config.num_key_value_heads, config.head_dim), (4, 16));
     assert_eq!(config.rope, RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default });
     assert_eq!((config.rms_norm_eps, config.max_position_embeddings), (1e-6, 2048));
-    assert!(
-        !config.tie_word_embeddings
-            && config.model.bos_token_ids.is_empty()
-            && config.model.eos_token_ids.is_empty()
-    );
+    assert!(!config.tie_word_embeddings);
     assert_eq!(config.model.dtype, None);
     // `null` is absent.
     let nulls = json!({"head_dim": null, "num_key_value_heads": null, "rope_scaling": null, "rope_parameters": null,
@@ -100,20 +96,6 @@ fn llama3_scaling_defaults_to_the_trained_context() {
         config.rope.scaling,
         RopeScaling::Llama3 { original_max_position_embeddings: 4096, .. }
     ));
-}
-
-#[test]
-fn ids_are_one_or_several() {
-    let config =
-        read(json!({"bos_token_id": 128_000, "eos_token_id": [128_001, 128_009]})).unwrap();
-    assert_eq!(
-        (config.model.bos_token_ids, config.model.eos_token_ids),
-        (vec![128_000], vec![128_001, 128_009])
-    );
-    assert_eq!(read(json!({"eos_token_id": -1})).unwrap().model.eos_token_ids, Vec::<u32>::new());
-    for bad in [json!("2"), json!(1.5), json!([[2]]), json!(1u64 << 32), json!(vec![0; 2000])] {
-        refusal(json!({"eos_token_id": bad}), "eos_token_id");
-    }
 }
 
 #[test]

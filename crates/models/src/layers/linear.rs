@@ -107,36 +107,25 @@ pub(crate) fn product<const D: usize>(
 
 /// A lazy parameter of the given shape; unless loaded, it is drawn from a normal distribution of deviation 0.02.
 pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
-    Param::uninitialized(
-        ParamId::new(),
-        move |device, require_grad| {
-            Tensor::random(shape, Distribution::Normal(0.0, INIT_STD), device)
-                .set_require_grad(require_grad)
-        },
-        device.clone(),
-        false,
-        shape.into(),
-    )
+    let normal = Distribution::Normal(0.0, INIT_STD);
+    lazy(shape, device, move |device| Tensor::random(shape, normal, device))
 }
 
 /// A lazy scale of a norm; unless loaded, it is 1.
 pub(crate) fn ones(width: usize, device: &Device) -> Param<Tensor<1>> {
-    Param::uninitialized(
-        ParamId::new(),
-        move |device, require_grad| Tensor::ones([width], device).set_require_grad(require_grad),
-        device.clone(),
-        false,
-        [width].into(),
-    )
+    lazy([width], device, move |device| Tensor::ones([width], device))
 }
 
 /// A lazy bias; unless loaded, it is 0.
 pub(crate) fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
-    Param::uninitialized(
-        ParamId::new(),
-        move |device, require_grad| Tensor::zeros([outputs], device).set_require_grad(require_grad),
-        device.clone(),
-        false,
-        [outputs].into(),
-    )
+    lazy([outputs], device, move |device| Tensor::zeros([outputs], device))
+}
+
+fn lazy<const D: usize>(
+    shape: [usize; D],
+    device: &Device,
+    make: impl Fn(&Device) -> Tensor<D> + Send + Sync + 'static,
+) -> Param<Tensor<D>> {
+    let make = move |device: &Device, grad| make(device).set_require_grad(grad);
+    Param::uninitialized(ParamId::new(), make, device.clone(), false, shape.into())
 }
