@@ -147,7 +147,13 @@ impl<O: FnMut(BenchStep<'_>)> Bench<'_, O> {
         model: &ModelBench,
         mut run: impl FnMut(&BudgetCase) -> Result<Result<RunReport, String>, E>,
     ) -> Result<Vec<BudgetResults>, E> {
-        let mut budgets: Vec<_> = model.budgets.iter().map(BudgetResults::new).collect();
+        let unmeasured = |case: &BudgetCase| BudgetResults {
+            case: case.clone(),
+            error: None,
+            phases: Vec::new(),
+            runs: Vec::new(),
+        };
+        let mut budgets: Vec<_> = model.budgets.iter().map(unmeasured).collect();
         let mut before = self.sample()?;
         for round in 1..=model.task.rounds {
             for (case, budget) in model.budgets.iter().zip(&mut budgets) {

@@ -1,6 +1,7 @@
 //! The budgets that a model is run in by default.
 
 use outsize_plan::format_size;
+use serde::Serialize;
 
 /// Percentages of the weights.
 const SHARES: [u64; 2] = [50, 10];
@@ -10,7 +11,7 @@ const OVERHEAD_SHARE: f64 = 0.05;
 const OVERHEAD: u64 = 200 << 20;
 
 /// A budget to run a model in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BudgetCase {
     /// What a table calls it.
     pub name: String,
@@ -18,6 +19,7 @@ pub struct BudgetCase {
     /// free.
     pub max_memory: Option<String>,
     /// Bytes of main memory that the process may hold.
+    #[serde(rename = "budget_bytes")]
     pub bytes: Option<u64>,
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use outsize_machine::{CALIBRATION_VERSION, Calibration, Identity, Machine, MemoryProbe, now};
+use outsize_machine::{CALIBRATION_VERSION, Calibration, Identity, Machine, now};
 use outsize_plan::{HardwareProfile, Processor, format_size};
 use outsize_stream::MEMORY_THREADS;
 
-use crate::measured::{FIRST_TOUCH, Measured, first_touch, no_memory};
+use crate::measured::{FIRST_TOUCH, Measured, first_touch, memory_probe};
 use crate::options::{CalibrateOptions, DiskToMeasure, Stop, beyond_caches, memory_bytes};
 use crate::samples::{Pace, Samples};
 use crate::{Error, compute, disk};
@@ -104,8 +104,7 @@ fn memory(
         },
     );
     let bytes = bytes.min(beyond_caches(machine));
-    let mut buffers =
-        MemoryProbe::new(bytes as usize, threads).map_err(|source| no_memory(bytes, source))?;
+    let mut buffers = memory_probe(bytes, threads)?;
     let (mut read, mut copy) = (Samples::default(), Samples::default());
     for _ in Pace::new(5, 9, 0.6) {
         stop.check()?;

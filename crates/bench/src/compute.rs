@@ -97,7 +97,14 @@ impl<'a> Products<'a> {
 
 /// Activations `[rows, in]` for each width that the matrices take.
 pub(crate) fn inputs(layers: &Layers, rows: usize) -> HashMap<usize, Tensor<2>> {
-    let widths = layers.matrices.iter().map(|matrix| matrix.dims()[1]);
+    inputs_of(layers.matrices.iter().map(|matrix| matrix.dims()[1]), rows)
+}
+
+/// Activations `[rows, width]` for each width.
+pub(crate) fn inputs_of(
+    widths: impl Iterator<Item = usize>,
+    rows: usize,
+) -> HashMap<usize, Tensor<2>> {
     widths
         .map(|width| {
             let values = (0..rows * width).map(|at| ((at * 37 % 101) as f32 - 50.0) / 50.0);
@@ -108,7 +115,8 @@ pub(crate) fn inputs(layers: &Layers, rows: usize) -> HashMap<usize, Tensor<2>> 
         .collect()
 }
 
-fn product(inputs: &HashMap<usize, Tensor<2>>, matrix: &Tensor<2>) {
+/// Multiplies activations with a matrix `[out, in]`, if there are any of its width.
+pub(crate) fn product(inputs: &HashMap<usize, Tensor<2>>, matrix: &Tensor<2>) {
     if let Some(x) = inputs.get(&matrix.dims()[1]) {
         black_box(outsize_kernels::linear(x.clone(), matrix.clone()));
     }

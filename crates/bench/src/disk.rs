@@ -1,17 +1,17 @@
 //! Disk bandwidth: with streaming, and with plain reads.
 
 use std::collections::HashMap;
-use std::hint::black_box;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, Device, Tensor, TensorData};
 use outsize_machine::{DiskFigures, direct_read_speed, now, read_latency, volume};
 use outsize_plan::{Bandwidth, format_size};
 use outsize_stream::{Chunk, Lease, Options, Segment, Stream};
 
 use crate::Error;
+use crate::compute::{inputs_of, product};
 use crate::files::{Files, Tile, bytes_of};
 use crate::measured::Measured;
 use crate::options::{CalibrateOptions, LEAST_CALIBRATION_BYTES, Stop};
@@ -69,15 +69,16 @@ impl Probe {
 
         let latency = Samples::from_iter(read_latency(&path, range.clone(), 64)?);
         let mut plain = Samples::default();
-        for _ in Pace::new(2, 4, PASS) {
-            stop.check()?;
-            plain.push(direct_read_speed(&path, range.clone(), PLAIN_MEMORY)?.bytes_per_second);
-        }
+        let mut read_plainly = |pace: Pace| {
+            for _ in pace {
+                stop.check()?;
+                plain.push(direct_read_speed(&path, range.clone(), PLAIN_MEMORY)?.bytes_per_second);
+            }
+            Ok::<_, Error>(())
+        };
+        read_plainly(Pace::new(2, 4, PASS))?;
         let (streamed, beside) = self.stream(stop)?;
-        for _ in Pace::new(1, 3, PASS) {
-            stop.check()?;
-            plain.push(direct_read_speed(&path, range.clone(), PLAIN_MEMORY)?.bytes_per_second);
-        }
+        read_plainly(Pace::new(1, 3, PASS))?;
         let how = |text: String| match rough.direct {
             true => text,
             false => text + ", through the page cache",
@@ -165,7 +166,7 @@ impl Probe {
         let options = Options { ring_bytes: ring, ..Options::default() };
         let order = (0..self.tiles.len()).collect();
         let stream = Stream::start(self.files.sources(), units.collect(), order, options)?;
-        let inputs = self.inputs();
+        let inputs = inputs_of(self.tiles.iter().map(|tile| tile.dims[1]), 1);
         // A warm-up pass: it begins with an empty ring and ends with a full one.
         self.pass(&stream, Some(&inputs))?;
         let (mut multiply, mut unhindered) = (true, 0);
@@ -204,8 +205,8 @@ impl Probe {
         let (before, began) = (stream.stats(), Instant::now());
         for (unit, tile) in self.tiles.iter().enumerate() {
             let lease = stream.lease(unit)?;
-            if let Some(x) = inputs.and_then(|inputs| inputs.get(&tile.dims[1])) {
-                multiply(x, lease, tile);
+            if let Some(inputs) = inputs {
+                multiply(inputs, lease, tile);
             }
         }
         let seconds = seconds(began);
@@ -213,27 +214,13 @@ impl Probe {
         stream.end_pass();
         Ok((stats.bytes_read as f64 / seconds, stats.waiting_for_data.as_secs_f64() / seconds))
     }
-
-    /// One row of activations for each width.
-    fn inputs(&self) -> HashMap<usize, Tensor<2>> {
-        self.tiles
-            .iter()
-            .map(|tile| {
-                let width = tile.dims[1];
-                let data = TensorData::new(vec![0.5f32; width], [1, width]);
-                let tensor = Tensor::from_data(data, (&Device::flex(), DType::F32));
-                (width, tensor)
-            })
-            .collect()
-    }
 }
 
 /// Multiplies a row with the leased matrix. Bytes that are no matrix are skipped.
-fn multiply(x: &Tensor<2>, lease: Lease, tile: &Tile) {
+fn multiply(inputs: &HashMap<usize, Tensor<2>>, lease: Lease, tile: &Tile) {
     let bytes = Bytes::from_shared(bytes::Bytes::from_owner(lease), AllocationProperty::Other);
     if let Ok(data) = TensorData::try_from_bytes(bytes, tile.dims.to_vec(), tile.dtype) {
-        let weight = Tensor::from_data(data, (&Device::flex(), tile.dtype));
-        black_box(outsize_kernels::linear(x.clone(), weight));
+        product(inputs, &Tensor::from_data(data, (&Device::flex(), tile.dtype)));
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use burn::tensor::Tensor;
 use outsize_kernels::{ActivationDtype, linear_with, peak};
 use outsize_machine::{
-    FirstTouchRates, Machine, MemoryProbe, ReadShape, SequentialReads, Volume, read_latency, volume,
+    FirstTouchRates, Machine, ReadShape, SequentialReads, Volume, read_latency, volume,
 };
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::Error;
 use crate::compute::{LAYER, SMALL_LAYER, inputs};
 use crate::files::Files;
 use crate::layers::{Layers, Shape};
-use crate::measured::{first_touch, no_memory};
+use crate::measured::{first_touch, memory_probe};
 use crate::options::{CalibrateOptions, Stop, beyond_caches, memory_bytes};
 use crate::samples::{Pace, Samples};
 
@@ -217,8 +217,7 @@ impl Limits {
     /// The bandwidth of memory, read and copied.
     fn memory(&self) -> Result<(f64, f64), Error> {
         let bytes = self.memory_bytes();
-        let buffers = MemoryProbe::new(bytes as usize, self.threads);
-        let mut buffers = buffers.map_err(|source| no_memory(bytes, source))?;
+        let mut buffers = memory_probe(bytes, self.threads)?;
         let (mut read, mut copy) = (Samples::default(), Samples::default());
         for _ in 0..7 {
             self.stop.check()?;
@@ -239,8 +238,7 @@ impl Limits {
         let layers = bytes.div_ceil(shape.layer_bytes()).clamp(1, 64) as usize;
         let layers = Shape { layers, ..shape }.make()?;
         self.stop.check()?;
-        let buffers = MemoryProbe::new(bytes as usize, self.threads);
-        let mut buffers = buffers.map_err(|source| no_memory(bytes, source))?;
+        let mut buffers = memory_probe(bytes, self.threads)?;
         let mut samples = Vec::with_capacity(rounds);
         for _ in 0..rounds {
             let (mut one, mut memory) = (Samples::default(), Samples::default());

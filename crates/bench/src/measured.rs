@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use outsize_machine::{FirstTouchProbe, FirstTouchRates, Measurement};
+use outsize_machine::{FirstTouchProbe, FirstTouchRates, Measurement, MemoryProbe};
 use outsize_stream::MEMORY_THREADS;
 
 use crate::Error;
@@ -74,6 +74,11 @@ pub(crate) fn first_touch(bytes: u64, stop: &Stop) -> Result<(FirstTouchRates, S
     Ok((rates, touched))
 }
 
-pub(crate) fn no_memory(bytes: u64, source: std::io::Error) -> Error {
+/// Memory to read and copy by `threads` threads.
+pub(crate) fn memory_probe(bytes: u64, threads: usize) -> Result<MemoryProbe, Error> {
+    MemoryProbe::new(bytes as usize, threads).map_err(|source| no_memory(bytes, source))
+}
+
+fn no_memory(bytes: u64, source: std::io::Error) -> Error {
     outsize_machine::Error::NoMemory { bytes, source }.into()
 }

@@ -113,12 +113,12 @@ fn fetched(run: &ModelRun) -> Option<f64> {
 fn of_budget(budget: &BudgetResults) -> Vec<String> {
     let mut notes = Vec::new();
     let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
-    if let (Some(peak), Some(bytes)) = (peaks.max(), budget.budget_bytes)
+    if let (Some(peak), Some(bytes)) = (peaks.max(), budget.case.bytes)
         && peak > bytes
     {
         notes.push(format!(
             "{}: THE BUDGET WAS NOT KEPT: {} at the peak",
-            budget.name,
+            budget.case.name,
             format_size(peak)
         ));
     }
@@ -126,7 +126,7 @@ fn of_budget(budget: &BudgetResults) -> Vec<String> {
         if let Some(bound) = phase.bounds.iter().find(|bound| bound.share.median > MORE) {
             notes.push(format!(
                 "{}, {}: more than the limit of {}: that was no limit, or was measured in a worse moment",
-                budget.name, phase.name, bound.limit_of
+                budget.case.name, phase.name, bound.limit_of
             ));
         }
     }
@@ -136,6 +136,7 @@ fn of_budget(budget: &BudgetResults) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budgets::BudgetCase;
     use crate::limits::LimitDisk;
     use crate::phases::phases;
     use crate::phases::tests::{cost, limits, run, task};
@@ -172,9 +173,11 @@ mod tests {
             model: Some(cost()),
             task: None,
             budgets: vec![BudgetResults {
-                name: "cpu=600B".to_string(),
-                max_memory: None,
-                budget_bytes: Some(600),
+                case: BudgetCase {
+                    name: "cpu=600B".to_string(),
+                    max_memory: None,
+                    bytes: Some(600),
+                },
                 error: None,
                 phases: phases(&runs, &cost(), &task(ActivationDtype::F32)),
                 runs,

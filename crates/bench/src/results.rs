@@ -46,30 +46,13 @@ pub struct BenchResults {
 /// A model in one budget.
 #[derive(Serialize, Debug)]
 pub struct BudgetResults {
-    /// What it is called.
-    pub name: String,
-    /// The budget given; none for all that was free.
-    pub max_memory: Option<String>,
-    /// Bytes of main memory that the process might hold.
-    pub budget_bytes: Option<u64>,
+    /// The budget.
+    #[serde(flatten)]
+    pub case: BudgetCase,
     /// Why it could not be run.
     pub error: Option<String>,
     /// Each phase beside its limits.
     pub phases: Vec<Phase>,
     /// Each run.
     pub runs: Vec<ModelRun>,
-}
-
-impl BudgetResults {
-    /// Nothing measured yet.
-    pub(crate) fn new(case: &BudgetCase) -> Self {
-        Self {
-            name: case.name.clone(),
-            max_memory: case.max_memory.clone(),
-            budget_bytes: case.bytes,
-            error: None,
-            phases: Vec::new(),
-            runs: Vec::new(),
-        }
-    }
 }

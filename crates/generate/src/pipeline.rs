@@ -65,7 +65,6 @@ pub enum Step<'a> {
 /// A language model, dispatched within a budget, with its KV cache.
 #[derive(Debug)]
 pub struct Pipeline {
-    config: ModelConfig,
     model: Box<dyn DispatchedDecoder>,
     cache: KvCache,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
@@ -138,12 +137,7 @@ impl Pipeline {
         let init = Init { device, compute };
         let model = config.dispatch(&init, &checkpoint, map, &options)?;
         observe(Step::Dispatched);
-        Ok(Self { config, model, cache, chunk, prediction, streamed })
-    }
-
-    /// The model's configuration.
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
+        Ok(Self { model, cache, chunk, prediction, streamed })
     }
 
     /// Where everything lives.
@@ -170,11 +164,6 @@ impl Pipeline {
     /// the disk's speed should be measured on.
     pub fn streamed_range(&self) -> Option<(PathBuf, Range<u64>)> {
         self.streamed.clone()
-    }
-
-    /// Whether the checkpoint is read past the page cache.
-    pub fn reads_directly(&self) -> bool {
-        self.model.reads_directly()
     }
 
     /// What the KV cache was made for.

@@ -65,9 +65,6 @@ pub trait DispatchedDecoder: Debug {
 
     /// What was read and waited for so far; for asking while a pass is running, nothing once this is dropped.
     fn watch(&self) -> Box<dyn Fn() -> Stats + Send>;
-
-    /// Whether the files are read past the page cache.
-    fn reads_directly(&self) -> bool;
 }
 
 impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
@@ -86,10 +83,6 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
 
     fn watch(&self) -> Box<dyn Fn() -> Stats + Send> {
         Box::new(self.watch())
-    }
-
-    fn reads_directly(&self) -> bool {
-        self.reads_directly()
     }
 }
 

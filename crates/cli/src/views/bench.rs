@@ -108,11 +108,11 @@ fn budget(budget: &BudgetResults) -> Vec<Row> {
     let mut rows = vec![Vec::new()];
     let Some(first) = budget.runs.first() else {
         let error = budget.error.as_deref().unwrap_or("it was not run");
-        rows.push(vec![format!("{}: {error}", budget.name)]);
+        rows.push(vec![format!("{}: {error}", budget.case.name)]);
         return rows;
     };
     let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
-    let peak = match (peaks.max(), budget.budget_bytes) {
+    let peak = match (peaks.max(), budget.case.bytes) {
         (Some(peak), Some(bytes)) => {
             format!(": peak {} of {}", format_size(peak), format_size(bytes))
         }
@@ -128,7 +128,7 @@ fn budget(budget: &BudgetResults) -> Vec<Row> {
         Some(error) => format!("; then: {error}"),
         None => String::new(),
     };
-    rows.push(vec![format!("{}{peak}{streamed}{error}", budget.name)]);
+    rows.push(vec![format!("{}{peak}{streamed}{error}", budget.case.name)]);
     rows.push(row(["  phase", "median", "spread", "achieved", "share", "of the limit"]));
     rows.extend(budget.phases.iter().flat_map(phase));
     rows
