@@ -105,7 +105,7 @@ impl KvCache {
     }
 
     /// How many more tokens can be run.
-    pub fn room(&self) -> usize {
+    fn room(&self) -> usize {
         let end = match self.options.when_full {
             WhenFull::Refuse => self.options.context,
             WhenFull::Slide => MAX_CONTEXT,
