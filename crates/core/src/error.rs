@@ -12,7 +12,7 @@ pub enum Error {
     /// The map places something where this build cannot compute.
     #[error(
         "the device map uses {tier}, and this build computes and keeps weights on cpu only: leave {tier} out of \
-         --max-memory, and out of --device-map if one is given"
+         the budget, and out of the device map if one is given"
     )]
     NotBuilt {
         /// The device.

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-/// Why text, tokens or logits could not be processed. Every message names the file, value or flag at fault.
+/// Why text, tokens or logits could not be processed. Every message names the file or field at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The checkpoint has no tokenizer.json.
     #[error(
-        "{} has no tokenizer.json, so text cannot be turned into tokens: pass token ids with --ids instead, or put the \
+        "{} has no tokenizer.json, so text cannot be turned into tokens: give token ids instead, or put the \
          model's tokenizer.json there (a tokenizer.model alone is not read)",
         folder.display()
     )]
@@ -41,7 +41,7 @@ pub enum Error {
         reason: String,
     },
     /// tokenizer.json is not a tokenizer that the `tokenizers` library can build.
-    #[error("{} is not a tokenizer that can be loaded ({reason}): download it again, or pass token ids with --ids", path.display())]
+    #[error("{} is not a tokenizer that can be loaded ({reason}): download it again, or give token ids instead", path.display())]
     BadTokenizer {
         /// The file.
         path: PathBuf,
@@ -74,8 +74,8 @@ pub enum Error {
     },
     /// generation_config.json asks for something that would change the text and is not built in.
     #[error(
-        "{}: {key} is {found}, which changes the text and is not supported: set other values with flags and pass \
-         --generation-config none, or give it a copy of the file without {key}",
+        "{}: {key} is {found}, which changes the text and is not supported: set other values and read no \
+         such file, or a copy of it without {key}",
         path.display()
     )]
     UnsupportedKey {
@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// The prompt is already as long as generation_config.json allows a text to be.
     #[error(
-        "the prompt takes {prompt} tokens and {} allows a text of {max_length} (max_length): give --max-new-tokens",
+        "the prompt takes {prompt} tokens and {} allows a text of {max_length} (max_length): set max_new_tokens",
         path.display()
     )]
     MaxLength {
@@ -101,7 +101,7 @@ pub enum Error {
     },
     /// A stop string cannot serve as one.
     #[error(
-        "the stop strings cannot be used ({reason}): correct --stop or stop_strings in generation_config.json"
+        "the stop strings cannot be used ({reason}): correct those of the request or of generation_config.json (stop_strings)"
     )]
     StopString {
         /// What is wrong.
@@ -144,32 +144,32 @@ pub enum Error {
         /// The largest size, in tokens.
         most: usize,
     },
-    /// `--temperature` is negative, infinite or not a number.
+    /// `temperature` is negative, infinite or not a number.
     #[error(
-        "--temperature is {value}, expected 0 (always the likeliest token) or a finite number above it"
+        "temperature is {value}, expected 0 (always the likeliest token) or a finite number above it"
     )]
     Temperature {
         /// The value given.
         value: f32,
     },
-    /// `--repetition-penalty` is not a positive number.
+    /// `repetition_penalty` is not a positive number.
     #[error(
-        "--repetition-penalty is {value}, expected a finite number above 0 (1 changes nothing, above 1 discourages repetition)"
+        "repetition_penalty is {value}, expected a finite number above 0 (1 changes nothing, above 1 discourages repetition)"
     )]
     RepetitionPenalty {
         /// The value given.
         value: f32,
     },
-    /// `--top-k` is zero, which would leave no token to choose.
+    /// `top_k` is zero, which would leave no token to choose.
     #[error(
-        "--top-k is 0, which leaves no token to choose from: give at least 1, or leave it out to choose among all"
+        "top_k is 0, which leaves no token to choose from: give at least 1, or leave it out to choose among all"
     )]
     TopK,
-    /// `--top-p` or `--min-p` is not a share of the probability.
-    #[error("{flag} is {value}, expected a number from 0 to 1")]
+    /// `top_p` or `min_p` is not a share of the probability.
+    #[error("{field} is {value}, expected a number from 0 to 1")]
     Share {
-        /// The flag that sets the value.
-        flag: &'static str,
+        /// Its field.
+        field: &'static str,
         /// The value given.
         value: f32,
     },
@@ -179,7 +179,7 @@ pub enum Error {
     /// A logit is NaN or plus infinity, so the probabilities are not defined.
     #[error(
         "the model's logit for token {token} is {value}, so no token can be chosen: the weights are damaged or overflowed \
-         (try a wider --dtype)"
+         (try a wider dtype)"
     )]
     BadLogit {
         /// The first token with such a logit.
@@ -196,12 +196,12 @@ pub enum Error {
         vocab_size: usize,
     },
     /// There is no token to start from.
-    #[error("the prompt has no tokens: give some text with --prompt or ids with --ids")]
+    #[error("the prompt has no tokens: give some text or ids")]
     EmptyPrompt,
     /// The prompt leaves no room for a new token.
     #[error(
-        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise --context \
-         above {needed}, shorten the prompt, or pass --when-full slide"
+        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise the context \
+         above {needed}, shorten the prompt, or let the text slide on"
     )]
     PromptTooLong {
         /// The prompt's length plus what the model already holds, in tokens.

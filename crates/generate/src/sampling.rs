@@ -83,11 +83,11 @@ impl Sampler {
         if top_k == Some(0) {
             return Err(Error::TopK);
         }
-        for (flag, share) in [("--top-p", top_p), ("--min-p", min_p)] {
+        for (field, share) in [("top_p", top_p), ("min_p", min_p)] {
             if let Some(value) = share
                 && !(0.0..=1.0).contains(&value)
             {
-                return Err(Error::Share { flag, value });
+                return Err(Error::Share { field, value });
             }
         }
         Ok(Self {
