@@ -112,11 +112,6 @@ impl Headers {
         let (tensors, ignored) = sort_out(&index, headers).map_err(wrong)?;
         Ok(Self { files, tensors, ignored: ignored.len() })
     }
-
-    /// Bytes of all tensors.
-    pub fn total_bytes(&self) -> u64 {
-        self.tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.len))
-    }
 }
 
 /// Fetches one file's header. `sum` counts the bytes of all headers before they are fetched.

@@ -65,7 +65,6 @@ fn headers_are_those_on_disk_and_nothing_else_is_fetched() {
     for connections in [0, 1, 3, 100] {
         let headers = of_shards(&server, connections).unwrap();
         assert_eq!(headers.tensors, checkpoint.tensors());
-        assert_eq!(headers.total_bytes(), checkpoint.total_bytes());
         assert!(headers.files.len() > 5);
         let mut sent = server.sent.lock().unwrap();
         for file in &headers.files {
