@@ -1,15 +1,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::file::{ShardFile, read_exact_at};
-use crate::folder::Source;
-use crate::header::HeaderEntry;
+use crate::folder::{Source, folder_of};
+use crate::header::{Header, HeaderEntry};
 use crate::index::{self, Index};
-use crate::parallel;
+use crate::parallel::{self, THREADS};
 
 /// Bytes that the headers of all shards may have together: ten times those of the largest real
 /// checkpoints. What is kept of them in memory is in proportion.
@@ -175,23 +175,23 @@ impl Checkpoint {
 
 impl Inner {
     fn from_file(path: PathBuf) -> Result<Self, Error> {
-        let folder = folder_of(&path);
+        let folder = folder_of(&path).to_owned();
         let (file, header, data_start) = ShardFile::open(path, |_| Ok(()))?;
         let tensors = header.tensors.into_iter().map(|entry| entry.at(0, data_start)).collect();
         Ok(Self::new(folder, vec![file], tensors, Vec::new()))
     }
 
     fn from_index(path: &Path) -> Result<Self, Error> {
-        let folder = folder_of(path);
+        let folder = folder_of(path).to_owned();
         let wrong = |fault| Error::Index { path: path.to_owned(), fault };
         let json = index::read(path)?;
         let index = Index::parse(&json).map_err(wrong)?;
 
         // What cannot be looked at (a loop of links, no permission) is reported when it is opened.
         let shards = index.shards();
-        let missing = parallel::each(shards.len(), |shard| {
-            matches!(folder.join(&shards[shard]).try_exists(), Ok(false))
-        });
+        let missing = parallel::each(THREADS, shards.len(), |shard| {
+            Ok::<_, Error>(matches!(folder.join(&shards[shard]).try_exists(), Ok(false)))
+        })?;
         if let Some(first) = missing.iter().position(|missing| *missing) {
             return Err(wrong(IndexFault::MissingShards {
                 file: shards[first].clone(),
@@ -200,8 +200,7 @@ impl Inner {
             }));
         }
 
-        // The first shard that is wrong is named, so those before it are opened whatever happens;
-        // and no more is read of headers than they may have together.
+        // No more is read of headers than they may have together.
         let header_bytes = AtomicU64::new(0);
         let admit = |bytes| {
             let before = header_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -210,38 +209,13 @@ impl Inner {
             }
             Ok(())
         };
-        let first_wrong = AtomicUsize::new(usize::MAX);
-        let opened = parallel::each(shards.len(), |shard| {
-            if shard > first_wrong.load(Ordering::Relaxed) {
-                return None;
-            }
-            let opened = ShardFile::open(folder.join(&shards[shard]), admit);
-            if opened.is_err() {
-                first_wrong.fetch_min(shard, Ordering::Relaxed);
-            }
-            Some(opened)
-        });
-
-        let mut files = Vec::with_capacity(index.shards().len());
-        let mut tensors = Vec::with_capacity(index.len());
-        let mut ignored = Vec::new();
-        for (shard, opened) in opened.into_iter().flatten().enumerate() {
-            let (file, header, data_start) = opened?;
-            for entry in header.tensors {
-                let here = index.shard_of(&entry.name) == Some(shard);
-                let list = if here { &mut tensors } else { &mut ignored };
-                list.push(entry.at(shard, data_start));
-            }
-            files.push(file);
-        }
-
-        let inner = Self::new(folder, files, tensors, ignored);
-        // Names are unique in the index and in each shard, so only too few can be found, never too
-        // many.
-        if inner.tensors.len() < index.len() {
-            return Err(wrong(inner.first_not_found(&index)));
-        }
-        Ok(inner)
+        let opened = parallel::each(THREADS, shards.len(), |shard| {
+            ShardFile::open(folder.join(&shards[shard]), admit)
+        })?;
+        let opened = opened.into_iter().map(|(file, header, start)| (file, (header, start)));
+        let (files, headers): (_, Vec<_>) = opened.unzip();
+        let (tensors, ignored) = sort_out(&index, headers).map_err(wrong)?;
+        Ok(Self::new(folder, files, tensors, ignored))
     }
 
     fn new(
@@ -256,16 +230,6 @@ impl Inner {
         let total_bytes = tensors.iter().fold(0u64, |sum, tensor| sum.saturating_add(tensor.len));
         Self { folder, files, tensors, by_name, ignored, total_bytes }
     }
-
-    /// Names the first tensor of the index that no shard holds where the index says.
-    fn first_not_found(&self, index: &Index<'_>) -> IndexFault {
-        let names = self.by_name.iter().map(|&position| self.tensors[position].name.as_str());
-        // Both sides are sorted, and the left is a part of the right.
-        let mut names = names.peekable();
-        let not_found = index.tensors().find(|(tensor, _)| names.next_if_eq(tensor).is_none());
-        let (tensor, file) = not_found.unwrap_or_default();
-        IndexFault::NotInShard { tensor: tensor.to_owned(), file: file.to_owned() }
-    }
 }
 
 impl HeaderEntry {
@@ -275,10 +239,27 @@ impl HeaderEntry {
     }
 }
 
-/// The folder that a file is in, never empty.
-fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => PathBuf::from("."),
+/// The tensors of shards with these headers and offsets of their data, and those that the index
+/// does not place where they lie.
+pub(crate) fn sort_out(
+    index: &Index<'_>,
+    headers: Vec<(Header, u64)>,
+) -> Result<(Vec<TensorInfo>, Vec<TensorInfo>), IndexFault> {
+    let (mut tensors, mut ignored) = (Vec::with_capacity(index.len()), Vec::new());
+    for (shard, (header, data_start)) in headers.into_iter().enumerate() {
+        for entry in header.tensors {
+            let here = index.shard_of(&entry.name) == Some(shard);
+            let list = if here { &mut tensors } else { &mut ignored };
+            list.push(entry.at(shard, data_start));
+        }
     }
+    // Names are unique in the index and in each shard, so only too few can be found.
+    if tensors.len() < index.len() {
+        let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        names.sort_unstable();
+        let not_found = index.tensors().find(|(tensor, _)| names.binary_search(tensor).is_err());
+        let (tensor, file) = not_found.unwrap_or_default();
+        return Err(IndexFault::NotInShard { tensor: tensor.to_owned(), file: file.to_owned() });
+    }
+    Ok((tensors, ignored))
 }

@@ -3,6 +3,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::folder::folder_of;
 use crate::partial::{self, PartialFolder};
 
 /// A folder that is filled under a temporary name and appears complete or not at all.
@@ -25,7 +26,7 @@ impl Destination {
                 "the path does not end in a folder's name",
             )));
         };
-        let parent = parent_of(&out);
+        let parent = folder_of(&out);
         fs::create_dir_all(parent).map_err(failed)?;
         let partial = partial::folder(parent, name).map_err(failed)?;
         Ok(Self { out, partial })
@@ -52,7 +53,7 @@ impl Destination {
             .map_err(|cause| Error::Create { path: out.clone(), cause })?;
         let _ = place.keep(); // of that name there is nothing to remove any more
         fs::rename(&complete, &out)
-            .and_then(|()| sync_folder(parent_of(&out)))
+            .and_then(|()| sync_folder(folder_of(&out)))
             .map_err(|cause| Error::Rename { partial: complete, path: out, cause })
     }
 }
@@ -94,19 +95,12 @@ fn resolve(out: &Path) -> Result<PathBuf, Error> {
 #[cfg(unix)]
 fn is_mount_point(path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
-    Ok(path.metadata()?.dev() != parent_of(path).metadata()?.dev())
+    Ok(path.metadata()?.dev() != folder_of(path).metadata()?.dev())
 }
 
 #[cfg(not(unix))]
 fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(path.parent().is_none())
-}
-
-fn parent_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    }
 }
 
 /// Waits until a folder's entries are on the disk.

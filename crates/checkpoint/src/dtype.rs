@@ -47,24 +47,10 @@ pub enum Dtype {
 
 impl Dtype {
     /// Every dtype, in the order of declaration.
-    pub const ALL: [Self; 16] = [
-        Self::F64,
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::I64,
-        Self::I32,
-        Self::I16,
-        Self::I8,
-        Self::U64,
-        Self::U32,
-        Self::U16,
-        Self::U8,
-        Self::F8E4M3,
-        Self::F8E5M2,
-        Self::F8E8M0,
-        Self::Bool,
-    ];
+    pub const ALL: [Self; 16] = {
+        use Dtype::*;
+        [F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, F8E4M3, F8E5M2, F8E8M0, Bool]
+    };
 
     /// Bytes per element.
     pub const fn size(self) -> usize {

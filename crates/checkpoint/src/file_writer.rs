@@ -1,8 +1,7 @@
-use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use crate::error::Error;
-use crate::layout::{Layout, TensorSpec};
+use crate::layout::{Progress, TensorSpec};
 use crate::unnamed::Unnamed;
 
 /// Writes one `.safetensors` file, in bounded memory: what is a result rather than a checkpoint.
@@ -14,14 +13,7 @@ use crate::unnamed::Unnamed;
 #[derive(Debug)]
 pub struct FileWriter {
     file: Unnamed,
-    layout: Layout,
-    /// The tensor whose turn it is, as a position in the layout.
-    current: usize,
-    /// Bytes of it received.
-    filled: u64,
-    written: u64,
-    /// A write failed, so the file's content is unknown.
-    failed: bool,
+    progress: Progress,
 }
 
 impl FileWriter {
@@ -32,11 +24,11 @@ impl FileWriter {
     /// If a name comes twice or a size overflows; if something else than a file is there, such as a
     /// folder or a device; if no file can be made there.
     pub fn create(path: impl AsRef<Path>, specs: Vec<TensorSpec>) -> Result<Self, Error> {
-        let layout = Layout::new(specs, u64::MAX).map_err(|fault| Error::Specs { fault })?;
+        let progress = Progress::new(specs, u64::MAX)?;
         let mut file = Unnamed::create(path.as_ref())?;
-        let head = file.write_all(&layout.shards[0].head);
+        let head = file.file.write_at(0, &progress.layout.shards[0].head);
         head.map_err(|cause| Error::Create { path: file.path().to_owned(), cause })?;
-        Ok(Self { file, layout, current: 0, filled: 0, written: 0, failed: false })
+        Ok(Self { file, progress })
     }
 
     /// Takes the next bytes, little endian, of tensor `name`.
@@ -47,28 +39,17 @@ impl FileWriter {
     /// fails. After a failed write the writer takes nothing more; after the other errors it can go
     /// on.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        self.check_not_failed()?;
-        while let Some(place) = self.layout.tensors.get(self.current)
-            && place.name != name
-            && place.len == self.filled
-        {
-            self.current += 1;
-            self.filled = 0;
+        let Self { file, progress } = self;
+        progress.check_not_failed(file.path())?;
+        while progress.is_past(name) {
+            progress.advance()?;
         }
-        self.layout.check_turn(self.current, self.filled, name, bytes.len() as u64)?;
-        let target = self.layout.tensors[self.current].offset + self.filled;
-        let mut put = || {
-            if self.filled == 0 {
-                self.file.seek(SeekFrom::Start(target))?;
-            }
-            self.file.write_all(bytes)
-        };
-        if let Err(cause) = put() {
-            self.failed = true;
-            return Err(self.write_error(cause));
+        let (_, target) = progress.target(name, bytes.len() as u64)?;
+        if let Err(cause) = file.file.write_at(target, bytes) {
+            progress.failed = true;
+            return Err(progress.write_error(file.path(), cause));
         }
-        self.filled += bytes.len() as u64;
-        self.written += bytes.len() as u64;
+        progress.took(bytes.len() as u64);
         Ok(())
     }
 
@@ -78,43 +59,13 @@ impl FileWriter {
     ///
     /// If a tensor is not complete or writing fails: then nothing is left behind.
     pub fn finish(self) -> Result<(), Error> {
-        self.check_not_failed()?;
-        if let Some(place) = self.layout.tensors.get(self.current..).and_then(|left| {
-            left.iter()
-                .enumerate()
-                .find(|(at, place)| place.len > if *at == 0 { self.filled } else { 0 })
-                .map(|(_, place)| place)
-        }) {
-            return Err(Error::Incomplete {
-                tensor: place.name.clone(),
-                missing: self.layout.total_bytes - self.written,
-                len: place.len,
-            });
+        let Self { file, mut progress } = self;
+        progress.check_not_failed(file.path())?;
+        while progress.current().is_some() {
+            progress.advance()?;
         }
-        let Self { file, layout, written, .. } = self;
         let path = file.path().to_owned();
-        file.publish().map_err(|cause| Error::Write {
-            path,
-            written,
-            total: layout.total_bytes,
-            cause,
-        })
-    }
-
-    fn check_not_failed(&self) -> Result<(), Error> {
-        match self.failed {
-            true => Err(Error::WriterFailed { path: self.file.path().to_owned() }),
-            false => Ok(()),
-        }
-    }
-
-    fn write_error(&self, cause: io::Error) -> Error {
-        Error::Write {
-            path: self.file.path().to_owned(),
-            written: self.written,
-            total: self.layout.total_bytes,
-            cause,
-        }
+        file.publish().map_err(|cause| progress.write_error(path, cause))
     }
 }
 

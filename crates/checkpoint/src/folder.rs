@@ -97,3 +97,11 @@ fn no_checkpoint(folder: &Path) -> Error {
     };
     Error::NoCheckpoint { folder: folder.to_owned(), found }
 }
+
+/// The folder that a file or folder is in, never empty.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}

@@ -1,5 +1,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -105,36 +107,91 @@ impl Layout {
             .collect();
         Ok(Self { shards, tensors, total_bytes })
     }
+}
 
-    /// Checks that `count` more bytes of tensor `name` may come, when it is the turn of tensor
-    /// `current`, of which `filled` bytes came.
-    pub fn check_turn(
-        &self,
-        current: usize,
-        filled: u64,
-        name: &str,
-        count: u64,
-    ) -> Result<(), Error> {
-        let place = match self.tensors.get(current) {
+/// How much of the data of a layout has come.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub layout: Layout,
+    /// The tensor whose turn it is, as a position in the layout.
+    current: usize,
+    /// Bytes of it received.
+    filled: u64,
+    /// Bytes of all tensors received.
+    pub written: u64,
+    /// A write failed, so what is on disk is not known.
+    pub failed: bool,
+}
+
+impl Progress {
+    pub fn new(specs: Vec<TensorSpec>, max_shard_size: u64) -> Result<Self, Error> {
+        let layout = Layout::new(specs, max_shard_size).map_err(|fault| Error::Specs { fault })?;
+        Ok(Self { layout, current: 0, filled: 0, written: 0, failed: false })
+    }
+
+    /// The tensor whose turn it is.
+    pub fn current(&self) -> Option<&Place> {
+        self.layout.tensors.get(self.current)
+    }
+
+    /// Whether the current tensor is complete and `name` is another one.
+    pub fn is_past(&self, name: &str) -> bool {
+        self.current().is_some_and(|place| place.name != name && place.len == self.filled)
+    }
+
+    /// Goes on to the next tensor.
+    ///
+    /// # Errors
+    /// If the current one is not complete.
+    pub fn advance(&mut self) -> Result<(), Error> {
+        if let Some(place) = self.current()
+            && self.filled < place.len
+        {
+            let missing = place.len - self.filled;
+            return Err(Error::Incomplete { tensor: place.name.clone(), missing, len: place.len });
+        }
+        self.current += 1;
+        self.filled = 0;
+        Ok(())
+    }
+
+    /// The shard of the next bytes, and where in it they go, if so many of tensor `name` may come.
+    pub fn target(&self, name: &str, count: u64) -> Result<(usize, u64), Error> {
+        let place = match self.current() {
             Some(place) if place.name == name => place,
             other => {
                 return Err(Error::OutOfOrder {
                     found: name.to_owned(),
                     expected: other
                         .map_or("no tensor".to_owned(), |place| format!("tensor {:?}", place.name)),
-                    missing: other.map_or(0, |place| place.len - filled),
+                    missing: other.map_or(0, |place| place.len - self.filled),
                 });
             }
         };
-        let missing = place.len - filled;
+        let missing = place.len - self.filled;
         if count > missing {
-            return Err(Error::TooMuchData {
-                tensor: name.to_owned(),
-                len: place.len,
-                excess: count - missing,
-            });
+            let excess = count - missing;
+            return Err(Error::TooMuchData { tensor: name.to_owned(), len: place.len, excess });
         }
-        Ok(())
+        Ok((place.shard, place.offset + self.filled))
+    }
+
+    /// Bytes of the current tensor were written.
+    pub fn took(&mut self, count: u64) {
+        self.filled += count;
+        self.written += count;
+    }
+
+    pub fn check_not_failed(&self, path: &Path) -> Result<(), Error> {
+        match self.failed {
+            true => Err(Error::WriterFailed { path: path.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
+    pub fn write_error(&self, path: impl Into<PathBuf>, cause: io::Error) -> Error {
+        let (written, total) = (self.written, self.layout.total_bytes);
+        Error::Write { path: path.into(), written, total, cause }
     }
 }
 

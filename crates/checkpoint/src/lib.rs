@@ -32,6 +32,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod buffered_file;
 mod checkpoint;
 mod destination;
 mod dtype;

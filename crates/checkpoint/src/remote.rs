@@ -5,14 +5,14 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::checkpoint::{MAX_HEADERS, TensorInfo};
+use crate::checkpoint::{MAX_HEADERS, TensorInfo, sort_out};
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::header::{Header, LENGTH_BYTES};
 use crate::index::Index;
+use crate::parallel;
 
 /// Bytes that a header's length and its first character take.
 const START: u64 = LENGTH_BYTES + 1;
@@ -97,83 +97,21 @@ impl Headers {
         let wrong = |fault| Error::Index { path: place.join(name), fault };
         let index = Index::parse(index).map_err(wrong)?;
         let shards = index.shards();
-        let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let header_bytes = AtomicU64::new(0);
-        let failed: Mutex<Option<(usize, RemoteError<E>)>> = Mutex::new(None);
-        let found: Mutex<Vec<(usize, RemoteFile, Header)>> = Mutex::new(Vec::new());
-        let work = || {
-            loop {
-                let shard = next.fetch_add(1, Ordering::Relaxed);
-                let Some(name) = shards.get(shard) else {
-                    return;
-                };
-                match fetch_header(place, name, &header_bytes, &fetch) {
-                    Ok((file, header)) => {
-                        lock(&found).push((shard, file, header));
-                        done(finished.fetch_add(1, Ordering::Relaxed) + 1, shards.len());
-                    }
-                    Err(error) => {
-                        // Nobody begins another one. Of several failures the first shard's is told.
-                        next.store(shards.len(), Ordering::Relaxed);
-                        let mut failed = lock(&failed);
-                        if failed.as_ref().is_none_or(|(before, _)| shard < *before) {
-                            *failed = Some((shard, error));
-                        }
-                        return;
-                    }
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..connections.clamp(1, shards.len().max(1)) {
-                scope.spawn(work);
-            }
-            work();
-        });
-        if let Some((_, error)) = lock(&failed).take() {
-            return Err(error);
+        let (finished, header_bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let fetched = parallel::each(connections, shards.len(), |shard| {
+            let fetched = fetch_header(place, &shards[shard], &header_bytes, &fetch)?;
+            done(finished.fetch_add(1, Ordering::Relaxed) + 1, shards.len());
+            Ok::<_, RemoteError<E>>(fetched)
+        })?;
+        let mut files = Vec::with_capacity(fetched.len());
+        let mut headers = Vec::with_capacity(fetched.len());
+        for (file, header) in fetched {
+            headers.push((header, LENGTH_BYTES + file.header_bytes));
+            files.push(file);
         }
-        let mut found = std::mem::take(&mut *lock(&found));
-        found.sort_unstable_by_key(|(shard, ..)| *shard);
-        let mut headers = Self {
-            files: Vec::with_capacity(found.len()),
-            tensors: Vec::with_capacity(index.len()),
-            ignored: 0,
-        };
-        for (shard, file, header) in found {
-            for entry in header.tensors {
-                match index.shard_of(&entry.name) == Some(shard) {
-                    true => headers.tensors.push(entry.at(shard, LENGTH_BYTES + file.header_bytes)),
-                    false => headers.ignored += 1,
-                }
-            }
-            headers.files.push(file);
-        }
-        // Names are unique in the index and in each shard.
-        if headers.tensors.len() < index.len() {
-            let mut names: Vec<&str> = headers.tensors.iter().map(|t| t.name.as_str()).collect();
-            names.sort_unstable();
-            let not_found =
-                index.tensors().find(|(tensor, _)| names.binary_search(tensor).is_err());
-            let (tensor, file) = not_found.unwrap_or_default();
-            return Err(wrong(IndexFault::NotInShard {
-                tensor: tensor.to_owned(),
-                file: file.to_owned(),
-            })
-            .into());
-        }
-        Ok(headers)
+        let (tensors, ignored) = sort_out(&index, headers).map_err(wrong)?;
+        Ok(Self { files, tensors, ignored: ignored.len() })
     }
-
-    /// Bytes of all tensors.
-    pub fn total_bytes(&self) -> u64 {
-        self.tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.len))
-    }
-}
-
-/// What another thread left behind, be it by a panic.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Fetches one file's header. `sum` counts the bytes of all headers before they are fetched.

@@ -1,19 +1,23 @@
 //! A file that is written under a temporary name and renamed when it is complete.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use crate::buffered_file::BufferedFile;
 use crate::error::Error;
+use crate::folder::folder_of;
 use crate::partial;
+
+/// Bytes gathered before a write to disk.
+const BUFFER: usize = 8 << 10;
 
 /// Such a file: `.NAME.partial-…` until it is published, locked meanwhile; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Unnamed {
     // Before `partial`, so that on drop it is closed before it is removed.
-    file: BufWriter<File>,
+    pub(crate) file: BufferedFile,
     partial: TempPath,
     path: PathBuf,
 }
@@ -27,13 +31,11 @@ impl Unnamed {
     /// there.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let path = resolve(path)?;
-        let folder = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
         let name = path.file_name().unwrap_or_default();
-        match partial::file(folder, name) {
-            Ok((file, partial)) => Ok(Self { file: BufWriter::new(file), partial, path }),
+        match partial::file(folder_of(&path), name) {
+            Ok((file, partial)) => {
+                Ok(Self { file: BufferedFile::new(file, BUFFER), partial, path })
+            }
             Err(cause) => Err(Error::Create { path, cause }),
         }
     }
@@ -45,26 +47,9 @@ impl Unnamed {
 
     /// Syncs the file and renames it, replacing an existing one.
     pub(crate) fn publish(mut self) -> io::Result<()> {
-        self.file.flush()?;
         // Locked until it has its name.
-        self.file.get_ref().sync_all()?;
+        self.file.sync()?;
         self.partial.persist(&self.path).map_err(|error| error.error)
-    }
-}
-
-impl Write for Unnamed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Seek for Unnamed {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
     }
 }
 

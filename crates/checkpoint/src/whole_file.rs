@@ -1,7 +1,7 @@
 //! Small files that are read or written whole, such as a configuration or a picture.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::error::Error;
@@ -54,7 +54,7 @@ pub fn read_text(path: impl AsRef<Path>, limit: u64) -> io::Result<String> {
 pub fn write_file(path: impl AsRef<Path>, contents: &[u8]) -> Result<(), Error> {
     let mut file = Unnamed::create(path.as_ref())?;
     let path = file.path().to_owned();
-    let written = file.write_all(contents).and_then(|()| file.publish());
+    let written = file.file.write_at(0, contents).and_then(|()| file.publish());
     written.map_err(|cause| Error::Write { path, written: 0, total: contents.len() as u64, cause })
 }
 

@@ -1,14 +1,15 @@
 use std::collections::HashSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::path::{Component, Path};
 
+use crate::buffered_file::BufferedFile;
 use crate::destination::Destination;
 use crate::error::Error;
 use crate::folder::INDEX_FILE;
 use crate::index;
-use crate::layout::{Layout, Place, Shard, TensorSpec};
+use crate::layout::{Layout, Progress, Shard, TensorSpec};
 
 /// Bytes gathered before a write to disk; larger pieces go straight through.
 const BUFFER: usize = 1 << 20;
@@ -28,24 +29,16 @@ pub struct ShardWriter {
     // Before `destination`, so that on drop the files are closed before their folder is removed.
     open: BTreeMap<usize, OpenShard>,
     destination: Destination,
-    layout: Layout,
+    progress: Progress,
     total_parameters: Option<u64>,
     added: HashSet<String>,
-    /// The tensor whose turn it is, as a position in the layout.
-    current: usize,
-    /// Bytes of it received.
-    filled: u64,
-    written: u64,
-    failed: bool,
 }
 
 /// A shard that still lacks data. At most two are: the one being filled, and one of a single large
 /// tensor.
 #[derive(Debug)]
 struct OpenShard {
-    file: BufWriter<File>,
-    file_name: String,
-    position: u64,
+    file: BufferedFile,
     /// Tensors that are not complete.
     left: usize,
 }
@@ -64,18 +57,14 @@ impl ShardWriter {
         specs: Vec<TensorSpec>,
         max_shard_size: u64,
     ) -> Result<Self, Error> {
-        let layout = Layout::new(specs, max_shard_size).map_err(|fault| Error::Specs { fault })?;
+        let progress = Progress::new(specs, max_shard_size)?;
         let destination = Destination::prepare(out.as_ref())?;
         Ok(Self {
             open: BTreeMap::new(),
             destination,
-            layout,
+            progress,
             total_parameters: None,
             added: HashSet::new(),
-            current: 0,
-            filled: 0,
-            written: 0,
-            failed: false,
         })
     }
 
@@ -123,24 +112,26 @@ impl ShardWriter {
     /// on.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         self.check_not_failed()?;
-        while let Some(place) = self.layout.tensors.get(self.current)
-            && place.name != name
-            && place.len == self.filled
-        {
+        while self.progress.is_past(name) {
             self.attempt(Self::complete_tensor)?;
         }
-        self.layout.check_turn(self.current, self.filled, name, bytes.len() as u64)?;
-        self.attempt(|writer| writer.put(bytes))
+        let (shard, target) = self.progress.target(name, bytes.len() as u64)?;
+        self.attempt(|writer| {
+            let written = writer.open_shard(shard)?.file.write_at(target, bytes);
+            written.map_err(|cause| writer.write_error(shard, cause))
+        })?;
+        self.progress.took(bytes.len() as u64);
+        Ok(())
     }
 
     /// Bytes of tensors taken so far.
     pub fn bytes_written(&self) -> u64 {
-        self.written
+        self.progress.written
     }
 
     /// Bytes of all tensors declared.
     pub fn total_bytes(&self) -> u64 {
-        self.layout.total_bytes
+        self.progress.layout.total_bytes
     }
 
     /// Writes the index, waits until everything is on the disk, and gives the folder its name.
@@ -151,29 +142,21 @@ impl ShardWriter {
     /// step fails, the complete checkpoint is kept where the error says.
     pub fn finish(mut self) -> Result<(), Error> {
         self.check_not_failed()?;
-        while let Some(place) = self.layout.tensors.get(self.current) {
-            if self.filled < place.len {
-                let missing = place.len - self.filled;
-                return Err(Error::Incomplete {
-                    tensor: place.name.clone(),
-                    missing,
-                    len: place.len,
-                });
-            }
+        while self.progress.current().is_some() {
             self.complete_tensor()?;
         }
-        if self.layout.tensors.is_empty() {
+        if self.progress.layout.tensors.is_empty() {
             self.open_shard(0)?;
             self.close_shard(0)?;
         }
-        if self.layout.shards.len() > 1 {
+        if self.progress.layout.shards.len() > 1 {
             self.write_index()?;
         }
         self.destination.publish()
     }
 
     fn write_index(&self) -> Result<(), Error> {
-        let Layout { shards, tensors, total_bytes } = &self.layout;
+        let Layout { shards, tensors, total_bytes } = &self.progress.layout;
         let weight_map = tensors
             .iter()
             .map(|place| (place.name.as_str(), shards[place.shard].file_name.as_str()));
@@ -188,7 +171,8 @@ impl ShardWriter {
             file.write_all(bytes)?;
             file.sync_all()
         };
-        create().map_err(|cause| self.write_error(name, cause))
+        create()
+            .map_err(|cause| self.progress.write_error(self.destination.out().join(name), cause))
     }
 
     /// Does something after whose failure it is not known what is on disk.
@@ -197,74 +181,47 @@ impl ShardWriter {
         action: impl FnOnce(&mut Self) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let result = action(self);
-        self.failed |= result.is_err();
+        self.progress.failed |= result.is_err();
         result
     }
 
     fn check_not_failed(&self) -> Result<(), Error> {
-        match self.failed {
-            true => Err(Error::WriterFailed { path: self.destination.out().to_owned() }),
-            false => Ok(()),
-        }
-    }
-
-    /// Writes bytes that the current tensor lacks.
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let Some(&Place { shard, offset, .. }) = self.layout.tensors.get(self.current) else {
-            return Ok(());
-        };
-        let target = offset + self.filled;
-        let open = self.open_shard(shard)?;
-        let result = open.write_at(target, bytes);
-        let file_name = open.file_name.clone();
-        result.map_err(|cause| self.write_error(&file_name, cause))?;
-        self.filled += bytes.len() as u64;
-        self.written += bytes.len() as u64;
-        Ok(())
+        self.progress.check_not_failed(self.destination.out())
     }
 
     /// Goes on to the next tensor, and closes the shard if this was its last.
     fn complete_tensor(&mut self) -> Result<(), Error> {
-        let Some(&Place { shard, .. }) = self.layout.tensors.get(self.current) else {
+        let Some(shard) = self.progress.current().map(|place| place.shard) else {
             return Ok(());
         };
+        self.progress.advance()?;
         // A shard of empty tensors only is opened by none of them being written.
         let open = self.open_shard(shard)?;
         open.left -= 1;
-        if open.left == 0 {
-            self.close_shard(shard)?;
+        match open.left {
+            0 => self.close_shard(shard),
+            _ => Ok(()),
         }
-        self.current += 1;
-        self.filled = 0;
-        Ok(())
     }
 
     /// The open file of a shard; creates it and writes its header if need be.
     fn open_shard(&mut self, shard: usize) -> Result<&mut OpenShard, Error> {
-        let Self { open, destination, layout, written, .. } = self;
+        let Self { open, destination, progress, .. } = self;
         match open.entry(shard) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(entry) => {
-                let Shard { file_name, head, tensors } = &layout.shards[shard];
-                let path = destination.folder().join(file_name);
+                let Shard { file_name, head, tensors } = &progress.layout.shards[shard];
                 let create = || {
-                    let mut file = BufWriter::with_capacity(BUFFER, File::create_new(&path)?);
-                    file.write_all(head)?;
-                    Ok(file)
+                    let file = File::create_new(destination.folder().join(file_name))?;
+                    let mut file = BufferedFile::new(file, BUFFER);
+                    file.write_at(0, head)?;
+                    Ok(OpenShard { file, left: *tensors })
                 };
                 match create() {
-                    Ok(file) => Ok(entry.insert(OpenShard {
-                        file,
-                        file_name: file_name.clone(),
-                        position: head.len() as u64,
-                        left: *tensors,
-                    })),
-                    Err(cause) => Err(Error::Write {
-                        path: destination.out().join(file_name),
-                        written: *written,
-                        total: layout.total_bytes,
-                        cause,
-                    }),
+                    Ok(shard) => Ok(entry.insert(shard)),
+                    Err(cause) => {
+                        Err(progress.write_error(destination.out().join(file_name), cause))
+                    }
                 }
             }
         }
@@ -272,35 +229,15 @@ impl ShardWriter {
 
     /// Waits until a shard is on the disk.
     fn close_shard(&mut self, shard: usize) -> Result<(), Error> {
-        let Some(OpenShard { mut file, file_name, .. }) = self.open.remove(&shard) else {
+        let Some(mut open) = self.open.remove(&shard) else {
             return Ok(());
         };
-        file.flush()
-            .and_then(|()| file.get_ref().sync_all())
-            .map_err(|cause| self.write_error(&file_name, cause))
+        open.file.sync().map_err(|cause| self.write_error(shard, cause))
     }
 
     /// Names the file as it would have been called: the unfinished folder goes.
-    fn write_error(&self, file_name: &str, cause: io::Error) -> Error {
-        Error::Write {
-            path: self.destination.out().join(file_name),
-            written: self.written,
-            total: self.layout.total_bytes,
-            cause,
-        }
-    }
-}
-
-impl OpenShard {
-    fn write_at(&mut self, target: u64, bytes: &[u8]) -> io::Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if target != self.position {
-            self.file.seek(SeekFrom::Start(target))?;
-        }
-        self.file.write_all(bytes)?;
-        self.position = target + bytes.len() as u64;
-        Ok(())
+    fn write_error(&self, shard: usize, cause: io::Error) -> Error {
+        let name = &self.progress.layout.shards[shard].file_name;
+        self.progress.write_error(self.destination.out().join(name), cause)
     }
 }

@@ -1,4 +1,9 @@
-use outsize::generate::{LanguageModel, Pipeline};
+use outsize::core::Error as CoreError;
+use outsize::generate::{
+    DescribeError, Error as TextError, GenerateError, LanguageModel, Pipeline, PipelineError,
+};
+use outsize::models::Error as ModelError;
+use outsize::plan::Error as PlanError;
 use std::fmt::Display;
 
 /// Why a command failed.
@@ -30,35 +35,114 @@ impl Failure {
     }
 }
 
-/// Errors of the libraries say what is wrong, where, and what to do.
+/// Errors of the libraries say what is wrong, where, and what to do; with which flags, is added here.
 macro_rules! failed {
-    ($($error:ty),* $(,)?) => {$(
+    ($($error:ty $(, $flags:path)?;)*) => {$(
         impl From<$error> for Failure {
             fn from(error: $error) -> Self {
-                Self::Failed(error.to_string())
+                let flags: &[&str] = &[$($flags(&error))?];
+                Self::Failed(with_flags(&error, &flags.concat()))
             }
         }
     )*};
 }
 
 failed!(
-    crate::hub::HubError,
-    outsize::checkpoint::Error,
-    outsize::core::Error,
-    outsize::generate::DescribeError,
-    outsize::generate::Error,
-    outsize::generate::GenerateError<outsize::generate::PipelineError>,
-    outsize::machine::Error,
-    outsize::models::Error,
-    outsize::plan::Error,
-    serde_json::Error,
+    crate::hub::HubError;
+    outsize::checkpoint::Error;
+    CoreError, core_flags;
+    DescribeError, describe_flags;
+    TextError, generate_flags;
+    GenerateError<PipelineError>, generation_flags;
+    outsize::machine::Error;
+    ModelError, model_flags;
+    PlanError, plan_flags;
+    serde_json::Error;
 );
 
-impl From<outsize::generate::PipelineError> for Failure {
-    fn from(error: outsize::generate::PipelineError) -> Self {
+fn with_flags(error: &impl Display, flags: &str) -> String {
+    match flags {
+        "" => error.to_string(),
+        flags => format!("{error} ({flags})"),
+    }
+}
+
+/// The flags by which a budget that does not do is changed.
+fn plan_flags(error: &PlanError) -> &'static str {
+    match error {
+        PlanError::OverBudget { .. } => "--max-memory",
+        PlanError::MustFit { .. } | PlanError::OnDisk { .. } => "--max-memory, --must-fit",
+        PlanError::TooSmall(shortfall) if shortfall.needs.kv_cache == 0 => "--max-memory",
+        PlanError::TooSmall(_) => "--max-memory, --context",
+        _ => "",
+    }
+}
+
+fn core_flags(error: &CoreError) -> &'static str {
+    match error {
+        CoreError::Plan(error) => plan_flags(error),
+        CoreError::NotBuilt { .. } => "--max-memory, --device-map",
+        _ => "",
+    }
+}
+
+fn model_flags(error: &ModelError) -> &'static str {
+    match error {
+        ModelError::Context { .. }
+        | ModelError::ContextFull { .. }
+        | ModelError::CannotSlide { .. } => "--context",
+        _ => "",
+    }
+}
+
+fn generate_flags(error: &TextError) -> &'static str {
+    match error {
+        TextError::NoTokenizer { .. } | TextError::BadTokenizer { .. } => "--ids",
+        TextError::UnsupportedKey { .. } => "--generation-config none",
+        TextError::MaxLength { .. } => "--max-new-tokens",
+        TextError::StopString { .. } => "--stop",
+        TextError::Temperature { .. } => "--temperature",
+        TextError::RepetitionPenalty { .. } => "--repetition-penalty",
+        TextError::TopK => "--top-k",
+        TextError::Share { field: "top_p", .. } => "--top-p",
+        TextError::Share { .. } => "--min-p",
+        TextError::BadLogit { .. } => "--dtype",
+        TextError::EmptyPrompt => "--prompt or --ids",
+        TextError::PromptTooLong { .. } => "--context, --when-full slide",
+        _ => "",
+    }
+}
+
+fn describe_flags(error: &DescribeError) -> &'static str {
+    match error {
+        DescribeError::File(error) => generate_flags(error),
+        DescribeError::Core(error) => core_flags(error),
+        _ => "",
+    }
+}
+
+fn pipeline_flags(error: &PipelineError) -> &'static str {
+    match error {
+        PipelineError::File(error) => generate_flags(error),
+        PipelineError::Model(error) => model_flags(error),
+        PipelineError::Core(error) => core_flags(error),
+        PipelineError::Context { .. } => "--context",
+        _ => "",
+    }
+}
+
+fn generation_flags(error: &GenerateError<PipelineError>) -> &'static str {
+    match error {
+        GenerateError::Request(error) => generate_flags(error),
+        GenerateError::Model(error) => pipeline_flags(error),
+    }
+}
+
+impl From<PipelineError> for Failure {
+    fn from(error: PipelineError) -> Self {
         match <Pipeline as LanguageModel>::is_stopped(&error) {
             true => Self::Interrupted,
-            false => Self::Failed(error.to_string()),
+            false => Self::Failed(with_flags(&error, pipeline_flags(&error))),
         }
     }
 }

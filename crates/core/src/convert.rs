@@ -27,15 +27,15 @@ pub(crate) fn burn_type(dtype: Dtype) -> DType {
     }
 }
 
-/// A function over whole elements from one over a single element, both little-endian bytes.
+/// A function over whole elements from one over a single element, in little-endian bytes.
 macro_rules! each {
-    ($from:literal => $to:literal, $one:expr) => {{
+    ($from:ty => $to:ty, $one:expr) => {{
         fn run(from: &[u8], to: &mut [u8]) {
-            let one: fn([u8; $from]) -> [u8; $to] = $one;
-            let (from, _) = from.as_chunks::<$from>();
-            let (to, _) = to.as_chunks_mut::<$to>();
+            let one: fn($from) -> $to = $one;
+            let (from, _) = from.as_chunks();
+            let (to, _) = to.as_chunks_mut();
             for (from, to) in from.iter().zip(to) {
-                *to = one(*from);
+                *to = one(<$from>::from_le_bytes(*from)).to_le_bytes();
             }
         }
         run
@@ -51,43 +51,19 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
         | (Dtype::F32, DType::F32)
         | (Dtype::F16, DType::F16)
         | (Dtype::BF16, DType::BF16) => return Ok(None),
-        (Dtype::BF16, DType::F32) => each!(2 => 4, |raw| {
-            // A bf16 is the upper half of an f32.
-            [0, 0, raw[0], raw[1]]
-        }),
-        (Dtype::F16, DType::F32) => {
-            each!(2 => 4, |raw| f16::from_le_bytes(raw).to_f32().to_le_bytes())
-        }
-        (Dtype::F64, DType::F32) => {
-            each!(8 => 4, |raw| (f64::from_le_bytes(raw) as f32).to_le_bytes())
-        }
-        (Dtype::F32, DType::BF16) => {
-            each!(4 => 2, |raw| bf16::from_f32(f32::from_le_bytes(raw)).to_le_bytes())
-        }
-        (Dtype::F32, DType::F16) => {
-            each!(4 => 2, |raw| f16::from_f32(f32::from_le_bytes(raw)).to_le_bytes())
-        }
-        (Dtype::F16, DType::BF16) => {
-            each!(2 => 2, |raw| bf16::from_f32(f16::from_le_bytes(raw).to_f32()).to_le_bytes())
-        }
-        (Dtype::BF16, DType::F16) => {
-            each!(2 => 2, |raw| f16::from_f32(bf16::from_le_bytes(raw).to_f32()).to_le_bytes())
-        }
-        (Dtype::F64, DType::BF16) => {
-            each!(8 => 2, |raw| bf16::from_f64(f64::from_le_bytes(raw)).to_le_bytes())
-        }
-        (Dtype::F64, DType::F16) => {
-            each!(8 => 2, |raw| f16::from_f64(f64::from_le_bytes(raw)).to_le_bytes())
-        }
-        (Dtype::F32, DType::F64) => {
-            each!(4 => 8, |raw| f64::from(f32::from_le_bytes(raw)).to_le_bytes())
-        }
-        (Dtype::F16, DType::F64) => {
-            each!(2 => 8, |raw| f16::from_le_bytes(raw).to_f64().to_le_bytes())
-        }
-        (Dtype::BF16, DType::F64) => {
-            each!(2 => 8, |raw| bf16::from_le_bytes(raw).to_f64().to_le_bytes())
-        }
+        // A bf16 is the upper half of an f32.
+        (Dtype::BF16, DType::F32) => each!(u16 => u32, |bits| u32::from(bits) << 16),
+        (Dtype::F16, DType::F32) => each!(f16 => f32, f16::to_f32),
+        (Dtype::F64, DType::F32) => each!(f64 => f32, |value| value as f32),
+        (Dtype::F32, DType::BF16) => each!(f32 => bf16, bf16::from_f32),
+        (Dtype::F32, DType::F16) => each!(f32 => f16, f16::from_f32),
+        (Dtype::F16, DType::BF16) => each!(f16 => bf16, |value| bf16::from_f32(value.to_f32())),
+        (Dtype::BF16, DType::F16) => each!(bf16 => f16, |value| f16::from_f32(value.to_f32())),
+        (Dtype::F64, DType::BF16) => each!(f64 => bf16, bf16::from_f64),
+        (Dtype::F64, DType::F16) => each!(f64 => f16, f16::from_f64),
+        (Dtype::F32, DType::F64) => each!(f32 => f64, f64::from),
+        (Dtype::F16, DType::F64) => each!(f16 => f64, f16::to_f64),
+        (Dtype::BF16, DType::F64) => each!(bf16 => f64, bf16::to_f64),
         _ => return Err(NoConversion),
     };
     let convert = Convert::new(from.size(), to.size(), move |_, from, to| run(from, to));

@@ -12,7 +12,7 @@ pub enum Error {
     /// The map places something where this build cannot compute.
     #[error(
         "the device map uses {tier}, and this build computes and keeps weights on cpu only: leave {tier} out of \
-         --max-memory, and out of --device-map if one is given"
+         the budget, and out of the device map if one is given"
     )]
     NotBuilt {
         /// The device.
@@ -180,39 +180,22 @@ impl fmt::Display for KeyMismatch {
             }
             Ok(())
         };
-        part(
-            "missing from the checkpoint",
-            self.missing
-                .iter()
-                .map(|(path, name)| {
-                    if path == name {
-                        path.clone()
-                    } else {
-                        format!("{path} (looked for as {name})")
-                    }
-                })
-                .collect(),
-        )?;
+        let missing = self.missing.iter().map(|(path, name)| match path == name {
+            true => path.clone(),
+            false => format!("{path} (looked for as {name})"),
+        });
+        let misshaped = self.misshaped.iter().map(|(name, found, wanted)| {
+            format!("{name}: {found:?} in the checkpoint, {wanted:?} in the module")
+        });
+        let mistyped = self
+            .mistyped
+            .iter()
+            .map(|(name, found, wanted)| format!("{name}: {found}, the module wants {wanted}"));
+        let unused_rules = self.unused_rules.iter().map(|pattern| format!("`{pattern}`"));
+        part("missing from the checkpoint", missing.collect())?;
         part("in the checkpoint but not in the module", self.unexpected.clone())?;
-        part(
-            "of another shape",
-            self.misshaped
-                .iter()
-                .map(|(name, found, wanted)| {
-                    format!("{name}: {found:?} in the checkpoint, {wanted:?} in the module")
-                })
-                .collect(),
-        )?;
-        part(
-            "of another type",
-            self.mistyped
-                .iter()
-                .map(|(name, found, wanted)| format!("{name}: {found}, the module wants {wanted}"))
-                .collect(),
-        )?;
-        part(
-            "name rules matched no parameter",
-            self.unused_rules.iter().map(|pattern| format!("`{pattern}`")).collect(),
-        )
+        part("of another shape", misshaped.collect())?;
+        part("of another type", mistyped.collect())?;
+        part("name rules matched no parameter", unused_rules.collect())
     }
 }

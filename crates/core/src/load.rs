@@ -51,13 +51,8 @@ impl<'a> Load<'a> {
             return None;
         }
         let (entry, stored) = self.matched.get(self.path.join(".").as_str())?;
-        match read(self.checkpoint, stored, entry) {
-            Ok(data) => Some(data),
-            Err(error) => {
-                self.error = Some(error);
-                None
-            }
-        }
+        let data = read(self.checkpoint, stored, entry);
+        data.map_err(|error| self.error = Some(error)).ok()
     }
 }
 

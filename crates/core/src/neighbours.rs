@@ -1,23 +1,14 @@
 //! Small tensors that stay are read in one go with a neighbour in the file.
 
 use outsize_stream::{Chunk, Segment};
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::ops::Range;
 
 /// A read of fewer bytes than this is joined to that of a neighbour: it takes a disk about as long to answer as to
 /// deliver so many bytes.
 const SMALL: u64 = 256 << 10;
 
-/// A chunk made of neighbours, and where in it one of them lies.
-#[derive(Debug, Clone)]
-pub(crate) struct Part<K> {
-    /// The key of the neighbour that comes first in the file: the same for all parts of the chunk.
-    pub(crate) of: K,
-    pub(crate) chunk: Chunk,
-    /// In bytes.
-    pub(crate) range: Range<usize>,
-}
+/// A chunk made of neighbours, with the key of each and its bytes in the chunk.
+type Joined<K> = (Chunk, Vec<(K, Range<usize>)>);
 
 /// A chunk that can be joined.
 struct Member<'a, K> {
@@ -32,7 +23,7 @@ struct Member<'a, K> {
 /// Joins small chunks to a chunk that lies right before or behind them in the same file, whichever is needed at a more
 /// similar time. `chunks` come in the order of use, each with its key. Only what is of one segment and read straight to its
 /// place is joined, and only what is joined is in the result.
-pub(crate) fn join<K: Copy + Eq + Hash>(chunks: &[(K, Chunk)]) -> HashMap<K, Part<K>> {
+pub(crate) fn join<K: Copy>(chunks: &[(K, Chunk)]) -> Vec<Joined<K>> {
     let mut found: Vec<Member<K>> = Vec::new();
     for (turn, (key, chunk)) in chunks.iter().enumerate() {
         if let [segment] = &chunk.segments[..]
@@ -67,7 +58,7 @@ pub(crate) fn join<K: Copy + Eq + Hash>(chunks: &[(K, Chunk)]) -> HashMap<K, Par
         }
     }
     // Each small one makes one link, so that a chain of them never reaches from one large one to the next.
-    let mut parts = HashMap::new();
+    let mut joined = Vec::new();
     let mut first = 0;
     while first < found.len() {
         let mut end = first + 1;
@@ -86,19 +77,15 @@ pub(crate) fn join<K: Copy + Eq + Hash>(chunks: &[(K, Chunk)]) -> HashMap<K, Par
                 }],
                 keep: true,
             };
-            for Member { key, segment, .. } in members {
+            let parts = members.iter().map(|Member { key, segment, .. }| {
                 let start = (segment.offset - head.segment.offset) as usize;
-                let part = Part {
-                    of: head.key,
-                    chunk: chunk.clone(),
-                    range: start..start + segment.len as usize,
-                };
-                parts.insert(*key, part);
-            }
+                (*key, start..start + segment.len as usize)
+            });
+            joined.push((chunk, parts.collect()));
         }
         first = end;
     }
-    parts
+    joined
 }
 
 #[cfg(test)]
@@ -125,19 +112,12 @@ mod tests {
             (3, chunk(small + LARGE, 4)),
             (0, chunk(0, LARGE)),
         ];
-        let parts = join(&chunks);
-        assert!(!parts.contains_key(&0));
-        for (key, range) in [
-            (1, 0..10),
-            (2, 10..10 + LARGE as usize),
-            (3, 10 + LARGE as usize..14 + LARGE as usize),
-        ] {
-            let part = &parts[&key];
-            assert_eq!((part.of, part.range.clone()), (1, range));
-            let segment = &part.chunk.segments[0];
-            assert_eq!((segment.offset, segment.len), (LARGE, LARGE + 14));
-        }
-        assert!(parts[&3].chunk.name.contains(&format!("at {LARGE}")));
+        let [(chunk, parts)] = &join(&chunks)[..] else { panic!("not one chunk") };
+        let large = LARGE as usize;
+        assert_eq!(parts[..], [(1, 0..10), (2, 10..10 + large), (3, 10 + large..14 + large)]);
+        let segment = &chunk.segments[0];
+        assert_eq!((segment.offset, segment.len), (LARGE, LARGE + 14));
+        assert!(chunk.name.contains(&format!("at {LARGE}")));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The chunks of a stream, and which of them make up each parameter.
 
 use crate::matching::{Matched, Stored};
-use crate::neighbours::{Part, join};
+use crate::neighbours::join;
 use crate::streamed::Chunks;
 use crate::{Access, Options};
 use outsize_plan::{DeviceMap, Residency};
@@ -39,12 +39,6 @@ pub(crate) fn recurrent_layer(entry: &Matched) -> Option<&str> {
 /// What says which tensor, or which part of one, a parameter is made of.
 type Key = (usize, usize, usize);
 
-/// Chunks made of neighbours, and the number of each once it is registered.
-struct Joined {
-    parts: HashMap<Key, Part<Key>>,
-    chunks: HashMap<Key, ChunkId>,
-}
-
 fn stays(map: &DeviceMap, path: &str) -> bool {
     matches!(map.residency(path), Some(Residency::Resident(_)) | None)
 }
@@ -78,8 +72,12 @@ impl Registry {
         let mut registry = Self::default();
         // Parameters that share a value share its chunks.
         let mut shared: HashMap<_, Chunks> = HashMap::new();
-        let mut joined =
-            Joined { parts: join(&kept(matched, map, options)), chunks: HashMap::new() };
+        let mut joined: HashMap<Key, Chunks> = HashMap::new();
+        for (chunk, parts) in join(&kept(matched, map, options)) {
+            let id = registry.chunks.len();
+            registry.chunks.push(chunk);
+            joined.extend(parts.into_iter().map(|(key, range)| (key, Chunks::Part(id, range))));
+        }
         // The recurrent layer of the entry before, and where its chunks begin in the order.
         let mut layer: (Option<&str>, usize) = (None, 0);
         for entry in in_order(matched, options) {
@@ -95,14 +93,8 @@ impl Registry {
             let access = if resident { Access::Whole } else { entry.access(options) };
             let chunks = shared
                 .entry((stored.key, access, resident))
-                .or_insert_with(|| match joined.parts.get(&stored.key) {
-                    Some(part) if resident => {
-                        let chunk = *joined.chunks.entry(part.of).or_insert_with(|| {
-                            registry.chunks.push(part.chunk.clone());
-                            registry.chunks.len() - 1
-                        });
-                        Chunks::Part(chunk, part.range.clone())
-                    }
+                .or_insert_with(|| match joined.get(&stored.key) {
+                    Some(part) if resident => part.clone(),
                     _ => registry.divide(entry, stored, access, resident, options),
                 })
                 .clone();

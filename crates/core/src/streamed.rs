@@ -2,6 +2,7 @@ use crate::pass::Pass;
 use crate::{Access, Error};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use bytes::Bytes as SharedBytes;
 use outsize_checkpoint::{StoredWeight, TensorInfo};
 use outsize_kernels::{BlockWeight, WeightTensor};
 use outsize_stream::{ChunkId, Convert, Lease, Stream};
@@ -132,7 +133,9 @@ impl Streamed {
                 let weight = inner.weight.slice(range.clone());
                 Ok(match inner.in_blocks {
                     true => inner.blocks_of(lease, &weight)?.into(),
-                    false => inner.tensor::<2>(lease, &weight.data().shape)?.into(),
+                    false => inner
+                        .shared::<2>(SharedBytes::from_owner(lease), &weight.data().shape)?
+                        .into(),
                 })
             });
             (range, inner.or_raise(tile))
@@ -191,9 +194,9 @@ impl Inner {
             return Ok(self.loaded(Tensor::from_data(data, (&self.device, self.dtype))));
         }
         let bytes = match &self.chunks {
-            Chunks::Whole(chunk) => bytes::Bytes::from_owner(self.lease(*chunk)?),
+            Chunks::Whole(chunk) => SharedBytes::from_owner(self.lease(*chunk)?),
             Chunks::Part(chunk, range) => {
-                bytes::Bytes::from_owner(self.lease(*chunk)?).slice(range.clone())
+                SharedBytes::from_owner(self.lease(*chunk)?).slice(range.clone())
             }
             _ => return Err(self.refuse("its whole value")),
         };
@@ -218,10 +221,10 @@ impl Inner {
     }
 
     /// The whole value in blocks.
-    fn blocks(&self) -> Result<BlockWeight<bytes::Bytes>, Error> {
+    fn blocks(&self) -> Result<BlockWeight<SharedBytes>, Error> {
         self.pass.check(&self.path);
         let held = self.resident.as_ref().and_then(OnceLock::get);
-        if let Some(blocks) = held.and_then(|any| any.downcast_ref::<BlockWeight<bytes::Bytes>>()) {
+        if let Some(blocks) = held.and_then(|any| any.downcast_ref::<BlockWeight<SharedBytes>>()) {
             return Ok(blocks.clone());
         }
         let Chunks::Whole(chunk) = &self.chunks else {
@@ -239,17 +242,17 @@ impl Inner {
         &self,
         lease: Lease,
         rows: &StoredWeight,
-    ) -> Result<BlockWeight<bytes::Bytes>, Error> {
-        let [data, scales] = [0, 1].map(|at| bytes::Bytes::from_owner(lease.segment(at)));
+    ) -> Result<BlockWeight<SharedBytes>, Error> {
+        let [data, scales] = [0, 1].map(|at| SharedBytes::from_owner(lease.segment(at)));
         self.block_weight(rows, data, scales)
     }
 
     fn block_weight(
         &self,
         rows: &StoredWeight,
-        data: bytes::Bytes,
-        scales: bytes::Bytes,
-    ) -> Result<BlockWeight<bytes::Bytes>, Error> {
+        data: SharedBytes,
+        scales: SharedBytes,
+    ) -> Result<BlockWeight<SharedBytes>, Error> {
         let columns = rows.data().shape.last().copied().unwrap_or(0);
         let (format, skipped) = (rows.format(), rows.skipped_rows());
         BlockWeight::new(format, [rows.rows(), columns], data, scales, skipped).ok_or_else(|| {
@@ -261,13 +264,9 @@ impl Inner {
     }
 
     /// A tensor over the leased bytes: no copy on the CPU, and the lease lives as long as it does.
-    fn tensor<const D: usize>(&self, lease: Lease, shape: &[usize]) -> Result<Tensor<D>, Error> {
-        self.shared(bytes::Bytes::from_owner(lease), shape)
-    }
-
     fn shared<const D: usize>(
         &self,
-        bytes: bytes::Bytes,
+        bytes: SharedBytes,
         shape: &[usize],
     ) -> Result<Tensor<D>, Error> {
         let bytes = Bytes::from_shared(bytes, AllocationProperty::Other);

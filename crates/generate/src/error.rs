@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-/// Why text, tokens or logits could not be processed. Every message names the file, value or flag at fault.
+/// Why text, tokens or logits could not be processed. Every message names the file or field at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The checkpoint has no tokenizer.json.
     #[error(
-        "{} has no tokenizer.json, so text cannot be turned into tokens: pass token ids with --ids instead, or put the \
+        "{} has no tokenizer.json, so text cannot be turned into tokens: give token ids instead, or put the \
          model's tokenizer.json there (a tokenizer.model alone is not read)",
         folder.display()
     )]
@@ -41,7 +41,7 @@ pub enum Error {
         reason: String,
     },
     /// tokenizer.json is not a tokenizer that the `tokenizers` library can build.
-    #[error("{} is not a tokenizer that can be loaded ({reason}): download it again, or pass token ids with --ids", path.display())]
+    #[error("{} is not a tokenizer that can be loaded ({reason}): download it again, or give token ids instead", path.display())]
     BadTokenizer {
         /// The file.
         path: PathBuf,
@@ -74,8 +74,8 @@ pub enum Error {
     },
     /// generation_config.json asks for something that would change the text and is not built in.
     #[error(
-        "{}: {key} is {found}, which changes the text and is not supported: set other values with flags and pass \
-         --generation-config none, or give it a copy of the file without {key}",
+        "{}: {key} is {found}, which changes the text and is not supported: set other values and read no \
+         such file, or a copy of it without {key}",
         path.display()
     )]
     UnsupportedKey {
@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// The prompt is already as long as generation_config.json allows a text to be.
     #[error(
-        "the prompt takes {prompt} tokens and {} allows a text of {max_length} (max_length): give --max-new-tokens",
+        "the prompt takes {prompt} tokens and {} allows a text of {max_length} (max_length): set max_new_tokens",
         path.display()
     )]
     MaxLength {
@@ -101,7 +101,7 @@ pub enum Error {
     },
     /// A stop string cannot serve as one.
     #[error(
-        "the stop strings cannot be used ({reason}): correct --stop or stop_strings in generation_config.json"
+        "the stop strings cannot be used ({reason}): correct those of the request or of generation_config.json (stop_strings)"
     )]
     StopString {
         /// What is wrong.
@@ -161,12 +161,12 @@ pub enum Error {
         reason: String,
     },
     /// There is no token to start from.
-    #[error("the prompt has no tokens: give some text with --prompt or ids with --ids")]
+    #[error("the prompt has no tokens: give some text or ids")]
     EmptyPrompt,
     /// The prompt leaves no room for a new token.
     #[error(
-        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise --context \
-         above {needed}, shorten the prompt, or pass --when-full slide"
+        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise the context \
+         above {needed}, shorten the prompt, or let the text slide on"
     )]
     PromptTooLong {
         /// The prompt's length plus what the model already holds, in tokens.

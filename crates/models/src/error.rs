@@ -47,7 +47,7 @@ pub enum Error {
         known: String,
     },
     /// The context length asked for is zero or beyond what positions can express.
-    #[error("a context of {context} tokens is not possible; choose 1 to {max} (`--context`)")]
+    #[error("a context of {context} tokens is not possible; choose 1 to {max}")]
     Context {
         /// Tokens asked for.
         context: usize,
@@ -65,7 +65,7 @@ pub enum Error {
     /// A forward pass would go past the end of the KV cache.
     #[error(
         "the context is full: {tokens} new tokens at position {position} need room for {}, but the KV cache holds \
-         {capacity}; use a longer context (`--context`) or fewer tokens",
+         {capacity}; use a longer context or fewer tokens",
         position.saturating_add(*tokens)
     )]
     ContextFull {
@@ -78,7 +78,7 @@ pub enum Error {
     },
     /// A sequence without end was asked for, of a model that cannot have one.
     #[error(
-        "a text that slides on beyond its context is not possible with this model: {reason}; use a longer context (`--context`)"
+        "a text that slides on beyond its context is not possible with this model: {reason}; use a longer context"
     )]
     CannotSlide {
         /// What of the model forbids it.

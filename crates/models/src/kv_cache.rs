@@ -321,7 +321,7 @@ mod tests {
             let options = CacheOptions::new(context);
             let config = preset("llama-demo");
             let error = KvCache::new(&config, &options, &Device::default()).unwrap_err();
-            assert!(error.to_string().contains("--context"), "{error}");
+            assert!(error.to_string().contains("choose 1 to"), "{error}");
         }
     }
 

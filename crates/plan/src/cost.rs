@@ -78,9 +78,16 @@ impl Costs {
         if !amounts.computes {
             return 0.0;
         }
-        let products = seconds(amounts.weights, on.product_bytes_per_second)
-            .max(seconds(amounts.flops * self.batch, on.product_flops));
-        products + seconds(amounts.cache, on.cache_bytes_per_second) + on.block_seconds.max(0.0)
+        self.products(block, 1.0, on)
+            + seconds(amounts.cache, on.cache_bytes_per_second)
+            + on.block_seconds.max(0.0)
+    }
+
+    /// Seconds of matmuls for so many tokens of each sequence.
+    fn products(&self, block: usize, tokens: f64, on: &Processor) -> f64 {
+        let Amounts { weights, flops, .. } = self.blocks[block];
+        seconds(weights, on.product_bytes_per_second)
+            .max(seconds(flops * self.batch * tokens, on.product_flops))
     }
 
     /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each sequence.
@@ -98,13 +105,11 @@ impl Costs {
         if !amounts.computes {
             return 0.0;
         }
-        let products = seconds(amounts.weights, on.product_bytes_per_second)
-            .max(seconds(amounts.flops * self.batch * pass.tokens, on.product_flops));
         let seen =
             (pass.before + pass.tokens / 2.0).min(amounts.window) * amounts.cache_per_position;
         let attention = seconds(seen, on.cache_bytes_per_second)
             .max(seconds(seen * pass.tokens * ATTENTION_FLOPS_PER_BYTE, on.product_flops));
-        products + attention + on.block_seconds.max(0.0)
+        self.products(block, pass.tokens, on) + attention + on.block_seconds.max(0.0)
     }
 
     /// Seconds to compute the whole prompt, without transfers.

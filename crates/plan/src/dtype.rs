@@ -55,21 +55,10 @@ const NAMES_AND_BITS: [(&str, u64); 13] = [
 
 impl WeightDtype {
     /// All of them: floating point types first, in the order in which they are declared.
-    pub const ALL: [Self; 13] = [
-        Self::F64,
-        Self::F32,
-        Self::F16,
-        Self::Bf16,
-        Self::F8,
-        Self::F4,
-        Self::Int64,
-        Self::Int32,
-        Self::Int16,
-        Self::Int8,
-        Self::Int4,
-        Self::Int2,
-        Self::Bool,
-    ];
+    pub const ALL: [Self; 13] = {
+        use WeightDtype::*;
+        [F64, F32, F16, Bf16, F8, F4, Int64, Int32, Int16, Int8, Int4, Int2, Bool]
+    };
 
     /// Bits of one value.
     pub fn bits(self) -> u64 {

@@ -75,7 +75,7 @@ pub enum Error {
     /// A device that would hold more than it may.
     #[error(
         "the device map puts {} ({bytes} bytes) on {tier}{}, and its budget is {} ({budget} bytes): move some to \
-         another device, or raise {tier} in --max-memory",
+         another device, or raise the budget of {tier}",
         format_size(*bytes), and_needs(*needs), format_size(*budget)
     )]
     OverBudget {
@@ -90,8 +90,8 @@ pub enum Error {
     },
     /// Something would be streamed from disk that may not.
     #[error(
-        "the model does not fit into memory, which it must: {lacking} bytes are lacking ({}); give cpu={least} in --max-memory, \
-         or let weights be streamed from disk (neither --must-fit nor a size for disk)",
+        "the model does not fit into memory, which it must: {lacking} bytes are lacking ({}); give cpu={least} in the budget, \
+         or let weights be streamed from disk (neither `must_fit` nor a budget for disk)",
         format_size(*lacking)
     )]
     MustFit {
@@ -102,8 +102,8 @@ pub enum Error {
     },
     /// A choice of places puts more on disk than may be there.
     #[error(
-        "the device map leaves {bytes} bytes of weights on disk ({}), and no more than {most} may be there (--must-fit, or \
-         the size for disk in --max-memory): place more of them on other devices",
+        "the device map leaves {bytes} bytes of weights on disk ({}), and no more than {most} may be there (`must_fit`, or \
+         the budget for disk): place more of them on other devices",
         format_size(*bytes)
     )]
     OnDisk {
@@ -235,9 +235,9 @@ impl fmt::Display for Shortfall {
             write!(f, "{before}{} for {what}", format_size(bytes))?;
             before = ", ";
         }
-        write!(f, "; raise --max-memory")?;
+        write!(f, "; raise the budget")?;
         if self.needs.kv_cache > 0 {
-            write!(f, ", or lower --context for a smaller KV cache")?;
+            write!(f, ", or shorten the context for a smaller KV cache")?;
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ mod tests {
             Error::TooSmall(shortfall).to_string(),
             "the budget cpu=50000000 is too small for this model: it takes at least cpu=93123456 (93.1 MB): \
              40 MB for the process, 23 MB for the KV cache, 30 MB for the ring that weights are streamed \
-             through, 123 KB for weights that stay in memory; raise --max-memory, or lower --context for a \
+             through, 123 KB for weights that stay in memory; raise the budget, or shorten the context for a \
              smaller KV cache"
         );
     }

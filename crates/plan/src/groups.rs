@@ -83,42 +83,65 @@ impl Group {
 }
 
 impl Groups {
+    /// Checks that no name is given twice and that no later sum overflows.
+    ///
     /// # Errors
     /// [`Error::Duplicate`] and [`Error::TooLarge`].
     pub(crate) fn new(tree: &Tree, options: &Options) -> Result<Self, Error> {
-        let names = Arc::new(check(tree, options)?);
-        let count = names.len();
+        let duplicate = |what, name: &str| Error::Duplicate { what, name: name.to_string() };
+        let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
+        let mut names = Names::with_capacity_and_hasher(count, RandomState::default());
         let mut groups: Vec<Group> = Vec::with_capacity(count);
         let mut of_tensor = Vec::with_capacity(count);
         let mut by_key: HashMap<&str, usize> = HashMap::new();
-        let mut holders = IndexSet::with_capacity_and_hasher(count, RandomState::default());
-        let mut last_holder = 0;
-        let mut path = names.iter();
-        for (block, tensors) in tree.blocks.iter().map(|block| &block.tensors).enumerate() {
-            for (tensor, name) in tensors.iter().zip(&mut path) {
-                let holder = holder(name);
-                // Most tensors of one module come one after the other.
-                if holders.get_index(last_holder) != Some(&holder) {
-                    last_holder = holders.insert_full(holder).0;
+        let mut holders = HashMap::with_capacity_and_hasher(count, RandomState::default());
+        let mut last_holder = None;
+        let mut blocks = HashSet::with_capacity(tree.blocks.len());
+        // The least budget is at most everything, three times the largest unit, and the overhead.
+        let (mut held, mut stored) = (u128::from(options.needs.sum()), 0u128);
+        let mut ring = u128::from(round_up(options.min_ring));
+        // One pass: a model of many tensors is larger than a processor's caches.
+        for (at, block) in tree.blocks.iter().enumerate() {
+            if !blocks.insert(block.name.as_str()) {
+                return Err(duplicate("block", &block.name));
+            }
+            held += u128::from(block.work.kv_bytes);
+            for tensor in &block.tensors {
+                if !names.insert(tensor.name.as_str().into()) {
+                    return Err(duplicate("tensor", &tensor.name));
                 }
+                held += u128::from(unit_footprint(tensor.bytes));
+                stored += u128::from(tensor.stored_bytes);
+                ring = ring.max(3 * u128::from(unit_footprint(tensor.bytes.max(tensor.row_bytes))));
+                let holder = holder(&tensor.name);
+                // Most tensors of one module come one after the other.
+                let number = match last_holder {
+                    Some((last, number)) if last == holder => number,
+                    _ => {
+                        let new = holders.len() as u32;
+                        *holders.entry(holder).or_insert(new)
+                    }
+                };
+                last_holder = Some((holder, number));
                 let one = Use {
                     tensor: of_tensor.len() as u32,
-                    block: block as u32,
-                    holder: last_holder as u32,
+                    block: at as u32,
+                    holder: number,
                     unit: tensor.unit(options.tile_bytes),
                     stored: tensor.bytes_per_pass(),
                     bytes: tensor.bytes_per_use(),
                 };
                 let new = groups.len();
-                let at = match &tensor.tied {
+                let group = match &tensor.tied {
                     Some(key) => *by_key.entry(key).or_insert(new),
                     None => new,
                 };
-                match groups.get_mut(at) {
+                of_tensor.push(group);
+                match groups.get_mut(group) {
                     Some(group) => group.more.push(one),
                     None => groups.push(Group { first: one, ..Group::default() }),
                 }
-                let group = &mut groups[at];
+                let group = &mut groups[group];
                 group.bytes = group.bytes.max(tensor.bytes);
                 group.stored = group.stored.max(tensor.stored_bytes);
                 group.only_stays |= tensor.always_resident;
@@ -127,7 +150,10 @@ impl Groups {
                     let units = tensor.units(options.tile_bytes);
                     group.units = group.units.saturating_add(units);
                 }
-                of_tensor.push(at);
+            }
+            if stored.max(held + ring) > u64::MAX.into() {
+                let name = block.tensors.last().map_or(&block.name, |tensor| &tensor.name);
+                return Err(Error::TooLarge { name: name.clone() });
             }
         }
         for group in &mut groups {
@@ -139,7 +165,7 @@ impl Groups {
             groups,
             of_tensor,
             holders: holders.len(),
-            names: Arc::clone(&names),
+            names: Arc::new(names),
         })
     }
 
@@ -229,43 +255,6 @@ impl Holder {
     fn ring(self) -> u64 {
         self.first.saturating_mul(2).saturating_add(self.second)
     }
-}
-
-/// The names of the tensors. Checks that none is given twice and that no later sum overflows.
-fn check(tree: &Tree, options: &Options) -> Result<Names, Error> {
-    let duplicate = |what, name: &str| Error::Duplicate { what, name: name.to_string() };
-    let too_large = |name: &str| Error::TooLarge { name: name.to_string() };
-    let mut sum = options.needs.sum();
-    let mut names = HashSet::with_capacity(tree.blocks.len());
-    for block in &tree.blocks {
-        if !names.insert(block.name.as_str()) {
-            return Err(duplicate("block", &block.name));
-        }
-        sum = sum.checked_add(block.work.kv_bytes).ok_or_else(|| too_large(&block.name))?;
-    }
-    let count = tree.blocks.iter().map(|block| block.tensors.len()).sum();
-    let mut names = Names::with_capacity_and_hasher(count, RandomState::default());
-    // The least budget is at most everything, three times the largest unit, and the overhead.
-    let mut largest = 0;
-    let (mut held, mut stored) = (0u64, 0u64);
-    for tensor in tree.tensors() {
-        if !names.insert(tensor.name.as_str().into()) {
-            return Err(duplicate("tensor", &tensor.name));
-        }
-        largest = largest.max(unit_footprint(tensor.bytes.max(tensor.row_bytes)));
-        let with_ring = |sum: u64| {
-            let ring = largest.checked_mul(3)?.max(round_up(options.min_ring));
-            ring.checked_add(sum).map(|_| sum)
-        };
-        let mut add = || -> Option<()> {
-            held = held.checked_add(tensor.bytes)?;
-            stored = stored.checked_add(tensor.stored_bytes)?;
-            sum = with_ring(sum.checked_add(unit_footprint(tensor.bytes))?)?;
-            Some(())
-        };
-        add().ok_or_else(|| too_large(&tensor.name))?;
-    }
-    Ok(names)
 }
 
 impl Tensor {

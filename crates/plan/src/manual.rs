@@ -183,15 +183,13 @@ fn check_budgets(
 fn shown(text: impl AsRef<str>) -> String {
     const MOST: usize = 240;
     let text = text.as_ref();
-    let mut shown: String = text
-        .chars()
-        .take(MOST)
-        .flat_map(|c| {
-            let escape = c.is_control();
-            let escaped = escape.then(|| c.escape_default()).into_iter().flatten();
-            escaped.chain((!escape).then_some(c))
-        })
-        .collect();
+    let mut shown = String::new();
+    for c in text.chars().take(MOST) {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
     if text.chars().nth(MOST).is_some() {
         shown.push('…');
     }

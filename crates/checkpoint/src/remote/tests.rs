@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use proptest::prelude::*;
 
@@ -24,7 +25,7 @@ impl Server {
         let file = self.files.get(name).ok_or_else(|| Missing(name.to_owned()))?;
         let len = file.len() as u64;
         let bytes = &file[range.start.min(len) as usize..range.end.min(len) as usize];
-        *lock(&self.sent).entry(name.to_owned()).or_default() += bytes.len() as u64;
+        *self.sent.lock().unwrap().entry(name.to_owned()).or_default() += bytes.len() as u64;
         Ok(Part { bytes: bytes.to_vec(), file_len: len })
     }
 }
@@ -64,9 +65,8 @@ fn headers_are_those_on_disk_and_nothing_else_is_fetched() {
     for connections in [0, 1, 3, 100] {
         let headers = of_shards(&server, connections).unwrap();
         assert_eq!(headers.tensors, checkpoint.tensors());
-        assert_eq!(headers.total_bytes(), checkpoint.total_bytes());
         assert!(headers.files.len() > 5);
-        let mut sent = lock(&server.sent);
+        let mut sent = server.sent.lock().unwrap();
         for file in &headers.files {
             // The length, the first character twice, and the header.
             assert_eq!(sent[&file.name], 9 + file.header_bytes);
@@ -83,10 +83,10 @@ fn progress_is_told_once_for_each_shard() {
     let index = &server.files[INDEX];
     let place = Path::new("x");
     Headers::of_shards(place, INDEX, index, 4, fetch, |done, all| {
-        lock(&told).push((done, all));
+        told.lock().unwrap().push((done, all));
     })
     .unwrap();
-    let mut told = lock(&told);
+    let mut told = told.lock().unwrap();
     told.sort_unstable();
     let shards = told.len();
     assert!(shards > 5);

@@ -43,7 +43,9 @@ pub enum PipelineError {
         reason: String,
     },
     /// The context asked for is not the model's.
-    #[error("--context {context} is more than the {most} tokens that this model was made for")]
+    #[error(
+        "a context of {context} tokens is more than the {most} tokens that this model was made for"
+    )]
     Context {
         /// What was asked for, in tokens.
         context: usize,
