@@ -269,25 +269,25 @@ fn logits_that_are_not_numbers_are_refused_at_any_temperature() {
 }
 
 #[test]
-fn values_out_of_range_are_refused_by_flag() {
+fn values_out_of_range_are_refused_by_name() {
     for value in [-0.1, f32::NAN, f32::INFINITY] {
         let error = Sampler::new(sampling(value, None, None)).unwrap_err();
-        assert!(error.to_string().contains("--temperature"), "{error}");
+        assert!(error.to_string().contains("temperature"), "{error}");
     }
     for value in [-0.5, 1.01, f32::NAN, f32::INFINITY] {
         let error = Sampler::new(sampling(1.0, None, Some(value))).unwrap_err();
-        assert!(error.to_string().contains("--top-p"), "{error}");
+        assert!(error.to_string().contains("top_p"), "{error}");
         let min_p = Sampling { min_p: Some(value), ..Sampling::default() };
         let error = Sampler::new(min_p).unwrap_err();
-        assert!(error.to_string().contains("--min-p"), "{error}");
+        assert!(error.to_string().contains("min_p"), "{error}");
     }
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let penalty = Sampling { repetition_penalty: Some(value), ..Sampling::default() };
         let error = Sampler::new(penalty).unwrap_err();
-        assert!(error.to_string().contains("--repetition-penalty"), "{error}");
+        assert!(error.to_string().contains("repetition_penalty"), "{error}");
     }
     let error = Sampler::new(sampling(1.0, Some(0), None)).unwrap_err();
-    assert!(error.to_string().contains("--top-k"), "{error}");
+    assert!(error.to_string().contains("top_k"), "{error}");
 }
 
 #[test]
