@@ -10,7 +10,7 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
 use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
-use crate::{ActivationDtype, ActivationFunction, Weight, WeightOperand};
+use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
@@ -114,7 +114,7 @@ impl StoredWeightOps for Flex {
         compute: ActivationDtype,
     ) -> FlexTensor {
         let (shape, [(n, mut gate), (_, up)]) = matmuls(x, [gate, up], compute);
-        gate_in_place(act, &mut gate, &up);
+        gate_in_place(Isa::detected(), act, &mut gate, &up);
         result((n, gate), shape)
     }
 
@@ -143,7 +143,7 @@ impl StoredWeightOps for Flex {
             y: y.storage_mut(),
             n,
         };
-        add_linear_in_out_into(compute, matmul);
+        add_linear_in_out_into(Isa::detected(), compute, matmul);
         y
     }
 
@@ -198,7 +198,7 @@ fn matmuls<const N: usize>(
         n: *n,
         y,
     });
-    linear_each_into(compute, activations(&x), [m, k], &mut each);
+    linear_each_into(Isa::detected(), compute, activations(&x), [m, k], &mut each);
     (shape, ys)
 }
 

@@ -2,27 +2,16 @@
 
 use std::ops::Range;
 
-use super::blocks::{Output, for_each_panel};
+use super::blocks::{OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::RowBlocks;
 use super::panels::Panels;
-use super::tile::Blocking;
-use super::{F32x4, MatmulLoops, Operands, Size, Widened};
-#[cfg(target_arch = "x86_64")]
-use super::{F32x8, F32x16};
-use crate::{BlockWeight, Isa, Weight, thread_pool};
+use super::{MatmulLoops, Operands, Size, Widened, blocking};
+use crate::{BlockWeight, Isa, Weight};
 
 /// The matmul with weights widened to f32.
 pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
-    let max_rows = match isa {
-        Isa::Portable => <F32x4 as Blocking>::MAX_ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => <F32x8 as Blocking>::MAX_ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Blocking>::MAX_ROWS,
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => <F32x4 as Blocking>::MAX_ROWS,
-    };
+    let [max_rows, _] = blocking(isa);
     let row_blocks = RowBlocks::of_many(size.m, max_rows);
     match weight {
         Weight::Bf16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
@@ -41,7 +30,7 @@ fn share_blocks(
     size: Size,
     y: &mut [f32],
 ) {
-    let output = Output(y.as_mut_ptr());
+    let output = OutputPtr(y.as_mut_ptr());
     let panels = Panels::new(size, size_of::<f32>(), row_blocks);
     share_panels(panels, |rows, columns| {
         for_each_panel(isa, weight, columns, |panel, columns| {
@@ -71,7 +60,7 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     let operands = Operands { x: x.as_ptr(), weight: weight.as_ptr(), y: y.as_mut_ptr(), size };
     let panels = Panels::new(size, size_of::<E>(), row_blocks);
     share_panels(panels, |rows, columns| {
-        // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and
+        // SAFETY: `linear_into` checked that `isa`, which chose these loops, is available, and
         // that the slices have the lengths that `size` asks for; `x` was packed for these row
         // blocks, or needs none. All are borrowed until `share` returns. Regions lie within the
         // output, begin and end with row blocks and do not overlap, so that no element of `y` is
@@ -92,9 +81,5 @@ fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sy
     if !claims.are_many() {
         return compute(0..panels.blocks());
     }
-    thread_pool::share(threads, || {
-        while let Some(run) = claims.claim() {
-            compute(run);
-        }
-    });
+    claims.share(threads, compute);
 }

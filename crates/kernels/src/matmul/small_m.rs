@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::blocks::{Output, for_each_panel};
+use super::blocks::{OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
-use super::tile::{Kernel, Prefetch, RowBlock};
-use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
+use super::tile::{self, Kernel, Prefetch, RowBlock};
 #[cfg(target_arch = "x86_64")]
-use super::{Pairs, checked};
-use crate::{ActivationDtype, Isa, Weight, thread_pool};
+use super::{Bf16x32, checked};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
+use crate::{ActivationDtype, Isa, Weight};
 
 /// Matmuls of fewer rows of activations than this are computed here.
 pub(super) const ROWS: usize = 16;
@@ -32,12 +32,14 @@ fn row_blocks(m: usize, max_rows: usize) -> RowBlocks {
     RowBlocks::new(m, if m <= max_rows { max_rows } else { HEIGHT })
 }
 
-/// `x [m, k]` as kernel `K` reads it.
-pub(super) fn packed<K: Kernel<E>, E>(x: &[f32], size: Size) -> Scratch<K::X>
-where
-    K::X: Packed,
-{
-    pack::packed(x, size, row_blocks(size.m, K::MAX_ROWS), K::LANES)
+/// `x [m, k]` as a kernel of so many rows and lanes reads it.
+pub(super) fn packed<X: Packed>(
+    x: &[f32],
+    size: Size,
+    max_rows: usize,
+    lanes: usize,
+) -> Scratch<X> {
+    pack::packed(x, size, row_blocks(size.m, max_rows), lanes)
 }
 
 /// Computes `y[.., columns]` from packed activations.
@@ -65,7 +67,7 @@ pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, colu
             let block =
                 RowBlock { row: rows.start, height: rows.len(), columns: start..end, prefetch };
             // SAFETY: the caller's promises, for rows and columns within its own.
-            unsafe { K::row_block::<true>(operands, block) };
+            unsafe { tile::row_block::<K, E, true>(operands, block) };
         }
         start = end;
     }
@@ -106,7 +108,7 @@ pub(super) fn matmuls(
             }
             #[cfg(target_arch = "x86_64")]
             (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
-                share::<_, bf16>(Pairs, x, [m, k], these)
+                share::<_, bf16>(Bf16x32, x, [m, k], these)
             }
             (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], these),
             (_, ActivationDtype::F32) => widened(isa, x, [m, k], these),
@@ -150,7 +152,7 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
         .collect();
     let claims = |threads| Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
     share_rows(claims, jobs.iter().map(|job| job.size.n), |job, rows| {
-        // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops, is
+        // SAFETY: `linear_each_into` checked that `isa`, which chose these loops, is
         // available, and that the slices have the lengths that their sizes ask for; `x` was packed
         // for them. All are borrowed until `share` returns. What is left of a run lies within the
         // rows of the weight, and no row is in two runs, so that no element of `y` is written by
@@ -168,7 +170,7 @@ fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul])
     let jobs: Vec<_> = matmuls
         .iter_mut()
         .map(|matmul| match matmul.weight {
-            Weight::Blocks(weight) => (weight, Output(matmul.y.as_mut_ptr()), matmul.n),
+            Weight::Blocks(weight) => (weight, OutputPtr(matmul.y.as_mut_ptr()), matmul.n),
             _ => unreachable!("weights of one kind"),
         })
         .collect();
@@ -211,18 +213,14 @@ fn share_rows(
 ) {
     let rows: Vec<usize> = rows.collect();
     let threads = rayon::current_num_threads();
-    let claims = claims(threads);
-    let threads = if claims.are_many() { threads } else { 1 };
-    thread_pool::share(threads, || {
-        while let Some(run) = claims.claim() {
-            let mut first = 0;
-            for (job, rows) in rows.iter().enumerate() {
-                let some = run.start.max(first)..run.end.min(first + rows);
-                if !some.is_empty() {
-                    compute(job, some.start - first..some.end - first);
-                }
-                first += rows;
+    claims(threads).share(threads, |run| {
+        let mut first = 0;
+        for (job, rows) in rows.iter().enumerate() {
+            let some = run.start.max(first)..run.end.min(first + rows);
+            if !some.is_empty() {
+                compute(job, some.start - first..some.end - first);
             }
+            first += rows;
         }
     });
 }

@@ -1,60 +1,8 @@
-//! The matmul in AVX-512: sixteen lanes, thirty-two registers.
+//! AVX-512: sixteen lanes, thirty-two registers.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::Operands;
-use super::blocks;
-use super::element::Element;
-use super::small_m;
-use super::tile::{self, Blocking, RowBlock};
-use super::vector::{E4M3_FIELDS, Vector};
-use crate::BlockWeight;
-
-/// Computes `y[rows, columns]`.
-///
-/// # Safety
-///
-/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
-/// [`Isa::Avx512`](crate::Isa::Avx512).
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn region<E: Element>(
-    operands: &Operands<f32, E>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) {
-    // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x16, E, false>(operands, rows, columns) }
-}
-
-/// Computes `y[.., columns]` of a few rows.
-///
-/// # Safety
-///
-/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
-/// [`Isa::Avx512`](crate::Isa::Avx512).
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
-    // SAFETY: the caller's promises.
-    unsafe { small_m::columns::<F32x16, E>(operands, columns) }
-}
-
-/// Computes `y` for one row of activations and a weight in blocks.
-///
-/// # Safety
-///
-/// That of [`blocks::gemv`], on a processor that has
-/// [`Isa::Avx512`](crate::Isa::Avx512).
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn gemv_blocks(
-    x: *const f32,
-    weight: BlockWeight<&[u8]>,
-    y: *mut f32,
-    others: &dyn Fn(Range<usize>),
-) {
-    // SAFETY: the caller's promises.
-    unsafe { blocks::gemv::<F32x16>(x, weight, y, others) }
-}
+use super::{E4M3_FIELDS, Vector};
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
@@ -150,29 +98,6 @@ impl Vector for F32x16 {
     #[inline(always)]
     fn prefetch(address: *const u8) {
         super::avx2::prefetch(address);
-    }
-}
-
-impl Blocking for F32x16 {
-    const MAX_ROWS: usize = 6;
-    const PANEL: usize = 6;
-
-    #[inline(always)]
-    unsafe fn row_block<E: Element, const PACKED: bool>(
-        operands: &Operands<f32, E>,
-        block: RowBlock,
-    ) {
-        // SAFETY: the caller's promises.
-        unsafe {
-            match block.height {
-                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
-                2 => tile::row_block::<Self, E, PACKED, 2, 8>(operands, block),
-                3 => tile::row_block::<Self, E, PACKED, 3, 6>(operands, block),
-                4 => tile::row_block::<Self, E, PACKED, 4, 6>(operands, block),
-                5 => tile::row_block::<Self, E, PACKED, 5, 4>(operands, block),
-                _ => tile::row_block::<Self, E, PACKED, 6, 4>(operands, block),
-            }
-        }
     }
 }
 

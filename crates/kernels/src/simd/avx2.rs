@@ -1,60 +1,8 @@
-//! The matmul in AVX2 with FMA and F16C: eight lanes, sixteen registers.
+//! AVX2 with FMA and F16C: eight lanes, sixteen registers.
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::Operands;
-use super::blocks;
-use super::element::Element;
-use super::small_m;
-use super::tile::{self, Blocking, RowBlock};
-use super::vector::{E4M3_FIELDS, Vector, padded};
-use crate::BlockWeight;
-
-/// Computes `y[rows, columns]`.
-///
-/// # Safety
-///
-/// That of [`MatmulLoops::region`](super::MatmulLoops::region), on a processor that has
-/// [`Isa::Avx2`](crate::Isa::Avx2).
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn region<E: Element>(
-    operands: &Operands<f32, E>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) {
-    // SAFETY: the caller's promises.
-    unsafe { tile::region::<F32x8, E, false>(operands, rows, columns) }
-}
-
-/// Computes `y[.., columns]` of a few rows.
-///
-/// # Safety
-///
-/// That of [`MatmulLoops::small_m`](super::MatmulLoops::small_m), on a processor that has
-/// [`Isa::Avx2`](crate::Isa::Avx2).
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn small_m<E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
-    // SAFETY: the caller's promises.
-    unsafe { small_m::columns::<F32x8, E>(operands, columns) }
-}
-
-/// Computes `y` for one row of activations and a weight in blocks.
-///
-/// # Safety
-///
-/// That of [`blocks::gemv`], on a processor that has
-/// [`Isa::Avx2`](crate::Isa::Avx2).
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn gemv_blocks(
-    x: *const f32,
-    weight: BlockWeight<&[u8]>,
-    y: *mut f32,
-    others: &dyn Fn(Range<usize>),
-) {
-    // SAFETY: the caller's promises.
-    unsafe { blocks::gemv::<F32x8>(x, weight, y, others) }
-}
+use super::{E4M3_FIELDS, Vector};
 
 /// Eight f32.
 #[derive(Clone, Copy)]
@@ -130,12 +78,6 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn f32_part(from: *const f32, count: usize) -> Self {
-        // SAFETY: as in `zero`; `padded` reads `count` elements, and gives eight.
-        unsafe { Self::f32(padded::<_, 8>(from, count).as_ptr()) }
-    }
-
-    #[inline(always)]
     unsafe fn bf16(from: *const u16) -> Self {
         // SAFETY: as in `zero`, and `from` points to eight elements. A bf16 is the upper half of an
         // f32.
@@ -146,47 +88,14 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
-        // SAFETY: as in `f32_part`.
-        unsafe { Self::bf16(padded::<_, 8>(from, count).as_ptr()) }
-    }
-
-    #[inline(always)]
     unsafe fn f16(from: *const u16) -> Self {
         // SAFETY: as in `zero`, and `from` points to eight elements.
         Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) })
     }
 
     #[inline(always)]
-    unsafe fn f16_part(from: *const u16, count: usize) -> Self {
-        // SAFETY: as in `f32_part`.
-        unsafe { Self::f16(padded::<_, 8>(from, count).as_ptr()) }
-    }
-
-    #[inline(always)]
     fn prefetch(address: *const u8) {
         prefetch(address);
-    }
-}
-
-impl Blocking for F32x8 {
-    const MAX_ROWS: usize = 4;
-    const PANEL: usize = 12;
-
-    #[inline(always)]
-    unsafe fn row_block<E: Element, const PACKED: bool>(
-        operands: &Operands<f32, E>,
-        block: RowBlock,
-    ) {
-        // SAFETY: the caller's promises.
-        unsafe {
-            match block.height {
-                1 => tile::row_block::<Self, E, PACKED, 1, 8>(operands, block),
-                2 => tile::row_block::<Self, E, PACKED, 2, 6>(operands, block),
-                3 => tile::row_block::<Self, E, PACKED, 3, 4>(operands, block),
-                _ => tile::row_block::<Self, E, PACKED, 4, 3>(operands, block),
-            }
-        }
     }
 }
 
