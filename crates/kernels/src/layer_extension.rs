@@ -13,7 +13,7 @@ use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
 use crate::attention::{
     AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
 };
-use crate::extension::{contiguous, stored};
+use crate::extension::{contiguous, dims, f32_elements, stored};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 use crate::{Isa, Weight};
@@ -123,9 +123,9 @@ impl LayerOps for Flex {
         scale: Option<f32>,
     ) -> FlexTensor {
         let queries = contiguous(queries);
-        let [batch, tokens, heads, width] = four(&queries, "attention: queries");
+        let [batch, tokens, heads, width] = dims(&queries, "attention: queries");
         let tensors = [older_keys, older_values, keys, values].map(gapless_rows);
-        let [sequences, key_heads, _, key_width] = four(&tensors[2], "attention: keys");
+        let [sequences, key_heads, _, key_width] = dims(&tensors[2], "attention: keys");
         assert_eq!(
             (batch, width),
             (sequences, key_width),
@@ -163,7 +163,7 @@ impl LayerOps for Flex {
     ) -> (FlexTensor, FlexTensor) {
         assert_eq!(x.shape(), add.shape(), "norm: what is added has another shape");
         let (add, weights) = (contiguous(add), weights.contiguous());
-        let mut x = whole(x);
+        let mut x = x.to_contiguous();
         let shape = x.shape();
         let mut y = vec![0.0; shape.num_elements()];
         let parameters = weights.parameters(&x, kind, epsilon);
@@ -174,10 +174,10 @@ impl LayerOps for Flex {
     }
 
     fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, pairs: RotaryPairs) -> FlexTensor {
-        let [batch, tokens, heads, width] = four(&x, "rotary: x");
-        let [_, _, _, half] = four(&cos, "rotary: cosines");
+        let [batch, tokens, heads, width] = dims(&x, "rotary: x");
+        let [_, _, _, half] = dims(&cos, "rotary: cosines");
         for (name, tensor) in [("cosines", &cos), ("sines", &sin)] {
-            let [sequences, rotations, one, angles] = four(tensor, name);
+            let [sequences, rotations, one, angles] = dims(tensor, name);
             assert!(
                 (sequences == 1 || sequences == batch)
                     && (rotations, one, angles) == (tokens, 1, half)
@@ -187,7 +187,7 @@ impl LayerOps for Flex {
                 x.shape()
             );
         }
-        let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
+        let (mut x, cos, sin) = (x.to_contiguous(), contiguous(cos), contiguous(sin));
         rotate_in_place(
             Isa::detected(),
             f32_elements_mut(&mut x, "rotary: x"),
@@ -199,14 +199,14 @@ impl LayerOps for Flex {
     }
 
     fn activation(x: FlexTensor, function: ActivationFunction) -> FlexTensor {
-        let mut x = whole(x);
+        let mut x = x.to_contiguous();
         activate_in_place(Isa::detected(), function, f32_elements_mut(&mut x, "activation: x"));
         x
     }
 
     fn gated(x: FlexTensor, up: FlexTensor, gate: ActivationFunction) -> FlexTensor {
         assert_eq!(x.shape(), up.shape(), "gate: sides of other shapes");
-        let (mut x, up) = (whole(x), contiguous(up));
+        let (mut x, up) = (x.to_contiguous(), contiguous(up));
         let elements = f32_elements_mut(&mut x, "gate: x");
         gate_in_place(Isa::detected(), gate, elements, f32_elements(&up, "gate: up"));
         x
@@ -237,12 +237,6 @@ impl NormOperand<Flex> {
     }
 }
 
-/// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of
-/// which that is true.
-fn whole(tensor: FlexTensor) -> FlexTensor {
-    tensor.to_contiguous()
-}
-
 /// The tensor itself if the rows of its last dimension have no gaps; else a copy of which that is
 /// true.
 fn gapless_rows(tensor: FlexTensor) -> FlexTensor {
@@ -256,7 +250,7 @@ fn gapless_rows(tensor: FlexTensor) -> FlexTensor {
 
 /// Keys or values of which the rows have no gaps, as they lie in memory.
 fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> StridedRows<'a> {
-    four(tensor, name);
+    let _: [usize; 4] = dims(tensor, name);
     let (start, strides) = (tensor.layout().start_offset(), tensor.layout().strides());
     let elements = match tensor.dtype() {
         DType::BF16 => Weight::Bf16(&tensor.storage()[start..]),
@@ -271,20 +265,6 @@ fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> StridedRows<'a> {
         head_stride: stride(1),
         slot_stride: stride(2),
     }
-}
-
-fn four(tensor: &FlexTensor, name: &str) -> [usize; 4] {
-    let shape = tensor.shape();
-    let Ok(dims) = shape.as_slice().try_into() else {
-        panic!("{name} must have four dimensions, but the shape is {shape:?}")
-    };
-    dims
-}
-
-fn f32_elements<'a>(tensor: &'a FlexTensor, name: &str) -> &'a [f32] {
-    tensor
-        .as_slice()
-        .unwrap_or_else(|| panic!("{name} must be f32, but it is {:?}", tensor.dtype()))
 }
 
 /// The elements of a tensor that fills its memory; those of a copy, if it is not the only owner.

@@ -24,10 +24,10 @@ mod tile;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 
+use std::mem::discriminant;
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
@@ -123,38 +123,46 @@ pub fn linear_each_into(
     if m == 0 {
         return;
     }
-    if m < small_m::ROWS {
-        return small_m::matmuls(isa, compute, x, [m, k], matmuls);
-    }
-    for Matmul { weight, n, y } in matmuls {
-        checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
+    for alike in matmuls.chunk_by_mut(|a, b| discriminant(&a.weight) == discriminant(&b.weight)) {
+        match (alike[0].weight, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
+                for matmul in alike {
+                    // SAFETY: this processor has these instructions, as was asserted.
+                    unsafe { amx::matmul(compute, x, [m, k], matmul) };
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match m {
+                0..small_m::ROWS => small_m::share::<_, bf16>(Bf16x32, x, [m, k], alike),
+                _ => {
+                    let row_blocks = RowBlocks::of_many(m, Bf16x32::MAX_ROWS);
+                    let x = pack::packed(x, [m, k], row_blocks, Bf16x32::LANES);
+                    gemm::share::<_, bf16>(Bf16x32, row_blocks, &x, [m, k], alike);
+                }
+            },
+            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], alike),
+            (_, ActivationDtype::F32) => widened(isa, x, [m, k], alike),
+        }
     }
 }
 
-/// The matmul of many rows, or in tiles of AMX, with an `isa` that is there and slices that have
-/// the lengths that `size` asks for.
-fn checked(
-    isa: Isa,
-    compute: ActivationDtype,
-    x: &[f32],
-    weight: Weight<'_>,
-    size: Size,
-    y: &mut [f32],
-) {
-    match (weight, compute) {
-        // SAFETY: this processor has these instructions, as was asserted.
-        #[cfg(target_arch = "x86_64")]
-        (Weight::Bf16(weight), _) if isa == Isa::AmxBf16 => unsafe {
-            amx::matmul(compute, x, weight, size, y)
-        },
-        #[cfg(target_arch = "x86_64")]
-        (Weight::Bf16(weight), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
-            let row_blocks = RowBlocks::of_many(size.m, Bf16x32::MAX_ROWS);
-            let x = pack::packed(x, size, row_blocks, Bf16x32::LANES);
-            gemm::share(Bf16x32, row_blocks, &x, weight, size, y);
-        }
-        (weight, ActivationDtype::Bf16) => gemm::widened(isa, &pack::rounded(x), weight, size, y),
-        (weight, ActivationDtype::F32) => gemm::widened(isa, x, weight, size, y),
+/// Matmuls with weights of one dtype, widened to f32.
+fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul]) {
+    if m < small_m::ROWS {
+        return match matmuls[0].weight {
+            Weight::Bf16(_) => small_m::share::<_, bf16>(Widened(isa), x, size, matmuls),
+            Weight::F16(_) => small_m::share::<_, f16>(Widened(isa), x, size, matmuls),
+            Weight::F32(_) => small_m::share::<_, f32>(Widened(isa), x, size, matmuls),
+            Weight::Blocks(_) => small_m::share_blocks(isa, x, size, matmuls),
+        };
+    }
+    let row_blocks = RowBlocks::of_many(m, blocking(isa)[0]);
+    match matmuls[0].weight {
+        Weight::Bf16(_) => gemm::share::<_, bf16>(Widened(isa), row_blocks, x, size, matmuls),
+        Weight::F16(_) => gemm::share::<_, f16>(Widened(isa), row_blocks, x, size, matmuls),
+        Weight::F32(_) => gemm::share::<_, f32>(Widened(isa), row_blocks, x, size, matmuls),
+        Weight::Blocks(_) => gemm::share_blocks(isa, row_blocks, x, size, matmuls),
     }
 }
 
@@ -205,7 +213,7 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     unsafe fn small_m(self, operands: &Operands<X, E>, columns: Range<usize>);
 
     /// The activations of such a matmul, packed.
-    fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<X>;
+    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<X>;
 
     /// Rows of weights that such a matmul's loops take side by side, for `m` rows of activations.
     fn small_m_unit(self, m: usize) -> usize {
@@ -228,7 +236,7 @@ impl<E: Element> MatmulLoops<f32, E> for Widened {
         unsafe { small_m(self.0, operands, columns) }
     }
 
-    fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<f32> {
+    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<f32> {
         let [max_rows, lanes] = blocking(self.0);
         small_m::packed(x, size, max_rows, lanes)
     }
@@ -318,7 +326,7 @@ impl MatmulLoops<bf16, bf16> for Bf16x32 {
         unsafe { small_m(operands, columns) }
     }
 
-    fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<bf16> {
+    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<bf16> {
         small_m::packed(x, size, Self::MAX_ROWS, Self::LANES)
     }
 }

@@ -18,7 +18,6 @@ use std::thread::LocalKey;
 
 use half::bf16;
 
-use super::Size;
 use crate::{cast, loops};
 
 /// Bytes of a cache line.
@@ -124,12 +123,12 @@ impl Packed for bf16 {
 /// `x [m, k]` packed for row blocks of all rows, and vectors of `lanes` elements.
 pub(super) fn packed<X: Packed>(
     x: &[f32],
-    size: Size,
+    [m, k]: [usize; 2],
     row_blocks: RowBlocks,
     lanes: usize,
 ) -> Scratch<X> {
-    let mut packed = Scratch::new(size.m * size.k.next_multiple_of(lanes), X::HOME);
-    pack(x, size.k, row_blocks, lanes, &mut packed);
+    let mut packed = Scratch::new(m * k.next_multiple_of(lanes), X::HOME);
+    pack(x, k, row_blocks, lanes, &mut packed);
     packed
 }
 

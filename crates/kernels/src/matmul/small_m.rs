@@ -7,16 +7,12 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use super::blocks::{OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
 use super::tile::{self, Kernel, Prefetch, RowBlock};
-#[cfg(target_arch = "x86_64")]
-use super::{Bf16x32, checked};
 use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
-use crate::{ActivationDtype, Isa, Weight};
+use crate::{Isa, Weight};
 
 /// Matmuls of fewer rows of activations than this are computed here.
 pub(super) const ROWS: usize = 16;
@@ -35,11 +31,11 @@ fn row_blocks(m: usize, max_rows: usize) -> RowBlocks {
 /// `x [m, k]` as a kernel of so many rows and lanes reads it.
 pub(super) fn packed<X: Packed>(
     x: &[f32],
-    size: Size,
+    [m, k]: [usize; 2],
     max_rows: usize,
     lanes: usize,
 ) -> Scratch<X> {
-    pack::packed(x, size, row_blocks(size.m, max_rows), lanes)
+    pack::packed(x, [m, k], row_blocks(m, max_rows), lanes)
 }
 
 /// Computes `y[.., columns]` from packed activations.
@@ -83,51 +79,6 @@ pub(super) fn unit(m: usize) -> usize {
     }
 }
 
-/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows: those that follow one another with
-/// weights of one dtype, as one piece of work.
-pub(super) fn matmuls(
-    isa: Isa,
-    compute: ActivationDtype,
-    x: &[f32],
-    [m, k]: [usize; 2],
-    mut matmuls: &mut [Matmul],
-) {
-    while let Some(first) = matmuls.first() {
-        let dtype = std::mem::discriminant(&first.weight);
-        let alike = matmuls
-            .iter()
-            .take_while(|matmul| std::mem::discriminant(&matmul.weight) == dtype)
-            .count();
-        let (these, rest) = matmuls.split_at_mut(alike);
-        match (these[0].weight, compute) {
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
-                for Matmul { weight, n, y } in these {
-                    checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
-                share::<_, bf16>(Bf16x32, x, [m, k], these)
-            }
-            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], these),
-            (_, ActivationDtype::F32) => widened(isa, x, [m, k], these),
-        }
-        matmuls = rest;
-    }
-}
-
-/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, with weights of one dtype widened to
-/// f32.
-fn widened(isa: Isa, x: &[f32], size: [usize; 2], matmuls: &mut [Matmul]) {
-    match matmuls[0].weight {
-        Weight::Bf16(_) => share::<_, bf16>(Widened(isa), x, size, matmuls),
-        Weight::F16(_) => share::<_, f16>(Widened(isa), x, size, matmuls),
-        Weight::F32(_) => share::<_, f32>(Widened(isa), x, size, matmuls),
-        Weight::Blocks(_) => share_blocks(isa, x, size, matmuls),
-    }
-}
-
 /// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, run by run, on as many
 /// threads as they are worth. Weights must be of type `E`; the rows of all of them are shared as if
 /// they were those of one.
@@ -140,7 +91,7 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
     // Each row of each has its own elements of `y`: so many of them can be counted.
     let n = matmuls.iter().map(|matmul| matmul.n).sum();
     let size = Size { m, n, k };
-    let x = loops.pack_small_m(x, size);
+    let x = loops.pack_small_m(x, [m, k]);
     let jobs: Vec<Operands<X, E>> = matmuls
         .iter_mut()
         .map(|matmul| Operands {
@@ -162,11 +113,11 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
 }
 
 /// The same for weights in blocks: a few rows at a time are dequantized, and multiplied as f32.
-fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) {
+pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) {
     let loops = Widened(isa);
     let n = matmuls.iter().map(|matmul| matmul.n).sum();
     let size = Size { m, n, k };
-    let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, size);
+    let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, [m, k]);
     let jobs: Vec<_> = matmuls
         .iter_mut()
         .map(|matmul| match matmul.weight {
