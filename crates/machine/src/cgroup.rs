@@ -1,4 +1,4 @@
-use crate::proc::{Controller, Generation, Mount, memberships_of, mounts_of};
+use crate::proc::{Generation, Mount, memberships_of, mounts_of};
 use crate::system::System;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn tightest(
     mounts: &str,
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Cgroup> {
-    folders_of(memberships, mounts, Controller::Memory)
+    folders_of(memberships, mounts, "memory")
         .into_iter()
         .filter_map(|(generation, folder)| limit(generation, &folder, &read))
         .min_by_key(Cgroup::available)
@@ -49,7 +49,7 @@ fn tightest(
 pub(crate) fn folders_of(
     memberships: &str,
     mounts: &str,
-    controller: Controller,
+    controller: &str,
 ) -> Vec<(Generation, PathBuf)> {
     let mounts = mounts_of(mounts, controller);
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! The processors, and how many of them this process may use.
 
-use crate::proc::{Controller, Generation};
+use crate::proc::Generation;
 use crate::system::{System, shown};
 use crate::{Sourced, cgroup};
 use serde::Serialize;
@@ -120,7 +120,7 @@ fn affinity(status: &str) -> Option<u64> {
 fn quota(system: &System) -> Option<Quota> {
     let memberships = system.read("/proc/self/cgroup")?;
     let mounts = system.read("/proc/self/mountinfo")?;
-    cgroup::folders_of(&memberships, &mounts, Controller::Cpu)
+    cgroup::folders_of(&memberships, &mounts, "cpu")
         .into_iter()
         .filter_map(|(generation, folder)| {
             let (text, file) = match generation {

@@ -54,9 +54,9 @@ impl Claims {
         self.parts > 2 && self.rows > self.least
     }
 
-    /// Calls `work` with each run, on up to so many threads if there is more than one run.
-    pub(crate) fn share(&self, threads: usize, work: impl Fn(Range<usize>) + Sync) {
-        let threads = if self.are_many() { threads } else { 1 };
+    /// Calls `work` with each run, on several threads if there is more than one run.
+    pub(crate) fn share(&self, work: impl Fn(Range<usize>) + Sync) {
+        let threads = if self.are_many() { self.parts / 2 } else { 1 };
         thread_pool::share(threads, || {
             while let Some(run) = self.claim() {
                 work(run);

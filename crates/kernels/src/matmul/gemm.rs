@@ -66,10 +66,9 @@ fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sy
             region(rows, columns);
         }
     };
-    let threads = rayon::current_num_threads();
-    let claims = Claims::of(panels.blocks(), threads);
+    let claims = Claims::of(panels.blocks(), rayon::current_num_threads());
     if !claims.are_many() {
         return compute(0..panels.blocks());
     }
-    claims.share(threads, compute);
+    claims.share(compute);
 }

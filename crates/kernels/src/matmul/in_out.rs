@@ -150,7 +150,7 @@ fn share<E: Element>(
         true => Claims::new(size, size_of::<E>(), threads, COLUMNS),
         false => Claims::of(panels * parts, threads),
     };
-    claims.share(threads, |run| {
+    claims.share(|run| {
         // SAFETY: the callers checked that `isa` is available and that the slices have the lengths
         // that the sizes ask for; all are borrowed until `share` returns. Runs do not overlap, so
         // that no two calls have an element of `y` in common.

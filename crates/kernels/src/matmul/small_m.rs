@@ -101,7 +101,8 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
             size: Size { m, n: matmul.n, k },
         })
         .collect();
-    let claims = |threads| Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
+    let threads = rayon::current_num_threads();
+    let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
     share_rows(claims, jobs.iter().map(|job| job.size.n), |job, rows| {
         // SAFETY: `linear_each_into` checked that `isa`, which chose these loops, is
         // available, and that the slices have the lengths that their sizes ask for; `x` was packed
@@ -126,8 +127,7 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
         })
         .collect();
     // Most of the work is to dequantize: a run is as long as one of f32.
-    let unit = MatmulLoops::<f32, f32>::small_m_unit(loops, m);
-    let claims = |threads| Claims::new(size, size_of::<f32>(), threads, unit);
+    let claims = Claims::new(size, size_of::<f32>(), rayon::current_num_threads(), unit(m));
     share_rows(claims, jobs.iter().map(|job| job.2), |job, rows| {
         let (weight, output, n) = &jobs[job];
         let panels = |rows| {
@@ -158,13 +158,12 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
 /// Calls `compute` with the number of a matmul and some of its weight's rows, until all rows of all,
 /// of which each has so many, are done: on as many threads as they are worth.
 fn share_rows(
-    claims: impl Fn(usize) -> Claims,
+    claims: Claims,
     rows: impl Iterator<Item = usize>,
     compute: impl Fn(usize, Range<usize>) + Sync,
 ) {
     let rows: Vec<usize> = rows.collect();
-    let threads = rayon::current_num_threads();
-    claims(threads).share(threads, |run| {
+    claims.share(|run| {
         let mut first = 0;
         for (job, rows) in rows.iter().enumerate() {
             let some = run.start.max(first)..run.end.min(first + rows);

@@ -37,15 +37,24 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // SAFETY: as in `zero`.
-        unsafe { sum(self.0) }
+        // SAFETY: as in `zero`. Halves onto each other, three times.
+        unsafe {
+            let upper = _mm256_extractf128_ps::<1>(self.0);
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), upper);
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
     }
 
     #[inline(always)]
     unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
         // SAFETY: as in `zero`. Halves onto each other, three times, as `sum` does for one.
         unsafe {
-            let (ab, cd) = (halves_256(a.0, b.0), halves_256(c.0, d.0));
+            let halves = |a: Self, b: Self| {
+                let upper = _mm256_permute2f128_ps::<0x31>(a.0, b.0);
+                _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a.0, b.0), upper)
+            };
+            let (ab, cd) = (halves(a, b), halves(c, d));
             // Of each lane: a, a, c, c and b, b, d, d.
             let two =
                 _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
@@ -95,41 +104,8 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
-        prefetch(address);
-    }
-}
-
-/// The sum of eight lanes: halves onto each other, three times.
-///
-/// # Safety
-///
-/// The processor has AVX2.
-#[inline(always)]
-pub(super) unsafe fn sum(eight: __m256) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-    }
-}
-
-/// Asks for the cache line at `address` in the second-level cache.
-#[inline(always)]
-pub(super) fn prefetch(address: *const u8) {
-    // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
-}
-
-/// The halves of each of two vectors added: first those of `a`, then those of `b`.
-///
-/// # Safety
-///
-/// The processor has AVX2.
-#[inline(always)]
-unsafe fn halves_256(a: __m256, b: __m256) -> __m256 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+        // SAFETY: SSE is part of x86-64, and a prefetch of any address, here to the second-level
+        // cache, is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
     }
 }

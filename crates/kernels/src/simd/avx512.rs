@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{E4M3_FIELDS, Vector};
+use super::{E4M3_FIELDS, F32x8, Vector};
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
@@ -37,14 +37,40 @@ impl Vector for F32x16 {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // SAFETY: as in `zero`.
-        unsafe { sum(self.0) }
+        // SAFETY: as in `zero`. Written out: the order of `_mm512_reduce_add_ps` is the compiler's
+        // to choose.
+        unsafe {
+            let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0));
+            let lower = _mm512_castps512_ps256(self.0);
+            F32x8(_mm256_add_ps(lower, _mm256_castpd_ps(upper))).sum()
+        }
     }
 
     #[inline(always)]
-    unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
-        // SAFETY: as in `zero`.
-        unsafe { sums(four.map(|one| one.0)) }
+    unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        let [a, b, c, d] = vectors.map(|vector| vector.0);
+        // SAFETY: as in `zero`; four f32 are as large as a vector of them. A quarter of the
+        // instructions of four sums.
+        unsafe {
+            // Halves onto each other, of two vectors at once, then quarters of four.
+            let halves = |a, b| {
+                _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                    _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+                )
+            };
+            let (ab, cd) = (halves(a, b), halves(c, d));
+            let four = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+            );
+            // Then within the quarters: the upper two lanes onto the lower, and the second onto the
+            // first.
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b11_10_11_10>(four));
+            let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+            let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+            std::mem::transmute(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)))
+        }
     }
 
     #[inline(always)]
@@ -97,53 +123,7 @@ impl Vector for F32x16 {
 
     #[inline(always)]
     fn prefetch(address: *const u8) {
-        super::avx2::prefetch(address);
-    }
-}
-
-/// The sum of sixteen lanes. Written out: the order of `_mm512_reduce_add_ps` is the compiler's to
-/// choose.
-///
-/// # Safety
-///
-/// The processor has AVX-512.
-#[inline(always)]
-pub(super) unsafe fn sum(sixteen: __m512) -> f32 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sixteen)));
-        let eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), upper);
-        super::avx2::sum(eight)
-    }
-}
-
-/// The sums of four vectors, each in the order of [`sum`]: a quarter of the instructions.
-///
-/// # Safety
-///
-/// The processor has AVX-512.
-#[inline(always)]
-pub(super) unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
-    // SAFETY: the caller's promise; four f32 are as large as a vector of them.
-    unsafe {
-        // Halves onto each other, of two vectors at once, then quarters of four.
-        let halves = |a, b| {
-            _mm512_add_ps(
-                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
-                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
-            )
-        };
-        let (ab, cd) = (halves(a, b), halves(c, d));
-        let four = _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
-        );
-        // Then within the quarters: the upper two lanes onto the lower, and the second onto the
-        // first.
-        let two = _mm512_add_ps(four, _mm512_permute_ps::<0b11_10_11_10>(four));
-        let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
-        let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
-        std::mem::transmute(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)))
+        F32x8::prefetch(address);
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+mod avx512;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
