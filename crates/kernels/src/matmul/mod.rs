@@ -39,7 +39,6 @@ pub(crate) use blocks::OutputPtr;
 pub use blocks::panel_bytes;
 pub(crate) use claims::Claims;
 pub(crate) use element::Element;
-#[cfg(target_arch = "x86_64")]
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
 use pack::{RowBlocks, Scratch};
 use tile::Kernel;
