@@ -1,6 +1,6 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{self, ModelArgs, PlaceArgs};
+use crate::args::{ModelArgs, PlaceArgs};
 use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
@@ -8,9 +8,7 @@ use crate::interrupt;
 use crate::map_file;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
-use outsize::generate::{
-    ConfigText, Described, Pipeline, PipelineSettings, Step, describe, read_config,
-};
+use outsize::generate::{ConfigText, Described, PipelineSettings, describe, read_config};
 use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
 use outsize::models::{Logits, ModelConfig, WhenFull, presets};
 use outsize::plan::{Budget, Tier, Workload};
@@ -82,66 +80,40 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How weights are placed, and the provenance of the hardware profile. `position` is that of
-/// a token in the middle of the answer.
-pub fn planning(
+/// What a model is opened with as the arguments say, and the provenance of the hardware profile:
+/// for a prompt of `prompt` tokens, and `new` tokens after it.
+pub fn settings(
     args: &ModelArgs,
-    position: usize,
+    [prompt, new]: [usize; 2],
     machine: &Machine,
-) -> Result<(Planning, Provenance), Failure> {
-    let PlaceArgs { strategy, device_map, must_fit, .. } = &args.places;
+) -> Result<(PipelineSettings, Provenance), Failure> {
+    let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let (figures, provenance) = cache::figures(machine, &args.model);
+    let middle = prompt.saturating_add(new / 2) as u64;
     let planning = Planning {
-        strategy: (*strategy).into(),
+        strategy: *strategy,
         device_map: device_map.as_deref().map(map_file::read).transpose()?,
-        reserve_bytes: args.places.reserve_bytes()?,
+        reserve_bytes: *reserve,
         must_fit: *must_fit,
         figures,
-        workload: Workload { position: position as u64, ..Workload::default() },
+        workload: Workload { position: middle, ..Workload::default() },
     };
-    Ok((planning, provenance))
-}
-
-/// What a model is opened for.
-#[derive(Debug, Clone, Copy)]
-pub struct DispatchRequest {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Tokens in all, unless the arguments say otherwise.
-    pub context: usize,
-    /// Which positions need logits.
-    pub logits: Logits,
-    /// What happens to a text that is longer than the context.
-    pub when_full: WhenFull,
-    /// What the tokenizer takes, in bytes.
-    pub tokenizer: u64,
-}
-
-/// Opens the model.
-pub fn open(
-    args: &ModelArgs,
-    config: ModelConfig,
-    purpose: DispatchRequest,
-    planning: Planning,
-    machine: &Machine,
-    observe: impl FnMut(Step<'_>),
-) -> Result<Pipeline, Failure> {
     let settings = PipelineSettings {
         planning,
         max_memory: match &args.max_memory {
-            Some(text) => args::budget(text)?,
+            Some(budget) => budget.clone(),
             None => default_budget(machine, current_rss().unwrap_or(0)),
         },
-        context: args.context.unwrap_or(purpose.context),
-        prompt: purpose.prompt,
-        logits: purpose.logits,
-        kv_dtype: args.kv_dtype.into(),
-        compute: args.compute.into(),
-        when_full: purpose.when_full,
-        tokenizer: purpose.tokenizer,
+        context: args.context.unwrap_or(prompt.saturating_add(new)),
+        prompt,
+        logits: Logits::Last,
+        kv_dtype: args.dtypes.kv_dtype,
+        compute: args.dtypes.compute,
+        when_full: WhenFull::Refuse,
+        tokenizer: 0,
         stop: Some(interrupt::flag()),
     };
-    Ok(Pipeline::open(&args.model, config, &settings, observe)?)
+    Ok((settings, provenance))
 }
 
 /// Token ids written as `1,2,3` after `flag`.

@@ -22,8 +22,6 @@ pub struct GenerateRequest {
     pub tokenizer: Option<Tokenizer>,
     /// What it takes, in bytes.
     pub tokenizer_bytes: u64,
-    /// How many times the prompt is run again afterwards, to be timed.
-    pub prompt_again: Option<u32>,
 }
 
 impl GenerateRequest {
@@ -65,7 +63,6 @@ impl GenerateRequest {
             text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             tokenizer,
             tokenizer_bytes: tokenizer_bytes(folder),
-            prompt_again: args.prompt_again,
         })
     }
 }

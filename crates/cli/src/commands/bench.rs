@@ -1,20 +1,22 @@
 //! `outsize bench`: the machine's limits, and a model beside them.
 
 use super::calibrate::calibrate_machine;
-use crate::args::{self, BenchArgs, ComputeType};
+use crate::args::BenchArgs;
+use crate::args::named::{ACTIVATION_DTYPES, name_of};
 use crate::child::{self, ChildTask};
 use crate::error::Failure;
-use crate::views::{bench as view, output, progress, table};
+use crate::views::style::style;
+use crate::views::{bench as view, output, progress};
 use crate::{cache, interrupt, model};
 use outsize::bench::{
-    BenchResults, BenchStep, BenchTask, BudgetCase, CalibrateOptions, DiskToMeasure,
-    LEAST_CALIBRATION_BYTES, ModelBench, ModelCost, default_budgets,
+    BenchResults, BenchStep, BenchTask, CalibrateOptions, DiskToMeasure, ModelBench, ModelCost,
+    default_budgets,
 };
 use outsize::checkpoint::Checkpoint;
 use outsize::generate::{describe, read_config};
 use outsize::machine::Machine;
 use outsize::models::CacheOptions;
-use outsize::plan::{Tier, format_size, parse_size};
+use outsize::plan::Tier;
 use std::path::Path;
 
 /// How many times the prompt is run again in each run.
@@ -22,9 +24,6 @@ const AGAIN: u32 = 2;
 
 /// The longest list of token ids that a program may be given as one argument, in bytes.
 const LONGEST: usize = 120_000;
-
-/// Columns where the output is no terminal.
-const COLUMNS: usize = 80;
 
 /// Runs the command.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
@@ -74,13 +73,9 @@ fn measure(args: &BenchArgs) -> Result<(), Failure> {
     )?;
     shown.finish_and_clear();
     match args.json {
-        true => println!("{}", serde_json::to_string(&results)?),
+        true => output::print_json(&results)?,
         false => {
-            let width = match table::width() {
-                usize::MAX => COLUMNS,
-                width => width,
-            };
-            output::print(&view::text(&results, width))?;
+            output::print(&view::text(&results, style().width))?;
         }
     }
     failed(&results)
@@ -115,67 +110,38 @@ fn model_bench(
     let mut described = describe(checkpoint.folder())?;
     described.set_cache(&CacheOptions::new(1));
     let cost = ModelCost::new(checkpoint, &described.tree);
+    let free = model::default_budget(machine, 0).get(Tier::Cpu);
     let bench = ModelBench {
         checkpoint: checkpoint.clone(),
-        budgets: budgets(&args.max_memory, cost.weight_bytes, machine)?,
+        budgets: match &args.max_memory[..] {
+            [] => default_budgets(cost.weight_bytes, free),
+            given => given.to_vec(),
+        },
         cost,
         task: BenchTask {
             prompt_tokens: args.prompt_tokens,
             new_tokens: args.new_tokens,
             rounds: args.rounds,
-            compute: args.compute.into(),
+            compute: args.compute,
         },
     };
     let child = ChildTask {
         ids,
         new_tokens: args.new_tokens,
         context: args.context,
-        compute: match args.compute {
-            ComputeType::F32 => "f32",
-            ComputeType::Bf16 => "bf16",
-        },
+        compute: name_of(ACTIVATION_DTYPES, &args.compute),
         again: AGAIN,
     };
     Ok((bench, child))
 }
 
-/// The budgets given, or those that suit the size of the weights.
-fn budgets(given: &[String], weights: u64, machine: &Machine) -> Result<Vec<BudgetCase>, Failure> {
-    if given.is_empty() {
-        let free = model::default_budget(machine, 0).get(Tier::Cpu);
-        return Ok(default_budgets(weights, free));
-    }
-    let case = |text: &String| {
-        Ok(BudgetCase {
-            name: text.clone(),
-            max_memory: Some(text.clone()),
-            bytes: args::budget(text)?.get(Tier::Cpu),
-        })
-    };
-    given.iter().map(case).collect()
-}
-
 /// What to measure with.
 fn options(args: &BenchArgs) -> Result<CalibrateOptions, Failure> {
     Ok(CalibrateOptions {
-        bytes: size(args)?,
+        bytes: args.size,
         disk: disk(args.place.as_deref())?,
         stop: Some(interrupt::flag()),
     })
-}
-
-/// The most memory and disk to take, in bytes.
-fn size(args: &BenchArgs) -> Result<u64, Failure> {
-    let bytes =
-        parse_size(&args.size).map_err(|error| Failure::usage(format!("--size: {error}")))?;
-    if bytes < LEAST_CALIBRATION_BYTES {
-        return Err(Failure::usage(format!(
-            "--size: {} is too small; the minimum is {}",
-            args.size,
-            format_size(LEAST_CALIBRATION_BYTES)
-        )));
-    }
-    Ok(bytes)
 }
 
 /// What to read: the files of a model, or a temporary file in the folder, by default the cache
@@ -212,23 +178,4 @@ fn has_weights(folder: &Path) -> bool {
             path.extension().is_some_and(|end| end == "safetensors") && path.is_file()
         })
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_budgets_given_are_run() {
-        let machine = Machine::detect();
-        let given = ["cpu=600MB".to_string(), "cpu=1GiB".to_string()];
-        let cases = budgets(&given, 5, &machine).unwrap();
-        let bytes: Vec<_> = cases.iter().map(|case| case.bytes).collect();
-        assert_eq!(bytes, [Some(600_000_000), Some(1 << 30)]);
-        assert_eq!(cases[0].max_memory.as_deref(), Some("cpu=600MB"));
-        for wrong in ["600MB", "cpu=", "cpu=many", ""] {
-            let error = budgets(&[wrong.to_string()], 5, &machine).unwrap_err();
-            assert!(matches!(error, Failure::Usage(message) if message.contains("--max-memory")));
-        }
-    }
 }

@@ -5,6 +5,7 @@ use crate::error::Failure;
 use crate::views::{calibration, output, progress, table};
 use outsize::bench::{CalibrateOptions, CalibrateStep, calibrate};
 use outsize::machine::{Calibration, Machine, load_average};
+use serde_json::json;
 use std::time::Instant;
 
 /// The share of the processors that other programs may use without a note.
@@ -38,13 +39,8 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
     };
     let file = kept.save(&folder)?;
     if json {
-        let report = serde_json::json!({
-            "file": file,
-            "seconds": seconds,
-            "calibration": kept,
-        });
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        let report = json!({ "file": file, "seconds": seconds, "calibration": kept });
+        return output::print_json(&report);
     }
     output::print(&calibration::text(&kept, table::width()))?;
     output::print(&format!("\nMeasured in {seconds:.0} s and kept in {}.\n", file.display()))

@@ -1,6 +1,6 @@
 //! `outsize env`: what this machine has, with sources.
 
-use crate::args::EnvArgs;
+use crate::args::JsonArgs;
 use crate::cache;
 use crate::error::Failure;
 use crate::views::env::{Calibrated, Env};
@@ -13,7 +13,7 @@ use outsize::machine::{
 use std::path::Path;
 
 /// Runs the command. It fails only if it cannot print.
-pub fn env(args: &EnvArgs) -> Result<(), Failure> {
+pub fn env(args: &JsonArgs) -> Result<(), Failure> {
     let env = Env::new();
     let text = match args.json {
         true => serde_json::to_string_pretty(&env)? + "\n",

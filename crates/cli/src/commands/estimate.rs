@@ -1,6 +1,6 @@
 //! `outsize estimate`: the memory that a model needs, by the dtype of its weights.
 
-use crate::args::{EstimateArgs, EstimateDtype};
+use crate::args::EstimateArgs;
 use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
@@ -22,8 +22,7 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     let described = model::described(&args.model)?;
     let report = report(args, described)?;
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        return output::print_json(&report);
     }
     let width = console::Term::stdout().size_checked().map(|(_, width)| width);
     output::print(&text(&report, width.map(usize::from)))
@@ -58,7 +57,7 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
     if let Some(config) = &described.config {
         let cache = CacheOptions {
             batch: args.batch,
-            dtype: args.kv_dtype.into(),
+            dtype: args.run_dtypes.kv_dtype,
             ..CacheOptions::new(context(args, config)?)
         };
         if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
@@ -69,7 +68,7 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         }
         // A prompt of the whole context.
         let workload = GenerationWorkload {
-            compute: args.compute.into(),
+            compute: args.run_dtypes.compute,
             tokenizer: described.tokenizer_bytes,
             ..GenerationWorkload::new(cache, cache.context)
         };
@@ -82,11 +81,10 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
     let estimates: Vec<Estimate> = args
         .dtypes
         .iter()
-        .map(|dtype| estimate_tree(tree, planned(*dtype), passes.as_ref()))
+        .map(|dtype| estimate_tree(tree, *dtype, passes.as_ref()))
         .collect::<Result<_, _>>()?;
     notes.extend(explanations(&described, &estimates));
     let stored = estimate_tree(tree, None, None)?;
-    let kv_dtype: outsize::models::KvDtype = args.kv_dtype.into();
     Ok(EstimateOutput {
         model: args.model.clone(),
         architecture: described.architecture.clone(),
@@ -96,25 +94,10 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         stored: by_type(tree),
         context: running.map(|(context, _)| context),
         batch: args.batch,
-        kv_dtype: kv_dtype.name(),
+        kv_dtype: args.run_dtypes.kv_dtype.name(),
         pass: running.map(|(_, pass)| pass),
         estimates,
         notes,
-    })
-}
-
-fn planned(dtype: EstimateDtype) -> Option<WeightDtype> {
-    Some(match dtype {
-        EstimateDtype::Stored => return None,
-        EstimateDtype::F64 => WeightDtype::F64,
-        EstimateDtype::F32 => WeightDtype::F32,
-        EstimateDtype::F16 => WeightDtype::F16,
-        EstimateDtype::Bf16 => WeightDtype::Bf16,
-        EstimateDtype::F8 => WeightDtype::F8,
-        EstimateDtype::Int8 => WeightDtype::Int8,
-        EstimateDtype::F4 => WeightDtype::F4,
-        EstimateDtype::Int4 => WeightDtype::Int4,
-        EstimateDtype::Int2 => WeightDtype::Int2,
     })
 }
 

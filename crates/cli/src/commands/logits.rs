@@ -2,13 +2,12 @@
 
 use crate::args::LogitsArgs;
 use crate::error::Failure;
-use crate::model::DispatchRequest;
 use crate::views::output;
 use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
-use outsize::generate::Step;
+use outsize::generate::{Pipeline, PipelineSettings, Step};
 use outsize::machine::Machine;
-use outsize::models::{Logits, WhenFull};
+use outsize::models::Logits;
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
@@ -18,16 +17,10 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
-    let purpose = DispatchRequest {
-        prompt: ids.len(),
-        context: ids.len(),
-        logits: Logits::All,
-        when_full: WhenFull::Refuse,
-        tokenizer: 0,
-    };
-    let machine = Machine::detect();
-    let (planning, _) = model::planning(&args.model, ids.len(), &machine)?;
-    let mut pipeline = model::open(&args.model, config, purpose, planning, &machine, |step| {
+    let (settings, _) = model::settings(&args.model, [ids.len(), 0], &Machine::detect())?;
+    let settings = PipelineSettings { logits: Logits::All, ..settings };
+    let folder = &args.model.model;
+    let mut pipeline = Pipeline::open(folder, config, &settings, |step| {
         if let Step::Planned { map, .. } = step {
             eprintln!("{}", output::picture(map));
         }

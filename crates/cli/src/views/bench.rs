@@ -2,10 +2,10 @@
 
 use super::human::{bandwidth, share, time};
 use super::table;
+use crate::args::named::{ACTIVATION_DTYPES, name_of};
 use outsize::bench::{
     BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, Phase, ProductSample, RateUnit, Summary,
 };
-use outsize::kernels::ActivationDtype;
 use outsize::plan::format_size;
 
 type Row = Vec<String>;
@@ -14,10 +14,7 @@ type Row = Vec<String>;
 pub fn text(results: &BenchResults, width: usize) -> String {
     let mut text = table::lines(&machine(results), width).join("\n") + "\n";
     if let (Some(model), Some(task)) = (&results.model, &results.task) {
-        let compute = match task.compute {
-            ActivationDtype::F32 => "f32",
-            ActivationDtype::Bf16 => "bf16",
-        };
+        let compute = name_of(ACTIVATION_DTYPES, &task.compute);
         let head = format!(
             "{}: {} of weights in {} files; prompt of {} tokens, {} new, activations in {}; rounds: {}, in turns \
              with the measurements above",

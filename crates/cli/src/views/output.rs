@@ -2,6 +2,7 @@
 
 use crate::error::Failure;
 use outsize::plan::DeviceMap;
+use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
 
@@ -11,6 +12,11 @@ pub fn print(part: &str) -> Result<(), Failure> {
     out.write_all(part.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::writing("the text", error))
+}
+
+/// Writes a value as one line of JSON.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print(&(serde_json::to_string(value)? + "\n"))
 }
 
 /// A bar of where the weights are, as wide as the terminal.
