@@ -2,7 +2,6 @@
 
 mod bar;
 mod canvas;
-mod glyphs;
 mod page;
 mod palette;
 mod report;
@@ -10,6 +9,7 @@ mod rows;
 mod svg;
 mod terminal;
 mod what_if;
+mod words;
 
 pub use report::{ModelReport, PlanReport, Planned};
 
