@@ -6,10 +6,10 @@ use outsize::bench::{BudgetCase, RunReport};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often an interrupt is checked for.
+/// How often the child's end and an interrupt are checked for.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What every run does.
@@ -83,30 +83,24 @@ pub fn run(
 
 /// Waits for a child: returns whether it succeeded, and its output. Kills it on an interrupt.
 fn wait(mut child: Child) -> Result<(bool, String, String), Failure> {
-    let (out, messages) = (child.stdout.take(), child.stderr.take());
-    let (done, ended) = channel();
     // Both are read as they come: a full pipe would stop the child.
+    let (out, messages) = (child.stdout.take(), child.stderr.take());
+    let out = std::thread::spawn(move || text(out));
     let messages = std::thread::spawn(move || text(messages));
-    std::thread::spawn(move || done.send(text(out)));
-    let out = loop {
-        match ended.recv_timeout(LOOK) {
-            Ok(out) => break out,
-            Err(RecvTimeoutError::Timeout) if interrupt::asked() => {
-                // It writes nothing that could be left half done.
-                let _ = child.kill();
-                let _ = child.wait();
-                interrupt::check()?;
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break String::new(),
+    let failed = |error| Failure::Failed(format!("cannot wait for a run of the model: {error}"));
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
         }
+        if interrupt::asked() {
+            // It writes nothing that could be left half done.
+            let _ = child.kill();
+        }
+        std::thread::sleep(LOOK);
     };
-    let status = child
-        .wait()
-        .map_err(|error| Failure::Failed(format!("cannot wait for a run of the model: {error}")))?;
     interrupt::check()?;
-    let messages = messages.join().unwrap_or_default();
-    Ok((status.success(), out, messages))
+    let read = |pipe: JoinHandle<String>| pipe.join().unwrap_or_default();
+    Ok((status.success(), read(out), read(messages)))
 }
 
 /// Everything from a pipe.

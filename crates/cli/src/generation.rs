@@ -33,12 +33,11 @@ pub fn run(
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
     let asked = GenerateRequest::new(args, &config)?;
-    let tokens = [asked.request.ids.len(), asked.request.max_new_tokens];
+    let (prompt, new) = (asked.request.ids.len(), asked.request.max_new_tokens);
+    let usual = prompt.saturating_add(new).min(config.cache().trained_context);
+    let tokens = [prompt, usual, prompt.saturating_add(new / 2)];
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
-    let (mut settings, figures) = model::settings(&args.model, tokens, &machine)?;
-    if args.model.context.is_none() {
-        settings.context = settings.context.min(config.cache().trained_context);
-    }
+    let (mut settings, figures) = model::settings(&args.model, &config, tokens, &machine)?;
     settings.when_full = args.end.when_full;
     settings.tokenizer = asked.tokenizer_bytes;
     let loading = Instant::now();
@@ -95,7 +94,7 @@ pub fn run(
     }
     timing.at_end = pipeline.stats();
     let again = again(&mut pipeline, &asked.request.ids, args.prompt_again.unwrap_or(0))?;
-    Ok(output(pipeline, tokens[0], outcome, timing, again, figures))
+    Ok(output(pipeline, prompt, outcome, timing, again, figures))
 }
 
 /// Runs the prompt again as often as `outsize bench` asks.

@@ -1,6 +1,6 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{ModelArgs, PlaceArgs};
+use crate::args::{ModelArgs, PlaceArgs, workload};
 use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
@@ -81,22 +81,23 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
 }
 
 /// What a model is opened with as the arguments say, and the provenance of the hardware profile:
-/// for a prompt of `prompt` tokens, and `new` tokens after it.
+/// for a prompt of `prompt` tokens, a context of `usual` tokens unless they say otherwise, and a token
+/// at `middle` in the middle of the answer.
 pub fn settings(
     args: &ModelArgs,
-    [prompt, new]: [usize; 2],
+    config: &ModelConfig,
+    [prompt, usual, middle]: [usize; 3],
     machine: &Machine,
 ) -> Result<(PipelineSettings, Provenance), Failure> {
     let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let (figures, provenance) = cache::figures(machine, &args.model);
-    let middle = prompt.saturating_add(new / 2) as u64;
     let planning = Planning {
         strategy: *strategy,
         device_map: device_map.as_deref().map(map_file::read).transpose()?,
         reserve_bytes: *reserve,
         must_fit: *must_fit,
         figures,
-        workload: Workload { position: middle, ..Workload::default() },
+        workload: Workload { position: middle as u64, ..Workload::default() },
     };
     let settings = PipelineSettings {
         planning,
@@ -104,7 +105,7 @@ pub fn settings(
             Some(budget) => budget.clone(),
             None => default_budget(machine, current_rss().unwrap_or(0)),
         },
-        context: args.context.unwrap_or(prompt.saturating_add(new)),
+        context: workload::context(args.context, usual, Some(config))?,
         prompt,
         logits: Logits::Last,
         kv_dtype: args.dtypes.kv_dtype,

@@ -1,6 +1,6 @@
 //! `outsize bench`.
 
-use super::named::{ACTIVATION_DTYPES, one_of};
+use super::values::{ACTIVATION_DTYPES, one_of, some};
 use clap::Args;
 use outsize::bench::{BudgetCase, LEAST_CALIBRATION_BYTES};
 use outsize::models::ActivationDtype;
@@ -32,7 +32,7 @@ pub struct BenchArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 3)]
     pub rounds: u32,
     /// Tokens of prompt and answer together [default: what a run needs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Dtype of activations in matmuls
     #[arg(long, value_parser = one_of(ACTIVATION_DTYPES), default_value = "f32", value_name = "TYPE")]

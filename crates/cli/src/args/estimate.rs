@@ -1,7 +1,7 @@
 //! `outsize estimate`.
 
 use super::RunDtypeArgs;
-use super::named::estimated_dtype;
+use super::values::{batch, estimated_dtype, some};
 use clap::Args;
 use outsize::plan::WeightDtype;
 
@@ -22,10 +22,10 @@ pub struct EstimateArgs {
     )]
     pub dtypes: Vec<Option<WeightDtype>>,
     /// Tokens of each sequence [default: 4096, or the model's longest context if that is less]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Batch size
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]
     pub batch: usize,
     /// Dtypes beside those of the weights.
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `outsize run` and `outsize logits`.
 
 use super::ModelArgs;
-use super::named::{WHEN_FULL, one_of};
+use super::values::{WHEN_FULL, one_of};
 use clap::{ArgGroup, Args};
 use outsize::models::WhenFull;
 use std::path::PathBuf;

@@ -4,9 +4,9 @@ mod bench;
 mod estimate;
 mod generate;
 mod model;
-pub mod named;
 mod plan;
 mod synth;
+pub mod values;
 pub mod workload;
 
 pub use bench::BenchArgs;

@@ -1,6 +1,6 @@
 //! The model, its budget and its placement.
 
-use super::named::{ACTIVATION_DTYPES, KV_DTYPES, STRATEGIES, one_of};
+use super::values::{ACTIVATION_DTYPES, KV_DTYPES, STRATEGIES, one_of, some};
 use clap::Args;
 use outsize::models::{ActivationDtype, KvDtype};
 use outsize::plan::{Budget, Strategy, parse_size};
@@ -16,7 +16,7 @@ pub struct ModelArgs {
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
     /// Tokens of prompt and answer together [default: what this run needs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Dtypes beside those of the weights.
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! `outsize plan`.
 
-use super::named::{special_dtype, weight_dtype};
+use super::values::{batch, some, special_dtype, weight_dtype};
 use super::{PlaceArgs, RunDtypeArgs};
 use clap::Args;
 use outsize::plan::{Budget, WeightDtype};
@@ -65,13 +65,13 @@ pub struct DtypeArgs {
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
     /// Tokens of prompt and answer together [default: 512]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Batch size
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]
     pub batch: usize,
     /// Tokens of each prompt [default: 256, at most half of the context]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub prompt_tokens: Option<usize>,
     /// Dtypes beside those of the weights.
     #[command(flatten)]

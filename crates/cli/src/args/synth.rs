@@ -1,6 +1,6 @@
 //! `outsize synth`.
 
-use super::named::{Named, one_of};
+use super::values::{Named, one_of};
 use clap::Args;
 use outsize::checkpoint::Dtype;
 use outsize::plan::parse_size;

@@ -1,45 +1,63 @@
 //! What a plan is made for, from the arguments of `outsize plan`.
 
-use super::{DtypeArgs, WorkloadArgs};
+use super::{DtypeArgs, RunDtypeArgs, WorkloadArgs};
 use crate::error::Failure;
 use outsize::generate::{Described, GenerationWorkload};
-use outsize::models::{CacheOptions, MAX_BATCH, MAX_CONTEXT};
+use outsize::models::{CacheOptions, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Budget, Casts, HardwareProfile, Tier};
 
 /// Tokens of context and prompt by default.
 const CONTEXT: usize = 512;
 const PROMPT: usize = 256;
 
-/// The workload that the arguments describe, checked against the model.
+/// The workload that the arguments of `outsize plan` describe, checked against the model.
 pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationWorkload, Failure> {
-    let most = described
-        .config
-        .as_ref()
-        .map_or(MAX_CONTEXT, |config| config.cache().longest_context.min(MAX_CONTEXT));
-    let within = |flag: &str, value: usize, most: usize, of: &str| match value {
-        0 => Err(Failure::usage(format!("{flag} must be at least 1"))),
-        value if value > most => {
-            Err(Failure::usage(format!("{flag} {value} is more than {of} {most}")))
-        }
-        value => Ok(value),
-    };
-    let prompt = args.prompt_tokens.unwrap_or(0);
-    let usual = CONTEXT.max(prompt.saturating_mul(2)).min(most).max(1);
-    let context = within("--context", args.context.unwrap_or(usual), most, "the model's")?;
+    let config = described.config.as_ref();
+    let usual = CONTEXT.max(args.prompt_tokens.unwrap_or(0).saturating_mul(2));
+    let context = context(args.context, usual.min(longest(config)), config)?;
     let prompt = match args.prompt_tokens {
-        Some(tokens) => within("--prompt-tokens", tokens, context, "the context's")?,
-        None => PROMPT.min(context.div_ceil(2)),
+        Some(tokens) if tokens > context => {
+            return Err(Failure::usage(format!(
+                "--prompt-tokens {tokens} is more than the context's {context}"
+            )));
+        }
+        given => given.unwrap_or(PROMPT.min(context.div_ceil(2))),
     };
-    let cache = CacheOptions {
-        batch: within("--batch", args.batch, MAX_BATCH, "the possible")?,
-        dtype: args.dtypes.kv_dtype,
-        ..CacheOptions::new(context)
-    };
-    Ok(GenerationWorkload {
-        compute: args.dtypes.compute,
+    Ok(generation(&args.dtypes, [args.batch, context, prompt], described))
+}
+
+/// The context asked for, or else the usual one, if the model can have it.
+pub fn context(
+    given: Option<usize>,
+    usual: usize,
+    config: Option<&ModelConfig>,
+) -> Result<usize, Failure> {
+    let (context, most) = (given.unwrap_or(usual.max(1)), longest(config));
+    match context > most {
+        true => Err(Failure::usage(format!(
+            "--context {context} is more than the {most} tokens of the model's longest context"
+        ))),
+        false => Ok(context),
+    }
+}
+
+/// The longest context of a model, in tokens.
+pub fn longest(config: Option<&ModelConfig>) -> usize {
+    config.map_or(MAX_CONTEXT, |config| config.cache().longest_context.min(MAX_CONTEXT))
+}
+
+/// Generating with such sizes.
+pub fn generation(
+    dtypes: &RunDtypeArgs,
+    [batch, context, prompt]: [usize; 3],
+    described: &Described,
+) -> GenerationWorkload {
+    let cache = CacheOptions { batch, dtype: dtypes.kv_dtype, ..CacheOptions::new(context) };
+    GenerationWorkload {
+        compute: dtypes.compute,
         tokenizer: described.tokenizer_bytes,
         ..GenerationWorkload::new(cache, prompt)
-    })
+    }
 }
 
 /// The dtypes that weights are held in.

@@ -2,7 +2,7 @@
 
 use super::calibrate::calibrate_machine;
 use crate::args::BenchArgs;
-use crate::args::named::{ACTIVATION_DTYPES, name_of};
+use crate::args::values::{ACTIVATION_DTYPES, name_of};
 use crate::child::{self, ChildTask};
 use crate::error::Failure;
 use crate::views::style::style;

@@ -1,12 +1,12 @@
 //! `outsize estimate`: the memory that a model needs, by the dtype of its weights.
 
-use crate::args::EstimateArgs;
+use crate::args::{EstimateArgs, workload};
 use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
-use outsize::generate::{Described, GenerationWorkload, SizeSource};
-use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
+use outsize::generate::{Described, SizeSource};
+use outsize::models::KvCache;
 use outsize::plan::{Estimate, TensorKind, Tree, WeightDtype, estimate as estimate_tree};
 use std::collections::BTreeMap;
 
@@ -18,7 +18,6 @@ const MOST_OF_CACHE: u64 = 1 << 60;
 
 /// Runs the command.
 pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
-    check_batch(args)?;
     let described = model::described(&args.model)?;
     let report = report(args, described)?;
     if args.json {
@@ -28,50 +27,23 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     output::print(&text(&report, width.map(usize::from)))
 }
 
-fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
-    match args.batch {
-        1..=MAX_BATCH => Ok(()),
-        batch => {
-            Err(Failure::usage(format!("--batch {batch} is out of range: give 1 to {MAX_BATCH}")))
-        }
-    }
-}
-
-/// The context asked for, if the model can have it.
-fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> {
-    let most = config.cache().longest_context.min(MAX_CONTEXT);
-    match args.context {
-        None => Ok(CONTEXT.min(most)),
-        Some(0) => Err(Failure::usage("--context 0 leaves no room for a token: give 1 or more")),
-        Some(context) if context > most => Err(Failure::usage(format!(
-            "--context {context} is more than the {most} tokens of the model's longest context"
-        ))),
-        Some(context) => Ok(context),
-    }
-}
-
 fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutput, Failure> {
     let mut notes = std::mem::take(&mut described.notes);
     let mut passes = None;
     let mut running = None;
     if let Some(config) = &described.config {
-        let cache = CacheOptions {
-            batch: args.batch,
-            dtype: args.run_dtypes.kv_dtype,
-            ..CacheOptions::new(context(args, config)?)
-        };
+        let usual = CONTEXT.min(workload::longest(Some(config)));
+        let context = workload::context(args.context, usual, Some(config))?;
+        // A prompt of the whole context.
+        let sizes = [args.batch, context, context];
+        let workload = workload::generation(&args.run_dtypes, sizes, &described);
+        let cache = workload.cache;
         if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
             return Err(Failure::usage(format!(
                 "the KV cache of {} sequences of {} tokens is implausibly large: lower --batch or --context",
                 cache.batch, cache.context
             )));
         }
-        // A prompt of the whole context.
-        let workload = GenerationWorkload {
-            compute: args.run_dtypes.compute,
-            tokenizer: described.tokenizer_bytes,
-            ..GenerationWorkload::new(cache, cache.context)
-        };
         let of_both = workload.passes(config);
         running = Some((cache.context, of_both.longest.workload.chunk as usize));
         passes = Some(of_both);

@@ -17,7 +17,8 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
-    let (settings, _) = model::settings(&args.model, [ids.len(), 0], &Machine::detect())?;
+    let machine = Machine::detect();
+    let (settings, _) = model::settings(&args.model, &config, [ids.len(); 3], &machine)?;
     let settings = PipelineSettings { logits: Logits::All, ..settings };
     let folder = &args.model.model;
     let mut pipeline = Pipeline::open(folder, config, &settings, |step| {

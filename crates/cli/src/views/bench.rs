@@ -2,7 +2,7 @@
 
 use super::human::{bandwidth, share, time};
 use super::table;
-use crate::args::named::{ACTIVATION_DTYPES, name_of};
+use crate::args::values::{ACTIVATION_DTYPES, name_of};
 use outsize::bench::{
     BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, Phase, ProductSample, RateUnit, Summary,
 };

@@ -1,7 +1,7 @@
-//! Values that are chosen by name.
+//! Values of options: by name, or numbers in a range.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use outsize::models::{ActivationDtype, KvDtype, WhenFull};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use outsize::models::{ActivationDtype, KvDtype, MAX_BATCH, WhenFull};
 use outsize::plan::{Strategy, WeightDtype};
 
 /// Names, what they mean to a reader of `--help`, and to the libraries.
@@ -54,6 +54,16 @@ pub fn one_of<T: Copy + Send + Sync>(all: &'static Named<T>) -> impl TypedValueP
 /// The name of one of the values.
 pub fn name_of<T: PartialEq>(all: &'static Named<T>, value: &T) -> &'static str {
     all.iter().find(|(.., known)| known == value).map_or("unknown", |(name, ..)| name)
+}
+
+/// A number of tokens, at least one.
+pub fn some() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+/// A batch size that is possible.
+pub fn batch() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=MAX_BATCH as u64)
 }
 
 /// A dtype of weights by its name here or in PyTorch.
