@@ -2,7 +2,8 @@
 
 use crate::cache;
 use crate::error::Failure;
-use crate::views::{calibration, output, progress, table};
+use crate::views::style::style;
+use crate::views::{calibration, output, progress};
 use outsize::bench::{CalibrateOptions, CalibrateStep, calibrate};
 use outsize::machine::{Calibration, Machine, load_average};
 use serde_json::json;
@@ -42,7 +43,7 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
         let report = json!({ "file": file, "seconds": seconds, "calibration": kept });
         return output::print_json(&report);
     }
-    output::print(&calibration::text(&kept, table::width()))?;
+    output::print(&calibration::text(&kept, style().width))?;
     output::print(&format!("\nMeasured in {seconds:.0} s and kept in {}.\n", file.display()))
 }
 
