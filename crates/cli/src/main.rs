@@ -26,22 +26,14 @@ fn main() -> ExitCode {
     quiet_caught_panics();
     let args = Args::parse();
     let done = interrupt::watch().and_then(|()| commands::run(&args.command, began));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(message)) => {
-            eprintln!("error: {message}");
-            ExitCode::from(2)
-        }
-        Err(Failure::Closed) => ExitCode::SUCCESS,
-        Err(Failure::Interrupted) => {
-            eprintln!("error: interrupted");
-            ExitCode::FAILURE
-        }
-        Err(Failure::Failed(message)) => {
-            eprintln!("error: {message}");
-            ExitCode::FAILURE
-        }
-    }
+    let (message, status) = match done {
+        Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => (message, 2),
+        Err(Failure::Interrupted) => ("interrupted".to_string(), 1),
+        Err(Failure::Failed(message)) => (message, 1),
+    };
+    eprintln!("error: {message}");
+    ExitCode::from(status)
 }
 
 /// Keeps panics of other people's code that become errors from being written beside the error.

@@ -82,11 +82,7 @@ fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {
     Sampling {
         repetition_penalty: flags.repetition_penalty.or(default.repetition_penalty),
         temperature: flags.temperature.unwrap_or(default.temperature),
-        top_k: match flags.top_k {
-            None => default.top_k,
-            Some(0) => None,
-            given => given,
-        },
+        top_k: flags.top_k.or(default.top_k).filter(|k| *k > 0),
         top_p: flags.top_p.or(default.top_p),
         min_p: flags.min_p.or(default.min_p),
         seed: flags.seed,

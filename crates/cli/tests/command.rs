@@ -164,7 +164,7 @@ fn bad_usage_is_said_in_one_line() {
         (&["run", model, "--ids", "1", "--max-memory", "600MB"], 2, &["--max-memory", "cpu=600MB"]),
         (&["run", model, "--ids", "1", "--max-memory", "cpu=lots"], 2, &["--max-memory", "lots"]),
         (&["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"], 1, &["gpu0"]),
-        (&["run", model, "--ids", "1", "--context", "100000"], 1, &["--context", "512"]),
+        (&["run", model, "--ids", "1", "--context", "100000"], 2, &["--context", "512"]),
         (&["run", model, "--ids", "1", "--temperature", "-1"], 1, &["--temperature"]),
         (&["run", model, "--prompt", ""], 1, &["prompt"]),
         (&["synth", "llama-9b", "/tmp/never"], 2, &["llama-9b", "llama-1b"]),

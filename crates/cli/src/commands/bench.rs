@@ -3,7 +3,7 @@
 use super::calibrate::calibrate_machine;
 use crate::args::BenchArgs;
 use crate::args::values::{ACTIVATION_DTYPES, name_of};
-use crate::child::{self, ChildTask};
+use crate::child;
 use crate::error::Failure;
 use crate::views::style::style;
 use crate::views::{bench as view, output, progress};
@@ -37,19 +37,17 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
 fn measure(args: &BenchArgs) -> Result<(), Failure> {
     let options = options(args)?;
     let machine = Machine::detect();
-    let (bench, child) = match &options.disk {
-        DiskToMeasure::Checkpoint(checkpoint) => {
-            let (bench, child) = model_bench(args, checkpoint, &machine)?;
-            (Some(bench), Some(child))
-        }
+    let bench = match &options.disk {
+        DiskToMeasure::Checkpoint(checkpoint) => Some(model_bench(args, checkpoint, &machine)?),
         DiskToMeasure::Folder(folder) if !args.max_memory.is_empty() => {
             return Err(Failure::usage(format!(
                 "--max-memory is for running a model, and there are no safetensors in {}",
                 folder.display()
             )));
         }
-        DiskToMeasure::Folder(_) => (None, None),
+        DiskToMeasure::Folder(_) => None,
     };
+    let (bench, child) = bench.unzip();
     let shown = progress::activity();
     let results = outsize::bench::bench(
         &machine,
@@ -67,16 +65,14 @@ fn measure(args: &BenchArgs) -> Result<(), Failure> {
             });
         },
         |case| match (&args.place, &child) {
-            (Some(model), Some(child)) => child::run(model, case, child),
+            (Some(model), Some(arguments)) => child::run(model, arguments, case, args.new_tokens),
             _ => Ok(Err("there is no model".to_string())),
         },
     )?;
     shown.finish_and_clear();
     match args.json {
         true => output::print_json(&results)?,
-        false => {
-            output::print(&view::text(&results, style().width))?;
-        }
+        false => output::print(&view::text(&results, style().width))?,
     }
     failed(&results)
 }
@@ -97,16 +93,19 @@ fn model_bench(
     args: &BenchArgs,
     checkpoint: &Checkpoint,
     machine: &Machine,
-) -> Result<(ModelBench, ChildTask), Failure> {
+) -> Result<(ModelBench, Vec<String>), Failure> {
     let config = read_config(checkpoint.folder())?;
-    let ids = ChildTask::prompt(args.prompt_tokens, config.vocab_size());
-    if ids.len() > LONGEST {
+    let mut run = child::arguments([args.prompt_tokens, args.new_tokens], config.vocab_size());
+    if run[1].len() > LONGEST {
         return Err(Failure::usage(format!(
             "--prompt-tokens: {} are too many for the command line of another process; give at most {}",
             args.prompt_tokens,
             LONGEST / 6
         )));
     }
+    run.push(format!("--compute={}", name_of(ACTIVATION_DTYPES, &args.compute)));
+    run.push(format!("--prompt-again={AGAIN}"));
+    run.extend(args.context.map(|context| format!("--context={context}")));
     let mut described = describe(checkpoint.folder())?;
     described.set_cache(&CacheOptions::new(1));
     let cost = ModelCost::new(checkpoint, &described.tree);
@@ -125,14 +124,7 @@ fn model_bench(
             compute: args.compute,
         },
     };
-    let child = ChildTask {
-        ids,
-        new_tokens: args.new_tokens,
-        context: args.context,
-        compute: name_of(ACTIVATION_DTYPES, &args.compute),
-        again: AGAIN,
-    };
-    Ok((bench, child))
+    Ok((bench, run))
 }
 
 /// What to measure with.

@@ -5,10 +5,10 @@ use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
+use crate::views::plan::stored_bytes;
 use outsize::generate::{Described, SizeSource};
 use outsize::models::KvCache;
-use outsize::plan::{Estimate, TensorKind, Tree, WeightDtype, estimate as estimate_tree};
-use std::collections::BTreeMap;
+use outsize::plan::{Estimate, TensorKind, estimate as estimate_tree};
 
 /// The default context in tokens, unless the model's longest is less.
 const CONTEXT: usize = 4096;
@@ -63,7 +63,7 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         source: described.source.name(),
         parameters: stored.parameters,
         tensors: tree.blocks.iter().map(|block| block.tensors.len()).sum(),
-        stored: by_type(tree),
+        stored: stored_bytes(tree),
         context: running.map(|(context, _)| context),
         batch: args.batch,
         kv_dtype: args.run_dtypes.kv_dtype.name(),
@@ -71,16 +71,6 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         estimates,
         notes,
     })
-}
-
-/// Bytes of tensors by the type that they are stored in.
-fn by_type(tree: &Tree) -> BTreeMap<WeightDtype, u64> {
-    let mut bytes: BTreeMap<WeightDtype, u64> = BTreeMap::new();
-    for tensor in tree.blocks.iter().flat_map(|block| &block.tensors) {
-        let sum = bytes.entry(tensor.dtype).or_default();
-        *sum = sum.saturating_add(tensor.stored_bytes);
-    }
-    bytes
 }
 
 /// Notes on what the columns count.

@@ -1,6 +1,7 @@
 //! Text in columns, for terminals of any width and for pipes.
 
 use super::text::{width as columns, wrapped};
+use console::{Alignment, pad_str};
 
 /// The narrowest that a column of text becomes.
 const NARROWEST: usize = 24;
@@ -35,7 +36,7 @@ impl Table {
             let cells = || self.0.iter().filter_map(|row| row.get(column));
             let width = cells().map(|cell| columns(cell)).max().unwrap_or(0);
             for cell in self.0.iter_mut().filter_map(|row| row.get_mut(column)) {
-                cell.insert_str(0, &" ".repeat(width - columns(cell)));
+                *cell = pad_str(cell, width, Alignment::Right, None).into_owned();
             }
         }
     }
@@ -59,8 +60,7 @@ fn lines(row: &[String], widths: &[usize], width: usize) -> Vec<String> {
     };
     let mut start = String::new();
     for (cell, width) in cells.iter().zip(widths) {
-        start += cell;
-        start += &" ".repeat(width.saturating_sub(columns(cell)) + 2);
+        start += &pad_str(cell, width + 2, Alignment::Left, None);
     }
     let used = columns(&start);
     if used + columns(last) <= width {

@@ -41,7 +41,7 @@ pub fn parts(tier: &TierReport) -> Vec<(MemoryUse, u64)> {
 }
 
 /// A part of a device's bar: a use of its memory, or one block of its weights.
-pub struct Segment<'a> {
+pub struct BarSegment<'a> {
     pub of: MemoryUse,
     /// The block's path.
     pub block: Option<&'a str>,
@@ -58,19 +58,19 @@ pub fn segments<'a>(
     blocks: &'a [BlockReport],
     room: usize,
     least: usize,
-) -> Vec<Segment<'a>> {
+) -> Vec<BarSegment<'a>> {
     let share =
         |block: &'a BlockReport| (block, block.shares.get(&tier.held.tier).map_or(0, |n| *n));
     let blocks: Vec<_> = blocks.iter().map(share).filter(|(_, bytes)| *bytes > 0).collect();
     let mut segments = Vec::new();
     for ((of, bytes), length) in apportioned(parts(tier), room) {
         if of != WEIGHTS || blocks.is_empty() || blocks.len() * least > length {
-            segments.push(Segment { of, block: None, bytes, length, odd: false });
+            segments.push(BarSegment { of, block: None, bytes, length, odd: false });
             continue;
         }
         for (at, ((block, bytes), length)) in apportioned(blocks.clone(), length).enumerate() {
             let block = Some(&block.name[..]);
-            segments.push(Segment { of: WEIGHTS, block, bytes, length, odd: at % 2 == 1 });
+            segments.push(BarSegment { of: WEIGHTS, block, bytes, length, odd: at % 2 == 1 });
         }
     }
     segments

@@ -7,7 +7,7 @@ use std::fmt::Write;
 pub const COLUMN: f64 = 7.3;
 pub const SMALL_COLUMN: f64 = 6.8;
 
-/// SVG elements as text. Sizes are in pixels. (The crate `svg` would save about 30 lines here.)
+/// SVG elements as text. Sizes are in pixels.
 pub struct Canvas {
     body: String,
 }

@@ -11,7 +11,7 @@ mod terminal;
 mod what_if;
 mod words;
 
-pub use report::{ModelReport, PlanReport, Planned};
+pub use report::{ModelReport, PlanReport, Planned, stored_bytes};
 
 #[cfg(test)]
 mod drawing_tests;
