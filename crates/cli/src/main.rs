@@ -18,22 +18,31 @@ use args::Args;
 use clap::Parser;
 use error::Failure;
 use std::process::ExitCode;
+use views::output::say;
 
 fn main() -> ExitCode {
     let began = std::time::Instant::now();
     // The budget counts the whole process: what the allocator would keep is not free.
     outsize::stream::return_freed_memory();
     quiet_caught_panics();
-    let args = Args::parse();
-    let done = interrupt::watch().and_then(|()| commands::run(&args.command, began));
+    let run = |args: Args| interrupt::watch().and_then(|()| commands::run(&args.command, began));
+    let done = arguments().and_then(run);
     let (message, status) = match done {
         Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => (message, 2),
         Err(Failure::Interrupted) => ("interrupted".to_string(), 1),
         Err(Failure::Failed(message)) => (message, 1),
     };
-    eprintln!("error: {message}");
+    say(format!("error: {message}"));
     ExitCode::from(status)
+}
+
+/// The arguments. A call for help and errors in them end the process.
+fn arguments() -> Result<Args, Failure> {
+    Args::try_parse().or_else(|error| match error.print() {
+        Err(cause) if !error.use_stderr() => Err(Failure::writing("the help", cause)),
+        _ => std::process::exit(error.exit_code()),
+    })
 }
 
 /// Keeps panics of other people's code that become errors from being written beside the error.

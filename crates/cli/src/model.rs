@@ -6,6 +6,7 @@ use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
+use crate::views::output::say;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{ConfigText, Described, PipelineSettings, describe, read_config};
@@ -25,10 +26,10 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     }
     let config = read_config(&args.model)?;
     if !config.unknown_fields.is_empty() {
-        eprintln!(
+        say(format!(
             "note: config.json has unknown fields, which are ignored: {}",
             config.unknown_fields.join(", ")
-        );
+        ));
     }
     Ok(config)
 }

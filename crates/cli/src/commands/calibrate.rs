@@ -2,6 +2,7 @@
 
 use crate::cache;
 use crate::error::Failure;
+use crate::views::output::say;
 use crate::views::style::style;
 use crate::views::{calibration, output, progress};
 use outsize::bench::{CalibrateOptions, CalibrateStep, calibrate};
@@ -17,7 +18,7 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
     let folder = cache::folder()?;
     let machine = Machine::detect();
     let earlier = Calibration::load(&folder).unwrap_or_else(|error| {
-        eprintln!("note: {error}");
+        say(format!("note: {error}"));
         None
     });
     note_others(&machine);
@@ -51,10 +52,10 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
 fn note_others(machine: &Machine) {
     let threads = machine.processors.threads.value as f64;
     if let Some(load) = load_average().filter(|load| load.value > BUSY * threads) {
-        eprintln!(
+        say(format!(
             "note: other programs were busy in the last minute (load {:.1} on {threads} threads): the figures may be \
              low; measure again when the machine is quiet",
             load.value
-        );
+        ));
     }
 }

@@ -22,17 +22,17 @@ const SHARD: u64 = 200_000_000;
 /// Runs the command; `began` is when the process did.
 pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
     let folder = cache::folder()?.join(PRESET);
-    let say = |text: &str| match args.json {
+    let show = |text: &str| match args.json {
         true => Ok(()),
         false => output::print(&format!("{text}\n")),
     };
     if !folder.is_dir() {
-        say(&format!("Making a model of random weights in {}, once.", folder.display()))?;
+        show(&format!("Making a model of random weights in {}, once.", folder.display()))?;
         synth::make(presets::config(PRESET)?, &folder, BF16, 0, SHARD)?;
     }
     let weights = read_config(&folder)?.parameter_count() * 2;
     let budget = weights / 4;
-    say(&format!(
+    show(&format!(
         "The model has {} of weights. This process may take {} in all.\n",
         format_size(weights),
         format_size(budget)
@@ -48,7 +48,7 @@ pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
     let Command::Run(run) = Args::parse_from(line).command else {
         return Err(Failure::usage("`run` runs a model"));
     };
-    let opening = |step: &Step<'_>, _: &_| say(&opened(step));
+    let opening = |step: &Step<'_>, _: &_| show(&opened(step));
     let mut first = true;
     let report = generation::run(&run, began, opening, |part| match args.json {
         true => Ok(()),
@@ -62,13 +62,13 @@ pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
     } else {
         let peak = report.peak_rss_bytes.map(format_size);
         match &peak {
-            Some(peak) => say(&format!("\n              memory: {peak} at its peak"))?,
-            None => say("")?,
+            Some(peak) => show(&format!("\n              memory: {peak} at its peak"))?,
+            None => show("")?,
         }
-        say("(The weights are random, and so are the words.)\n")?;
-        say(&report.summary())?;
+        show("(The weights are random, and so are the words.)\n")?;
+        show(&report.summary())?;
         if let Some(peak) = peak {
-            say(&format!("{} of weights ran in {peak} of memory.", format_size(weights)))?;
+            show(&format!("{} of weights ran in {peak} of memory.", format_size(weights)))?;
         }
     }
     interrupt::check()

@@ -2,7 +2,7 @@
 
 use crate::args::LogitsArgs;
 use crate::error::Failure;
-use crate::views::output;
+use crate::views::output::{self, say};
 use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize::generate::{Pipeline, PipelineSettings, Step};
@@ -23,7 +23,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let folder = &args.model.model;
     let mut pipeline = Pipeline::open(folder, config, &settings, |step| {
         if let Step::Planned { map, .. } = step {
-            eprintln!("{}", output::picture(map));
+            say(output::picture(map));
         }
     })?;
     let mut written = Ok(());
@@ -38,10 +38,10 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     written?;
     interrupt::check()?;
     file.finish()?;
-    eprintln!(
+    say(format!(
         "wrote {}: logits [1, {}, {vocabulary}], 32-bit floats",
         args.output.display(),
         ids.len(),
-    );
+    ));
     Ok(())
 }

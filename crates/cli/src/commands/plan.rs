@@ -2,7 +2,7 @@
 
 use crate::args::{PlanArgs, workload};
 use crate::error::Failure;
-use crate::views::output::{self, print, print_json};
+use crate::views::output::{self, print, print_json, say};
 use crate::views::plan::{ModelReport, PlanReport, Planned};
 use crate::views::style;
 use crate::{cache, map_file, model};
@@ -67,7 +67,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
 fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         write_file(path, report.svg().as_bytes())?;
-        eprintln!("wrote {}", path.display());
+        say(format!("wrote {}", path.display()));
     }
     match args.json {
         true => print_json(report),

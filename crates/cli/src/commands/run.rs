@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::views::output::{picture, print, print_json};
+use crate::views::output::{picture, print, print_json, say};
 use crate::views::run::predicted;
 use crate::{generation, interrupt};
 use outsize::generate::Step;
@@ -13,8 +13,8 @@ use std::time::Instant;
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let opening = |step: &Step<'_>, figures: &_| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
-            eprintln!("{}", picture(map));
-            eprintln!("{}", predicted(prediction, figures));
+            say(picture(map));
+            say(predicted(prediction, figures));
         }
         Ok(())
     };
@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         if !report.tokens.is_empty() {
             print("\n")?;
         }
-        eprintln!("{}", report.summary());
+        say(report.summary());
     }
     interrupt::check()
 }

@@ -3,7 +3,7 @@
 use crate::args::{SynthArgs, SynthDtype};
 use crate::error::Failure;
 use crate::interrupt;
-use crate::views::output::print_json;
+use crate::views::output::{print_json, say};
 use crate::views::progress;
 use outsize::checkpoint::{Dtype, ShardWriter, StorageFormat, TensorSpec, read_text};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
@@ -29,7 +29,7 @@ pub fn synth(args: &SynthArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&json!({ "path": args.out, "bytes": bytes, "seconds": seconds }));
     }
-    eprintln!("made {} ({} in {seconds:.1} s)", args.out.display(), format_size(bytes));
+    say(format!("made {} ({} in {seconds:.1} s)", args.out.display(), format_size(bytes)));
     Ok(())
 }
 
