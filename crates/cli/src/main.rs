@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     let began = std::time::Instant::now();
     // The budget counts the whole process: what the allocator would keep is not free.
     outsize::stream::return_freed_memory();
+    outsize::stream::fail_at_file_size_limit();
     quiet_caught_panics();
     let run = |args: Args| interrupt::watch().and_then(|()| commands::run(&args.command, began));
     let done = arguments().and_then(run);
