@@ -147,7 +147,7 @@ fn synth_is_decided_by_the_seed_and_leaves_nothing_when_interrupted() {
             std::thread::sleep(Duration::from_millis(10));
         }
         Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        assert!(!child.wait().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
         assert_eq!(dir.path().read_dir().unwrap().count(), before);
     }
 }
