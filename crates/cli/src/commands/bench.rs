@@ -140,14 +140,7 @@ fn options(args: &BenchArgs) -> Result<CalibrateOptions, Failure> {
 /// folder.
 fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
     let Some(place) = place else {
-        let cache = cache::folder()?;
-        std::fs::create_dir_all(&cache).map_err(|error| {
-            Failure::Failed(format!(
-                "cannot create the cache folder {}: {error}; set OUTSIZE_CACHE to another",
-                cache.display()
-            ))
-        })?;
-        return Ok(DiskToMeasure::Folder(cache));
+        return Ok(DiskToMeasure::Folder(cache::made_folder()?));
     };
     if !place.is_dir() {
         return Err(Failure::usage(format!(

@@ -26,10 +26,16 @@ pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
         true => Ok(()),
         false => output::print(&format!("{text}\n")),
     };
+    // Of several first demos, one makes the model, and the others wait for it.
+    let lock = match folder.is_dir() {
+        true => None,
+        false => cache::lock(&cache::made_folder()?)?,
+    };
     if !folder.is_dir() {
         show(&format!("Making a model of random weights in {}, once.", folder.display()))?;
         synth::make(presets::config(PRESET)?, &folder, BF16, 0, SHARD)?;
     }
+    drop(lock);
     let weights = read_config(&folder)?.parameter_count() * 2;
     let budget = weights / 4;
     show(&format!(
