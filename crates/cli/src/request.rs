@@ -44,6 +44,9 @@ impl GenerateRequest {
             (Some(prompt), _, Some(tokenizer)) => {
                 let ids = tokenizer.encode(prompt, !args.no_special_tokens)?;
                 tokenizer.check(&ids, config.vocab_size())?;
+                if ids.is_empty() {
+                    return Err(Failure::usage("--prompt: this text has no tokens"));
+                }
                 ids
             }
             (_, Some(ids), _) => model::ids("--ids", ids, config)?,

@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use outsize::models::{ActivationDtype, KvDtype, MAX_BATCH, WhenFull};
 use outsize::plan::{Strategy, WeightDtype};
+use std::ops::RangeInclusive;
 
 /// Names, what they mean to a reader of `--help`, and to the libraries.
 pub type Named<T> = [(&'static str, &'static str, T)];
@@ -64,6 +65,26 @@ pub fn some() -> RangedU64ValueParser<usize> {
 /// A batch size that is possible.
 pub fn batch() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=MAX_BATCH as u64)
+}
+
+/// A temperature of sampling.
+pub fn temperature(text: &str) -> Result<f32, String> {
+    number(text, 0.0..=f32::MAX, "a finite number, 0 or above")
+}
+
+/// A share of the probability.
+pub fn share(text: &str) -> Result<f32, String> {
+    number(text, 0.0..=1.0, "a number from 0 to 1")
+}
+
+/// A factor that makes tokens less likely.
+pub fn penalty(text: &str) -> Result<f32, String> {
+    number(text, f32::MIN_POSITIVE..=f32::MAX, "a finite number above 0")
+}
+
+fn number(text: &str, range: RangeInclusive<f32>, expected: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|value| range.contains(value));
+    value.ok_or_else(|| format!("expected {expected}"))
 }
 
 /// A dtype of weights by its name here or in PyTorch.
