@@ -157,13 +157,14 @@ fn bad_usage_is_said_in_one_line() {
     let dir = folder();
     let model = model(&dir);
     let model = path(&model);
-    let cases: [(&[&str], i32, &[&str]); 16] = [
+    let cases: [(&[&str], i32, &[&str]); 17] = [
         (&["run", "/no/such/folder", "--ids", "1"], 2, &["/no/such/folder"]),
         (&["run", model, "--ids", "1,x"], 2, &["--ids", "\"x\""]),
         (&["run", model, "--ids", "3000"], 2, &["3000"]),
         (&["run", model, "--ids", "1", "--max-memory", "600MB"], 2, &["--max-memory", "cpu=600MB"]),
         (&["run", model, "--ids", "1", "--max-memory", "cpu=lots"], 2, &["--max-memory", "lots"]),
-        (&["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"], 1, &["gpu0"]),
+        (&["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"], 2, &["gpu0"]),
+        (&["run", model, "--ids", "1", "--max-memory", "gpu3=1GB,cpu=2GB"], 2, &["gpu3"]),
         (&["run", model, "--ids", "1", "--context", "100000"], 2, &["--context", "512"]),
         (&["run", model, "--ids", "1", "--temperature", "-1"], 2, &["--temperature"]),
         (&["run", model, "--ids", "1", "--temperature", "inf"], 2, &["--temperature", "finite"]),
@@ -249,4 +250,30 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!(failed(&output, 0).matches("error").count(), 0);
+}
+
+/// What is asked for and has no effect is mentioned in one line.
+#[test]
+fn what_has_no_effect_is_mentioned() {
+    let dir = folder();
+    let model = model(&dir);
+    let note = |args: &[&str], parts: &[&str]| {
+        let shown = outsize(&[&["run", path(&model), "--max-new-tokens", "2"], args].concat());
+        done(&shown);
+        let message = text(&shown.stderr);
+        let notes: Vec<_> = message.lines().filter(|line| line.starts_with("note: ")).collect();
+        assert_eq!(notes.len(), usize::from(!parts.is_empty()), "{args:?}: {message}");
+        for part in parts {
+            assert!(notes[0].contains(part), "{args:?}: {part} is not in: {message}");
+        }
+    };
+    note(&["--ids", "1"], &[]);
+    note(&["--prompt", "-hello", "--top-k", "3", "--temperature", "1"], &[]);
+    note(&["--ids", "1", "--max-memory", "gpu0=0,cpu=2GB"], &[]);
+    note(&["--ids", "1", "--top-k", "3"], &["--top-k", "--temperature"]);
+    note(&["--ids", "1", "--top-p", "0.3", "--min-p", "0.1"], &["--top-p, --min-p"]);
+    note(&["--ids", "1,2,3", "--context", "4", "--ignore-eos"], &["--context", "--when-full"]);
+    let fields = r#"{"do_sample": false, "use_cache": true, "_note": 1, "top_kk": 3, "warp": [1]}"#;
+    std::fs::write(model.join("generation_config.json"), fields).unwrap();
+    note(&["--ids", "1"], &["generation_config.json", "top_kk, warp"]);
 }

@@ -14,7 +14,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// The text to go on from
-    #[arg(long, group = "input", value_name = "TEXT")]
+    #[arg(long, group = "input", value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// Token ids instead of text: 1,2,3
     #[arg(long, group = "input", value_name = "IDS")]

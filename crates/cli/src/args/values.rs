@@ -1,9 +1,11 @@
 //! Values of options: by name, or numbers in a range.
 
+use crate::error::Failure;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use outsize::models::{ActivationDtype, KvDtype, MAX_BATCH, WhenFull};
 use outsize::plan::{Strategy, WeightDtype};
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 /// Names, what they mean to a reader of `--help`, and to the libraries.
 pub type Named<T> = [(&'static str, &'static str, T)];
@@ -65,6 +67,18 @@ pub fn some() -> RangedU64ValueParser<usize> {
 /// A batch size that is possible.
 pub fn batch() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=MAX_BATCH as u64)
+}
+
+/// MODEL, and the values of an option of several values, which takes a MODEL behind it for one more.
+pub fn model_and_values<'a>(
+    model: &'a Option<PathBuf>,
+    values: &'a [String],
+) -> Result<(&'a Path, &'a [String]), Failure> {
+    match (model, values) {
+        (Some(model), values) => Ok((model, values)),
+        (None, [values @ .., model]) if !values.is_empty() => Ok((Path::new(model), values)),
+        _ => Err(Failure::usage("MODEL is missing")),
+    }
 }
 
 /// A temperature of sampling.

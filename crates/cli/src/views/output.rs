@@ -20,6 +20,14 @@ pub fn say(text: impl Display) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
+/// Mentions fields that are not known: they may have meant something.
+pub fn note_unknown(file: &str, fields: &[String]) {
+    if !fields.is_empty() {
+        let fields = fields.join(", ");
+        say(format!("note: {file} has unknown fields, which are ignored: {fields}"));
+    }
+}
+
 /// Writes a value as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(serde_json::to_string(value)? + "\n"))
