@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use outsize::models::{ActivationDtype, KvDtype, MAX_BATCH, WhenFull};
-use outsize::plan::{Strategy, WeightDtype};
+use outsize::plan::{Strategy, WeightDtype, parse_size};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +62,14 @@ pub fn name_of<T: PartialEq>(all: &'static Named<T>, value: &T) -> &'static str 
 /// A number of tokens, at least one.
 pub fn some() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
+}
+
+/// A size in bytes, at least one.
+pub fn some_bytes(text: &str) -> Result<u64, String> {
+    match parse_size(text) {
+        Ok(0) => Err("expected more than 0".to_string()),
+        size => size.map_err(|error| error.to_string()),
+    }
 }
 
 /// A batch size that is possible.

@@ -21,6 +21,9 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
         output::refuse_to_replace(file, args.force)?;
     }
     let (path, no_split) = model_and_values(&args.model, &args.no_split)?;
+    if let Some(file) = &args.svg {
+        output::refuse_to_overwrite(path, file)?;
+    }
     let described = model::described(path)?;
     let request = workload::request(&args.workload, &described)?;
     let machine = Machine::detect();
