@@ -140,7 +140,8 @@ fn output(
     let outcome = generated.outcome;
     let cache = *pipeline.cache_options();
     let stats = timing.at_end;
-    let decode: f64 = outcome.token_seconds.iter().sum();
+    // The sum of nothing is -0.0.
+    let decode = outcome.token_seconds.iter().sum::<f64>() + 0.0;
     let after = stats.since(&timing.at_first_token);
     let link = if decode > 0.0 {
         after.bytes_read as f64 / decode

@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
-use crate::views::output::say;
+use crate::views::output::note_unknown;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
@@ -27,19 +27,15 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
         )));
     }
     let config = read_config(&args.model)?;
-    if !config.unknown_fields.is_empty() {
-        say(format!(
-            "note: config.json has unknown fields, which are ignored: {}",
-            config.unknown_fields.join(", ")
-        ));
-    }
+    note_unknown("config.json", &config.unknown_fields);
     Ok(config)
 }
 
 /// Describes a model without its weights. `model` is a folder, a file, the name of a preset or of a
 /// model on the Hub: an existing path wins, unless `hf://` is before the name.
-pub fn described(model: &str) -> Result<Described, Failure> {
-    let path = Path::new(model);
+pub fn described(path: &Path) -> Result<Described, Failure> {
+    // What is not UTF-8 can only be a path.
+    let model = &*path.to_string_lossy();
     let (name, on_hub) = match model.strip_prefix("hf://") {
         Some(name) => (name, true),
         None => (model, false),
@@ -120,7 +116,14 @@ pub fn settings(
         planning,
         stop: Some(interrupt::flag()),
     };
-    Ok((settings, provenance))
+    let gpus = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
+    let gpu = settings.max_memory.iter().find(gpus);
+    match gpu {
+        Some((gpu, _)) => Err(Failure::usage(format!(
+            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
+        ))),
+        None => Ok((settings, provenance)),
+    }
 }
 
 /// Token ids written as `1,2,3` after `flag`.

@@ -3,6 +3,7 @@
 use crate::args::{EndArgs, RunArgs};
 use crate::error::Failure;
 use crate::model;
+use crate::views::output::{note_unknown, say};
 use outsize::generate::{
     GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, TokenizerFile,
 };
@@ -46,6 +47,9 @@ impl GenerateRequest {
             (Some(prompt), _, Some(tokenizer)) => {
                 let ids = tokenizer.encode(prompt, !args.no_special_tokens)?;
                 tokenizer.check(&ids, config.vocab_size())?;
+                if ids.is_empty() {
+                    return Err(Failure::usage("--prompt: this text has no tokens"));
+                }
                 ids
             }
             (_, Some(ids), _) => model::ids("--ids", ids, config)?,
@@ -71,19 +75,32 @@ impl GenerateRequest {
 
 fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
     let folder = &args.model.model;
-    Ok(match &args.generation_config {
+    let config = match &args.generation_config {
         None => GenerationConfig::open(folder)?,
         Some(none) if none.as_os_str() == "none" => GenerationConfig::without_file(folder)?,
         Some(path) => GenerationConfig::open_file(folder, path)?,
-    })
+    };
+    note_unknown("generation_config.json", &config.unknown_fields);
+    Ok(config)
 }
 
 fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {
     let flags = &args.choice;
     let default = generation.sampling(flags.seed);
+    let temperature = flags.temperature.unwrap_or(default.temperature);
+    let given = [
+        flags.top_k.map(|_| "--top-k"),
+        flags.top_p.map(|_| "--top-p"),
+        flags.min_p.map(|_| "--min-p"),
+    ];
+    let given: Vec<_> = given.into_iter().flatten().collect();
+    if temperature == 0.0 && !given.is_empty() {
+        let given = given.join(", ");
+        say(format!("note: {given}: no effect without a --temperature above 0"));
+    }
     Sampling {
         repetition_penalty: flags.repetition_penalty.or(default.repetition_penalty),
-        temperature: flags.temperature.unwrap_or(default.temperature),
+        temperature,
         top_k: flags.top_k.or(default.top_k).filter(|k| *k > 0),
         top_p: flags.top_p.or(default.top_p),
         min_p: flags.min_p.or(default.min_p),

@@ -157,16 +157,24 @@ fn bad_usage_is_said_in_one_line() {
     let dir = folder();
     let model = model(&dir);
     let model = path(&model);
-    let cases: [(&[&str], i32, &[&str]); 10] = [
+    let cases: [(&[&str], i32, &[&str]); 18] = [
         (&["run", "/no/such/folder", "--ids", "1"], 2, &["/no/such/folder"]),
         (&["run", model, "--ids", "1,x"], 2, &["--ids", "\"x\""]),
         (&["run", model, "--ids", "3000"], 2, &["3000"]),
         (&["run", model, "--ids", "1", "--max-memory", "600MB"], 2, &["--max-memory", "cpu=600MB"]),
         (&["run", model, "--ids", "1", "--max-memory", "cpu=lots"], 2, &["--max-memory", "lots"]),
-        (&["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"], 1, &["gpu0"]),
+        (&["run", model, "--ids", "1", "--max-memory", "gpu0=8GB"], 2, &["gpu0"]),
+        (&["run", model, "--ids", "1", "--max-memory", "gpu3=1GB,cpu=2GB"], 2, &["gpu3"]),
         (&["run", model, "--ids", "1", "--context", "100000"], 2, &["--context", "512"]),
-        (&["run", model, "--ids", "1", "--temperature", "-1"], 1, &["--temperature", "-1"]),
-        (&["run", model, "--prompt", ""], 1, &["prompt"]),
+        (&["run", model, "--ids", "1", "--temperature", "-1"], 2, &["--temperature"]),
+        (&["run", model, "--ids", "1", "--temperature", "inf"], 2, &["--temperature", "finite"]),
+        (&["run", model, "--ids", "1", "--top-p", "1.5"], 2, &["--top-p", "0 to 1"]),
+        (&["run", model, "--ids", "1", "--min-p", "nan"], 2, &["--min-p", "0 to 1"]),
+        (&["run", model, "--ids", "1", "--repetition-penalty", "0"], 2, &["above 0"]),
+        (&["run", model, "--ids", "1", "--context", "0"], 2, &["--context"]),
+        (&["logits", model, "--ids", "1", "--output", "/x", "--context", "513"], 2, &["512"]),
+        (&["run", model, "--prompt", ""], 2, &["--prompt"]),
+        (&["synth", "llama-1b", "/tmp/never", "--max-shard-size", "0"], 2, &["--max-shard-size"]),
         (&["synth", "llama-9b", "/tmp/never"], 2, &["llama-9b", "llama-1b"]),
     ];
     for (args, status, parts) in cases {
@@ -174,9 +182,11 @@ fn bad_usage_is_said_in_one_line() {
         for part in parts {
             assert!(message.contains(part), "{args:?}: {part} is not in: {message}");
         }
+        // It is found before anything is planned.
+        assert!(status == 1 || !message.contains("resident"), "{args:?}: {message}");
     }
     assert_eq!(outsize(&["run", model]).status.code(), Some(2));
-    assert_eq!(outsize(&["--version"]).status.code(), Some(0));
+    assert!(done(&outsize(&["--version"])).starts_with("outsize 0"));
 }
 
 /// As in a plan: what is no map is bad usage, what is none of this model was tried; and the report
@@ -241,4 +251,62 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!(failed(&output, 0).matches("error").count(), 0);
+}
+
+/// What is asked for and has no effect is mentioned in one line.
+#[test]
+fn what_has_no_effect_is_mentioned() {
+    let dir = folder();
+    let model = model(&dir);
+    let note = |args: &[&str], parts: &[&str]| {
+        let shown = outsize(&[&["run", path(&model), "--max-new-tokens", "2"], args].concat());
+        done(&shown);
+        let message = text(&shown.stderr);
+        let notes: Vec<_> = message.lines().filter(|line| line.starts_with("note: ")).collect();
+        assert_eq!(notes.len(), usize::from(!parts.is_empty()), "{args:?}: {message}");
+        for part in parts {
+            assert!(notes[0].contains(part), "{args:?}: {part} is not in: {message}");
+        }
+    };
+    note(&["--ids", "1"], &[]);
+    note(&["--prompt", "-hello", "--top-k", "3", "--temperature", "1"], &[]);
+    note(&["--ids", "1", "--max-memory", "gpu0=0,cpu=2GB"], &[]);
+    note(&["--ids", "1", "--top-k", "3"], &["--top-k", "--temperature"]);
+    note(&["--ids", "1", "--top-p", "0.3", "--min-p", "0.1"], &["--top-p, --min-p"]);
+    note(&["--ids", "1,2,3", "--context", "4", "--ignore-eos"], &["--context", "--when-full"]);
+    let fields = r#"{"do_sample": false, "use_cache": true, "_note": 1, "top_kk": 3, "warp": [1]}"#;
+    std::fs::write(model.join("generation_config.json"), fields).unwrap();
+    note(&["--ids", "1"], &["generation_config.json", "top_kk, warp"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_read_is_not_written_over() {
+    let dir = folder();
+    let model = model(&dir);
+    let link = dir.path().join("link.safetensors");
+    let shard = model.join("model-00001-of-00004.safetensors");
+    std::os::unix::fs::symlink(&shard, &link).unwrap();
+    let before = std::fs::read(&shard).unwrap();
+    for file in [&shard, &link, &model.join("config.json")] {
+        for args in [
+            &["logits", path(&model), "--ids", "1", "--force", "--output", path(file)][..],
+            &["plan", path(&model), "--force", "--svg", path(file)],
+        ] {
+            assert!(failed(&outsize(args), 2).contains("of the model itself"), "{args:?}");
+        }
+    }
+    assert!(std::fs::read(&shard).unwrap() == before);
+    // Another file in its folder is the user's.
+    let own = model.join("logits.safetensors");
+    std::fs::write(&own, "").unwrap();
+    done(&outsize(&["logits", path(&model), "--ids", "1", "--force", "--output", path(&own)]));
+}
+
+#[test]
+fn nothing_takes_no_time() {
+    let dir = folder();
+    let one =
+        outsize(&["run", path(&model(&dir)), "--ids", "1", "--max-new-tokens", "1", "--json"]);
+    assert!(done(&one).contains("\"decode_seconds\":0.0"), "{}", done(&one));
 }

@@ -337,3 +337,27 @@ fn a_reader_that_goes_away_is_no_error() {
         failed(&output, 0);
     }
 }
+
+/// An option of several values leaves MODEL alone, and what matches nothing is mentioned.
+#[test]
+fn classes_and_patterns_are_those_of_the_model() {
+    let dir = folder();
+    let bare = bare(&dir);
+    let bare = path(&bare);
+    for (args, notes) in [
+        (&["plan", bare, "--no-split", "LlamaDecoderLayer"][..], 0),
+        (&["plan", "--no-split", "LlamaDecoderLayer", bare], 0),
+        (&["plan", "--no-split", "LlamaDecoderLayer,GPT2Block", bare], 1),
+        (&["plan", bare, "--keep-in-fp32", "lm_head", "--keep-in-fp32", "layers.0"], 0),
+        (&["plan", bare, "--keep-in-fp32", "head"], 1),
+        (&["estimate", "--dtypes", "bf16", "int4", bare], 0),
+        (&["estimate", bare, "--dtypes", "bf16", "int4"], 0),
+    ] {
+        let shown = done(&outsize(args)).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(shown.matches("matches nothing").count(), notes, "{args:?}: {shown}");
+        assert_eq!(shown.contains("int4"), args[0] == "estimate", "{args:?}: {shown}");
+    }
+    for args in [&["estimate", "--dtypes", "bf16"][..], &["plan", "--no-split", "X"]] {
+        assert!(failed(&outsize(args), 2).contains("MODEL"));
+    }
+}

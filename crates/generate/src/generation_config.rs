@@ -40,7 +40,68 @@ pub struct GenerationConfig {
     pub max_length: Option<usize>,
     /// Strings that end a text.
     pub stop_strings: StopStrings,
+    /// Fields of the file that nobody knows, at most 32 of them, fit to be shown.
+    pub unknown_fields: Vec<String>,
 }
+
+/// The most unknown fields that are kept.
+const MOST_UNKNOWN: usize = 32;
+
+/// Fields that are read.
+const READ: [&str; 12] = [
+    "bos_token_id",
+    "do_sample",
+    "eos_token_id",
+    "max_length",
+    "max_new_tokens",
+    "min_p",
+    "pad_token_id",
+    "repetition_penalty",
+    "stop_strings",
+    "temperature",
+    "top_k",
+    "top_p",
+];
+
+/// Fields that change only how the same text is computed or returned, or belong to what is refused.
+const HARMLESS: [&str; 36] = [
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_lookbehind",
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "continuous_batching_config",
+    "custom_generate",
+    "decoder_start_token_id",
+    "disable_compile",
+    "early_stopping",
+    "generation_mode",
+    "is_assistant",
+    "length_penalty",
+    "low_memory",
+    "max_matching_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "num_beam_groups",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "prefill_chunk_size",
+    "prompt_lookup_num_tokens",
+    "remove_invalid_values",
+    "renormalize_logits",
+    "return_dict_in_generate",
+    "return_legacy_cache",
+    "target_lookbehind",
+    "token_healing",
+    "transformers_version",
+    "trust_remote_code",
+    "use_cache",
+    "use_model_defaults",
+];
 
 /// Fields that would change the text, and the values with which they do not. Of the other fields of transformers, some only
 /// change how the same text is computed (caches, assistants) and some belong to beam search, which `num_beams` stands for.
@@ -168,6 +229,7 @@ impl GenerationConfig {
             max_new_tokens: fields.count("max_new_tokens", 1, "a positive number of tokens")?,
             max_length: fields.count("max_length", 1, "a positive number of tokens")?,
             stop_strings: fields.stop_strings()?,
+            unknown_fields: fields.unknown(),
             path: Some(path),
         })
     }
@@ -198,6 +260,17 @@ impl Fields<'_> {
         self.get(key)
             .map(|value| convert(value).ok_or_else(|| bad_key(self.path, key, value, expected)))
             .transpose()
+    }
+
+    fn unknown(&self) -> Vec<String> {
+        let known = |key: &str| {
+            key.starts_with('_')
+                || READ.contains(&key)
+                || HARMLESS.contains(&key)
+                || NEUTRAL.iter().any(|(name, _)| *name == key)
+        };
+        let unknown = self.config.keys().filter(|key| !known(key)).take(MOST_UNKNOWN);
+        unknown.map(|key| outsize_checkpoint::shown(key, 80)).collect()
     }
 
     fn flag(&self, key: &'static str) -> Result<Option<bool>> {

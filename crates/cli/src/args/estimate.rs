@@ -1,26 +1,26 @@
 //! `outsize estimate`.
 
 use super::RunDtypeArgs;
-use super::values::{batch, estimated_dtype, some};
+use super::values::{batch, some};
 use clap::Args;
-use outsize::plan::WeightDtype;
+use std::path::PathBuf;
 
 /// `outsize estimate`.
 #[derive(Args, Debug)]
 pub struct EstimateArgs {
     /// A checkpoint's folder or file, a config.json, a preset, or a model on the Hub: org/name or
     /// org/name@revision, of which only headers are fetched
-    pub model: String,
+    #[arg(required_unless_present = "dtypes")]
+    pub model: Option<PathBuf>,
     /// Dtypes of the weights, one row each: stored, f64, f32, f16, bf16, f8, int8, f4, int4 or int2
     #[arg(
         long,
-        value_parser = estimated_dtype,
         num_args = 1..,
         value_delimiter = ',',
         value_name = "TYPE",
         default_values = ["stored", "f32", "bf16", "int8", "int4"]
     )]
-    pub dtypes: Vec<Option<WeightDtype>>,
+    pub dtypes: Vec<String>,
     /// Tokens of each sequence [default: 4096, or the model's longest context if that is less]
     #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,

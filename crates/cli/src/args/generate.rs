@@ -1,7 +1,7 @@
 //! `outsize run` and `outsize logits`.
 
 use super::ModelArgs;
-use super::values::{WHEN_FULL, one_of};
+use super::values::{WHEN_FULL, one_of, penalty, share, temperature};
 use clap::{ArgGroup, Args};
 use outsize::models::WhenFull;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// The text to go on from
-    #[arg(long, group = "input", value_name = "TEXT")]
+    #[arg(long, group = "input", value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// Token ids instead of text: 1,2,3
     #[arg(long, group = "input", value_name = "IDS")]
@@ -48,19 +48,19 @@ pub struct RunArgs {
 #[command(next_help_heading = "Sampling (defaults from generation_config.json, if any)")]
 pub struct ChoiceArgs {
     /// 0 takes the likeliest token each time (greedy); higher is more varied [else: 0]
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", value_parser = temperature, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Sample from the K likeliest tokens; 0 for all [else: all]
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Sample from the likeliest tokens that together have this probability [else: 1]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = share, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Sample from tokens at least this share as likely as the likeliest [else: 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", value_parser = share, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Above 1, makes tokens of the text so far less likely [else: 1]
-    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", value_parser = penalty, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// The same seed gives the same text
     #[arg(long, default_value_t = 0, value_name = "SEED")]

@@ -20,7 +20,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 /// Run language models bigger than memory, straight from their checkpoint.
 #[derive(Parser, Debug)]
-#[command(version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "outsize", version, about, max_term_width = 100, arg_required_else_help = true)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]

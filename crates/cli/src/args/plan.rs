@@ -12,7 +12,8 @@ pub struct PlanArgs {
     /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors
     /// file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
     /// which only headers are fetched. Weights are not read
-    pub model: String,
+    #[arg(required_unless_present = "no_split")]
+    pub model: Option<PathBuf>,
     /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A
     /// device that is not named has nine tenths of what is free there, one with 0 is not used
     #[arg(long, value_name = "DEVICE=SIZE,…", value_parser = Budget::parse)]

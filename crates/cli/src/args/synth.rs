@@ -1,9 +1,8 @@
 //! `outsize synth`.
 
-use super::values::{Named, one_of};
+use super::values::{Named, one_of, some_bytes};
 use clap::Args;
 use outsize::checkpoint::Dtype;
-use outsize::plan::parse_size;
 use std::path::PathBuf;
 
 /// `outsize synth`.
@@ -21,7 +20,7 @@ pub struct SynthArgs {
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,
     /// The largest file
-    #[arg(long, default_value = "5GB", value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, default_value = "5GB", value_name = "SIZE", value_parser = some_bytes)]
     pub max_shard_size: u64,
     /// Print one JSON object instead of text
     #[arg(long)]

@@ -1,8 +1,11 @@
 //! Values of options: by name, or numbers in a range.
 
+use crate::error::Failure;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use outsize::models::{ActivationDtype, KvDtype, MAX_BATCH, WhenFull};
-use outsize::plan::{Strategy, WeightDtype};
+use outsize::plan::{Strategy, WeightDtype, parse_size};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 /// Names, what they mean to a reader of `--help`, and to the libraries.
 pub type Named<T> = [(&'static str, &'static str, T)];
@@ -61,9 +64,49 @@ pub fn some() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
+/// A size in bytes, at least one.
+pub fn some_bytes(text: &str) -> Result<u64, String> {
+    match parse_size(text) {
+        Ok(0) => Err("expected more than 0".to_string()),
+        size => size.map_err(|error| error.to_string()),
+    }
+}
+
 /// A batch size that is possible.
 pub fn batch() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=MAX_BATCH as u64)
+}
+
+/// MODEL, and the values of an option of several values, which takes a MODEL behind it for one more.
+pub fn model_and_values<'a>(
+    model: &'a Option<PathBuf>,
+    values: &'a [String],
+) -> Result<(&'a Path, &'a [String]), Failure> {
+    match (model, values) {
+        (Some(model), values) => Ok((model, values)),
+        (None, [values @ .., model]) if !values.is_empty() => Ok((Path::new(model), values)),
+        _ => Err(Failure::usage("MODEL is missing")),
+    }
+}
+
+/// A temperature of sampling.
+pub fn temperature(text: &str) -> Result<f32, String> {
+    number(text, 0.0..=f32::MAX, "a finite number, 0 or above")
+}
+
+/// A share of the probability.
+pub fn share(text: &str) -> Result<f32, String> {
+    number(text, 0.0..=1.0, "a number from 0 to 1")
+}
+
+/// A factor that makes tokens less likely.
+pub fn penalty(text: &str) -> Result<f32, String> {
+    number(text, f32::MIN_POSITIVE..=f32::MAX, "a finite number above 0")
+}
+
+fn number(text: &str, range: RangeInclusive<f32>, expected: &str) -> Result<f32, String> {
+    let value = text.parse().ok().filter(|value| range.contains(value));
+    value.ok_or_else(|| format!("expected {expected}"))
 }
 
 /// A dtype of weights by its name here or in PyTorch.

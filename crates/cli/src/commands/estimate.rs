@@ -1,5 +1,6 @@
 //! `outsize estimate`: the memory that a model needs, by the dtype of its weights.
 
+use crate::args::values::{estimated_dtype, model_and_values};
 use crate::args::{EstimateArgs, workload};
 use crate::error::Failure;
 use crate::model;
@@ -8,7 +9,8 @@ use crate::views::output;
 use crate::views::plan::stored_bytes;
 use outsize::generate::{Described, SizeSource};
 use outsize::models::KvCache;
-use outsize::plan::{Estimate, TensorKind, estimate as estimate_tree};
+use outsize::plan::{Estimate, TensorKind, WeightDtype, estimate as estimate_tree};
+use std::path::Path;
 
 /// The default context in tokens, unless the model's longest is less.
 const CONTEXT: usize = 4096;
@@ -18,8 +20,12 @@ const MOST_OF_CACHE: u64 = 1 << 60;
 
 /// Runs the command.
 pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
-    let described = model::described(&args.model)?;
-    let report = report(args, described)?;
+    let (model, dtypes) = model_and_values(&args.model, &args.dtypes)?;
+    let dtypes = dtypes.iter().map(|name| {
+        estimated_dtype(name).map_err(|error| Failure::usage(format!("--dtypes {name}: {error}")))
+    });
+    let dtypes = dtypes.collect::<Result<Vec<_>, _>>()?;
+    let report = report(args, model, &dtypes, model::described(model)?)?;
     if args.json {
         return output::print_json(&report);
     }
@@ -27,7 +33,12 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     output::print(&text(&report, width.map(usize::from)))
 }
 
-fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutput, Failure> {
+fn report(
+    args: &EstimateArgs,
+    model: &Path,
+    dtypes: &[Option<WeightDtype>],
+    mut described: Described,
+) -> Result<EstimateOutput, Failure> {
     let mut notes = std::mem::take(&mut described.notes);
     let mut passes = None;
     let mut running = None;
@@ -50,15 +61,14 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         described.set_cache(&cache);
     }
     let tree = &described.tree;
-    let estimates: Vec<Estimate> = args
-        .dtypes
+    let estimates: Vec<Estimate> = dtypes
         .iter()
         .map(|dtype| estimate_tree(tree, *dtype, passes.as_ref()))
         .collect::<Result<_, _>>()?;
     notes.extend(explanations(&described, &estimates));
     let stored = estimate_tree(tree, None, None)?;
     Ok(EstimateOutput {
-        model: args.model.clone(),
+        model: model.display().to_string(),
         architecture: described.architecture.clone(),
         source: described.source.name(),
         parameters: stored.parameters,

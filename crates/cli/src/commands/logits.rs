@@ -15,6 +15,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let ids = model::ids("--ids", &args.ids, &config)?;
     let vocabulary = config.vocab_size();
     output::refuse_to_replace(&args.output, args.force)?;
+    output::refuse_to_overwrite(&args.model.model, &args.output)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
     let machine = Machine::detect();

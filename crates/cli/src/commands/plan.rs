@@ -1,5 +1,6 @@
 //! `outsize plan`: the device map and the predicted speed.
 
+use crate::args::values::model_and_values;
 use crate::args::{PlanArgs, workload};
 use crate::error::Failure;
 use crate::views::output::{self, print, print_json, say};
@@ -9,31 +10,36 @@ use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
-use outsize::plan::{HardwareProfile, Options};
+use outsize::plan::{HardwareProfile, Options, Tree};
 use std::path::Path;
 
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let budget = args.max_memory.clone().unwrap_or_default();
     let casts = workload::casts(&args.dtypes)?;
-    if let Some(path) = &args.svg {
-        output::refuse_to_replace(path, args.force)?;
+    if let Some(file) = &args.svg {
+        output::refuse_to_replace(file, args.force)?;
     }
-    let described = model::described(&args.model)?;
+    let (path, no_split) = model_and_values(&args.model, &args.no_split)?;
+    if let Some(file) = &args.svg {
+        output::refuse_to_overwrite(path, file)?;
+    }
+    let described = model::described(path)?;
     let request = workload::request(&args.workload, &described)?;
     let machine = Machine::detect();
-    let (figures, figures_source) = figures(args, &machine)?;
+    let (figures, figures_source) = figures(args, path, &machine)?;
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
     let mut notes = described.notes.clone();
     notes.extend(workload::notes(&described, &full, &figures));
-    let model = summary(&described, args);
+    notes.extend(unmatched(&described.tree, no_split, &casts.keep_in_f32));
+    let model = summary(&described, path, args);
     let options = Options {
         strategy: args.places.strategy,
         reserve: args.places.reserve,
         must_fit: args.places.must_fit,
-        no_split: args.no_split.clone(),
+        no_split: no_split.to_vec(),
         offload_buffers: args.offload_buffers,
         figures,
         ..Options::default()
@@ -63,6 +69,20 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     write(args, &report)
 }
 
+/// Notes on classes and patterns that match nothing in the model.
+fn unmatched(tree: &Tree, no_split: &[String], keep_in_f32: &[String]) -> Vec<String> {
+    let classes: Vec<_> =
+        tree.blocks.iter().map(|block| &block.class).chain(tree.classes.values()).collect();
+    let classes = no_split.iter().filter(|class| !classes.contains(class));
+    let classes = classes.map(|class| ("--no-split", class));
+    let names: Vec<_> = tree.tensors().map(|tensor| format!(".{}.", tensor.name)).collect();
+    let matches = |pattern: &str| names.iter().any(|name| name.contains(&format!(".{pattern}.")));
+    let patterns = keep_in_f32.iter().filter(|pattern| !matches(pattern));
+    let patterns = patterns.map(|pattern| ("--keep-in-fp32", pattern));
+    let note = |(flag, value)| format!("{flag} {value:?} matches nothing in this model");
+    classes.chain(patterns).map(note).collect()
+}
+
 /// Writes the plan as JSON, text or SVG.
 fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
@@ -76,7 +96,11 @@ fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
 }
 
 /// The hardware profile of this machine or of a file, and where it comes from.
-fn figures(args: &PlanArgs, machine: &Machine) -> Result<(HardwareProfile, String), Failure> {
+fn figures(
+    args: &PlanArgs,
+    model: &Path,
+    machine: &Machine,
+) -> Result<(HardwareProfile, String), Failure> {
     match &args.workload.figures {
         Some(path) => {
             let figures = read_figures(path)
@@ -84,15 +108,14 @@ fn figures(args: &PlanArgs, machine: &Machine) -> Result<(HardwareProfile, Strin
             Ok((figures, format!("of {}", path.display())))
         }
         None => {
-            let (figures, source) = cache::figures(machine, Path::new(&args.model));
+            let (figures, source) = cache::figures(machine, model);
             Ok((figures, source.note))
         }
     }
 }
 
 /// The model's part of the report.
-fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
-    let path = Path::new(&args.model);
+fn summary(described: &Described, path: &Path, args: &PlanArgs) -> ModelReport {
     // `.` and `..` have no name of their own.
     let named = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = match named.file_name() {

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::views::output::{picture, print, print_json, say};
 use crate::views::run::predicted;
 use crate::{generation, interrupt};
-use outsize::generate::Step;
+use outsize::generate::{Finish, Step};
 use std::io::IsTerminal;
 use std::time::Instant;
 
@@ -35,6 +35,12 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     } else {
         if !report.tokens.is_empty() {
             print("\n")?;
+        }
+        if report.finish == Finish::Context {
+            say(format!(
+                "note: the context of {} tokens is full: give more with --context, or --when-full slide",
+                report.context
+            ));
         }
         say(report.summary());
     }

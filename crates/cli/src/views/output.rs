@@ -1,11 +1,12 @@
 //! What goes to standard output, and notes on standard error.
 
 use crate::error::Failure;
+use outsize::checkpoint::Checkpoint;
 use outsize::plan::DeviceMap;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes to standard output at once.
 pub fn print(part: &str) -> Result<(), Failure> {
@@ -20,6 +21,14 @@ pub fn say(text: impl Display) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
+/// Mentions fields that are not known: they may have meant something.
+pub fn note_unknown(file: &str, fields: &[String]) {
+    if !fields.is_empty() {
+        let fields = fields.join(", ");
+        say(format!("note: {file} has unknown fields, which are ignored: {fields}"));
+    }
+}
+
 /// Writes a value as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(serde_json::to_string(value)? + "\n"))
@@ -28,6 +37,24 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 /// A bar of where the weights are, as wide as the terminal.
 pub fn picture(map: &DeviceMap) -> String {
     map.picture(console::Term::stderr().size().1.into())
+}
+
+/// Refuses to write over a file that a model is read from, whatever it is called.
+pub fn refuse_to_overwrite(model: &Path, output: &Path) -> Result<(), Failure> {
+    let Ok(target) = output.canonicalize() else {
+        return Ok(());
+    };
+    let small = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    let folder = model.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut read: Vec<PathBuf> = folder.filter(small).collect();
+    read.push(model.to_owned());
+    if let Ok(checkpoint) = Checkpoint::open(model) {
+        read.extend(checkpoint.files().iter().map(|file| file.path().to_owned()));
+    }
+    match read.iter().any(|path| path.canonicalize().is_ok_and(|path| path == target)) {
+        true => Err(Failure::usage(format!("{} is a file of the model itself", output.display()))),
+        false => Ok(()),
+    }
 }
 
 /// Refuses to replace a file unless `force` is given; called before any work is done.
