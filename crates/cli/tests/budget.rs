@@ -199,7 +199,8 @@ impl Case {
         let vocabulary = random.within(300, 20_000);
         let dtype = random.pick(&["f32", "bf16", "f16"]);
         let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
-        let architecture = random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj"]);
+        let architecture =
+            random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj", "qwen3", "olmo2"]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
         let new_tokens = random.within(1, 6.min(context - 1));
@@ -233,8 +234,10 @@ impl Case {
                 _ => config["tie_word_embeddings"] = tied.into(),
             }
         }
-        if architecture == "mistral" {
-            config["sliding_window"] = random.within(1, 1500).into();
+        match architecture {
+            "mistral" => config["sliding_window"] = random.within(1, 1500).into(),
+            "qwen3" => config["head_dim"] = head_dim.into(),
+            _ => {}
         }
         Self {
             config,

@@ -29,6 +29,8 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::LlamaForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
+        decoder::<arch::Qwen3ForCausalLm>(),
+        decoder::<arch::Olmo2ForCausalLm>(),
     ];
     rows.into_iter().flatten().collect()
 });

@@ -2,7 +2,9 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use outsize_models::arch::{Gpt2LmHeadModel, GptjForCausalLm, LlamaForCausalLm};
+use outsize_models::arch::{
+    Gpt2LmHeadModel, GptjForCausalLm, LlamaForCausalLm, Olmo2ForCausalLm, Qwen3ForCausalLm,
+};
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
 };
@@ -93,6 +95,16 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<Gpt2LmHeadModel>(&gpt("gpt2"), &bf16(600));
         activations_stay_below_their_bound::<GptjForCausalLm>(&gpt("gptj"), &one(1024));
         activations_stay_below_their_bound::<GptjForCausalLm>(&gpt("gptj"), &sliding);
+    }
+    // Of which the parts of a pass that need most are others again.
+    for (hidden, inner, heads, kv_heads) in [(512, 1408, 8, 2), (256, 2048, 4, 4), (1024, 64, 8, 1)]
+    {
+        let relative = |model_type| {
+            let more = format!(r#", "model_type": "{model_type}""#);
+            config_with(hidden, inner, heads, kv_heads, 512, &more)
+        };
+        activations_stay_below_their_bound::<Qwen3ForCausalLm>(&relative("qwen3"), &one(1024));
+        activations_stay_below_their_bound::<Olmo2ForCausalLm>(&relative("olmo2"), &bf16(700));
     }
     a_token_costs_no_copy_of_the_cache();
 }

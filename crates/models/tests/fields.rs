@@ -1,0 +1,87 @@
+//! Every field that an architecture knows beside those of all, one by one: what changes the result
+//! is read or refused by name.
+
+mod common;
+
+use outsize_models::arch::{Olmo2ForCausalLm, Qwen3ForCausalLm};
+use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
+use serde_json::{Value, json};
+
+/// A fixture of each architecture, with the tables of the fields that it knows.
+fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
+    fn of<A: Architecture>(name: &'static str) -> (&'static str, &'static [&'static [KnownField]]) {
+        (name, A::fields(A::MODEL_TYPES[0].0))
+    }
+    vec![of::<Qwen3ForCausalLm>("qwen3"), of::<Olmo2ForCausalLm>("olmo2")]
+}
+
+/// The fixture's configuration with one field changed.
+fn read(name: &str, field: &str, value: Value) -> Result<ModelConfig, outsize_models::Error> {
+    let text = std::fs::read_to_string(common::folder(name).join("config.json")).unwrap();
+    let mut fields: Value = serde_json::from_str(&text).unwrap();
+    fields[field] = value;
+    ModelConfig::from_json(&fields.to_string())
+}
+
+/// What no field means anything by.
+fn nonsense() -> [Value; 4] {
+    [json!("an unknown value"), json!(-7.25), json!([[0.5]]), json!({"an": "unknown value"})]
+}
+
+/// Fields that only count together with others, or of which an object with nothing known in it says
+/// nothing.
+fn may_be_passed_over(field: &str, value: &Value) -> bool {
+    match field {
+        "original_max_position_embeddings" => true,
+        "rope_parameters" | "rope_scaling" => value.is_object(),
+        // In files of older versions: those of newer ones have it in `rope_parameters`.
+        "rope_theta"
+        | "rotary_emb_base"
+        | "rotary_pct"
+        | "partial_rotary_factor"
+        | "rope_local_base_freq" => true,
+        _ => false,
+    }
+}
+
+#[test]
+fn what_changes_the_result_is_read_or_refused_by_name() {
+    let mut tried = 0;
+    for (name, tables) in architectures() {
+        for &(field, effect) in tables.iter().copied().flatten() {
+            for value in nonsense() {
+                let passed_over = may_be_passed_over(field, &value);
+                match (read(name, field, value), effect) {
+                    (Ok(config), Effect::Harmless) => {
+                        assert!(config.unknown_fields.is_empty(), "{name}: {field}");
+                    }
+                    (Ok(_), Effect::Read) => assert!(passed_over, "{name}: {field}"),
+                    (Ok(_), Effect::Only(_)) => panic!("{name}: {field} is not refused"),
+                    (Err(error), _) => {
+                        let message = error.to_string();
+                        assert!(message.contains(&format!("`{field}")), "{name}: {message}");
+                        tried += 1;
+                    }
+                }
+            }
+            if let Effect::Only(values) = effect {
+                let plain = read(name, "use_cache", json!(true)).unwrap();
+                for value in values.iter().map(|text| serde_json::from_str(text).unwrap()) {
+                    assert_eq!(read(name, field, value).unwrap(), plain, "{name}: {field}");
+                }
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+}
+
+#[test]
+fn no_field_is_in_two_tables_of_one_architecture() {
+    for (name, tables) in architectures() {
+        let mut fields: Vec<_> = tables.iter().copied().flatten().map(|(field, _)| field).collect();
+        let all = fields.len();
+        fields.sort();
+        fields.dedup();
+        assert_eq!(fields.len(), all, "{name}");
+    }
+}
