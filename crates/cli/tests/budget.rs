@@ -199,8 +199,17 @@ impl Case {
         let vocabulary = random.within(300, 20_000);
         let dtype = random.pick(&["f32", "bf16", "f16"]);
         let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
-        let architecture =
-            random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj", "qwen3", "olmo2"]);
+        let architecture = random.pick(&[
+            "llama",
+            "mistral",
+            "qwen2",
+            "gpt2",
+            "gptj",
+            "qwen3",
+            "olmo2",
+            "phi3",
+            "gemma3_text",
+        ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
         let new_tokens = random.within(1, 6.min(context - 1));
@@ -235,8 +244,13 @@ impl Case {
             }
         }
         match architecture {
-            "mistral" => config["sliding_window"] = random.within(1, 1500).into(),
+            "mistral" | "phi3" => config["sliding_window"] = random.within(1, 1500).into(),
             "qwen3" => config["head_dim"] = head_dim.into(),
+            "gemma3_text" => {
+                config["head_dim"] = head_dim.into();
+                config["sliding_window"] = random.within(1, 1500).into();
+                config["sliding_window_pattern"] = random.within(1, 3).into();
+            }
             _ => {}
         }
         Self {

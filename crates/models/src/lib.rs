@@ -47,7 +47,7 @@ pub use decoder::{Decoder, Head, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
-    Activation, Attention, AttentionConfig, Conv1d, Embedding, LayerNorm, Linear, Mlp,
+    Activation, Attention, AttentionConfig, Conv1d, Embedding, FusedMlp, LayerNorm, Linear, Mlp,
     QueryPositions, RmsNorm, Rope, Rotation, SCORE_BYTES,
 };
 pub use logits::Logits;

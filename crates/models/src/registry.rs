@@ -31,6 +31,8 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::GptjForCausalLm>(),
         decoder::<arch::Qwen3ForCausalLm>(),
         decoder::<arch::Olmo2ForCausalLm>(),
+        decoder::<arch::Phi3ForCausalLm>(),
+        decoder::<arch::Gemma3ForCausalLm>(),
     ];
     rows.into_iter().flatten().collect()
 });

@@ -150,7 +150,7 @@ impl ModelConfig {
             ("Vec", _) => "ModuleList".to_owned(),
             ("RmsNorm", _) => format!("{theirs}RMSNorm"),
             ("Attention", _) => format!("{theirs}Attention"),
-            ("Mlp", _) => format!("{theirs}MLP"),
+            ("Mlp" | "FusedMlp", _) => format!("{theirs}MLP"),
             ("Conv1d", _) => "Conv1D".to_owned(),
             (_, Some(own)) => format!("{theirs}{}", own.replace("Lm", "LM").replace("Mlp", "MLP")),
             (shared, None) => shared.to_owned(),

@@ -28,10 +28,18 @@ const FIXTURES: &[&str] = &[
     "olmo2",
     "olmo2-published-bf16",
     "olmo2-bias",
+    "phi3",
+    "phi3-published-longrope-bf16",
+    "phi3-published-su",
+    "phi3-longrope",
+    "gemma3",
+    "gemma3-published-bf16",
+    "gemma3-scalar-bias",
 ];
 
 /// Those with a batch of texts of several lengths.
-const BATCHES: &[&str] = &["gpt2", "gpt2-inverse-layer-f16", "gptj", "qwen3", "olmo2"];
+const BATCHES: &[&str] =
+    &["gpt2", "gpt2-inverse-layer-f16", "gptj", "qwen3", "olmo2", "phi3", "gemma3"];
 
 fn config(name: &str) -> ModelConfig {
     let file = common::folder(name).join("config.json");
@@ -78,6 +86,8 @@ fn forward(
 }
 
 fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
+    // What LongRoPE stretches depends on the whole text.
+    cache.expect(ids.len());
     let passes = ids.chunks(step);
     passes.flat_map(|ids| values(forward(model, &[ids], cache).unwrap())).collect()
 }
@@ -190,7 +200,7 @@ fn classes_are_those_of_transformers() {
         let linear = tree.classes.values().filter(|class| *class == "Conv1D").count();
         assert_eq!(linear, if name == "gpt2" { 2 * 4 } else { 0 });
     }
-    for (name, family) in [("qwen3", "Qwen3"), ("olmo2", "Olmo2")] {
+    for (name, family) in [("qwen3", "Qwen3"), ("olmo2", "Olmo2"), ("phi3", "Phi3")] {
         let tree = config(name).tree_without_weights().unwrap();
         for (module, class) in [
             ("", "ForCausalLM"),

@@ -3,7 +3,9 @@
 
 mod common;
 
-use outsize_models::arch::{Olmo2ForCausalLm, Qwen3ForCausalLm};
+use outsize_models::arch::{
+    Gemma3ForCausalLm, Olmo2ForCausalLm, Phi3ForCausalLm, Qwen3ForCausalLm,
+};
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
 
@@ -12,7 +14,12 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
     fn of<A: Architecture>(name: &'static str) -> (&'static str, &'static [&'static [KnownField]]) {
         (name, A::fields(A::MODEL_TYPES[0].0))
     }
-    vec![of::<Qwen3ForCausalLm>("qwen3"), of::<Olmo2ForCausalLm>("olmo2")]
+    vec![
+        of::<Qwen3ForCausalLm>("qwen3"),
+        of::<Olmo2ForCausalLm>("olmo2"),
+        of::<Phi3ForCausalLm>("phi3"),
+        of::<Gemma3ForCausalLm>("gemma3"),
+    ]
 }
 
 /// The fixture's configuration with one field changed.
@@ -83,5 +90,43 @@ fn no_field_is_in_two_tables_of_one_architecture() {
         fields.sort();
         fields.dedup();
         assert_eq!(fields.len(), all, "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_by_name() {
+    let longrope =
+        json!({"type": "longrope", "short_factor": [1, 2], "long_factor": [1, 2], "factor": 2.0});
+    for (name, field, value, refused) in [
+        ("qwen3", "num_key_value_heads", json!(3), "num_key_value_heads"),
+        ("qwen3", "head_dim", json!(7), "head_dim"),
+        ("qwen3", "sliding_window_pattern", json!(2), "sliding_window_pattern"),
+        ("olmo2", "layer_types", json!(["sliding_attention", "full_attention"]), "layer_types"),
+        ("olmo2", "clip_qkv", json!(8.0), "clip_qkv"),
+        ("phi3", "rope_scaling", longrope, "rope_scaling.short_factor"),
+        ("phi3", "rope_scaling", json!({"type": "longrope"}), "rope_scaling.short_factor"),
+        ("phi3", "rope_scaling", json!({"type": "linear", "factor": 2.0}), "rope_scaling"),
+        (
+            "phi3",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 0.4}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        (
+            "phi3",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 2}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        ("phi3", "layer_types", json!(["full_attention", "chunked_attention"]), "layer_types"),
+        ("gemma3", "attn_logit_softcapping", json!(50.0), "attn_logit_softcapping"),
+        ("gemma3", "final_logit_softcapping", json!(30.0), "final_logit_softcapping"),
+        ("gemma3", "use_bidirectional_attention", json!(true), "use_bidirectional_attention"),
+        ("gemma3", "sliding_window", Value::Null, "sliding_window"),
+        ("gemma3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
+        ("gemma3", "vision_config", json!({}), "vision_config"),
+    ] {
+        let message = read(name, field, value).unwrap_err().to_string();
+        assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");
     }
 }

@@ -3,7 +3,8 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_models::arch::{
-    Gpt2LmHeadModel, GptjForCausalLm, LlamaForCausalLm, Olmo2ForCausalLm, Qwen3ForCausalLm,
+    Gemma3ForCausalLm, Gpt2LmHeadModel, GptjForCausalLm, LlamaForCausalLm, Olmo2ForCausalLm,
+    Phi3ForCausalLm, Qwen3ForCausalLm,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -105,6 +106,12 @@ fn memory_is_what_is_said() {
         };
         activations_stay_below_their_bound::<Qwen3ForCausalLm>(&relative("qwen3"), &one(1024));
         activations_stay_below_their_bound::<Olmo2ForCausalLm>(&relative("olmo2"), &bf16(700));
+        activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &one(1024));
+        activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &sliding);
+        activations_stay_below_their_bound::<Gemma3ForCausalLm>(
+            &relative("gemma3_text"),
+            &bf16(700),
+        );
     }
     a_token_costs_no_copy_of_the_cache();
 }
