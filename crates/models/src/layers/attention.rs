@@ -4,7 +4,7 @@ mod composed;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::attention::AttentionMask;
+use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::is_flex;
 
 use super::{Linear, RmsNorm, Rotation, linear};
@@ -53,13 +53,15 @@ pub struct Attention {
     scale: Option<f64>,
 }
 
-/// Where the tokens of a pass are, which decides what they see.
+/// Where the tokens of a pass are, which decides what they see, and how well.
 #[derive(Debug)]
 pub struct QueryPositions<'a> {
     /// The column of the first.
     pub start: usize,
     /// Of each sequence, how many columns at the start have no token.
     pub padding: &'a [usize],
+    /// What is added to scores, if anything.
+    pub alibi: Option<&'a Alibi>,
 }
 
 impl Attention {
@@ -167,6 +169,7 @@ fn attend_seen(
                 start: positions.start,
                 window: seen.window,
                 padding: positions.padding.to_vec(),
+                alibi: positions.alibi.cloned(),
             };
             let older = older.first().map(Part::cached);
             outsize_kernels::attend(
