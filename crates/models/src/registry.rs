@@ -33,6 +33,10 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::Olmo2ForCausalLm>(),
         decoder::<arch::Phi3ForCausalLm>(),
         decoder::<arch::Gemma3ForCausalLm>(),
+        decoder::<arch::GptNeoxForCausalLm>(),
+        decoder::<arch::OptForCausalLm>(),
+        decoder::<arch::BloomForCausalLm>(),
+        decoder::<arch::FalconForCausalLm>(),
     ];
     rows.into_iter().flatten().collect()
 });

@@ -35,11 +35,38 @@ const FIXTURES: &[&str] = &[
     "gemma3",
     "gemma3-published-bf16",
     "gemma3-scalar-bias",
+    "gpt_neox",
+    "gpt_neox-published-f16",
+    "gpt_neox-tied-bf16",
+    "gpt_neox-serial",
+    "opt",
+    "opt-published-f16",
+    "opt-untied-bf16",
+    "bloom",
+    "bloom-published-f16",
+    "bloom-untied-bf16",
+    "falcon",
+    "falcon-published-bf16",
+    "falcon-rw",
+    "falcon-one-norm-f16",
+    "falcon-alibi",
 ];
 
 /// Those with a batch of texts of several lengths.
-const BATCHES: &[&str] =
-    &["gpt2", "gpt2-inverse-layer-f16", "gptj", "qwen3", "olmo2", "phi3", "gemma3"];
+const BATCHES: &[&str] = &[
+    "gpt2",
+    "gpt2-inverse-layer-f16",
+    "gptj",
+    "qwen3",
+    "olmo2",
+    "phi3",
+    "gemma3",
+    "gpt_neox",
+    "opt",
+    "bloom",
+    "falcon",
+    "falcon-rw",
+];
 
 fn config(name: &str) -> ModelConfig {
     let file = common::folder(name).join("config.json");
@@ -199,6 +226,35 @@ fn classes_are_those_of_transformers() {
         assert_eq!(tree.classes["transformer.ln_f"], "LayerNorm");
         let linear = tree.classes.values().filter(|class| *class == "Conv1D").count();
         assert_eq!(linear, if name == "gpt2" { 2 * 4 } else { 0 });
+    }
+    for (name, class, modules) in [
+        (
+            "gpt_neox",
+            "GPTNeoX",
+            ["gpt_neox.layers.1", "gpt_neox.layers.0.attention", "gpt_neox.layers.0.mlp"],
+        ),
+        ("opt", "OPT", ["model.decoder.layers.1", "model.decoder.layers.0.self_attn", ""]),
+        (
+            "bloom",
+            "Bloom",
+            ["transformer.h.1", "transformer.h.0.self_attention", "transformer.h.0.mlp"],
+        ),
+        (
+            "falcon",
+            "Falcon",
+            ["transformer.h.1", "transformer.h.0.self_attention", "transformer.h.0.mlp"],
+        ),
+    ] {
+        let tree = config(name).tree_without_weights().unwrap();
+        let block = match name {
+            "gpt_neox" => "Layer",
+            "bloom" => "Block",
+            _ => "DecoderLayer",
+        };
+        let last = if name == "opt" { "ForCausalLM" } else { "MLP" };
+        for (module, end) in modules.into_iter().zip([block, "Attention", last]) {
+            assert_eq!(tree.classes[module], format!("{class}{end}"), "{module}");
+        }
     }
     for (name, family) in [("qwen3", "Qwen3"), ("olmo2", "Olmo2"), ("phi3", "Phi3")] {
         let tree = config(name).tree_without_weights().unwrap();

@@ -4,7 +4,8 @@
 mod common;
 
 use outsize_models::arch::{
-    Gemma3ForCausalLm, Olmo2ForCausalLm, Phi3ForCausalLm, Qwen3ForCausalLm,
+    BloomForCausalLm, FalconForCausalLm, Gemma3ForCausalLm, GptNeoxForCausalLm, Olmo2ForCausalLm,
+    OptForCausalLm, Phi3ForCausalLm, Qwen3ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -19,6 +20,10 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<Olmo2ForCausalLm>("olmo2"),
         of::<Phi3ForCausalLm>("phi3"),
         of::<Gemma3ForCausalLm>("gemma3"),
+        of::<GptNeoxForCausalLm>("gpt_neox"),
+        of::<OptForCausalLm>("opt"),
+        of::<BloomForCausalLm>("bloom"),
+        of::<FalconForCausalLm>("falcon"),
     ]
 }
 
@@ -37,7 +42,7 @@ fn nonsense() -> [Value; 4] {
 
 /// Fields that only count together with others, or of which an object with nothing known in it says
 /// nothing.
-fn may_be_passed_over(field: &str, value: &Value) -> bool {
+fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
     match field {
         "original_max_position_embeddings" => true,
         "rope_parameters" | "rope_scaling" => value.is_object(),
@@ -47,6 +52,8 @@ fn may_be_passed_over(field: &str, value: &Value) -> bool {
         | "rotary_pct"
         | "partial_rotary_factor"
         | "rope_local_base_freq" => true,
+        // Other names of fields that are there.
+        "num_attention_heads" | "num_hidden_layers" => name == "bloom",
         _ => false,
     }
 }
@@ -57,7 +64,7 @@ fn what_changes_the_result_is_read_or_refused_by_name() {
     for (name, tables) in architectures() {
         for &(field, effect) in tables.iter().copied().flatten() {
             for value in nonsense() {
-                let passed_over = may_be_passed_over(field, &value);
+                let passed_over = may_be_passed_over(name, field, &value);
                 match (read(name, field, value), effect) {
                     (Ok(config), Effect::Harmless) => {
                         assert!(config.unknown_fields.is_empty(), "{name}: {field}");
@@ -125,6 +132,25 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("gemma3", "sliding_window", Value::Null, "sliding_window"),
         ("gemma3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
         ("gemma3", "vision_config", json!({}), "vision_config"),
+        ("gpt_neox", "num_attention_heads", json!(5), "num_attention_heads"),
+        (
+            "gpt_neox",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 0.4}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        ("gpt_neox-published-f16", "rotary_pct", json!(0.4), "rotary_pct"),
+        ("gpt_neox-published-f16", "rotary_emb_base", json!(0), "rotary_emb_base"),
+        ("opt", "layer_norm_elementwise_affine", json!(false), "layer_norm_elementwise_affine"),
+        ("opt", "_remove_final_layer_norm", json!(true), "_remove_final_layer_norm"),
+        ("bloom", "n_head", json!(7), "n_head"),
+        ("bloom", "n_inner", json!(40), "n_inner"),
+        ("falcon", "num_ln_in_parallel_attn", json!(2), "num_ln_in_parallel_attn"),
+        ("falcon-published-bf16", "num_ln_in_parallel_attn", json!(3), "num_ln_in_parallel_attn"),
+        ("falcon-published-bf16", "num_kv_heads", json!(3), "num_kv_heads"),
+        ("falcon-published-bf16", "parallel_attn", json!(false), "parallel_attn"),
+        ("falcon-rw", "num_kv_heads", json!(2), "num_kv_heads"),
+        ("falcon", "num_attention_heads", json!(8), "num_attention_heads"),
     ] {
         let message = read(name, field, value).unwrap_err().to_string();
         assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");
