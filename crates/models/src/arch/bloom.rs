@@ -185,7 +185,8 @@ impl BloomBlock {
         let residual = |x, normed: &Tensor<3>| if self.post_layernorm { normed.clone() } else { x };
         let (x, normed) = self.input_layernorm.after(x, pending);
         let x = residual(x, &normed);
-        let mixed = self.self_attention.forward(normed, None, pass, cache, index)?;
+        let mixed =
+            self.self_attention.forward(normed, None, &pass.query_positions(), cache, index)?;
         let (x, normed) = self.post_attention_layernorm.after(x, Some(mixed));
         let x = residual(x, &normed);
         Ok((x, self.mlp.forward(normed)))

@@ -239,7 +239,7 @@ impl FalconDecoderLayer {
             None => unreachable!("every block has a norm before attention"),
         };
         let attend = |normed: Tensor<3>, cache: &mut KvCache| {
-            self.self_attention.forward(normed, rotation, pass, cache, index)
+            self.self_attention.forward(normed, rotation, &pass.query_positions(), cache, index)
         };
         if let Some(norm) = &self.post_attention_layernorm {
             let mixed = attend(normed, cache)?;

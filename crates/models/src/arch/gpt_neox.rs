@@ -208,7 +208,13 @@ impl GptNeoxLayer {
         index: usize,
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
-        let mixed = self.attention.forward(normed, Some(rotation), pass, cache, index)?;
+        let mixed = self.attention.forward(
+            normed,
+            Some(rotation),
+            &pass.query_positions(),
+            cache,
+            index,
+        )?;
         if self.parallel {
             let normed = self.post_attention_layernorm.forward(x.clone());
             return Ok((x, mixed + self.mlp.forward(normed)));

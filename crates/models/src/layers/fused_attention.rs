@@ -6,7 +6,6 @@ use outsize_kernels::attention::Alibi;
 
 use super::attention::attend;
 use super::{Linear, QueryPositions, Rotation};
-use crate::decoder::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// The sizes of a [`FusedAttention`].
@@ -60,7 +59,7 @@ impl FusedAttention {
         &self,
         x: Tensor<3>,
         rotation: Option<&Rotation>,
-        pass: &Pass<'_>,
+        positions: &QueryPositions<'_>,
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
@@ -79,7 +78,7 @@ impl FusedAttention {
             Some(rotation) => [queries, keys].map(|x| rotation.apply(x)),
             None => [queries, keys],
         };
-        let positions = QueryPositions { alibi: self.alibi.as_ref(), ..pass.query_positions() };
+        let positions = QueryPositions { alibi: self.alibi.as_ref(), ..*positions };
         let mixed = attend([queries, keys, values], None, &positions, cache, layer)?;
         Ok(self.dense.forward(mixed))
     }
