@@ -199,13 +199,29 @@ impl Case {
         let vocabulary = random.within(300, 20_000);
         let dtype = random.pick(&["f32", "bf16", "f16"]);
         let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
-        let architecture = random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj"]);
+        let architecture = random.pick(&[
+            "llama",
+            "mistral",
+            "qwen2",
+            "gpt2",
+            "gptj",
+            "qwen3",
+            "olmo2",
+            "phi3",
+            "gemma3_text",
+            "gpt_neox",
+            "opt",
+            "bloom",
+            "falcon",
+        ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
         let new_tokens = random.within(1, 6.min(context - 1));
         let prompt = random.within(1, context - new_tokens);
-        let gpt = architecture.starts_with("gpt");
-        let layer = match gpt {
+        let gpt = ["gpt2", "gptj"].contains(&architecture);
+        // Of two matrices in the MLP, and as many heads of keys as of queries.
+        let plain = gpt || ["gpt_neox", "opt", "bloom", "falcon"].contains(&architecture);
+        let layer = match plain {
             true => 4 * hidden * hidden + 2 * hidden * intermediate,
             false => {
                 2 * hidden * hidden
@@ -233,8 +249,27 @@ impl Case {
                 _ => config["tie_word_embeddings"] = tied.into(),
             }
         }
-        if architecture == "mistral" {
-            config["sliding_window"] = random.within(1, 1500).into();
+        match architecture {
+            "mistral" | "phi3" => config["sliding_window"] = random.within(1, 1500).into(),
+            "qwen3" => config["head_dim"] = head_dim.into(),
+            "gemma3_text" => {
+                config["head_dim"] = head_dim.into();
+                config["sliding_window"] = random.within(1, 1500).into();
+                config["sliding_window_pattern"] = random.within(1, 3).into();
+            }
+            "opt" => {
+                config["ffn_dim"] = intermediate.into();
+                config["max_position_embeddings"] = context.into();
+                config["do_layer_norm_before"] = (random.within(0, 1) == 1).into();
+            }
+            "gpt_neox" => config["use_parallel_residual"] = (random.within(0, 1) == 1).into(),
+            "falcon" => {
+                config["ffn_hidden_size"] = intermediate.into();
+                config["alibi"] = (random.within(0, 1) == 1).into();
+                config["new_decoder_architecture"] = (random.within(0, 1) == 1).into();
+                config["num_kv_heads"] = key_value_heads.into();
+            }
+            _ => {}
         }
         Self {
             config,

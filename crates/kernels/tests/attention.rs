@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use common::{DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::attention::{
-    AttentionMask, AttentionShape, BLOCK, KvSegment, RingLayout, StridedRows, attend_into,
+    Alibi, AttentionMask, AttentionShape, BLOCK, KvSegment, RingLayout, StridedRows, attend_into,
 };
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
@@ -67,6 +67,15 @@ impl Sequences {
         start.max(self.mask.padding[sequence])..end
     }
 
+    /// What is added to the score of a query's and a key's column.
+    fn bias(&self, sequence: usize, head: usize, columns: [usize; 2]) -> f64 {
+        let AttentionShape { width, .. } = self.heads;
+        let scale = self.scale.unwrap_or_else(|| (width as f32).sqrt().recip());
+        let [query, key] = columns.map(|column| column - self.mask.padding[sequence]);
+        let alibi = self.mask.alibi.as_ref();
+        alibi.map_or(0.0, |alibi| f64::from(alibi.bias(head, query, key, scale)))
+    }
+
     /// A row of keys or values.
     fn row<'a>(&self, of: &'a [f32], sequence: usize, column: usize, head: usize) -> &'a [f32] {
         let AttentionShape { key_heads, width, .. } = self.heads;
@@ -89,7 +98,11 @@ impl Sequences {
                     let key = self.row(&self.keys, sequence, column, head);
                     let matmuls =
                         query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
-                    (matmuls.clone().sum(), matmuls.map(f64::abs).sum())
+                    let bias = self.bias(sequence, row % heads, [self.mask.start + token, column]);
+                    (
+                        matmuls.clone().sum::<f64>() + bias,
+                        matmuls.map(f64::abs).sum::<f64>() + bias.abs(),
+                    )
                 })
                 .collect();
             let most = scores.iter().fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
@@ -199,8 +212,22 @@ fn sequences() -> impl Strategy<Value = Sequences> {
     let start = prop_oneof![0usize..40, 200usize..600];
     let heads = (1usize..=3, 1usize..=3, 1usize..=5, prop_oneof![1usize..40, Just(64), Just(80)]);
     let scale = prop::option::of(0.01f32..0.5);
-    (heads, 1usize..=20, start, window, scale, 0usize..=3, any::<u32>()).prop_map(
-        |((batch, key_heads, group, width), tokens, start, window, scale, dtype, seed)| {
+    let biases = prop::sample::select(vec![
+        None,
+        None,
+        Some(Alibi::new as fn(_) -> _),
+        Some(Alibi::falcon as fn(_) -> _),
+    ]);
+    (heads, 1usize..=20, start, window, (scale, biases), 0usize..=3, any::<u32>()).prop_map(
+        |(
+            (batch, key_heads, group, width),
+            tokens,
+            start,
+            window,
+            (scale, biases),
+            dtype,
+            seed,
+        )| {
             let heads =
                 AttentionShape { batch, tokens, heads: key_heads * group, key_heads, width };
             let padding = (0..batch)
@@ -208,7 +235,8 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                     seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
                 })
                 .collect();
-            let mask = AttentionMask { start, window, padding };
+            let alibi = biases.map(|biases| biases(key_heads * group));
+            let mask = AttentionMask { start, window, padding, alibi };
             Sequences { scale, ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into()) }
         },
     )
@@ -256,7 +284,8 @@ proptest! {
                     };
                     let alone = Sequences {
                         heads: AttentionShape { batch: 1, tokens: 1, ..sequences.heads },
-                        mask: AttentionMask { start: end - padding - 1, padding: vec![0], ..sequences.mask },
+                        mask: AttentionMask {
+ start: end - padding - 1, padding: vec![0], ..sequences.mask.clone() },
                         queries: sequences.queries[(sequence * tokens + token) * row..][..row].to_vec(),
                         keys: cut(&sequences.keys),
                         values: cut(&sequences.values),
@@ -285,6 +314,7 @@ fn threads_change_nothing() {
             start,
             window: usize::MAX,
             padding: (0..batch).map(|sequence| sequence * 17).collect(),
+            alibi: (tokens == 1).then(|| Alibi::new(heads.heads)),
         };
         let sequences = Sequences::new(heads, mask, Dtype::Bf16, 3);
         for isa in available() {
@@ -307,7 +337,7 @@ fn threads_change_nothing() {
 #[test]
 fn widened_keys_and_values_give_the_same_bits() {
     let heads = AttentionShape { batch: 2, tokens: 5, heads: 6, key_heads: 2, width: 72 };
-    let mask = AttentionMask { start: 2 * BLOCK, window: 300, padding: vec![0, 7] };
+    let mask = AttentionMask { start: 2 * BLOCK, window: 300, padding: vec![0, 7], alibi: None };
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let stored = Sequences::new(heads, mask.clone(), dtype, 9);
         let wide = Sequences { dtype: Dtype::F32, ..stored.clone() };
@@ -322,7 +352,7 @@ fn widened_keys_and_values_give_the_same_bits() {
 #[test]
 fn a_nan_is_seen_by_later_tokens_alone() {
     let heads = AttentionShape { batch: 1, tokens: 6, heads: 1, key_heads: 1, width: 16 };
-    let mask = AttentionMask { start: 20, window: usize::MAX, padding: vec![0] };
+    let mask = AttentionMask { start: 20, window: usize::MAX, padding: vec![0], alibi: None };
     for spoil_keys in [true, false] {
         let mut sequences = Sequences::new(heads, mask.clone(), Dtype::F32, 4);
         let column = 22 * heads.width..23 * heads.width;
@@ -342,7 +372,7 @@ fn a_nan_is_seen_by_later_tokens_alone() {
 #[test]
 fn no_tokens_give_nothing() {
     let heads = AttentionShape { batch: 1, tokens: 0, heads: 2, key_heads: 1, width: 4 };
-    let mask = AttentionMask { start: 0, window: 1, padding: vec![0] };
+    let mask = AttentionMask { start: 0, window: 1, padding: vec![0], alibi: None };
     attend_into(Isa::detected(), &[], heads, &[], &mask, None, &mut []);
 }
 
@@ -350,7 +380,7 @@ fn no_tokens_give_nothing() {
 #[should_panic(expected = "columns 0..3 are seen, but not all of them are held: [1..3]")]
 fn columns_that_are_not_held_are_refused() {
     let heads = AttentionShape { batch: 1, tokens: 1, heads: 1, key_heads: 1, width: 2 };
-    let mask = AttentionMask { start: 2, window: usize::MAX, padding: vec![0] };
+    let mask = AttentionMask { start: 2, window: usize::MAX, padding: vec![0], alibi: None };
     let rows = StridedRows {
         elements: Weight::F32(&[0.0; 6]),
         sequence_stride: 6,

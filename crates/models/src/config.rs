@@ -10,11 +10,11 @@ use outsize_checkpoint::Dtype;
 
 pub use self::fields::Fields;
 pub(crate) use self::fields::MAX_QUOTE;
-pub(crate) use self::known::{COMMON, check};
+pub(crate) use self::known::{COMMON, ROPE, check};
 pub use self::known::{Effect, KnownField};
 pub use self::quantization::Quantization;
-pub(crate) use self::rope::RopeContext;
 pub use self::rope::{RopeConfig, RopeScaling};
+pub(crate) use self::rope::{RopeContext, theta};
 pub(crate) use self::window::{DEFAULT_WINDOW, layer_windows, sliding_window};
 use crate::Error;
 use crate::layers::Activation;

@@ -167,19 +167,20 @@ impl<'a> Pass<'a> {
     }
 
     /// The embeddings of the tokens' positions, each sequence's counted from its first token: `[batch, tokens, hidden]` f32.
+    /// The table has `offset` rows before that of the first position.
     ///
     /// # Errors
     /// The table has no row for one of them.
-    pub fn embed_positions(&self, table: &Embedding) -> Result<Tensor<3>, Error> {
+    pub fn embed_positions(&self, table: &Embedding, offset: usize) -> Result<Tensor<3>, Error> {
         let columns = self.start..self.start + self.batch.tokens();
         let ids: Vec<u32> = (self.padding.iter())
             .flat_map(|padding| {
-                columns.clone().map(|column| column.saturating_sub(*padding) as u32)
+                columns.clone().map(|column| (offset + column.saturating_sub(*padding)) as u32)
             })
             .collect();
         let rows = table.weight.lazy_shape()[0];
         if let Some(&last) = ids.iter().max().filter(|&&last| last as usize >= rows) {
-            return Err(Error::Context { context: last as usize + 1, max: rows });
+            return Err(Error::Context { context: last as usize + 1 - offset, max: rows - offset });
         }
         let x = table.forward(&ids);
         let hidden = x.dims()[2];
@@ -194,7 +195,7 @@ impl<'a> Pass<'a> {
 
     /// Where the tokens are, which decides what they see.
     pub fn query_positions(&self) -> QueryPositions<'_> {
-        QueryPositions { start: self.start, padding: &self.padding }
+        QueryPositions { start: self.start, padding: &self.padding, alibi: None }
     }
 
     /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.

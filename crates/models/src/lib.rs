@@ -47,13 +47,15 @@ pub use decoder::{Decoder, Head, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
-    Activation, Attention, AttentionConfig, Conv1d, Embedding, LayerNorm, Linear, Mlp,
-    QueryPositions, RmsNorm, Rope, Rotation, SCORE_BYTES,
+    Activation, Attention, AttentionConfig, Conv1d, Embedding, FeedForward, FusedAttention,
+    FusedAttentionConfig, FusedMlp, LayerNorm, Linear, Mlp, QueryPositions, RmsNorm, Rope,
+    Rotation, SCORE_BYTES,
 };
 pub use logits::Logits;
 pub use model_config::ModelConfig;
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
+pub use outsize_kernels::attention::Alibi;
 pub use pass_shape::{Activations, PassShape};
 pub use random::{RANDOM_BLOCK, RandomWeights};
 pub use registry::model_types;

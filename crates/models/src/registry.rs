@@ -29,6 +29,14 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::LlamaForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
+        decoder::<arch::Qwen3ForCausalLm>(),
+        decoder::<arch::Olmo2ForCausalLm>(),
+        decoder::<arch::Phi3ForCausalLm>(),
+        decoder::<arch::Gemma3ForCausalLm>(),
+        decoder::<arch::GptNeoxForCausalLm>(),
+        decoder::<arch::OptForCausalLm>(),
+        decoder::<arch::BloomForCausalLm>(),
+        decoder::<arch::FalconForCausalLm>(),
     ];
     rows.into_iter().flatten().collect()
 });

@@ -149,8 +149,8 @@ impl ModelConfig {
         match (class, class.strip_prefix(ours)) {
             ("Vec", _) => "ModuleList".to_owned(),
             ("RmsNorm", _) => format!("{theirs}RMSNorm"),
-            ("Attention", _) => format!("{theirs}Attention"),
-            ("Mlp", _) => format!("{theirs}MLP"),
+            ("Attention" | "FusedAttention", _) => format!("{theirs}Attention"),
+            ("Mlp" | "FusedMlp" | "FeedForward", _) => format!("{theirs}MLP"),
             ("Conv1d", _) => "Conv1D".to_owned(),
             (_, Some(own)) => format!("{theirs}{}", own.replace("Lm", "LM").replace("Mlp", "MLP")),
             (shared, None) => shared.to_owned(),

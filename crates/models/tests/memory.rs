@@ -2,7 +2,11 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use outsize_models::arch::{Gpt2LmHeadModel, GptjForCausalLm, LlamaForCausalLm};
+use outsize_models::arch::{
+    BloomForCausalLm, FalconForCausalLm, Gemma3ForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
+    GptjForCausalLm, LlamaForCausalLm, Olmo2ForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    Qwen3ForCausalLm,
+};
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
 };
@@ -93,6 +97,57 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<Gpt2LmHeadModel>(&gpt("gpt2"), &bf16(600));
         activations_stay_below_their_bound::<GptjForCausalLm>(&gpt("gptj"), &one(1024));
         activations_stay_below_their_bound::<GptjForCausalLm>(&gpt("gptj"), &sliding);
+    }
+    // Of which the parts of a pass that need most are others again.
+    for (hidden, inner, heads, kv_heads) in [(512, 1408, 8, 2), (256, 2048, 4, 4), (1024, 64, 8, 1)]
+    {
+        let relative = |model_type| {
+            let more = format!(r#", "model_type": "{model_type}""#);
+            config_with(hidden, inner, heads, kv_heads, 512, &more)
+        };
+        activations_stay_below_their_bound::<Qwen3ForCausalLm>(&relative("qwen3"), &one(1024));
+        activations_stay_below_their_bound::<Olmo2ForCausalLm>(&relative("olmo2"), &bf16(700));
+        activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &one(1024));
+        activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &sliding);
+        activations_stay_below_their_bound::<Gemma3ForCausalLm>(
+            &relative("gemma3_text"),
+            &bf16(700),
+        );
+    }
+    for (hidden, heads, inner, function) in
+        [(512, 8, 2048, "gelu_new"), (1024, 16, 128, "relu"), (256, 4, 2048, "gelu")]
+    {
+        let decoder = |model_type, more: &str| {
+            ModelConfig::from_json(&format!(
+                r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "num_attention_heads": {heads},
+                    "num_hidden_layers": 2, "vocab_size": 512, "activation": "{function}", "hidden_act": "{function}",
+                    "activation_function": "{function}", "intermediate_size": {inner}, "ffn_dim": {inner},
+                    "ffn_hidden_size": {inner}{more}}}"#
+            ))
+            .unwrap()
+        };
+        for parallel in [true, false] {
+            let neox = decoder("gpt_neox", &format!(r#", "use_parallel_residual": {parallel}"#));
+            activations_stay_below_their_bound::<GptNeoxForCausalLm>(&neox, &one(1024));
+            let opt =
+                format!(r#", "do_layer_norm_before": {parallel}, "word_embed_proj_dim": {inner}"#);
+            activations_stay_below_their_bound::<OptForCausalLm>(&decoder("opt", &opt), &bf16(700));
+            let bloom = format!(r#", "apply_residual_connection_post_layernorm": {parallel}"#);
+            activations_stay_below_their_bound::<BloomForCausalLm>(
+                &decoder("bloom", &bloom),
+                &sliding,
+            );
+            for more in [
+                format!(r#", "parallel_attn": {parallel}, "alibi": {parallel}"#),
+                format!(r#", "multi_query": {parallel}, "bias": true"#),
+                r#", "new_decoder_architecture": true, "num_kv_heads": 2"#.to_owned(),
+            ] {
+                activations_stay_below_their_bound::<FalconForCausalLm>(
+                    &decoder("falcon", &more),
+                    &one(1024),
+                );
+            }
+        }
     }
     a_token_costs_no_copy_of_the_cache();
 }

@@ -90,6 +90,12 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         &self.queries[self.offset(task, row)..][..width]
     }
 
+    /// Which head of queries a row is of, and where its token stands in the sequence.
+    pub fn head_and_position(&self, task: &Task, row: usize) -> (usize, usize) {
+        let position = self.seen(task, row).end.saturating_sub(1);
+        (task.head * self.group() + row % self.group(), position)
+    }
+
     /// Where in queries and results a row begins.
     pub fn offset(&self, task: &Task, row: usize) -> usize {
         let (shape, group) = (&self.shape, self.group());

@@ -8,8 +8,8 @@
 //! # The contract
 //!
 //! The bits of a token's result depend on its query, on the scale, on the keys and values that it
-//! sees, on how many columns of its sequence come before the first of them, and on the [`Isa`],
-//! **and on nothing else**: not on other tokens or sequences of the pass, nor on how a sequence is
+//! sees, on how many columns of its sequence come before the first of them, on [`Alibi`], and on the
+//! [`Isa`], **and on nothing else**: not on other tokens or sequences of the pass, nor on how a sequence is
 //! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
 //! holds them exactly, nor on the number of threads.
 //!
@@ -25,8 +25,10 @@
 //! With `w` elements in a head, and `s` the most that `Σ |q · k|` times the scale is for any key
 //! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
 //! and `m` is what the result would be of the magnitudes of the values, the result is off by at
-//! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1.
+//! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. With [`Alibi`], `s` counts the
+//! largest bias too.
 
+mod alibi;
 mod columns;
 mod element;
 mod inputs;
@@ -43,6 +45,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::{Isa, Weight};
+pub use alibi::Alibi;
 use columns::TypedSegment;
 use element::KvElement;
 use inputs::{AttentionInputs, Task};
@@ -108,8 +111,8 @@ impl AttentionShape {
     }
 }
 
-/// What each token sees, by columns: the positions of the longest sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What each token sees, and how well, by columns: the positions of the longest sequence.
+#[derive(Clone, Debug, PartialEq)]
 pub struct AttentionMask {
     /// The column of the first token. Token `t` stands in column `start + t` and sees no later one.
     pub start: usize,
@@ -118,6 +121,8 @@ pub struct AttentionMask {
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
+    /// What is added to scores, if anything.
+    pub alibi: Option<Alibi>,
 }
 
 impl AttentionMask {
@@ -198,6 +203,10 @@ pub fn attend_into(
         "heads of queries must be shared evenly among those of keys, in {shape:?}"
     );
     assert_eq!(mask.padding.len(), shape.batch, "each sequence has a padding");
+    assert!(
+        mask.alibi.as_ref().is_none_or(|alibi| alibi.heads() == shape.heads),
+        "each head of queries has a slope"
+    );
     assert!(
         scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
         "scores must be scaled by a number above zero, not by {scale:?}"

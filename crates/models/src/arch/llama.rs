@@ -285,15 +285,17 @@ impl LlamaConfig {
             layers: self.windows.iter().map(layer).collect(),
             trained_context: self.max_position_embeddings,
             longest_context: if dynamic { MAX_CONTEXT } else { self.max_position_embeddings },
-            cannot_slide: dynamic.then_some(
-                "its rotary embedding is of the type \"dynamic\", which depends on the text's length",
-            ),
+            cannot_slide: self.rope.cannot_slide(),
         }
     }
 }
 
 /// Width of one head.
-fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usize, Error> {
+pub(super) fn head_dim(
+    fields: &Fields<'_>,
+    hidden_size: usize,
+    heads: usize,
+) -> Result<usize, Error> {
     let field = match fields.get("head_dim") {
         Some(_) => "head_dim",
         None if hidden_size.is_multiple_of(heads) => "hidden_size",
@@ -313,14 +315,14 @@ fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usi
 }
 
 /// Of each layer, how many tokens a token sees.
-fn windows(
+pub(super) fn windows(
     model_type: &str,
     fields: &Fields<'_>,
     layers: usize,
 ) -> Result<Vec<Option<usize>>, Error> {
     let (window, first) = match model_type {
         "mistral" => (sliding_window(fields, DEFAULT_WINDOW)?, 0),
-        "qwen2" => {
+        "qwen2" | "qwen3" => {
             let used = fields.flag_or("use_sliding_window", false)?;
             // Checked even where it is not used.
             let (window, first) = (sliding_window(fields, DEFAULT_WINDOW)?, first_window(fields)?);
@@ -330,15 +332,15 @@ fn windows(
     };
     let by_rule: Vec<_> = (0..layers).map(|layer| window.filter(|_| layer >= first)).collect();
     let windows = layer_windows(fields, window, by_rule.clone())?;
-    // Only Qwen2 chooses by layer; the others must not contradict themselves.
-    if model_type != "qwen2" && windows != by_rule {
+    // Only Qwen2 and Qwen3 choose by layer; the others must not contradict themselves.
+    if !["qwen2", "qwen3"].contains(&model_type) && windows != by_rule {
         let expected = format!("all layers of a {model_type} with this sliding window are alike");
         return Err(fields.refuse("layer_types", expected));
     }
     Ok(windows)
 }
 
-/// The layer from which on Qwen2 slides; may be beyond the last.
+/// The layer from which on Qwen2 and Qwen3 slide; may be beyond the last.
 fn first_window(fields: &Fields<'_>) -> Result<usize, Error> {
     let field = "max_window_layers";
     let Some(value) = fields.get(field) else {

@@ -1,7 +1,7 @@
 //! The rotary embedding's part of a `config.json`, in its old and its new form.
 
 use super::fields::Fields;
-use super::known;
+use super::known::{self, Effect, KnownField};
 use crate::Error;
 
 /// Positions beyond this are not exact in f32.
@@ -11,7 +11,7 @@ const MAX_ORIGINAL: usize = 1 << 24;
 const MAX_FACTOR: f64 = 1e6;
 
 /// Rotary position embedding: base and scaling.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies.
     pub theta: f64,
@@ -20,7 +20,7 @@ pub struct RopeConfig {
 }
 
 /// How a rotary embedding's frequencies are changed for contexts longer than first trained for.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum RopeScaling {
     /// Not at all.
@@ -64,6 +64,18 @@ pub enum RopeScaling {
         /// The context first trained for, in tokens.
         original_max_position_embeddings: usize,
     },
+    /// As LongRoPE does ([Ding et al., 2024](https://arxiv.org/abs/2402.13753)): each wavelength is stretched by a factor of
+    /// its own, in texts longer than first trained for by another one.
+    LongRope {
+        /// Of each pair of dimensions, in texts of up to `original_max_position_embeddings` tokens.
+        short_factor: Vec<f64>,
+        /// Of each pair of dimensions, in longer texts.
+        long_factor: Vec<f64>,
+        /// What rotated queries and keys are multiplied with.
+        attention_factor: f64,
+        /// The context first trained for, in tokens.
+        original_max_position_embeddings: usize,
+    },
 }
 
 /// What the scaling depends on beside its own fields.
@@ -83,30 +95,89 @@ impl RopeConfig {
     /// Where both forms are present `rope_scaling` wins, and a `rope_theta` within the object wins over one outside, as in
     /// `transformers`.
     pub(crate) fn read(around: &RopeContext<'_>) -> Result<Self, Error> {
-        let fields = around.fields;
-        let theta = theta(fields, 10_000.0)?;
-        let scaling = match fields.object("rope_scaling")? {
-            Some(object) => Some(object),
-            None => fields.object("rope_parameters")?,
+        let theta = theta(around.fields, "rope_theta", 10_000.0)?;
+        match object(around.fields)? {
+            Some(object) => Self::read_object(&object, around, theta, &[known::ROPE]),
+            None => Ok(Self { theta, scaling: RopeScaling::Default }),
+        }
+    }
+
+    /// The same of a model that rotates a part of each head, with the number of elements that it rotates. Outside the object
+    /// base and part are in the fields of those names; the part is `absent` if no field has it.
+    pub(crate) fn read_partial(
+        around: &RopeContext<'_>,
+        [base, part]: [&'static str; 2],
+        absent: f64,
+    ) -> Result<(Self, usize), Error> {
+        const PARTIAL: &[KnownField] = &[("partial_rotary_factor", Effect::Read)];
+        let theta = theta(around.fields, base, 10_000.0)?;
+        let object = object(around.fields)?;
+        let (owner, field) = match &object {
+            Some(object) if object.get(PARTIAL[0].0).is_some() => (object, PARTIAL[0].0),
+            _ => (around.fields, part),
         };
-        let Some(object) = scaling else {
-            return Ok(Self { theta, scaling: RopeScaling::Default });
+        let share = match owner.get(field) {
+            Some(_) => owner.number_within(field, 0.0, 1.0)?,
+            None => absent,
         };
-        known::check(&object, &[known::ROPE])?;
-        let theta = self::theta(&object, theta)?;
+        let width = (around.head_dim as f64 * share) as usize;
+        if width == 0 || !width.is_multiple_of(2) {
+            let head = around.head_dim;
+            let expected = format!("of a head's {head} elements an even number must be rotated");
+            return Err(owner.refuse(field, expected));
+        }
+        let around = RopeContext { head_dim: width, ..*around };
+        let rope = match object {
+            Some(object) => Self::read_object(&object, &around, theta, &[PARTIAL, known::ROPE])?,
+            None => Self { theta, scaling: RopeScaling::Default },
+        };
+        Ok((rope, width))
+    }
+
+    /// Why texts cannot slide on beyond their context, if so.
+    pub(crate) fn cannot_slide(&self) -> Option<&'static str> {
+        match self.scaling {
+            RopeScaling::Dynamic { .. } => Some(
+                "its rotary embedding is of the type \"dynamic\", which depends on the text's length",
+            ),
+            RopeScaling::LongRope { .. } => Some(
+                "its rotary embedding is of the type \"longrope\", which depends on the text's length",
+            ),
+            _ => None,
+        }
+    }
+
+    /// Reads one object, with the base that it has if it says none.
+    pub(crate) fn read_object(
+        object: &Fields<'_>,
+        around: &RopeContext<'_>,
+        theta: f64,
+        tables: &[&[KnownField]],
+    ) -> Result<Self, Error> {
+        known::check(object, tables)?;
+        let theta = self::theta(object, "rope_theta", theta)?;
         let field = if object.get("rope_type").is_some() { "rope_type" } else { "type" };
         let scaling = match object.text(field)?.unwrap_or("default") {
             "default" => RopeScaling::Default,
-            "linear" => RopeScaling::Linear { factor: factor(&object)? },
-            "dynamic" => dynamic(&object, around)?,
-            "yarn" => yarn(&object, around, theta)?,
-            "llama3" => llama3(&object, around)?,
+            "linear" => RopeScaling::Linear { factor: factor(object)? },
+            "dynamic" => dynamic(object, around)?,
+            "yarn" => yarn(object, around, theta)?,
+            "llama3" => llama3(object, around)?,
+            "longrope" | "su" => longrope(object, around)?,
             _ => {
-                let expected = "only the types \"default\", \"linear\", \"dynamic\", \"yarn\" and \"llama3\" are supported";
+                let expected = "only the types \"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\" and \"longrope\" are supported";
                 return Err(object.refuse(field, expected.to_owned()));
             }
         };
         Ok(Self { theta, scaling })
+    }
+}
+
+/// The object that says how positions are embedded.
+fn object<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>, Error> {
+    match fields.object("rope_scaling")? {
+        Some(object) => Ok(Some(object)),
+        None => fields.object("rope_parameters"),
     }
 }
 
@@ -191,6 +262,45 @@ fn llama3(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, 
     })
 }
 
+fn longrope(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, Error> {
+    let original_max_position_embeddings = original(object, around)?;
+    let factors = |field: &str| {
+        let values = object.get(field).ok_or_else(|| object.missing(field))?;
+        let numbers = values.as_array().map(|values| {
+            let number = values.iter().filter_map(serde_json::Value::as_f64);
+            number.filter(|factor| (1e-6..=MAX_FACTOR).contains(factor)).collect::<Vec<_>>()
+        });
+        let pairs = around.head_dim / 2;
+        let all = values.as_array().is_some_and(|values| values.len() == pairs);
+        numbers.filter(|numbers| all && numbers.len() == pairs).ok_or_else(|| {
+            let expected =
+                format!("it must be a list of {pairs} numbers from 1e-6 to {MAX_FACTOR}");
+            object.refuse(field, expected)
+        })
+    };
+    let (trained, original) =
+        (around.max_position_embeddings as f64, original_max_position_embeddings as f64);
+    let stretched = match object.get("factor") {
+        Some(_) => object.number_within("factor", 1e-6, MAX_FACTOR)?,
+        None => trained / original,
+    };
+    let attention_factor = match object.get("attention_factor") {
+        Some(_) => object.number_within("attention_factor", 1e-6, MAX_FACTOR)?,
+        None if stretched <= 1.0 => 1.0,
+        None if original <= 1.0 => {
+            let expected = "without an attention_factor it must be more than 1".to_owned();
+            return Err(object.refuse("original_max_position_embeddings", expected));
+        }
+        None => (1.0 + stretched.ln() / original.ln()).sqrt(),
+    };
+    Ok(RopeScaling::LongRope {
+        short_factor: factors("short_factor")?,
+        long_factor: factors("long_factor")?,
+        attention_factor,
+        original_max_position_embeddings,
+    })
+}
+
 /// The context first trained for.
 fn original(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<usize, Error> {
     // A field of that name outside the object wins, as in transformers.
@@ -199,10 +309,11 @@ fn original(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<usize, Erro
     owner.size_or(field, around.max_position_embeddings.min(MAX_ORIGINAL), MAX_ORIGINAL)
 }
 
-fn theta(fields: &Fields<'_>, default: f64) -> Result<f64, Error> {
-    let theta = fields.number_or("rope_theta", default)?;
+/// The base in `field`.
+pub(crate) fn theta(fields: &Fields<'_>, field: &str, default: f64) -> Result<f64, Error> {
+    let theta = fields.number_or(field, default)?;
     if (1.0..=1e30).contains(&theta) {
         return Ok(theta);
     }
-    Err(fields.refuse("rope_theta", "it must be from 1 to 1e30".to_owned()))
+    Err(fields.refuse(field, "it must be from 1 to 1e30".to_owned()))
 }

@@ -4,10 +4,10 @@ mod composed;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::attention::AttentionMask;
+use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::is_flex;
 
-use super::{Linear, Rotation, linear};
+use super::{Linear, RmsNorm, Rotation, linear};
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -40,20 +40,28 @@ pub struct Attention {
     pub k_proj: Linear,
     /// `[key_value_heads · head_dim, hidden]`.
     pub v_proj: Linear,
+    /// Of queries, where there is one: of each head, `[head_dim]`, or of all together.
+    pub q_norm: Option<RmsNorm>,
+    /// Of keys, likewise.
+    pub k_norm: Option<RmsNorm>,
     /// `[hidden, heads · head_dim]`.
     pub o_proj: Linear,
     heads: usize,
     key_value_heads: usize,
     head_dim: usize,
+    #[module(skip)]
+    scale: Option<f64>,
 }
 
-/// Where the tokens of a pass are, which decides what they see.
+/// Where the tokens of a pass are, which decides what they see, and how well.
 #[derive(Debug)]
 pub struct QueryPositions<'a> {
     /// The column of the first.
     pub start: usize,
     /// Of each sequence, how many columns at the start have no token.
     pub padding: &'a [usize],
+    /// What is added to scores, if anything.
+    pub alibi: Option<&'a Alibi>,
 }
 
 impl Attention {
@@ -66,11 +74,24 @@ impl Attention {
             q_proj: Linear::new(hidden, queries, in_bias, init),
             k_proj: Linear::new(hidden, keys, in_bias, init),
             v_proj: Linear::new(hidden, keys, in_bias, init),
+            q_norm: None,
+            k_norm: None,
             o_proj: Linear::new(queries, hidden, out_bias, init),
             heads,
             key_value_heads,
             head_dim,
+            scale: None,
         }
+    }
+
+    /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of all heads together.
+    pub fn normed(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+        Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
+    }
+
+    /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
+    pub fn scaled(self, scale: f64) -> Self {
+        Self { scale: Some(scale), ..self }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
@@ -86,10 +107,15 @@ impl Attention {
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
         let [queries, keys, values] = linear::three(layers, x);
-        let queries = rotation.apply(split(queries, self.heads));
-        let keys = rotation.apply(split(keys, self.key_value_heads));
+        let normed = |norm: &Option<RmsNorm>, y, heads| match norm {
+            Some(norm) if norm.width() == self.head_dim => norm.forward(split(y, heads)),
+            Some(norm) => split(norm.forward(y), heads),
+            None => split(y, heads),
+        };
+        let queries = rotation.apply(normed(&self.q_norm, queries, self.heads));
+        let keys = rotation.apply(normed(&self.k_norm, keys, self.key_value_heads));
         let values = split(values, self.key_value_heads);
-        let mixed = attend([queries, keys, values], None, positions, cache, layer)?;
+        let mixed = attend([queries, keys, values], self.scale, positions, cache, layer)?;
         Ok(self.o_proj.forward(mixed))
     }
 
@@ -143,6 +169,7 @@ fn attend_seen(
                 start: positions.start,
                 window: seen.window,
                 padding: positions.padding.to_vec(),
+                alibi: positions.alibi.cloned(),
             };
             let older = older.first().map(Part::cached);
             outsize_kernels::attend(

@@ -1,9 +1,9 @@
 //! Root-mean-square layer normalisation.
 
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
-use super::linear::ones;
+use super::linear::{ones, zeros};
 use crate::Init;
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
@@ -14,17 +14,36 @@ pub struct RmsNorm {
     /// `[hidden]`; in f32, bf16 or f16.
     pub weight: Param<Tensor<1>>,
     epsilon: f64,
+    /// Whether the scale is one more than the weight.
+    plus_one: bool,
 }
 
 impl RmsNorm {
     /// A norm without storage; unless loaded, its weight is 1.
     pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
-        Self { weight: ones(hidden, &init.device), epsilon }
+        Self { weight: ones(hidden, &init.device), epsilon, plus_one: false }
+    }
+
+    /// A norm as Gemma's, which scales by one more than the weight; unless loaded, the weight is 0.
+    pub fn plus_one(hidden: usize, epsilon: f64, init: &Init) -> Self {
+        Self { weight: zeros(hidden, &init.device), epsilon, plus_one: true }
+    }
+
+    /// Values of the last dimension.
+    pub fn width(&self) -> usize {
+        self.weight.lazy_shape()[0]
+    }
+
+    fn scale(&self) -> Tensor<1> {
+        match self.plus_one {
+            true => self.weight.val().cast(DType::F32).add_scalar(1.0),
+            false => self.weight.val(),
+        }
     }
 
     /// `[.., hidden]` f32 to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        outsize_kernels::rms_norm(x, self.weight.val(), self.epsilon)
+        outsize_kernels::rms_norm(x, self.scale(), self.epsilon)
     }
 
     /// `x + add`, and the norm of that; `[.., hidden]` f32 each.
@@ -33,7 +52,7 @@ impl RmsNorm {
         x: Tensor<D>,
         add: Tensor<D>,
     ) -> (Tensor<D>, Tensor<D>) {
-        outsize_kernels::add_rms_norm(x, add, self.weight.val(), self.epsilon)
+        outsize_kernels::add_rms_norm(x, add, self.scale(), self.epsilon)
     }
 
     /// As [`add_forward`](Self::add_forward), if there is anything to add.

@@ -26,11 +26,12 @@ impl Rope {
     /// The frequencies of a model of whose heads `head_dim` elements are rotated, the first ones.
     pub fn new(config: &RopeConfig, head_dim: usize) -> Self {
         let magnitude = match config.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. }
+            | RopeScaling::LongRope { attention_factor, .. } => attention_factor,
             _ => 1.0,
         };
         Self {
-            config: *config,
+            config: config.clone(),
             head_dim,
             frequencies: frequencies(config, head_dim, 0),
             magnitude,
@@ -42,6 +43,11 @@ impl Rope {
     pub fn interleaved(self) -> Self {
         let pairs = RotaryPairs::Interleaved;
         Self { pairs, ..self }
+    }
+
+    /// What it is made of.
+    pub(crate) fn config(&self) -> &RopeConfig {
+        &self.config
     }
 
     /// Elements of a head that are rotated.
@@ -104,6 +110,11 @@ impl Rope {
             {
                 Cow::Owned(frequencies(&self.config, self.head_dim, length))
             }
+            RopeScaling::LongRope { original_max_position_embeddings, .. }
+                if length > original_max_position_embeddings =>
+            {
+                Cow::Owned(frequencies(&self.config, self.head_dim, length))
+            }
             _ => Cow::Borrowed(&self.frequencies),
         }
     }
@@ -115,19 +126,28 @@ fn frequencies(config: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> 
     let plain = |theta: f64, pair: usize| theta.powf(-(2.0 * pair as f64) / width);
     let frequency = |pair: usize| {
         let frequency = plain(config.theta, pair);
-        match config.scaling {
+        match &config.scaling {
             RopeScaling::Default => frequency,
-            RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Dynamic { factor, max_position_embeddings } => {
+            RopeScaling::LongRope {
+                short_factor,
+                long_factor,
+                original_max_position_embeddings,
+                ..
+            } => {
+                let long = length > *original_max_position_embeddings;
+                frequency / if long { long_factor } else { short_factor }[pair]
+            }
+            &RopeScaling::Linear { factor } => frequency / factor,
+            &RopeScaling::Dynamic { factor, max_position_embeddings } => {
                 let trained = max_position_embeddings as f64;
                 let growth = factor * (length as f64).max(trained) / trained - (factor - 1.0);
                 plain(config.theta * growth.powf(width / (width - 2.0)), pair)
             }
-            RopeScaling::Yarn { factor, .. } => {
+            &RopeScaling::Yarn { factor, .. } => {
                 let kept = 1.0 - yarn_ramp(config, width, pair);
                 frequency / factor * (1.0 - kept) + frequency * kept
             }
-            RopeScaling::Llama3 {
+            &RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,

@@ -65,7 +65,10 @@ fn attend_chunk(
         1 => scores.remove(0),
         _ => Tensor::cat(scores, 3),
     };
-    if let Some(bias) = bias(&pieces, seen.window, positions, tokens, &scores.device()) {
+    let heads_and_scale = (heads, scale as f32);
+    if let Some(bias) =
+        bias(&pieces, seen.window, positions, tokens, heads_and_scale, &scores.device())
+    {
         let dims = scores.dims();
         scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
     }
@@ -131,14 +134,17 @@ pub(super) fn chunk_tokens(heads: usize, length: usize) -> usize {
     (SCORE_BYTES / (heads * length * size_of::<f32>())).max(1)
 }
 
-/// `[1 or batch, 1, tokens, length]`: 0 where a token may look, minus infinity elsewhere; `None` if all may look anywhere.
+/// `[1 or batch, 1 or heads, tokens, length]`: what is added where a token may look, minus infinity elsewhere; `None` if all
+/// may look anywhere and nothing is added.
 fn bias(
     pieces: &[(&Part, Range<usize>)],
     window: usize,
     positions: &QueryPositions<'_>,
     tokens: usize,
+    (heads, scale): (usize, f32),
     device: &Device,
 ) -> Option<Tensor<4>> {
+    let heads = if positions.alibi.is_some() { heads } else { 1 };
     let columns: Vec<usize> = pieces
         .iter()
         .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
@@ -148,20 +154,24 @@ fn bias(
         true => positions.padding,
         false => &positions.padding[..1],
     };
-    let mut bias = Vec::with_capacity(rows.len() * tokens * columns.len());
-    for &padding in rows {
+    let mut bias = Vec::with_capacity(rows.len() * heads * tokens * columns.len());
+    for (&padding, head) in rows.iter().flat_map(|row| (0..heads).map(move |head| (row, head))) {
         for query in positions.start..positions.start + tokens {
             // Padding looks at padding: what it computes is not used, but must be finite.
             let padding = if query < padding { 0 } else { padding };
             bias.extend(columns.iter().map(|&key| {
                 let visible = key <= query && query - key < window && key >= padding;
-                if visible { 0.0f32 } else { f32::NEG_INFINITY }
+                match positions.alibi {
+                    _ if !visible => f32::NEG_INFINITY,
+                    Some(alibi) => alibi.bias(head, query - padding, key - padding, scale),
+                    None => 0.0,
+                }
             }));
         }
     }
     if bias.iter().all(|&bias| bias == 0.0) {
         return None;
     }
-    let shape = [rows.len(), 1, tokens, columns.len()];
+    let shape = [rows.len(), heads, tokens, columns.len()];
     Some(Tensor::from_data(TensorData::new(bias, shape), (device, DType::F32)))
 }

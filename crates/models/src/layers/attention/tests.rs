@@ -107,7 +107,7 @@ impl Bench {
         let padding: Vec<usize> = padding.iter().zip(batch.padding()).map(|(a, b)| a + b).collect();
         self.cache.begin(tokens);
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
-        let positions = QueryPositions { start, padding: &padding };
+        let positions = QueryPositions { start, padding: &padding, alibi: None };
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
@@ -117,6 +117,11 @@ impl Bench {
             composed::attend(half, &seen, &positions, twice),
         ]
         .map(|found| values(&found));
+        let biased = [Alibi::new(heads), Alibi::falcon(heads)].map(|alibi| {
+            let positions = QueryPositions { alibi: Some(&alibi), ..positions };
+            [attend_seen, composed::attend]
+                .map(|attend| values(&attend(queries.clone(), &seen, &positions, None)))
+        });
         let held_back = seen.held_back.take();
         drop(seen);
         self.cache.keep(0, held_back).unwrap();
@@ -137,6 +142,10 @@ impl Bench {
                 }
                 let visible =
                     |key: usize| key <= column && column - key < self.window && key >= padding[row];
+                for [one, other] in &biased {
+                    let pairs = one[from..].iter().zip(&other[from..]).take(heads * width);
+                    worst = pairs.fold(worst, |worst, (a, b)| worst.max((a - b).abs()));
+                }
                 let query = &queries[from..from + heads * width];
                 let expected = text.attend(query, self.shape, visible);
                 for found in ways {

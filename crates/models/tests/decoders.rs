@@ -1,5 +1,5 @@
-//! GPT-2 and GPT-J against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`),
-//! dispatched from their checkpoints: with the names of tensors as published, and as saved today.
+//! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py` and
+//! `decoders.py`), dispatched from their checkpoints: with the names of tensors as published, and as saved today.
 
 mod common;
 
@@ -12,7 +12,7 @@ use outsize_models::{
 };
 use outsize_plan::Budget;
 
-const FIXTURES: [&str; 8] = [
+const FIXTURES: &[&str] = &[
     "gpt2",
     "gpt2-published",
     "gpt2-inner-relu-bf16",
@@ -21,10 +21,52 @@ const FIXTURES: [&str; 8] = [
     "gptj",
     "gptj-published",
     "gptj-full-rotary-bf16",
+    "qwen3",
+    "qwen3-published-bf16",
+    "qwen3-window-bias",
+    "qwen3-published-yarn",
+    "olmo2",
+    "olmo2-published-bf16",
+    "olmo2-bias",
+    "phi3",
+    "phi3-published-longrope-bf16",
+    "phi3-published-su",
+    "phi3-longrope",
+    "gemma3",
+    "gemma3-published-bf16",
+    "gemma3-scalar-bias",
+    "gpt_neox",
+    "gpt_neox-published-f16",
+    "gpt_neox-tied-bf16",
+    "gpt_neox-serial",
+    "opt",
+    "opt-published-f16",
+    "opt-untied-bf16",
+    "bloom",
+    "bloom-published-f16",
+    "bloom-untied-bf16",
+    "falcon",
+    "falcon-published-bf16",
+    "falcon-rw",
+    "falcon-one-norm-f16",
+    "falcon-alibi",
 ];
 
 /// Those with a batch of texts of several lengths.
-const BATCHES: [&str; 3] = ["gpt2", "gpt2-inverse-layer-f16", "gptj"];
+const BATCHES: &[&str] = &[
+    "gpt2",
+    "gpt2-inverse-layer-f16",
+    "gptj",
+    "qwen3",
+    "olmo2",
+    "phi3",
+    "gemma3",
+    "gpt_neox",
+    "opt",
+    "bloom",
+    "falcon",
+    "falcon-rw",
+];
 
 fn config(name: &str) -> ModelConfig {
     let file = common::folder(name).join("config.json");
@@ -80,13 +122,15 @@ fn in_passes(
     step: usize,
     cache: &mut KvCache,
 ) -> Vec<f32> {
+    // What LongRoPE stretches depends on the whole text.
+    cache.expect(ids.len());
     let passes = ids.chunks(step);
     passes.flat_map(|ids| values(forward(model, &[ids], cache).unwrap())).collect()
 }
 
 #[test]
 fn passes_of_any_length_give_the_reference_logits() {
-    for name in FIXTURES {
+    for &name in FIXTURES {
         let (config, model) = load(name);
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let expected = expected(name);
@@ -99,7 +143,7 @@ fn passes_of_any_length_give_the_reference_logits() {
 
 #[test]
 fn greedy_tokens_are_the_references() {
-    for name in FIXTURES {
+    for &name in FIXTURES {
         let (config, model) = load(name);
         let expected = expected(name);
         let mut cache = cache(&config, 40);
@@ -115,7 +159,7 @@ fn greedy_tokens_are_the_references() {
 
 #[test]
 fn rounded_activations_stay_near_the_reference_logits() {
-    for name in FIXTURES {
+    for &name in FIXTURES {
         let (model, _) = load_in(name, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
         let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config(name), 40));
@@ -126,7 +170,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
 
 #[test]
 fn padded_batches_give_the_reference() {
-    for name in BATCHES {
+    for &name in BATCHES {
         let (config, model) = load(name);
         let expected = expected(name);
         let batch = Batch::left_padded(&expected.batch).unwrap();
@@ -155,7 +199,7 @@ fn padded_batches_give_the_reference() {
 
 #[test]
 fn streamed_or_resident_the_bits_are_the_same() {
-    for name in FIXTURES {
+    for &name in FIXTURES {
         let (config, model) = load(name);
         let expected = expected(name);
         let run = |model: &dyn DispatchedDecoder| {
@@ -191,6 +235,48 @@ fn classes_are_those_of_transformers() {
         assert_eq!(tree.classes["transformer.ln_f"], "LayerNorm");
         let linear = tree.classes.values().filter(|class| *class == "Conv1D").count();
         assert_eq!(linear, if name == "gpt2" { 2 * 4 } else { 0 });
+    }
+    for (name, class, modules) in [
+        (
+            "gpt_neox",
+            "GPTNeoX",
+            ["gpt_neox.layers.1", "gpt_neox.layers.0.attention", "gpt_neox.layers.0.mlp"],
+        ),
+        ("opt", "OPT", ["model.decoder.layers.1", "model.decoder.layers.0.self_attn", ""]),
+        (
+            "bloom",
+            "Bloom",
+            ["transformer.h.1", "transformer.h.0.self_attention", "transformer.h.0.mlp"],
+        ),
+        (
+            "falcon",
+            "Falcon",
+            ["transformer.h.1", "transformer.h.0.self_attention", "transformer.h.0.mlp"],
+        ),
+    ] {
+        let tree = config(name).tree_without_weights().unwrap();
+        let block = match name {
+            "gpt_neox" => "Layer",
+            "bloom" => "Block",
+            _ => "DecoderLayer",
+        };
+        let last = if name == "opt" { "ForCausalLM" } else { "MLP" };
+        for (module, end) in modules.into_iter().zip([block, "Attention", last]) {
+            assert_eq!(tree.classes[module], format!("{class}{end}"), "{module}");
+        }
+    }
+    for (name, family) in [("qwen3", "Qwen3"), ("olmo2", "Olmo2"), ("phi3", "Phi3")] {
+        let tree = config(name).tree_without_weights().unwrap();
+        for (module, class) in [
+            ("", "ForCausalLM"),
+            ("model", "Model"),
+            ("model.layers.1", "DecoderLayer"),
+            ("model.layers.0.self_attn", "Attention"),
+            ("model.layers.0.mlp", "MLP"),
+            ("model.norm", "RMSNorm"),
+        ] {
+            assert_eq!(tree.classes[module], format!("{family}{class}"), "{module}");
+        }
     }
 }
 

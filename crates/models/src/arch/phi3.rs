@@ -1,0 +1,202 @@
+//! Phi-3 and Phi-4: fused projections, LongRoPE, a part of each head rotated. Abdin et al. 2024 (arXiv:2404.14219).
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::rms_decoder::{FIELDS, RmsBlock, RmsDefaults, RmsForCausalLm, RmsFrame, RmsSizes};
+use crate::architecture::Init;
+use crate::config::Effect::{self, Harmless, Read};
+use crate::config::{
+    Fields, KnownField, RopeConfig, RopeContext, RopeScaling, layer_windows, sliding_window,
+};
+use crate::decoder::Pass;
+use crate::layers::{Activation, FusedMlp, Linear, RmsNorm, Rope, Rotation, attend};
+use crate::{Activations, Error, KvCache, PassShape};
+
+/// A Phi-3 with its language-modelling head.
+pub type Phi3ForCausalLm = RmsForCausalLm<Phi3DecoderLayer>;
+
+/// The configuration of a Phi-3.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Phi3Config {
+    /// Its sizes.
+    pub sizes: RmsSizes,
+    /// Rotary position embedding.
+    pub rope: RopeConfig,
+    /// Elements of a head that are rotated, the first ones; even.
+    pub rotary_dim: usize,
+    /// How many tokens a token sees, itself included; `None` is all before it.
+    pub sliding_window: Option<usize>,
+}
+
+/// One decoder layer: attention, then MLP, each behind a norm and added to the residual stream.
+#[derive(Module, Debug)]
+pub struct Phi3DecoderLayer {
+    /// `[hidden]`.
+    pub input_layernorm: RmsNorm,
+    /// Causal self-attention.
+    pub self_attn: Phi3Attention,
+    /// `[hidden]`.
+    pub post_attention_layernorm: RmsNorm,
+    /// Gated feed-forward block.
+    pub mlp: FusedMlp,
+}
+
+/// Causal self-attention of one fused projection.
+#[derive(Module, Debug)]
+pub struct Phi3Attention {
+    /// `[(heads + 2 · key_value_heads) · head_dim, hidden]`: queries, keys, values.
+    pub qkv_proj: Linear,
+    /// `[hidden, heads · head_dim]`.
+    pub o_proj: Linear,
+    heads: usize,
+    key_value_heads: usize,
+}
+
+impl RmsBlock for Phi3DecoderLayer {
+    type Config = Phi3Config;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("phi3", "Phi3")];
+    const NO_SPLIT: &'static [&'static str] = &["Phi3DecoderLayer"];
+
+    fn fields() -> &'static [&'static [KnownField]] {
+        &[PHI3, FIELDS]
+    }
+
+    fn read(fields: &Fields<'_>) -> Result<Phi3Config, Error> {
+        let absent = RmsDefaults {
+            key_value_heads: None,
+            head_dim: None,
+            max_position_embeddings: 4096,
+            rms_norm_eps: 1e-5,
+            activation: ("hidden_act", Activation::Silu),
+            tie_word_embeddings: false,
+        };
+        let sizes = RmsSizes::read(fields, &absent)?;
+        let around = RopeContext {
+            fields,
+            head_dim: sizes.head_dim,
+            max_position_embeddings: sizes.max_position_embeddings,
+        };
+        let names = ["rope_theta", "partial_rotary_factor"];
+        let (rope, rotary_dim) = RopeConfig::read_partial(&around, names, 1.0)?;
+        let object = ["rope_scaling", "rope_parameters"]
+            .into_iter()
+            .find(|name| fields.get(name).is_some())
+            .unwrap_or("rope_parameters");
+        let original = "original_max_position_embeddings";
+        match rope.scaling {
+            RopeScaling::Default => {}
+            // What is in the object does not count there.
+            RopeScaling::LongRope { original_max_position_embeddings: 4096, .. } => {}
+            RopeScaling::LongRope { .. } if fields.get(original).is_some() => {}
+            RopeScaling::LongRope { .. } => return Err(fields.missing(original)),
+            _ => {
+                let expected = "a phi3 has no other scaling than \"longrope\"".to_owned();
+                return Err(fields.refuse(object, expected));
+            }
+        }
+        let sliding_window = match fields.has("sliding_window") {
+            true => sliding_window(fields, 0)?,
+            false => None,
+        };
+        let alike = vec![sliding_window; sizes.num_hidden_layers];
+        if layer_windows(fields, sliding_window, alike.clone())? != alike {
+            let expected = "all layers of a phi3 with this sliding window are alike".to_owned();
+            return Err(fields.refuse("layer_types", expected));
+        }
+        Ok(Phi3Config { sizes, rope, rotary_dim, sliding_window })
+    }
+
+    fn frame(config: &Phi3Config, init: &Init) -> RmsFrame {
+        let windows = vec![config.sliding_window; config.sizes.num_hidden_layers];
+        config.sizes.frame(&windows, Rope::new(&config.rope, config.rotary_dim), init)
+    }
+
+    fn new(config: &Phi3Config, _: usize, init: &Init) -> Self {
+        let sizes = &config.sizes;
+        let (hidden, heads) = (sizes.hidden_size, sizes.num_attention_heads);
+        let fused = (heads + 2 * sizes.num_key_value_heads) * sizes.head_dim;
+        Self {
+            input_layernorm: sizes.norm(init),
+            self_attn: Phi3Attention {
+                qkv_proj: Linear::new(hidden, fused, false, init),
+                o_proj: Linear::new(heads * sizes.head_dim, hidden, false, init),
+                heads,
+                key_value_heads: sizes.num_key_value_heads,
+            },
+            post_attention_layernorm: sizes.norm(init),
+            mlp: FusedMlp::new(hidden, sizes.intermediate_size, sizes.activation, init),
+        }
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        pending: Option<Tensor<3>>,
+        rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+        index: usize,
+    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        let (x, normed) = self.input_layernorm.after(x, pending);
+        let mixed = self.self_attn.forward(normed, &rotations[0], pass, cache, index)?;
+        let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed);
+        Ok((x, self.mlp.forward(normed)))
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        self.self_attn.activations(pass).or(self.mlp.activations(pass))
+    }
+}
+
+impl Phi3Attention {
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor<3>, Error> {
+        let [batch, tokens, _] = x.dims();
+        let (heads, keys) = (self.heads, self.key_value_heads);
+        let fused = self.qkv_proj.forward(x);
+        let width = fused.dims()[2] / (heads + 2 * keys);
+        let fused = fused.reshape([batch, tokens, heads + 2 * keys, width]);
+        let [queries, keys, values] = [(0, heads), (heads, keys), (heads + keys, keys)]
+            .map(|(first, count)| fused.clone().narrow(2, first, count));
+        drop(fused);
+        let (queries, keys) = (rotation.apply(queries), rotation.apply(keys));
+        let positions = pass.query_positions();
+        let mixed = attend([queries, keys, values], None, &positions, cache, layer)?;
+        Ok(self.o_proj.forward(mixed))
+    }
+
+    /// What it holds at most, besides the residual stream.
+    fn activations(&self, pass: &PassShape) -> Activations {
+        let [hidden, queries]: [usize; 2] = self.o_proj.weight.lazy_shape().dims();
+        let width = queries / self.heads;
+        let (queries, keys) = (queries as u64, (self.key_value_heads * width) as u64);
+        let fused = queries + 2 * keys;
+        // The norm's output and the fused projection with the copy of a tiled one; or the projection, a copy of each part of
+        // it and the result; or attention's result, its projection and the copy of a tiled one.
+        let held_back = if pass.holds_back() { 2 * keys } else { 0 };
+        let attend = 2 * fused + queries + held_back;
+        let most = (hidden as u64 + 2 * fused).max(attend).max(queries + 2 * hidden as u64);
+        let scratch = pass.attention_scratch(self.heads, self.key_value_heads, width);
+        Activations::values(pass.rows() * most).with_scratch(scratch)
+    }
+}
+
+const PHI3: &[KnownField] = &[
+    ("attention_bias", Effect::OFF),
+    ("auto_map", Harmless),
+    ("hidden_act", Read),
+    ("max_window_layers", Effect::UNSET),
+    ("mlp_bias", Effect::OFF),
+    ("partial_rotary_factor", Read),
+    ("sliding_window", Read),
+    ("use_sliding_window", Effect::UNSET),
+];

@@ -1,0 +1,48 @@
+//! The feed-forward block of two layers.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::{Activation, Linear};
+use crate::{Activations, Init, PassShape};
+
+/// `out(act(in(x)))`, with the names of GPT-NeoX, BLOOM and Falcon.
+#[derive(Module, Debug)]
+pub struct FeedForward {
+    /// `[inner, hidden]`.
+    pub dense_h_to_4h: Linear,
+    /// `[hidden, inner]`.
+    pub dense_4h_to_h: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl FeedForward {
+    /// A block without storage.
+    pub fn new(
+        hidden: usize,
+        inner: usize,
+        bias: bool,
+        activation: Activation,
+        init: &Init,
+    ) -> Self {
+        Self {
+            dense_h_to_4h: Linear::new(hidden, inner, bias, init),
+            dense_4h_to_h: Linear::new(inner, hidden, bias, init),
+            activation,
+        }
+    }
+
+    /// `[batch, tokens, hidden]` f32 to the same.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.dense_4h_to_h.forward(self.activation.activate(self.dense_h_to_4h.forward(x)))
+    }
+
+    /// What it holds at most, besides the residual stream.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let [inner, hidden]: [usize; 2] = self.dense_h_to_4h.weight.lazy_shape().dims();
+        // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
+        let most = (hidden + 3 * inner).max(inner + 3 * hidden);
+        Activations::values(pass.rows() * most as u64)
+    }
+}

@@ -1,0 +1,54 @@
+//! The gated feed-forward block whose gate is one weight with what it lets through.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use outsize_kernels::is_flex;
+
+use super::{Activation, Linear};
+use crate::{Activations, Init, PassShape};
+
+/// `down(act(gate) · up)` of one product for both, as in Phi-3.
+#[derive(Module, Debug)]
+pub struct FusedMlp {
+    /// `[2 · intermediate, hidden]`: the gate, then what goes through it.
+    pub gate_up_proj: Linear,
+    /// `[hidden, intermediate]`.
+    pub down_proj: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl FusedMlp {
+    /// A block without storage and without biases.
+    pub fn new(hidden: usize, inner: usize, activation: Activation, init: &Init) -> Self {
+        Self {
+            gate_up_proj: Linear::new(hidden, 2 * inner, false, init),
+            down_proj: Linear::new(inner, hidden, false, init),
+            activation,
+        }
+    }
+
+    /// `[batch, tokens, hidden]` f32 to the same.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let fused = self.gate_up_proj.forward(x);
+        let inner = fused.dims()[2] / 2;
+        let [gate, up] = [0, inner].map(|start| fused.clone().narrow(2, start, inner));
+        drop(fused);
+        let inner = match self.activation.kernel().filter(|_| is_flex(&gate.device())) {
+            Some(kernel) => outsize_kernels::gated(kernel, gate, up),
+            None => self.activation.apply(gate) * up,
+        };
+        self.down_proj.forward(inner)
+    }
+
+    /// What it holds at most, besides the residual stream.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let [hidden, inner]: [usize; 2] = self.down_proj.weight.lazy_shape().dims();
+        // The norm's output and the product with the copy of a tiled one; or the product with copies of both halves; or
+        // what came through, the result and its copy.
+        let inner = 4 * inner as u64;
+        Activations::values(
+            pass.rows() * (hidden as u64 + inner).max(2 * hidden as u64 + inner / 4),
+        )
+    }
+}
