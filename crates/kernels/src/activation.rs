@@ -10,6 +10,8 @@ use crate::simd::for_each_isa;
 pub enum ActivationFunction {
     /// `x · sigmoid(x)`.
     Silu,
+    /// `x · Φ(x)`, Φ being the normal distribution's cumulative function.
+    Gelu,
     /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
     GeluTanh,
     /// `x · sigmoid(1.702 x)`.
@@ -22,8 +24,9 @@ pub enum ActivationFunction {
 
 impl ActivationFunction {
     /// All of them.
-    pub const ALL: [ActivationFunction; 5] = [
+    pub const ALL: [ActivationFunction; 6] = [
         ActivationFunction::Silu,
+        ActivationFunction::Gelu,
         ActivationFunction::GeluTanh,
         ActivationFunction::QuickGelu,
         ActivationFunction::Relu,
@@ -72,6 +75,7 @@ fn times(function: ActivationFunction, x: &mut [f32], up: impl Iterator<Item = f
     const SLOPE: f32 = 1.595_769;
     match function {
         ActivationFunction::Silu => each(x, up, |x| swish(x, x)),
+        ActivationFunction::Gelu => each(x, up, gelu),
         ActivationFunction::GeluTanh => {
             each(x, up, |x| swish(x, SLOPE * (x + 0.044_715 * (x * x * x))))
         }
@@ -92,6 +96,23 @@ fn each(x: &mut [f32], up: impl Iterator<Item = f32>, function: impl Fn(f32) -> 
 #[inline(always)]
 fn swish(x: f32, by: f32) -> f32 {
     x / (1.0 + exp(-by))
+}
+
+/// `x · Φ(x)`, off by at most 2⁻²² of `x`: the error function is Hastings' approximation
+/// (Abramowitz and Stegun, 7.1.26).
+#[inline(always)]
+#[allow(clippy::excessive_precision, reason = "the constants as they are published")]
+fn gelu(x: f32) -> f32 {
+    let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * z);
+    let mut p = 1.061_405_429;
+    p = p * t - 1.453_152_027;
+    p = p * t + 1.421_413_741;
+    p = p * t - 0.284_496_736;
+    p = p * t + 0.254_829_592;
+    // The share of the distribution beyond `|x|`.
+    let beyond = 0.5 * p * t * exp(-z * z);
+    x * if x < 0.0 { beyond } else { 1.0 - beyond }
 }
 
 /// Zero below zero; a NaN stays one.

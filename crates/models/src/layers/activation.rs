@@ -63,23 +63,23 @@ impl Activation {
             .unwrap_or_default()
     }
 
-    /// The function of every element, in place where the device has a kernel and `x` no other owner.
+    /// The function of every element, in place where the device has kernels and `x` no other owner.
     pub(crate) fn activate<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self.kernel().filter(|_| is_flex(&x.device())) {
-            Some(kernel) => outsize_kernels::activate(kernel, x),
-            None => self.apply(x),
+        match is_flex(&x.device()) {
+            true => outsize_kernels::activate(self.kernel(), x),
+            false => self.apply(x),
         }
     }
 
-    /// The kernel that applies it, if there is one.
-    pub(crate) fn kernel(self) -> Option<ActivationFunction> {
+    /// The kernel that applies it.
+    pub(crate) fn kernel(self) -> ActivationFunction {
         match self {
-            Self::Silu => Some(ActivationFunction::Silu),
-            Self::Gelu => None,
-            Self::GeluTanh => Some(ActivationFunction::GeluTanh),
-            Self::QuickGelu => Some(ActivationFunction::QuickGelu),
-            Self::Relu => Some(ActivationFunction::Relu),
-            Self::Relu2 => Some(ActivationFunction::Relu2),
+            Self::Silu => ActivationFunction::Silu,
+            Self::Gelu => ActivationFunction::Gelu,
+            Self::GeluTanh => ActivationFunction::GeluTanh,
+            Self::QuickGelu => ActivationFunction::QuickGelu,
+            Self::Relu => ActivationFunction::Relu,
+            Self::Relu2 => ActivationFunction::Relu2,
         }
     }
 

@@ -34,9 +34,9 @@ impl FusedMlp {
         let inner = fused.dims()[2] / 2;
         let [gate, up] = [0, inner].map(|start| fused.clone().narrow(2, start, inner));
         drop(fused);
-        let inner = match self.activation.kernel().filter(|_| is_flex(&gate.device())) {
-            Some(kernel) => outsize_kernels::gated(kernel, gate, up),
-            None => self.activation.apply(gate) * up,
+        let inner = match is_flex(&gate.device()) {
+            true => outsize_kernels::gated(self.activation.kernel(), gate, up),
+            false => self.activation.apply(gate) * up,
         };
         self.down_proj.forward(inner)
     }

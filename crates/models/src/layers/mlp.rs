@@ -49,11 +49,11 @@ impl Mlp {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let kernel = self.activation.kernel();
         let both = [&self.gate_proj, &self.up_proj];
-        if let Some(inner) = kernel.and_then(|kernel| linear::gated(both, kernel, &x)) {
+        if let Some(inner) = linear::gated(both, kernel, &x) {
             return self.down_proj.forward(inner);
         }
         let gate = self.gate_proj.forward(x.clone());
-        if let Some(kernel) = kernel.filter(|_| outsize_kernels::is_flex(&gate.device())) {
+        if outsize_kernels::is_flex(&gate.device()) {
             let up = self.up_proj.forward(x);
             return self.down_proj.forward(outsize_kernels::gated(kernel, gate, up));
         }
