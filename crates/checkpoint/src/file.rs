@@ -14,9 +14,8 @@ const FIRST_READ: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct ShardFile {
     path: PathBuf,
-    len: u64,
     file: Arc<File>,
-    opened: std::fs::Metadata,
+    opened: Metadata,
     metadata: BTreeMap<String, String>,
 }
 
@@ -28,12 +27,12 @@ impl ShardFile {
 
     /// Bytes of the file when it was opened.
     pub fn len(&self) -> u64 {
-        self.len
+        self.opened.len()
     }
 
     /// Whether the file has no bytes; never so, for there is a header.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// The open file. Read it by position: its cursor is shared.
@@ -43,7 +42,7 @@ impl ShardFile {
 
     /// What the system told of the file before its header was read: whoever reads the tensors later
     /// can tell by it whether the file was written to since.
-    pub fn opened(&self) -> &std::fs::Metadata {
+    pub fn opened(&self) -> &Metadata {
         &self.opened
     }
 
@@ -58,9 +57,9 @@ impl ShardFile {
         path: PathBuf,
         admit: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<(Self, Header, u64), Error> {
-        let (file, len) = open_regular(&path)?;
+        let (file, opened) = open_regular(&path)?;
+        let len = opened.len();
         let read = |cause| Error::Read { path: path.clone(), cause };
-        let opened = file.metadata().map_err(read)?;
         let wrong = |fault| Error::Header { path: path.clone(), fault };
 
         // Most headers are read at once with their length.
@@ -79,13 +78,13 @@ impl ShardFile {
         let json = &start[LENGTH_BYTES as usize..];
         let mut header = Header::parse(json, len - data_start).map_err(wrong)?;
         let metadata = std::mem::take(&mut header.metadata);
-        Ok((Self { path, len, file: Arc::new(file), opened, metadata }, header, data_start))
+        Ok((Self { path, file: Arc::new(file), opened, metadata }, header, data_start))
     }
 }
 
 /// Opens a regular file, and nothing else: opening a pipe would wait for ever, and opening a device
-/// may do anything. Also gives its length.
-pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), Error> {
+/// may do anything. Also gives what the system tells of it.
+pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata), Error> {
     let read = |cause| Error::Read { path: path.to_owned(), cause };
     let check = |kind: &Metadata| match kind.is_file() {
         true => Ok(()),
@@ -99,7 +98,7 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), Error> {
     let file = options.read(true).open(path).map_err(read)?;
     let kind = file.metadata().map_err(read)?;
     check(&kind)?;
-    Ok((file, kind.len()))
+    Ok((file, kind))
 }
 
 /// Fills `out` from byte `offset` of the file, without moving the file's cursor.

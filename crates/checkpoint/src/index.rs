@@ -113,7 +113,8 @@ impl<'a> Index<'a> {
 
 /// Reads an index file, if it is not too large.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let (file, len) = open_regular(path)?;
+    let (file, metadata) = open_regular(path)?;
+    let len = metadata.len();
     if len > MAX_INDEX {
         return Err(Error::Index {
             path: path.to_owned(),

@@ -1,9 +1,12 @@
 //! The cache folder.
 
 use crate::error::Failure;
+use crate::interrupt;
 use outsize::machine::{Machine, Provenance, figures_for};
 use outsize::plan::HardwareProfile;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// `$OUTSIZE_CACHE`, or the user's cache folder. It need not exist.
 pub fn folder() -> Result<PathBuf, Failure> {
@@ -16,6 +19,31 @@ pub fn folder() -> Result<PathBuf, Failure> {
             )
         }),
     }
+}
+
+/// The cache folder, made if it is not there.
+pub fn made_folder() -> Result<PathBuf, Failure> {
+    let folder = folder()?;
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Failure::Failed(format!(
+            "cannot create the cache folder {}: {error}; set OUTSIZE_CACHE to another",
+            folder.display()
+        ))
+    })?;
+    Ok(folder)
+}
+
+/// Waits until no other process has the folder locked, and locks it until the file is dropped; none
+/// where folders cannot be locked.
+pub fn lock(folder: &Path) -> Result<Option<File>, Failure> {
+    let Ok(file) = File::open(folder) else {
+        return Ok(None);
+    };
+    while let Err(TryLockError::WouldBlock) = file.try_lock() {
+        interrupt::check()?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(Some(file))
 }
 
 /// The hardware profile for predicting a model's speed on this machine, and its provenance.

@@ -6,64 +6,43 @@ use outsize::bench::{BudgetCase, RunReport};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often an interrupt is checked for.
+/// How often the child's end and an interrupt are checked for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What every run does.
-#[derive(Debug, Clone)]
-pub struct ChildTask {
-    /// The prompt, as `outsize run` takes it.
-    pub ids: String,
-    /// Tokens to generate.
-    pub new_tokens: u32,
-    /// Tokens of the context, if given.
-    pub context: Option<usize>,
-    /// The dtype that activations are multiplied in, as `outsize run` takes it.
-    pub compute: &'static str,
-    /// How many times the prompt is run again.
-    pub again: u32,
+/// The arguments of a run that generates `new_tokens` tokens after a prompt of `prompt` tokens of a
+/// vocabulary: any will do, as matmuls take the same time for each.
+pub fn arguments([prompt, new_tokens]: [u32; 2], vocabulary: usize) -> Vec<String> {
+    let ids = (0..u64::from(prompt)).map(|at| (300 + 7 * at) % vocabulary.max(1) as u64);
+    let ids = ids.map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let new_tokens = new_tokens.to_string();
+    ["--ids", &ids, "--max-new-tokens", &new_tokens, "--ignore-eos", "--generation-config", "none"]
+        .map(String::from)
+        .to_vec()
 }
 
-impl ChildTask {
-    /// A prompt of `tokens` tokens of a vocabulary: any will do, as matmuls take the same time for
-    /// each.
-    pub fn prompt(tokens: u32, vocabulary: usize) -> String {
-        let ids = (0..u64::from(tokens)).map(|at| (300 + 7 * at) % vocabulary.max(1) as u64);
-        ids.map(|id| id.to_string()).collect::<Vec<_>>().join(",")
-    }
-}
-
-/// Runs the model once. The inner error is the child's; the outer one ends the command.
+/// Runs the model once, with `arguments` for `new_tokens` tokens and in a budget. The inner error is
+/// the child's; the outer one ends the command.
 pub fn run(
     model: &Path,
+    arguments: &[String],
     case: &BudgetCase,
-    task: &ChildTask,
+    new_tokens: u32,
 ) -> Result<Result<RunReport, String>, Failure> {
     let program = std::env::current_exe().map_err(|error| {
         Failure::Failed(format!("cannot find this program's own path: {error}"))
     })?;
-    let mut command = Command::new(&program);
-    command
-        .arg("run")
+    let child = Command::new(&program)
+        .args(["run", "--json"])
+        .args(arguments)
+        .args(case.max_memory.iter().map(|budget| format!("--max-memory={budget}")))
+        .arg("--")
         .arg(model)
-        .args(["--json", "--ignore-eos", "--generation-config", "none"])
-        .args(["--ids", &task.ids])
-        .args(["--max-new-tokens", &task.new_tokens.to_string()])
-        .args(["--prompt-again", &task.again.to_string()])
-        .args(["--compute", task.compute])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    if let Some(budget) = &case.max_memory {
-        command.args(["--max-memory", budget]);
-    }
-    if let Some(context) = task.context {
-        command.args(["--context", &context.to_string()]);
-    }
-    let child = command
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| Failure::Failed(format!("cannot start {}: {error}", program.display())))?;
     let (status, out, messages) = wait(child)?;
@@ -71,42 +50,32 @@ pub fn run(
         return Ok(Err(reason(&messages)));
     }
     let report: RunReport = serde_json::from_str(&out)?;
-    if report.tokens.len() != task.new_tokens as usize {
-        return Ok(Err(format!(
-            "it generated {} tokens instead of {}",
-            report.tokens.len(),
-            task.new_tokens
-        )));
-    }
-    Ok(Ok(report))
+    Ok(match report.tokens.len() {
+        made if made == new_tokens as usize => Ok(report),
+        made => Err(format!("it generated {made} tokens instead of {new_tokens}")),
+    })
 }
 
 /// Waits for a child: returns whether it succeeded, and its output. Kills it on an interrupt.
 fn wait(mut child: Child) -> Result<(bool, String, String), Failure> {
-    let (out, messages) = (child.stdout.take(), child.stderr.take());
-    let (done, ended) = channel();
     // Both are read as they come: a full pipe would stop the child.
+    let (out, messages) = (child.stdout.take(), child.stderr.take());
+    let out = std::thread::spawn(move || text(out));
     let messages = std::thread::spawn(move || text(messages));
-    std::thread::spawn(move || done.send(text(out)));
-    let out = loop {
-        match ended.recv_timeout(LOOK) {
-            Ok(out) => break out,
-            Err(RecvTimeoutError::Timeout) if interrupt::asked() => {
-                // It writes nothing that could be left half done.
-                let _ = child.kill();
-                let _ = child.wait();
-                interrupt::check()?;
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break String::new(),
+    let failed = |error| Failure::Failed(format!("cannot wait for a run of the model: {error}"));
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
         }
+        if interrupt::asked() {
+            // It writes nothing that could be left half done.
+            let _ = child.kill();
+        }
+        std::thread::sleep(LOOK);
     };
-    let status = child
-        .wait()
-        .map_err(|error| Failure::Failed(format!("cannot wait for a run of the model: {error}")))?;
     interrupt::check()?;
-    let messages = messages.join().unwrap_or_default();
-    Ok((status.success(), out, messages))
+    let read = |pipe: JoinHandle<String>| pipe.join().unwrap_or_default();
+    Ok((status.success(), read(out), read(messages)))
 }
 
 /// Everything from a pipe.
@@ -136,9 +105,9 @@ mod tests {
 
     #[test]
     fn prompts_are_of_the_vocabulary() {
-        assert_eq!(ChildTask::prompt(3, 32_000), "300,307,314");
-        assert_eq!(ChildTask::prompt(3, 10), "0,7,4");
-        assert_eq!(ChildTask::prompt(2, 0), "0,0");
+        assert_eq!(arguments([3, 1], 32_000)[1], "300,307,314");
+        assert_eq!(arguments([3, 1], 10)[1], "0,7,4");
+        assert_eq!(arguments([2, 1], 0)[1], "0,0");
     }
 
     #[test]

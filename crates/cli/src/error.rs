@@ -13,7 +13,7 @@ pub enum Failure {
     Usage(String),
     /// A failure: exit status 1.
     Failed(String),
-    /// An interrupt: exit status 1.
+    /// An interrupt: exit status 130.
     Interrupted,
     /// The output's reader closed the pipe, as `| head` does: not an error.
     Closed,

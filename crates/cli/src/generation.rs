@@ -1,13 +1,14 @@
 //! One generation: shows the text as it comes and reports the run at the end.
 
+use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::interrupt;
 use crate::request::GenerateRequest;
+use crate::views::progress::Following;
 use crate::views::run::RunOutput;
+use crate::{interrupt, model};
 use outsize::bench::{RepeatedRun, median};
-use outsize::generate::{
-    Finish, LanguageModel, Outcome, Pipeline, TextOutcome, generate, generate_text,
-};
+use outsize::generate::{LanguageModel, Pipeline, Step, TextOutcome, generate, generate_text};
+use outsize::machine::{Machine, Provenance};
 use outsize::stream::Stats;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -19,35 +20,49 @@ const PROBE_BYTES: u64 = 512 << 20;
 /// The most memory that these are read into: as with the ring, more than the processor's cache.
 const PROBE_MEMORY: u64 = 64 << 20;
 
-/// When the process began, and how long opening the model took.
-#[derive(Debug, Clone, Copy)]
-pub struct Opened {
-    /// The start of the process.
-    pub began: Instant,
-    /// From opening the checkpoint until the first pass could begin.
-    pub load: Duration,
-}
-
-/// Generates what is asked for. `show` is called with the new text at every token; the text may be
-/// empty while a character or a stop string is not complete.
+/// Generates what the arguments ask for; `began` is when the process did. `opening` is called at
+/// every step of opening the model, `show` with the new text at every token; the text may be empty
+/// while a character or a stop string is not complete.
 pub fn run(
-    mut pipeline: Pipeline,
-    asked: &GenerateRequest,
-    opened: Opened,
+    args: &RunArgs,
+    began: Instant,
+    mut opening: impl FnMut(&Step<'_>, &Provenance) -> Result<(), Failure>,
     mut show: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<RunOutput, Failure> {
+    // Detecting the machine takes as long as reading a tokenizer.
+    let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
+    let config = model::config(&args.model)?;
+    let asked = GenerateRequest::new(args, &config)?;
+    let (prompt, new) = (asked.request.ids.len(), asked.request.max_new_tokens);
+    let usual = prompt.saturating_add(new).min(config.cache().trained_context);
+    let tokens = [prompt, usual, prompt.saturating_add(new / 2)];
+    let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
+    let (mut settings, figures) = model::settings(&args.model, &config, tokens, &machine)?;
+    settings.workload.cache.when_full = args.end.when_full;
+    settings.workload.tokenizer = asked.tokenizer_bytes;
+    let loading = Instant::now();
+    let mut shown = Ok(());
+    let mut pipeline = Pipeline::open(&args.model.model, config, &settings, |step| {
+        if shown.is_ok() {
+            shown = opening(&step, &figures);
+        }
+    })?;
+    shown?;
     let mut timing = Timing {
-        load: opened.load,
-        first_token: opened.load,
+        load: loading.elapsed(),
+        first_token: loading.elapsed(),
         at_first_token: pipeline.stats(),
         at_end: pipeline.stats(),
     };
+    let map = pipeline.device_map();
+    let (total, read) = (map.resident_bytes() + map.streamed_bytes(), pipeline.watch());
+    let mut reading = Some(Following::new(total, "reading", move || read().bytes_read));
     let watched = pipeline.watch();
-    let mut first = true;
     let mut failure = None;
     let mut on_text = |part: &str| {
-        if std::mem::take(&mut first) {
-            timing.first_token = opened.began.elapsed();
+        // Clears the bar before the text begins.
+        if reading.take().is_some() {
+            timing.first_token = began.elapsed();
             timing.at_first_token = watched();
         }
         match show(part) {
@@ -78,33 +93,25 @@ pub fn run(
         return Err(failure);
     }
     timing.at_end = pipeline.stats();
-    let again = again(&mut pipeline, asked)?;
-    let prompt_tokens = asked.request.ids.len();
-    Ok(output(pipeline, prompt_tokens, outcome, timing, again))
+    let again = again(&mut pipeline, &asked.request.ids, args.prompt_again.unwrap_or(0))?;
+    Ok(output(pipeline, prompt, outcome, timing, again, figures))
 }
 
 /// Runs the prompt again as often as `outsize bench` asks.
-fn again(
-    pipeline: &mut Pipeline,
-    asked: &GenerateRequest,
-) -> Result<Option<Vec<RepeatedRun>>, Failure> {
-    let Some(times) = asked.prompt_again else {
-        return Ok(None);
-    };
-    let mut runs = Vec::new();
-    for _ in 0..times {
+fn again(pipeline: &mut Pipeline, ids: &[u32], times: u32) -> Result<Vec<RepeatedRun>, Failure> {
+    let run = |_| {
         pipeline.clear();
         let (before, began) = (pipeline.stats(), Instant::now());
-        pipeline.forward(&asked.request.ids)?;
+        pipeline.forward(ids)?;
         let seconds = began.elapsed().as_secs_f64();
         let since = pipeline.stats().since(&before);
-        runs.push(RepeatedRun {
+        Ok(RepeatedRun {
             seconds,
             bytes_read: since.bytes_read,
             waiting_for_data_seconds: since.waiting_for_data.as_secs_f64(),
-        });
-    }
-    Ok(Some(runs))
+        })
+    };
+    (0..times).map(run).collect()
 }
 
 /// What is measured around a generation.
@@ -127,7 +134,8 @@ fn output(
     prompt_tokens: usize,
     generated: TextOutcome,
     timing: Timing,
-    again: Option<Vec<RepeatedRun>>,
+    again: Vec<RepeatedRun>,
+    figures: Provenance,
 ) -> RunOutput {
     let outcome = generated.outcome;
     let cache = *pipeline.cache_options();
@@ -148,12 +156,12 @@ fn output(
     drop(pipeline);
     let ring = placement.ring_bytes();
     let disk = streamed
-        .filter(|_| again.is_none() && !interrupt::asked())
+        .filter(|_| again.is_empty() && !interrupt::asked())
         .and_then(|(path, range)| disk_speed(&path, range, ring));
     RunOutput {
         text: generated.text,
         prompt_tokens,
-        finish: finish(&outcome),
+        finish: outcome.finish,
         tokens: outcome.tokens,
         stop_string: generated.stop_string,
         context: cache.context,
@@ -178,18 +186,8 @@ fn output(
         placement,
         prediction,
         prediction_error: measured.map(|measured| predicted / measured - 1.0),
-        figures: None,
-        prompt_again: again.unwrap_or_default(),
-    }
-}
-
-fn finish(outcome: &Outcome) -> &'static str {
-    match outcome.finish {
-        Finish::Eos => "eos",
-        Finish::Length => "length",
-        Finish::Context => "context",
-        Finish::StopString => "stop_string",
-        Finish::Stopped => "stopped",
+        figures,
+        prompt_again: again,
     }
 }
 

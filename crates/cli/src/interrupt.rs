@@ -7,14 +7,14 @@ use std::sync::{Arc, LazyLock};
 static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Exit status of a program ended by an interrupt, as shells count it.
-const INTERRUPTED: i32 = 130;
+pub const STATUS: u8 = 130;
 
 /// Installs the handler.
 pub fn watch() -> Result<(), Failure> {
     LazyLock::force(&ASKED); // not first in the handler
     ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::Relaxed) {
-            std::process::exit(INTERRUPTED);
+            std::process::exit(STATUS.into());
         }
     })
     .map_err(|error| Failure::Failed(format!("cannot listen for interrupts: {error}")))

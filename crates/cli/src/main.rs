@@ -18,30 +18,32 @@ use args::Args;
 use clap::Parser;
 use error::Failure;
 use std::process::ExitCode;
+use views::output::say;
 
 fn main() -> ExitCode {
     let began = std::time::Instant::now();
     // The budget counts the whole process: what the allocator would keep is not free.
     outsize::stream::return_freed_memory();
+    outsize::stream::fail_at_file_size_limit();
     quiet_caught_panics();
-    let args = Args::parse();
-    let done = interrupt::watch().and_then(|()| commands::run(&args.command, began));
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(message)) => {
-            eprintln!("error: {message}");
-            ExitCode::from(2)
-        }
-        Err(Failure::Closed) => ExitCode::SUCCESS,
-        Err(Failure::Interrupted) => {
-            eprintln!("error: interrupted");
-            ExitCode::FAILURE
-        }
-        Err(Failure::Failed(message)) => {
-            eprintln!("error: {message}");
-            ExitCode::FAILURE
-        }
-    }
+    let run = |args: Args| interrupt::watch().and_then(|()| commands::run(&args.command, began));
+    let done = arguments().and_then(run);
+    let (message, status) = match done {
+        Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => (message, 2),
+        Err(Failure::Interrupted) => ("interrupted".to_string(), interrupt::STATUS),
+        Err(Failure::Failed(message)) => (message, 1),
+    };
+    say(format!("error: {message}"));
+    ExitCode::from(status)
+}
+
+/// The arguments. A call for help and errors in them end the process.
+fn arguments() -> Result<Args, Failure> {
+    Args::try_parse().or_else(|error| match error.print() {
+        Err(cause) if !error.use_stderr() => Err(Failure::writing("the help", cause)),
+        _ => std::process::exit(error.exit_code()),
+    })
 }
 
 /// Keeps panics of other people's code that become errors from being written beside the error.

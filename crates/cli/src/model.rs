@@ -1,16 +1,16 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{self, ModelArgs, PlaceArgs};
+use crate::args::{ModelArgs, PlaceArgs, workload};
 use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
+use crate::views::output::say;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, Pipeline, PipelineSettings, Step, describe,
-    read_config,
+    ConfigText, Described, GenerationWorkload, PipelineSettings, describe, read_config,
 };
 use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
 use outsize::models::{CacheOptions, ModelConfig, presets};
@@ -28,10 +28,10 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     }
     let config = read_config(&args.model)?;
     if !config.unknown_fields.is_empty() {
-        eprintln!(
+        say(format!(
             "note: config.json has unknown fields, which are ignored: {}",
             config.unknown_fields.join(", ")
-        );
+        ));
     }
     Ok(config)
 }
@@ -83,49 +83,44 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How weights are placed, and the provenance of the hardware profile.
-pub fn planning(args: &ModelArgs, machine: &Machine) -> Result<(Planning, Provenance), Failure> {
-    let PlaceArgs { strategy, device_map, must_fit, .. } = &args.places;
+/// What a model is opened with as the arguments say, and the provenance of the hardware profile:
+/// for a prompt of `prompt` tokens, a context of `usual` tokens unless they say otherwise, and a token
+/// at `middle` in the middle of the answer.
+pub fn settings(
+    args: &ModelArgs,
+    config: &ModelConfig,
+    [prompt, usual, middle]: [usize; 3],
+    machine: &Machine,
+) -> Result<(PipelineSettings, Provenance), Failure> {
+    let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let (figures, provenance) = cache::figures(machine, &args.model);
     let planning = Planning {
-        strategy: (*strategy).into(),
+        strategy: *strategy,
         device_map: device_map.as_deref().map(map_file::read).transpose()?,
-        reserve_bytes: args.places.reserve_bytes()?,
+        reserve_bytes: *reserve,
         must_fit: *must_fit,
         figures,
         ..Planning::default()
     };
-    Ok((planning, provenance))
-}
-
-/// What the model is opened for: a prompt of `prompt` tokens in a context of `context`, unless the arguments say otherwise.
-pub fn workload(args: &ModelArgs, context: usize, prompt: usize) -> GenerationWorkload {
     let cache = CacheOptions {
-        dtype: args.kv_dtype.into(),
-        ..CacheOptions::new(args.context.unwrap_or(context))
+        dtype: args.dtypes.kv_dtype,
+        ..CacheOptions::new(workload::context(args.context, usual, Some(config))?)
     };
-    GenerationWorkload { compute: args.compute.into(), ..GenerationWorkload::new(cache, prompt) }
-}
-
-/// Opens the model.
-pub fn open(
-    args: &ModelArgs,
-    config: ModelConfig,
-    workload: GenerationWorkload,
-    planning: Planning,
-    machine: &Machine,
-    observe: impl FnMut(Step<'_>),
-) -> Result<Pipeline, Failure> {
+    let workload = GenerationWorkload {
+        position: middle,
+        compute: args.dtypes.compute,
+        ..GenerationWorkload::new(cache, prompt)
+    };
     let settings = PipelineSettings {
         max_memory: match &args.max_memory {
-            Some(text) => args::budget(text)?,
+            Some(budget) => budget.clone(),
             None => default_budget(machine, current_rss().unwrap_or(0)),
         },
         workload,
         planning,
         stop: Some(interrupt::flag()),
     };
-    Ok(Pipeline::open(&args.model, config, &settings, observe)?)
+    Ok((settings, provenance))
 }
 
 /// Token ids written as `1,2,3` after `flag`.

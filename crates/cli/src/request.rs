@@ -22,8 +22,6 @@ pub struct GenerateRequest {
     pub tokenizer: Option<Tokenizer>,
     /// What it takes, in bytes.
     pub tokenizer_bytes: u64,
-    /// How many times the prompt is run again afterwards, to be timed.
-    pub prompt_again: Option<u32>,
 }
 
 impl GenerateRequest {
@@ -67,7 +65,6 @@ impl GenerateRequest {
             text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             tokenizer,
             tokenizer_bytes,
-            prompt_again: args.prompt_again,
         })
     }
 }
@@ -87,11 +84,7 @@ fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {
     Sampling {
         repetition_penalty: flags.repetition_penalty.or(default.repetition_penalty),
         temperature: flags.temperature.unwrap_or(default.temperature),
-        top_k: match flags.top_k {
-            None => default.top_k,
-            Some(0) => None,
-            given => given,
-        },
+        top_k: flags.top_k.or(default.top_k).filter(|k| *k > 0),
         top_p: flags.top_p.or(default.top_p),
         min_p: flags.min_p.or(default.min_p),
         seed: flags.seed,

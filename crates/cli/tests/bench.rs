@@ -178,7 +178,7 @@ fn an_interrupt_ends_the_run_of_the_model_too() {
     let sent = Command::new("kill").args(["-INT", &parent.id().to_string()]).status();
     assert!(sent.unwrap().success());
     let output = parent.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", message(&output));
+    assert_eq!(output.status.code(), Some(130), "{}", message(&output));
     assert!(message(&output).contains("interrupted"), "{}", message(&output));
     assert!(!Path::new(&format!("/proc/{child}")).exists());
 }

@@ -163,7 +163,7 @@ fn an_interrupt_leaves_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
         signal(&child, "-INT");
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{}", message(&output));
+        assert_eq!(output.status.code(), Some(130), "{}", message(&output));
         assert!(message(&output).contains("interrupted"), "{}", message(&output));
         assert_eq!(names(dir.path()), Vec::<String>::new());
     }

@@ -229,11 +229,11 @@ fn what_is_wrong_is_said() {
         failed(&outsize(&args), status)
     };
     assert!(with(&["--dtypes", "bf17"], 2).contains("int8"));
-    assert!(with(&["--context", "0"], 2).contains("--context 0"));
+    assert!(with(&["--context", "0"], 2).contains("'0' for '--context"));
     let long = with(&["--context", "99999999999"], 2);
     assert!(long.contains("more than the 512 tokens"), "{long}");
-    assert!(with(&["--batch", "0"], 2).contains("--batch 0"));
-    assert!(with(&["--batch", "4097"], 2).contains("1 to 4096"));
+    assert!(with(&["--batch", "0"], 2).contains("'0' for '--batch"));
+    assert!(with(&["--batch", "4097"], 2).contains("1..=4096"));
     assert!(with(&["--context", "-1"], 2).contains("-1"));
     let change = |from: &str, to: &str| {
         fs::write(&config, CONFIG.replace(from, to)).unwrap();

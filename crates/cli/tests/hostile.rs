@@ -470,3 +470,21 @@ fn a_full_disk() {
     }
     println!("SKIPPED: no small disk can be mounted here");
 }
+
+/// A limit on the size of files is an error like a full disk, not the signal that it is by default.
+#[cfg(unix)]
+#[test]
+fn a_limit_on_the_size_of_files() {
+    let place = tempfile::tempdir().unwrap();
+    let script = r#"ulimit -f 100; "$1" synth llama-demo "$0/out"; echo "status $?"; ls -A "$0""#;
+    let output = Command::new("sh")
+        .args(["-c", script])
+        .arg(place.path())
+        .arg(env!("CARGO_BIN_EXE_outsize"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "status 1\n");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("cannot write") && said.contains("File too large"), "{said}");
+}

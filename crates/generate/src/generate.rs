@@ -1,5 +1,6 @@
 //! The loop: prompt in, one token after the other out.
 
+use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -44,7 +45,8 @@ pub struct Request {
 }
 
 /// Why generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Finish {
     /// The model chose a token that ends the text.
     Eos,

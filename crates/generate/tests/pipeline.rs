@@ -336,7 +336,7 @@ fn what_is_wrong_is_said() {
     let mut long = settings(None, Logits::Last);
     long.workload.cache.context = 1 << 20;
     let error = open_with(&folder, &long).unwrap_err();
-    assert!(error.to_string().contains("--context"), "{error}");
+    assert!(error.to_string().contains("a context of"), "{error}");
 
     let mut pipeline = open(&folder, None, Logits::Last).unwrap();
     let vocabulary = read_config(&folder).unwrap().vocab_size() as u32;

@@ -14,7 +14,7 @@ fn a_missing_tokenizer_says_what_else_works() {
     assert!(matches!(error, Error::NoTokenizer { .. }));
     let message = error.to_string();
     assert!(
-        message.contains("--ids") && message.contains(folder.path().to_str().unwrap()),
+        message.contains("token ids") && message.contains(folder.path().to_str().unwrap()),
         "{message}"
     );
 }

@@ -158,6 +158,6 @@ impl Case {
             window: usize::MAX,
             padding: vec![0; self.heads.batch],
         };
-        attend_into(queries, self.heads, &[held], &mask, None, y);
+        attend_into(Isa::detected(), queries, self.heads, &[held], &mask, None, y);
     }
 }

@@ -53,6 +53,7 @@ fn main() {
                 let weight = turn.next().expect("a cycle goes on");
                 seconds(|| {
                     linear_into(
+                        Isa::detected(),
                         compute,
                         black_box(&x),
                         Weight::Bf16(weight),

@@ -2,7 +2,8 @@
 
 use crate::Isa;
 use crate::exp::exp;
-use crate::loops::{for_each_isa, rows_per_share, share};
+use crate::loops::{share, share_size};
+use crate::simd::for_each_isa;
 
 /// A function of each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,67 +31,39 @@ impl ActivationFunction {
     ];
 }
 
-/// Writes `function(x)`, element by element, to `x`. All instruction sets give the same bits, off by
-/// at most `2⁻¹⁹` of the greater of `|x|` and the result.
-pub fn activate_in_place(function: ActivationFunction, x: &mut [f32]) {
-    activate_in_place_with(Isa::detected(), function, x);
-}
-
-/// [`activate_in_place`] with a chosen set of instructions.
+/// Writes `function(x)`, element by element, to `x`, with a chosen set of instructions. All of these
+/// give the same bits, off by at most `2⁻¹⁹` of the greater of `|x|` and the result.
 ///
 /// # Panics
 ///
 /// If this processor does not have `isa`.
-pub fn activate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32]) {
-    match rows_per_share(x.len(), 1) {
-        None => activate_each(isa, function, x),
-        Some(size) => share(x.chunks_mut(size), |x| activate_each(isa, function, x)),
-    }
+pub fn activate_in_place(isa: Isa, function: ActivationFunction, x: &mut [f32]) {
+    share(x.chunks_mut(share_size(x.len(), 1)), |x| activate_each(isa, function, x));
 }
 
-/// Writes `function(x) · up`, element by element, to `x`. All instruction sets give the same bits,
-/// off by at most `2⁻¹⁹` of the greater of `|x · up|` and the result.
+/// Writes `function(x) · up`, element by element, to `x`, with a chosen set of instructions. All of
+/// these give the same bits, off by at most `2⁻¹⁹` of the greater of `|x · up|` and the result.
 ///
 /// # Panics
 ///
-/// If the slices differ in length.
-pub fn gate_in_place(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
-    gate_in_place_with(Isa::detected(), function, x, up);
-}
-
-/// [`gate_in_place`] with a chosen set of instructions.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`gate_in_place`] does.
-pub fn gate_in_place_with(isa: Isa, function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+/// If the slices differ in length, or if this processor does not have `isa`.
+pub fn gate_in_place(isa: Isa, function: ActivationFunction, x: &mut [f32], up: &[f32]) {
     assert_eq!(x.len(), up.len(), "a gate has the size of what goes through");
-    match rows_per_share(x.len(), 1) {
-        None => gate_each(isa, function, x, up),
-        Some(size) => {
-            let pieces = x.chunks_mut(size).zip(up.chunks(size));
-            share(pieces, |(x, up)| gate_each(isa, function, x, up));
-        }
+    let size = share_size(x.len(), 1);
+    share(x.chunks_mut(size).zip(up.chunks(size)), |(x, up)| gate_each(isa, function, x, up));
+}
+
+for_each_isa! {
+    fn activate_each(function: ActivationFunction, x: &mut [f32]) {
+        // Times one changes no bit.
+        times(function, x, std::iter::repeat(1.0));
     }
 }
 
-for_each_isa!(
-    fn activate_each = activate_slice(function: ActivationFunction, x: &mut [f32])
-);
-
-for_each_isa!(
-    fn gate_each = gate_slice(function: ActivationFunction, x: &mut [f32], up: &[f32])
-);
-
-#[inline(always)]
-fn activate_slice(function: ActivationFunction, x: &mut [f32]) {
-    // Times one changes no bit.
-    times(function, x, std::iter::repeat(1.0));
-}
-
-#[inline(always)]
-fn gate_slice(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
-    times(function, x, up.iter().copied());
+for_each_isa! {
+    fn gate_each(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+        times(function, x, up.iter().copied());
+    }
 }
 
 #[inline(always)]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use outsize_checkpoint::{Dtype, Encoding, StorageFormat};
 
 use crate::Isa;
+use crate::simd::{Vector, for_each_isa};
 
 /// A weight `[out, in]`, or some of its rows, as [`StorageFormat`] stores it: `B` holds the bytes,
 /// shared ([`bytes::Bytes`]) or borrowed.
@@ -161,130 +162,56 @@ impl BlockWeight<&[u8]> {
     }
 }
 
-/// Writes the f32 of every element, of which there are as many as `to` has.
-fn dequantize_e4m3(isa: Isa, weight: BlockWeight<&[u8]>, to: &mut [f32]) {
-    assert!(isa.is_available(), "this processor does not have {isa:?}");
-    match isa {
-        Isa::Portable => each_block(weight, to, widen_each),
-        // SAFETY: the assertion above: this processor has these instructions.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { f16c::dequantize_avx2(weight, to) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        _ => unsafe { f16c::dequantize_avx512(weight, to) },
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => each_block(weight, to, widen_each),
-    }
-}
-
-/// Calls `widen` for the elements of each row that share a scale.
-#[inline(always)]
-fn each_block(weight: BlockWeight<&[u8]>, to: &mut [f32], widen: impl Fn(&[u8], f32, &mut [f32])) {
-    let columns = weight.shape[1];
-    let [height, width] = weight.block();
-    let scale_row = weight.scale_row_bytes();
-    let rows = weight.data.chunks_exact(columns).zip(to.chunks_exact_mut(columns));
-    for (at, (data, to)) in rows.enumerate() {
-        let scales = &weight.scales[(weight.skipped_rows + at) / height * scale_row..];
-        let blocks = data.chunks(width).zip(to.chunks_mut(width));
-        for ((data, to), scale) in blocks.zip(scales.as_chunks::<4>().0) {
-            widen(data, f32::from_le_bytes(*scale), to);
+for_each_isa! {
+    /// Writes the f32 of every element, of which there are as many as `to` has.
+    fn dequantize_e4m3<V>(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
+        let columns = weight.shape[1];
+        let [height, width] = weight.block();
+        let scale_row = weight.scale_row_bytes();
+        let rows = weight.data.chunks_exact(columns).zip(to.chunks_exact_mut(columns));
+        for (at, (data, to)) in rows.enumerate() {
+            let scales = &weight.scales[(weight.skipped_rows + at) / height * scale_row..];
+            let blocks = data.chunks(width).zip(to.chunks_mut(width));
+            for ((data, to), scale) in blocks.zip(scales.as_chunks::<4>().0) {
+                // SAFETY: this is compiled for the instructions of `V`.
+                unsafe { widen_block::<V>(data, f32::from_le_bytes(*scale), to) };
+            }
         }
     }
 }
 
+/// Widens elements that share a scale.
+///
+/// # Safety
+///
+/// This processor has the instructions of `V`.
 #[inline(always)]
-fn widen_each(data: &[u8], scale: f32, to: &mut [f32]) {
-    for (to, byte) in to.iter_mut().zip(data) {
+unsafe fn widen_block<V: Vector>(data: &[u8], scale: f32, to: &mut [f32]) {
+    // One by one is as fast where the compiler vectorizes it for four lanes.
+    let whole = match V::LANES == 4 || !is_biasable(data, [scale]) {
+        true => 0,
+        false => data.len() / V::LANES * V::LANES,
+    };
+    let (steps, rest) = data.split_at(whole);
+    let (wide, wide_rest) = to.split_at_mut(whole);
+    for (data, to) in steps.chunks_exact(V::LANES).zip(wide.chunks_exact_mut(V::LANES)) {
+        // SAFETY: the caller's promise; these are as many elements as there are lanes, and no NaN.
+        unsafe { V::e4m3(data.as_ptr(), V::splat(scale * E4M3_BIAS)).store(to.as_mut_ptr()) };
+    }
+    for (to, byte) in wide_rest.iter_mut().zip(rest) {
         *to = widen_e4m3(*byte) * scale;
     }
 }
 
-/// By way of f16, whose exponent has one bit more: the processor widens its subnormal numbers too.
-#[cfg(target_arch = "x86_64")]
-mod f16c {
-    use std::arch::x86_64::*;
+/// What a scale is multiplied by for [`Vector::e4m3`].
+pub(crate) const E4M3_BIAS: f32 = f32::from_bits((127 + 120) << 23);
 
-    use super::{BlockWeight, each_block, widen_each};
-
-    /// An E4M3 read as an f16 is smaller than it is by the difference of the biases, 15 - 7.
-    const BIAS: f32 = 256.0;
-
-    /// Sign, exponent and mantissa of an E4M3 that was shifted to those of an f16, its sign being in all bits before.
-    const FIELDS: i16 = 0xbf80u16 as i16;
-
-    /// Elements that are converted at once.
-    const STEP: usize = 32;
-
-    /// Converts what it can in whole steps by `step`, which tells whether there was a NaN, and the rest one by one.
-    #[inline(always)]
-    fn in_steps(
-        data: &[u8],
-        scale: f32,
-        to: &mut [f32],
-        step: impl Fn(&[u8; STEP], f32, &mut [f32; STEP]) -> bool,
-    ) {
-        let biased = scale * BIAS;
-        let (steps, rest) = data.as_chunks::<STEP>();
-        let (wide, wide_rest) = to.as_chunks_mut::<STEP>();
-        let mut nan = false;
-        for (data, to) in steps.iter().zip(&mut *wide) {
-            nan |= step(data, biased, to);
-        }
-        // The bias is exact but for scales beyond all that is real.
-        if nan || biased.is_infinite() {
-            return widen_each(data, scale, to);
-        }
-        widen_each(rest, scale, wide_rest);
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-    pub(super) fn dequantize_avx512(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
-        each_block(weight, to, |data, scale, to| {
-            in_steps(data, scale, to, |data, scale, to| {
-                // SAFETY: loads and stores are of 32 bytes and 32 f32, and need no alignment.
-                unsafe {
-                    let bytes = _mm256_loadu_si256(data.as_ptr().cast());
-                    let words = _mm512_slli_epi16::<7>(_mm512_cvtepi8_epi16(bytes));
-                    let halves = _mm512_and_si512(words, _mm512_set1_epi16(FIELDS));
-                    let scale = _mm512_set1_ps(scale);
-                    let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
-                    let high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves));
-                    _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(low, scale));
-                    _mm512_storeu_ps(to.as_mut_ptr().add(16), _mm512_mul_ps(high, scale));
-                    let magnitude = _mm256_set1_epi8(0x7f);
-                    let bits = _mm256_and_si256(bytes, magnitude);
-                    _mm256_cmpeq_epi8_mask(bits, magnitude) != 0
-                }
-            });
-        });
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn dequantize_avx2(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
-        each_block(weight, to, |data, scale, to| {
-            in_steps(data, scale, to, |data, scale, to| {
-                let scale = _mm256_set1_ps(scale);
-                let mut nan = 0;
-                for (data, to) in data.as_chunks::<16>().0.iter().zip(to.as_chunks_mut::<16>().0) {
-                    // SAFETY: loads and stores are of 16 bytes and 16 f32, and need no alignment.
-                    unsafe {
-                        let bytes = _mm_loadu_si128(data.as_ptr().cast());
-                        let words = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(bytes));
-                        let halves = _mm256_and_si256(words, _mm256_set1_epi16(FIELDS));
-                        let low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-                        let high = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(halves));
-                        _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(low, scale));
-                        _mm256_storeu_ps(to.as_mut_ptr().add(8), _mm256_mul_ps(high, scale));
-                        let magnitude = _mm_set1_epi8(0x7f);
-                        let bits = _mm_and_si128(bytes, magnitude);
-                        nan |= _mm_movemask_epi8(_mm_cmpeq_epi8(bits, magnitude));
-                    }
-                }
-                nan != 0
-            });
-        });
-    }
+/// Whether no element is a NaN, and no scale becomes infinite by [`E4M3_BIAS`]: what
+/// [`Vector::e4m3`] asks.
+#[inline(always)]
+pub(crate) fn is_biasable(data: &[u8], scales: impl IntoIterator<Item = f32>) -> bool {
+    let nan = data.iter().fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
+    !nan && scales.into_iter().all(|scale| scale.abs() < 128.0)
 }
 
 /// The largest E4M3.
@@ -309,7 +236,7 @@ fn narrow_e4m3(value: f32) -> u8 {
 /// The f32 of an E4M3 (4 bits of exponent, of bias 7, and 3 of mantissa; no infinity, one NaN of
 /// each sign), without branches, so that loops over it vectorize.
 #[inline(always)]
-pub(crate) fn widen_e4m3(byte: u8) -> f32 {
+fn widen_e4m3(byte: u8) -> f32 {
     let magnitude = i32::from(byte & 0x7f);
     // The fields in place, the exponent is too small by the difference of the biases, 127 - 7.
     let normal = f32::from_bits((magnitude << 20) as u32 + (120 << 23));

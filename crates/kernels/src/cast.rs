@@ -6,9 +6,11 @@
 //!
 //! Each function runs on the calling thread: whoever streams has threads of its own.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::Isa;
+use crate::simd::{for_each_isa, widen_bf16};
 
 /// Widens each element of `from` into `to`.
 ///
@@ -25,7 +27,7 @@ pub fn bf16_to_f32(from: &[bf16], to: &mut [f32]) {
 ///
 /// If the slices differ in length.
 pub fn f16_to_f32(from: &[f16], to: &mut [f32]) {
-    f16_to_f32_with(Isa::detected(), from, to);
+    from.convert_to_f32_slice(to);
 }
 
 /// Rounds each element of `from` into `to`.
@@ -43,94 +45,25 @@ pub fn f32_to_bf16(from: &[f32], to: &mut [bf16]) {
 ///
 /// If the slices differ in length.
 pub fn f32_to_f16(from: &[f32], to: &mut [f16]) {
-    f32_to_f16_with(Isa::detected(), from, to);
+    to.convert_from_f32_slice(from);
 }
 
-/// A function that compiles one plain loop for each instruction set and calls the one asked for.
-/// The loop itself is vectorized by the compiler.
-macro_rules! for_each_isa {
-    ($name:ident, $narrow:ident, $from:ty, $to:ty) => {
-        fn $name(isa: Isa, from: &[$from], to: &mut [$to]) {
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2(from: &[$from], to: &mut [$to]) {
-                $narrow(from, to);
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-            fn avx512(from: &[$from], to: &mut [$to]) {
-                $narrow(from, to);
-            }
-
-            assert_eq!(from.len(), to.len(), "a cast needs slices of one length");
-            assert!(isa.is_available(), "this processor does not have {isa:?}");
-            match isa {
-                // SAFETY: the assertion above: this processor has these instructions.
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { avx2(from, to) },
-                // SAFETY: as above.
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => unsafe { avx512(from, to) },
-                _ => $narrow(from, to),
-            }
+for_each_isa! {
+    fn bf16_to_f32_with(from: &[bf16], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len(), "a cast needs slices of one length");
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = widen_bf16(from.to_bits());
         }
-    };
-}
-
-for_each_isa!(bf16_to_f32_with, widen_each_bf16, bf16, f32);
-for_each_isa!(f32_to_bf16_with, narrow_each_bf16, f32, bf16);
-
-#[inline(always)]
-fn widen_each_bf16(from: &[bf16], to: &mut [f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = widen_bf16(from.to_bits());
     }
 }
 
-#[inline(always)]
-fn narrow_each_bf16(from: &[f32], to: &mut [bf16]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = bf16::from_bits(narrow_bf16(*from));
+for_each_isa! {
+    fn f32_to_bf16_with(from: &[f32], to: &mut [bf16]) {
+        assert_eq!(from.len(), to.len(), "a cast needs slices of one length");
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = bf16::from_bits(narrow_bf16(*from));
+        }
     }
-}
-
-fn f16_to_f32_with(isa: Isa, from: &[f16], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len(), "a cast needs slices of one length");
-    assert!(isa.is_available(), "this processor does not have {isa:?}");
-    let (from, to) = match isa {
-        Isa::Portable => (from, to),
-        // SAFETY: the assertion above: this processor has F16C, which all other sets include.
-        #[cfg(target_arch = "x86_64")]
-        _ => unsafe { f16c::widen(from, to) },
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => (from, to),
-    };
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = widen_f16(from.to_bits());
-    }
-}
-
-fn f32_to_f16_with(isa: Isa, from: &[f32], to: &mut [f16]) {
-    assert_eq!(from.len(), to.len(), "a cast needs slices of one length");
-    assert!(isa.is_available(), "this processor does not have {isa:?}");
-    let (from, to) = match isa {
-        Isa::Portable => (from, to),
-        // SAFETY: the assertion above: this processor has F16C, which all other sets include.
-        #[cfg(target_arch = "x86_64")]
-        _ => unsafe { f16c::narrow(from, to) },
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => (from, to),
-    };
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = f16::from_f32_const(*from);
-    }
-}
-
-/// The f32 of a bf16: its upper half.
-#[inline(always)]
-pub(crate) fn widen_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
 }
 
 /// The bf16 nearest to an f32.
@@ -143,57 +76,6 @@ fn narrow_bf16(value: f32) -> u16 {
     // A NaN's payload may lie in the bits that go, or carry into the sign: keep it a quiet NaN.
     let quiet = bits >> 16 | 0x40;
     (if value.is_nan() { quiet } else { rounded }) as u16
-}
-
-/// The f32 of an f16, without branches, so that loops over it vectorize.
-#[inline(always)]
-pub(crate) fn widen_f16(bits: u16) -> f32 {
-    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
-    // The fields in place, the exponent is too small by the difference of the biases, 127 - 15.
-    // Multiplying by that power of two is exact, for subnormal numbers too.
-    let magnitude = f32::from_bits(rest << 13) * f32::from_bits((127 + 112) << 23);
-    // The largest exponent stands for infinity and NaN: again the largest.
-    let special = if rest >= 0x7c00 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(magnitude.to_bits() | special | sign)
-}
-
-/// Conversions in F16C, eight at a time.
-#[cfg(target_arch = "x86_64")]
-mod f16c {
-    use std::arch::x86_64::*;
-
-    use half::f16;
-
-    /// Widens all but fewer than eight elements; gives back the rest.
-    #[target_feature(enable = "avx,f16c")]
-    pub(super) fn widen<'a, 'b>(from: &'a [f16], to: &'b mut [f32]) -> (&'a [f16], &'b mut [f32]) {
-        let (eights, rest) = from.as_chunks::<8>();
-        let (to, to_rest) = to.split_at_mut(eights.len() * 8);
-        for (to, eight) in to.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
-            // SAFETY: `eight` is 16 bytes and `to` is 32; neither access asks for alignment.
-            unsafe {
-                let wide = _mm256_cvtph_ps(_mm_loadu_si128(eight.as_ptr().cast()));
-                _mm256_storeu_ps(to.as_mut_ptr(), wide);
-            }
-        }
-        (rest, to_rest)
-    }
-
-    /// Rounds all but fewer than eight elements; gives back the rest.
-    #[target_feature(enable = "avx,f16c")]
-    pub(super) fn narrow<'a, 'b>(from: &'a [f32], to: &'b mut [f16]) -> (&'a [f32], &'b mut [f16]) {
-        let (eights, rest) = from.as_chunks::<8>();
-        let (to, to_rest) = to.split_at_mut(eights.len() * 8);
-        for (to, eight) in to.as_chunks_mut::<8>().0.iter_mut().zip(eights) {
-            // SAFETY: `eight` is 32 bytes and `to` is 16; neither access asks for alignment.
-            unsafe {
-                let narrow =
-                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(eight.as_ptr()));
-                _mm_storeu_si128(to.as_mut_ptr().cast(), narrow);
-            }
-        }
-        (rest, to_rest)
-    }
 }
 
 #[cfg(test)]
@@ -239,7 +121,7 @@ mod tests {
         let brains: Vec<bf16> = bits.iter().map(|&bits| bf16::from_bits(bits)).collect();
         let mut wide = vec![0.0; bits.len()];
         for isa in available() {
-            f16_to_f32_with(isa, &halves, &mut wide);
+            f16_to_f32(&halves, &mut wide);
             for (&wide, half) in wide.iter().zip(&halves) {
                 assert_eq!(
                     canonical(wide),
@@ -248,7 +130,7 @@ mod tests {
                     half.to_bits()
                 );
             }
-            bf16_to_f32_with(isa, &brains, &mut wide);
+            bf16_to_f32(&brains, &mut wide);
             for (&wide, brain) in wide.iter().zip(&brains) {
                 assert_eq!(
                     canonical(wide),
@@ -266,7 +148,7 @@ mod tests {
         let mut halves = vec![f16::ZERO; values.len()];
         let mut brains = vec![bf16::ZERO; values.len()];
         for isa in available() {
-            f32_to_f16_with(isa, &values, &mut halves);
+            f32_to_f16(&values, &mut halves);
             f32_to_bf16_with(isa, &values, &mut brains);
             for ((&value, half), brain) in values.iter().zip(&halves).zip(&brains) {
                 let bits = value.to_bits();
@@ -294,16 +176,16 @@ mod tests {
             let values = &values[skip.min(values.len())..];
             for isa in available() {
                 let (mut halves, mut brains) = (vec![f16::ZERO; values.len()], vec![bf16::ZERO; values.len()]);
-                f32_to_f16_with(isa, values, &mut halves);
+                f32_to_f16(values, &mut halves);
                 f32_to_bf16_with(isa, values, &mut brains);
                 for ((&value, half), brain) in values.iter().zip(&halves).zip(&brains) {
                     prop_assert_eq!(canonical(half.to_f32()), canonical(f16::from_f32_const(value).to_f32()));
                     prop_assert_eq!(canonical(brain.to_f32()), canonical(bf16::from_f32(value).to_f32()));
                 }
                 let mut wide = vec![0.0; values.len()];
-                bf16_to_f32_with(isa, &brains, &mut wide);
+                bf16_to_f32(&brains, &mut wide);
                 prop_assert!(wide.iter().zip(&brains).all(|(&w, b)| canonical(w) == canonical(b.to_f32())));
-                f16_to_f32_with(isa, &halves, &mut wide);
+                f16_to_f32(&halves, &mut wide);
                 prop_assert!(wide.iter().zip(&halves).all(|(&w, h)| canonical(w) == canonical(h.to_f32_const())));
             }
         }

@@ -10,7 +10,7 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
 use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
-use crate::{ActivationDtype, ActivationFunction, Weight, WeightOperand};
+use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex)]
@@ -114,7 +114,7 @@ impl StoredWeightOps for Flex {
         compute: ActivationDtype,
     ) -> FlexTensor {
         let (shape, [(n, mut gate), (_, up)]) = matmuls(x, [gate, up], compute);
-        gate_in_place(act, &mut gate, &up);
+        gate_in_place(Isa::detected(), act, &mut gate, &up);
         result((n, gate), shape)
     }
 
@@ -136,14 +136,14 @@ impl StoredWeightOps for Flex {
             y.shape()
         );
         let matmul = InOutMatmul {
-            x: activations(&x),
+            x: f32_elements(&x, "linear: x"),
             k: shape.as_slice().last().copied().unwrap_or_default(),
             weight: operand(&weight, "linear: weight"),
             rows: start..start + rows,
             y: y.storage_mut(),
             n,
         };
-        add_linear_in_out_into(compute, matmul);
+        add_linear_in_out_into(Isa::detected(), compute, matmul);
         y
     }
 
@@ -198,7 +198,7 @@ fn matmuls<const N: usize>(
         n: *n,
         y,
     });
-    linear_each_into(compute, activations(&x), [m, k], &mut each);
+    linear_each_into(Isa::detected(), compute, f32_elements(&x, "linear: x"), [m, k], &mut each);
     (shape, ys)
 }
 
@@ -211,12 +211,17 @@ fn result((n, y): (usize, Vec<f32>), mut shape: Shape) -> FlexTensor {
 }
 
 fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
-    let shape = match weight {
-        WeightOperand::Float(tensor) => tensor.shape(),
-        WeightOperand::Blocks(weight) => return weight.shape(),
-    };
+    match weight {
+        WeightOperand::Float(tensor) => dims(tensor, name),
+        WeightOperand::Blocks(weight) => weight.shape(),
+    }
+}
+
+/// The sizes of a tensor of `N` dimensions.
+pub(crate) fn dims<const N: usize>(tensor: &FlexTensor, name: &str) -> [usize; N] {
+    let shape = tensor.shape();
     let Ok(dims) = shape.as_slice().try_into() else {
-        panic!("{name} must have two dimensions, but it is {shape:?}")
+        panic!("{name} must have {N} dimensions, but it is {shape:?}")
     };
     dims
 }
@@ -248,10 +253,10 @@ pub(crate) fn stored<'a>(tensor: &'a FlexTensor, name: &str) -> Weight<'a> {
     })
 }
 
-fn activations(tensor: &FlexTensor) -> &[f32] {
+pub(crate) fn f32_elements<'a>(tensor: &'a FlexTensor, name: &str) -> &'a [f32] {
     tensor
         .as_slice()
-        .unwrap_or_else(|| panic!("linear: x must be f32, but it is {:?}", tensor.dtype()))
+        .unwrap_or_else(|| panic!("{name} must be f32, but it is {:?}", tensor.dtype()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use burn::tensor::{DType, Tensor};
 use crate::ActivationFunction;
 use crate::attention::{AttentionMask, RingLayout};
 use crate::device::{is_flex, is_stored};
-use crate::layer_extension::LayerOps;
+use crate::layer_extension::{LayerOps, NormOperand};
+use crate::norm::NormKind;
 use crate::rotary::RotaryPairs;
 
 /// Keys and values of consecutive columns, `[batch, key_heads, capacity, width]` each, in f32, bf16
@@ -67,16 +68,7 @@ pub fn attend(
 ///
 /// If sizes do not fit each other.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f64) -> Tensor<D> {
-    if is_plain(&x) && is_stored_here(&weight) {
-        return Tensor::from_dispatch(Dispatch::rms_norm(
-            x.into_dispatch(),
-            weight.into_dispatch(),
-            epsilon,
-        ));
-    }
-    let mean_square = (x.clone() * x.clone()).mean_dim(D - 1);
-    let weight = weight.cast(x.dtype());
-    x * (mean_square + epsilon).sqrt().recip() * weight.unsqueeze()
+    norm(x, weight, None, NormKind::Rms, epsilon)
 }
 
 /// `x + add`, and the [`rms_norm`] of that.
@@ -90,27 +82,12 @@ pub fn add_rms_norm<const D: usize>(
     weight: Tensor<1>,
     epsilon: f64,
 ) -> (Tensor<D>, Tensor<D>) {
-    if is_plain(&x) && is_plain(&add) && is_stored_here(&weight) && x.dims() == add.dims() {
-        let (sum, norm) = Dispatch::add_rms_norm(
-            x.into_dispatch(),
-            add.into_dispatch(),
-            weight.into_dispatch(),
-            epsilon,
-        );
-        return (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm));
-    }
-    let sum = x + add;
-    let norm = rms_norm(sum.clone(), weight, epsilon);
-    (sum, norm)
+    add_norm(x, add, weight, None, NormKind::Rms, epsilon)
 }
 
 /// `(x - mean(x)) / √(variance(x) + epsilon) · weight + bias` over the last dimension, with the
 /// variance of all its elements: `x [.., width]`, `weight` and `bias` `[width]`, to the shape of
-/// `x`.
-///
-/// On Flex, with `x` in f32 and weight and bias in bf16, f16 or f32, this is [one
-/// operation](mod@crate::layer_norm); else Burn's own ones, with weight and bias cast to the dtype
-/// of `x`.
+/// `x`. Computed as [`rms_norm`] is.
 ///
 /// # Panics
 ///
@@ -121,24 +98,7 @@ pub fn layer_norm<const D: usize>(
     bias: Option<Tensor<1>>,
     epsilon: f64,
 ) -> Tensor<D> {
-    if is_plain(&x) && is_stored_here(&weight) && bias.as_ref().is_none_or(is_stored_here) {
-        let has_bias = bias.is_some();
-        return Tensor::from_dispatch(Dispatch::layer_norm(
-            x.into_dispatch(),
-            weight.clone().into_dispatch(),
-            bias.unwrap_or(weight).into_dispatch(),
-            has_bias,
-            epsilon,
-        ));
-    }
-    let dtype = x.dtype();
-    let x = x.clone() - x.mean_dim(D - 1);
-    let variance = (x.clone() * x.clone()).mean_dim(D - 1);
-    let norm = x * (variance + epsilon).sqrt().recip() * weight.cast(dtype).unsqueeze();
-    match bias {
-        Some(bias) => norm + bias.cast(dtype).unsqueeze(),
-        None => norm,
-    }
+    norm(x, weight, bias, NormKind::Layer, epsilon)
 }
 
 /// `x + add`, and the [`layer_norm`] of that.
@@ -153,22 +113,66 @@ pub fn add_layer_norm<const D: usize>(
     bias: Option<Tensor<1>>,
     epsilon: f64,
 ) -> (Tensor<D>, Tensor<D>) {
-    let stored = is_stored_here(&weight) && bias.as_ref().is_none_or(is_stored_here);
-    if is_plain(&x) && is_plain(&add) && stored && x.dims() == add.dims() {
-        let has_bias = bias.is_some();
-        let (sum, norm) = Dispatch::add_layer_norm(
+    add_norm(x, add, weight, bias, NormKind::Layer, epsilon)
+}
+
+fn norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    kind: NormKind,
+    epsilon: f64,
+) -> Tensor<D> {
+    if is_plain(&x) && are_stored_here(&weight, &bias) {
+        return Tensor::from_dispatch(Dispatch::norm(
+            x.into_dispatch(),
+            operand(weight, bias),
+            kind,
+            epsilon,
+        ));
+    }
+    let dtype = x.dtype();
+    let x = match kind {
+        NormKind::Rms => x,
+        NormKind::Layer => x.clone() - x.mean_dim(D - 1),
+    };
+    let variance = (x.clone() * x.clone()).mean_dim(D - 1);
+    let norm = x * (variance + epsilon).sqrt().recip() * weight.cast(dtype).unsqueeze();
+    match bias {
+        Some(bias) => norm + bias.cast(dtype).unsqueeze(),
+        None => norm,
+    }
+}
+
+fn add_norm<const D: usize>(
+    x: Tensor<D>,
+    add: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    kind: NormKind,
+    epsilon: f64,
+) -> (Tensor<D>, Tensor<D>) {
+    let plain = is_plain(&x) && is_plain(&add) && x.dims() == add.dims();
+    if plain && are_stored_here(&weight, &bias) {
+        let (sum, norm) = Dispatch::add_norm(
             x.into_dispatch(),
             add.into_dispatch(),
-            weight.clone().into_dispatch(),
-            bias.unwrap_or(weight).into_dispatch(),
-            has_bias,
+            operand(weight, bias),
+            kind,
             epsilon,
         );
         return (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm));
     }
     let sum = x + add;
-    let norm = layer_norm(sum.clone(), weight, bias, epsilon);
-    (sum, norm)
+    (sum.clone(), norm(sum, weight, bias, kind, epsilon))
+}
+
+fn operand(weight: Tensor<1>, bias: Option<Tensor<1>>) -> NormOperand<Dispatch> {
+    let weight = weight.into_dispatch();
+    match bias {
+        None => NormOperand::Weight(weight),
+        Some(bias) => NormOperand::Biased(weight, bias.into_dispatch()),
+    }
 }
 
 /// Whether these are activations that kernels take.
@@ -177,8 +181,9 @@ fn is_plain<const D: usize>(x: &Tensor<D>) -> bool {
 }
 
 /// Whether these are weights that kernels take.
-fn is_stored_here(weight: &Tensor<1>) -> bool {
-    is_flex(&weight.device()) && is_stored(weight.dtype())
+fn are_stored_here(weight: &Tensor<1>, bias: &Option<Tensor<1>>) -> bool {
+    let stored = |weight: &Tensor<1>| is_flex(&weight.device()) && is_stored(weight.dtype());
+    stored(weight) && bias.as_ref().is_none_or(stored)
 }
 
 /// Rotary embedding of `x [batch, tokens, heads, width]`: of each head the first `r` elements are

@@ -6,18 +6,26 @@
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
+use burn::backend::{Backend, ExtensionType, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, TensorData};
 
-use crate::Weight;
 use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
 use crate::attention::{
     AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
 };
-use crate::extension::{contiguous, stored};
-use crate::layer_norm::{LayerNormParameters, add_layer_norm_into, layer_norm_into};
-use crate::norm::{add_rms_norm_into, rms_norm_into};
+use crate::extension::{contiguous, dims, f32_elements, stored};
+use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
+use crate::{Isa, Weight};
+
+/// Weight, or weight and bias, of a norm; `[width]` each.
+#[derive(ExtensionType)]
+pub enum NormOperand<B: Backend> {
+    /// In bf16, f16 or f32.
+    Weight(FloatTensor<B>),
+    /// In bf16, f16 or f32 each.
+    Biased(FloatTensor<B>, FloatTensor<B>),
+}
 
 /// What a decoder layer does between its matmuls.
 #[backend_extension(Flex)]
@@ -44,54 +52,29 @@ pub trait LayerOps: Backend {
         scale: Option<f32>,
     ) -> FloatTensor<Self>;
 
-    /// The root-mean-square norm of the rows of `x [.., width]` f32, `weight [width]` in bf16, f16
-    /// or f32.
+    /// The norm of the rows of `x [.., width]` f32.
     ///
     /// # Panics
     ///
     /// If a size or a dtype is another.
-    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, epsilon: f64)
-    -> FloatTensor<Self>;
-
-    /// `x + add`, and its norm as [`rms_norm`](Self::rms_norm) gives it. A tensor that has no other
-    /// owner is written in place.
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    fn add_rms_norm(
+    fn norm(
         x: FloatTensor<Self>,
-        add: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        epsilon: f64,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-
-    /// The layer norm of the rows of `x [.., width]` f32, `weight [width]` and `bias [width]` in
-    /// bf16, f16 or f32. `bias` counts only if `has_bias`.
-    ///
-    /// # Panics
-    ///
-    /// If a size or a dtype is another.
-    fn layer_norm(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        has_bias: bool,
+        #[extension_type] weights: NormOperand<Self>,
+        kind: NormKind,
         epsilon: f64,
     ) -> FloatTensor<Self>;
 
-    /// `x + add`, and its norm as [`layer_norm`](Self::layer_norm) gives it. A tensor that has no
-    /// other owner is written in place.
+    /// `x + add`, and its norm as [`norm`](Self::norm) gives it. A tensor that has no other owner is
+    /// written in place.
     ///
     /// # Panics
     ///
     /// As there.
-    fn add_layer_norm(
+    fn add_norm(
         x: FloatTensor<Self>,
         add: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        has_bias: bool,
+        #[extension_type] weights: NormOperand<Self>,
+        kind: NormKind,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
@@ -140,9 +123,9 @@ impl LayerOps for Flex {
         scale: Option<f32>,
     ) -> FlexTensor {
         let queries = contiguous(queries);
-        let [batch, tokens, heads, width] = four(&queries, "attention: queries");
+        let [batch, tokens, heads, width] = dims(&queries, "attention: queries");
         let tensors = [older_keys, older_values, keys, values].map(gapless_rows);
-        let [sequences, key_heads, _, key_width] = four(&tensors[2], "attention: keys");
+        let [sequences, key_heads, _, key_width] = dims(&tensors[2], "attention: keys");
         assert_eq!(
             (batch, width),
             (sequences, key_width),
@@ -158,72 +141,43 @@ impl LayerOps for Flex {
             older_ring.map(|ring| part(0, ring)).into_iter().chain([part(2, ring)]).collect();
         let from = f32_elements(&queries, "attention: queries");
         let mut y = vec![0.0; from.len()];
-        attend_into(from, heads, &held, &mask, scale, &mut y);
+        attend_into(Isa::detected(), from, heads, &held, &mask, scale, &mut y);
         FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
     }
 
-    fn rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64) -> FlexTensor {
-        let (x, weight) = (contiguous(x), contiguous(weight));
+    fn norm(x: FlexTensor, weights: NormOperand<Self>, kind: NormKind, epsilon: f64) -> FlexTensor {
+        let (x, weights) = (contiguous(x), weights.contiguous());
         let from = f32_elements(&x, "norm: x");
         let mut y = vec![0.0; from.len()];
-        check_width(&x, &weight);
-        rms_norm_into(from, stored(&weight, "norm: weight"), epsilon, &mut y);
+        let parameters = weights.parameters(&x, kind, epsilon);
+        norm_into(Isa::detected(), from, parameters, &mut y);
         FlexTensor::from_data(TensorData::new(y, x.shape()))
     }
 
-    fn add_rms_norm(
+    fn add_norm(
         x: FlexTensor,
         add: FlexTensor,
-        weight: FlexTensor,
+        weights: NormOperand<Self>,
+        kind: NormKind,
         epsilon: f64,
     ) -> (FlexTensor, FlexTensor) {
-        let (add, weight) = (contiguous(add), contiguous(weight));
-        let weights = stored(&weight, "norm: weight");
-        add_norm(x, add, &weight, |x, add, y| add_rms_norm_into(x, add, weights, epsilon, y))
-    }
-
-    fn layer_norm(
-        x: FlexTensor,
-        weight: FlexTensor,
-        bias: FlexTensor,
-        has_bias: bool,
-        epsilon: f64,
-    ) -> FlexTensor {
-        let [x, weight, bias] = [x, weight, bias].map(contiguous);
-        let from = f32_elements(&x, "norm: x");
-        let mut y = vec![0.0; from.len()];
-        check_width(&x, &weight);
-        let parameters = LayerNormParameters {
-            weight: stored(&weight, "norm: weight"),
-            bias: has_bias.then(|| stored(&bias, "norm: bias")),
-            epsilon,
-        };
-        layer_norm_into(from, parameters, &mut y);
-        FlexTensor::from_data(TensorData::new(y, x.shape()))
-    }
-
-    fn add_layer_norm(
-        x: FlexTensor,
-        add: FlexTensor,
-        weight: FlexTensor,
-        bias: FlexTensor,
-        has_bias: bool,
-        epsilon: f64,
-    ) -> (FlexTensor, FlexTensor) {
-        let [add, weight, bias] = [add, weight, bias].map(contiguous);
-        let parameters = LayerNormParameters {
-            weight: stored(&weight, "norm: weight"),
-            bias: has_bias.then(|| stored(&bias, "norm: bias")),
-            epsilon,
-        };
-        add_norm(x, add, &weight, |x, add, y| add_layer_norm_into(x, add, parameters, y))
+        assert_eq!(x.shape(), add.shape(), "norm: what is added has another shape");
+        let (add, weights) = (contiguous(add), weights.contiguous());
+        let mut x = x.to_contiguous();
+        let shape = x.shape();
+        let mut y = vec![0.0; shape.num_elements()];
+        let parameters = weights.parameters(&x, kind, epsilon);
+        let add = f32_elements(&add, "norm: what is added");
+        let elements = f32_elements_mut(&mut x, "norm: x");
+        add_norm_into(Isa::detected(), elements, add, parameters, &mut y);
+        (x, FlexTensor::from_data(TensorData::new(y, shape)))
     }
 
     fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, pairs: RotaryPairs) -> FlexTensor {
-        let [batch, tokens, heads, width] = four(&x, "rotary: x");
-        let [_, _, _, half] = four(&cos, "rotary: cosines");
+        let [batch, tokens, heads, width] = dims(&x, "rotary: x");
+        let [_, _, _, half] = dims(&cos, "rotary: cosines");
         for (name, tensor) in [("cosines", &cos), ("sines", &sin)] {
-            let [sequences, rotations, one, angles] = four(tensor, name);
+            let [sequences, rotations, one, angles] = dims(tensor, name);
             assert!(
                 (sequences == 1 || sequences == batch)
                     && (rotations, one, angles) == (tokens, 1, half)
@@ -233,8 +187,9 @@ impl LayerOps for Flex {
                 x.shape()
             );
         }
-        let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
+        let (mut x, cos, sin) = (x.to_contiguous(), contiguous(cos), contiguous(sin));
         rotate_in_place(
+            Isa::detected(),
             f32_elements_mut(&mut x, "rotary: x"),
             RotaryShape { heads, width, rotary: 2 * half, pairs },
             f32_elements(&cos, "rotary: cosines"),
@@ -244,40 +199,42 @@ impl LayerOps for Flex {
     }
 
     fn activation(x: FlexTensor, function: ActivationFunction) -> FlexTensor {
-        let mut x = whole(x);
-        activate_in_place(function, f32_elements_mut(&mut x, "activation: x"));
+        let mut x = x.to_contiguous();
+        activate_in_place(Isa::detected(), function, f32_elements_mut(&mut x, "activation: x"));
         x
     }
 
     fn gated(x: FlexTensor, up: FlexTensor, gate: ActivationFunction) -> FlexTensor {
         assert_eq!(x.shape(), up.shape(), "gate: sides of other shapes");
-        let (mut x, up) = (whole(x), contiguous(up));
+        let (mut x, up) = (x.to_contiguous(), contiguous(up));
         let elements = f32_elements_mut(&mut x, "gate: x");
-        gate_in_place(gate, elements, f32_elements(&up, "gate: up"));
+        gate_in_place(Isa::detected(), gate, elements, f32_elements(&up, "gate: up"));
         x
     }
 }
 
-/// Adds `add` to `x`, in place where it has no other owner, and gives both that and its `norm`.
-fn add_norm(
-    x: FlexTensor,
-    add: FlexTensor,
-    weight: &FlexTensor,
-    norm: impl FnOnce(&mut [f32], &[f32], &mut [f32]),
-) -> (FlexTensor, FlexTensor) {
-    assert_eq!(x.shape(), add.shape(), "norm: what is added has another shape");
-    let mut x = whole(x);
-    check_width(&x, weight);
-    let mut y = vec![0.0; x.shape().num_elements()];
-    norm(f32_elements_mut(&mut x, "norm: x"), f32_elements(&add, "norm: what is added"), &mut y);
-    let shape = x.shape();
-    (x, FlexTensor::from_data(TensorData::new(y, shape)))
-}
+impl NormOperand<Flex> {
+    fn contiguous(self) -> Self {
+        match self {
+            Self::Weight(weight) => Self::Weight(contiguous(weight)),
+            Self::Biased(weight, bias) => Self::Biased(contiguous(weight), contiguous(bias)),
+        }
+    }
 
-/// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of
-/// which that is true.
-fn whole(tensor: FlexTensor) -> FlexTensor {
-    tensor.to_contiguous()
+    /// What a norm of `x` is made with.
+    fn parameters(&self, x: &FlexTensor, kind: NormKind, epsilon: f64) -> NormParameters<'_> {
+        let (Self::Weight(weight) | Self::Biased(weight, _)) = self;
+        let (x, shape) = (x.shape(), weight.shape());
+        assert!(
+            shape.num_dims() == 1 && x.as_slice().last() == shape.as_slice().last(),
+            "norm: x {x:?} needs a weight of its last dimension, but it is {shape:?}"
+        );
+        let bias = match self {
+            Self::Weight(_) => None,
+            Self::Biased(_, bias) => Some(stored(bias, "norm: bias")),
+        };
+        NormParameters { kind, weight: stored(weight, "norm: weight"), bias, epsilon }
+    }
 }
 
 /// The tensor itself if the rows of its last dimension have no gaps; else a copy of which that is
@@ -293,7 +250,7 @@ fn gapless_rows(tensor: FlexTensor) -> FlexTensor {
 
 /// Keys or values of which the rows have no gaps, as they lie in memory.
 fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> StridedRows<'a> {
-    four(tensor, name);
+    let _: [usize; 4] = dims(tensor, name);
     let (start, strides) = (tensor.layout().start_offset(), tensor.layout().strides());
     let elements = match tensor.dtype() {
         DType::BF16 => Weight::Bf16(&tensor.storage()[start..]),
@@ -308,28 +265,6 @@ fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> StridedRows<'a> {
         head_stride: stride(1),
         slot_stride: stride(2),
     }
-}
-
-fn four(tensor: &FlexTensor, name: &str) -> [usize; 4] {
-    let shape = tensor.shape();
-    let Ok(dims) = shape.as_slice().try_into() else {
-        panic!("{name} must have four dimensions, but the shape is {shape:?}")
-    };
-    dims
-}
-
-fn check_width(x: &FlexTensor, weight: &FlexTensor) {
-    let (x, weight) = (x.shape(), weight.shape());
-    assert!(
-        weight.num_dims() == 1 && x.as_slice().last() == weight.as_slice().last(),
-        "norm: x {x:?} needs a weight of its last dimension, but it is {weight:?}"
-    );
-}
-
-fn f32_elements<'a>(tensor: &'a FlexTensor, name: &str) -> &'a [f32] {
-    tensor
-        .as_slice()
-        .unwrap_or_else(|| panic!("{name} must be f32, but it is {:?}", tensor.dtype()))
 }
 
 /// The elements of a tensor that fills its memory; those of a copy, if it is not the only owner.

@@ -7,12 +7,12 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
+//! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
-//! | [`attend`], [`rms_norm`], [`layer_norm()`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
+//! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`attention`], [`norm`], [`layer_norm`](mod@layer_norm), [`rotary`], [`activation`] | the same over slices |
+//! | [`attention`], [`norm`], [`rotary`], [`activation`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
 //! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |
@@ -59,13 +59,13 @@ pub mod extension;
 mod isa;
 mod layer;
 pub mod layer_extension;
-pub mod layer_norm;
 mod linear;
 mod loops;
 pub mod matmul;
 pub mod norm;
 pub mod peak;
 pub mod rotary;
+mod simd;
 mod thread_pool;
 mod weight;
 mod weight_tensor;
@@ -78,9 +78,7 @@ pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
-pub use linear::{
-    add_linear_in_out, embedding, gated_linear, linear, linear_in_out, linear_qkv, linear_with,
-};
+pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
 pub use rotary::RotaryPairs;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};

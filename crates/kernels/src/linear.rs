@@ -102,32 +102,10 @@ pub fn gated_linear<const D: usize>(
     ))
 }
 
-/// `y = x · W`: `x [.., in]`, `weight [in, out]` as GPT-2's `Conv1D` stores it, to `[.., out]`.
-/// Otherwise as [`linear_with`], but for the order of sums, which is that of `in`.
-///
-/// # Panics
-///
-/// If the last dimension of `x` is not `in`, or if the two lie on different devices.
-pub fn linear_in_out<const D: usize>(
-    compute: ActivationDtype,
-    x: Tensor<D>,
-    weight: impl Into<WeightTensor>,
-) -> Tensor<D> {
-    let (weight, mut dims) = (weight.into(), x.dims());
-    assert_eq!(
-        dims[D - 1],
-        weight.dims()[0],
-        "linear: the last dimension of x {dims:?} must be the first of the weight {:?}",
-        weight.dims()
-    );
-    dims[D - 1] = weight.dims()[1];
-    let y = Tensor::zeros(dims, (&x.device(), x.dtype()));
-    add_linear_in_out(compute, y, x, 0, weight)
-}
-
 /// `y + x[.., start..start + rows] · W`: `y [.., out]`, `x [.., in]`, and `weight [rows, out]`, the
-/// rows from `start` on of one stored `[in, out]`. Tiles of a weight, added in order, give the bits
-/// that the whole weight gives at once.
+/// rows from `start` on of one stored `[in, out]`, as GPT-2's `Conv1D` stores it. Tiles of a weight,
+/// added in order, give the bits that the whole weight gives at once. Otherwise as [`linear_with`],
+/// but for the order of sums, which is that of `in`.
 ///
 /// # Panics
 ///

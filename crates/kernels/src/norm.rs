@@ -1,116 +1,85 @@
-//! Root-mean-square norm, over slices.
+//! Root-mean-square norm and layer norm, over slices.
 
 use std::borrow::Cow;
 
-use crate::loops::{for_each_isa, rows_per_share, share};
+use crate::loops::{share, share_size};
+use crate::simd::for_each_isa;
 use crate::{Isa, Weight};
 
-/// Lanes that a row is summed in.
-pub(crate) const LANES: usize = 16;
+/// Which norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormKind {
+    /// `x / √(mean(x²) + epsilon) · weight`.
+    Rms,
+    /// `(x - mean(x)) / √(mean((x - mean(x))²) + epsilon) · weight`.
+    Layer,
+}
 
-/// Writes `x / √(mean(x²) + epsilon) · weight` of each row to `y`; `x` and `y` are `[rows, width]`
-/// with the width of `weight`.
+/// What a norm is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct NormParameters<'a> {
+    /// Its formula.
+    pub kind: NormKind,
+    /// `[width]`.
+    pub weight: Weight<'a>,
+    /// `[width]`; nothing is added if there is none.
+    pub bias: Option<Weight<'a>>,
+    /// What is added to the variance, or to the mean square.
+    pub epsilon: f64,
+}
+
+/// Writes the norm of each row of `x` to `y`, with a chosen set of instructions; `x` and `y` are
+/// `[rows, width]` with the width of the weight.
 ///
 /// Each row is summed in sixteen lanes in a fixed order, so that all instruction sets, and any
-/// number of threads and of rows, give the same bits. The error of an element is at most `(width /
-/// 32 + 8) · 2⁻²³` of it.
+/// number of threads and of rows, give the same bits. The error of an element of a root-mean-square
+/// norm is at most `(width / 32 + 8) · 2⁻²³` of it. With `a` the greatest magnitude in a row and `s`
+/// its standard deviation, an element of a layer norm is off by at most
+/// `(width / 16 + 8) · 2⁻²³ · (a / s · |weight| · (1 + |norm|) + |y|)`, `norm` being the element
+/// before weight and bias.
 ///
 /// # Panics
 ///
-/// If sizes do not fit each other.
-pub fn rms_norm_into(x: &[f32], weight: Weight<'_>, epsilon: f64, y: &mut [f32]) {
-    rms_norm_into_with(Isa::detected(), x, weight, epsilon, y);
+/// If sizes do not fit each other, or if this processor does not have `isa`.
+pub fn norm_into(isa: Isa, x: &[f32], parameters: NormParameters<'_>, y: &mut [f32]) {
+    let (weight, bias) = weight_and_bias(x, parameters, y);
+    let NormParameters { kind, epsilon, .. } = parameters;
+    let size = share_size(x.len(), weight.len());
+    share(x.chunks(size).zip(y.chunks_mut(size)), |(x, y)| {
+        norm(isa, x, kind, &weight, bias.as_deref(), epsilon, y)
+    });
 }
 
-/// [`rms_norm_into`] with a chosen set of instructions.
+/// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as [`norm_into`]
+/// does.
 ///
 /// # Panics
 ///
-/// If this processor does not have `isa`, or as [`rms_norm_into`] does.
-pub fn rms_norm_into_with(isa: Isa, x: &[f32], weight: Weight<'_>, epsilon: f64, y: &mut [f32]) {
-    let weight = checked(x, weight, y);
-    share_rows(x, weight.len(), y, |x, y| norm(isa, x, &weight, epsilon, y));
-}
-
-/// Adds `add`, of the size of `x`, to `x`, and writes the norm of the sums to `y`, as
-/// [`rms_norm_into`] does.
-///
-/// # Panics
-///
-/// If sizes do not fit each other.
-pub fn add_rms_norm_into(
-    x: &mut [f32],
-    add: &[f32],
-    weight: Weight<'_>,
-    epsilon: f64,
-    y: &mut [f32],
-) {
-    add_rms_norm_into_with(Isa::detected(), x, add, weight, epsilon, y);
-}
-
-/// [`add_rms_norm_into`] with a chosen set of instructions.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`add_rms_norm_into`] does.
-pub fn add_rms_norm_into_with(
+/// As [`norm_into`].
+pub fn add_norm_into(
     isa: Isa,
     x: &mut [f32],
     add: &[f32],
-    weight: Weight<'_>,
-    epsilon: f64,
+    parameters: NormParameters<'_>,
     y: &mut [f32],
-) {
-    let weight = checked(x, weight, y);
-    share_sums(isa, x, add, weight.len(), y, |x, y| norm(isa, x, &weight, epsilon, y));
-}
-
-/// Calls `norm` with rows of `x` and the same of `y`, on several threads if there are many.
-pub(crate) fn share_rows(
-    x: &[f32],
-    width: usize,
-    y: &mut [f32],
-    norm: impl Fn(&[f32], &mut [f32]) + Sync,
-) {
-    match rows_per_share(x.len() / width.max(1), width) {
-        None => norm(x, y),
-        Some(rows) => {
-            let pieces = y.chunks_mut(rows * width).zip(x.chunks(rows * width));
-            share(pieces, |(y, x)| norm(x, y));
-        }
-    }
-}
-
-/// As [`share_rows`], after `add` is added to `x`.
-///
-/// # Panics
-///
-/// If `x` and `add` differ in length.
-pub(crate) fn share_sums(
-    isa: Isa,
-    x: &mut [f32],
-    add: &[f32],
-    width: usize,
-    y: &mut [f32],
-    norm: impl Fn(&[f32], &mut [f32]) + Sync,
 ) {
     assert_eq!(x.len(), add.len(), "what is added must have the size of what it is added to");
-    let both = |x: &mut [f32], add: &[f32], y: &mut [f32]| {
+    let (weight, bias) = weight_and_bias(x, parameters, y);
+    let NormParameters { kind, epsilon, .. } = parameters;
+    let size = share_size(x.len(), weight.len());
+    let pieces = x.chunks_mut(size).zip(add.chunks(size)).zip(y.chunks_mut(size));
+    share(pieces, |((x, add), y)| {
         sum(isa, x, add);
-        norm(x, y);
-    };
-    match rows_per_share(x.len() / width.max(1), width) {
-        None => both(x, add, y),
-        Some(rows) => {
-            let size = rows * width;
-            let x = x.chunks_mut(size).zip(add.chunks(size));
-            share(x.zip(y.chunks_mut(size)), |((x, add), y)| both(x, add, y));
-        }
-    }
+        norm(isa, x, kind, &weight, bias.as_deref(), epsilon, y)
+    });
 }
 
-/// The weight in f32.
-pub(crate) fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [f32]> {
+/// Weight and bias in f32, of a norm of `x` that goes to `y`.
+fn weight_and_bias<'a>(
+    x: &[f32],
+    NormParameters { weight, bias, .. }: NormParameters<'a>,
+    y: &[f32],
+) -> (Cow<'a, [f32]>, Option<Cow<'a, [f32]>>) {
     assert_eq!(x.len(), y.len(), "a norm has the size of what it is of");
     assert!(
         x.is_empty() || (!weight.is_empty() && x.len().is_multiple_of(weight.len())),
@@ -118,51 +87,61 @@ pub(crate) fn checked<'a>(x: &[f32], weight: Weight<'a>, y: &[f32]) -> Cow<'a, [
         weight.len(),
         x.len()
     );
-    widened(weight)
+    if let Some(bias) = bias {
+        assert_eq!(weight.len(), bias.len(), "weight and bias of a norm have the same size");
+    }
+    (weight.widened(), bias.map(Weight::widened))
 }
 
-pub(crate) fn widened(weight: Weight<'_>) -> Cow<'_, [f32]> {
-    if let Weight::F32(weight) = weight {
-        return Cow::Borrowed(weight);
-    }
-    let mut wide = vec![0.0; weight.len()];
-    weight.widen(&mut wide);
-    Cow::Owned(wide)
-}
-
-for_each_isa!(
-    fn sum = sum_each(x: &mut [f32], add: &[f32])
-);
-
-#[inline(always)]
-fn sum_each(x: &mut [f32], add: &[f32]) {
-    for (x, add) in x.iter_mut().zip(add) {
-        *x += add;
-    }
-}
-
-for_each_isa!(
-    fn norm = norm_rows(x: &[f32], weight: &[f32], epsilon: f64, y: &mut [f32])
-);
-
-#[inline(always)]
-fn norm_rows(x: &[f32], weight: &[f32], epsilon: f64, y: &mut [f32]) {
-    let width = weight.len();
-    if width == 0 {
-        return;
-    }
-    for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-        let mean = lanes_sum(x, |x| x * x) / width as f64;
-        let scale = (mean + epsilon).sqrt().recip() as f32;
-        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
-            *y = x * scale * weight;
+for_each_isa! {
+    fn sum(x: &mut [f32], add: &[f32]) {
+        for (x, add) in x.iter_mut().zip(add) {
+            *x += add;
         }
     }
 }
 
+for_each_isa! {
+    fn norm(
+        x: &[f32],
+        kind: NormKind,
+        weight: &[f32],
+        bias: Option<&[f32]>,
+        epsilon: f64,
+        y: &mut [f32],
+    ) {
+        let width = weight.len();
+        for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+            // Less zero, a number is itself.
+            let mean = match kind {
+                NormKind::Rms => 0.0,
+                NormKind::Layer => (lanes_sum(x, |x| x) / width as f64) as f32,
+            };
+            let variance = lanes_sum(x, |x| (x - mean) * (x - mean)) / width as f64;
+            let scale = (variance + epsilon).sqrt().recip() as f32;
+            let elements = y.iter_mut().zip(x).zip(weight);
+            match bias {
+                None => {
+                    for ((y, x), weight) in elements {
+                        *y = (x - mean) * scale * weight;
+                    }
+                }
+                Some(bias) => {
+                    for (((y, x), weight), bias) in elements.zip(bias) {
+                        *y = (x - mean) * scale * weight + bias;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lanes that a row is summed in.
+const LANES: usize = 16;
+
 /// The sum of a function of a row's elements, in sixteen lanes and a fixed order.
 #[inline(always)]
-pub(crate) fn lanes_sum(x: &[f32], of: impl Fn(f32) -> f32) -> f64 {
+fn lanes_sum(x: &[f32], of: impl Fn(f32) -> f32) -> f64 {
     let (vectors, rest) = x.as_chunks::<LANES>();
     let mut sums = [0.0f32; LANES];
     for vector in vectors {

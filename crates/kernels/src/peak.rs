@@ -1,14 +1,18 @@
 //! What this processor can do at most: the limits that matmuls are held against.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use crate::loops::for_each_isa;
 #[cfg(target_arch = "x86_64")]
 use crate::matmul;
+use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, Isa};
 
-/// Multiply-adds between two looks at the clock.
+/// Multiply-adds of each sum between two looks at the clock.
 const ROUNDS: usize = 20_000;
+
+/// Sums side by side, enough to keep two units busy for as long as an instruction takes.
+const CHAINS: usize = 12;
 
 /// Operations per second of multiply-adds on registers, on as many threads as matmuls use: two
 /// operations each. Goes on for about `seconds`. None if a thread came to a wrong sum.
@@ -85,21 +89,17 @@ pub fn read(bytes: &[u8]) -> u64 {
 /// Bytes that are mixed side by side.
 const CHUNK: usize = 512;
 
-for_each_isa!(
-    fn mix = mix_bytes(bytes: &[u8], sum: &mut u64)
-);
-
-#[inline(always)]
-fn mix_bytes(bytes: &[u8], sum: &mut u64) {
-    let (chunks, rest) = bytes.as_chunks::<CHUNK>();
-    let mut sums = [0u64; CHUNK / 8];
-    for chunk in chunks {
-        for (sum, word) in sums.iter_mut().zip(chunk.as_chunks::<8>().0) {
-            *sum ^= u64::from_ne_bytes(*word);
+for_each_isa! {
+    fn mix(bytes: &[u8], sum: &mut u64) {
+        let (chunks, rest) = bytes.as_chunks::<CHUNK>();
+        let mut sums = [0u64; CHUNK / 8];
+        for chunk in chunks {
+            for (sum, word) in sums.iter_mut().zip(chunk.as_chunks::<8>().0) {
+                *sum ^= u64::from_ne_bytes(*word);
+            }
         }
+        *sum = rest.iter().map(|&byte| u64::from(byte)).chain(sums).fold(0, |a, b| a ^ b);
     }
-    let rest = rest.iter().fold(0, |a, &byte| a ^ u64::from(byte));
-    *sum = sums.into_iter().fold(rest, |a, b| a ^ b);
 }
 
 /// Some multiply-adds: how many operations, or nothing if they came to a wrong sum.
@@ -113,64 +113,54 @@ fn rounds(isa: Isa, compute: ActivationDtype) -> Option<u64> {
         // SAFETY: `Isa::detected` found these instructions, and no matmul is under way here.
         return Some(unsafe { matmul::tile_rounds(ROUNDS) }? / parts);
     }
-    let (right, operations) = match (isa, compute) {
-        #[cfg(target_arch = "x86_64")]
+    #[cfg(target_arch = "x86_64")]
+    if (isa, compute) == (Isa::Avx512Bf16, ActivationDtype::Bf16) {
         // SAFETY: `Isa::detected` found these instructions.
-        (Isa::Avx512Bf16, ActivationDtype::Bf16) => unsafe { (x86::pairs(), 64 * x86::WIDE) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        (Isa::Avx512 | Isa::Avx512Bf16, _) => unsafe { (x86::avx512(), 32 * x86::WIDE) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        (Isa::Avx2, _) => unsafe { (x86::avx2(), 16 * x86::NARROW) },
-        _ => (portable(), 2 * LANES),
-    };
-    right.then_some((ROUNDS * operations) as u64)
+        return unsafe { x86::pairs() }.then_some((ROUNDS * CHAINS * 64) as u64);
+    }
+    // SAFETY: as above.
+    let lanes = unsafe { multiply_adds(isa) }?;
+    Some((ROUNDS * CHAINS * 2 * lanes) as u64)
 }
 
-/// Sums of the portable code.
-const LANES: usize = 48;
-
-/// `x / 2 + 1` again and again comes to 2.
-fn portable() -> bool {
-    let (half, one) = std::hint::black_box((0.5f32, 1.0f32));
-    let mut sums = [0.0f32; LANES];
-    for _ in 0..ROUNDS {
-        for sum in &mut sums {
-            *sum = *sum * half + one;
+for_each_isa! {
+    /// The lanes of a vector, if `x / 2 + 1` again and again comes to 2 in all of them.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the instructions.
+    unsafe fn multiply_adds<V>() -> Option<usize> {
+        // SAFETY: the caller's promise; no vector has more lanes than the array has elements.
+        unsafe {
+            let (half, one) = (V::splat(black_box(0.5)), V::splat(black_box(1.0)));
+            let mut sums = [V::zero(); CHAINS];
+            for _ in 0..ROUNDS {
+                for sum in &mut sums {
+                    *sum = one.fma(*sum, half);
+                }
+            }
+            let right = sums.into_iter().all(|sum| {
+                let mut lanes = [0.0; 16];
+                sum.store(lanes.as_mut_ptr());
+                lanes[..V::LANES].iter().all(|lane| *lane == 2.0)
+            });
+            right.then_some(V::LANES)
         }
     }
-    sums.iter().all(|sum| *sum == 2.0)
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::ROUNDS;
+    use super::{CHAINS, ROUNDS};
     use std::arch::x86_64::*;
     use std::hint::black_box;
-
-    /// Sums side by side, enough to keep two units busy for as long as an instruction takes.
-    pub const WIDE: usize = 16;
-    pub const NARROW: usize = 12;
-
-    #[target_feature(enable = "avx512f")]
-    pub fn avx512() -> bool {
-        let (half, one) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(1.0)));
-        let mut sums = [_mm512_setzero_ps(); WIDE];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm512_fmadd_ps(*sum, half, one);
-            }
-        }
-        sums.into_iter().all(|sum| _mm512_cmpeq_ps_mask(sum, _mm512_set1_ps(2.0)) == 0xffff)
-    }
 
     /// Sums of `1 · 1 + 1 · 1`: even numbers, exact as long as they are below 2²⁴.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     pub fn pairs() -> bool {
         let ones = _mm512_set1_ps(black_box(1.0));
         let ones = _mm512_cvtne2ps_pbh(ones, ones);
-        let mut sums = [_mm512_setzero_ps(); WIDE];
+        let mut sums = [_mm512_setzero_ps(); CHAINS];
         for _ in 0..ROUNDS {
             for sum in &mut sums {
                 *sum = _mm512_dpbf16_ps(*sum, ones, ones);
@@ -178,21 +168,6 @@ mod x86 {
         }
         let right = _mm512_set1_ps(2.0 * ROUNDS as f32);
         sums.into_iter().all(|sum| _mm512_cmpeq_ps_mask(sum, right) == 0xffff)
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    pub fn avx2() -> bool {
-        let (half, one) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(1.0)));
-        let mut sums = [_mm256_setzero_ps(); NARROW];
-        for _ in 0..ROUNDS {
-            for sum in &mut sums {
-                *sum = _mm256_fmadd_ps(*sum, half, one);
-            }
-        }
-        sums.into_iter().all(|sum| {
-            let equal = _mm256_cmp_ps::<_CMP_EQ_OQ>(sum, _mm256_set1_ps(2.0));
-            _mm256_movemask_ps(equal) == 0xff
-        })
     }
 
     /// # Safety
@@ -220,7 +195,7 @@ mod tests {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
             for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
                 let operations = rounds(isa, compute).unwrap();
-                assert!(operations >= (ROUNDS * 2 * LANES) as u64, "{isa:?}");
+                assert!(operations >= (ROUNDS * 2 * CHAINS * 4) as u64, "{isa:?}");
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Rotary position embedding, over slices.
 
 use crate::Isa;
-use crate::loops::{for_each_isa, rows_per_share, share};
+use crate::loops::{share, share_size};
+use crate::simd::for_each_isa;
 
 /// Which elements of a head are rotated together. Of a head, the first `r` elements are rotated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,17 +35,8 @@ pub struct RotaryShape {
 ///
 /// # Panics
 ///
-/// If sizes do not fit each other.
-pub fn rotate_in_place(x: &mut [f32], shape: RotaryShape, cos: &[f32], sin: &[f32]) {
-    rotate_in_place_with(Isa::detected(), x, shape, cos, sin);
-}
-
-/// [`rotate_in_place`] with a chosen set of instructions.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`rotate_in_place`] does.
-pub fn rotate_in_place_with(isa: Isa, x: &mut [f32], shape: RotaryShape, cos: &[f32], sin: &[f32]) {
+/// If sizes do not fit each other, or if this processor does not have `isa`.
+pub fn rotate_in_place(isa: Isa, x: &mut [f32], shape: RotaryShape, cos: &[f32], sin: &[f32]) {
     let (half, token) = (shape.rotary / 2, shape.heads * shape.width);
     if x.is_empty() {
         return;
@@ -63,41 +55,35 @@ pub fn rotate_in_place_with(isa: Isa, x: &mut [f32], shape: RotaryShape, cos: &[
         sin.len(),
         x.len() / token
     );
-    match rows_per_share(x.len() / token, token) {
-        None => rotate(isa, x, shape, 0, cos, sin),
-        Some(tokens) => share(x.chunks_mut(tokens * token).enumerate(), |(index, x)| {
-            rotate(isa, x, shape, index * tokens, cos, sin)
-        }),
-    }
+    let size = share_size(x.len(), token);
+    share(x.chunks_mut(size).enumerate(), |(index, x)| {
+        rotate(isa, x, shape, index * size / token, cos, sin)
+    });
 }
 
-for_each_isa!(
-    fn rotate = rotate_tokens(
-        x: &mut [f32], shape: RotaryShape, first: usize, cos: &[f32], sin: &[f32]
-    )
-);
-
-/// Rotates the tokens from number `first` on.
-#[inline(always)]
-fn rotate_tokens(x: &mut [f32], shape: RotaryShape, first: usize, cos: &[f32], sin: &[f32]) {
-    let half = shape.rotary / 2;
-    let rotations = cos.len() / half;
-    let tokens = x.chunks_exact_mut(shape.heads * shape.width);
-    for (index, x) in tokens.enumerate() {
-        let at = (first + index) % rotations * half;
-        let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
-        for head in x.chunks_exact_mut(shape.width) {
-            let angles = cos.iter().zip(sin);
-            match shape.pairs {
-                RotaryPairs::Halves => {
-                    let (left, right) = head.split_at_mut(half);
-                    let pairs = left.iter_mut().zip(right);
-                    pairs.zip(angles).for_each(|((a, b), by)| turn(a, b, by));
-                }
-                RotaryPairs::Interleaved => {
-                    let (pairs, _) = head.as_chunks_mut::<2>();
-                    let pairs = pairs.iter_mut().zip(angles);
-                    pairs.for_each(|([a, b], by)| turn(a, b, by));
+for_each_isa! {
+    /// Rotates the tokens from number `first` on.
+    fn rotate(x: &mut [f32], shape: RotaryShape, first: usize, cos: &[f32], sin: &[f32]) {
+        let half = shape.rotary / 2;
+        let rotations = cos.len() / half;
+        let tokens = x.chunks_exact_mut(shape.heads * shape.width);
+        for (index, x) in tokens.enumerate() {
+            let at = (first + index) % rotations * half;
+            let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
+            for head in x.chunks_exact_mut(shape.width) {
+                let angles = cos.iter().zip(sin);
+                match shape.pairs {
+                    RotaryPairs::Halves => {
+                        let (left, right) = head.split_at_mut(half);
+                        for ((a, b), by) in left.iter_mut().zip(right).zip(angles) {
+                            turn(a, b, by);
+                        }
+                    }
+                    RotaryPairs::Interleaved => {
+                        for ([a, b], by) in head.as_chunks_mut::<2>().0.iter_mut().zip(angles) {
+                            turn(a, b, by);
+                        }
+                    }
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! A weight matrix as it is stored.
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 
 use crate::{BlockWeight, cast};
@@ -66,5 +68,15 @@ impl<'a> Weight<'a> {
             Weight::F32(elements) => to.copy_from_slice(elements),
             Weight::Blocks(weight) => weight.dequantize_with(crate::Isa::detected(), to),
         }
+    }
+
+    /// The f32 of every element: these themselves, or a copy.
+    pub(crate) fn widened(self) -> Cow<'a, [f32]> {
+        if let Weight::F32(elements) = self {
+            return Cow::Borrowed(elements);
+        }
+        let mut wide = vec![0.0; self.len()];
+        self.widen(&mut wide);
+        Cow::Owned(wide)
     }
 }

@@ -9,12 +9,12 @@ mod common;
 use common::amx::{Amx, emulated, provide};
 use common::{Dtype, Stored, bits, reference, values};
 use half::bf16;
-use outsize_kernels::matmul::{Size, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa};
 
 fn matmul(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
     let mut y = vec![f32::NAN; size.m * size.n];
-    linear_into_with(isa, compute, x, stored.weight(), size, &mut y);
+    linear_into(isa, compute, x, stored.weight(), size, &mut y);
     y
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::amx::{Amx, Tile, multiplied, provide};
 use common::{Dtype, Stored, bits, values};
-use outsize_kernels::matmul::{Size, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa};
 
 /// Whether there are tiles but in this program's imagination.
@@ -342,7 +342,7 @@ fn matmul(isa: Isa, seed: u64, size: Size) -> Vec<f32> {
     let x = values(size.m * size.k, seed);
     let stored = Stored::new(Dtype::Bf16, &values(size.n * size.k, seed + 1));
     let mut y = vec![f32::NAN; size.m * size.n];
-    linear_into_with(isa, ActivationDtype::Bf16, &x, stored.weight(), size, &mut y);
+    linear_into(isa, ActivationDtype::Bf16, &x, stored.weight(), size, &mut y);
     y
 }
 

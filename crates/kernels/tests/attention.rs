@@ -7,7 +7,6 @@ use std::ops::Range;
 use common::{DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::attention::{
     AttentionMask, AttentionShape, BLOCK, KvSegment, RingLayout, StridedRows, attend_into,
-    attend_into_with,
 };
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
@@ -145,7 +144,7 @@ impl Sequences {
             })
             .collect();
         let mut y = vec![f32::NAN; self.queries.len()];
-        attend_into_with(isa, &self.queries, self.heads, &held, &self.mask, self.scale, &mut y);
+        attend_into(isa, &self.queries, self.heads, &held, &self.mask, self.scale, &mut y);
         y
     }
 
@@ -344,7 +343,7 @@ fn a_nan_is_seen_by_later_tokens_alone() {
 fn no_tokens_give_nothing() {
     let heads = AttentionShape { batch: 1, tokens: 0, heads: 2, key_heads: 1, width: 4 };
     let mask = AttentionMask { start: 0, window: 1, padding: vec![0] };
-    attend_into(&[], heads, &[], &mask, None, &mut []);
+    attend_into(Isa::detected(), &[], heads, &[], &mask, None, &mut []);
 }
 
 #[test]
@@ -363,5 +362,5 @@ fn columns_that_are_not_held_are_refused() {
         values: rows,
         ring: RingLayout { first: 1, end: 3, capacity: 3, origin: 0 },
     };
-    attend_into(&[0.0; 2], heads, &[held], &mask, None, &mut [0.0; 2]);
+    attend_into(Isa::detected(), &[0.0; 2], heads, &[held], &mask, None, &mut [0.0; 2]);
 }

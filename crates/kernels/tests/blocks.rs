@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use bytes::Bytes;
 use outsize_checkpoint::StorageFormat;
-use outsize_kernels::matmul::{Matmul, linear_each_into_with};
+use outsize_kernels::matmul::{Matmul, linear_each_into};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, BlockWeight, Isa, Weight, embedding, gated_linear,
     linear_qkv, linear_with,
@@ -70,7 +70,7 @@ proptest! {
                 let mut matmuls: Vec<_> = operands.into_iter().zip(&mut ys).zip(&rows)
                     .map(|((weight, y), (n, _))| Matmul { weight, n: *n, y })
                     .collect();
-                linear_each_into_with(isa, compute, &x, [m, k], &mut matmuls);
+                linear_each_into(isa, compute, &x, [m, k], &mut matmuls);
                 // Of a NaN only that it is one counts.
                 let bits = |y: f32| if y.is_nan() { f32::NAN.to_bits() } else { y.to_bits() };
                 ys.concat().into_iter().map(bits).collect::<Vec<_>>()
@@ -93,7 +93,7 @@ fn large_matmuls_are_too() {
             let mut y = vec![0.0; m * 700];
             let compute = ActivationDtype::F32;
             let matmul = Matmul { weight, n: 700, y: &mut y };
-            linear_each_into_with(Isa::detected(), compute, &x, [m, 3000], &mut [matmul]);
+            linear_each_into(Isa::detected(), compute, &x, [m, 3000], &mut [matmul]);
             y
         };
         assert!(run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)), "{m} rows");

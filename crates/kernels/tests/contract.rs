@@ -4,7 +4,7 @@
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
-use outsize_kernels::matmul::{Matmul, Size, linear_each_into_with, linear_into_with};
+use outsize_kernels::matmul::{Matmul, Size, linear_each_into, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
@@ -37,7 +37,7 @@ fn matmul(
         .num_threads(threads)
         .build()
         .expect("threads can be started");
-    pool.install(|| linear_into_with(isa, compute, x, weight, size, &mut y));
+    pool.install(|| linear_into(isa, compute, x, weight, size, &mut y));
     bits(&y)
 }
 
@@ -57,7 +57,7 @@ fn assert_same_alone(
     for index in (0..m * n).step_by(every) {
         let (i, j) = (index / n, index % n);
         let mut alone = [0.0];
-        linear_into_with(
+        linear_into(
             isa,
             compute,
             &x[i * k..][..k],
@@ -105,7 +105,7 @@ fn each(
         .num_threads(threads)
         .build()
         .expect("threads can be started");
-    pool.install(|| linear_each_into_with(isa, compute, x, [m, k], &mut matmuls));
+    pool.install(|| linear_each_into(isa, compute, x, [m, k], &mut matmuls));
     ys.iter().map(|y| bits(y)).collect()
 }
 
@@ -167,7 +167,7 @@ proptest! {
             for &dtype in dtypes(way) {
                 let stored = Stored::new(dtype, &hard_values(n * k, u64::from(seed) + 1));
                 let mut y = vec![0.0; m * n];
-                linear_into_with(isa, compute, &x, stored.weight(), size, &mut y);
+                linear_into(isa, compute, &x, stored.weight(), size, &mut y);
                 assert_same_alone(way, &x, stored.weight(), size, &bits(&y));
             }
         }
@@ -188,11 +188,11 @@ proptest! {
             for &dtype in dtypes(way) {
                 let stored = Stored::new(dtype, &hard_values(n * k, u64::from(seed) + 1));
                 let mut whole = vec![0.0; m * n];
-                linear_into_with(isa, compute, &x, stored.weight(), Size { m, n, k }, &mut whole);
+                linear_into(isa, compute, &x, stored.weight(), Size { m, n, k }, &mut whole);
                 let part = stored.weight().slice(columns.start * k, columns.end * k);
                 let size = Size { m: rows.len(), n: columns.len(), k };
                 let mut y = vec![0.0; size.m * size.n];
-                linear_into_with(isa, compute, &x[rows.start * k..rows.end * k], part, size, &mut y);
+                linear_into(isa, compute, &x[rows.start * k..rows.end * k], part, size, &mut y);
                 let want: Vec<f32> = rows.clone().flat_map(|i| whole[i * n..][columns.clone()].to_vec()).collect();
                 prop_assert_eq!(bits(&y), bits(&want), "{:?} {:?}", way, dtype);
             }

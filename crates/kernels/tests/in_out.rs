@@ -7,7 +7,7 @@ mod common;
 use std::ops::Range;
 
 use common::{COMPUTES, DTYPES, Stored, available, bits, multiplied, reference, values};
-use outsize_kernels::matmul::{InOutMatmul, add_linear_in_out_into_with};
+use outsize_kernels::matmul::{InOutMatmul, add_linear_in_out_into};
 use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn add(
             y: &mut y,
             n,
         };
-        add_linear_in_out_into_with(isa, compute, matmul);
+        add_linear_in_out_into(isa, compute, matmul);
     }
     y
 }
@@ -168,5 +168,5 @@ fn a_weight_of_another_size_is_refused() {
         y: &mut [0.0; 3],
         n: 3,
     };
-    add_linear_in_out_into_with(Isa::detected(), ActivationDtype::F32, matmul);
+    add_linear_in_out_into(Isa::detected(), ActivationDtype::F32, matmul);
 }

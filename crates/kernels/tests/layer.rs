@@ -4,12 +4,9 @@
 mod common;
 
 use common::{DTYPES, Stored, available, bits, values};
-use outsize_kernels::activation::{ActivationFunction, activate_in_place_with, gate_in_place_with};
-use outsize_kernels::layer_norm::{
-    LayerNormParameters, add_layer_norm_into_with, layer_norm_into_with,
-};
-use outsize_kernels::norm::{add_rms_norm_into_with, rms_norm_into_with};
-use outsize_kernels::rotary::{RotaryPairs, RotaryShape, rotate_in_place_with};
+use outsize_kernels::activation::{ActivationFunction, activate_in_place, gate_in_place};
+use outsize_kernels::norm::{NormKind, NormParameters, add_norm_into, norm_into};
+use outsize_kernels::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
 
@@ -21,9 +18,13 @@ fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     pool.build().expect("threads can be started").install(work)
 }
 
+fn rms(weight: Weight<'_>) -> NormParameters<'_> {
+    NormParameters { kind: NormKind::Rms, weight, bias: None, epsilon: 1e-3 }
+}
+
 fn normed(isa: Isa, x: &[f32], weight: Weight<'_>) -> Vec<f32> {
     let mut y = vec![f32::NAN; x.len()];
-    rms_norm_into_with(isa, x, weight, 1e-3, &mut y);
+    norm_into(isa, x, rms(weight), &mut y);
     y
 }
 
@@ -66,7 +67,7 @@ proptest! {
             for isa in available() {
                 prop_assert_eq!(bits(&normed(isa, &x, stored.weight())), bits(&y), "{:?}", isa);
                 let (mut sum, mut norm) = (x.clone(), vec![f32::NAN; x.len()]);
-                add_rms_norm_into_with(isa, &mut sum, &add, stored.weight(), 1e-3, &mut norm);
+                add_norm_into(isa, &mut sum, &add, rms(stored.weight()), &mut norm);
                 prop_assert_eq!(bits(&sum), bits(&sums), "{:?}", isa);
                 prop_assert_eq!(bits(&norm), bits(&of_sums), "{:?}", isa);
             }
@@ -83,14 +84,15 @@ proptest! {
         for dtype in DTYPES {
             let of = |seed| Stored::new(dtype, &values(width, seed));
             let (weight, bias) = (of(u64::from(seed) + 2), of(u64::from(seed) + 3));
-            let parameters = LayerNormParameters {
+            let parameters = NormParameters {
+                kind: NormKind::Layer,
                 weight: weight.weight(),
                 bias: biased.then(|| bias.weight()),
                 epsilon: 1e-3,
             };
             let affine: Vec<(f32, f32)> = weight.values().into_iter().zip(bias.values()).collect();
             let mut y = vec![f32::NAN; x.len()];
-            layer_norm_into_with(Isa::Portable, &x, parameters, &mut y);
+            norm_into(Isa::Portable, &x, parameters, &mut y);
             for (x, y) in x.chunks(width).zip(y.chunks(width)) {
                 let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / width as f64;
                 let off = |x: f32| f64::from(x) - mean;
@@ -110,12 +112,12 @@ proptest! {
             }
             let sums: Vec<f32> = x.iter().zip(&add).map(|(x, add)| x + add).collect();
             let mut of_sums = vec![f32::NAN; x.len()];
-            layer_norm_into_with(Isa::Portable, &sums, parameters, &mut of_sums);
+            norm_into(Isa::Portable, &sums, parameters, &mut of_sums);
             for isa in available() {
                 let (mut sum, mut norm) = (x.clone(), vec![f32::NAN; x.len()]);
-                layer_norm_into_with(isa, &x, parameters, &mut norm);
+                norm_into(isa, &x, parameters, &mut norm);
                 prop_assert_eq!(bits(&norm), bits(&y), "{:?}", isa);
-                add_layer_norm_into_with(isa, &mut sum, &add, parameters, &mut norm);
+                add_norm_into(isa, &mut sum, &add, parameters, &mut norm);
                 prop_assert_eq!(bits(&sum), bits(&sums), "{:?}", isa);
                 prop_assert_eq!(bits(&norm), bits(&of_sums), "{:?}", isa);
             }
@@ -138,7 +140,7 @@ proptest! {
             let mut first = None;
             for isa in available() {
                 let mut y = x.clone();
-                rotate_in_place_with(isa, &mut y, shape, &cos, &sin);
+                rotate_in_place(isa, &mut y, shape, &cos, &sin);
                 for (at, &turned) in y.iter().enumerate() {
                     let (head, i) = (at / width, at % width);
                     if i >= rotary {
@@ -169,7 +171,7 @@ proptest! {
             let mut first = None;
             for isa in available() {
                 let mut y = x.clone();
-                gate_in_place_with(isa, kind, &mut y, &up);
+                gate_in_place(isa, kind, &mut y, &up);
                 for ((&x, &up), &y) in x.iter().zip(&up).zip(&y) {
                     let expected = gate(kind, x.into()) * f64::from(up);
                     let size = expected.abs().max((f64::from(x) * f64::from(up)).abs());
@@ -180,8 +182,8 @@ proptest! {
                 }
                 prop_assert_eq!(first.get_or_insert(bits(&y)), &bits(&y), "{:?} {:?}", kind, isa);
                 let (mut alone, mut gated) = (x.clone(), x.clone());
-                activate_in_place_with(isa, kind, &mut alone);
-                gate_in_place_with(isa, kind, &mut gated, &vec![1.0; count]);
+                activate_in_place(isa, kind, &mut alone);
+                gate_in_place(isa, kind, &mut gated, &vec![1.0; count]);
                 prop_assert_eq!(bits(&alone), bits(&gated), "{:?} {:?}", kind, isa);
             }
         }
@@ -197,7 +199,7 @@ fn threads_change_nothing() {
     let results = |threads| {
         on(threads, || {
             let (mut sum, mut norm) = (x.clone(), x.clone());
-            add_rms_norm_into_with(isa, &mut sum, &add, Weight::F32(&weight), 1e-5, &mut norm);
+            add_norm_into(isa, &mut sum, &add, rms(Weight::F32(&weight)), &mut norm);
             let plain = normed(isa, &x, Weight::F32(&weight));
             let (mut turned, mut gated) = (x.clone(), x.clone());
             let shape = RotaryShape {
@@ -206,16 +208,17 @@ fn threads_change_nothing() {
                 rotary: width / heads,
                 pairs: RotaryPairs::Halves,
             };
-            rotate_in_place_with(isa, &mut turned, shape, &cos, &sin);
-            gate_in_place_with(isa, ActivationFunction::Silu, &mut gated, &add);
+            rotate_in_place(isa, &mut turned, shape, &cos, &sin);
+            gate_in_place(isa, ActivationFunction::Silu, &mut gated, &add);
             let (mut layer_norm, mut activated) = (x.clone(), x.clone());
-            let parameters = LayerNormParameters {
+            let parameters = NormParameters {
+                kind: NormKind::Layer,
                 weight: Weight::F32(&weight),
                 bias: Some(Weight::F32(&weight)),
                 epsilon: 1e-5,
             };
-            layer_norm_into_with(isa, &x, parameters, &mut layer_norm);
-            activate_in_place_with(isa, ActivationFunction::GeluTanh, &mut activated);
+            norm_into(isa, &x, parameters, &mut layer_norm);
+            activate_in_place(isa, ActivationFunction::GeluTanh, &mut activated);
             [sum, norm, plain, turned, gated, layer_norm, activated].map(|y| bits(&y))
         })
     };
@@ -229,8 +232,8 @@ fn threads_change_nothing() {
 fn nothing_stays_nothing() {
     let isa = Isa::detected();
     assert_eq!(normed(isa, &[], Weight::F32(&[1.0; 3])), [0.0; 0]);
-    rotate_in_place_with(isa, &mut [], ROTARY, &[1.0; 2], &[0.0; 2]);
-    gate_in_place_with(isa, ActivationFunction::Silu, &mut [], &[]);
+    rotate_in_place(isa, &mut [], ROTARY, &[1.0; 2], &[0.0; 2]);
+    gate_in_place(isa, ActivationFunction::Silu, &mut [], &[]);
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn what_is_no_number_stays_none() {
     for isa in available() {
         for kind in ActivationFunction::ALL {
             let mut x = [f32::NAN, 1.0, f32::INFINITY];
-            gate_in_place_with(isa, kind, &mut x, &[1.0; 3]);
+            gate_in_place(isa, kind, &mut x, &[1.0; 3]);
             assert!(x[0].is_nan() && x[1].is_finite(), "{isa:?} {kind:?}");
             assert_eq!(x[2], f32::INFINITY, "{isa:?} {kind:?}");
         }
@@ -248,7 +251,7 @@ fn what_is_no_number_stays_none() {
 #[test]
 #[should_panic(expected = "a gate has the size of what goes through")]
 fn a_gate_of_another_size_is_refused() {
-    gate_in_place_with(Isa::detected(), ActivationFunction::Relu, &mut [0.0; 2], &[0.0; 3]);
+    gate_in_place(Isa::detected(), ActivationFunction::Relu, &mut [0.0; 2], &[0.0; 3]);
 }
 
 #[test]
@@ -261,5 +264,5 @@ fn a_norm_of_another_width_is_refused() {
 #[should_panic(expected = "must fit 3 tokens of 2 angles")]
 fn rotations_of_other_tokens_are_refused() {
     let shape = RotaryShape { heads: 1, ..ROTARY };
-    rotate_in_place_with(Isa::detected(), &mut [0.0; 12], shape, &[1.0; 4], &[0.0; 4]);
+    rotate_in_place(Isa::detected(), &mut [0.0; 12], shape, &[1.0; 4], &[0.0; 4]);
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, multiplied, reference, values};
-use outsize_kernels::matmul::{Size, linear_into, linear_into_with};
+use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn surrounded(
     let weight_buffer = Stored::new(dtype, &weight_buffer);
     let weight = weight_buffer.weight().slice(skip, skip + size.n * size.k);
     let mut y = vec![MARK; skip + size.m * size.n + 40];
-    linear_into_with(
+    linear_into(
         isa,
         compute,
         &x_buffer[skip..][..x.len()],
@@ -128,7 +128,7 @@ fn infinities_and_nan_reach_their_outputs_alone() {
                     }
                     let mut y = vec![0.0; m * n];
                     let stored = Stored::new(dtype, &weight);
-                    linear_into_with(isa, compute, &x, stored.weight(), Size { m, n, k }, &mut y);
+                    linear_into(isa, compute, &x, stored.weight(), Size { m, n, k }, &mut y);
                     for (index, &y) in y.iter().enumerate() {
                         let hit = if in_x { index / n == 3 } else { index % n == 5 };
                         let want = if hit { special } else { k as f32 };
@@ -146,9 +146,23 @@ fn infinities_and_nan_reach_their_outputs_alone() {
 #[test]
 fn empty_sides_give_empty_or_zero_results() {
     let weight = Stored::new(Dtype::Bf16, &[]);
-    linear_into(ActivationDtype::F32, &[], weight.weight(), Size { m: 0, n: 0, k: 5 }, &mut []);
+    linear_into(
+        Isa::detected(),
+        ActivationDtype::F32,
+        &[],
+        weight.weight(),
+        Size { m: 0, n: 0, k: 5 },
+        &mut [],
+    );
     let mut y = [f32::NAN; 6];
-    linear_into(ActivationDtype::F32, &[], weight.weight(), Size { m: 2, n: 3, k: 0 }, &mut y);
+    linear_into(
+        Isa::detected(),
+        ActivationDtype::F32,
+        &[],
+        weight.weight(),
+        Size { m: 2, n: 3, k: 0 },
+        &mut y,
+    );
     assert_eq!(y, [0.0; 6]);
 }
 
@@ -157,6 +171,7 @@ fn empty_sides_give_empty_or_zero_results() {
 fn a_weight_of_another_size_is_refused() {
     let weight = Stored::new(Dtype::Bf16, &[1.0; 5]);
     linear_into(
+        Isa::detected(),
         ActivationDtype::F32,
         &[1.0; 3],
         weight.weight(),
@@ -170,6 +185,7 @@ fn a_weight_of_another_size_is_refused() {
 fn sizes_that_overflow_are_refused() {
     let weight = Stored::new(Dtype::Bf16, &[]);
     linear_into(
+        Isa::detected(),
         ActivationDtype::F32,
         &[],
         weight.weight(),

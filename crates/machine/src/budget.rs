@@ -4,7 +4,7 @@ use crate::{GpuMemory, Machine, Sourced};
 use outsize_plan::{Budget, Tier};
 
 /// Share of the free memory in a default budget: other programs grow too.
-pub const DETECTED_SHARE: f64 = 0.9;
+const DETECTED_SHARE: f64 = 0.9;
 
 /// The default budget of each device, with its source: nine tenths of the free memory. `held` is
 /// the memory that this process has already; it comes on top, as a budget counts the whole process.

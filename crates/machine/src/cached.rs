@@ -8,8 +8,7 @@ use std::path::Path;
 /// # Errors
 /// [`Error::Open`](crate::Error::Open).
 pub fn forget_cached(path: &Path) -> Result<(), crate::Error> {
-    let file = std::fs::File::open(path)
-        .map_err(|source| crate::Error::Open { path: path.to_path_buf(), source })?;
+    let file = std::fs::File::open(path).map_err(crate::Error::open(path))?;
     // Only advice.
     #[cfg(target_os = "linux")]
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);

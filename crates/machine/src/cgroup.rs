@@ -1,4 +1,4 @@
-use crate::proc::{Controller, Generation, Mount, memberships_of, mounts_of};
+use crate::proc::{Generation, Mount, memberships_of, mounts_of};
 use crate::system::System;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,9 @@ impl Cgroup {
     }
 }
 
-/// The memory limit of this process: that of the cgroup with the least room. None if no cgroup
-/// limits memory. Linux only, cgroups of both versions.
-pub fn cgroup() -> Option<Cgroup> {
-    if !cfg!(target_os = "linux") {
-        return None;
-    }
-    cgroup_of(&System::here())
-}
-
-/// The same of a system.
-pub(crate) fn cgroup_of(system: &System) -> Option<Cgroup> {
+/// The memory limit of this process on a system: that of the cgroup with the least room. None if no
+/// cgroup limits memory. Linux only, cgroups of both versions.
+pub(crate) fn cgroup(system: &System) -> Option<Cgroup> {
     let memberships = system.read("/proc/self/cgroup")?;
     let mounts = system.read("/proc/self/mountinfo")?;
     tightest(&memberships, &mounts, |path| system.read(path))
@@ -42,31 +34,30 @@ pub(crate) fn cgroup_of(system: &System) -> Option<Cgroup> {
 
 /// The same of any system whose files `read` gives.
 fn tightest(
-    membership_text: &str,
-    mount_text: &str,
+    memberships: &str,
+    mounts: &str,
     read: impl Fn(&Path) -> Option<String>,
 ) -> Option<Cgroup> {
-    let mounts = mounts_of(mount_text, Controller::Memory);
-    folders_of(&memberships_of(membership_text, Controller::Memory), &mounts)
+    folders_of(memberships, mounts, "memory")
         .into_iter()
         .filter_map(|(generation, folder)| limit(generation, &folder, &read))
         .min_by_key(Cgroup::available)
 }
 
-/// The folders of all cgroups that the process is in.
+/// The folders of all cgroups that the process is in, from `/proc/self/cgroup` and
+/// `/proc/self/mountinfo`.
 pub(crate) fn folders_of(
-    memberships: &[(Generation, &str)],
-    mounts: &[Mount],
+    memberships: &str,
+    mounts: &str,
+    controller: &str,
 ) -> Vec<(Generation, PathBuf)> {
-    memberships
-        .iter()
-        .flat_map(|(generation, path)| {
-            mounts
-                .iter()
-                .filter(move |mount| mount.generation == *generation)
-                .flat_map(move |mount| folders(mount, path))
-        })
-        .collect()
+    let mounts = mounts_of(mounts, controller);
+    let mut all = Vec::new();
+    for (generation, path) in memberships_of(memberships, controller) {
+        let mounts = mounts.iter().filter(|mount| mount.generation == generation);
+        all.extend(mounts.flat_map(|mount| folders(mount, path)));
+    }
+    all
 }
 
 /// The folders of the cgroup and of all above it, as far as they are seen at the mount.

@@ -20,9 +20,6 @@ pub(crate) const LARGE_PAGE: usize = 2 << 20;
 /// Alignment of offset, length and memory for direct reads, in bytes.
 const ALIGN: usize = 4096;
 
-/// The least memory that [`direct_read_speed`] allocates, in bytes.
-pub const BUFFER_BYTES: u64 = (THREADS * LARGE_PAGE) as u64;
-
 /// How fast a file was read.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskSpeed {
@@ -42,13 +39,13 @@ pub struct DiskSpeed {
 
 /// Measures the speed of reading a range of a file, rounded to whole pages and cut at its end, with
 /// several reads in flight. The reads bypass the page cache if the file system allows it (Linux,
-/// `O_DIRECT`). They fill `memory` bytes, at least [`BUFFER_BYTES`], one after the other: memory
+/// `O_DIRECT`). They fill `memory` bytes, at least 8 MiB, one after the other: memory
 /// that stays in the processor's cache would be written unrealistically fast.
 ///
 /// # Errors
 /// [`Error::Open`], [`Error::Read`], or [`Error::TooSmall`] without a whole page to read.
 pub fn direct_read_speed(path: &Path, range: Range<u64>, memory: u64) -> Result<DiskSpeed, Error> {
-    let len = path.metadata().map_err(|source| Error::Open { path: path.to_path_buf(), source })?;
+    let len = path.metadata().map_err(Error::open(path))?;
     let (start, end) = (page_aligned(range.start), page_aligned(range.end.min(len.len())));
     if start >= end {
         return Err(Error::TooSmall { path: path.to_path_buf() });
@@ -75,6 +72,7 @@ fn read_range(file: &Arc<ReadFile>, range: Range<u64>, memory: usize) -> Result<
 }
 
 /// A file to read, past the page cache if the file system allows it.
+#[derive(Debug)]
 pub(crate) struct ReadFile {
     pub(crate) path: PathBuf,
     pub(crate) direct: bool,
@@ -89,10 +87,8 @@ impl ReadFile {
             Aligned::new(0).is_ok_and(|mut page| read_at(file, &mut page, ALIGN, offset).is_ok())
         });
         let is_direct = direct.is_some();
-        match direct.map_or_else(|| File::open(path), Ok) {
-            Ok(file) => Ok(Self { path: path.to_path_buf(), direct: is_direct, file }),
-            Err(source) => Err(Error::Open { path: path.to_path_buf(), source }),
-        }
+        let file = direct.map_or_else(|| File::open(path), Ok).map_err(Error::open(path))?;
+        Ok(Self { path: path.to_path_buf(), direct: is_direct, file })
     }
 
     fn failed(&self, offset: u64, source: io::Error) -> Error {
@@ -143,14 +139,8 @@ pub(crate) fn read_blocks(
     // Never zero: a clock may not tick.
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
     let bytes = read.into_iter().sum::<Result<u64, Error>>()?;
-    Ok(DiskSpeed {
-        bytes_per_second: bytes as f64 / seconds,
-        bytes,
-        seconds,
-        direct: false,
-        threads: in_flight,
-        block: 0,
-    })
+    let bytes_per_second = bytes as f64 / seconds;
+    Ok(DiskSpeed { bytes_per_second, bytes, seconds, direct: false, threads: in_flight, block: 0 })
 }
 
 /// Measures the latency of `count` reads of one page, one after the other, spread over a range of
@@ -159,16 +149,13 @@ pub(crate) fn read_blocks(
 /// # Errors
 /// As [`direct_read_speed`].
 pub fn read_latency(path: &Path, range: Range<u64>, count: usize) -> Result<Vec<f64>, Error> {
-    let plain =
-        File::open(path).map_err(|source| Error::Open { path: path.to_path_buf(), source })?;
-    let file = open_direct(path).unwrap_or(plain);
+    let start = page_aligned(range.start);
+    let file = ReadFile::open(path, start)?;
     let pages = range.end.saturating_sub(range.start) / ALIGN as u64;
     if pages == 0 {
         return Err(Error::TooSmall { path: path.to_path_buf() });
     }
-    let failed = |offset| move |source| Error::Read { path: path.to_path_buf(), offset, source };
-    let start = range.start / ALIGN as u64 * ALIGN as u64;
-    let mut buffer = Aligned::new(0).map_err(failed(start))?;
+    let mut buffer = Aligned::new(0).map_err(|source| file.failed(start, source))?;
     // Scattered, so that nothing is read ahead: multiples of the golden ratio's share of all pages.
     let mut page = pages / 2;
     let stride = ((pages as f64 * 0.618_034) as u64).max(1);
@@ -177,7 +164,8 @@ pub fn read_latency(path: &Path, range: Range<u64>, count: usize) -> Result<Vec<
         page = (page + stride) % pages;
         let offset = start + page * ALIGN as u64;
         let began = Instant::now();
-        read_at(&file, &mut buffer, ALIGN, offset).map_err(failed(offset))?;
+        read_at(&file.file, &mut buffer, ALIGN, offset)
+            .map_err(|source| file.failed(offset, source))?;
         seconds.push(began.elapsed().as_secs_f64());
     }
     Ok(seconds)
@@ -189,6 +177,7 @@ pub(crate) fn page_aligned(bytes: u64) -> u64 {
 }
 
 /// Memory for the reads of one thread: large pages if the system has them.
+#[derive(Debug)]
 pub(crate) struct Aligned {
     memory: Region,
     start: usize,

@@ -1,5 +1,5 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
@@ -81,4 +81,11 @@ pub enum Error {
         /// What the system says.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// What a failure to open a file becomes.
+    pub(crate) fn open(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::Open { path: path.to_path_buf(), source }
+    }
 }

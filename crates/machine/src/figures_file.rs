@@ -6,17 +6,12 @@ use crate::system::shown;
 use outsize_checkpoint::read_text;
 use outsize_plan::HardwareProfile;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::path::Path;
 
 /// The largest file that is read, in bytes: figures take about a thousand, and a plan with all its
 /// blocks is small beside this.
 const LARGEST: u64 = 64 << 20;
-
-/// A file with figures in it, such as a calibration or a plan.
-#[derive(Deserialize)]
-struct Around {
-    figures: HardwareProfile,
-}
 
 /// Reads the figures in a JSON file: these alone, or an object of which they are the field
 /// `figures`, such as a calibration or what `outsize plan --json` prints.
@@ -27,13 +22,11 @@ struct Around {
 pub fn read_figures(path: &Path) -> Result<HardwareProfile, Error> {
     let wrong = |reason: String| Error::HardwareProfile { path: path.to_owned(), reason };
     let text = read_text(path, LARGEST).map_err(|error| wrong(error.to_string()))?;
-    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text)
+    let mut object: Map<String, Value> = serde_json::from_str(&text)
         .map_err(|error| wrong(format!("it is no JSON object ({})", shown(&error.to_string()))))?;
-    let figures = match object.contains_key("figures") {
-        true => serde_json::from_str(&text).map(|Around { figures }| figures),
-        false => serde_json::from_str(&text),
-    };
-    let figures = figures.map_err(|error| wrong(shown(&error.to_string())))?;
+    let figures = object.remove("figures").unwrap_or(Value::Object(object));
+    let figures =
+        HardwareProfile::deserialize(figures).map_err(|error| wrong(shown(&error.to_string())))?;
     check_figures(&figures).map_err(wrong)?;
     Ok(figures)
 }

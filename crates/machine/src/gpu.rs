@@ -64,6 +64,13 @@ struct Candidate {
     memory: GpuMemory,
 }
 
+impl Candidate {
+    /// One that nothing but its name identifies.
+    fn new(name: impl Into<String>, source: &str, memory: GpuMemory) -> Self {
+        Self { name: name.into(), source: source.to_string(), uuid: String::new(), memory }
+    }
+}
+
 /// The result of a search for one kind of GPU.
 #[derive(Debug, Default)]
 struct Search {
@@ -90,12 +97,9 @@ fn nvidia(visible: Option<&str>) -> Search {
 fn apple() -> Search {
     let mut search = Search::default();
     if cfg!(all(target_os = "macos", target_arch = "aarch64")) {
-        search.found.push(Candidate {
-            name: "Apple GPU".to_string(),
-            source: "Apple silicon".to_string(),
-            uuid: String::new(),
-            memory: GpuMemory::Unified { source: "Apple silicon".to_string() },
-        });
+        let source = "Apple silicon";
+        let memory = GpuMemory::Unified { source: source.to_string() };
+        search.found.push(Candidate::new("Apple GPU", source, memory));
     }
     search
 }

@@ -19,7 +19,6 @@ mod disk;
 mod error;
 mod figures_file;
 mod gpu;
-
 mod load;
 mod memory;
 mod proc;
@@ -33,20 +32,20 @@ mod usage;
 mod volume;
 
 pub use bandwidth::{FirstTouchProbe, FirstTouchRates, MemoryProbe};
-pub use budget::{DETECTED_SHARE, complete_budget, detected_budget};
+pub use budget::{complete_budget, detected_budget};
 pub use cached::forget_cached;
 pub use calibration::{
     CALIBRATION_FILE, CALIBRATION_VERSION, Calibration, DiskFigures, Identity, Measurement,
     Provenance, figures_for, now,
 };
-pub use cgroup::{Cgroup, cgroup};
+pub use cgroup::Cgroup;
 pub use detect::Machine;
-pub use disk::{BUFFER_BYTES, DiskSpeed, direct_read_speed, read_latency};
+pub use disk::{DiskSpeed, direct_read_speed, read_latency};
 pub use error::Error;
 pub use figures_file::read_figures;
 pub use gpu::{GpuInfo, GpuMemory, Gpus};
 pub use load::load_average;
-pub use memory::{Memory, Ram, available, current_rss, memory, peak_rss};
+pub use memory::{Ram, current_rss, peak_rss};
 pub use processor::Processors;
 pub use region::Region;
 pub use scratch::Scratch;

@@ -1,16 +1,7 @@
-use crate::cgroup::cgroup_of;
+use crate::cgroup::cgroup;
 use crate::system::System;
-use crate::{Cgroup, Sourced, cgroup, proc};
+use crate::{Cgroup, Sourced, proc};
 use serde::Serialize;
-
-/// The machine's main memory, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// What the system has.
-    pub total: u64,
-    /// What is available without swapping, clean page cache included.
-    pub available: u64,
-}
 
 /// Main memory: total, available, and the limits on it. All sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,7 +25,7 @@ pub(crate) fn ram(system: &System) -> Option<Ram> {
     };
     // Before Linux 3.14 there was no estimate.
     let system_available = known("MemAvailable").or_else(|| known("MemFree"))?;
-    let cgroup = cgroup_of(system);
+    let cgroup = cgroup(system);
     let bound = cgroup
         .as_ref()
         .map(|group| Sourced::new(group.available(), group.file.display().to_string()));
@@ -45,25 +36,10 @@ pub(crate) fn ram(system: &System) -> Option<Ram> {
     Some(Ram { total: known("MemTotal")?, available, system_available, cgroup })
 }
 
-/// The machine's main memory; none if the system does not report it (`/proc/meminfo` on Linux).
-pub fn memory() -> Option<Memory> {
-    let text = read("/proc/meminfo")?;
-    Some(Memory {
-        total: proc::kilobytes(&text, "MemTotal")?,
-        available: proc::kilobytes(&text, "MemAvailable")?,
-    })
-}
-
-/// Bytes available to this process: the least of what the machine has left and what its cgroups
-/// allow. None if neither is known.
-pub fn available() -> Option<u64> {
-    least(memory().map(|memory| memory.available), cgroup().map(|cgroup| cgroup.available()))
-}
-
 /// The peak resident set of this process, in bytes. None if the system does not report it
 /// (`/proc/self/status` on Linux).
 pub fn peak_rss() -> Option<u64> {
-    let status = read("/proc/self/status")?;
+    let status = System::here().read("/proc/self/status")?;
     // The kernel notes the peak from counts that lag behind a little.
     let now = proc::kilobytes(&status, "VmRSS")?;
     Some(proc::kilobytes(&status, "VmHWM")?.max(now))
@@ -71,33 +47,13 @@ pub fn peak_rss() -> Option<u64> {
 
 /// The current resident set of this process, in bytes. None if the system does not report it.
 pub fn current_rss() -> Option<u64> {
-    proc::kilobytes(&read("/proc/self/status")?, "VmRSS")
-}
-
-fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
-}
-
-/// A file of the kernel's; nothing where there is none.
-fn read(path: &str) -> Option<String> {
-    if cfg!(target_os = "linux") { std::fs::read_to_string(path).ok() } else { None }
+    proc::kilobytes(&System::here().read("/proc/self/status")?, "VmRSS")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::system::tests::tree;
-
-    #[test]
-    fn the_least_of_what_is_known() {
-        assert_eq!(least(Some(2), Some(1)), Some(1));
-        assert_eq!(least(None, Some(3)), Some(3));
-        assert_eq!(least(Some(4), None), Some(4));
-        assert_eq!(least(None, None), None);
-    }
 
     #[test]
     fn what_bounds_memory_is_named() {
@@ -143,10 +99,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn this_machine_has_memory() {
-        let memory = memory().unwrap();
-        assert!(memory.available <= memory.total);
-        assert!(memory.total > 1 << 20);
-        assert!(available().unwrap() <= memory.total);
+        let memory = ram(&System::here()).unwrap();
+        assert!(memory.available.value <= memory.total.value);
+        assert!(memory.system_available.value <= memory.total.value);
+        assert!(memory.total.value > 1 << 20);
     }
 
     #[cfg(target_os = "linux")]

@@ -20,29 +20,10 @@ pub(crate) enum Generation {
     V2,
 }
 
-/// What a cgroup limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Controller {
-    /// Memory.
-    Memory,
-    /// Time of processors.
-    Cpu,
-}
-
-impl Controller {
-    /// Its name in a comma-separated list.
-    fn is_in(self, list: &str) -> bool {
-        let name = match self {
-            Self::Memory => "memory",
-            Self::Cpu => "cpu",
-        };
-        list.split(',').any(|part| part == name)
-    }
-}
-
-/// The paths of this process in the hierarchies that may limit something, from `/proc/self/cgroup`:
+/// The paths of this process in the hierarchies that may limit what a controller (`memory`, `cpu`)
+/// is for, from `/proc/self/cgroup`:
 /// lines of `number:controllers:path`. The second generation has number 0 and no controllers.
-pub(crate) fn memberships_of(text: &str, controller: Controller) -> Vec<(Generation, &str)> {
+pub(crate) fn memberships_of<'a>(text: &'a str, controller: &str) -> Vec<(Generation, &'a str)> {
     text.lines()
         .filter_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -50,7 +31,7 @@ pub(crate) fn memberships_of(text: &str, controller: Controller) -> Vec<(Generat
             if number == "0" && controllers.is_empty() {
                 Some((Generation::V2, path))
             } else {
-                controller.is_in(controllers).then_some((Generation::V1, path))
+                lists(controllers, controller).then_some((Generation::V1, path))
             }
         })
         .collect()
@@ -72,7 +53,7 @@ pub(crate) struct Mount {
 /// 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
 ///            root point                (optional fields) - type source options
 /// ```
-pub(crate) fn mounts_of(text: &str, controller: Controller) -> Vec<Mount> {
+pub(crate) fn mounts_of(text: &str, controller: &str) -> Vec<Mount> {
     text.lines()
         .filter_map(|line| {
             let (first, second) = line.split_once(" - ")?;
@@ -82,12 +63,17 @@ pub(crate) fn mounts_of(text: &str, controller: Controller) -> Vec<Mount> {
             let (kind, _, options) = (second.next()?, second.next()?, second.next()?);
             let generation = match kind {
                 "cgroup2" => Generation::V2,
-                "cgroup" if controller.is_in(options) => Generation::V1,
+                "cgroup" if lists(options, controller) => Generation::V1,
                 _ => return None,
             };
             Some(Mount { generation, root: unescape(root), point: unescape(point).into() })
         })
         .collect()
+}
+
+/// Whether a name is in a comma-separated list.
+fn lists(list: &str, name: &str) -> bool {
+    list.split(',').any(|part| part == name)
 }
 
 /// Spaces and the like are written as `\040` in mountinfo.
@@ -119,11 +105,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn memberships(text: &str) -> Vec<(Generation, &str)> {
-        memberships_of(text, Controller::Memory)
+        memberships_of(text, "memory")
     }
 
     fn mounts(text: &str) -> Vec<Mount> {
-        mounts_of(text, Controller::Memory)
+        mounts_of(text, "memory")
     }
 
     const MEMINFO: &str = "MemTotal:       24684096 kB

@@ -1,6 +1,6 @@
 //! The processors, and how many of them this process may use.
 
-use crate::proc::{Controller, Generation, memberships_of, mounts_of};
+use crate::proc::Generation;
 use crate::system::{System, shown};
 use crate::{Sourced, cgroup};
 use serde::Serialize;
@@ -120,8 +120,7 @@ fn affinity(status: &str) -> Option<u64> {
 fn quota(system: &System) -> Option<Quota> {
     let memberships = system.read("/proc/self/cgroup")?;
     let mounts = system.read("/proc/self/mountinfo")?;
-    let mounts = mounts_of(&mounts, Controller::Cpu);
-    cgroup::folders_of(&memberships_of(&memberships, Controller::Cpu), &mounts)
+    cgroup::folders_of(&memberships, &mounts, "cpu")
         .into_iter()
         .filter_map(|(generation, folder)| {
             let (text, file) = match generation {
@@ -189,14 +188,10 @@ fn cache(system: &System) -> Option<Sourced<u64>> {
         .filter_map(|index| {
             let file = format!("{folder}/{index}/size");
             let text = system.read(&file)?;
-            let text = text.trim();
-            let (number, unit) = match text.strip_suffix('K') {
-                Some(number) => (number, 1 << 10),
-                None => match text.strip_suffix('M') {
-                    Some(number) => (number, 1 << 20),
-                    None => (text, 1),
-                },
-            };
+            let units = [("K", 1 << 10), ("M", 1 << 20), ("", 1)];
+            let (number, unit) = units
+                .into_iter()
+                .find_map(|(name, unit)| Some((text.trim().strip_suffix(name)?, unit)))?;
             let bytes = number.parse::<u64>().ok()?.checked_mul(unit)?;
             (bytes <= LARGEST_CACHE).then(|| Sourced::new(bytes, file))
         })

@@ -1,9 +1,9 @@
 use memmap2::MmapMut;
-use std::fmt;
 use std::io;
 
 /// Memory like that of resident weights: a mapping of its own, with large pages if the system has
 /// them.
+#[derive(Debug)]
 pub struct Region(MmapMut);
 
 impl Region {
@@ -29,11 +29,5 @@ impl AsRef<[u8]> for Region {
 impl AsMut<[u8]> for Region {
     fn as_mut(&mut self) -> &mut [u8] {
         &mut self.0
-    }
-}
-
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({} bytes)", self.0.len())
     }
 }

@@ -48,12 +48,14 @@ impl ReadShape {
 
 /// Reads files one after the other, again and again, each time on from the last position: repeated
 /// measurements read other bytes, as a pass over the files does.
+#[derive(Debug)]
 pub struct SequentialReads {
     place: Mutex<Place>,
     buffers: Vec<Aligned>,
 }
 
 /// The position of the next read.
+#[derive(Debug)]
 struct Place {
     /// With their lengths in whole pages.
     files: Vec<(PathBuf, u64)>,
@@ -95,9 +97,7 @@ impl SequentialReads {
     pub fn new(files: &[PathBuf]) -> Result<Self, Error> {
         let mut kept = Vec::new();
         for path in files {
-            let len =
-                path.metadata().map_err(|source| Error::Open { path: path.clone(), source })?;
-            let len = page_aligned(len.len());
+            let len = page_aligned(path.metadata().map_err(Error::open(path))?.len());
             if len > 0 {
                 kept.push((path.clone(), len));
             }
@@ -152,12 +152,6 @@ impl SequentialReads {
 
 fn lock(place: &Mutex<Place>) -> std::sync::MutexGuard<'_, Place> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl std::fmt::Debug for SequentialReads {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SequentialReads({} files)", lock(&self.place).files.len())
-    }
 }
 
 const _: () = assert!(MEMORY / BUFFERS >= LARGE_PAGE);

@@ -305,7 +305,7 @@ fn uses(
     let mut uses = Vec::with_capacity(capacities.gpus.len() + 2);
     for GpuCapacity { number, .. } in &capacities.gpus {
         let mut gpu = unused(Tier::Gpu(*number));
-        if placement.streamed_to.contains(number) {
+        if placement.streamed_to.contains(&gpu.tier) {
             gpu.ring = capacities.gpu_ring;
         }
         gpu.kv_cache = kv_cache(gpu.tier);

@@ -94,8 +94,8 @@ impl Groups {
         let mut groups: Vec<Group> = Vec::with_capacity(count);
         let mut of_tensor = Vec::with_capacity(count);
         let mut by_key: HashMap<&str, usize> = HashMap::new();
-        let mut holders = HashMap::with_capacity_and_hasher(count, RandomState::default());
-        let mut last_holder = None;
+        let mut holders = IndexSet::with_capacity_and_hasher(count, RandomState::default());
+        let mut last_holder = 0;
         let mut blocks = HashSet::with_capacity(tree.blocks.len());
         // The least budget is at most everything, three times the largest unit, and the overhead.
         let (mut held, mut stored) = (u128::from(options.needs.sum()), 0u128);
@@ -115,18 +115,13 @@ impl Groups {
                 ring = ring.max(3 * u128::from(unit_footprint(tensor.bytes.max(tensor.row_bytes))));
                 let holder = holder(&tensor.name);
                 // Most tensors of one module come one after the other.
-                let number = match last_holder {
-                    Some((last, number)) if last == holder => number,
-                    _ => {
-                        let new = holders.len() as u32;
-                        *holders.entry(holder).or_insert(new)
-                    }
-                };
-                last_holder = Some((holder, number));
+                if holders.get_index(last_holder) != Some(&holder) {
+                    last_holder = holders.insert_full(holder).0;
+                }
                 let one = Use {
                     tensor: of_tensor.len() as u32,
                     block: at as u32,
-                    holder: number,
+                    holder: last_holder as u32,
                     unit: tensor.unit(options.tile_bytes),
                     stored: tensor.bytes_per_pass(),
                     bytes: tensor.bytes_per_use(),

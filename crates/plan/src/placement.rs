@@ -2,9 +2,9 @@
 
 use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
-
 use crate::steps::StreamingSet;
 use crate::{Budget, Error, Gpu, HardwareProfile, Options, Tier, Tree};
+use std::collections::HashSet;
 
 /// A model, its budget and the machine, before anything is placed.
 pub(crate) struct PlanContext<'a> {
@@ -79,7 +79,7 @@ pub(crate) struct Placement {
     /// The ring in main memory.
     pub(crate) ring: u64,
     /// GPUs that weights are streamed to.
-    pub(crate) streamed_to: Vec<usize>,
+    pub(crate) streamed_to: HashSet<Tier>,
 }
 
 impl<'a> PlanContext<'a> {
@@ -149,16 +149,8 @@ impl<'a> PlanContext<'a> {
                 }
             }
         }
-        let mut streamed_to: Vec<usize> = placed
-            .iter()
-            .filter(|block| block.upload > 0)
-            .filter_map(|block| match block.gpu() {
-                Some(Tier::Gpu(number)) => Some(number),
-                _ => None,
-            })
-            .collect();
-        streamed_to.sort_unstable();
-        streamed_to.dedup();
+        let streamed = placed.iter().filter(|block| block.upload > 0);
+        let streamed_to = streamed.filter_map(Placed::gpu).collect();
         Placement { tiers, blocks: placed, ring: set.ring, streamed_to }
     }
 

@@ -164,7 +164,7 @@ fn needs_and_the_least_ring_count() {
     assert_eq!(map.ring_bytes(), 30 * MIB + 4096);
     let error = infer(&model(), &cpu(least - 1), &options).unwrap_err();
     assert!(error.to_string().contains(&format!("cpu={least} ")), "{error}");
-    assert!(error.to_string().contains("--context"), "{error}");
+    assert!(error.to_string().contains("shorten the context"), "{error}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod block;
 mod buffer;
 mod chunk;
 mod error;
+mod file_size_limit;
 mod heap;
 mod lease;
 mod loading;
@@ -45,6 +46,7 @@ mod sync;
 
 pub use chunk::{Chunk, ChunkId, Convert, Segment};
 pub use error::Error;
+pub use file_size_limit::fail_at_file_size_limit;
 pub use heap::return_freed_memory;
 pub use lease::Lease;
 pub use options::Options;

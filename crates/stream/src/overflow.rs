@@ -23,21 +23,27 @@ impl Overflow {
         self.limit
     }
 
-    /// Bytes that are lent.
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Lends `len` bytes for the chunk of this name; none if too few are left.
-    pub(crate) fn lend(&self, len: usize, chunk: &str) -> Result<Option<Loan>, Error> {
-        let more = |used: u64| used.checked_add(len as u64).filter(|used| *used <= self.limit);
-        if self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-            return Ok(None);
-        }
+    /// Lends `len` bytes for the chunk of this name.
+    pub(crate) fn lend(&self, len: usize, chunk: &str) -> Result<Loan, Refusal> {
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(len as u64).filter(|used| *used <= self.limit)
+            })
+            .map_err(|used| Refusal::Spent { used })?;
         let share = Share { bytes: len as u64, used: self.used.clone() };
-        let buffer = Buffer::new(len, &format!("`{chunk}`"))?;
-        Ok(Some(Loan { buffer, _share: share }))
+        Ok(Loan {
+            buffer: Buffer::new(len, &format!("`{chunk}`")).map_err(Refusal::NoMemory)?,
+            _share: share,
+        })
     }
+}
+
+/// Why nothing was lent.
+pub(crate) enum Refusal {
+    /// So many bytes are lent already.
+    Spent { used: u64 },
+    /// The system has no memory.
+    NoMemory(Error),
 }
 
 /// Memory from the overflow share. On drop the memory goes first, then the count: what is counted is

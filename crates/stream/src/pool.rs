@@ -21,7 +21,7 @@
 
 use crate::arena::Arena;
 use crate::block::Block;
-use crate::overflow::Overflow;
+use crate::overflow::{Overflow, Refusal};
 use crate::resident_arena::ResidentArena;
 use crate::schedule::Schedule;
 use crate::state::{Slot, State};
@@ -192,8 +192,10 @@ impl Pool {
                 // Reads under way will end and can then be evicted, or be claimed and given back.
                 return Ok(Started::NoRoom);
             }
-            let Some(loan) = self.overflow.lend(need, &chunk.name)? else {
-                return Err(self.exhausted(state, chunk));
+            let loan = match self.overflow.lend(need, &chunk.name) {
+                Ok(loan) => loan,
+                Err(Refusal::NoMemory(error)) => return Err(error),
+                Err(Refusal::Spent { used }) => return Err(self.exhausted(state, chunk, used)),
             };
             state.stats.overflows += 1;
             self.load_into(state, id, Block::Overflow(loan));
@@ -204,13 +206,13 @@ impl Pool {
         Ok(Started::Yes)
     }
 
-    fn exhausted(&self, state: &State, chunk: &Chunk) -> Error {
+    fn exhausted(&self, state: &State, chunk: &Chunk, overflow_used: u64) -> Error {
         let evictable: usize = state.evictable(0).iter().map(|(.., len)| len).sum();
         let in_ring = self.arena.size() - self.arena.free_bytes() - evictable;
         Error::Exhausted {
             chunk: chunk.name.clone(),
             need: chunk.block_len() as u64,
-            held: in_ring as u64 + self.overflow.used(),
+            held: in_ring as u64 + overflow_used,
             ring: self.arena.size() as u64,
             overflow: self.overflow.limit(),
         }

@@ -1,7 +1,10 @@
 //! `outsize bench`.
 
-use super::ComputeType;
+use super::values::{ACTIVATION_DTYPES, one_of, some};
 use clap::Args;
+use outsize::bench::{BudgetCase, LEAST_CALIBRATION_BYTES};
+use outsize::models::ActivationDtype;
+use outsize::plan::{Budget, Error, Tier, format_size, parse_size};
 use std::path::PathBuf;
 
 /// `outsize bench`.
@@ -17,8 +20,8 @@ pub struct BenchArgs {
     pub calibrate: bool,
     /// Budget to run the model in, as `outsize run` takes it; may be given several times [default:
     /// all that is free if the model fits, then 50 % and 10 % of its weights]
-    #[arg(long, value_name = "DEVICE=SIZE")]
-    pub max_memory: Vec<String>,
+    #[arg(long, value_name = "DEVICE=SIZE", value_parser = budget_case)]
+    pub max_memory: Vec<BudgetCase>,
     /// Tokens of the prompt
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 128)]
     pub prompt_tokens: u32,
@@ -29,15 +32,44 @@ pub struct BenchArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 3)]
     pub rounds: u32,
     /// Tokens of prompt and answer together [default: what a run needs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Dtype of activations in matmuls
-    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
-    pub compute: ComputeType,
+    #[arg(long, value_parser = one_of(ACTIVATION_DTYPES), default_value = "f32", value_name = "TYPE")]
+    pub compute: ActivationDtype,
     /// The most memory to measure with, and the most to write to disk; less is less exact
-    #[arg(long, default_value = "3GB", value_name = "SIZE")]
-    pub size: String,
+    #[arg(long, default_value = "3GB", value_name = "SIZE", value_parser = calibration_size)]
+    pub size: u64,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+/// A budget, named as it is written.
+fn budget_case(text: &str) -> Result<BudgetCase, Error> {
+    let bytes = Budget::parse(text)?.get(Tier::Cpu);
+    Ok(BudgetCase { name: text.to_string(), max_memory: Some(text.to_string()), bytes })
+}
+
+/// The most memory and disk to take, in bytes.
+fn calibration_size(text: &str) -> Result<u64, String> {
+    match parse_size(text).map_err(|error| error.to_string())? {
+        bytes @ LEAST_CALIBRATION_BYTES.. => Ok(bytes),
+        _ => Err(format!("too small; the minimum is {}", format_size(LEAST_CALIBRATION_BYTES))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budgets_given_are_run() {
+        let cases = ["cpu=600MB", "cpu=1GiB"].map(|text| budget_case(text).unwrap());
+        assert_eq!(cases.each_ref().map(|case| case.bytes), [Some(600_000_000), Some(1 << 30)]);
+        assert_eq!(cases[0].max_memory.as_deref(), Some("cpu=600MB"));
+        for wrong in ["600MB", "cpu=", "cpu=many", ""] {
+            budget_case(wrong).unwrap_err();
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! `outsize run` and `outsize logits`.
 
 use super::ModelArgs;
-use clap::{ArgGroup, Args, ValueEnum};
+use super::values::{WHEN_FULL, one_of};
+use clap::{ArgGroup, Args};
+use outsize::models::WhenFull;
 use std::path::PathBuf;
 
 /// `outsize run`.
@@ -82,17 +84,8 @@ pub struct EndArgs {
     #[arg(long, conflicts_with = "eos")]
     pub ignore_eos: bool,
     /// What to do when the context is full
-    #[arg(long, value_enum, default_value = "refuse", value_name = "RULE")]
-    pub when_full: WhenFullArg,
-}
-
-/// What to do when the context is full.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenFullArg {
-    /// End the text; a prompt that does not fit is an error
-    Refuse,
-    /// Forget the oldest tokens and go on
-    Slide,
+    #[arg(long, value_parser = one_of(WHEN_FULL), default_value = "refuse", value_name = "RULE")]
+    pub when_full: WhenFull,
 }
 
 /// `outsize logits`.

@@ -6,14 +6,15 @@ mod generate;
 mod model;
 mod plan;
 mod synth;
+pub mod values;
 pub mod workload;
 
 pub use bench::BenchArgs;
-pub use estimate::{EstimateArgs, EstimateDtype};
-pub use generate::{EndArgs, LogitsArgs, RunArgs, WhenFullArg};
-pub use model::{ComputeType, KvType, ModelArgs, PlaceArgs, budget};
+pub use estimate::EstimateArgs;
+pub use generate::{EndArgs, LogitsArgs, RunArgs};
+pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
-pub use synth::{SynthArgs, SynthDtype};
+pub use synth::{BF16, SynthArgs, SynthDtype};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
@@ -40,24 +41,16 @@ pub enum Command {
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
-    Demo(DemoArgs),
+    Demo(JsonArgs),
     /// Show what this machine has, with the source of each figure
-    Env(EnvArgs),
+    Env(JsonArgs),
     /// Measure this machine's limits, and what share of them a model gets
     Bench(BenchArgs),
 }
 
-/// `outsize demo`.
+/// `outsize demo` and `outsize env`.
 #[derive(ClapArgs, Debug)]
-pub struct DemoArgs {
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `outsize env`.
-#[derive(ClapArgs, Debug)]
-pub struct EnvArgs {
+pub struct JsonArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

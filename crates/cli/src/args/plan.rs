@@ -1,7 +1,9 @@
 //! `outsize plan`.
 
-use super::{ComputeType, KvType, PlaceArgs};
+use super::values::{batch, some, special_dtype, weight_dtype};
+use super::{PlaceArgs, RunDtypeArgs};
 use clap::Args;
+use outsize::plan::{Budget, WeightDtype};
 use std::path::PathBuf;
 
 /// `outsize plan`.
@@ -13,8 +15,8 @@ pub struct PlanArgs {
     pub model: String,
     /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A
     /// device that is not named has nine tenths of what is free there, one with 0 is not used
-    #[arg(long, value_name = "DEVICE=SIZE,…")]
-    pub max_memory: Option<String>,
+    #[arg(long, value_name = "DEVICE=SIZE,…", value_parser = Budget::parse)]
+    pub max_memory: Option<Budget>,
     /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format
     #[arg(long)]
     pub json: bool,
@@ -48,11 +50,11 @@ pub struct PlanArgs {
 pub struct DtypeArgs {
     /// Hold floating point weights in this type: f32, bf16, f16, f8, int8, int4, … [default: as
     /// they are stored]
-    #[arg(long, value_name = "DTYPE")]
-    pub dtype: Option<String>,
+    #[arg(long, value_name = "DTYPE", value_parser = weight_dtype)]
+    pub dtype: Option<WeightDtype>,
     /// Hold a tensor in another type; may be given several times
-    #[arg(long, value_name = "NAME=DTYPE")]
-    pub special_dtype: Vec<String>,
+    #[arg(long, value_name = "NAME=DTYPE", value_parser = special_dtype)]
+    pub special_dtype: Vec<(String, WeightDtype)>,
     /// Hold modules of this name in 32 bits: `lm_head`, `wo`; may be given several times
     #[arg(long, value_name = "PATTERN")]
     pub keep_in_fp32: Vec<String>,
@@ -63,20 +65,17 @@ pub struct DtypeArgs {
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
     /// Tokens of prompt and answer together [default: 512]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Batch size
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]
     pub batch: usize,
     /// Tokens of each prompt [default: 256, at most half of the context]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = some())]
     pub prompt_tokens: Option<usize>,
-    /// Dtype of the KV cache
-    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
-    pub kv_dtype: KvType,
-    /// Dtype of activations in matmuls
-    #[arg(long, value_enum, default_value = "f32", value_name = "TYPE")]
-    pub compute: ComputeType,
+    /// Dtypes beside those of the weights.
+    #[command(flatten)]
+    pub dtypes: RunDtypeArgs,
     /// Hardware profile to predict with: a JSON file, such as machine.json of another machine's
     /// `outsize bench --calibrate`
     #[arg(long, value_name = "FILE")]

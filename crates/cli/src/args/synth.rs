@@ -1,6 +1,9 @@
 //! `outsize synth`.
 
-use clap::{Args, ValueEnum};
+use super::values::{Named, one_of};
+use clap::Args;
+use outsize::checkpoint::Dtype;
+use outsize::plan::parse_size;
 use std::path::PathBuf;
 
 /// `outsize synth`.
@@ -12,28 +15,44 @@ pub struct SynthArgs {
     /// Folder to make; must not exist
     pub out: PathBuf,
     /// Type of the weights
-    #[arg(long, value_enum, default_value = "bf16")]
+    #[arg(long, value_parser = one_of(DTYPES), default_value = "bf16")]
     pub dtype: SynthDtype,
     /// The same seed gives the same weights
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     pub seed: u64,
     /// The largest file
-    #[arg(long, default_value = "5GB", value_name = "SIZE")]
-    pub max_shard_size: String,
+    #[arg(long, default_value = "5GB", value_name = "SIZE", value_parser = parse_size)]
+    pub max_shard_size: u64,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// Types that a synthetic checkpoint can have.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SynthDtype {
-    /// 32-bit floats
-    F32,
-    /// 16-bit floats
-    F16,
-    /// Brain floats
-    Bf16,
-    /// Linear layers in 8 bits with a scale for each 128 x 128, as DeepSeek-V3 is published; the rest in brain floats
-    Fp8,
+/// How the weights of a synthetic checkpoint are stored.
+#[derive(Debug, Clone, Copy)]
+pub struct SynthDtype {
+    /// The type of all tensors, but of linear layers in blocks.
+    pub stored: Dtype,
+    /// Its name in a config.json.
+    pub torch_dtype: &'static str,
+    /// Whether linear layers are in blocks of 8-bit floats.
+    pub fp8: bool,
+}
+
+/// Brain floats.
+pub const BF16: SynthDtype = plain(Dtype::BF16, "bfloat16");
+
+const DTYPES: &Named<SynthDtype> = &[
+    ("f32", "32-bit floats", plain(Dtype::F32, "float32")),
+    ("f16", "16-bit floats", plain(Dtype::F16, "float16")),
+    ("bf16", "Brain floats", BF16),
+    (
+        "fp8",
+        "Linear layers in 8 bits with a scale for each 128 x 128, as DeepSeek-V3 is published; the rest in brain floats",
+        SynthDtype { fp8: true, ..BF16 },
+    ),
+];
+
+const fn plain(stored: Dtype, torch_dtype: &'static str) -> SynthDtype {
+    SynthDtype { stored, torch_dtype, fp8: false }
 }

@@ -2,9 +2,12 @@
 
 use crate::cache;
 use crate::error::Failure;
-use crate::views::{calibration, output, progress, table};
+use crate::views::output::say;
+use crate::views::style::style;
+use crate::views::{calibration, output, progress};
 use outsize::bench::{CalibrateOptions, CalibrateStep, calibrate};
 use outsize::machine::{Calibration, Machine, load_average};
+use serde_json::json;
 use std::time::Instant;
 
 /// The share of the processors that other programs may use without a note.
@@ -15,7 +18,7 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
     let folder = cache::folder()?;
     let machine = Machine::detect();
     let earlier = Calibration::load(&folder).unwrap_or_else(|error| {
-        eprintln!("note: {error}");
+        say(format!("note: {error}"));
         None
     });
     note_others(&machine);
@@ -38,15 +41,10 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
     };
     let file = kept.save(&folder)?;
     if json {
-        let report = serde_json::json!({
-            "file": file,
-            "seconds": seconds,
-            "calibration": kept,
-        });
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        let report = json!({ "file": file, "seconds": seconds, "calibration": kept });
+        return output::print_json(&report);
     }
-    output::print(&calibration::text(&kept, table::width()))?;
+    output::print(&calibration::text(&kept, style().width))?;
     output::print(&format!("\nMeasured in {seconds:.0} s and kept in {}.\n", file.display()))
 }
 
@@ -54,10 +52,10 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
 fn note_others(machine: &Machine) {
     let threads = machine.processors.threads.value as f64;
     if let Some(load) = load_average().filter(|load| load.value > BUSY * threads) {
-        eprintln!(
+        say(format!(
             "note: other programs were busy in the last minute (load {:.1} on {threads} threads): the figures may be \
              low; measure again when the machine is quiet",
             load.value
-        );
+        ));
     }
 }

@@ -1,18 +1,15 @@
 //! `outsize demo`: the five steps, shown as they happen, on a model that does not fit.
 
 use super::synth;
-use crate::args::{DemoArgs, SynthDtype};
+use crate::args::{Args, BF16, Command, JsonArgs};
 use crate::error::Failure;
-use crate::generation::{self, Opened};
-use crate::request::GenerateRequest;
 use crate::views::output;
-use crate::{cache, interrupt};
-use outsize::generate::{
-    GenerationWorkload, Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions,
-    Tokenizer, TokenizerFile, read_config,
-};
-use outsize::models::{CacheOptions, presets};
-use outsize::plan::{Budget, Tier, format_size};
+use crate::{cache, generation, interrupt};
+use clap::Parser;
+use outsize::generate::{Step, read_config};
+use outsize::models::presets;
+use outsize::plan::format_size;
+use std::ffi::OsStr;
 use std::time::Instant;
 
 const PRESET: &str = "llama-demo";
@@ -23,80 +20,68 @@ const NEW_TOKENS: usize = 24;
 const SHARD: u64 = 200_000_000;
 
 /// Runs the command; `began` is when the process did.
-pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
+pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
     let folder = cache::folder()?.join(PRESET);
-    let say = |text: &str| {
-        if !args.json {
-            println!("{text}");
-        }
+    let show = |text: &str| match args.json {
+        true => Ok(()),
+        false => output::print(&format!("{text}\n")),
+    };
+    // Of several first demos, one makes the model, and the others wait for it.
+    let lock = match folder.is_dir() {
+        true => None,
+        false => cache::lock(&cache::made_folder()?)?,
     };
     if !folder.is_dir() {
-        say(&format!("Making a model of random weights in {}, once.", folder.display()));
-        synth::make(presets::config(PRESET)?, &folder, SynthDtype::Bf16, 0, SHARD)?;
+        show(&format!("Making a model of random weights in {}, once.", folder.display()))?;
+        synth::make(presets::config(PRESET)?, &folder, BF16, 0, SHARD)?;
     }
-    let config = read_config(&folder)?;
-    let file = TokenizerFile::read(&folder)?;
-    let tokenizer_bytes = file.memory();
-    let tokenizer = Tokenizer::load(file)?;
-    let ids = tokenizer.encode(PROMPT, true)?;
-    let weights = config.parameter_count() * 2;
+    drop(lock);
+    let weights = read_config(&folder)?.parameter_count() * 2;
     let budget = weights / 4;
-    say(&format!(
+    show(&format!(
         "The model has {} of weights. This process may take {} in all.\n",
         format_size(weights),
         format_size(budget)
-    ));
-    let mut max_memory = Budget::default();
-    max_memory.set(Tier::Cpu, budget);
-    let settings = PipelineSettings {
-        max_memory,
-        workload: GenerationWorkload {
-            tokenizer: tokenizer_bytes,
-            ..GenerationWorkload::new(CacheOptions::new(ids.len() + NEW_TOKENS), ids.len())
-        },
-        planning: Default::default(),
-        stop: Some(interrupt::flag()),
+    ))?;
+    let limit = format!("cpu={budget}");
+    let tokens = NEW_TOKENS.to_string();
+    // Random weights generate a token that ends a text by chance.
+    let line = ["outsize", "run", "--prompt", PROMPT, "--max-new-tokens", &tokens, "--ignore-eos"]
+        .into_iter()
+        .chain(["--generation-config", "none", "--max-memory", &limit, "--"])
+        .map(OsStr::new)
+        .chain([folder.as_os_str()]);
+    let Command::Run(run) = Args::parse_from(line).command else {
+        return Err(Failure::usage("`run` runs a model"));
     };
-    let loading = Instant::now();
-    let pipeline = Pipeline::open(&folder, config, &settings, |step| say(&line(&step)))?;
-    let opened = Opened { began, load: loading.elapsed() };
-    let asked = GenerateRequest {
-        request: Request {
-            ids,
-            max_new_tokens: NEW_TOKENS,
-            // Random weights generate it by chance.
-            eos: Vec::new(),
-            sampling: Sampling::default(),
-        },
-        text: TextOptions::default(),
-        tokenizer: Some(tokenizer),
-        tokenizer_bytes,
-        prompt_again: None,
-    };
-    let show = |part: &str| match args.json {
+    let opening = |step: &Step<'_>, _: &_| show(&opened(step));
+    let mut first = true;
+    let report = generation::run(&run, began, opening, |part| match args.json {
         true => Ok(()),
-        false => output::print(part),
-    };
-    show(&format!("5 run         {PROMPT}"))?;
-    let report = generation::run(pipeline, &asked, opened, show)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        match report.peak_rss_bytes {
-            Some(peak) => println!("\n              memory: {} at its peak", format_size(peak)),
-            None => println!(),
+        false if std::mem::take(&mut first) => {
+            output::print(&format!("5 run         {PROMPT}{part}"))
         }
-        println!("(The weights are random, and so are the words.)\n");
-        println!("{}", report.summary());
-        if let Some(peak) = report.peak_rss_bytes {
-            println!("{} of weights ran in {} of memory.", format_size(weights), format_size(peak));
+        false => output::print(part),
+    })?;
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        let peak = report.peak_rss_bytes.map(format_size);
+        match &peak {
+            Some(peak) => show(&format!("\n              memory: {peak} at its peak"))?,
+            None => show("")?,
+        }
+        show("(The weights are random, and so are the words.)\n")?;
+        show(&report.summary())?;
+        if let Some(peak) = peak {
+            show(&format!("{} of weights ran in {peak} of memory.", format_size(weights)))?;
         }
     }
     interrupt::check()
 }
 
 /// What a step did, and the memory after it.
-fn line(step: &Step<'_>) -> String {
+fn opened(step: &Step<'_>) -> String {
     let text = match step {
         Step::Empty { parameters } => format!(
             "1 empty model {:.0} million parameters with shapes and no storage",
@@ -112,12 +97,7 @@ fn line(step: &Step<'_>) -> String {
             "4 dispatch    a handle on every parameter; reading has begun".to_string()
         }
     };
-    format!("{text}\n{}", memory())
-}
-
-fn memory() -> String {
-    match outsize::machine::current_rss() {
-        Some(bytes) => format!("              memory: {}", format_size(bytes)),
-        None => String::new(),
-    }
+    let memory = outsize::machine::current_rss().map(format_size);
+    let memory = memory.map(|size| format!("              memory: {size}"));
+    format!("{text}\n{}", memory.unwrap_or_default())
 }

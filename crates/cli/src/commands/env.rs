@@ -1,10 +1,11 @@
 //! `outsize env`: what this machine has, with sources.
 
-use crate::args::EnvArgs;
+use crate::args::JsonArgs;
 use crate::cache;
 use crate::error::Failure;
 use crate::views::env::{Calibrated, Env};
-use crate::views::{output, table};
+use crate::views::output;
+use crate::views::style::style;
 use outsize::kernels::{Isa, threads};
 use outsize::machine::{
     CALIBRATION_FILE, Calibration, Machine, Sourced, current_rss, detected_budget, figures_for,
@@ -13,13 +14,12 @@ use outsize::machine::{
 use std::path::Path;
 
 /// Runs the command. It fails only if it cannot print.
-pub fn env(args: &EnvArgs) -> Result<(), Failure> {
+pub fn env(args: &JsonArgs) -> Result<(), Failure> {
     let env = Env::new();
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&env)? + "\n",
-        false => env.text(table::width()),
-    };
-    output::print(&text)
+    match args.json {
+        true => output::print(&(serde_json::to_string_pretty(&env)? + "\n")),
+        false => output::print(&env.text(style().width)),
+    }
 }
 
 impl Env {

@@ -1,14 +1,14 @@
 //! `outsize estimate`: the memory that a model needs, by the dtype of its weights.
 
-use crate::args::{EstimateArgs, EstimateDtype};
+use crate::args::{EstimateArgs, workload};
 use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
-use outsize::generate::{Described, GenerationWorkload, SizeSource};
-use outsize::models::{CacheOptions, KvCache, MAX_BATCH, MAX_CONTEXT, ModelConfig};
-use outsize::plan::{Estimate, TensorKind, Tree, WeightDtype, estimate as estimate_tree};
-use std::collections::BTreeMap;
+use crate::views::plan::stored_bytes;
+use outsize::generate::{Described, SizeSource};
+use outsize::models::KvCache;
+use outsize::plan::{Estimate, TensorKind, estimate as estimate_tree};
 
 /// The default context in tokens, unless the model's longest is less.
 const CONTEXT: usize = 4096;
@@ -18,37 +18,13 @@ const MOST_OF_CACHE: u64 = 1 << 60;
 
 /// Runs the command.
 pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
-    check_batch(args)?;
     let described = model::described(&args.model)?;
     let report = report(args, described)?;
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        return output::print_json(&report);
     }
     let width = console::Term::stdout().size_checked().map(|(_, width)| width);
     output::print(&text(&report, width.map(usize::from)))
-}
-
-fn check_batch(args: &EstimateArgs) -> Result<(), Failure> {
-    match args.batch {
-        1..=MAX_BATCH => Ok(()),
-        batch => {
-            Err(Failure::usage(format!("--batch {batch} is out of range: give 1 to {MAX_BATCH}")))
-        }
-    }
-}
-
-/// The context asked for, if the model can have it.
-fn context(args: &EstimateArgs, config: &ModelConfig) -> Result<usize, Failure> {
-    let most = config.cache().longest_context.min(MAX_CONTEXT);
-    match args.context {
-        None => Ok(CONTEXT.min(most)),
-        Some(0) => Err(Failure::usage("--context 0 leaves no room for a token: give 1 or more")),
-        Some(context) if context > most => Err(Failure::usage(format!(
-            "--context {context} is more than the {most} tokens of the model's longest context"
-        ))),
-        Some(context) => Ok(context),
-    }
 }
 
 fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutput, Failure> {
@@ -56,23 +32,18 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
     let mut passes = None;
     let mut running = None;
     if let Some(config) = &described.config {
-        let cache = CacheOptions {
-            batch: args.batch,
-            dtype: args.kv_dtype.into(),
-            ..CacheOptions::new(context(args, config)?)
-        };
+        let usual = CONTEXT.min(workload::longest(Some(config)));
+        let context = workload::context(args.context, usual, Some(config))?;
+        // A prompt of the whole context.
+        let sizes = [args.batch, context, context];
+        let workload = workload::generation(&args.run_dtypes, sizes, &described);
+        let cache = workload.cache;
         if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
             return Err(Failure::usage(format!(
                 "the KV cache of {} sequences of {} tokens is implausibly large: lower --batch or --context",
                 cache.batch, cache.context
             )));
         }
-        // A prompt of the whole context.
-        let workload = GenerationWorkload {
-            compute: args.compute.into(),
-            tokenizer: described.tokenizer_bytes,
-            ..GenerationWorkload::new(cache, cache.context)
-        };
         let of_both = workload.passes(config);
         running = Some((cache.context, of_both.longest.workload.chunk as usize));
         passes = Some(of_both);
@@ -82,50 +53,24 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
     let estimates: Vec<Estimate> = args
         .dtypes
         .iter()
-        .map(|dtype| estimate_tree(tree, planned(*dtype), passes.as_ref()))
+        .map(|dtype| estimate_tree(tree, *dtype, passes.as_ref()))
         .collect::<Result<_, _>>()?;
     notes.extend(explanations(&described, &estimates));
     let stored = estimate_tree(tree, None, None)?;
-    let kv_dtype: outsize::models::KvDtype = args.kv_dtype.into();
     Ok(EstimateOutput {
         model: args.model.clone(),
         architecture: described.architecture.clone(),
         source: described.source.name(),
         parameters: stored.parameters,
         tensors: tree.blocks.iter().map(|block| block.tensors.len()).sum(),
-        stored: by_type(tree),
+        stored: stored_bytes(tree),
         context: running.map(|(context, _)| context),
         batch: args.batch,
-        kv_dtype: kv_dtype.name(),
+        kv_dtype: args.run_dtypes.kv_dtype.name(),
         pass: running.map(|(_, pass)| pass),
         estimates,
         notes,
     })
-}
-
-fn planned(dtype: EstimateDtype) -> Option<WeightDtype> {
-    Some(match dtype {
-        EstimateDtype::Stored => return None,
-        EstimateDtype::F64 => WeightDtype::F64,
-        EstimateDtype::F32 => WeightDtype::F32,
-        EstimateDtype::F16 => WeightDtype::F16,
-        EstimateDtype::Bf16 => WeightDtype::Bf16,
-        EstimateDtype::F8 => WeightDtype::F8,
-        EstimateDtype::Int8 => WeightDtype::Int8,
-        EstimateDtype::F4 => WeightDtype::F4,
-        EstimateDtype::Int4 => WeightDtype::Int4,
-        EstimateDtype::Int2 => WeightDtype::Int2,
-    })
-}
-
-/// Bytes of tensors by the type that they are stored in.
-fn by_type(tree: &Tree) -> BTreeMap<WeightDtype, u64> {
-    let mut bytes: BTreeMap<WeightDtype, u64> = BTreeMap::new();
-    for tensor in tree.blocks.iter().flat_map(|block| &block.tensors) {
-        let sum = bytes.entry(tensor.dtype).or_default();
-        *sum = sum.saturating_add(tensor.stored_bytes);
-    }
-    bytes
 }
 
 /// Notes on what the columns count.

@@ -2,10 +2,10 @@
 
 use crate::args::LogitsArgs;
 use crate::error::Failure;
-use crate::views::output;
+use crate::views::output::{self, say};
 use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
-use outsize::generate::Step;
+use outsize::generate::{Pipeline, Step};
 use outsize::machine::Machine;
 use outsize::models::Logits;
 
@@ -17,13 +17,13 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
-    let mut workload = model::workload(&args.model, ids.len(), ids.len());
-    (workload.logits, workload.position) = (Logits::All, ids.len());
     let machine = Machine::detect();
-    let (planning, _) = model::planning(&args.model, &machine)?;
-    let mut pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
+    let (mut settings, _) = model::settings(&args.model, &config, [ids.len(); 3], &machine)?;
+    settings.workload.logits = Logits::All;
+    let folder = &args.model.model;
+    let mut pipeline = Pipeline::open(folder, config, &settings, |step| {
         if let Step::Planned { map, .. } = step {
-            eprintln!("{}", output::picture(map));
+            say(output::picture(map));
         }
     })?;
     let mut written = Ok(());
@@ -38,10 +38,10 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     written?;
     interrupt::check()?;
     file.finish()?;
-    eprintln!(
+    say(format!(
         "wrote {}: logits [1, {}, {vocabulary}], 32-bit floats",
         args.output.display(),
         ids.len(),
-    );
+    ));
     Ok(())
 }

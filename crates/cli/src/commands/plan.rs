@@ -1,25 +1,20 @@
 //! `outsize plan`: the device map and the predicted speed.
 
-use crate::args::{self, PlanArgs, workload};
+use crate::args::{PlanArgs, workload};
 use crate::error::Failure;
-use crate::views::output::{self, print};
+use crate::views::output::{self, print, print_json, say};
 use crate::views::plan::{ModelReport, PlanReport, Planned};
 use crate::views::style;
 use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
-use outsize::models::KvDtype;
-use outsize::plan::{Budget, HardwareProfile, Options};
+use outsize::plan::{HardwareProfile, Options};
 use std::path::Path;
 
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
-    let budget = match &args.max_memory {
-        Some(text) => args::budget(text)?,
-        None => Budget::default(),
-    };
-    let options = workload::options(args)?;
+    let budget = args.max_memory.clone().unwrap_or_default();
     let casts = workload::casts(&args.dtypes)?;
     if let Some(path) = &args.svg {
         output::refuse_to_replace(path, args.force)?;
@@ -34,7 +29,15 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let mut notes = described.notes.clone();
     notes.extend(workload::notes(&described, &full, &figures));
     let model = summary(&described, args);
-    let options = Options { figures, ..options };
+    let options = Options {
+        strategy: args.places.strategy,
+        reserve: args.places.reserve,
+        must_fit: args.places.must_fit,
+        no_split: args.no_split.clone(),
+        offload_buffers: args.offload_buffers,
+        figures,
+        ..Options::default()
+    };
     let mut planner = Planner::new(described.tree, described.config, request, options);
     planner.cast(&casts)?;
     if let Some(path) = &args.places.device_map {
@@ -64,10 +67,10 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
 fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         write_file(path, report.svg().as_bytes())?;
-        eprintln!("wrote {}", path.display());
+        say(format!("wrote {}", path.display()));
     }
     match args.json {
-        true => print(&format!("{}\n", serde_json::to_string(report)?)),
+        true => print_json(report),
         false => print(&report.text(&style::style())),
     }
 }
@@ -101,11 +104,8 @@ fn summary(described: &Described, args: &PlanArgs) -> ModelReport {
     ModelReport {
         name,
         architecture: described.architecture.clone(),
-        dtype: args.dtypes.dtype.clone(),
-        kv_dtype: described
-            .config
-            .as_ref()
-            .map(|_| KvDtype::from(args.workload.kv_dtype).name().to_string()),
+        dtype: args.dtypes.dtype.map(|dtype| dtype.to_string()),
+        kv_dtype: described.config.as_ref().map(|_| args.workload.dtypes.kv_dtype.to_string()),
         ..ModelReport::default()
     }
 }

@@ -1,56 +1,26 @@
 //! `outsize run`: a prompt in, text out, under a budget.
 
-use crate::args::{RunArgs, WhenFullArg};
+use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::generation::{self, Opened};
-use crate::request::GenerateRequest;
-use crate::views::output::{picture, print};
-use crate::views::progress::Following;
-use crate::views::run::seconds;
-use crate::{interrupt, model};
+use crate::views::output::{picture, print, print_json, say};
+use crate::views::run::predicted;
+use crate::{generation, interrupt};
 use outsize::generate::Step;
-use outsize::machine::{Machine, Provenance};
-use outsize::models::WhenFull;
-use outsize::plan::Prediction;
 use std::io::IsTerminal;
 use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
-    // Detecting the machine takes as long as reading a tokenizer.
-    let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
-    let config = model::config(&args.model)?;
-    let asked = GenerateRequest::new(args, &config)?;
-    let prompt = asked.request.ids.len();
-    let trained = config.cache().trained_context;
-    let context = prompt.saturating_add(asked.request.max_new_tokens).min(trained);
-    let mut workload = model::workload(&args.model, context, prompt);
-    workload.position = prompt.saturating_add(asked.request.max_new_tokens / 2);
-    workload.tokenizer = asked.tokenizer_bytes;
-    workload.cache.when_full = match args.end.when_full {
-        WhenFullArg::Refuse => WhenFull::Refuse,
-        WhenFullArg::Slide => WhenFull::Slide,
-    };
-    let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
-    let (planning, figures) = model::planning(&args.model, &machine)?;
-    let loading = Instant::now();
-    let pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
+    let opening = |step: &Step<'_>, figures: &_| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
-            eprintln!("{}", picture(map));
-            eprintln!("{}", predicted(prediction, &figures));
+            say(picture(map));
+            say(predicted(prediction, figures));
         }
-    })?;
-    let opened = Opened { began, load: loading.elapsed() };
-    let mut reading = Some(Following::new(
-        pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
-        "reading",
-        {
-            let watched = pipeline.watch();
-            move || watched().bytes_read
-        },
-    ));
-    let mut report = generation::run(pipeline, &asked, opened, |part| {
-        let first = reading.take().is_some(); // clears the bar before the text begins
+        Ok(())
+    };
+    let mut first = true;
+    let report = generation::run(args, began, opening, |part| {
+        let first = std::mem::take(&mut first);
         match &args.prompt {
             _ if args.json => Ok(()),
             // On a terminal the prompt comes first, so that the text reads on from it.
@@ -60,23 +30,13 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             _ => print(part),
         }
     })?;
-    report.figures = Some(figures);
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        print_json(&report)?;
     } else {
         if !report.tokens.is_empty() {
             print("\n")?;
         }
-        eprintln!("{}", report.summary());
+        say(report.summary());
     }
     interrupt::check()
-}
-
-/// One line on the predicted speed.
-fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
-    format!(
-        "predicted {} s per token, prompt {} s with loading ({figures})",
-        seconds(prediction.decode.seconds),
-        seconds(prediction.first_pass_seconds),
-    )
 }

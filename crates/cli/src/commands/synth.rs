@@ -3,12 +3,13 @@
 use crate::args::{SynthArgs, SynthDtype};
 use crate::error::Failure;
 use crate::interrupt;
+use crate::views::output::{print_json, say};
 use crate::views::progress;
 use outsize::checkpoint::{Dtype, ShardWriter, StorageFormat, TensorSpec, read_text};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
 use outsize::kernels::{BlockWeight, cast};
 use outsize::models::{ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, presets};
-use outsize::plan::{format_size, parse_size};
+use outsize::plan::format_size;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,17 +22,14 @@ const CHUNK: usize = 1 << 22;
 
 /// Runs the command.
 pub fn synth(args: &SynthArgs) -> Result<(), Failure> {
-    let limit = parse_size(&args.max_shard_size)
-        .map_err(|error| Failure::usage(format!("--max-shard-size: {error}")))?;
     let text = config_text(&args.config)?;
     let began = Instant::now();
-    let bytes = make(&text, &args.out, args.dtype, args.seed, limit)?;
+    let bytes = make(&text, &args.out, args.dtype, args.seed, args.max_shard_size)?;
     let seconds = began.elapsed().as_secs_f64();
     if args.json {
-        println!("{}", json!({ "path": args.out, "bytes": bytes, "seconds": seconds }));
-    } else {
-        eprintln!("made {} ({} in {seconds:.1} s)", args.out.display(), format_size(bytes));
+        return print_json(&json!({ "path": args.out, "bytes": bytes, "seconds": seconds }));
     }
+    say(format!("made {} ({} in {seconds:.1} s)", args.out.display(), format_size(bytes)));
     Ok(())
 }
 
@@ -65,11 +63,7 @@ pub fn make(
 ) -> Result<u64, Failure> {
     let config_text = with_dtype(config_text, dtype)?;
     let config = ModelConfig::from_json(&config_text)?;
-    let stored = match dtype {
-        SynthDtype::F32 => Dtype::F32,
-        SynthDtype::F16 => Dtype::F16,
-        SynthDtype::Bf16 | SynthDtype::Fp8 => Dtype::BF16,
-    };
+    let stored = dtype.stored;
     let specs = (config.tensors(stored).into_iter())
         .map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape))
         .collect();
@@ -140,15 +134,10 @@ fn write_blocks(
 /// The configuration with the dtype of the weights, for other software.
 fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     let mut config: Value = serde_json::from_str(text)?;
-    let name = match dtype {
-        SynthDtype::F32 => "float32",
-        SynthDtype::F16 => "float16",
-        SynthDtype::Bf16 | SynthDtype::Fp8 => "bfloat16",
-    };
     if let Some(fields) = config.as_object_mut() {
         fields.remove("dtype");
         fields.remove("quantization_config");
-        if dtype == SynthDtype::Fp8 {
+        if dtype.fp8 {
             let blocks = json!({
                 "activation_scheme": "dynamic",
                 "fmt": "e4m3",
@@ -157,7 +146,7 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
             });
             fields.insert("quantization_config".to_string(), blocks);
         }
-        fields.insert("torch_dtype".to_string(), name.into());
+        fields.insert("torch_dtype".to_string(), dtype.torch_dtype.into());
     }
     Ok(serde_json::to_string_pretty(&config)?)
 }

@@ -1,24 +1,20 @@
 //! Results of the bench as tables.
 
 use super::human::{bandwidth, share, time};
-use super::table;
+use super::table::Table;
+use crate::args::values::{ACTIVATION_DTYPES, name_of};
+use outsize::bench::RateUnit::{Bytes, Operations};
 use outsize::bench::{
-    BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, Phase, ProductSample, RateUnit, Summary,
+    BenchResults, BudgetResults, LIMIT_ROWS, LimitSample, ProductSample, Summary,
 };
-use outsize::kernels::ActivationDtype;
 use outsize::plan::format_size;
-
-type Row = Vec<String>;
 
 /// The results, in lines of at most `width` columns.
 pub fn text(results: &BenchResults, width: usize) -> String {
-    let mut text = table::lines(&machine(results), width).join("\n") + "\n";
+    let mut text = machine(results).text(width);
     if let (Some(model), Some(task)) = (&results.model, &results.task) {
-        let compute = match task.compute {
-            ActivationDtype::F32 => "f32",
-            ActivationDtype::Bf16 => "bf16",
-        };
-        let head = format!(
+        let mut table = Table::default();
+        table.heading(&format!(
             "{}: {} of weights in {} files; prompt of {} tokens, {} new, activations in {}; rounds: {}, in turns \
              with the measurements above",
             model.folder.display(),
@@ -26,32 +22,29 @@ pub fn text(results: &BenchResults, width: usize) -> String {
             model.files,
             task.prompt_tokens,
             task.new_tokens,
-            compute,
+            name_of(ACTIVATION_DTYPES, &task.compute),
             task.rounds,
-        );
-        let rows = std::iter::once(vec![head]).chain(results.budgets.iter().flat_map(budget));
-        let rows: Vec<_> = rows.collect();
-        text += &format!("\n{}\n", table::lines(&rows, width).join("\n"));
+        ));
+        for results in &results.budgets {
+            budget(&mut table, results);
+        }
+        text += &format!("\n{}", table.text(width));
     }
     if !results.notes.is_empty() {
-        let notes: Vec<Row> =
-            results.notes.iter().map(|note| vec!["note:".to_string(), note.clone()]).collect();
-        text += &format!("\n{}\n", table::lines(&notes, width).join("\n"));
+        let mut notes = Table::default();
+        for note in &results.notes {
+            notes.row(["note:", note]);
+        }
+        text += &format!("\n{}", notes.text(width));
     }
     text
 }
 
-/// A row of cells.
-fn row<const N: usize>(cells: [&str; N]) -> Row {
-    cells.map(String::from).to_vec()
-}
-
 /// The limits, and this program's matmuls beside them.
-fn machine(results: &BenchResults) -> Vec<Row> {
-    use RateUnit::{Bytes, Operations};
+fn machine(results: &BenchResults) -> Table {
     let of = |value: fn(&LimitSample) -> f64| Summary::of(results.limits.iter().map(value));
-    let line = |name: &str, value: String, spread: f64, how: &str| -> Row {
-        vec![name.to_string(), value, share(spread), how.to_string()]
+    let line = |name: &str, value: String, spread: f64, how: &str| {
+        [name.to_string(), value, share(spread), how.to_string()]
     };
     let rate = |name, unit, figure: Summary, how: &str| {
         line(name, bandwidth(unit, figure.median), figure.spread(), how)
@@ -76,8 +69,9 @@ fn machine(results: &BenchResults) -> Vec<Row> {
         rate(name, unit, Summary::of(samples().map(value)), &how)
     };
     let gemm = format!("products, {LIMIT_ROWS} rows");
-    vec![
-        row(["the machine", "median", "spread", "how"]),
+    let mut table = Table::default();
+    table.row(["the machine", "median", "spread", "how"]);
+    for row in [
         rate("disk", Bytes, of(|l| l.disk_bytes_per_second), &reads),
         line("disk, one page", time(latency.median), latency.spread(), "nothing else in flight"),
         rate("memory read", Bytes, of(|l| l.memory_bytes_per_second), &memory),
@@ -100,56 +94,40 @@ fn machine(results: &BenchResults) -> Vec<Row> {
             |p| p.bf16_flops,
             "those of bf16, rounded to it",
         ),
-    ]
+    ] {
+        table.row(row);
+    }
+    table
 }
 
 /// A model in one budget.
-fn budget(budget: &BudgetResults) -> Vec<Row> {
-    let mut rows = vec![Vec::new()];
+fn budget(table: &mut Table, budget: &BudgetResults) {
     let Some(first) = budget.runs.first() else {
         let error = budget.error.as_deref().unwrap_or("it was not run");
-        rows.push(vec![format!("{}: {error}", budget.case.name)]);
-        return rows;
+        return table.heading(&format!("{}: {error}", budget.case.name));
     };
     let peaks = budget.runs.iter().filter_map(|run| run.report.peak_rss_bytes);
-    let peak = match (peaks.max(), budget.case.bytes) {
-        (Some(peak), Some(bytes)) => {
-            format!(": peak {} of {}", format_size(peak), format_size(bytes))
+    let peak = peaks.max().map(|peak| match budget.case.bytes {
+        Some(bytes) => format!(": peak {} of {}", format_size(peak), format_size(bytes)),
+        None => format!(": peak {}", format_size(peak)),
+    });
+    let streamed = match first.report.placement.streamed_bytes {
+        0 => "nothing".to_string(),
+        bytes => format_size(bytes),
+    };
+    let error = budget.error.as_ref().map(|error| format!("; then: {error}"));
+    let (peak, error) = (peak.unwrap_or_default(), error.unwrap_or_default());
+    table.heading(&format!("{}{peak}, {streamed} streamed{error}", budget.case.name));
+    table.row(["  phase", "median", "spread", "achieved", "share", "of the limit"]);
+    for phase in &budget.phases {
+        let (name, seconds) = (format!("  {}", phase.name), &phase.seconds);
+        let mut start = [name, time(seconds.median), share(seconds.spread())];
+        for bound in &phase.bounds {
+            let achieved = bandwidth(bound.unit, bound.achieved.median);
+            let limit =
+                format!("{}, {}", bandwidth(bound.unit, bound.limit.median), bound.limit_of);
+            let [name, median, spread] = std::mem::take(&mut start);
+            table.row([name, median, spread, achieved, share(bound.share.median), limit]);
         }
-        (Some(peak), None) => format!(": peak {}", format_size(peak)),
-        (None, _) => String::new(),
-    };
-    let placement = &first.report.placement;
-    let streamed = match placement.streamed_bytes {
-        0 => ", nothing streamed".to_string(),
-        bytes => format!(", {} streamed", format_size(bytes)),
-    };
-    let error = match &budget.error {
-        Some(error) => format!("; then: {error}"),
-        None => String::new(),
-    };
-    rows.push(vec![format!("{}{peak}{streamed}{error}", budget.case.name)]);
-    rows.push(row(["  phase", "median", "spread", "achieved", "share", "of the limit"]));
-    rows.extend(budget.phases.iter().flat_map(phase));
-    rows
-}
-
-/// A phase and its bounds.
-fn phase(phase: &Phase) -> Vec<Row> {
-    let mut start = vec![
-        format!("  {}", phase.name),
-        time(phase.seconds.median),
-        share(phase.seconds.spread()),
-    ];
-    let mut rows = Vec::new();
-    for bound in &phase.bounds {
-        let mut row = std::mem::replace(&mut start, vec![String::new(); 3]);
-        row.extend([
-            bandwidth(bound.unit, bound.achieved.median),
-            share(bound.share.median),
-            format!("{}, {}", bandwidth(bound.unit, bound.limit.median), bound.limit_of),
-        ]);
-        rows.push(row);
     }
-    rows
 }

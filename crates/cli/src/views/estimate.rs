@@ -1,6 +1,7 @@
 //! The table of `outsize estimate`.
 
-use super::table;
+use super::human;
+use super::table::Table;
 use outsize::checkpoint::{plain, shown};
 use outsize::plan::{Estimate, WeightDtype, format_size};
 use serde::Serialize;
@@ -53,21 +54,13 @@ const TITLES: [&str; 8] = [
 /// The report as text: a table, or a list if the table is wider than `width` columns.
 pub fn text(report: &EstimateOutput, width: Option<usize>) -> String {
     let rows: Vec<[String; 8]> = report.estimates.iter().map(|row| cells(row, report)).collect();
-    let mut text = head(report);
-    text.push('\n');
     let table = wide(&rows);
     let fits = |width| table.lines().all(|line| line.chars().count() <= width);
-    match width {
-        Some(width) if !fits(width) => text.push_str(&list(&rows)),
-        _ => text.push_str(&table),
-    }
-    text.push('\n');
-    for line in legend(report) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-    for note in &report.notes {
-        text.push_str(&format!("note: {note}\n"));
+    let figures = if width.is_none_or(fits) { table } else { list(&rows) };
+    let mut text = format!("{}\n{figures}\n", head(report));
+    let notes = report.notes.iter().map(|note| format!("note: {note}"));
+    for line in legend(report).into_iter().chain(notes) {
+        text += &(line + "\n");
     }
     text
 }
@@ -77,7 +70,7 @@ fn head(report: &EstimateOutput) -> String {
     let mut text = format!(
         "{}: {architecture}, {} parameters in {} tensors, by its {}\n",
         plain(&report.model),
-        count(report.parameters),
+        human::parameters(report.parameters),
         report.tensors,
         report.source
     );
@@ -154,43 +147,21 @@ fn block(name: &str) -> String {
 
 /// One line for each type: sizes to the right, words to the left.
 fn wide(rows: &[[String; 8]]) -> String {
-    let mut rows: Vec<Vec<String>> = std::iter::once(TITLES.map(String::from))
-        .chain(rows.iter().cloned())
-        .map(Vec::from)
-        .collect();
-    table::align_right(&mut rows, &[1, 3, 4, 5, 6, 7]);
-    table::lines(&rows, usize::MAX).join("\n") + "\n"
+    let mut table = Table::default();
+    table.row(TITLES);
+    rows.iter().for_each(|row| table.row(row.clone()));
+    table.align_right(&[1, 3, 4, 5, 6, 7]);
+    table.text(usize::MAX)
 }
 
 /// One line for each figure: for narrow terminals.
 fn list(rows: &[[String; 8]]) -> String {
-    let width = TITLES.iter().map(|title| title.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for row in rows {
-        for (title, cell) in TITLES.iter().zip(row) {
-            text.push_str(&format!("{title:<width$}  {cell}\n"));
-        }
-        text.push('\n');
-    }
-    text.pop();
-    text
-}
-
-/// A number of parameters, as people say it.
-fn count(parameters: u64) -> String {
-    let (scale, unit) = match parameters {
-        0..1_000 => return parameters.to_string(),
-        1_000..1_000_000 => (1e3, "k"),
-        1_000_000..1_000_000_000 => (1e6, "M"),
-        1_000_000_000..1_000_000_000_000 => (1e9, "B"),
-        _ => (1e12, "T"),
+    let list = |row: &[String; 8]| {
+        let mut table = Table::default();
+        TITLES.iter().zip(row).for_each(|(title, cell)| table.row([*title, cell]));
+        table.text(usize::MAX)
     };
-    let value = parameters as f64 / scale;
-    match value {
-        100.0.. => format!("{value:.0} {unit}"),
-        10.0.. => format!("{value:.1} {unit}"),
-        _ => format!("{value:.2} {unit}"),
-    }
+    rows.iter().map(list).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -239,7 +210,10 @@ mod tests {
     fn a_table_stands_in_columns() {
         let text = text(&report("model.layers.0"), None);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[0], "org/name: llama, 1.23 M parameters in 12 tensors, by its headers");
+        assert_eq!(
+            lines[0],
+            "org/name: llama, 1.23 million parameters in 12 tensors, by its headers"
+        );
         assert_eq!(lines[1], "64 tokens of context, 2 texts, KV cache in f32");
         assert!(
             lines[4].starts_with("as stored (mostly bf16)  2.47 MB  2 MB model.layers.0"),
@@ -264,14 +238,5 @@ mod tests {
         assert!(!text.contains('\u{1b}'), "{text:?}");
         assert!(text.lines().all(|line| line.chars().count() < 200), "{text}");
         assert!(super::text(&report(""), None).contains("2 MB (the model itself)"));
-    }
-
-    #[test]
-    fn parameters_are_counted_as_people_do() {
-        let counts = [0, 999, 1_000, 25_400, 7_240_000_000, 671_000_000_000, 1_500_000_000_000];
-        assert_eq!(
-            counts.map(count),
-            ["0", "999", "1.00 k", "25.4 k", "7.24 B", "671 B", "1.50 T"]
-        );
     }
 }

@@ -44,14 +44,21 @@ pub fn count(number: u64, thing: &str) -> String {
     }
 }
 
-/// A number of parameters: `1.1 billion`.
+/// A number of parameters to three digits: `7.24 billion`.
 pub fn parameters(number: u64) -> String {
-    let number = number as f64;
+    let scaled = |scale: f64, unit: &str| {
+        let value = number as f64 / scale;
+        let decimals = usize::from(value < 99.95) + usize::from(value < 9.995);
+        let digits = format!("{value:.decimals$}");
+        let short = digits.trim_end_matches('0').trim_end_matches('.');
+        format!("{} {unit}", if decimals > 0 { short } else { &digits })
+    };
     match number {
-        n if n >= 999.5e9 => format!("{} trillion", rate(n / 1e12)),
-        n if n >= 999.5e6 => format!("{} billion", rate(n / 1e9)),
-        n if n >= 999.5e3 => format!("{} million", rate(n / 1e6)),
-        n => format!("{n}"),
+        0..1_000 => number.to_string(),
+        1_000..999_500 => scaled(1e3, "thousand"),
+        999_500..999_500_000 => scaled(1e6, "million"),
+        999_500_000..999_500_000_000 => scaled(1e9, "billion"),
+        _ => scaled(1e12, "trillion"),
     }
 }
 
@@ -138,7 +145,18 @@ mod tests {
         assert_eq!(count(0, "token"), "0 tokens");
         assert_eq!(parameters(1_100_000_000), "1.1 billion");
         assert_eq!(parameters(63_000_000), "63 million");
-        assert_eq!(parameters(7), "7");
+        for (number, shown) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1 thousand"),
+            (25_400, "25.4 thousand"),
+            (7_240_000_000, "7.24 billion"),
+            (671_000_000_000, "671 billion"),
+            (100_000_000_000, "100 billion"),
+            (1_500_000_000_000, "1.5 trillion"),
+        ] {
+            assert_eq!(parameters(number), shown);
+        }
         assert_eq!(change(1.0, 1.27).unwrap(), "+27 %");
         assert_eq!(change(1.0, 0.8).unwrap(), "-20 %");
         assert_eq!(change(1.0, 1.001).unwrap(), "the same");

@@ -1,66 +1,52 @@
 //! Progress of long work: on standard error, and only if that is a terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A bar over `total` bytes, hidden without a terminal.
-pub fn bytes(total: u64, what: &str) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what.to_string());
-    match ProgressStyle::with_template(
-        "{msg} [{bar:30}] {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left",
-    ) {
-        Ok(style) => bar.with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")),
-        Err(_) => bar,
-    }
-}
-
-/// A line with the current activity and its duration, hidden without a terminal.
-pub fn activity() -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(None, target);
-    bar.enable_steady_tick(LOOK);
-    match ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
-/// A bar over a count, hidden without a terminal.
-pub fn count(what: &str) -> ProgressBar {
-    let bar = bytes(0, what);
-    match ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len}") {
-        Ok(style) => bar.with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")),
-        Err(_) => bar,
-    }
-}
-
 /// How often a bar that follows a count looks at it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A bar that follows the bytes which a stream reads, until it is dropped.
-pub struct Following {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+/// A bar over `total` bytes.
+pub fn bytes(total: u64, what: &str) -> ProgressBar {
+    const COUNTS: &str =
+        "{decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+    bar(total, what, COUNTS)
 }
+
+/// A bar over a count that is not known yet.
+pub fn count(what: &str) -> ProgressBar {
+    bar(0, what, "{pos} of {len}")
+}
+
+fn bar(total: u64, what: &str, counts: &str) -> ProgressBar {
+    let style = style(&format!("{{msg}} [{{bar:30}}] {counts}"));
+    ProgressBar::new(total).with_message(what.to_string()).with_style(style)
+}
+
+/// A line with the current activity and its duration.
+pub fn activity() -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_style(style("{spinner} {wide_msg} {elapsed}"));
+    bar.enable_steady_tick(LOOK);
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("█▉▊▋▌▍▎▏ ")
+}
+
+/// A bar that follows the bytes which a stream reads, until it is dropped.
+pub struct Following(Option<(mpsc::Sender<()>, JoinHandle<()>)>);
 
 impl Following {
     /// Follows `read` up to `total` bytes.
     pub fn new(total: u64, what: &str, read: impl Fn() -> u64 + Send + 'static) -> Self {
         let bar = bytes(total, what);
         if bar.is_hidden() {
-            return Self { stop: None, thread: None };
+            return Self(None);
         }
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -69,14 +55,14 @@ impl Following {
             }
             bar.finish_and_clear();
         });
-        Self { stop: Some(stop), thread: Some(thread) }
+        Self(Some((stop, thread)))
     }
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        if let Some((stop, thread)) = self.0.take() {
+            drop(stop);
             // It only draws; if that failed there is nothing to clear.
             let _ = thread.join();
         }

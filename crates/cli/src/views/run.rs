@@ -1,6 +1,8 @@
 //! The report of a run: the object that `--json` prints, and the summary.
 
+use super::human::seconds;
 use outsize::bench::RepeatedRun;
+use outsize::generate::Finish;
 use outsize::machine::Provenance;
 use outsize::plan::{DeviceMap, Prediction};
 use serde::Serialize;
@@ -17,7 +19,7 @@ pub struct RunOutput {
     pub tokens: Vec<u32>,
     /// Why generation ended: eos (a token that ends the text), stop_string, length (as many tokens
     /// as asked for), context (it is full) or stopped (an interrupt).
-    pub finish: &'static str,
+    pub finish: Finish,
     /// The stop string that ended the text.
     pub stop_string: Option<String>,
     /// Tokens that the context holds.
@@ -68,9 +70,8 @@ pub struct RunOutput {
     /// By how much the predicted seconds per token are more than the measured ones, as a share of
     /// these; negative if they are less. None if there was one token only.
     pub prediction_error: Option<f64>,
-    /// Where the figures of the prediction came from; none if nobody looked for any, and defaults
-    /// were taken.
-    pub figures: Option<Provenance>,
+    /// Where the figures of the prediction came from.
+    pub figures: Provenance,
     /// The prompt run again, as `outsize bench` asks for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prompt_again: Vec<RepeatedRun>,
@@ -99,7 +100,7 @@ impl RunOutput {
             .map_or_else(String::new, |peak| format!(" · peak memory {}", size(peak)));
         let outcome = match (self.seconds_per_token, self.prediction_error) {
             (Some(measured), Some(error)) => format!(
-                "\n{} s per token, predicted {}: {:.0} % off",
+                "\n{} per token, predicted {}: {:.0} % off",
                 seconds(measured),
                 seconds(self.prediction.decode.seconds),
                 error.abs() * 100.0
@@ -115,27 +116,11 @@ impl RunOutput {
     }
 }
 
-/// Seconds with two digits that matter: `1.3`, `0.41`, `0.0052`.
-pub fn seconds(seconds: f64) -> String {
-    let before = if seconds > 0.0 { seconds.log10().floor() as i32 } else { 0 };
-    format!("{seconds:.*}", (1 - before).clamp(0, 9) as usize)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_are_short() {
-        for (value, shown) in [
-            (0.0, "0.0"),
-            (123.4, "123"),
-            (12.34, "12"),
-            (1.34, "1.3"),
-            (0.4123, "0.41"),
-            (0.005_23, "0.0052"),
-        ] {
-            assert_eq!(seconds(value), shown);
-        }
-    }
+/// One line on the predicted speed.
+pub fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
+    format!(
+        "predicted {} per token, prompt {} with loading ({figures})",
+        seconds(prediction.decode.seconds),
+        seconds(prediction.first_pass_seconds),
+    )
 }

@@ -25,27 +25,40 @@ pub fn fit(text: &str, columns: usize, ellipsis: &str) -> String {
 
 /// The longest beginning of at most `columns`.
 pub fn head(text: &str, columns: usize) -> &str {
-    let mut end = 0;
-    for (at, c) in text.char_indices() {
-        let next = at + c.len_utf8();
-        if width(&text[..next]) > columns {
-            break;
-        }
-        end = next;
-    }
-    &text[..end]
+    let starts = text.char_indices().map(|(at, c)| &text[..at + c.len_utf8()]);
+    starts.take_while(|start| width(start) <= columns).last().unwrap_or("")
 }
 
 /// The longest end of at most `columns`.
 fn tail(text: &str, columns: usize) -> &str {
-    let mut start = text.len();
-    for (at, _) in text.char_indices().rev() {
-        if width(&text[at..]) > columns {
-            break;
+    let ends = text.char_indices().rev().map(|(at, _)| &text[at..]);
+    ends.take_while(|end| width(end) <= columns).last().unwrap_or("")
+}
+
+/// Words in lines of at most `room` columns, `first` for the first; a longer word has a line of its
+/// own.
+pub fn wrapped<W: AsRef<str>>(
+    words: impl Iterator<Item = W>,
+    first: usize,
+    room: usize,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (mut line, mut left) = (String::new(), first);
+    for word in words {
+        let word = word.as_ref();
+        let gap = usize::from(!line.is_empty());
+        if gap + width(word) > left && (gap > 0 || first < room && lines.is_empty()) {
+            lines.push(std::mem::take(&mut line));
+            left = room;
+        } else if gap > 0 {
+            line.push(' ');
+            left -= 1;
         }
-        start = at;
+        line += word;
+        left = left.saturating_sub(width(word));
     }
-    &text[start..]
+    lines.push(line);
+    lines
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use half::bf16;
 use outsize_kernels::matmul::{Size, linear_into};
-use outsize_kernels::{ActivationDtype, Weight, peak};
+use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 use crate::large::Large;
 use crate::timing::{median, seconds, values};
@@ -67,6 +67,7 @@ pub fn passes(quick: bool, most: f64) {
                 let (m, n, k) = (batch, out, width);
                 let time = seconds(|| {
                     linear_into(
+                        Isa::detected(),
                         compute,
                         &x[..m * k],
                         Weight::Bf16(weight),

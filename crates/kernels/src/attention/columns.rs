@@ -12,13 +12,11 @@ pub(super) struct TypedSegment<'a, E> {
     ring: RingLayout,
 }
 
-/// As [`StridedRows`].
+/// Rows of keys or of values, of a known type.
 #[derive(Debug)]
 struct TypedRows<'a, E> {
     elements: &'a [E],
-    sequence_stride: usize,
-    head_stride: usize,
-    slot_stride: usize,
+    rows: StridedRows<'a>,
     width: usize,
 }
 
@@ -60,13 +58,7 @@ impl<'a, E: KvElement> TypedSegment<'a, E> {
             let Some(elements) = E::of(rows.elements) else {
                 panic!("{name} must be of the type of the other keys and values")
             };
-            let typed = TypedRows {
-                elements,
-                sequence_stride: rows.sequence_stride,
-                head_stride: rows.head_stride,
-                slot_stride: rows.slot_stride,
-                width: shape.width,
-            };
+            let typed = TypedRows { elements, rows: *rows, width: shape.width };
             let last = typed.end(shape.batch - 1, shape.key_heads - 1, ring.capacity);
             assert!(
                 last.is_some_and(|end| end <= elements.len()),
@@ -110,18 +102,18 @@ impl<'a, E> TypedRows<'a, E> {
         if slots == 0 {
             return Some(0);
         }
-        let start = sequence
-            .checked_mul(self.sequence_stride)?
-            .checked_add(head.checked_mul(self.head_stride)?)?;
-        start.checked_add((slots - 1).checked_mul(self.slot_stride)?)?.checked_add(self.width)
+        let StridedRows { sequence_stride, head_stride, slot_stride, .. } = self.rows;
+        let sequence = sequence.checked_mul(sequence_stride)?;
+        let start = sequence.checked_add(head.checked_mul(head_stride)?)?;
+        start.checked_add((slots - 1).checked_mul(slot_stride)?)?.checked_add(self.width)
     }
 
     /// `rows` rows from a slot on; there are as many.
     fn run(&self, sequence: usize, head: usize, slot: usize, rows: usize) -> RowRun<'a, E> {
-        let start =
-            sequence * self.sequence_stride + head * self.head_stride + slot * self.slot_stride;
-        let length = (rows - 1) * self.slot_stride + self.width;
-        RowRun { elements: &self.elements[start..start + length], step: self.slot_stride, rows }
+        let StridedRows { sequence_stride, head_stride, slot_stride: step, .. } = self.rows;
+        let start = sequence * sequence_stride + head * head_stride + slot * step;
+        let length = (rows - 1) * step + self.width;
+        RowRun { elements: &self.elements[start..start + length], step, rows }
     }
 }
 

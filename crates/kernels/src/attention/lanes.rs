@@ -1,6 +1,8 @@
 //! What attention asks of a vector besides what matmuls ask.
 
-use crate::matmul::Vector;
+use crate::simd::{F32x4, Vector};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{F32x8, F32x16};
 
 /// A vector of f32 lanes that queries or elements of values stand in.
 ///
@@ -19,23 +21,23 @@ pub(super) trait Lanes: Vector {
 /// The most lanes of a vector.
 pub(super) const MOST_LANES: usize = 16;
 
-impl Lanes for crate::matmul::F32x4 {
+impl Lanes for F32x4 {
     type Half = Self;
 
     const WIDE: usize = 2;
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Lanes for crate::matmul::F32x8 {
+impl Lanes for F32x8 {
     type Half = Self;
 
     const WIDE: usize = 2;
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Lanes for crate::matmul::F32x16 {
+impl Lanes for F32x16 {
     // Where processors take sixteen lanes at once, half of them would be idle either way.
-    type Half = crate::matmul::F32x8;
+    type Half = F32x8;
 
     const WIDE: usize = 4;
 }

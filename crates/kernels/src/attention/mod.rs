@@ -176,25 +176,9 @@ pub struct KvSegment<'a> {
 ///
 /// # Panics
 ///
-/// If sizes do not fit each other, if a column that a token sees is not held, or if the scale is
-/// not above zero and finite.
+/// If sizes do not fit each other, if a column that a token sees is not held, if the scale is not
+/// above zero and finite, or if this processor does not have `isa`.
 pub fn attend_into(
-    queries: &[f32],
-    shape: AttentionShape,
-    segments: &[KvSegment<'_>],
-    mask: &AttentionMask,
-    scale: Option<f32>,
-    y: &mut [f32],
-) {
-    attend_into_with(Isa::detected(), queries, shape, segments, mask, scale, y);
-}
-
-/// [`attend_into`] with a chosen set of instructions, to compare one with another.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`attend_into`] does.
-pub fn attend_into_with(
     isa: Isa,
     queries: &[f32],
     shape: AttentionShape,
@@ -280,7 +264,7 @@ fn attend_typed<'a, E: KvElement>(
         true => 1,
         false => rayon::current_num_threads(),
     };
-    // SAFETY: `attend_into_with` checked that `isa` is available and that `y` has the size of
+    // SAFETY: `attend_into` checked that `isa` is available and that `y` has the size of
     // `shape`. No two tasks have a sequence, head and token in common.
     unsafe { share::attend(isa, &inputs, &tasks, threads, y) };
 }

@@ -5,7 +5,6 @@
 //! is blocks of columns that are claimed, each with partials of its own, and whoever completes a
 //! task puts its blocks together.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::KvElement;
@@ -14,48 +13,21 @@ use super::lanes::Lanes;
 use super::partial::{finish, fold};
 use super::worker::Worker;
 use crate::Isa;
-
-/// Tasks, or blocks of them, of which threads claim some at a time.
-#[derive(Debug)]
-struct TaskClaims {
-    next: AtomicUsize,
-    end: usize,
-    threads: usize,
-}
-
-impl TaskClaims {
-    fn new(end: usize, threads: usize) -> Self {
-        let next = AtomicUsize::new(0);
-        Self { next, end, threads }
-    }
-
-    /// The next ones, for this thread alone.
-    fn claim(&self) -> Option<Range<usize>> {
-        let end = |start: usize| start + ((self.end - start) / (2 * self.threads)).max(1);
-        let start = self
-            .next
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
-                (start < self.end).then(|| end(start))
-            })
-            .ok()?;
-        Some(start..end(start))
-    }
-}
+use crate::matmul::{Claims, OutputPtr};
+use crate::simd::for_each_isa;
 
 /// One call of attention for several threads.
-#[derive(Debug)]
 pub(super) struct SharedCall<'a, E> {
     inputs: &'a AttentionInputs<'a, E>,
     tasks: &'a [Task],
     /// Rows of the largest task.
     rows: usize,
-    claims: TaskClaims,
+    claims: Claims,
     blocks: Option<BlockTasks>,
     y: OutputPtr,
 }
 
 /// Tasks in blocks.
-#[derive(Debug)]
 struct BlockTasks {
     /// Which task, which block.
     all: Vec<(usize, usize)>,
@@ -71,15 +43,6 @@ pub(super) fn list_bytes(tasks: u64, blocks: u64) -> u64 {
     let of_tasks = tasks.saturating_mul(size_of::<(usize, AtomicUsize)>() as u64);
     of_tasks.saturating_add(blocks.saturating_mul(size_of::<(usize, usize)>() as u64))
 }
-
-/// Where several threads write, each its own.
-#[derive(Clone, Copy, Debug)]
-struct OutputPtr(*mut f32);
-
-// SAFETY: an address; who may write there is the contract of `SharedCall::work`.
-unsafe impl Sync for OutputPtr {}
-// SAFETY: as above.
-unsafe impl Send for OutputPtr {}
 
 /// Attends for all tasks, on up to so many threads.
 ///
@@ -99,7 +62,7 @@ pub(super) unsafe fn attend<E: KvElement>(
         inputs,
         tasks,
         rows,
-        claims: TaskClaims::new(tasks.len(), threads),
+        claims: Claims::of(tasks.len(), threads),
         blocks: None,
         y: OutputPtr(y.as_mut_ptr()),
     };
@@ -115,7 +78,7 @@ pub(super) unsafe fn attend<E: KvElement>(
         }
         let slot = rows * inputs.partial_len();
         partials.resize(all.len() * slot, 0.0);
-        shared.claims = TaskClaims::new(all.len(), threads);
+        shared.claims = Claims::of(all.len(), threads);
         shared.blocks = Some(BlockTasks {
             all,
             tasks: counts,
@@ -239,59 +202,14 @@ impl BlockTasks {
     }
 }
 
-/// [`SharedCall::work`] with the instructions of `isa`; the loops are inlined.
-///
-/// # Safety
-///
-/// As there.
-unsafe fn work<E: KvElement>(isa: Isa, shared: &SharedCall<'_, E>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => x86::avx512(shared),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => x86::avx2(shared),
-            _ => shared.work::<crate::matmul::F32x4>(),
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{KvElement, SharedCall};
-    use crate::matmul::{F32x8, F32x16};
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn avx512<E: KvElement>(shared: &SharedCall<'_, E>) {
-        // SAFETY: the promise of `work`, here and below.
-        unsafe { shared.work::<F32x16>() }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn avx2<E: KvElement>(shared: &SharedCall<'_, E>) {
-        // SAFETY: as above.
-        unsafe { shared.work::<F32x8>() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_is_claimed_once() {
-        for threads in [1, 2, 3, 64] {
-            for end in [0, 1, 2, 7, 32, 1000] {
-                let claims = TaskClaims::new(end, threads);
-                let mut next = 0;
-                while let Some(claimed) = claims.claim() {
-                    assert_eq!(claimed.start, next);
-                    assert!(!claimed.is_empty());
-                    next = claimed.end;
-                }
-                assert_eq!(next, end);
-            }
-        }
+for_each_isa! {
+    /// See [`SharedCall::work`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn work<V, E: KvElement>(shared: &SharedCall<'_, E>) {
+        // SAFETY: the caller's promise.
+        unsafe { shared.work::<V>() }
     }
 }

@@ -9,7 +9,7 @@ use super::score::{KEYS, score};
 use super::softmax::softmax;
 use super::weighted_sum::{self, TALL, ValuePrefetch, Weights, weighted_sum};
 use super::{BLOCK, KvElement};
-use crate::matmul::Vector;
+use crate::simd::Vector;
 
 /// Rows that are scored together and then mixed.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::pack::Scratch;
-use super::vector::Vector;
+use crate::blocks::{E4M3_BIAS, is_biasable};
+use crate::simd::Vector;
 use crate::{BlockWeight, Isa};
 
 /// Bytes of a panel, about: a core's second-level cache holds it beside activations.
@@ -53,13 +54,13 @@ pub(super) fn for_each_panel(
     }
 }
 
-/// The address of an output that threads write disjoint columns of.
-pub(super) struct Output(pub(super) *mut f32);
+/// Where several threads write, each its own.
+pub(crate) struct OutputPtr(pub(crate) *mut f32);
 
 // SAFETY: an address; whoever writes through it says why nobody else does.
-unsafe impl Sync for Output {}
+unsafe impl Sync for OutputPtr {}
 
-impl Output {
+impl OutputPtr {
     /// Where the elements of a column begin.
     pub(super) fn column(&self, column: usize) -> *mut f32 {
         self.0.wrapping_add(column)
@@ -68,12 +69,6 @@ impl Output {
 
 /// Rows of the weight that [`gemv`] takes side by side.
 const WIDTH: usize = 4;
-
-/// What a scale is multiplied by for [`Vector::e4m3`].
-const BIAS: f32 = f32::from_bits((127 + 120) << 23);
-
-/// Scales from here on would become infinite so.
-const MAX_SCALE: f32 = 128.0;
 
 /// Computes `y` for one row of activations, packed for `V`; rows of the weight that have a NaN or a
 /// scale out of all proportion are left to `others`, and so are all if a vector would need two
@@ -98,10 +93,8 @@ pub(super) unsafe fn gemv<V: Vector>(
     for start in (0..n).step_by(WIDTH) {
         let rows = start..n.min(start + WIDTH);
         let some = weight.slice(rows.clone());
-        let data = some.data();
-        let mut scales = (0..rows.len()).flat_map(|row| some.scales_of(row));
-        let nan = data.iter().fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
-        if nan || !scales.all(|scale| scale.abs() < MAX_SCALE) {
+        let scales = (0..rows.len()).flat_map(|row| some.scales_of(row));
+        if !is_biasable(some.data(), scales) {
             others(rows);
             continue;
         }
@@ -144,8 +137,9 @@ unsafe fn tile<V: Vector, const N: usize>(
         let mut sums = [V::zero(); N];
         for start in (0..k).step_by(width) {
             let end = k.min(start + width);
-            let scale: [V; N] =
-                std::array::from_fn(|row| V::splat(scales[row].next().unwrap_or(f32::NAN) * BIAS));
+            let scale: [V; N] = std::array::from_fn(|row| {
+                V::splat(scales[row].next().unwrap_or(f32::NAN) * E4M3_BIAS)
+            });
             let mut at = start;
             while at + V::LANES <= end {
                 let ahead = data.wrapping_add(N * k + at * N);

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Size;
+use crate::thread_pool;
 
 /// A run is at least this many bytes of weights, about 4 µs of memory bandwidth …
 const MIN_WEIGHT_BYTES: usize = 64 << 10;
@@ -11,8 +12,8 @@ const MIN_WEIGHT_BYTES: usize = 64 << 10;
 /// … or makes at least this many multiply-adds, about half as long in compute.
 const MIN_MULTIPLY_ADDS: usize = 128 << 10;
 
-/// The rows of a weight, claimed by threads run by run.
-pub(super) struct Claims {
+/// The rows of a weight, or parts of other work, claimed by threads run by run.
+pub(crate) struct Claims {
     next: AtomicUsize,
     rows: usize,
     /// A run is a multiple of so many rows: what tiles take side by side.
@@ -25,7 +26,7 @@ pub(super) struct Claims {
 
 impl Claims {
     /// For weights of `element` bytes and up to `threads`, in multiples of `unit` rows.
-    pub(super) fn new(
+    pub(crate) fn new(
         Size { m, n, k }: Size,
         element: usize,
         threads: usize,
@@ -43,23 +44,28 @@ impl Claims {
     }
 
     /// For as many `parts` of work, each large enough to be claimed alone.
-    pub(super) fn of(parts: usize, threads: usize) -> Claims {
-        Claims {
-            next: AtomicUsize::new(0),
-            rows: parts,
-            unit: 1,
-            least: 1,
-            parts: threads.saturating_mul(2),
-        }
+    pub(crate) fn of(parts: usize, threads: usize) -> Claims {
+        let next = AtomicUsize::new(0);
+        Claims { next, rows: parts, unit: 1, least: 1, parts: threads.saturating_mul(2) }
     }
 
     /// Whether there is more than one run.
-    pub(super) fn are_many(&self) -> bool {
+    pub(crate) fn are_many(&self) -> bool {
         self.parts > 2 && self.rows > self.least
     }
 
+    /// Calls `work` with each run, on several threads if there is more than one run.
+    pub(crate) fn share(&self, work: impl Fn(Range<usize>) + Sync) {
+        let threads = if self.are_many() { self.parts / 2 } else { 1 };
+        thread_pool::share(threads, || {
+            while let Some(run) = self.claim() {
+                work(run);
+            }
+        });
+    }
+
     /// The next run, for this thread alone.
-    pub(super) fn claim(&self) -> Option<Range<usize>> {
+    pub(crate) fn claim(&self) -> Option<Range<usize>> {
         let claimed = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |start| {
             let run = self.run(start);
             (!run.is_empty()).then_some(run.end)
@@ -100,6 +106,22 @@ mod tests {
                 end = run.end;
             }
             prop_assert_eq!(end, n);
+        }
+    }
+
+    #[test]
+    fn every_part_is_claimed_once() {
+        for threads in [1, 2, 3, 64] {
+            for end in [0, 1, 2, 7, 32, 1000] {
+                let claims = Claims::of(end, threads);
+                let mut next = 0;
+                while let Some(claimed) = claims.claim() {
+                    assert_eq!(claimed.start, next);
+                    assert!(!claimed.is_empty());
+                    next = claimed.end;
+                }
+                assert_eq!(next, end);
+            }
         }
     }
 

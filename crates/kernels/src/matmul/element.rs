@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::vector::Vector;
 use crate::Weight;
+use crate::simd::Vector;
 
 /// An element of a stored weight: which loads of a [`Vector`] read it.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
@@ -25,65 +25,32 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     unsafe fn load_part<V: Vector>(from: *const Self, count: usize) -> V;
 }
 
-impl Element for f32 {
-    fn of(weight: Weight<'_>) -> Option<&[Self]> {
-        match weight {
-            Weight::F32(elements) => Some(elements),
-            _ => None,
+/// A dtype that the functions `$load` and `$load_part` of a [`Vector`] read.
+macro_rules! element {
+    ($dtype:ty, $variant:ident, $load:ident, $load_part:ident) => {
+        impl Element for $dtype {
+            fn of(weight: Weight<'_>) -> Option<&[Self]> {
+                match weight {
+                    Weight::$variant(elements) => Some(elements),
+                    _ => None,
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn load<V: Vector>(from: *const Self) -> V {
+                // SAFETY: the caller's promise; `bf16` and `f16` are transparent u16.
+                unsafe { V::$load(from.cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_part<V: Vector>(from: *const Self, count: usize) -> V {
+                // SAFETY: as above.
+                unsafe { V::$load_part(from.cast(), count) }
+            }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::f32(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<V: Vector>(from: *const Self, count: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::f32_part(from, count) }
-    }
+    };
 }
 
-impl Element for bf16 {
-    fn of(weight: Weight<'_>) -> Option<&[Self]> {
-        match weight {
-            Weight::Bf16(elements) => Some(elements),
-            _ => None,
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: the caller's promise; `bf16` is a transparent u16.
-        unsafe { V::bf16(from.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<V: Vector>(from: *const Self, count: usize) -> V {
-        // SAFETY: the caller's promise; `bf16` is a transparent u16.
-        unsafe { V::bf16_part(from.cast(), count) }
-    }
-}
-
-impl Element for f16 {
-    fn of(weight: Weight<'_>) -> Option<&[Self]> {
-        match weight {
-            Weight::F16(elements) => Some(elements),
-            _ => None,
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(from: *const Self) -> V {
-        // SAFETY: the caller's promise; `f16` is a transparent u16.
-        unsafe { V::f16(from.cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<V: Vector>(from: *const Self, count: usize) -> V {
-        // SAFETY: the caller's promise; `f16` is a transparent u16.
-        unsafe { V::f16_part(from.cast(), count) }
-    }
-}
+element!(f32, F32, f32, f32_part);
+element!(bf16, Bf16, bf16, bf16_part);
+element!(f16, F16, f16, f16_part);

@@ -2,82 +2,61 @@
 
 use std::ops::Range;
 
-use super::blocks::{Output, for_each_panel};
+use super::blocks::{OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::RowBlocks;
 use super::panels::Panels;
-use super::tile::Blocking;
-use super::{F32x4, MatmulLoops, Operands, Size, Widened};
-#[cfg(target_arch = "x86_64")]
-use super::{F32x8, F32x16};
-use crate::{BlockWeight, Isa, Weight, thread_pool};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened};
+use crate::{Isa, Weight};
 
-/// The matmul with weights widened to f32.
-pub(super) fn widened(isa: Isa, x: &[f32], weight: Weight<'_>, size: Size, y: &mut [f32]) {
-    let max_rows = match isa {
-        Isa::Portable => <F32x4 as Blocking>::MAX_ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => <F32x8 as Blocking>::MAX_ROWS,
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => <F32x16 as Blocking>::MAX_ROWS,
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => <F32x4 as Blocking>::MAX_ROWS,
-    };
-    let row_blocks = RowBlocks::of_many(size.m, max_rows);
-    match weight {
-        Weight::Bf16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
-        Weight::F16(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
-        Weight::F32(weight) => share(Widened(isa), row_blocks, x, weight, size, y),
-        Weight::Blocks(weight) => share_blocks(isa, row_blocks, x, weight, size, y),
-    }
-}
-
-/// The matmul with a weight in blocks: a panel at a time is dequantized, and multiplied as f32.
-fn share_blocks(
-    isa: Isa,
-    row_blocks: RowBlocks,
-    x: &[f32],
-    weight: BlockWeight<&[u8]>,
-    size: Size,
-    y: &mut [f32],
-) {
-    let output = Output(y.as_mut_ptr());
-    let panels = Panels::new(size, size_of::<f32>(), row_blocks);
-    share_panels(panels, |rows, columns| {
-        for_each_panel(isa, weight, columns, |panel, columns| {
-            let operands = Operands {
-                x: x.as_ptr(),
-                weight: panel.as_ptr(),
-                y: output.column(columns.start),
-                size,
-            };
-            // SAFETY: as in `share`; the panel holds as many rows as there are columns, and `y` is
-            // where the first of them goes.
-            unsafe { Widened(isa).region(&operands, rows.clone(), 0..columns.len()) };
-        });
-    });
-}
-
-/// Computes a matmul of many rows, panel by panel, on as many threads as it is worth. `x` is as
-/// the loops read it, which cut it into these row blocks.
-pub(super) fn share<X: Sync + 'static, E: Sync>(
+/// Computes matmuls of many rows, panel by panel, on as many threads as each is worth. Weights must
+/// be of type `E`; `x` is as the loops read it, which cut it into these row blocks.
+pub(super) fn share<X: Sync + 'static, E: Element>(
     loops: impl MatmulLoops<X, E>,
     row_blocks: RowBlocks,
     x: &[X],
-    weight: &[E],
-    size: Size,
-    y: &mut [f32],
+    [m, k]: [usize; 2],
+    matmuls: &mut [Matmul],
 ) {
-    let operands = Operands { x: x.as_ptr(), weight: weight.as_ptr(), y: y.as_mut_ptr(), size };
-    let panels = Panels::new(size, size_of::<E>(), row_blocks);
-    share_panels(panels, |rows, columns| {
-        // SAFETY: `linear_into_with` checked that `isa`, which chose these loops, is available, and
-        // that the slices have the lengths that `size` asks for; `x` was packed for these row
-        // blocks, or needs none. All are borrowed until `share` returns. Regions lie within the
-        // output, begin and end with row blocks and do not overlap, so that no element of `y` is
-        // written by two calls; nothing reads `y`.
-        unsafe { loops.region(&operands, rows, columns) };
-    });
+    for Matmul { weight, n, y } in matmuls {
+        let size = Size { m, n: *n, k };
+        let weight = E::of(*weight).expect("weights of one dtype").as_ptr();
+        let operands = Operands { x: x.as_ptr(), weight, y: y.as_mut_ptr(), size };
+        let panels = Panels::new(size, size_of::<E>(), row_blocks);
+        share_panels(panels, |rows, columns| {
+            // SAFETY: `linear_each_into` checked that `isa`, which chose these loops, is available,
+            // and that the slices have the lengths that `size` asks for; `x` was packed for these
+            // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
+            // the output, begin and end with row blocks and do not overlap, so that no element of
+            // `y` is written by two calls; nothing reads `y`.
+            unsafe { loops.region(&operands, rows, columns) };
+        });
+    }
+}
+
+/// The same with weights in blocks: a panel at a time is dequantized, and multiplied as f32.
+pub(super) fn share_blocks(
+    isa: Isa,
+    row_blocks: RowBlocks,
+    x: &[f32],
+    [m, k]: [usize; 2],
+    matmuls: &mut [Matmul],
+) {
+    for Matmul { weight, n, y } in matmuls {
+        let Weight::Blocks(weight) = *weight else { unreachable!("weights of one kind") };
+        let size = Size { m, n: *n, k };
+        let output = OutputPtr(y.as_mut_ptr());
+        let panels = Panels::new(size, size_of::<f32>(), row_blocks);
+        share_panels(panels, |rows, columns| {
+            for_each_panel(isa, weight, columns, |panel, columns| {
+                let (weight, y) = (panel.as_ptr(), output.column(columns.start));
+                let operands = Operands { x: x.as_ptr(), weight, y, size };
+                // SAFETY: as in `share`; the panel holds as many rows as there are columns, and `y`
+                // is where the first of them goes.
+                unsafe { Widened(isa).region(&operands, rows.clone(), 0..columns.len()) };
+            });
+        });
+    }
 }
 
 /// Computes every region of the output, on as many threads as it is worth.
@@ -87,14 +66,9 @@ fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sy
             region(rows, columns);
         }
     };
-    let threads = rayon::current_num_threads();
-    let claims = Claims::of(panels.blocks(), threads);
+    let claims = Claims::of(panels.blocks(), rayon::current_num_threads());
     if !claims.are_many() {
         return compute(0..panels.blocks());
     }
-    thread_pool::share(threads, || {
-        while let Some(run) = claims.claim() {
-            compute(run);
-        }
-    });
+    claims.share(compute);
 }

@@ -22,10 +22,9 @@ use half::{bf16, f16};
 
 use super::blocks::for_each_panel;
 use super::claims::Claims;
-use super::{Element, F32x4, Size, Vector, pack};
-#[cfg(target_arch = "x86_64")]
-use super::{F32x8, F32x16};
-use crate::{ActivationDtype, Isa, Weight, thread_pool};
+use super::{Element, Size, pack};
+use crate::simd::{Vector, for_each_isa};
+use crate::{ActivationDtype, Isa, Weight};
 
 /// From so many rows of activations on, weights are widened into panels.
 const MANY: usize = 32;
@@ -72,17 +71,9 @@ pub struct InOutMatmul<'a> {
 ///
 /// # Panics
 ///
-/// If a slice does not have the length that the sizes ask for.
-pub fn add_linear_in_out_into(compute: ActivationDtype, matmul: InOutMatmul<'_>) {
-    add_linear_in_out_into_with(Isa::detected(), compute, matmul);
-}
-
-/// [`add_linear_in_out_into`] with a chosen set of instructions.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`add_linear_in_out_into`] does.
-pub fn add_linear_in_out_into_with(isa: Isa, compute: ActivationDtype, matmul: InOutMatmul<'_>) {
+/// If a slice does not have the length that the sizes ask for, or if this processor does not have
+/// `isa`.
+pub fn add_linear_in_out_into(isa: Isa, compute: ActivationDtype, matmul: InOutMatmul<'_>) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     let InOutMatmul { x, k, weight, rows, y, n } = matmul;
     assert!(rows.start <= rows.end && rows.end <= k, "rows {rows:?} of a weight of {k} rows");
@@ -159,101 +150,50 @@ fn share<E: Element>(
         true => Claims::new(size, size_of::<E>(), threads, COLUMNS),
         false => Claims::of(panels * parts, threads),
     };
-    let threads = if claims.are_many() { threads } else { 1 };
-    thread_pool::share(threads, || {
-        while let Some(run) = claims.claim() {
-            // SAFETY: the callers checked that `isa` is available and that the slices have the
-            // lengths that the sizes ask for; all are borrowed until `share` returns. Runs do not
-            // overlap, so that no two calls have an element of `y` in common.
-            unsafe {
-                if m < MANY {
-                    region(isa, &operands, 0..m, run);
-                    continue;
-                }
-                for index in run {
-                    let (panel, part) = (index / parts, index % parts);
-                    let rows = m * part / parts..m * (part + 1) / parts;
-                    let start = panel * COLUMNS;
-                    region(isa, &operands, rows, start..n.min(start + COLUMNS));
-                }
+    claims.share(|run| {
+        // SAFETY: the callers checked that `isa` is available and that the slices have the lengths
+        // that the sizes ask for; all are borrowed until `share` returns. Runs do not overlap, so
+        // that no two calls have an element of `y` in common.
+        unsafe {
+            if m < MANY {
+                return region(isa, &operands, 0..m, run);
+            }
+            for index in run {
+                let (panel, part) = (index / parts, index % parts);
+                let rows = m * part / parts..m * (part + 1) / parts;
+                let start = panel * COLUMNS;
+                region(isa, &operands, rows, start..n.min(start + COLUMNS));
             }
         }
     });
 }
 
-/// Computes `y[rows, columns]` with the instructions of `isa`.
-///
-/// # Safety
-///
-/// The processor has them; the operands point to matrices of their sizes; and during the call
-/// nothing else reads or writes `y[rows, columns]`.
-unsafe fn region<E: Element>(
-    isa: Isa,
-    operands: &Operands<E>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => x86::avx512(operands, rows, columns),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => x86::avx2(operands, rows, columns),
-            _ => region_of::<F32x4, E>(operands, rows, columns),
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::*;
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn avx512<E: Element>(
+for_each_isa! {
+    /// Computes `y[rows, columns]`.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the instructions; the operands point to matrices of their sizes; and
+    /// during the call nothing else reads or writes `y[rows, columns]`.
+    unsafe fn region<V, E: Element>(
         operands: &Operands<E>,
         rows: Range<usize>,
         columns: Range<usize>,
     ) {
-        // SAFETY: the promise of `region`, here and below.
-        unsafe { region_of::<F32x16, E>(operands, rows, columns) }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn avx2<E: Element>(
-        operands: &Operands<E>,
-        rows: Range<usize>,
-        columns: Range<usize>,
-    ) {
-        // SAFETY: as above.
-        unsafe { region_of::<F32x8, E>(operands, rows, columns) }
-    }
-}
-
-/// [`region`] in vectors of `V`.
-///
-/// # Safety
-///
-/// As there.
-#[inline(always)]
-unsafe fn region_of<V: Vector, E: Element>(
-    operands: &Operands<E>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if operands.size.m < MANY {
-            let mut first = 0;
-            while first < operands.size.k {
-                let depth = STREAMS.min(operands.size.k - first);
-                stream::<V, E>(operands, first..first + depth, columns.clone());
-                first += depth;
-            }
-        } else {
-            let width = WIDTH * V::LANES;
-            for start in columns.clone().step_by(width) {
-                panel::<V, E>(operands, rows.clone(), start..columns.end.min(start + width));
+        // SAFETY: the caller's promise.
+        unsafe {
+            if operands.size.m < MANY {
+                let mut first = 0;
+                while first < operands.size.k {
+                    let depth = STREAMS.min(operands.size.k - first);
+                    stream::<V, E>(operands, first..first + depth, columns.clone());
+                    first += depth;
+                }
+            } else {
+                let width = WIDTH * V::LANES;
+                for start in columns.clone().step_by(width) {
+                    panel::<V, E>(operands, rows.clone(), start..columns.end.min(start + width));
+                }
             }
         }
     }
@@ -275,45 +215,38 @@ unsafe fn stream<V: Vector, E: Element>(
     while row < m {
         // SAFETY: the caller's promise.
         unsafe {
-            match (m - row, depth.len()) {
-                (1, STREAMS) => {
-                    stream_rows::<V, E, 1, STREAMS>(operands, row, depth.start, &columns)
-                }
-                (1, _) => stream_each::<V, E, 1>(operands, row, &depth, &columns),
-                (2 | 3, STREAMS) => {
-                    stream_rows::<V, E, 2, STREAMS>(operands, row, depth.start, &columns)
-                }
-                (2 | 3, _) => stream_each::<V, E, 2>(operands, row, &depth, &columns),
-                (_, STREAMS) => {
-                    stream_rows::<V, E, 4, STREAMS>(operands, row, depth.start, &columns)
-                }
-                _ => stream_each::<V, E, 4>(operands, row, &depth, &columns),
+            row += match m - row {
+                1 => stream_rows::<V, E, 1>(operands, row, &depth, &columns),
+                2 | 3 => stream_rows::<V, E, 2>(operands, row, &depth, &columns),
+                _ => stream_rows::<V, E, 4>(operands, row, &depth, &columns),
             }
         }
-        row += match m - row {
-            1 => 1,
-            2 | 3 => 2,
-            _ => 4,
-        };
     }
 }
 
-/// [`stream`] of `R` rows of activations, one row of the weight after the other.
+/// [`stream`] of `R` rows of activations; says how many these are.
 ///
 /// # Safety
 ///
 /// As there.
 #[inline(always)]
-unsafe fn stream_each<V: Vector, E: Element, const R: usize>(
+unsafe fn stream_rows<V: Vector, E: Element, const R: usize>(
     operands: &Operands<E>,
     row: usize,
     depth: &Range<usize>,
     columns: &Range<usize>,
-) {
-    for at in depth.clone() {
-        // SAFETY: the caller's promise.
-        unsafe { stream_rows::<V, E, R, 1>(operands, row, at, columns) };
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if depth.len() == STREAMS {
+            stream_tile::<V, E, R, STREAMS>(operands, row, depth.start, columns);
+        } else {
+            for at in depth.clone() {
+                stream_tile::<V, E, R, 1>(operands, row, at, columns);
+            }
+        }
     }
+    R
 }
 
 /// [`stream`] of `R` rows of activations and `D` of the weight.
@@ -322,7 +255,7 @@ unsafe fn stream_each<V: Vector, E: Element, const R: usize>(
 ///
 /// As there.
 #[inline(always)]
-unsafe fn stream_rows<V: Vector, E: Element, const R: usize, const D: usize>(
+unsafe fn stream_tile<V: Vector, E: Element, const R: usize, const D: usize>(
     operands: &Operands<E>,
     row: usize,
     depth: usize,

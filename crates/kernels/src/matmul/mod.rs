@@ -2,14 +2,10 @@
 //!
 //! [`linear_into`] shares the matmul among the threads of the current rayon pool and runs each
 //! share with the widest instructions at hand. The loops are written once, in `tile`, over a vector
-//! type that `portable`, `avx2` and `avx512` each supply.
+//! type that each set of instructions supplies.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
 mod blocks;
@@ -23,38 +19,29 @@ mod gemm;
 mod in_out;
 mod pack;
 mod panels;
-mod portable;
 mod small_m;
-
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
-mod vector;
 
+use std::mem::discriminant;
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use half::bf16;
+use half::{bf16, f16};
 
+use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::rounds as tile_rounds;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::F32x8;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::F32x16;
-#[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
+pub(crate) use blocks::OutputPtr;
 pub use blocks::panel_bytes;
+pub(crate) use claims::Claims;
 pub(crate) use element::Element;
-#[cfg(target_arch = "x86_64")]
-pub use in_out::{InOutMatmul, add_linear_in_out_into, add_linear_in_out_into_with};
-use pack::RowBlocks;
-use pack::Scratch;
-pub(crate) use portable::F32x4;
-#[cfg(target_arch = "x86_64")]
+pub use in_out::{InOutMatmul, add_linear_in_out_into};
+use pack::{RowBlocks, Scratch};
 use tile::Kernel;
-pub(crate) use vector::Vector;
 
 /// The sizes of one matmul: `x [m, k]`, `W [n, k]`, `y [m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +54,8 @@ pub struct Size {
     pub k: usize,
 }
 
-/// Writes `x · Wᵀ` to `y`: `x [m, k]`, `weight [n, k]`, `y [m, n]`, all row-major without gaps.
+/// Writes `x · Wᵀ` to `y`, with a chosen set of instructions: `x [m, k]`, `weight [n, k]`, `y [m,
+/// n]`, all row-major without gaps.
 ///
 /// Runs on the current rayon pool when the matmul is large enough to share. The
 /// [contract](crate#the-contract) says what a result depends on.
@@ -77,33 +65,17 @@ pub struct Size {
 ///
 /// # Panics
 ///
-/// If a slice does not have the length that `size` asks for.
+/// If a slice does not have the length that `size` asks for, or if this processor does not have
+/// `isa`.
 pub fn linear_into(
-    compute: ActivationDtype,
-    x: &[f32],
-    weight: Weight<'_>,
-    size: Size,
-    y: &mut [f32],
-) {
-    linear_into_with(Isa::detected(), compute, x, weight, size, y);
-}
-
-/// [`linear_into`] with a chosen set of instructions, to compare one with another.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`linear_into`] does.
-pub fn linear_into_with(
     isa: Isa,
     compute: ActivationDtype,
     x: &[f32],
     weight: Weight<'_>,
-    size: Size,
+    Size { m, n, k }: Size,
     y: &mut [f32],
 ) {
-    let Size { m, n, k } = size;
-    let matmul = Matmul { weight, n, y };
-    linear_each_into_with(isa, compute, x, [m, k], &mut [matmul]);
+    linear_each_into(isa, compute, x, [m, k], &mut [Matmul { weight, n, y }]);
 }
 
 /// One of several matmuls of the same activations `x [m, k]`.
@@ -123,22 +95,9 @@ pub struct Matmul<'a> {
 ///
 /// # Panics
 ///
-/// If a slice does not have the length that the sizes ask for.
+/// If a slice does not have the length that the sizes ask for, or if this processor does not have
+/// `isa`.
 pub fn linear_each_into(
-    compute: ActivationDtype,
-    x: &[f32],
-    size: [usize; 2],
-    matmuls: &mut [Matmul],
-) {
-    linear_each_into_with(Isa::detected(), compute, x, size, matmuls);
-}
-
-/// [`linear_each_into`] with a chosen set of instructions.
-///
-/// # Panics
-///
-/// If this processor does not have `isa`, or as [`linear_each_into`] does.
-pub fn linear_each_into_with(
     isa: Isa,
     compute: ActivationDtype,
     x: &[f32],
@@ -163,38 +122,46 @@ pub fn linear_each_into_with(
     if m == 0 {
         return;
     }
-    if m < small_m::ROWS {
-        return small_m::matmuls(isa, compute, x, [m, k], matmuls);
-    }
-    for Matmul { weight, n, y } in matmuls {
-        checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
+    for alike in matmuls.chunk_by_mut(|a, b| discriminant(&a.weight) == discriminant(&b.weight)) {
+        match (alike[0].weight, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
+                for matmul in alike {
+                    // SAFETY: this processor has these instructions, as was asserted.
+                    unsafe { amx::matmul(compute, x, [m, k], matmul) };
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match m {
+                0..small_m::ROWS => small_m::share::<_, bf16>(Bf16x32, x, [m, k], alike),
+                _ => {
+                    let row_blocks = RowBlocks::of_many(m, Bf16x32::MAX_ROWS);
+                    let x = pack::packed(x, [m, k], row_blocks, Bf16x32::LANES);
+                    gemm::share::<_, bf16>(Bf16x32, row_blocks, &x, [m, k], alike);
+                }
+            },
+            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], alike),
+            (_, ActivationDtype::F32) => widened(isa, x, [m, k], alike),
+        }
     }
 }
 
-/// The matmul of many rows, or in tiles of AMX, with an `isa` that is there and slices that have
-/// the lengths that `size` asks for.
-fn checked(
-    isa: Isa,
-    compute: ActivationDtype,
-    x: &[f32],
-    weight: Weight<'_>,
-    size: Size,
-    y: &mut [f32],
-) {
-    match (weight, compute) {
-        // SAFETY: this processor has these instructions, as was asserted.
-        #[cfg(target_arch = "x86_64")]
-        (Weight::Bf16(weight), _) if isa == Isa::AmxBf16 => unsafe {
-            amx::matmul(compute, x, weight, size, y)
-        },
-        #[cfg(target_arch = "x86_64")]
-        (Weight::Bf16(weight), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
-            let row_blocks = RowBlocks::of_many(size.m, <Bf16x32 as Kernel<bf16>>::MAX_ROWS);
-            let x = pack::packed(x, size, row_blocks, <Bf16x32 as Kernel<bf16>>::LANES);
-            gemm::share(Pairs, row_blocks, &x, weight, size, y);
-        }
-        (weight, ActivationDtype::Bf16) => gemm::widened(isa, &pack::rounded(x), weight, size, y),
-        (weight, ActivationDtype::F32) => gemm::widened(isa, x, weight, size, y),
+/// Matmuls with weights of one dtype, widened to f32.
+fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul]) {
+    if m < small_m::ROWS {
+        return match matmuls[0].weight {
+            Weight::Bf16(_) => small_m::share::<_, bf16>(Widened(isa), x, size, matmuls),
+            Weight::F16(_) => small_m::share::<_, f16>(Widened(isa), x, size, matmuls),
+            Weight::F32(_) => small_m::share::<_, f32>(Widened(isa), x, size, matmuls),
+            Weight::Blocks(_) => small_m::share_blocks(isa, x, size, matmuls),
+        };
+    }
+    let row_blocks = RowBlocks::of_many(m, blocking(isa)[0]);
+    match matmuls[0].weight {
+        Weight::Bf16(_) => gemm::share::<_, bf16>(Widened(isa), row_blocks, x, size, matmuls),
+        Weight::F16(_) => gemm::share::<_, f16>(Widened(isa), row_blocks, x, size, matmuls),
+        Weight::F32(_) => gemm::share::<_, f32>(Widened(isa), row_blocks, x, size, matmuls),
+        Weight::Blocks(_) => gemm::share_blocks(isa, row_blocks, x, size, matmuls),
     }
 }
 
@@ -245,7 +212,7 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     unsafe fn small_m(self, operands: &Operands<X, E>, columns: Range<usize>);
 
     /// The activations of such a matmul, packed.
-    fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<X>;
+    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<X>;
 
     /// Rows of weights that such a matmul's loops take side by side, for `m` rows of activations.
     fn small_m_unit(self, m: usize) -> usize {
@@ -259,104 +226,107 @@ struct Widened(Isa);
 
 impl<E: Element> MatmulLoops<f32, E> for Widened {
     unsafe fn region(self, operands: &Operands<f32, E>, rows: Range<usize>, columns: Range<usize>) {
-        // SAFETY: the caller's promises are those that each of these asks for.
-        unsafe {
-            match self.0 {
-                Isa::Portable => portable::region(operands, rows, columns),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => avx2::region(operands, rows, columns),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => {
-                    avx512::region(operands, rows, columns)
-                }
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => portable::region(operands, rows, columns),
-            }
-        }
+        // SAFETY: the caller's promises.
+        unsafe { region(self.0, operands, rows, columns) }
     }
 
     unsafe fn small_m(self, operands: &Operands<f32, E>, columns: Range<usize>) {
-        // SAFETY: the caller's promises are those that each of these asks for.
-        unsafe {
-            match self.0 {
-                Isa::Portable => portable::small_m(operands, columns),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => avx2::small_m(operands, columns),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => avx512::small_m(operands, columns),
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => portable::small_m(operands, columns),
-            }
-        }
+        // SAFETY: the caller's promises.
+        unsafe { small_m(self.0, operands, columns) }
     }
 
-    fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<f32> {
-        match self.0 {
-            Isa::Portable => small_m::packed::<portable::F32x4, E>(x, size),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => small_m::packed::<avx2::F32x8, E>(x, size),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => {
-                small_m::packed::<avx512::F32x16, E>(x, size)
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => small_m::packed::<portable::F32x4, E>(x, size),
-        }
+    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<f32> {
+        let [max_rows, lanes] = blocking(self.0);
+        small_m::packed(x, size, max_rows, lanes)
     }
 }
 
-/// One row of activations by a weight in blocks; see [`blocks::gemv`].
-///
-/// # Safety
-///
-/// As there; and this processor has `isa`, for which `x` is packed.
-unsafe fn gemv_blocks(
-    isa: Isa,
-    x: *const f32,
-    weight: BlockWeight<&[u8]>,
-    y: *mut f32,
-    others: &dyn Fn(Range<usize>),
-) {
-    // SAFETY: the caller's promises.
-    unsafe {
-        match isa {
-            Isa::Portable => portable::gemv_blocks(x, weight, y, others),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::gemv_blocks(x, weight, y, others),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => {
-                avx512::gemv_blocks(x, weight, y, others)
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => portable::gemv_blocks(x, weight, y, others),
-        }
+for_each_isa! {
+    /// See [`MatmulLoops::region`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn region<V, E: Element>(
+        operands: &Operands<f32, E>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe { tile::region::<V, E, false>(operands, rows, columns) }
+    }
+}
+
+for_each_isa! {
+    /// See [`MatmulLoops::small_m`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn small_m<V, E: Element>(operands: &Operands<f32, E>, columns: Range<usize>) {
+        // SAFETY: the caller's promises.
+        unsafe { small_m::columns::<V, E>(operands, columns) }
+    }
+}
+
+for_each_isa! {
+    /// One row of activations by a weight in blocks; see [`blocks::gemv`].
+    ///
+    /// # Safety
+    ///
+    /// As there; and `x` is packed for this set of instructions.
+    unsafe fn gemv_blocks<V>(
+        x: *const f32,
+        weight: BlockWeight<&[u8]>,
+        y: *mut f32,
+        others: &dyn Fn(Range<usize>),
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe { blocks::gemv::<V>(x, weight, y, others) }
+    }
+}
+
+for_each_isa! {
+    /// The most rows of a row block of [`Widened`], and the lanes of a vector.
+    fn blocking<V>() -> [usize; 2] {
+        [<V as Kernel<f32>>::MAX_ROWS, <V as Vector>::LANES]
     }
 }
 
 /// Loops that multiply pairs of bf16. Activations are packed.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Pairs;
-
-#[cfg(target_arch = "x86_64")]
-impl MatmulLoops<bf16, bf16> for Pairs {
+impl MatmulLoops<bf16, bf16> for Bf16x32 {
     unsafe fn region(
         self,
         operands: &Operands<bf16, bf16>,
         rows: Range<usize>,
         columns: Range<usize>,
     ) {
-        // SAFETY: the caller's promises.
-        unsafe { avx512bf16::region(operands, rows, columns) }
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
+        unsafe fn region(
+            operands: &Operands<bf16, bf16>,
+            rows: Range<usize>,
+            columns: Range<usize>,
+        ) {
+            // SAFETY: the caller's promises, here and below.
+            unsafe { tile::region::<Bf16x32, bf16, true>(operands, rows, columns) }
+        }
+        // SAFETY: as above.
+        unsafe { region(operands, rows, columns) }
     }
 
     unsafe fn small_m(self, operands: &Operands<bf16, bf16>, columns: Range<usize>) {
-        // SAFETY: the caller's promises.
-        unsafe { avx512bf16::small_m(operands, columns) }
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
+        unsafe fn small_m(operands: &Operands<bf16, bf16>, columns: Range<usize>) {
+            // SAFETY: the caller's promises, here and below.
+            unsafe { small_m::columns::<Bf16x32, bf16>(operands, columns) }
+        }
+        // SAFETY: as above.
+        unsafe { small_m(operands, columns) }
     }
 
-    fn pack_small_m(self, x: &[f32], size: Size) -> Scratch<bf16> {
-        small_m::packed::<Bf16x32, bf16>(x, size)
+    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<bf16> {
+        small_m::packed(x, size, Self::MAX_ROWS, Self::LANES)
     }
 }
 

@@ -14,13 +14,11 @@
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
-use std::sync::{Mutex, PoisonError};
 use std::thread::LocalKey;
 
 use half::bf16;
 
-use super::Size;
-use crate::{cast, thread_pool};
+use crate::{cast, loops};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -125,12 +123,12 @@ impl Packed for bf16 {
 /// `x [m, k]` packed for row blocks of all rows, and vectors of `lanes` elements.
 pub(super) fn packed<X: Packed>(
     x: &[f32],
-    size: Size,
+    [m, k]: [usize; 2],
     row_blocks: RowBlocks,
     lanes: usize,
 ) -> Scratch<X> {
-    let mut packed = Scratch::new(size.m * size.k.next_multiple_of(lanes), X::HOME);
-    pack(x, size.k, row_blocks, lanes, &mut packed);
+    let mut packed = Scratch::new(m * k.next_multiple_of(lanes), X::HOME);
+    pack(x, k, row_blocks, lanes, &mut packed);
     packed
 }
 
@@ -222,16 +220,7 @@ fn pack<X: Packed>(x: &[f32], k: usize, row_blocks: RowBlocks, lanes: usize, pac
     if x.len() < SHARED {
         return ring.for_each(fill);
     }
-    let ring = Mutex::new(ring);
-    let next = || {
-        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
-        ring.next()
-    };
-    thread_pool::share(rayon::current_num_threads(), || {
-        while let Some(block) = next() {
-            fill(block);
-        }
-    });
+    loops::share(ring, fill);
 }
 
 #[cfg(test)]

@@ -7,16 +7,12 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
-use super::blocks::{Output, for_each_panel};
+use super::blocks::{OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
-use super::tile::{Kernel, Prefetch, RowBlock};
+use super::tile::{self, Kernel, Prefetch, RowBlock};
 use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
-#[cfg(target_arch = "x86_64")]
-use super::{Pairs, checked};
-use crate::{ActivationDtype, Isa, Weight, thread_pool};
+use crate::{Isa, Weight};
 
 /// Matmuls of fewer rows of activations than this are computed here.
 pub(super) const ROWS: usize = 16;
@@ -32,12 +28,14 @@ fn row_blocks(m: usize, max_rows: usize) -> RowBlocks {
     RowBlocks::new(m, if m <= max_rows { max_rows } else { HEIGHT })
 }
 
-/// `x [m, k]` as kernel `K` reads it.
-pub(super) fn packed<K: Kernel<E>, E>(x: &[f32], size: Size) -> Scratch<K::X>
-where
-    K::X: Packed,
-{
-    pack::packed(x, size, row_blocks(size.m, K::MAX_ROWS), K::LANES)
+/// `x [m, k]` as a kernel of so many rows and lanes reads it.
+pub(super) fn packed<X: Packed>(
+    x: &[f32],
+    [m, k]: [usize; 2],
+    max_rows: usize,
+    lanes: usize,
+) -> Scratch<X> {
+    pack::packed(x, [m, k], row_blocks(m, max_rows), lanes)
 }
 
 /// Computes `y[.., columns]` from packed activations.
@@ -65,7 +63,7 @@ pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, colu
             let block =
                 RowBlock { row: rows.start, height: rows.len(), columns: start..end, prefetch };
             // SAFETY: the caller's promises, for rows and columns within its own.
-            unsafe { K::row_block::<true>(operands, block) };
+            unsafe { tile::row_block::<K, E, true>(operands, block) };
         }
         start = end;
     }
@@ -81,51 +79,6 @@ pub(super) fn unit(m: usize) -> usize {
     }
 }
 
-/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows: those that follow one another with
-/// weights of one dtype, as one piece of work.
-pub(super) fn matmuls(
-    isa: Isa,
-    compute: ActivationDtype,
-    x: &[f32],
-    [m, k]: [usize; 2],
-    mut matmuls: &mut [Matmul],
-) {
-    while let Some(first) = matmuls.first() {
-        let dtype = std::mem::discriminant(&first.weight);
-        let alike = matmuls
-            .iter()
-            .take_while(|matmul| std::mem::discriminant(&matmul.weight) == dtype)
-            .count();
-        let (these, rest) = matmuls.split_at_mut(alike);
-        match (these[0].weight, compute) {
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
-                for Matmul { weight, n, y } in these {
-                    checked(isa, compute, x, *weight, Size { m, n: *n, k }, y);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => {
-                share::<_, bf16>(Pairs, x, [m, k], these)
-            }
-            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], these),
-            (_, ActivationDtype::F32) => widened(isa, x, [m, k], these),
-        }
-        matmuls = rest;
-    }
-}
-
-/// Matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, with weights of one dtype widened to
-/// f32.
-fn widened(isa: Isa, x: &[f32], size: [usize; 2], matmuls: &mut [Matmul]) {
-    match matmuls[0].weight {
-        Weight::Bf16(_) => share::<_, bf16>(Widened(isa), x, size, matmuls),
-        Weight::F16(_) => share::<_, f16>(Widened(isa), x, size, matmuls),
-        Weight::F32(_) => share::<_, f32>(Widened(isa), x, size, matmuls),
-        Weight::Blocks(_) => share_blocks(isa, x, size, matmuls),
-    }
-}
-
 /// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, run by run, on as many
 /// threads as they are worth. Weights must be of type `E`; the rows of all of them are shared as if
 /// they were those of one.
@@ -138,7 +91,7 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
     // Each row of each has its own elements of `y`: so many of them can be counted.
     let n = matmuls.iter().map(|matmul| matmul.n).sum();
     let size = Size { m, n, k };
-    let x = loops.pack_small_m(x, size);
+    let x = loops.pack_small_m(x, [m, k]);
     let jobs: Vec<Operands<X, E>> = matmuls
         .iter_mut()
         .map(|matmul| Operands {
@@ -148,9 +101,10 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
             size: Size { m, n: matmul.n, k },
         })
         .collect();
-    let claims = |threads| Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
+    let threads = rayon::current_num_threads();
+    let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
     share_rows(claims, jobs.iter().map(|job| job.size.n), |job, rows| {
-        // SAFETY: `linear_each_into_with` checked that `isa`, which chose these loops, is
+        // SAFETY: `linear_each_into` checked that `isa`, which chose these loops, is
         // available, and that the slices have the lengths that their sizes ask for; `x` was packed
         // for them. All are borrowed until `share` returns. What is left of a run lies within the
         // rows of the weight, and no row is in two runs, so that no element of `y` is written by
@@ -160,21 +114,20 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
 }
 
 /// The same for weights in blocks: a few rows at a time are dequantized, and multiplied as f32.
-fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) {
+pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) {
     let loops = Widened(isa);
     let n = matmuls.iter().map(|matmul| matmul.n).sum();
     let size = Size { m, n, k };
-    let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, size);
+    let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, [m, k]);
     let jobs: Vec<_> = matmuls
         .iter_mut()
         .map(|matmul| match matmul.weight {
-            Weight::Blocks(weight) => (weight, Output(matmul.y.as_mut_ptr()), matmul.n),
+            Weight::Blocks(weight) => (weight, OutputPtr(matmul.y.as_mut_ptr()), matmul.n),
             _ => unreachable!("weights of one kind"),
         })
         .collect();
     // Most of the work is to dequantize: a run is as long as one of f32.
-    let unit = MatmulLoops::<f32, f32>::small_m_unit(loops, m);
-    let claims = |threads| Claims::new(size, size_of::<f32>(), threads, unit);
+    let claims = Claims::new(size, size_of::<f32>(), rayon::current_num_threads(), unit(m));
     share_rows(claims, jobs.iter().map(|job| job.2), |job, rows| {
         let (weight, output, n) = &jobs[job];
         let panels = |rows| {
@@ -205,24 +158,19 @@ fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul])
 /// Calls `compute` with the number of a matmul and some of its weight's rows, until all rows of all,
 /// of which each has so many, are done: on as many threads as they are worth.
 fn share_rows(
-    claims: impl Fn(usize) -> Claims,
+    claims: Claims,
     rows: impl Iterator<Item = usize>,
     compute: impl Fn(usize, Range<usize>) + Sync,
 ) {
     let rows: Vec<usize> = rows.collect();
-    let threads = rayon::current_num_threads();
-    let claims = claims(threads);
-    let threads = if claims.are_many() { threads } else { 1 };
-    thread_pool::share(threads, || {
-        while let Some(run) = claims.claim() {
-            let mut first = 0;
-            for (job, rows) in rows.iter().enumerate() {
-                let some = run.start.max(first)..run.end.min(first + rows);
-                if !some.is_empty() {
-                    compute(job, some.start - first..some.end - first);
-                }
-                first += rows;
+    claims.share(|run| {
+        let mut first = 0;
+        for (job, rows) in rows.iter().enumerate() {
+            let some = run.start.max(first)..run.end.min(first + rows);
+            if !some.is_empty() {
+                compute(job, some.start - first..some.end - first);
             }
+            first += rows;
         }
     });
 }

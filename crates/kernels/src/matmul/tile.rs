@@ -16,15 +16,15 @@
 
 use std::ops::Range;
 
-use super::{Operands, element::Element, pack::RowBlocks, panels, vector::Vector};
+use super::{Operands, element::Element, pack::RowBlocks, panels};
+use crate::simd::Vector;
 
 /// How vectors of weights of type `E` and of activations are loaded and multiplied.
 ///
 /// # Safety
 ///
-/// All functions ask that the processor has the instructions that the type is for. `total` and
-/// `fma` have the same result for the same lanes wherever they are inlined (no reordering, no
-/// contraction).
+/// All functions ask that the processor has the instructions that the type is for. `fma` has the
+/// same result for the same lanes wherever it is inlined (no reordering, no contraction).
 pub(super) trait Kernel<E> {
     /// An activation as it is read.
     type X: Copy;
@@ -33,29 +33,21 @@ pub(super) trait Kernel<E> {
     type Vector: Copy;
 
     /// The sums of products of one output.
-    type Sum: Copy;
+    type Sum: Vector;
 
     /// Elements of a row that one step takes.
     const LANES: usize;
 
-    /// The most rows of `x` that [`Kernel::row_block`] takes.
-    const MAX_ROWS: usize;
+    /// The most rows of `x` in a row block: there are thirty-two registers of sixteen lanes, and
+    /// sixteen of fewer.
+    const MAX_ROWS: usize = if <Self::Sum as Vector>::LANES == 16 { 6 } else { 4 };
 
     /// A multiple of the rows of the weight that a row block of three rows or more takes side by
     /// side, if not more than four.
-    const PANEL: usize;
-
-    /// No products yet.
-    unsafe fn zero() -> Self::Sum;
+    const PANEL: usize = if <Self::Sum as Vector>::LANES == 16 { 6 } else { 12 };
 
     /// `sum` and the products of two vectors.
     unsafe fn fma(sum: Self::Sum, weight: Self::Vector, x: Self::Vector) -> Self::Sum;
-
-    /// All sums of an output together, in a fixed order.
-    unsafe fn total(sum: Self::Sum) -> f32;
-
-    /// The same of four outputs, bit for bit.
-    unsafe fn totals(sums: [Self::Sum; 4]) -> [f32; 4];
 
     /// `LANES` activations from a pointer to as many.
     unsafe fn x(from: *const Self::X) -> Self::Vector;
@@ -69,71 +61,19 @@ pub(super) trait Kernel<E> {
 
     /// `count < LANES` weights from a pointer to as many; zero in the other lanes.
     unsafe fn weight_part(from: *const E, count: usize) -> Self::Vector;
-
-    /// Asks for a cache line ahead of need. Any address will do.
-    fn prefetch(address: *const u8);
-
-    /// [`row_block`] with the blocking that suits `height` rows of `x` and the registers at hand.
-    ///
-    /// # Safety
-    ///
-    /// That of [`row_block`]; and `1 <= height <= MAX_ROWS`.
-    unsafe fn row_block<const PACKED: bool>(operands: &Operands<Self::X, E>, block: RowBlock);
 }
 
-/// How matmuls of any weights, widened to the vector's lanes, are blocked.
-///
-/// # Safety
-///
-/// As for [`Kernel`].
-pub(crate) trait Blocking: Vector {
-    /// The most rows of `x` that [`Blocking::row_block`] takes.
-    const MAX_ROWS: usize;
-
-    /// As [`Kernel::PANEL`].
-    const PANEL: usize;
-
-    /// As [`Kernel::row_block`].
-    ///
-    /// # Safety
-    ///
-    /// As there.
-    unsafe fn row_block<E: Element, const PACKED: bool>(
-        operands: &Operands<f32, E>,
-        block: RowBlock,
-    );
-}
-
-impl<V: Blocking, E: Element> Kernel<E> for V {
+/// Any weights, widened to the vector's lanes.
+impl<V: Vector, E: Element> Kernel<E> for V {
     type X = f32;
     type Vector = V;
     type Sum = V;
     const LANES: usize = V::LANES;
-    const MAX_ROWS: usize = V::MAX_ROWS;
-    const PANEL: usize = V::PANEL;
-
-    #[inline(always)]
-    unsafe fn zero() -> V {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { V::zero() }
-    }
 
     #[inline(always)]
     unsafe fn fma(sum: V, weight: V, x: V) -> V {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise, here and below.
         unsafe { sum.fma(weight, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn total(sum: V) -> f32 {
-        // SAFETY: as above.
-        unsafe { sum.sum() }
-    }
-
-    #[inline(always)]
-    unsafe fn totals(sums: [V; 4]) -> [f32; 4] {
-        // SAFETY: as above.
-        unsafe { V::sums(sums) }
     }
 
     #[inline(always)]
@@ -158,17 +98,6 @@ impl<V: Blocking, E: Element> Kernel<E> for V {
     unsafe fn weight_part(from: *const E, count: usize) -> V {
         // SAFETY: as above.
         unsafe { E::load_part(from, count) }
-    }
-
-    #[inline(always)]
-    fn prefetch(address: *const u8) {
-        V::prefetch(address);
-    }
-
-    #[inline(always)]
-    unsafe fn row_block<const PACKED: bool>(operands: &Operands<f32, E>, block: RowBlock) {
-        // SAFETY: as above.
-        unsafe { V::row_block::<E, PACKED>(operands, block) }
     }
 }
 
@@ -233,8 +162,8 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
             4..8 => 2,
             8.. => 1,
         };
-        for (row_block, block) in row_blocks().enumerate() {
-            let fetched = row_block.checked_sub(late).map(|row_block| row_block * eighths);
+        for (index, block) in row_blocks().enumerate() {
+            let fetched = index.checked_sub(late).map(|index| index * eighths);
             let prefetch = match fetched {
                 None => Prefetch::NextTile,
                 Some(fetched @ 0..8) if end < columns.end => {
@@ -244,7 +173,7 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe {
-                K::row_block::<PACKED>(
+                row_block::<K, E, PACKED>(
                     operands,
                     RowBlock {
                         row: block.start,
@@ -259,6 +188,36 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
     }
 }
 
+/// Computes `y[row..row + height, columns]`, as many columns side by side as suit the height and
+/// the registers at hand.
+///
+/// # Safety
+///
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `K`; and
+/// `1 <= height <= MAX_ROWS`.
+#[inline(always)]
+pub(super) unsafe fn row_block<K: Kernel<E>, E, const PACKED: bool>(
+    operands: &Operands<K::X, E>,
+    block: RowBlock,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match (block.height, <K::Sum as Vector>::LANES) {
+            (1, _) => row_block_of::<K, E, PACKED, 1, 8>(operands, block),
+            (2, 16) => row_block_of::<K, E, PACKED, 2, 8>(operands, block),
+            (2, 8) => row_block_of::<K, E, PACKED, 2, 6>(operands, block),
+            (2, _) => row_block_of::<K, E, PACKED, 2, 4>(operands, block),
+            (3, 16) => row_block_of::<K, E, PACKED, 3, 6>(operands, block),
+            (3, 8) => row_block_of::<K, E, PACKED, 3, 4>(operands, block),
+            (3, _) => row_block_of::<K, E, PACKED, 3, 3>(operands, block),
+            (4, 16) => row_block_of::<K, E, PACKED, 4, 6>(operands, block),
+            (5, 16) => row_block_of::<K, E, PACKED, 5, 4>(operands, block),
+            (_, 16) => row_block_of::<K, E, PACKED, 6, 4>(operands, block),
+            _ => row_block_of::<K, E, PACKED, 4, 3>(operands, block),
+        }
+    }
+}
+
 /// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
 /// Rows of `x` come packed, row block by row block (see `pack`), with zeros up to a multiple of
 /// `LANES`; or row after row without gaps.
@@ -268,7 +227,7 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
 /// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
 /// `block.height == HEIGHT`.
 #[inline(always)]
-pub(super) unsafe fn row_block<
+unsafe fn row_block_of<
     K: Kernel<E>,
     E,
     const PACKED: bool,
@@ -352,14 +311,14 @@ unsafe fn tile<
     unsafe {
         let mut x = operands.x.add(start);
         let weight = operands.weight.add(column * k);
-        let mut sums = [[K::zero(); WIDTH]; HEIGHT];
+        let mut sums = [[<K::Sum>::zero(); WIDTH]; HEIGHT];
 
         let mut at = 0;
         while at + 2 * K::LANES <= k {
             let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
             let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
             for line in 0..bytes.div_ceil(LINE) {
-                K::prefetch(base.wrapping_add(line * LINE));
+                <K::Sum>::prefetch(base.wrapping_add(line * LINE));
             }
             step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
             x = x.add(next_step);
@@ -391,10 +350,10 @@ unsafe fn tile<
             let y = y.add(i * operands.size.n);
             let (fours, rest) = sums[i].as_chunks::<4>();
             for (j, &four) in fours.iter().enumerate() {
-                y.add(4 * j).cast::<[f32; 4]>().write_unaligned(K::totals(four));
+                y.add(4 * j).cast::<[f32; 4]>().write_unaligned(<K::Sum>::sums(four));
             }
             for (j, &sum) in rest.iter().enumerate() {
-                y.add(4 * fours.len() + j).write(K::total(sum));
+                y.add(4 * fours.len() + j).write(sum.sum());
             }
         }
     }

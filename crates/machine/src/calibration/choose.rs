@@ -27,13 +27,11 @@ impl fmt::Display for Provenance {
 }
 
 impl Provenance {
-    fn defaults(reason: &str) -> Self {
-        Self {
-            measured: false,
-            disk_measured: false,
-            date: None,
-            note: format!("default hardware profile: {reason}"),
-        }
+    /// That of the default profile, which comes with it.
+    fn defaults(reason: &str) -> (HardwareProfile, Self) {
+        let note = format!("default hardware profile: {reason}");
+        let provenance = Self { measured: false, disk_measured: false, date: None, note };
+        (HardwareProfile::default(), provenance)
     }
 }
 
@@ -45,19 +43,13 @@ pub fn figures_for(
     cache: Option<&Path>,
     model: &Path,
 ) -> (HardwareProfile, Provenance) {
-    let loaded = match cache.map(Calibration::load) {
-        None => Ok(None),
-        Some(loaded) => loaded,
-    };
-    let calibration = match loaded {
+    let calibration = match cache.map_or(Ok(None), Calibration::load) {
         Ok(Some(calibration)) => calibration,
         Ok(None) => {
             let reason = "this one was not measured, which `outsize bench --calibrate` does";
-            return (HardwareProfile::default(), Provenance::defaults(reason));
+            return Provenance::defaults(reason);
         }
-        Err(error) => {
-            return (HardwareProfile::default(), Provenance::defaults(&error.to_string()));
-        }
+        Err(error) => return Provenance::defaults(&error.to_string()),
     };
     let volume = volume(model);
     let disk = volume
@@ -78,7 +70,7 @@ fn choose(
             "{CALIBRATION_FILE} is of another one ({difference}) and is ignored; `outsize bench --calibrate` measures \
              this one"
         );
-        return (HardwareProfile::default(), Provenance::defaults(&reason));
+        return Provenance::defaults(&reason);
     }
     let mut figures = calibration.figures.clone();
     let day = calibration.date.split('T').next().unwrap_or_default();

@@ -70,12 +70,7 @@ fn amd(system: &System, device: &str) -> Candidate {
             ),
         },
     };
-    Candidate {
-        name: name(system, device, "AMD GPU"),
-        source: device.to_string(),
-        uuid: String::new(),
-        memory,
-    }
+    Candidate::new(name(system, device, "AMD GPU"), device, memory)
 }
 
 /// The header of the table says which kind of GPU it is of: formats 2 and 3 are those of integrated
@@ -96,24 +91,14 @@ fn intel(system: &System, card: &str, device: &str) -> Candidate {
         }
         None => GpuMemory::Unknown { reason: "Intel's driver does not say".to_string() },
     };
-    Candidate {
-        name: name(system, device, "Intel GPU"),
-        source: device.to_string(),
-        uuid: String::new(),
-        memory,
-    }
+    Candidate::new(name(system, device, "Intel GPU"), device, memory)
 }
 
 /// A GPU that NVML does not report.
 fn nvidia(system: &System, device: &str) -> Candidate {
-    Candidate {
-        name: name(system, device, "NVIDIA GPU"),
-        source: device.to_string(),
-        uuid: String::new(),
-        memory: GpuMemory::Unknown {
-            reason: "only NVIDIA's library says, and it does not show this one".to_string(),
-        },
-    }
+    let reason = "only NVIDIA's library says, and it does not show this one".to_string();
+    let memory = GpuMemory::Unknown { reason };
+    Candidate::new(name(system, device, "NVIDIA GPU"), device, memory)
 }
 
 /// The GPU of a Jetson board, if this is one.
@@ -121,12 +106,8 @@ fn tegra(system: &System) -> Option<Candidate> {
     let file = "/proc/device-tree/compatible";
     // Names with a zero byte behind each.
     let is_tegra = system.read(file)?.split('\0').any(|name| name.starts_with("nvidia,tegra"));
-    is_tegra.then(|| Candidate {
-        name: "NVIDIA Tegra".to_string(),
-        source: file.to_string(),
-        uuid: String::new(),
-        memory: GpuMemory::Unified { source: file.to_string() },
-    })
+    let memory = GpuMemory::Unified { source: file.to_string() };
+    is_tegra.then(|| Candidate::new("NVIDIA Tegra", file, memory))
 }
 
 fn name(system: &System, device: &str, otherwise: &str) -> String {

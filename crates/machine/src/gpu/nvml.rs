@@ -12,32 +12,27 @@ const UNIFIED: [&str; 6] = ["Tegra", "Orin", "Xavier", "Thor", "GB10", "nvgpu"];
 /// Asks the library, if there is one.
 pub(super) fn search() -> Search {
     let mut search = Search::default();
-    let nvml = match Nvml::init() {
-        Ok(nvml) => nvml,
-        Err(error) => {
-            search.notes.push(format!("no NVIDIA GPU, because {}", reason(&error)));
-            return search;
-        }
-    };
-    let count = match nvml.device_count() {
-        Ok(count) => count,
-        Err(error) => {
-            search.notes.push(format!("no NVIDIA GPU, because {}", reason(&error)));
-            return search;
-        }
-    };
+    if let Err(error) = ask(&mut search) {
+        search.notes.push(format!("no NVIDIA GPU, because {}", reason(&error)));
+    }
+    search
+}
+
+fn ask(Search { found, notes }: &mut Search) -> Result<(), NvmlError> {
+    let nvml = Nvml::init()?;
+    let count = nvml.device_count()?;
     if count == 0 {
-        search.notes.push("no NVIDIA GPU: its library, NVML, finds none".to_string());
+        notes.push("no NVIDIA GPU: its library, NVML, finds none".to_string());
     }
     for index in 0..count {
         match nvml.device_by_index(index) {
-            Ok(device) => search.found.push(candidate(&device, index)),
-            Err(error) => search
-                .notes
-                .push(format!("NVIDIA GPU {index} is left out, because {}", reason(&error))),
+            Ok(device) => found.push(candidate(&device, index)),
+            Err(error) => {
+                notes.push(format!("NVIDIA GPU {index} is left out, because {}", reason(&error)))
+            }
         }
     }
-    search
+    Ok(())
 }
 
 fn candidate(device: &Device<'_>, index: u32) -> Candidate {

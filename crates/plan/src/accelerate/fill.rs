@@ -60,26 +60,22 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Whether all of the budget is left after `bytes` are placed on it and `free` are left free.
+    /// What is used after `bytes` are placed on it and `free` are left free; none if that
+    /// overflows.
+    fn used_after(&self, bytes: u64, free: u64) -> Option<u64> {
+        self.used.checked_add(bytes)?.checked_add(free)
+    }
+
+    /// Whether that is within the budget.
     fn fits(&self, bytes: u64, free: u64) -> bool {
-        self.budget.is_none_or(|budget| {
-            budget > 0
-                && self
-                    .used
-                    .checked_add(bytes)
-                    .and_then(|used| used.checked_add(free))
-                    .is_some_and(|used| used <= budget)
-        })
+        let fits = |budget| self.used_after(bytes, free).is_some_and(|used| used <= budget);
+        self.budget.is_none_or(|budget| budget > 0 && fits(budget))
     }
 
     /// Whether anything more would exceed the budget after this.
     fn fills(&self, bytes: u64, free: u64) -> bool {
-        self.budget.is_some_and(|budget| {
-            self.used
-                .checked_add(bytes)
-                .and_then(|used| used.checked_add(free))
-                .is_none_or(|used| used >= budget)
-        })
+        let fills = |budget| self.used_after(bytes, free).is_none_or(|used| used >= budget);
+        self.budget.is_some_and(fills)
     }
 
     /// Whether `bytes` have room in what is left of the budget.

@@ -2,7 +2,6 @@
 
 mod bar;
 mod canvas;
-mod glyphs;
 mod page;
 mod palette;
 mod report;
@@ -10,8 +9,9 @@ mod rows;
 mod svg;
 mod terminal;
 mod what_if;
+mod words;
 
-pub use report::{ModelReport, PlanReport, Planned};
+pub use report::{ModelReport, PlanReport, Planned, stored_bytes};
 
 #[cfg(test)]
 mod drawing_tests;

@@ -1,9 +1,7 @@
 //! Lines of text within the width of a page.
 
-use super::glyphs::{ASCII, Glyphs, UNICODE};
-use super::palette::Ansi;
 use crate::views::style::Style;
-use crate::views::text::{fit, head, plain, width};
+use crate::views::text::{fit, head, plain, width, wrapped};
 use std::fmt::Write;
 
 /// The narrowest page, in columns.
@@ -12,37 +10,43 @@ const LEAST_WIDTH: usize = 20;
 /// The widest page, in columns, however wide the terminal is: longer lines are hard to read.
 const MOST_WIDTH: usize = 120;
 
-/// A text with an optional colour.
+/// A text with an optional colour, the number of one of the sixteen that every theme has.
 pub struct Span {
     pub text: String,
-    pub colour: Option<Ansi>,
+    pub colour: Option<u8>,
 }
 
 pub fn said(text: impl Into<String>) -> Span {
     Span { text: text.into(), colour: None }
 }
 
-pub fn painted(text: impl Into<String>, colour: Ansi) -> Span {
+pub fn painted(text: impl Into<String>, colour: u8) -> Span {
     Span { text: text.into(), colour: Some(colour) }
 }
 
 pub struct Page {
-    pub glyphs: &'static Glyphs,
+    /// The ends of a bar.
+    pub frame: [&'static str; 2],
+    /// Weights of every other block.
+    pub odd: char,
+    pub arrow: &'static str,
+    pub between: &'static str,
+    pub ellipsis: &'static str,
+    pub ascii: bool,
     colour: bool,
-    ascii: bool,
     pub width: usize,
     pub out: String,
 }
 
 impl Page {
     pub fn new(style: &Style) -> Self {
-        Self {
-            glyphs: if style.ascii { &ASCII } else { &UNICODE },
-            colour: style.colour,
-            ascii: style.ascii,
-            width: style.width.clamp(LEAST_WIDTH, MOST_WIDTH),
-            out: String::new(),
-        }
+        let (frame, odd, arrow, between, ellipsis) = match style.ascii {
+            true => (["[", "]"], '=', "->", " | ", "..."),
+            false => (["▕", "▏"], '▓', "→", " · ", "…"),
+        };
+        let width = style.width.clamp(LEAST_WIDTH, MOST_WIDTH);
+        let (ascii, colour, out) = (style.ascii, style.colour, String::new());
+        Self { frame, odd, arrow, between, ellipsis, ascii, colour, width, out }
     }
 
     pub fn blank(&mut self) {
@@ -52,14 +56,14 @@ impl Page {
     /// A line, cut where the page ends.
     pub fn line(&mut self, spans: &[Span]) {
         let mut room = self.width;
-        for span in spans {
-            let text = self.spelled(&span.text);
+        for like in spans.chunk_by(|a, b| a.colour == b.colour) {
+            let text: String = like.iter().map(|span| self.spelled(&span.text)).collect();
             let mut shown = head(&text, room);
             room -= width(shown);
             if shown.len() < text.len() {
                 shown = shown.trim_end();
             }
-            match span.colour.filter(|_| self.colour && !shown.trim().is_empty()) {
+            match like[0].colour.filter(|_| self.colour && !shown.trim().is_empty()) {
                 // Writing to a string cannot fail.
                 Some(colour) => _ = write!(self.out, "\x1b[{colour}m{shown}\x1b[0m"),
                 None => self.out.push_str(shown),
@@ -88,25 +92,27 @@ impl Page {
     }
 
     /// Texts on as many lines as they take, each line indented by `indent` columns.
-    pub fn flow(&mut self, indent: usize, texts: Vec<Span>) {
-        let between = self.glyphs.between;
+    pub fn flow(&mut self, indent: usize, texts: impl Iterator<Item = Span>) {
         let indent = self.indent(indent);
+        let room = self.width - indent;
         let mut line = vec![said(" ".repeat(indent))];
         let mut used = indent;
-        let texts = texts.into_iter().flat_map(|span| self.broken(span, self.width - indent));
-        for span in texts.collect::<Vec<_>>() {
-            let more = width(&self.spelled(&span.text));
-            if used > indent && used + width(between) + more > self.width {
-                self.line(&line);
-                line.truncate(1);
-                used = indent;
+        for Span { text, colour } in texts {
+            // Broken between words where it can be.
+            for text in self.broken(&text, room, room) {
+                let more = width(&text);
+                if used > indent && used + width(self.between) + more > self.width {
+                    self.line(&line);
+                    line.truncate(1);
+                    used = indent;
+                }
+                if used > indent {
+                    line.push(said(self.between));
+                    used += width(self.between);
+                }
+                used += more;
+                line.push(Span { text, colour });
             }
-            if used > indent {
-                line.push(said(between));
-                used += width(between);
-            }
-            used += more;
-            line.push(span);
         }
         if line.len() > 1 {
             self.line(&line);
@@ -118,46 +124,25 @@ impl Page {
         if self.width < 32 { indent.min(2) } else { indent }
     }
 
-    /// A text in parts of at most `room` columns, broken between words where it can be.
-    fn broken(&self, span: Span, room: usize) -> Vec<Span> {
-        let Span { text, colour } = span;
-        if width(&self.spelled(&text)) <= room {
-            return vec![Span { text, colour }];
+    /// A text in lines of at most `room` columns, `first` for the first, broken between words where
+    /// it can be.
+    fn broken(&self, text: &str, first: usize, room: usize) -> Vec<String> {
+        let text = self.spelled(text);
+        let words = text.split_whitespace().map(|word| fit(word, room, self.ellipsis));
+        match width(&text) <= first {
+            true => vec![text],
+            false => wrapped(words, first, room),
         }
-        let mut lines: Vec<String> = vec![String::new()];
-        for word in text.split_whitespace() {
-            let word = fit(&self.spelled(word), room, self.glyphs.ellipsis);
-            match lines.last_mut() {
-                Some(line) if line.is_empty() => line.push_str(&word),
-                Some(line) if width(line) + 1 + width(&word) <= room => {
-                    line.push(' ');
-                    line.push_str(&word);
-                }
-                _ => lines.push(word),
-            }
-        }
-        lines.into_iter().map(|text| Span { text, colour }).collect()
     }
 
     /// Text behind a heading, broken between words.
     pub fn prose(&mut self, heading: &str, text: &str, indent: usize) {
         let indent = self.indent(indent);
-        let mut line = heading.to_string();
-        let mut fresh = true;
-        for word in plain(text).split_whitespace() {
-            let word = fit(&self.spelled(word), self.width - indent, self.glyphs.ellipsis);
-            let gap = usize::from(!fresh);
-            if width(&line) > indent && width(&line) + gap + width(&word) > self.width {
-                self.line(&[said(line)]);
-                line = " ".repeat(indent);
-                fresh = true;
-            }
-            if !fresh {
-                line.push(' ');
-            }
-            line.push_str(&word);
-            fresh = false;
+        let first = self.width.saturating_sub(width(heading));
+        let lines = self.broken(&plain(text), first, self.width - indent);
+        for (at, line) in lines.into_iter().enumerate() {
+            let before = if at == 0 { heading.to_string() } else { " ".repeat(indent) };
+            self.line(&[said(before + &line)]);
         }
-        self.line(&[said(line)]);
     }
 }

@@ -1,28 +1,13 @@
 //! Colours of devices and parts.
 
-use super::bar::MemoryUse;
 use outsize::plan::Tier;
 
-/// The number of an ANSI colour, of the sixteen that every theme has.
-pub type Ansi = u8;
-
-/// The colour of weights on a device.
-pub fn ansi(tier: Tier) -> Ansi {
+/// The number of the ANSI colour of weights on a device.
+pub fn ansi(tier: Tier) -> u8 {
     match tier {
         Tier::Gpu(number) => [32, 92][number % 2],
         Tier::Cpu => 34,
         Tier::Disk => 33,
-    }
-}
-
-/// The colour of any other use of memory.
-pub fn ansi_part(part: MemoryUse) -> Option<Ansi> {
-    match part {
-        MemoryUse::Weights => None,
-        MemoryUse::Ring => Some(36),
-        MemoryUse::KvCache => Some(35),
-        MemoryUse::Activations | MemoryUse::Other => Some(37),
-        MemoryUse::Free => Some(90),
     }
 }
 
@@ -32,18 +17,6 @@ pub fn class(tier: Tier) -> String {
         Tier::Gpu(number) => format!("g{}", number % GPUS.len()),
         Tier::Cpu => "cpu".to_string(),
         Tier::Disk => "disk".to_string(),
-    }
-}
-
-/// The CSS class of a use of memory.
-pub fn part_class(part: MemoryUse) -> &'static str {
-    match part {
-        MemoryUse::Weights => "weights",
-        MemoryUse::Ring => "ring",
-        MemoryUse::KvCache => "kv",
-        MemoryUse::Activations => "act",
-        MemoryUse::Other => "proc",
-        MemoryUse::Free => "free",
     }
 }
 

@@ -197,11 +197,12 @@ impl PlanReport {
                 WhatIf::new(memory, budget, outcome)
             })
             .collect();
+        let most = stored_bytes(tree).into_iter().max_by_key(|(_, bytes)| *bytes);
         Self {
             version: REPORT_VERSION,
             model: ModelReport {
                 parameters: parameters(tree),
-                stored_dtype: model.stored_dtype.or_else(|| stored_dtype(tree)),
+                stored_dtype: most.map(|(dtype, _)| dtype.to_string()),
                 bytes: map.total_bytes(),
                 ..model
             },
@@ -222,9 +223,7 @@ impl PlanReport {
             notes: planned.notes,
         }
     }
-}
 
-impl PlanReport {
     /// Bytes of the resident weights.
     pub fn resident_bytes(&self) -> u64 {
         let stay = self.blocks.iter().flat_map(|block| &block.shares);
@@ -297,26 +296,21 @@ fn parameters(tree: &Tree) -> Option<u64> {
             return None;
         }
         if tensor.tied.as_ref().is_none_or(|key| counted.insert(key)) {
-            sum = sum.checked_add(values(&tensor.shape)?)?;
+            let mut shape = tensor.shape.iter();
+            sum = sum.checked_add(shape.try_fold(1u64, |product, n| product.checked_mul(*n))?)?;
         }
     }
     (sum > 0).then_some(sum)
 }
 
-/// Values in a tensor; none if the number overflows 64 bits.
-fn values(shape: &[u64]) -> Option<u64> {
-    shape.iter().try_fold(1u64, |product, n| product.checked_mul(*n))
-}
-
-/// The type that most bytes are stored in.
-fn stored_dtype(tree: &Tree) -> Option<String> {
+/// Bytes of tensors by the type that they are stored in.
+pub fn stored_bytes(tree: &Tree) -> BTreeMap<WeightDtype, u64> {
     let mut bytes: BTreeMap<WeightDtype, u64> = BTreeMap::new();
     for tensor in tree.tensors() {
         let sum = bytes.entry(tensor.dtype).or_default();
         *sum = sum.saturating_add(tensor.stored_bytes);
     }
-    let (dtype, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
-    Some(dtype.name().to_string())
+    bytes
 }
 
 fn finite(value: f64) -> f64 {

@@ -27,7 +27,6 @@ pub struct Row {
 struct Unit<'a> {
     /// The path before the first number in the name, and the number.
     numbered: Option<(&'a str, u64)>,
-    last: u64,
     row: Row,
 }
 
@@ -37,9 +36,9 @@ pub fn rows(blocks: &[BlockReport]) -> Vec<Row> {
     let mut rows = Vec::new();
     for list in units.chunk_by(|a, b| a.follows(b)) {
         let like: Vec<Row> =
-            list.chunk_by(|a, b| a.row.places() == b.row.places()).map(merged).collect();
+            list.chunk_by(|a, b| a.row.places() == b.row.places()).filter_map(merged).collect();
         if like.len() > MOST_OF_A_LIST {
-            rows.push(merged(list));
+            rows.extend(merged(list));
         } else {
             rows.extend(like);
         }
@@ -53,15 +52,13 @@ fn units(blocks: &[BlockReport]) -> Vec<Unit<'_>> {
     for block in blocks {
         let numbered = list_index(&block.name);
         let row = Row::of(block);
-        match units.last_mut() {
-            Some(last) if numbered.is_some() && last.numbered == numbered => {
+        match (units.last_mut(), numbered) {
+            (Some(last), Some((owner, number))) if last.numbered == numbered => {
                 last.row.join(&row);
                 last.row.percents = percents(&last.row.shares);
-                if let Some((owner, number)) = numbered {
-                    last.row.name = plain(&format!("{owner}.{number}"));
-                }
+                last.row.name = plain(&format!("{owner}.{number}"));
             }
-            _ => units.push(Unit { numbered, last: numbered.map_or(0, |(_, number)| number), row }),
+            _ => units.push(Unit { numbered, row }),
         }
     }
     units
@@ -70,43 +67,20 @@ fn units(blocks: &[BlockReport]) -> Vec<Unit<'_>> {
 impl Unit<'_> {
     /// Whether `next` is the next element of the list and computes on the same devices.
     fn follows(&self, next: &Self) -> bool {
-        match (self.numbered, next.numbered) {
-            (Some((owner, number)), Some((next_owner, next_number))) => {
-                owner == next_owner
-                    && number.checked_add(1) == Some(next_number)
-                    && self.row.computes == next.row.computes
-            }
-            _ => false,
-        }
+        let after = self.numbered.and_then(|(owner, number)| Some((owner, number.checked_add(1)?)));
+        after.is_some() && after == next.numbered && self.row.computes == next.row.computes
     }
 }
 
 /// One row for consecutive units of one list.
-fn merged(units: &[Unit<'_>]) -> Row {
-    let (first, rest) = match units {
-        [first, rest @ ..] => (first, rest),
-        [] => return Row::default(),
-    };
-    let mut row = first.row.clone();
-    for unit in rest {
-        row.join(&unit.row);
+fn merged(units: &[Unit<'_>]) -> Option<Row> {
+    let mut row = Row::joined(units.iter().map(|unit| unit.row.clone()))?;
+    if let [first, .., last] = units
+        && let (Some((owner, number)), Some((_, last))) = (first.numbered, last.numbered)
+    {
+        row.name = plain(&format!("{owner}.{number}-{last}"));
     }
-    if let (Some((owner, number)), Some(last)) = (first.numbered, rest.last()) {
-        row.name = plain(&format!("{owner}.{number}-{}", last.last));
-    }
-    row
-}
-
-impl Default for Row {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            bytes: 0,
-            shares: BTreeMap::new(),
-            percents: BTreeMap::new(),
-            computes: (Tier::Cpu, Tier::Cpu),
-        }
-    }
+    Some(row)
 }
 
 impl Row {
@@ -120,20 +94,20 @@ impl Row {
         }
     }
 
-    /// Any neighbours as one row.
-    pub fn together(blocks: &[BlockReport]) -> Self {
-        let (first, rest) = match blocks {
-            [first, rest @ ..] => (first, rest),
-            [] => return Self::default(),
-        };
-        let mut row = Self::of(first);
-        for block in rest {
-            row.join(&Self::of(block));
-        }
-        if let Some(last) = rest.last() {
+    /// Any neighbours as one row; none if there are none.
+    pub fn together(blocks: &[BlockReport]) -> Option<Self> {
+        let mut row = Self::joined(blocks.iter().map(Self::of))?;
+        if let [_, .., last] = blocks {
             row.name = format!("{} to {}", row.name, plain(&last.name));
         }
-        row
+        Some(row)
+    }
+
+    fn joined(rows: impl Iterator<Item = Self>) -> Option<Self> {
+        rows.reduce(|mut all, row| {
+            all.join(&row);
+            all
+        })
     }
 
     fn join(&mut self, other: &Self) {
@@ -171,21 +145,15 @@ impl Row {
             })
             .collect();
         let (prefill, decode) = self.computes;
-        let home = self.home();
-        let elsewhere = |tier: Tier| tier != home && tier != Tier::Disk;
-        match (elsewhere(prefill), elsewhere(decode)) {
-            _ if parts.is_empty() => parts.push((decode, decode.to_string())),
-            (true, true) if prefill == decode => {
-                parts.push((decode, format!("computes on {decode}")))
-            }
-            (prefills, decodes) => {
-                if prefills {
-                    parts.push((prefill, format!("prompt on {prefill}")));
-                }
-                if decodes {
-                    parts.push((decode, format!("tokens on {decode}")));
-                }
-            }
+        let elsewhere = |tier: Tier| tier != self.home() && tier != Tier::Disk;
+        if parts.is_empty() {
+            parts.push((decode, decode.to_string()));
+        } else if prefill == decode && elsewhere(decode) {
+            parts.push((decode, format!("computes on {decode}")));
+        } else {
+            let places = [("prompt", prefill), ("tokens", decode)];
+            let places = places.into_iter().filter(|(_, tier)| elsewhere(*tier));
+            parts.extend(places.map(|(what, tier)| (tier, format!("{what} on {tier}"))));
         }
         parts
     }

@@ -1,14 +1,13 @@
 //! A plan as a standalone SVG, without scripts, fonts or other external resources.
 
-use super::bar::{MemoryUse, apportion, on, parts};
+use super::bar::{FREE, WEIGHTS, apportioned, parts, segments};
 use super::canvas::{COLUMN, Canvas, SMALL_COLUMN, escaped, small_width};
-use super::palette::{class, part_class, style_sheet};
-use super::report::{BlockReport, PhaseReport, PlanReport, TierReport};
-use super::rows::{Row, rows};
-use super::terminal::{bounded, figures, is_drawn, outcome};
+use super::palette::{class, style_sheet};
+use super::report::{BlockReport, PlanReport, TierReport};
+use super::rows::Row;
 use crate::views::human;
 use crate::views::text::{fit, plain};
-use outsize::plan::{Tier, format_size};
+use outsize::plan::format_size;
 use std::collections::BTreeSet;
 
 /// The picture's width, its margin and what is between, in pixels.
@@ -38,7 +37,7 @@ impl PlanReport {
     pub fn svg(&self) -> String {
         let mut drawing = Drawing { report: self, canvas: Canvas::new(), y: 0.0 };
         drawing.heading();
-        for tier in self.tiers.iter().filter(|tier| is_drawn(tier)) {
+        for tier in self.drawn_tiers() {
             drawing.tier(tier);
         }
         drawing.strip();
@@ -62,21 +61,15 @@ impl PlanReport {
     /// The plan in a few sentences.
     fn summary(&self) -> String {
         let mut text = String::new();
-        for tier in self.tiers.iter().filter(|tier| is_drawn(tier)) {
+        for tier in self.drawn_tiers() {
             let what: Vec<String> = parts(tier)
                 .into_iter()
-                .map(|(part, bytes)| format!("{} {}", part.name(), format_size(bytes)))
+                .map(|(part, bytes)| format!("{} {}", part.name, format_size(bytes)))
                 .collect();
             text.push_str(&format!("{}: {}. ", tier.held.tier, what.join(", ")));
         }
-        let prediction = &self.prediction;
-        text.push_str(&format!(
-            "Predicted: {} to load, {} for the prompt, {} per token.",
-            human::seconds(prediction.load_seconds),
-            human::seconds(prediction.prefill.time.seconds),
-            human::seconds(prediction.decode.time.seconds),
-        ));
-        text
+        let [load, prefill, decode] = self.times().map(|(_, seconds, _)| human::seconds(seconds));
+        text + &format!("Predicted: {load} to load, {prefill} for the prompt, {decode} per token.")
     }
 }
 
@@ -89,24 +82,12 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn heading(&mut self) {
-        let model = &self.report.model;
         let columns = (ROOM / 12.0) as usize;
-        self.canvas.text(MARGIN, 44.0, "h", &fit(&plain(&model.name), columns, "…"));
-        let mut parts: Vec<String> = model.architecture.iter().map(|name| plain(name)).collect();
-        parts.extend(model.parameters.map(|n| format!("{} parameters", human::parameters(n))));
-        parts.push(match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
-            Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
-            None => format_size(model.bytes),
-        });
-        let workload = &self.report.workload;
-        if workload.batch != 1 {
-            parts.push(human::count(workload.batch, "text"));
-        }
-        parts.push(format!("prompt {}", human::count(workload.prompt, "token")));
-        parts.push(format!("context {}", workload.position));
-        parts.extend(model.kv_dtype.iter().map(|dtype| format!("KV {}", plain(dtype))));
-        parts.push(format!("placed by {}", plain(&self.report.strategy)));
-        self.small(MARGIN, 66.0, &parts.join(" · "), ROOM);
+        self.canvas.text(MARGIN, 44.0, "h", &fit(&plain(&self.report.model.name), columns, "…"));
+        let mut words = self.report.model_words();
+        words.extend(self.report.workload_words());
+        words.push(format!("placed by {}", plain(&self.report.strategy)));
+        self.small(MARGIN, 66.0, &words.join(" · "), ROOM);
         self.y = 92.0;
     }
 
@@ -114,6 +95,12 @@ impl Drawing<'_> {
     fn small(&mut self, x: f64, y: f64, text: &str, room: f64) {
         let columns = (room / SMALL_COLUMN) as usize;
         self.canvas.text(x, y, "s", &fit(text, columns, "…"));
+    }
+
+    /// A small text on a line of its own.
+    fn line(&mut self, text: &str) {
+        self.small(MARGIN, self.y, &plain(text), ROOM);
+        self.y += 18.0;
     }
 
     fn section(&mut self, title: &str) {
@@ -125,45 +112,36 @@ impl Drawing<'_> {
     }
 
     fn tier(&mut self, tier: &TierReport) {
-        let held = &tier.held;
+        let own = class(tier.held.tier);
         let middle = self.y + 17.0;
-        self.canvas.text(MARGIN, middle, "l", &held.tier.to_string());
-        let size = match held.budget {
-            Some(budget) => format!("{} of {}", format_size(held.sum()), format_size(budget)),
-            None => format_size(held.sum()),
-        };
-        self.canvas.text(BAR_X + BAR + 14.0, middle, "v", &size);
+        self.canvas.text(MARGIN, middle, "l", &tier.held.tier.to_string());
+        self.canvas.text(BAR_X + BAR + 14.0, middle, "v", &tier.size());
         self.canvas.rect([BAR_X, self.y, BAR, BAR_HEIGHT], "free", "");
-        let held_parts = parts(tier);
-        let sizes: Vec<u64> = held_parts.iter().map(|(_, bytes)| *bytes).collect();
         let mut x = BAR_X;
-        for ((part, bytes), halves) in
-            held_parts.iter().zip(apportion(&sizes, (BAR * 2.0) as usize))
-        {
-            let w = halves as f64 / 2.0;
-            match part {
-                MemoryUse::Free => {}
-                MemoryUse::Weights => self.weights(tier, x, halves),
-                part => {
-                    let title = format!("{}: {}", part.name(), format_size(*bytes));
-                    self.canvas.rect([x, self.y, w, BAR_HEIGHT], part_class(*part), &title);
-                }
+        for segment in segments(tier, &self.report.blocks, (BAR * 2.0) as usize, 3) {
+            let w = segment.length as f64 / 2.0;
+            if segment.of != FREE {
+                let name = segment.block.map_or_else(|| segment.of.name.to_string(), short);
+                let class = match (segment.of == WEIGHTS, segment.odd) {
+                    (true, true) => format!("{own} odd"),
+                    (true, false) => own.clone(),
+                    (false, _) => segment.of.class.to_string(),
+                };
+                let title = format!("{name}: {}", format_size(segment.bytes));
+                self.canvas.rect([x, self.y, w, BAR_HEIGHT], &class, &title);
             }
             x += w;
         }
         self.y += BAR_HEIGHT + 17.0;
         let mut x = BAR_X;
-        for (part, bytes) in held_parts {
-            let text = format!("{} {}", part.name(), format_size(bytes));
+        for (part, bytes) in parts(tier) {
+            let text = format!("{} {}", part.name, format_size(bytes));
             if x > BAR_X && x + 15.0 + small_width(&text) > MARGIN + ROOM {
                 x = BAR_X;
                 self.y += 18.0;
             }
-            let class = match part {
-                MemoryUse::Weights => class(held.tier),
-                part => part_class(part).to_string(),
-            };
-            x += self.canvas.swatch(x, self.y, &class, &text);
+            let class = if part == WEIGHTS { &own } else { part.class };
+            x += self.canvas.swatch(x, self.y, class, &text);
         }
         if tier.detected {
             self.canvas.text(BAR_X + BAR + 14.0, self.y, "s", "budget detected");
@@ -171,43 +149,23 @@ impl Drawing<'_> {
         self.y += 22.0;
     }
 
-    /// The blocks of a bar, in alternating shades if they are wide enough.
-    fn weights(&mut self, tier: &TierReport, x: f64, halves: usize) {
-        let colour = class(tier.held.tier);
-        let blocks = on(tier.held.tier, &self.report.blocks);
-        if blocks.len() * 3 > halves || blocks.is_empty() {
-            let title = format!("weights: {}", format_size(tier.held.weights));
-            self.canvas.rect([x, self.y, halves as f64 / 2.0, BAR_HEIGHT], &colour, &title);
-            return;
-        }
-        let sizes: Vec<u64> = blocks.iter().map(|(_, bytes)| *bytes).collect();
-        let mut x = x;
-        for (at, ((block, bytes), halves)) in
-            blocks.iter().zip(apportion(&sizes, halves)).enumerate()
-        {
-            let w = halves as f64 / 2.0;
-            let class = if at % 2 == 0 { colour.clone() } else { format!("{colour} odd") };
-            let title = format!("{}: {}", short(&block.name), format_size(*bytes));
-            self.canvas.rect([x, self.y, w, BAR_HEIGHT], &class, &title);
-            x += w;
-        }
-    }
-
     /// All blocks in the order of execution, each as wide as it is large and filled with the
     /// colours of its tiers.
     fn strip(&mut self) {
         let groups = groups(&self.report.blocks);
-        let sizes: Vec<u64> = groups.iter().map(|group| group.bytes).collect();
-        if sizes.iter().all(|bytes| *bytes == 0) {
+        if groups.iter().all(|group| group.bytes == 0) {
             return;
         }
         self.section("Blocks in the order of execution");
         let gap = if groups.len() <= 200 { 0.5 } else { 0.0 };
         let mut x = MARGIN;
-        for (group, halves) in groups.iter().zip(apportion(&sizes, (ROOM * 2.0) as usize)) {
+        let mut tiers = BTreeSet::new();
+        let sized = groups.iter().map(|group| (group, group.bytes)).collect();
+        for ((group, _), halves) in apportioned(sized, (ROOM * 2.0) as usize) {
             let w = halves as f64 / 2.0;
             let mut bottom = self.y + STRIP_HEIGHT;
             let all: f64 = group.shares.values().map(|bytes| *bytes as f64).sum();
+            tiers.extend(group.shares.keys().copied());
             for (tier, bytes) in group.shares.iter().filter(|(_, bytes)| **bytes > 0) {
                 let h = STRIP_HEIGHT * (*bytes as f64 / all);
                 bottom -= h;
@@ -217,8 +175,6 @@ impl Drawing<'_> {
             x += w;
         }
         self.y += STRIP_HEIGHT + 18.0;
-        let tiers: BTreeSet<Tier> =
-            groups.iter().flat_map(|group| group.shares.keys().copied()).collect();
         let mut x = MARGIN;
         for tier in tiers {
             x += self.canvas.swatch(x, self.y, &class(tier), &tier.to_string());
@@ -227,22 +183,19 @@ impl Drawing<'_> {
     }
 
     fn list(&mut self) {
-        let rows = rows(&self.report.blocks);
+        let (rows, more) = self.report.listed_rows(MOST_ROWS);
         if rows.is_empty() {
             return;
         }
         self.section("Where they are");
-        let shown = if rows.len() > MOST_ROWS { MOST_ROWS - 1 } else { rows.len() };
-        for row in &rows[..shown] {
+        for row in &rows {
             self.y += 10.0;
             self.row(row);
             self.y += 12.0;
         }
-        if shown < rows.len() {
-            self.y += 10.0;
-            let more = rows.len() - shown;
-            self.small(MARGIN, self.y, &format!("and {more} rows more: --json has all"), ROOM);
-            self.y += 12.0;
+        if let Some(more) = more {
+            self.small(MARGIN, self.y + 10.0, &more, ROOM);
+            self.y += 22.0;
         }
     }
 
@@ -263,62 +216,28 @@ impl Drawing<'_> {
 
     fn prediction(&mut self) {
         self.section("Predicted");
-        let prediction = &self.report.prediction;
-        let workload = &self.report.workload;
-        let tokens = workload.prompt.saturating_mul(workload.batch);
-        let rate =
-            |phase: &PhaseReport| format!("{} tokens/s", human::rate(phase.tokens_per_second));
-        let cards = [
-            (
-                "load",
-                prediction.load_seconds,
-                [
-                    format!("{} that stay in memory", format_size(self.report.resident_bytes())),
-                    format!("first token after {}", human::seconds(prediction.first_pass_seconds)),
-                ],
-            ),
-            (
-                "prompt",
-                prediction.prefill.time.seconds,
-                [
-                    format!("{}, {}", human::count(tokens, "token"), rate(&prediction.prefill)),
-                    bounded(&prediction.prefill),
-                ],
-            ),
-            (
-                "per token",
-                prediction.decode.time.seconds,
-                [rate(&prediction.decode), bounded(&prediction.decode)],
-            ),
-        ];
-        let step = ROOM / cards.len() as f64;
-        for (at, (what, seconds, lines)) in cards.into_iter().enumerate() {
-            let x = MARGIN + step * at as f64;
+        let step = ROOM / 3.0;
+        let mut x = MARGIN;
+        for (what, seconds, words) in self.report.times() {
             self.small(x, self.y + 14.0, what, step);
             self.canvas.text(x, self.y + 42.0, "b", &human::seconds(seconds));
-            for (line, text) in lines.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-                self.small(x, self.y + 62.0 + 17.0 * line as f64, text, step - 12.0);
+            if let [first @ .., last] = &words[..] {
+                self.small(x, self.y + 62.0, &first.join(", "), step - 12.0);
+                self.small(x, self.y + 79.0, last, step - 12.0);
             }
+            x += step;
         }
         self.y += 108.0;
-        for what_if in &self.report.what_if {
-            let percent = ((what_if.memory - 1.0) * 100.0).round();
-            let text = format!(
-                "{percent:+} % memory: {}",
-                outcome(what_if, prediction.decode.time.seconds)
-            );
-            self.small(MARGIN, self.y, &plain(&text), ROOM);
-            self.y += 18.0;
+        for (budget, effect) in self.report.other_budgets() {
+            self.line(&format!("{budget} {effect}"));
         }
     }
 
     fn notes(&mut self) {
         self.y += 6.0;
-        self.small(MARGIN, self.y, &plain(&format!("Figures {}", figures(self.report))), ROOM);
-        self.y += 18.0;
+        self.line(&self.report.source_words());
         for note in &self.report.notes {
-            self.small(MARGIN, self.y, &plain(&format!("Note: {note}")), ROOM);
-            self.y += 18.0;
+            self.line(&format!("Note: {note}"));
         }
     }
 }
@@ -331,5 +250,5 @@ fn short(name: &str) -> String {
 /// The blocks of the strip, with neighbours merged if there are too many.
 fn groups(blocks: &[BlockReport]) -> Vec<Row> {
     let size = blocks.len().div_ceil(MOST_BLOCKS).max(1);
-    blocks.chunks(size).map(Row::together).collect()
+    blocks.chunks(size).filter_map(Row::together).collect()
 }

@@ -4,7 +4,7 @@ use outsize::plan::{Budget, Error, Prediction, Tier};
 use serde::Serialize;
 
 /// The plan with another budget.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct WhatIf {
     /// The budget, as a share of the one asked for.
     pub memory: f64,
@@ -35,16 +35,8 @@ pub struct Least {
 
 impl WhatIf {
     pub fn new(memory: f64, budget: Budget, outcome: Result<Prediction, Error>) -> Self {
-        let mut what_if = Self {
-            memory,
-            budget,
-            fits: outcome.is_ok(),
-            load_seconds: None,
-            prefill_seconds: None,
-            decode_seconds: None,
-            least: None,
-            reason: None,
-        };
+        let fits = outcome.is_ok();
+        let mut what_if = Self { memory, budget, fits, ..Self::default() };
         match outcome {
             Ok(prediction) => {
                 what_if.load_seconds = Some(prediction.load_seconds);

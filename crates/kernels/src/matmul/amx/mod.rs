@@ -39,8 +39,8 @@ use std::ops::Range;
 use half::bf16;
 
 use super::pack::Scratch;
-use super::{Matmul, MatmulLoops, Operands, Size, small_m};
-use crate::{ActivationDtype, Weight};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, small_m};
+use crate::ActivationDtype;
 use grid::Grid;
 use pack::{Layout, ROW_BLOCK};
 pub(crate) use rounds::rounds;
@@ -72,7 +72,7 @@ const BROAD: usize = 4 * PAIR;
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
 
-/// Writes `x · Wᵀ` to `y`, all of the lengths that `size` asks for.
+/// Computes a matmul of `x [m, k]` whose slices have the lengths that the sizes ask for.
 ///
 /// # Safety
 ///
@@ -80,18 +80,17 @@ const SUMS: usize = ROWS * COLUMNS;
 pub(super) unsafe fn matmul(
     compute: ActivationDtype,
     x: &[f32],
-    weight: &[bf16],
-    size: Size,
-    y: &mut [f32],
+    [m, k]: [usize; 2],
+    matmul: &mut Matmul,
 ) {
+    let size = Size { m, n: matmul.n, k };
     let layout = Layout::new(compute, size);
     let loops = Amx { layout, x };
-    if size.m < small_m::ROWS {
-        let Size { m, n, k } = size;
-        let weight = Weight::Bf16(weight);
-        return small_m::share::<_, bf16>(loops, x, [m, k], &mut [Matmul { weight, n, y }]);
+    if m < small_m::ROWS {
+        return small_m::share::<_, bf16>(loops, x, [m, k], std::slice::from_mut(matmul));
     }
-    let unit = match size.m {
+    let weight = bf16::of(matmul.weight).expect("a weight in bf16");
+    let unit = match m {
         0..MANY => PAIR,
         MANY.. => BROAD,
     };
@@ -99,7 +98,7 @@ pub(super) unsafe fn matmul(
     let grid = Grid::in_units(size, size_of::<bf16>(), threads, [ROW_BLOCK, unit]);
     // SAFETY: the caller's promise.
     let packed = unsafe { pack::packed(&layout, x) };
-    grid::share(loops, &grid, &packed, weight, y);
+    grid::share(loops, &grid, &packed, weight, matmul.y);
 }
 
 /// Loops over tiles.
@@ -126,7 +125,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
         unsafe { self.walk(operands, 0..operands.size.m, columns) }
     }
 
-    fn pack_small_m(self, x: &[f32], _: Size) -> Scratch<bf16> {
+    fn pack_small_m(self, x: &[f32], _: [usize; 2]) -> Scratch<bf16> {
         // SAFETY: only `matmul` makes these loops, whose caller promises that the processor has
         // the instructions.
         unsafe { pack::packed(&self.layout, x) }
@@ -190,26 +189,13 @@ impl Amx<'_> {
                     rows: row..rows.end.min(row + ROW_BLOCK),
                     columns: panel.clone(),
                 };
-                let mut prefetch = PanelPrefetch::new(operands, &panel, row_block, row_blocks);
+                let prefetch = PanelPrefetch::new(operands, &panel, row_block, row_blocks);
+                let mut memory = Memory { prefetch, sums: &mut *sums, edges: &mut edges };
                 // SAFETY: the caller's promises, for rows and columns within its own.
                 unsafe {
                     match self.layout.parts {
-                        1 => self.row_block::<1>(
-                            operands,
-                            &block,
-                            depth,
-                            &mut prefetch,
-                            sums,
-                            &mut edges,
-                        ),
-                        _ => self.row_block::<3>(
-                            operands,
-                            &block,
-                            depth,
-                            &mut prefetch,
-                            sums,
-                            &mut edges,
-                        ),
+                        1 => self.row_block::<1>(operands, &block, depth, &mut memory),
+                        _ => self.row_block::<3>(operands, &block, depth, &mut memory),
                     }
                     self.write(operands, &block, sums);
                 }
@@ -229,9 +215,7 @@ impl Amx<'_> {
         operands: &Operands<bf16, bf16>,
         block: &OutputBlock,
         depth: usize,
-        prefetch: &mut PanelPrefetch,
-        sums: &mut [[f32; 4 * SUMS]],
-        edges: &mut [Edge; 2],
+        memory: &mut Memory,
     ) {
         let (steps, tokens) = (self.layout.steps(), block.rows.len());
         let x = operands.x.wrapping_add(self.layout.start(block.rows.start));
@@ -240,8 +224,9 @@ impl Amx<'_> {
             let steps = first..steps.min(first + depth);
             let x = x.wrapping_add(first * self.layout.step(tokens));
             let pairs = block.columns.clone().step_by(PAIR);
-            for (row, sums) in pairs.zip(&mut *sums) {
+            for (pair, row) in pairs.enumerate() {
                 let block = PairSteps {
+                    pair,
                     row,
                     rows: PAIR.min(block.columns.end - row),
                     steps: steps.clone(),
@@ -250,18 +235,10 @@ impl Amx<'_> {
                 // SAFETY: the caller's promises; the rows of a block are those of its pair.
                 unsafe {
                     match (block.rows > ROWS, tokens > COLUMNS) {
-                        (true, true) => {
-                            self.block::<2, 2, PARTS>(operands, &block, prefetch, sums, edges)
-                        }
-                        (true, false) => {
-                            self.block::<2, 1, PARTS>(operands, &block, prefetch, sums, edges)
-                        }
-                        (false, true) => {
-                            self.block::<1, 2, PARTS>(operands, &block, prefetch, sums, edges)
-                        }
-                        (false, false) => {
-                            self.block::<1, 1, PARTS>(operands, &block, prefetch, sums, edges)
-                        }
+                        (true, true) => self.block::<2, 2, PARTS>(operands, &block, memory),
+                        (true, false) => self.block::<2, 1, PARTS>(operands, &block, memory),
+                        (false, true) => self.block::<1, 2, PARTS>(operands, &block, memory),
+                        (false, false) => self.block::<1, 1, PARTS>(operands, &block, memory),
                     }
                 }
             }
@@ -284,12 +261,10 @@ impl Amx<'_> {
         &self,
         operands: &Operands<bf16, bf16>,
         block: &PairSteps,
-        prefetch: &mut PanelPrefetch,
-        sums: &mut [f32; 4 * SUMS],
-        [edge, other_edge]: &mut [Edge; 2],
+        Memory { prefetch, sums, edges: [edge, other_edge] }: &mut Memory,
     ) {
         let (tile, x_stride) = (self.layout.tile(), 4 * self.layout.columns);
-        let sums = sums.as_mut_ptr();
+        let sums = sums[block.pair].as_mut_ptr();
         // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places in
         // `sums`, rows of 64 bytes; those of weights lie where `weights` says, and those of
         // activations in `operands.x`, which was packed for these steps, one after the other.
@@ -361,8 +336,18 @@ struct OutputBlock {
     columns: Range<usize>,
 }
 
+/// What a row block works with besides tile registers.
+struct Memory<'a> {
+    prefetch: PanelPrefetch,
+    /// Four tiles of sums for each pair.
+    sums: &'a mut [[f32; 4 * SUMS]],
+    edges: &'a mut [Edge; 2],
+}
+
 /// Some steps of a pair.
 struct PairSteps {
+    /// Which of the panel's pairs.
+    pair: usize,
     /// The first row of the weight.
     row: usize,
     /// How many, at most [`PAIR`].

@@ -5,9 +5,10 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::super::transpose::transposed;
-use super::super::{Operands, Size, avx512};
+use super::super::{Operands, Size, region};
 use super::tiles::{COLUMNS, ROWS};
 use super::{Amx, OutputBlock, PAIR, SUMS};
+use crate::Isa;
 
 impl Amx<'_> {
     /// Turns the sums of a row block and a panel over into `y`.
@@ -68,7 +69,7 @@ impl Amx<'_> {
                     y,
                     size: Size { m: 1, n: 1, k },
                 };
-                avx512::region(&one, 0..1, 0..1);
+                region(Isa::Avx512, &one, 0..1, 0..1);
             }
         }
     }

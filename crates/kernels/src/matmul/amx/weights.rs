@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::{Operands, avx2};
+use super::super::Operands;
 use super::PAIR;
 use super::tiles::{ROW_BYTES, ROWS, STEP};
+use crate::simd::{F32x16, Vector};
 
 /// A tile of weights that are not all there, with zeros where they are not.
 #[repr(align(64))]
@@ -87,7 +88,7 @@ impl PanelPrefetch {
     #[inline(always)]
     pub(super) fn fetch(&mut self) {
         for line in 0..self.lines {
-            avx2::prefetch(self.next.wrapping_add(line * Self::LINE));
+            F32x16::prefetch(self.next.wrapping_add(line * Self::LINE));
         }
         self.next = self.next.wrapping_add(self.lines * Self::LINE);
     }

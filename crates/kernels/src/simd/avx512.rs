@@ -1,0 +1,145 @@
+//! AVX-512: sixteen lanes, thirty-two registers.
+
+use std::arch::x86_64::*;
+
+use super::{E4M3_FIELDS, F32x8, Vector};
+
+/// Sixteen f32.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x16(pub(crate) __m512);
+
+impl Vector for F32x16 {
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the processor has AVX-512, the promise of every function here.
+        Self(unsafe { _mm512_setzero_ps() })
+    }
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_set1_ps(value) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as in `zero`, and `to` points to sixteen elements.
+        unsafe { _mm512_storeu_ps(to, self.0) };
+    }
+
+    #[inline(always)]
+    unsafe fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        // SAFETY: as in `zero`. Written out: the order of `_mm512_reduce_add_ps` is the compiler's
+        // to choose.
+        unsafe {
+            let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(self.0));
+            let lower = _mm512_castps512_ps256(self.0);
+            F32x8(_mm256_add_ps(lower, _mm256_castpd_ps(upper))).sum()
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        let [a, b, c, d] = vectors.map(|vector| vector.0);
+        // SAFETY: as in `zero`; four f32 are as large as a vector of them. A quarter of the
+        // instructions of four sums.
+        unsafe {
+            // Halves onto each other, of two vectors at once, then quarters of four.
+            let halves = |a, b| {
+                _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                    _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+                )
+            };
+            let (ab, cd) = (halves(a, b), halves(c, d));
+            let four = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+            );
+            // Then within the quarters: the upper two lanes onto the lower, and the second onto the
+            // first.
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b11_10_11_10>(four));
+            let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+            let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+            std::mem::transmute(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(from: *const u8, scale: Self) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes.
+        unsafe {
+            let wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()));
+            let fields = _mm512_set1_epi32(E4M3_FIELDS);
+            let bits = _mm512_and_si512(_mm512_slli_epi32::<20>(wide), fields);
+            Self(_mm512_mul_ps(_mm512_castsi512_ps(bits), scale.0))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f32(from: *const f32) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        Self(unsafe { _mm512_loadu_ps(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn f32_part(from: *const f32, count: usize) -> Self {
+        // SAFETY: as in `zero`, and `from` points to `count` elements: a masked load touches no
+        // others.
+        Self(unsafe { _mm512_maskz_loadu_ps(mask(count), from) })
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        unsafe { widen_bf16(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        unsafe { widen_bf16(_mm256_maskz_loadu_epi16(mask(count), from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn f16(from: *const u16) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen elements.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn f16_part(from: *const u16, count: usize) -> Self {
+        // SAFETY: as in `f32_part`.
+        Self(unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(count), from.cast())) })
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        F32x8::prefetch(address);
+    }
+}
+
+/// The first `count < 16` lanes.
+#[inline(always)]
+fn mask(count: usize) -> __mmask16 {
+    (1 << count) - 1
+}
+
+/// A bf16 is the upper half of an f32.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn widen_bf16(bits: __m256i) -> F32x16 {
+    // SAFETY: the caller's promise.
+    unsafe { F32x16(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))) }
+}
