@@ -48,14 +48,15 @@ pub fn calibrate(
     observe(CalibrateStep::Memory);
     let prefaulted_bytes = memory(&mut measured, machine, bytes, &stop)?;
     observe(CalibrateStep::Compute);
-    compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
+    let prefill = compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
 
     let cpu = Processor {
         memory_bytes_per_second: measured.of(MEMORY_READ)?,
         product_bytes_per_second: measured.of(compute::GEMV)?,
-        product_flops: measured.of(compute::GEMM)?,
+        product_flops: prefill.f32.flops,
+        prefill: Some(prefill),
         cache_bytes_per_second: measured.of(compute::ATTENTION)?,
         block_seconds: measured.of(compute::BLOCK)?,
     };

@@ -5,21 +5,17 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_plan::format_size;
+use outsize_plan::{PrefillRates, format_size};
 
-use crate::Error;
 use crate::layers::{Layers, Sequence, Shape};
 use crate::measured::Measured;
 use crate::options::Stop;
 use crate::samples::{Pace, Samples, seconds};
+use crate::{Error, prefill};
 
 pub(crate) const GEMV: &str = "products of one row";
-pub(crate) const GEMM: &str = "products of many rows";
 pub(crate) const ATTENTION: &str = "attention";
 pub(crate) const BLOCK: &str = "rest of a block";
-
-/// Rows of activations of the larger matmuls.
-const ROWS: usize = 128;
 
 /// A decoder layer of a model of 1.1 billion parameters: 88 MB in bf16.
 pub(crate) const LAYER: Shape = Shape {
@@ -29,7 +25,7 @@ pub(crate) const LAYER: Shape = Shape {
     key_value_heads: 4,
     head_dim: 64,
     layers: 3,
-    context: 64,
+    context: 512,
 };
 
 /// The same where memory is scarce: 6 MB.
@@ -40,14 +36,14 @@ pub(crate) const SMALL_LAYER: Shape =
 const SHORT: usize = 16;
 
 /// A layer that is nearly all attention, with four query heads to a key head.
-const THIN: Shape = Shape {
+pub(crate) const THIN: Shape = Shape {
     hidden: 256,
     inner: 256,
     heads: 32,
     key_value_heads: 8,
     head_dim: 64,
     layers: 2,
-    context: FAR + 8,
+    context: 2048,
 };
 
 /// Tokens in the KV cache when attention is timed.
@@ -55,13 +51,17 @@ const NEAR: usize = 64;
 const FAR: usize = 1024;
 
 /// The time of the rest of a block if noise hides it, in seconds.
-const LEAST_BLOCK: f64 = 1e-6;
+pub(crate) const LEAST_BLOCK: f64 = 1e-6;
 
 /// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
 const LIMIT: f64 = 1.5;
 
 /// Measures matmuls, a block and attention, with about `bytes` of weights.
-pub(crate) fn measure(measured: &mut Measured, bytes: u64, stop: &Stop) -> Result<(), Error> {
+pub(crate) fn measure(
+    measured: &mut Measured,
+    bytes: u64,
+    stop: &Stop,
+) -> Result<PrefillRates, Error> {
     let threads = outsize_kernels::threads();
     let shape = if bytes < LAYER.layer_bytes() { SMALL_LAYER } else { LAYER };
     let layers = (bytes / shape.layer_bytes()).clamp(1, 64) as usize;
@@ -69,8 +69,8 @@ pub(crate) fn measure(measured: &mut Measured, bytes: u64, stop: &Stop) -> Resul
     stop.check()?;
     let products = Products::new(&layers);
     blocks(measured, &layers, &products, threads, stop)?;
-    many_rows(measured, &layers, threads, stop)?;
-    attention(measured, &products, threads, stop)
+    attention(measured, &products, threads, stop)?;
+    prefill::measure(measured, &layers, stop)
 }
 
 /// One row of activations, multiplied with all matrices of a model one after the other.
@@ -130,7 +130,7 @@ fn blocks(
     threads: usize,
     stop: &Stop,
 ) -> Result<(), Error> {
-    let mut sequence = Sequence::new(layers, SHORT)?;
+    let mut sequence = Sequence::new(layers, SHORT, 1)?;
     let (mut product, mut pass) = (Samples::default(), Samples::default());
     products.run();
     for _ in Pace::new(7, 41, LIMIT) {
@@ -163,34 +163,6 @@ fn blocks(
     Ok(())
 }
 
-fn many_rows(
-    measured: &mut Measured,
-    layers: &Layers,
-    threads: usize,
-    stop: &Stop,
-) -> Result<(), Error> {
-    let inputs = inputs(layers, ROWS);
-    let one = layers.matrices.len() / layers.count();
-    let mut rate = Samples::default();
-    for at in Pace::new(2, 15, LIMIT) {
-        stop.check()?;
-        let first = at as usize % layers.count() * one;
-        let (mut operations, began) = (0.0, Instant::now());
-        for matrix in &layers.matrices[first..first + one] {
-            product(&inputs, matrix);
-            operations += 2.0 * (ROWS * matrix.shape().num_elements()) as f64;
-        }
-        rate.push(operations / seconds(began));
-    }
-    measured.add(
-        GEMM,
-        "FLOP/s",
-        &rate,
-        format!("{ROWS} rows of activations with bf16 weights, on {threads} threads"),
-    );
-    Ok(())
-}
-
 /// Measures a token late in a sequence beside an early one: the difference is attention.
 fn attention(
     measured: &mut Measured,
@@ -200,8 +172,8 @@ fn attention(
 ) -> Result<(), Error> {
     let layers = THIN.make()?;
     stop.check()?;
-    let mut near = Sequence::new(&layers, NEAR)?;
-    let mut far = Sequence::new(&layers, FAR)?;
+    let mut near = Sequence::new(&layers, NEAR, 1)?;
+    let mut far = Sequence::new(&layers, FAR, 1)?;
     let position = 2 * (THIN.key_value_heads * THIN.head_dim * size_of::<f32>() * THIN.layers);
     let bytes = (position * (FAR - NEAR)) as f64;
     let (mut short, mut long) = (Samples::default(), Samples::default());

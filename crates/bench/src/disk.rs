@@ -1,20 +1,20 @@
 //! Disk bandwidth: with streaming, and with plain reads.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use burn::tensor::{AllocationProperty, Bytes, Device, Tensor, TensorData};
-use outsize_machine::{DiskFigures, direct_read_speed, now, read_latency, volume};
+use outsize_machine::{DiskFigures, now, read_latency, volume};
 use outsize_plan::{Bandwidth, format_size};
 use outsize_stream::{Chunk, Lease, Options, Segment, Stream};
 
 use crate::Error;
 use crate::compute::{inputs_of, product};
-use crate::files::{Files, Tile, bytes_of};
+use crate::files::{Files, Tile, bytes_of, longest};
 use crate::measured::Measured;
 use crate::options::{CalibrateOptions, LEAST_CALIBRATION_BYTES, Stop};
+use crate::plain_reads::PlainReads;
 use crate::samples::{Pace, Samples, seconds};
 
 const STREAMED: &str = "disk, streaming";
@@ -26,9 +26,6 @@ const PASS: f64 = 0.5;
 
 /// How long it is streamed, in seconds, if that takes more than a few passes.
 const STREAMING: f64 = 5.0;
-
-/// Memory that plain reads go into, in bytes: more than stays in a cache.
-const PLAIN_MEMORY: u64 = 64 << 20;
 
 /// A pass that waits for data for less than this share of its time is not bound by the disk.
 const WAITING: f64 = 0.1;
@@ -55,31 +52,20 @@ impl Probe {
 
     /// Reads it both ways.
     pub fn measure(mut self, measured: &mut Measured, stop: &Stop) -> Result<DiskFigures, Error> {
-        let (path, range) = self.longest_range();
+        let paths = self.files.paths();
+        let mut reads = PlainReads::new(&paths, stop)?;
+        let mut plain = Samples::from_iter([reads.sample(stop)?]);
         // A slow disk is measured with less.
-        let first = range.start..range.end.min(range.start + 2 * LEAST_CALIBRATION_BYTES);
-        let rough = direct_read_speed(&path, first, PLAIN_MEMORY)?;
-        let span = (rough.bytes_per_second * PASS) as u64;
-        let span = span.max(LEAST_CALIBRATION_BYTES);
+        let span = ((plain.median() * PASS) as u64).max(LEAST_CALIBRATION_BYTES);
         if span < bytes_of(&self.tiles) {
             self.tiles = self.files.tiles(span);
         }
-        let range = range.start..range.end.min(range.start + span);
-        stop.check()?;
-
-        let latency = Samples::from_iter(read_latency(&path, range.clone(), 64)?);
-        let mut plain = Samples::default();
-        let mut read_plainly = |pace: Pace| {
-            for _ in pace {
-                stop.check()?;
-                plain.push(direct_read_speed(&path, range.clone(), PLAIN_MEMORY)?.bytes_per_second);
-            }
-            Ok::<_, Error>(())
-        };
-        read_plainly(Pace::new(2, 4, PASS))?;
+        let path = longest(&paths);
+        let len = std::fs::metadata(&path).map_or(0, |data| data.len());
+        let latency = Samples::from_iter(read_latency(&path, 0..len, 64)?);
         let (streamed, beside) = self.stream(stop)?;
-        read_plainly(Pace::new(1, 3, PASS))?;
-        let how = |text: String| match rough.direct {
+        plain.push(reads.sample(stop)?);
+        let how = |text: String| match reads.direct {
             true => text,
             false => text + ", through the page cache",
         };
@@ -98,10 +84,10 @@ impl Probe {
             "B/s",
             &plain,
             how(format!(
-                "{} of it, {} reads of {} in flight",
-                format_size(range.end - range.start),
-                rough.threads,
-                format_size(rough.block as u64)
+                "{}, {} reads of {} in flight",
+                self.files.name(),
+                reads.shapes[0].in_flight,
+                format_size(reads.shapes[0].block as u64)
             )),
         );
         measured.add(
@@ -124,23 +110,8 @@ impl Probe {
                 latency_seconds: latency.median(),
             },
             plain_bytes_per_second: measured.of(PLAIN)?,
-            direct: rough.direct,
+            direct: reads.direct,
         })
-    }
-
-    /// The file with the most bytes to read, and the range of these.
-    fn longest_range(&self) -> (PathBuf, Range<u64>) {
-        let mut ranges: HashMap<usize, (u64, Range<u64>)> = HashMap::new();
-        for tile in &self.tiles {
-            let end = tile.offset + tile.len;
-            let (bytes, range) = ranges.entry(tile.file).or_insert((0, tile.offset..end));
-            *bytes += tile.len;
-            *range = range.start.min(tile.offset)..range.end.max(end);
-        }
-        let longest =
-            ranges.into_iter().max_by_key(|(file, (bytes, _))| (*bytes, std::cmp::Reverse(*file)));
-        let (file, range) = longest.map_or((0, 0..0), |(file, (_, range))| (file, range));
-        (self.files.path(file), range)
     }
 
     /// Streams all tiles several times, as passes over a model do, and multiplies one row by each.

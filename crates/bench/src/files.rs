@@ -66,14 +66,6 @@ impl Files {
         }
     }
 
-    /// The path of a file that tiles have the number of.
-    pub fn path(&self, file: usize) -> PathBuf {
-        match self {
-            Self::Made(scratch, _) => scratch.path().to_path_buf(),
-            Self::Model(checkpoint) => checkpoint.files()[file].path().to_path_buf(),
-        }
-    }
-
     /// The paths of all of them.
     pub fn paths(&self) -> Vec<PathBuf> {
         match self {
@@ -209,6 +201,12 @@ fn tiles_of(checkpoint: &Checkpoint, most: u64) -> Vec<Tile> {
         }
     }
     tiles
+}
+
+/// The longest of some files.
+pub(crate) fn longest(paths: &[PathBuf]) -> PathBuf {
+    let len = |path: &&PathBuf| path.metadata().map_or(0, |data| data.len());
+    paths.iter().max_by_key(len).cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -59,6 +59,11 @@ impl Shape {
         2 * values as u64
     }
 
+    /// Operations of attention in all layers, for one token and one position that it sees.
+    pub fn attention_flops(&self) -> f64 {
+        (4 * self.heads * self.head_dim * self.layers) as f64
+    }
+
     /// Makes the model.
     ///
     /// # Errors
@@ -103,9 +108,9 @@ pub(crate) struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    /// Prefills `tokens` tokens.
-    pub fn new(layers: &'a Layers, tokens: usize) -> Result<Self, Error> {
-        let options = CacheOptions::new(tokens + 1);
+    /// Prefills `tokens` tokens, in a cache that has room for `more`.
+    pub fn new(layers: &'a Layers, tokens: usize, more: usize) -> Result<Self, Error> {
+        let options = CacheOptions::new(tokens + more);
         let mut cache = KvCache::new(layers.config.cache(), &options, &Device::flex())?;
         let ids: Vec<u32> = (0..tokens).map(|at| (at % VOCABULARY) as u32).collect();
         for chunk in ids.chunks(256) {
@@ -116,8 +121,14 @@ impl<'a> Sequence<'a> {
 
     /// Runs one more token, removes it from the cache, and returns the seconds that running took.
     pub fn next_token(&mut self) -> Result<f64, Error> {
+        self.pass(1)
+    }
+
+    /// The same for a pass of several tokens.
+    pub fn pass(&mut self, tokens: usize) -> Result<f64, Error> {
+        let ids = vec![1; tokens];
         let began = Instant::now();
-        let logits = self.layers.model.forward(&[1], &mut self.cache, Logits::Last)?;
+        let logits = self.layers.model.forward(&ids, &mut self.cache, Logits::Last)?;
         black_box(logits);
         let taken = seconds(began);
         self.cache.truncate(self.position)?;

@@ -24,6 +24,8 @@ mod model_cost;
 mod notes;
 mod options;
 mod phases;
+mod plain_reads;
+mod prefill;
 mod results;
 mod runs;
 mod samples;

@@ -6,27 +6,17 @@ use std::time::Instant;
 
 use burn::tensor::Tensor;
 use outsize_kernels::{ActivationDtype, linear_with, peak};
-use outsize_machine::{
-    FirstTouchRates, Machine, ReadShape, SequentialReads, Volume, read_latency, volume,
-};
+use outsize_machine::{FirstTouchRates, Machine, Volume, read_latency, volume};
 use serde::Serialize;
 
 use crate::Error;
 use crate::compute::{LAYER, SMALL_LAYER, inputs};
-use crate::files::Files;
+use crate::files::{Files, longest};
 use crate::layers::{Layers, Shape};
 use crate::measured::{first_touch, memory_probe};
 use crate::options::{CalibrateOptions, Stop, beyond_caches, memory_bytes};
+use crate::plain_reads::PlainReads;
 use crate::samples::{Pace, Samples};
-
-/// How long the disk is read one way, in seconds: long enough for some of its slow moments.
-const DISK: f64 = 0.5;
-
-/// How many ways of reading, the fastest at first, each sample tries. The best counts.
-const WAYS: usize = 3;
-
-/// How long each way of reading is tried at first, in seconds.
-const CHOICE: f64 = 0.08;
 
 /// How long multiply-adds run, in seconds, and how many times in each sample. The best counts, as
 /// two threads may begin on one processor.
@@ -120,10 +110,7 @@ pub struct Limits {
     files: Files,
     folder: PathBuf,
     volume: Volume,
-    disk: SequentialReads,
-    /// The fastest first.
-    shapes: Vec<ReadShape>,
-    direct: bool,
+    disk: PlainReads,
     /// The file that single pages are read from.
     paged: PathBuf,
     threads: usize,
@@ -141,12 +128,7 @@ impl Limits {
         let stop = Stop(options.stop.clone());
         let (folder, files) = Files::new(options, &stop)?;
         let paths = files.paths();
-        let mut disk = SequentialReads::new(&paths)?;
-        stop.check()?;
-        let mut shapes = disk.fastest(CHOICE)?;
-        shapes.truncate(WAYS);
-        let direct = disk.read(shapes[0], 0.0)?.direct;
-        stop.check()?;
+        let disk = PlainReads::new(&paths, &stop)?;
         Ok(Self {
             volume: volume(&folder),
             paged: longest(&paths),
@@ -157,8 +139,6 @@ impl Limits {
             files,
             folder,
             disk,
-            shapes,
-            direct,
         })
     }
 
@@ -168,9 +148,9 @@ impl Limits {
             folder: self.folder.clone(),
             files: self.files.name(),
             disk: self.volume.disk(),
-            direct: self.direct,
-            in_flight: self.shapes[0].in_flight,
-            block: self.shapes[0].block,
+            direct: self.disk.direct,
+            in_flight: self.disk.shapes[0].in_flight,
+            block: self.disk.shapes[0].block,
         }
     }
 
@@ -191,13 +171,7 @@ impl Limits {
         let f32_flops = flops(ActivationDtype::F32)?;
         let bf16_flops = flops(ActivationDtype::Bf16)?;
         self.stop.check()?;
-        let mut disk: f64 = 0.0;
-        for shape in &self.shapes {
-            let speed = self.disk.read(*shape, DISK)?;
-            self.direct &= speed.direct;
-            disk = disk.max(speed.bytes_per_second);
-            self.stop.check()?;
-        }
+        let disk = self.disk.sample(&self.stop)?;
         let len = std::fs::metadata(&self.paged).map_or(0, |data| data.len());
         let latency = Samples::from_iter(read_latency(&self.paged, 0..len, PAGES)?);
         self.stop.check()?;
@@ -314,12 +288,6 @@ fn flops(compute: ActivationDtype) -> Result<f64, Error> {
         true => Ok(best),
         false => Err(Error::Wrong { what: "multiply-adds" }),
     }
-}
-
-/// The longest of some files.
-fn longest(paths: &[PathBuf]) -> PathBuf {
-    let len = |path: &&PathBuf| path.metadata().map_or(0, |data| data.len());
-    paths.iter().max_by_key(len).cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

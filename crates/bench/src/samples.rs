@@ -75,13 +75,15 @@ impl Samples {
     /// How much longer each took than `other`, the shortest beside the shortest. Only the faster
     /// half is compared: the slower half is noise of the machine.
     pub fn beyond(&self, other: &Self) -> Self {
-        let faster = |samples: &Self| {
-            let mut sorted = sorted(&samples.0);
-            sorted.truncate(sorted.len().div_ceil(2));
-            sorted
-        };
-        let pairs = faster(self).into_iter().zip(faster(other));
+        let pairs = self.faster().0.into_iter().zip(other.faster().0);
         pairs.map(|(own, other)| own - other).collect()
+    }
+
+    /// The faster half.
+    pub fn faster(&self) -> Self {
+        let mut sorted = sorted(&self.0);
+        sorted.truncate(sorted.len().div_ceil(2));
+        Self(sorted)
     }
 
     /// Each divided by a number.

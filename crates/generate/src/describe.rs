@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo, shown};
 use outsize_core::{Error as CoreError, KeyMismatch};
-use outsize_models::{CacheOptions, Error as ModelError, ModelConfig};
+use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
 use outsize_plan::Tree;
 
 pub use self::error::DescribeError;
@@ -182,7 +182,7 @@ impl Described {
                 ));
             }
             // A cache for nothing: until somebody says for what the model is to run.
-            config.add_work(&mut tree, &CacheOptions::new(0));
+            config.add_work(&mut tree, &CacheOptions::new(0), Logits::Last);
         }
         Ok(Self { tree, config: known, architecture, source, tokenizer_bytes: 0, notes })
     }
@@ -190,7 +190,7 @@ impl Described {
     /// Says of each block what it keeps in a KV cache that is made for `cache`; does nothing if the architecture is not built in.
     pub fn set_cache(&mut self, cache: &CacheOptions) {
         if let Some(config) = &self.config {
-            config.add_work(&mut self.tree, cache);
+            config.add_work(&mut self.tree, cache, Logits::Last);
         }
     }
 }

@@ -63,6 +63,7 @@ impl GenerationWorkload {
             prompt: self.prompt as u64,
             position: self.position as u64,
             chunk: tokens as u64,
+            bf16: self.compute == ActivationDtype::Bf16,
         };
         let defaults = outsize_core::Options::default().plan();
         options.tile_bytes = defaults.tile_bytes;
@@ -116,7 +117,7 @@ impl Planner {
             options.no_split = numbered_classes(&tree);
         }
         if let Some(config) = &config {
-            config.add_work(&mut tree, &workload.cache);
+            config.add_work(&mut tree, &workload.cache, workload.logits);
             for (path, class) in config.modules_without_parameters() {
                 tree.classes.entry(path).or_insert(class);
             }

@@ -16,6 +16,8 @@ pub struct CacheSpec {
 /// One layer of a KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLayer {
+    /// Query heads.
+    pub heads: usize,
     /// Key and value heads.
     pub key_value_heads: usize,
     /// Width of one head.
@@ -28,6 +30,12 @@ impl CacheLayer {
     /// Keys and values of one position of one sequence.
     pub fn values(&self) -> u64 {
         2 * self.key_value_heads as u64 * self.head_dim as u64
+    }
+
+    /// Floating point operations of attention for one token and one position that it sees: scores
+    /// and their products with values.
+    pub fn attention_flops(&self) -> u64 {
+        4 * self.heads as u64 * self.head_dim as u64
     }
 }
 
@@ -59,11 +67,12 @@ impl CacheSpec {
     /// Layers that are all alike, without windows, of a model whose sequences can slide on.
     pub fn uniform(
         layers: usize,
+        heads: usize,
         key_value_heads: usize,
         head_dim: usize,
         trained_context: usize,
     ) -> Self {
-        let layer = CacheLayer { key_value_heads, head_dim, window: None };
+        let layer = CacheLayer { heads, key_value_heads, head_dim, window: None };
         Self {
             layers: vec![layer; layers],
             trained_context,

@@ -8,7 +8,7 @@ use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
 use crate::kv_cache::window_and_capacity;
-use crate::{CacheOptions, KvCache, ModelConfig};
+use crate::{CacheOptions, KvCache, Logits, ModelConfig};
 
 impl ModelConfig {
     /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
@@ -100,8 +100,8 @@ impl ModelConfig {
     }
 
     /// Says of each block of `tree` that is one of this model's what it does besides holding weights: the keys and values that
-    /// it keeps in a cache that is made for `cache`, and its operations.
-    pub fn add_work(&self, tree: &mut Tree, cache: &CacheOptions) {
+    /// it keeps in a cache that is made for `cache`, and its operations when the logits of `logits` are wanted.
+    pub fn add_work(&self, tree: &mut Tree, cache: &CacheOptions, logits: Logits) {
         let layers: HashMap<String, _> = (self.cache().layers.iter().enumerate())
             .map(|(index, layer)| (format!("{}.{index}", self.row.layers), layer))
             .collect();
@@ -120,7 +120,13 @@ impl ModelConfig {
                 block.work.kv_bytes = KvCache::layer_bytes(layer, cache);
                 block.work.kv_bytes_per_position = KvCache::position_bytes(layer, cache);
                 block.work.window = (window < usize::MAX).then_some(window as u64);
+                block.work.attention_flops = Some(layer.attention_flops());
             }
+        }
+        // The last matrices are the head's.
+        let head = tree.blocks.iter_mut().rev().find(|block| block.work.flops_per_token > Some(0));
+        if let Some(head) = head {
+            head.work.last_only = logits == Logits::Last;
         }
     }
 
@@ -182,7 +188,7 @@ mod tests {
                 },
             ] {
                 let mut tree = config.tree_without_weights().unwrap();
-                config.add_work(&mut tree, &cache);
+                config.add_work(&mut tree, &cache, Logits::Last);
                 let sum = |of: fn(&BlockCost) -> u64| -> u64 {
                     tree.blocks.iter().map(|block| of(&block.work)).sum()
                 };
@@ -223,7 +229,7 @@ mod tests {
         fields["sliding_window"] = 4096.into();
         let config = ModelConfig::from_json(&fields.to_string()).unwrap();
         let mut tree = config.tree_without_weights().unwrap();
-        config.add_work(&mut tree, &CacheOptions::new(10_000));
+        config.add_work(&mut tree, &CacheOptions::new(10_000), Logits::Last);
         let work = |layer: usize| tree.blocks[layer].work;
         assert_eq!(work(2).window, Some(4096));
         assert_eq!(work(2).kv_bytes, 4096 * work(2).kv_bytes_per_position);

@@ -3,15 +3,15 @@
 use crate::steps::DiskTraffic;
 use crate::{Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, Workload};
 
-/// Attention's operations for each byte of keys and values that a prompt's token attends to: as
-/// with 32-bit values and two query heads for each key. It matters for prompts of many thousand
-/// tokens only.
+/// Attention's operations for each byte of keys and values that a prompt's token attends to, if
+/// nobody says: as with 32-bit values and two query heads for each key.
 const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
 
 /// The work of each block in a pass.
 pub(crate) struct Costs {
     blocks: Vec<Amounts>,
     batch: f64,
+    bf16: bool,
     /// Passes over the prompt.
     passes: Vec<Passes>,
 }
@@ -21,8 +21,14 @@ pub(crate) struct Costs {
 struct Amounts {
     /// Bytes of weights that it uses.
     weights: f64,
-    /// Floating point operations.
+    /// Floating point operations of matmuls.
     flops: f64,
+    /// Values that go into matmuls and come out of them.
+    values: f64,
+    /// Operations of attention for each position that it sees.
+    attention_flops: f64,
+    /// Whether only the last token of a pass comes here.
+    last_only: bool,
     /// Keys and values of all positions, in bytes.
     kv_bytes: f64,
     /// Keys and values that a generated token attends to, in bytes.
@@ -53,11 +59,19 @@ pub(crate) fn seconds(amount: f64, rate: f64) -> f64 {
     if amount > 0.0 { amount / rate.max(f64::MIN_POSITIVE) } else { 0.0 }
 }
 
+impl Amounts {
+    /// How many of a pass's tokens come here.
+    fn tokens(&self, all: f64) -> f64 {
+        if self.last_only { all.min(1.0) } else { all }
+    }
+}
+
 impl Costs {
     pub(crate) fn new(tree: &Tree, workload: &Workload) -> Self {
         Self {
             blocks: tree.blocks.iter().map(|b| amounts(b, workload)).collect(),
             batch: workload.batch as f64,
+            bf16: workload.bf16,
             passes: passes(workload),
         }
     }
@@ -85,9 +99,30 @@ impl Costs {
 
     /// Seconds of matmuls for so many tokens of each sequence.
     fn products(&self, block: usize, tokens: f64, on: &Processor) -> f64 {
-        let Amounts { weights, flops, .. } = self.blocks[block];
-        seconds(weights, on.product_bytes_per_second)
-            .max(seconds(flops * self.batch * tokens, on.product_flops))
+        let amounts = &self.blocks[block];
+        let rows = amounts.tokens(tokens) * self.batch;
+        let operations = amounts.flops * rows;
+        let arithmetic = match on.prefill.filter(|_| rows > 1.0) {
+            Some(rates) => {
+                let gemm = if self.bf16 { rates.bf16 } else { rates.f32 };
+                seconds(amounts.weights, gemm.bytes_per_second) + seconds(operations, gemm.flops)
+            }
+            None => seconds(operations, on.product_flops),
+        };
+        arithmetic.max(seconds(amounts.weights, on.product_bytes_per_second))
+    }
+
+    /// Seconds of attention in a pass over the prompt, and of all else between the matmuls.
+    fn between(&self, block: usize, pass: &Passes, on: &Processor) -> f64 {
+        let amounts = &self.blocks[block];
+        let rows = amounts.tokens(pass.tokens) * self.batch;
+        let seen = (pass.before + pass.tokens / 2.0).min(amounts.window);
+        let operations = amounts.attention_flops * rows * seen;
+        let flops = on.prefill.map_or(on.product_flops, |rates| rates.attention_flops);
+        let attention = seconds(seen * amounts.cache_per_position, on.cache_bytes_per_second)
+            .max(seconds(operations, flops));
+        let values = amounts.values * rows;
+        attention + on.prefill.map_or(0.0, |rates| seconds(values, rates.values_per_second))
     }
 
     /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each sequence.
@@ -95,7 +130,7 @@ impl Costs {
         let amounts = &self.blocks[block];
         let memory = seconds(amounts.weights, on.product_bytes_per_second)
             + seconds(amounts.kv_bytes, on.cache_bytes_per_second);
-        let operations = amounts.flops * self.batch * tokens as f64;
+        let operations = amounts.flops * self.batch * amounts.tokens(tokens as f64);
         (memory, seconds(operations, on.product_flops))
     }
 
@@ -105,11 +140,9 @@ impl Costs {
         if !amounts.computes {
             return 0.0;
         }
-        let seen =
-            (pass.before + pass.tokens / 2.0).min(amounts.window) * amounts.cache_per_position;
-        let attention = seconds(seen, on.cache_bytes_per_second)
-            .max(seconds(seen * pass.tokens * ATTENTION_FLOPS_PER_BYTE, on.product_flops));
-        self.products(block, pass.tokens, on) + attention + on.block_seconds.max(0.0)
+        self.products(block, pass.tokens, on)
+            + self.between(block, pass, on)
+            + on.block_seconds.max(0.0)
     }
 
     /// Seconds to compute the whole prompt, without transfers.
@@ -227,20 +260,30 @@ pub(crate) fn times(
 }
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {
-    let BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token } = block.work;
+    let BlockCost { kv_bytes, kv_bytes_per_position, window, .. } = block.work;
     let touched = block.tensors.iter().filter(|tensor| tensor.bytes_per_use() > 0);
     // One pass: a model of many tensors is larger than a processor's caches.
-    let (mut weights, mut of_shapes, mut unknown) = (0.0, 0.0, false);
+    let (mut weights, mut of_shapes, mut values, mut unknown) = (0.0, 0.0, 0.0, false);
     for tensor in touched {
         weights += tensor.bytes as f64;
-        of_shapes += product_flops(tensor);
+        let flops = product_flops(tensor);
+        of_shapes += flops;
+        if flops > 0.0 {
+            values += tensor.shape.iter().map(|n| *n as f64).sum::<f64>();
+        }
         unknown |= tensor.shape.is_empty();
     }
-    let flops = flops_per_token.map_or(of_shapes, |flops| flops as f64);
+    let flops = block.work.flops_per_token.map_or(of_shapes, |flops| flops as f64);
+    let of_attention = kv_bytes_per_position as f64 / workload.batch.max(1) as f64;
+    let attention_flops = (block.work.attention_flops)
+        .map_or(of_attention * ATTENTION_FLOPS_PER_BYTE, |flops| flops as f64);
     let seen = workload.position.min(window.unwrap_or(u64::MAX));
     Amounts {
         weights,
         flops,
+        values,
+        attention_flops,
+        last_only: block.work.last_only,
         kv_bytes: kv_bytes as f64,
         cache: kv_bytes_per_position as f64 * seen as f64,
         cache_per_position: kv_bytes_per_position as f64,

@@ -38,10 +38,36 @@ pub struct Processor {
     pub product_bytes_per_second: f64,
     /// Floating point operations per second of a gemm.
     pub product_flops: f64,
+    /// Passes of many tokens, if they were measured by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<PrefillRates>,
     /// Bytes of keys and values per second of attention.
     pub cache_bytes_per_second: f64,
     /// Fixed seconds of a block beside matmuls and attention: norms, and launching operations.
     pub block_seconds: f64,
+}
+
+/// How fast a processor is at passes of many tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PrefillRates {
+    /// Matmuls of f32 activations.
+    pub f32: GemmRates,
+    /// Matmuls of activations rounded to bf16.
+    pub bf16: GemmRates,
+    /// Floating point operations per second of attention.
+    pub attention_flops: f64,
+    /// Norms, rotary embeddings, gates and the like: values of activations per second, those that
+    /// go into and come out of the matmuls beside them.
+    pub values_per_second: f64,
+}
+
+/// A gemm takes as long as its weights at one rate and its operations at the other, together.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GemmRates {
+    /// Bytes of weights per second: they are unpacked and packed however few the rows are.
+    pub bytes_per_second: f64,
+    /// Floating point operations per second.
+    pub flops: f64,
 }
 
 /// A GPU and its link.
@@ -61,6 +87,7 @@ impl Default for Gpu {
                 memory_bytes_per_second: 500e9,
                 product_bytes_per_second: 400e9,
                 product_flops: 40e12,
+                prefill: None,
                 cache_bytes_per_second: 200e9,
                 block_seconds: 100e-6,
             },
@@ -81,6 +108,7 @@ impl Default for HardwareProfile {
                 memory_bytes_per_second: 25e9,
                 product_bytes_per_second: 20e9,
                 product_flops: 200e9,
+                prefill: None,
                 cache_bytes_per_second: 8e9,
                 block_seconds: 200e-6,
             },

@@ -73,7 +73,7 @@ pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::WeightDtype;
 pub use error::{Error, Shortfall};
 pub use estimate::{Estimate, LargestBlock, Passes, Training, estimate};
-pub use hardware_profile::{Bandwidth, Gpu, HardwareProfile, Processor};
+pub use hardware_profile::{Bandwidth, GemmRates, Gpu, HardwareProfile, PrefillRates, Processor};
 pub use infer::{from_assignment, infer, place};
 pub use manual::ManualMap;
 pub use memory_overhead::MemoryOverhead;

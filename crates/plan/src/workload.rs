@@ -11,12 +11,15 @@ pub struct Workload {
     pub position: u64,
     /// The most tokens of each sequence in one pass over the prompt.
     pub chunk: u64,
+    /// Whether activations are rounded to bf16 before they are multiplied.
+    #[serde(default)]
+    pub bf16: bool,
 }
 
 impl Default for Workload {
     /// One sequence of 512 tokens, half of them its prompt.
     fn default() -> Self {
-        Self { batch: 1, prompt: 256, position: 512, chunk: 512 }
+        Self { batch: 1, prompt: 256, position: 512, chunk: 512, bf16: false }
     }
 }
 
@@ -32,4 +35,11 @@ pub struct BlockCost {
     /// Floating point operations for one token of one sequence. If none is given, two for each
     /// value of a parameter of two dimensions or more that is not read by rows.
     pub flops_per_token: Option<u64>,
+    /// Floating point operations of attention, for one token and each position that it sees. If
+    /// none is given, as many as a byte of keys and values has in f32 with two query heads to a
+    /// key head.
+    pub attention_flops: Option<u64>,
+    /// Whether only the last token of a pass comes here, as at a head that gives the logits of one
+    /// position.
+    pub last_only: bool,
 }

@@ -83,6 +83,18 @@ fn processor(name: &str, processor: &Processor) -> Result<(), String> {
     ] {
         rate(&format!("{name}.{field}"), value)?;
     }
+    if let Some(prefill) = &processor.prefill {
+        for (field, value) in [
+            ("f32.bytes_per_second", prefill.f32.bytes_per_second),
+            ("f32.flops", prefill.f32.flops),
+            ("bf16.bytes_per_second", prefill.bf16.bytes_per_second),
+            ("bf16.flops", prefill.bf16.flops),
+            ("attention_flops", prefill.attention_flops),
+            ("values_per_second", prefill.values_per_second),
+        ] {
+            rate(&format!("{name}.prefill.{field}"), value)?;
+        }
+    }
     seconds(&format!("{name}.block_seconds"), processor.block_seconds)
 }
 

@@ -68,7 +68,13 @@ impl GptSizes {
     }
 
     pub(super) fn cache(&self) -> CacheSpec {
-        CacheSpec::uniform(self.n_layer, self.n_head, self.head_dim(), self.n_positions)
+        CacheSpec::uniform(
+            self.n_layer,
+            self.n_head,
+            self.n_head,
+            self.head_dim(),
+            self.n_positions,
+        )
     }
 
     pub(super) fn norm(&self, init: &Init) -> LayerNorm {

@@ -276,6 +276,7 @@ impl LlamaConfig {
 
     fn cache(&self) -> CacheSpec {
         let layer = |&window| CacheLayer {
+            heads: self.num_attention_heads,
             key_value_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
             window,

@@ -34,7 +34,7 @@ fn tensor() -> impl Strategy<Value = Tensor> {
 fn work() -> impl Strategy<Value = BlockCost> {
     let window = prop_oneof![3 => Just(None), 1 => (1u64..1000).prop_map(Some)];
     (0u64..4_000_000, 0u64..10_000, window).prop_map(|(kv_bytes, kv_bytes_per_position, window)| {
-        BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token: None }
+        BlockCost { kv_bytes, kv_bytes_per_position, window, ..BlockCost::default() }
     })
 }
 
@@ -93,6 +93,7 @@ fn processor(scale: f64) -> impl Strategy<Value = Processor> {
             memory_bytes_per_second: bytes * scale,
             product_bytes_per_second: bytes * scale,
             product_flops: product_flops * scale,
+            prefill: None,
             cache_bytes_per_second: cache * scale,
             block_seconds,
         },
@@ -141,7 +142,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 small_tensor,
                 min_ring,
                 figures,
-                workload: Workload { batch, prompt, position, chunk },
+                workload: Workload { batch, prompt, position, chunk, bf16: false },
                 no_split: vec!["Layer".to_string()],
                 ..Options::default()
             },

@@ -10,7 +10,7 @@ const KEY_HEADS: usize = 2;
 const WIDTH: usize = 6;
 
 fn spec([_, key_value_heads, head_dim]: [usize; 3], window: Option<usize>) -> CacheSpec {
-    let mut spec = CacheSpec::uniform(1, key_value_heads, head_dim, 1 << 20);
+    let mut spec = CacheSpec::uniform(1, key_value_heads, key_value_heads, head_dim, 1 << 20);
     spec.layers[0].window = window;
     spec
 }
