@@ -124,6 +124,7 @@ impl RmsSizes {
     /// The parts around the blocks, with the windows of each block and one rotary embedding of all.
     pub(super) fn frame(&self, windows: &[Option<usize>], rope: Rope, init: &Init) -> RmsFrame {
         let layer = |&window| CacheLayer {
+            heads: self.num_attention_heads,
             key_value_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
             window,

@@ -71,7 +71,13 @@ impl LayerNormSizes {
     }
 
     pub(super) fn cache(&self, key_value_heads: usize) -> CacheSpec {
-        CacheSpec::uniform(self.layers, key_value_heads, self.head_dim(), self.positions)
+        CacheSpec::uniform(
+            self.layers,
+            self.heads,
+            key_value_heads,
+            self.head_dim(),
+            self.positions,
+        )
     }
 
     pub(super) fn norm(&self, init: &Init) -> LayerNorm {
