@@ -1,7 +1,6 @@
 //! Opening a model as the arguments say.
 
 use crate::args::{self, ModelArgs, PlaceArgs};
-use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
@@ -9,10 +8,9 @@ use crate::map_file;
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, Pipeline, PipelineSettings, Step, describe,
-    read_config,
+    ConfigText, Described, GenerationWorkload, PipelineSettings, describe, read_config,
 };
-use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
+use outsize::machine::{Machine, current_rss, detected_budget};
 use outsize::models::{CacheOptions, ModelConfig, presets};
 use outsize::plan::{Budget, Tier};
 use std::path::Path;
@@ -83,19 +81,16 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// How weights are placed, and the provenance of the hardware profile.
-pub fn planning(args: &ModelArgs, machine: &Machine) -> Result<(Planning, Provenance), Failure> {
+/// How weights are placed, on a machine whose speed is not known yet.
+pub fn planning(args: &ModelArgs) -> Result<Planning, Failure> {
     let PlaceArgs { strategy, device_map, must_fit, .. } = &args.places;
-    let (figures, provenance) = cache::figures(machine, &args.model);
-    let planning = Planning {
+    Ok(Planning {
         strategy: (*strategy).into(),
         device_map: device_map.as_deref().map(map_file::read).transpose()?,
         reserve_bytes: args.places.reserve_bytes()?,
         must_fit: *must_fit,
-        figures,
         ..Planning::default()
-    };
-    Ok((planning, provenance))
+    })
 }
 
 /// What the model is opened for: a prompt of `prompt` tokens in a context of `context`, unless the arguments say otherwise.
@@ -107,25 +102,21 @@ pub fn workload(args: &ModelArgs, context: usize, prompt: usize) -> GenerationWo
     GenerationWorkload { compute: args.compute.into(), ..GenerationWorkload::new(cache, prompt) }
 }
 
-/// Opens the model.
-pub fn open(
+/// What the model is opened with. The speed of the machine is not known yet.
+pub fn settings(
     args: &ModelArgs,
-    config: ModelConfig,
     workload: GenerationWorkload,
-    planning: Planning,
     machine: &Machine,
-    observe: impl FnMut(Step<'_>),
-) -> Result<Pipeline, Failure> {
-    let settings = PipelineSettings {
+) -> Result<PipelineSettings, Failure> {
+    Ok(PipelineSettings {
         max_memory: match &args.max_memory {
             Some(text) => args::budget(text)?,
             None => default_budget(machine, current_rss().unwrap_or(0)),
         },
         workload,
-        planning,
+        planning: planning(args)?,
         stop: Some(interrupt::flag()),
-    };
-    Ok(Pipeline::open(&args.model, config, &settings, observe)?)
+    })
 }
 
 /// Token ids written as `1,2,3` after `flag`.

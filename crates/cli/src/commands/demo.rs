@@ -9,7 +9,7 @@ use crate::views::output;
 use crate::{cache, interrupt};
 use outsize::generate::{
     GenerationWorkload, Pipeline, PipelineSettings, Request, Sampling, Step, TextOptions,
-    Tokenizer, TokenizerFile, read_config,
+    Tokenizer, read_config,
 };
 use outsize::models::{CacheOptions, presets};
 use outsize::plan::{Budget, Tier, format_size};
@@ -35,9 +35,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         synth::make(presets::config(PRESET)?, &folder, SynthDtype::Bf16, 0, SHARD)?;
     }
     let config = read_config(&folder)?;
-    let file = TokenizerFile::read(&folder)?;
-    let tokenizer_bytes = file.memory();
-    let tokenizer = Tokenizer::load(file)?;
+    let tokenizer = Tokenizer::open(&folder)?;
     let ids = tokenizer.encode(PROMPT, true)?;
     let weights = config.parameter_count() * 2;
     let budget = weights / 4;
@@ -50,10 +48,8 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     max_memory.set(Tier::Cpu, budget);
     let settings = PipelineSettings {
         max_memory,
-        workload: GenerationWorkload {
-            tokenizer: tokenizer_bytes,
-            ..GenerationWorkload::new(CacheOptions::new(ids.len() + NEW_TOKENS), ids.len())
-        },
+        // The tokenizer is part of the process by now.
+        workload: GenerationWorkload::new(CacheOptions::new(ids.len() + NEW_TOKENS), ids.len()),
         planning: Default::default(),
         stop: Some(interrupt::flag()),
     };
@@ -70,7 +66,6 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
         },
         text: TextOptions::default(),
         tokenizer: Some(tokenizer),
-        tokenizer_bytes,
         prompt_again: None,
     };
     let show = |part: &str| match args.json {

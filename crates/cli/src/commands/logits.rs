@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::views::output;
 use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
-use outsize::generate::Step;
+use outsize::generate::{Pipeline, Step};
 use outsize::machine::Machine;
 use outsize::models::Logits;
 
@@ -20,8 +20,8 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let mut workload = model::workload(&args.model, ids.len(), ids.len());
     (workload.logits, workload.position) = (Logits::All, ids.len());
     let machine = Machine::detect();
-    let (planning, _) = model::planning(&args.model, &machine)?;
-    let mut pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
+    let settings = model::settings(&args.model, workload, &machine)?;
+    let mut pipeline = Pipeline::open(&args.model.model, config, &settings, |step| {
         if let Step::Planned { map, .. } = step {
             eprintln!("{}", output::picture(map));
         }

@@ -7,40 +7,61 @@ use crate::request::GenerateRequest;
 use crate::views::output::{picture, print};
 use crate::views::progress::Following;
 use crate::views::run::seconds;
-use crate::{interrupt, model};
-use outsize::generate::Step;
+use crate::{cache, interrupt, model};
+use outsize::generate::{GenerationWorkload, OpenedModel, Step, TokenizerFile};
 use outsize::machine::{Machine, Provenance};
 use outsize::models::WhenFull;
 use outsize::plan::Prediction;
 use std::io::IsTerminal;
 use std::time::Instant;
 
+/// Bytes of a tokenizer.json that the account of the process itself has room for.
+const SMALL_TOKENIZER: u64 = 16 << 20;
+
 /// Runs the command; `began` is when the process did.
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     // Detecting the machine takes as long as reading a tokenizer.
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
-    let asked = GenerateRequest::new(args, &config)?;
-    let prompt = asked.request.ids.len();
-    let trained = config.cache().trained_context;
-    let context = prompt.saturating_add(asked.request.max_new_tokens).min(trained);
-    let mut workload = model::workload(&args.model, context, prompt);
-    workload.position = prompt.saturating_add(asked.request.max_new_tokens / 2);
-    workload.tokenizer = asked.tokenizer_bytes;
-    workload.cache.when_full = match args.end.when_full {
+    let folder = &args.model.model;
+    let opening = Instant::now();
+    let opened = OpenedModel::new(folder, config)?;
+    let opening = opening.elapsed();
+    let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
+    let mut settings = model::settings(&args.model, least_workload(args, &opened), &machine)?;
+    settings.workload.cache.when_full = match args.end.when_full {
         WhenFullArg::Refuse => WhenFull::Refuse,
         WhenFullArg::Slide => WhenFull::Slide,
     };
-    let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
-    let (planning, figures) = model::planning(&args.model, &machine)?;
+    // A tokenizer may take more than the budget: what is refused is refused before it is loaded, and a large one before it is
+    // read.
+    let length = TokenizerFile::length(folder);
+    if length > SMALL_TOKENIZER {
+        settings.workload.tokenizer = length;
+        opened.check(&settings)?;
+    }
+    let tokenizer = TokenizerFile::read(folder);
+    settings.workload.tokenizer = tokenizer.as_ref().map_or(0, TokenizerFile::memory);
+    opened.check(&settings)?;
+    let asked = GenerateRequest::new(args, opened.config(), tokenizer)?;
+    let prompt = asked.request.ids.len();
+    let workload = &mut settings.workload;
+    let needed = prompt.saturating_add(asked.request.max_new_tokens);
+    let trained = opened.config().cache().trained_context;
+    workload.cache.context = args.model.context.unwrap_or(needed.min(trained));
+    workload.prompt = prompt;
+    // A token in the middle of the answer, as far as there is room for one.
+    workload.position = prompt.midpoint(needed.min(workload.cache.context.max(prompt)));
+    let (figures, provenance) = cache::figures(&machine, folder);
+    settings.planning.figures = figures;
     let loading = Instant::now();
-    let pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
+    let pipeline = opened.dispatch(&settings, |step| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             eprintln!("{}", picture(map));
-            eprintln!("{}", predicted(prediction, &figures));
+            eprintln!("{}", predicted(prediction, &provenance));
         }
     })?;
-    let opened = Opened { began, load: loading.elapsed() };
+    let opened = Opened { began, load: opening + loading.elapsed() };
     let mut reading = Some(Following::new(
         pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
         "reading",
@@ -60,7 +81,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             _ => print(part),
         }
     })?;
-    report.figures = Some(figures);
+    report.figures = Some(provenance);
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -70,6 +91,14 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         eprintln!("{}", report.summary());
     }
     interrupt::check()
+}
+
+/// The least that the model is run for, as far as it is known without a tokenizer.
+fn least_workload(args: &RunArgs, model: &OpenedModel) -> GenerationWorkload {
+    let prompt = args.ids.as_ref().map_or(1, |ids| ids.split(',').count());
+    let needed = prompt.saturating_add(args.end.max_new_tokens.unwrap_or(0));
+    let context = needed.min(model.config().cache().trained_context);
+    model::workload(&args.model, context, prompt)
 }
 
 /// One line on the predicted speed.
