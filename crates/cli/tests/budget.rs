@@ -252,7 +252,8 @@ impl Case {
 
 /// The least budget that a refusal names, in bytes.
 fn least(message: &str) -> u64 {
-    let (_, rest) = message.split_once("at least cpu=").unwrap_or_else(|| panic!("{message}"));
+    let named = message.split_once("at least cpu=").or_else(|| message.split_once("give cpu="));
+    let (_, rest) = named.unwrap_or_else(|| panic!("{message}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or_else(|_| panic!("{message}"))
 }
@@ -543,23 +544,16 @@ fn plans_and_estimates_count_the_tokenizer_as_runs_do() {
             let told =
                 said(&["estimate", place, "--context", "512", "--dtypes", "stored", "--json"]);
             let told: Value = serde_json::from_str(&told.stdout).unwrap();
-            let running =
-                told["estimates"][0]["running_bytes"].as_u64().unwrap_or_else(|| panic!("{told}"));
             let long = vec!["5"; 511].join(",");
-            let whole = said(&[
-                "run",
-                &model,
-                "--ids",
-                &long,
-                "--context",
-                "512",
-                "--max-new-tokens",
-                "1",
-                "--must-fit",
-                "--max-memory",
-                &format!("cpu={running}"),
-            ]);
-            assert_eq!(whole.status, Some(0), "{}", whole.stderr);
+            for (figure, must_fit) in [("resident", &["--must-fit"][..]), ("least", &[])] {
+                let budget = told["estimates"][0][figure].as_u64().unwrap();
+                let limit = format!("cpu={budget}");
+                let arguments = ["run", &model, "--ids", &long, "--context", "512", "--max-memory"];
+                let more = [&limit, "--max-new-tokens", "1"];
+                let done = said(&[&arguments[..], &more, must_fit].concat());
+                assert_eq!(done.status, Some(0), "{figure} {budget}: {}", done.stderr);
+                assert!(done.peak_rss <= budget, "{figure}: {} of {budget}", done.peak_rss);
+            }
         }
     }
 }
