@@ -12,7 +12,7 @@ use outsize::generate::{
 };
 use outsize::machine::{Machine, current_rss, detected_budget};
 use outsize::models::{CacheOptions, ModelConfig, presets};
-use outsize::plan::{Budget, Tier};
+use outsize::plan::{Budget, Tier, format_size};
 use std::path::Path;
 
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
@@ -94,6 +94,25 @@ pub fn planning(args: &ModelArgs) -> Result<Planning, Failure> {
 }
 
 /// What the model is opened for: a prompt of `prompt` tokens in a context of `context`, unless the arguments say otherwise.
+/// Says on standard error if a budget of main memory is more than there is.
+pub fn warn_of_excess(budget: &Budget, machine: &Machine) {
+    let (Some(bytes), Some(ram)) = (budget.get(Tier::Cpu), &machine.ram) else {
+        return;
+    };
+    let cgroup = ram.cgroup.as_ref().map(|group| (group.limit, group.file.display().to_string()));
+    let limits = [Some((ram.total.value, ram.total.source.clone())), cgroup];
+    if let Some((most, source)) = limits.into_iter().flatten().min_by_key(|(most, _)| *most)
+        && bytes > most
+    {
+        eprintln!(
+            "note: --max-memory cpu={} is more than the {} that this process can have ({source}): it may be killed before it \
+             has so much",
+            format_size(bytes),
+            format_size(most),
+        );
+    }
+}
+
 pub fn workload(args: &ModelArgs, context: usize, prompt: usize) -> GenerationWorkload {
     let cache = CacheOptions {
         dtype: args.kv_dtype.into(),
@@ -109,10 +128,12 @@ pub fn settings(
     machine: &Machine,
 ) -> Result<PipelineSettings, Failure> {
     Ok(PipelineSettings {
-        max_memory: match &args.max_memory {
-            Some(text) => args::budget(text)?,
-            None => default_budget(machine, current_rss().unwrap_or(0)),
-        },
+    let max_memory = match &args.max_memory {
+        Some(text) => args::budget(text)?,
+        None => default_budget(machine, current_rss().unwrap_or(0)),
+    };
+    warn_of_excess(&max_memory, machine);
+        max_memory,
         workload,
         planning: planning(args)?,
         stop: Some(interrupt::flag()),

@@ -373,3 +373,18 @@ fn help_is_in_sections() {
     assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     assert!(text(&outsize(&["run", "--help"]).stderr).is_empty());
 }
+
+#[test]
+fn a_budget_above_what_there_is_is_noted() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let run = run(&model, &["--max-new-tokens", "1", "--max-memory", "cpu=100TB"]);
+    let plan = outsize(&["plan", path(&model), "--max-memory", "cpu=100TB"]);
+    for output in [run, plan] {
+        done(&output);
+        let message = text(&output.stderr);
+        assert!(message.contains("note: --max-memory cpu=100 TB is more than"), "{message}");
+    }
+    let enough = outsize(&["plan", path(&model), "--max-memory", "cpu=100MB"]);
+    assert_eq!(text(&enough.stderr), "");
+}

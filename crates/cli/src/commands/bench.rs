@@ -146,10 +146,12 @@ fn budgets(given: &[String], weights: u64, machine: &Machine) -> Result<Vec<Budg
         return Ok(default_budgets(weights, free));
     }
     let case = |text: &String| {
+        let budget = args::budget(text)?;
+        model::warn_of_excess(&budget, machine);
         Ok(BudgetCase {
             name: text.clone(),
             max_memory: Some(text.clone()),
-            bytes: args::budget(text)?.get(Tier::Cpu),
+            bytes: budget.get(Tier::Cpu),
         })
     };
     given.iter().map(case).collect()

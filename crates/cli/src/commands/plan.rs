@@ -31,6 +31,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
+    model::warn_of_excess(&budget, &machine);
     let mut notes = described.notes.clone();
     notes.extend(workload::notes(&described, &full, &figures));
     let model = summary(&described, args);
