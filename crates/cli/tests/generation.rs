@@ -388,3 +388,24 @@ fn a_budget_above_what_there_is_is_noted() {
     let enough = outsize(&["plan", path(&model), "--max-memory", "cpu=100MB"]);
     assert_eq!(text(&enough.stderr), "");
 }
+
+#[test]
+fn dynamic_positions_go_on_beyond_the_trained_context() {
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures/dynamic-rope");
+    let expected = std::fs::read(fixture.join("expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
+    let ids: Vec<String> =
+        expected["ids"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    let output = outsize(&[
+        "run",
+        path(&fixture),
+        "--ids",
+        &ids.join(","),
+        "--max-new-tokens",
+        "16",
+        "--ignore-eos",
+        "--json",
+    ]);
+    assert_eq!(report(&output)["tokens"], expected["greedy"]);
+}

@@ -47,8 +47,8 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let prompt = asked.request.ids.len();
     let workload = &mut settings.workload;
     let needed = prompt.saturating_add(asked.request.max_new_tokens);
-    let trained = opened.config().cache().trained_context;
-    workload.cache.context = args.model.context.unwrap_or(needed.min(trained));
+    let longest = opened.config().cache().longest_context;
+    workload.cache.context = args.model.context.unwrap_or(needed.min(longest));
     workload.prompt = prompt;
     // A token in the middle of the answer, as far as there is room for one.
     workload.position = prompt.midpoint(needed.min(workload.cache.context.max(prompt)));
@@ -97,7 +97,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
 fn least_workload(args: &RunArgs, model: &OpenedModel) -> GenerationWorkload {
     let prompt = args.ids.as_ref().map_or(1, |ids| ids.split(',').count());
     let needed = prompt.saturating_add(args.end.max_new_tokens.unwrap_or(0));
-    let context = needed.min(model.config().cache().trained_context);
+    let context = needed.min(model.config().cache().longest_context);
     model::workload(&args.model, context, prompt)
 }
 
