@@ -409,3 +409,16 @@ fn dynamic_positions_go_on_beyond_the_trained_context() {
     ]);
     assert_eq!(report(&output)["tokens"], expected["greedy"]);
 }
+
+#[test]
+fn predictions_are_for_the_answer_that_there_is_room_for() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let predicted = |most: &str| {
+        let report = report(&run(&model, &["--max-new-tokens", most, "--ignore-eos"]));
+        report["prediction"]["decode"]["seconds"].as_f64().unwrap()
+    };
+    let room = predicted("60");
+    assert_eq!(predicted("1000000"), room);
+    assert_eq!(predicted("18446744073709551615"), room);
+}
