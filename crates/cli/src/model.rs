@@ -18,13 +18,14 @@ use std::path::Path;
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
 /// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
-    if !args.model.is_dir() {
+    if !args.model.exists() {
         return Err(Failure::usage(format!(
-            "{} is not a folder: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors",
+            "{} does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors, or a \
+             .safetensors file beside a config.json",
             args.model.display()
         )));
     }
-    let config = read_config(&args.model)?;
+    let config = read_config(args.folder())?;
     if !config.unknown_fields.is_empty() {
         eprintln!(
             "note: config.json has unknown fields, which are ignored: {}",
@@ -93,7 +94,6 @@ pub fn planning(args: &ModelArgs) -> Result<Planning, Failure> {
     })
 }
 
-/// What the model is opened for: a prompt of `prompt` tokens in a context of `context`, unless the arguments say otherwise.
 /// Says on standard error if a budget of main memory is more than there is.
 pub fn warn_of_excess(budget: &Budget, machine: &Machine) {
     let (Some(bytes), Some(ram)) = (budget.get(Tier::Cpu), &machine.ram) else {
@@ -113,6 +113,7 @@ pub fn warn_of_excess(budget: &Budget, machine: &Machine) {
     }
 }
 
+/// What the model is opened for: a prompt of `prompt` tokens in a context of `context`, unless the arguments say otherwise.
 pub fn workload(args: &ModelArgs, context: usize, prompt: usize) -> GenerationWorkload {
     let cache = CacheOptions {
         dtype: args.kv_dtype.into(),
@@ -127,12 +128,12 @@ pub fn settings(
     workload: GenerationWorkload,
     machine: &Machine,
 ) -> Result<PipelineSettings, Failure> {
-    Ok(PipelineSettings {
     let max_memory = match &args.max_memory {
         Some(text) => args::budget(text)?,
         None => default_budget(machine, current_rss().unwrap_or(0)),
     };
     warn_of_excess(&max_memory, machine);
+    Ok(PipelineSettings {
         max_memory,
         workload,
         planning: planning(args)?,

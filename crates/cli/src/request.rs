@@ -71,7 +71,7 @@ impl GenerateRequest {
 }
 
 fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
-    let folder = &args.model.model;
+    let folder = args.model.folder();
     Ok(match &args.generation_config {
         None => GenerationConfig::open(folder)?,
         Some(none) if none.as_os_str() == "none" => GenerationConfig::without_file(folder)?,

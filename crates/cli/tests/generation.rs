@@ -422,3 +422,15 @@ fn predictions_are_for_the_answer_that_there_is_room_for() {
     assert_eq!(predicted("1000000"), room);
     assert_eq!(predicted("18446744073709551615"), room);
 }
+
+#[test]
+fn a_file_of_weights_is_a_model_too() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let file = model.join("model.safetensors");
+    let of = |place: &Path| {
+        let arguments = ["run", path(place), "--prompt", "a b", "--max-new-tokens", "4", "--json"];
+        report(&outsize(&arguments))["tokens"].clone()
+    };
+    assert_eq!(of(&file), of(&model));
+}

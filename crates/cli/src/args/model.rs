@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use clap::{Args, ValueEnum};
 use outsize::plan::{Budget, parse_size};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The model and its budget.
 #[derive(Args, Debug)]
@@ -108,6 +108,16 @@ impl From<ComputeType> for outsize::models::ActivationDtype {
         match kind {
             ComputeType::F32 => Self::F32,
             ComputeType::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+impl ModelArgs {
+    /// The folder of config.json and tokenizer.json: the model's own, or that of its file.
+    pub fn folder(&self) -> &Path {
+        match self.model.parent() {
+            Some(parent) if self.model.is_file() => parent,
+            _ => &self.model,
         }
     }
 }

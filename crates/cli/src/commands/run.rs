@@ -23,7 +23,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     // Detecting the machine takes as long as reading a tokenizer.
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
-    let folder = &args.model.model;
+    let folder = args.model.folder();
     let opening = Instant::now();
     let opened = OpenedModel::new(folder, config)?;
     let opening = opening.elapsed();
