@@ -6,13 +6,13 @@ mod placement;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Planning, process_bytes};
 use outsize_models::{
-    Batch, CacheOptions, DispatchedDecoder, Init, KvCache, Logits, ModelConfig, WhenFull,
+    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Init, KvCache, Logits, ModelConfig, WhenFull,
 };
 use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tree, predict};
 use outsize_stream::Stats;
@@ -71,6 +71,9 @@ pub struct Pipeline {
     chunk: usize,
     prediction: Prediction,
     streamed: Option<(PathBuf, Range<u64>)>,
+    spec: CacheSpec,
+    /// Tokens that were run, for those who watch.
+    done: Arc<AtomicU64>,
 }
 
 /// Reads a model's configuration from its folder.
@@ -176,7 +179,8 @@ impl OpenedModel {
         let init = Init { device, compute: settings.workload.compute };
         let model = config.dispatch(&init, checkpoint, map, &self.options(settings))?;
         observe(Step::Dispatched);
-        Ok(Pipeline { model, cache, chunk, prediction, streamed })
+        let spec = config.cache().clone();
+        Ok(Pipeline { model, cache, chunk, prediction, streamed, spec, done: Arc::default() })
     }
 }
 
@@ -216,6 +220,23 @@ impl Pipeline {
     /// The same, for asking while the pipeline is at work.
     pub fn watch(&self) -> impl Fn() -> Stats + 'static {
         self.model.watch()
+    }
+
+    /// How many tokens were run so far, for asking while the pipeline is at work.
+    pub fn watch_tokens(&self) -> impl Fn() -> u64 + Send + use<> {
+        let done = self.done.clone();
+        move || done.load(Ordering::Relaxed)
+    }
+
+    /// How many tokens of a text of `tokens` tokens are run for its next one: the last ones, as far back as the next one
+    /// depends on them.
+    pub fn tokens_to_run(&self, tokens: usize) -> usize {
+        tokens.min(self.spec.reach(self.cache.options()))
+    }
+
+    /// Tokens that one pass takes at most.
+    pub fn longest_pass(&self) -> usize {
+        self.chunk
     }
 
     /// The file of which most is streamed, and the range of its bytes that streamed weights lie in: what
@@ -263,7 +284,9 @@ impl Pipeline {
 
     fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
         let batch = Batch::left_padded(&[ids])?;
-        Ok(self.model.forward_batch(&batch, &mut self.cache, logits)??)
+        let logits = self.model.forward_batch(&batch, &mut self.cache, logits)??;
+        self.done.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        Ok(logits)
     }
 }
 
@@ -273,8 +296,19 @@ impl LanguageModel for Pipeline {
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
         let mut last = Vec::new();
         self.cache.expect(ids.len());
-        for chunk in ids.chunks(self.chunk) {
-            last = values(self.pass(chunk, Logits::Last)?)?;
+        let skipped = match self.cache.position() {
+            0 => ids.len() - self.tokens_to_run(ids.len()),
+            _ => 0,
+        };
+        if skipped > 0 {
+            self.cache.begin_at(skipped);
+        }
+        for chunk in ids[skipped..].chunks(self.chunk) {
+            let logits = self.pass(chunk, Logits::Last);
+            if logits.is_err() && skipped > 0 && self.cache.position() == skipped {
+                self.cache.clear();
+            }
+            last = values(logits?)?;
         }
         Ok(last)
     }

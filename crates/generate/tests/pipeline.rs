@@ -225,6 +225,37 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
 }
 
 #[test]
+fn tokens_that_an_answer_does_not_depend_on_are_not_run() {
+    // Two or three layers, each of which sees itself and `window - 1` tokens before.
+    for (name, slide, to_run) in [
+        ("gqa", Some(4), 10),
+        ("attention-bias", Some(5), 9),
+        ("yarn", Some(3), 5),
+        ("mistral-window", None, 11),
+    ] {
+        let (ids, _, _) = expected(name);
+        let mut settings = settings(None, Logits::All);
+        if let Some(context) = slide {
+            settings.workload.cache =
+                CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(context) };
+        }
+        let mut pipeline = open_with(&fixture(name), &settings).unwrap();
+        let mut all = Vec::new();
+        pipeline.logits(&ids, |rows| all.extend_from_slice(rows)).unwrap();
+        let last = all.len() / ids.len();
+        let last: Vec<u32> = all[all.len() - last..].iter().map(|logit| logit.to_bits()).collect();
+        let next = bits(&mut pipeline, &[7]);
+        pipeline.clear();
+        assert_eq!(pipeline.tokens_to_run(ids.len()), to_run, "{name}");
+        let before = pipeline.watch_tokens()();
+        assert_eq!(bits(&mut pipeline, &ids), last, "{name}");
+        assert_eq!(pipeline.watch_tokens()() - before, to_run as u64, "{name}");
+        assert_eq!(pipeline.position(), ids.len());
+        assert_eq!(bits(&mut pipeline, &[7]), next, "{name}");
+    }
+}
+
+#[test]
 fn a_tied_head_that_is_stored_too_is_the_table() {
     let (ids, tokens, _) = expected("mha-tied");
     let checkpoint = Checkpoint::open(fixture("mha-tied")).unwrap();

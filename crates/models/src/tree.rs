@@ -7,7 +7,7 @@ use outsize_checkpoint::{Dtype, TensorInfo};
 use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
-use crate::kv_cache::window_and_capacity;
+use crate::cache_options::window_and_capacity;
 use crate::{CacheOptions, KvCache, ModelConfig};
 
 impl ModelConfig {

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::generation::{self, Opened};
 use crate::request::GenerateRequest;
 use crate::views::output::{picture, print};
-use crate::views::progress::Following;
+use crate::views::progress::{Following, bytes, count};
 use crate::views::run::seconds;
 use crate::{cache, interrupt, model};
 use outsize::generate::{GenerationWorkload, OpenedModel, Step, TokenizerFile};
@@ -25,7 +25,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
     let folder = args.model.folder();
     let opening = Instant::now();
-    let opened = OpenedModel::new(folder, config)?;
+    let opened = OpenedModel::new(&args.model.model, config)?;
     let opening = opening.elapsed();
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let mut settings = model::settings(&args.model, least_workload(args, &opened), &machine)?;
@@ -62,14 +62,23 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
         }
     })?;
     let opened = Opened { began, load: opening + loading.elapsed() };
-    let mut reading = Some(Following::new(
-        pipeline.device_map().resident_bytes() + pipeline.device_map().streamed_bytes(),
-        "reading",
-        {
+    let to_run = pipeline.tokens_to_run(prompt);
+    let held = pipeline.cache_options().context;
+    if prompt > held && !args.json {
+        eprintln!(
+            "note: the prompt has {prompt} tokens and the context holds {held}: the last {to_run} are run, as the answer depends \
+             on so many through all layers"
+        );
+    }
+    let mut reading = Some(match to_run > pipeline.longest_pass() {
+        true => Following::new(count(to_run as u64, "prompt"), pipeline.watch_tokens()),
+        false => {
+            let map = pipeline.device_map();
+            let bar = bytes(map.resident_bytes() + map.streamed_bytes(), "reading");
             let watched = pipeline.watch();
-            move || watched().bytes_read
-        },
-    ));
+            Following::new(bar, move || watched().bytes_read)
+        }
+    });
     let mut report = generation::run(pipeline, &asked, opened, |part| {
         let first = reading.take().is_some(); // clears the bar before the text begins
         match &args.prompt {

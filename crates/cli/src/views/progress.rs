@@ -38,8 +38,8 @@ pub fn activity() -> ProgressBar {
 }
 
 /// A bar over a count, hidden without a terminal.
-pub fn count(what: &str) -> ProgressBar {
-    let bar = bytes(0, what);
+pub fn count(total: u64, what: &str) -> ProgressBar {
+    let bar = bytes(total, what);
     match ProgressStyle::with_template("{msg} [{bar:30}] {pos} of {len}") {
         Ok(style) => bar.with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")),
         Err(_) => bar,
@@ -49,16 +49,16 @@ pub fn count(what: &str) -> ProgressBar {
 /// How often a bar that follows a count looks at it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A bar that follows the bytes which a stream reads, until it is dropped.
+/// A bar that follows a count, until it is dropped.
 pub struct Following {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Following {
-    /// Follows `read` up to `total` bytes.
-    pub fn new(total: u64, what: &str, read: impl Fn() -> u64 + Send + 'static) -> Self {
-        let bar = bytes(total, what);
+    /// Follows `read` up to the bar's end.
+    pub fn new(bar: ProgressBar, read: impl Fn() -> u64 + Send + 'static) -> Self {
+        let total = bar.length().unwrap_or(0);
         if bar.is_hidden() {
             return Self { stop: None, thread: None };
         }
