@@ -424,6 +424,24 @@ fn predictions_are_for_the_answer_that_there_is_room_for() {
 }
 
 #[test]
+fn a_prompt_that_is_too_long_gets_advice_that_helps() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let ids = vec!["5"; 200].join(",");
+    let told = |more: &[&str]| {
+        let arguments = ["run", path(&model), "--ids", &ids, "--max-new-tokens", "1"];
+        text(&outsize(&[&arguments[..], more].concat()).stderr)
+    };
+    let message = told(&[]);
+    assert!(message.contains("64 at most") && !message.contains("raise"), "{message}");
+    let message = text(&run(&model, &["--context", "3"]).stderr);
+    assert!(message.contains("raise --context above 4"), "{message}");
+    // Two layers, each of which sees 7 tokens back.
+    let message = told(&["--when-full", "slide", "--context", "8"]);
+    assert!(message.contains("200 tokens") && message.contains("the last 15 are run"), "{message}");
+}
+
+#[test]
 fn a_file_of_weights_is_a_model_too() {
     let dir = folder();
     let model = tiny(&dir);

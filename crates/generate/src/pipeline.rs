@@ -324,6 +324,18 @@ impl LanguageModel for Pipeline {
         self.cache.position()
     }
 
+    fn advice(&self, needed: usize) -> String {
+        let most = self.spec.longest_context;
+        let mut advice = match needed < most {
+            true => format!("raise --context above {needed}, or shorten the prompt"),
+            false => format!("this model's context is {most} at most, so shorten the prompt"),
+        };
+        if self.spec.cannot_slide.is_none() {
+            advice.push_str(", or pass --when-full slide");
+        }
+        advice
+    }
+
     fn is_stopped(error: &PipelineError) -> bool {
         matches!(error, PipelineError::Core(outsize_core::Error::Stopped))
     }
