@@ -49,7 +49,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let needed = prompt.saturating_add(asked.request.max_new_tokens);
     let longest = opened.config().cache().longest_context;
     workload.cache.context = args.model.context.unwrap_or(needed.min(longest));
-    workload.prompt = prompt;
+    workload.prompt = prompt.min(opened.config().cache().reach(&workload.cache));
     // A token in the middle of the answer, as far as there is room for one.
     workload.position = prompt.midpoint(needed.min(workload.cache.context.max(prompt)));
     let (figures, provenance) = cache::figures(&machine, folder);
