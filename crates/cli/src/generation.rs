@@ -3,11 +3,14 @@
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::request::GenerateRequest;
-use crate::views::progress::Following;
+use crate::views::output::say;
+use crate::views::progress::{Following, bytes, count};
 use crate::views::run::RunOutput;
-use crate::{interrupt, model};
+use crate::{cache, interrupt, model};
 use outsize::bench::{RepeatedRun, median};
-use outsize::generate::{LanguageModel, Pipeline, Step, TextOutcome, generate, generate_text};
+use outsize::generate::{
+    LanguageModel, OpenedModel, Pipeline, Step, TextOutcome, TokenizerFile, generate, generate_text,
+};
 use outsize::machine::{Machine, Provenance};
 use outsize::stream::Stats;
 use std::ops::{ControlFlow, Range};
@@ -19,6 +22,9 @@ const PROBE_BYTES: u64 = 512 << 20;
 
 /// The most memory that these are read into: as with the ring, more than the processor's cache.
 const PROBE_MEMORY: u64 = 64 << 20;
+
+/// Bytes of a tokenizer.json that the account of the process itself has room for.
+const SMALL_TOKENIZER: u64 = 16 << 20;
 
 /// Generates what the arguments ask for; `began` is when the process did. `opening` is called at
 /// every step of opening the model, `show` with the new text at every token; the text may be empty
@@ -32,31 +38,56 @@ pub fn run(
     // Detecting the machine takes as long as reading a tokenizer.
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
-    let asked = GenerateRequest::new(args, &config)?;
-    let (prompt, new) = (asked.request.ids.len(), asked.request.max_new_tokens);
-    let usual = prompt.saturating_add(new).min(config.cache().trained_context);
-    let tokens = [prompt, usual, prompt.saturating_add(new / 2)];
+    let (folder, opened_at) = (args.model.folder(), Instant::now());
+    let model = OpenedModel::new(&args.model.model, config)?;
+    let opened = opened_at.elapsed();
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
-    let (mut settings, figures) = model::settings(&args.model, &config, tokens, &machine)?;
+    let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.end.when_full;
-    settings.workload.tokenizer = asked.tokenizer_bytes;
+    // A tokenizer may take more than the budget: what is refused is refused before it is loaded,
+    // and a large one before it is read.
+    let length = TokenizerFile::length(folder);
+    if length > SMALL_TOKENIZER {
+        settings.workload.tokenizer = length;
+        model.check(&settings)?;
+    }
+    let tokenizer = TokenizerFile::read(folder);
+    settings.workload.tokenizer = tokenizer.as_ref().map_or(0, TokenizerFile::memory);
+    model.check(&settings)?;
+    let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
+    let prompt = asked.request.ids.len();
+    let needed = prompt.saturating_add(asked.request.max_new_tokens);
+    let cache = model.config().cache();
+    let workload = &mut settings.workload;
+    workload.cache.context = args.model.context.unwrap_or(needed.min(cache.longest_context));
+    workload.prompt = prompt.min(cache.reach(&workload.cache));
+    // A token in the middle of the answer, as far as there is room for one.
+    workload.position = prompt.midpoint(needed.min(workload.cache.context.max(prompt)));
+    let (profile, figures) = cache::figures(&machine, folder);
+    settings.planning.figures = profile;
     let loading = Instant::now();
     let mut shown = Ok(());
-    let mut pipeline = Pipeline::open(&args.model.model, config, &settings, |step| {
+    let mut pipeline = model.dispatch(&settings, |step| {
         if shown.is_ok() {
             shown = opening(&step, &figures);
         }
     })?;
     shown?;
     let mut timing = Timing {
-        load: loading.elapsed(),
+        load: opened + loading.elapsed(),
         first_token: loading.elapsed(),
         at_first_token: pipeline.stats(),
         at_end: pipeline.stats(),
     };
-    let map = pipeline.device_map();
-    let (total, read) = (map.resident_bytes() + map.streamed_bytes(), pipeline.watch());
-    let mut reading = Some(Following::new(total, "reading", move || read().bytes_read));
+    let to_run = pipeline.tokens_to_run(prompt);
+    let held = pipeline.cache_options().context;
+    if prompt > held && !args.json {
+        say(format!(
+            "note: the prompt has {prompt} tokens and the context holds {held}: the last {to_run} are run, as the answer \
+             depends on so many through all layers"
+        ));
+    }
+    let mut reading = Some(following(&pipeline, to_run));
     let watched = pipeline.watch();
     let mut failure = None;
     let mut on_text = |part: &str| {
@@ -95,6 +126,24 @@ pub fn run(
     timing.at_end = pipeline.stats();
     let again = again(&mut pipeline, &asked.request.ids, args.prompt_again.unwrap_or(0))?;
     Ok(output(pipeline, prompt, outcome, timing, again, figures))
+}
+
+/// Tokens of prompt and context that the model is run for at least, as far as they are known without
+/// a tokenizer.
+fn least(args: &RunArgs, model: &OpenedModel) -> [usize; 2] {
+    let prompt = args.ids.as_ref().map_or(1, |ids| ids.split(',').count());
+    let needed = prompt.saturating_add(args.end.max_new_tokens.unwrap_or(0));
+    [prompt, needed.min(model.config().cache().longest_context)]
+}
+
+/// A bar that follows the prompt if it takes several passes, else what is read.
+fn following(pipeline: &Pipeline, to_run: usize) -> Following {
+    if to_run > pipeline.longest_pass() {
+        return Following::new(count(to_run as u64, "prompt"), pipeline.watch_tokens());
+    }
+    let (map, read) = (pipeline.device_map(), pipeline.watch());
+    let bar = bytes(map.resident_bytes() + map.streamed_bytes(), "reading");
+    Following::new(bar, move || read().bytes_read)
 }
 
 /// Runs the prompt again as often as `outsize bench` asks.

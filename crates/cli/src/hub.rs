@@ -99,7 +99,7 @@ fn headers(client: &Client<'_>, place: &Path) -> Result<Option<Headers>, HubErro
     let Some(index) = client.file(INDEX_FILE, INDEX_LIMIT)? else {
         return Ok(None);
     };
-    let bar = progress::count("reading headers");
+    let bar = progress::count(0, "reading headers");
     let headers = Headers::of_shards(place, INDEX_FILE, &index, CONNECTIONS, fetch, |done, all| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);

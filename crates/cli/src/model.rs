@@ -1,32 +1,32 @@
 //! Opening a model as the arguments say.
 
 use crate::args::{ModelArgs, PlaceArgs, workload};
-use crate::cache;
 use crate::error::Failure;
 use crate::hub::{self, Address};
 use crate::interrupt;
 use crate::map_file;
-use crate::views::output::note_unknown;
+use crate::views::output::{note_unknown, say};
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
     ConfigText, Described, GenerationWorkload, PipelineSettings, describe, read_config,
 };
-use outsize::machine::{Machine, Provenance, current_rss, detected_budget};
+use outsize::machine::{Machine, current_rss, detected_budget};
 use outsize::models::{CacheOptions, ModelConfig, presets};
-use outsize::plan::{Budget, Tier};
+use outsize::plan::{Budget, Tier, format_size};
 use std::path::Path;
 
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
 /// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
-    if !args.model.is_dir() {
+    if !args.model.exists() {
         return Err(Failure::usage(format!(
-            "{} is not a folder: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors",
+            "{} does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors, or a \
+             .safetensors file beside a config.json",
             args.model.display()
         )));
     }
-    let config = read_config(&args.model)?;
+    let config = read_config(args.folder())?;
     note_unknown("config.json", &config.unknown_fields);
     Ok(config)
 }
@@ -79,51 +79,64 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
-/// What a model is opened with as the arguments say, and the provenance of the hardware profile:
-/// for a prompt of `prompt` tokens, a context of `usual` tokens unless they say otherwise, and a token
-/// at `middle` in the middle of the answer.
+/// Says on standard error if a budget of main memory is more than there is.
+pub fn warn_of_excess(bytes: Option<u64>, machine: &Machine) {
+    let (Some(bytes), Some(ram)) = (bytes, &machine.ram) else {
+        return;
+    };
+    let cgroup = ram.cgroup.as_ref().map(|group| (group.limit, group.file.display().to_string()));
+    let limits = [Some((ram.total.value, ram.total.source.clone())), cgroup];
+    if let Some((most, source)) = limits.into_iter().flatten().min_by_key(|(most, _)| *most)
+        && bytes > most
+    {
+        say(format!(
+            "note: --max-memory cpu={} is more than the {} that this process can have ({source}): it may be killed before it \
+             has so much",
+            format_size(bytes),
+            format_size(most),
+        ));
+    }
+}
+
+/// What a model is opened with as the arguments say: for a prompt of `prompt` tokens and a context
+/// of `usual` tokens unless they say otherwise. The speed of the machine is not known yet.
 pub fn settings(
     args: &ModelArgs,
     config: &ModelConfig,
-    [prompt, usual, middle]: [usize; 3],
+    [prompt, usual]: [usize; 2],
     machine: &Machine,
-) -> Result<(PipelineSettings, Provenance), Failure> {
-    let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
-    let (figures, provenance) = cache::figures(machine, &args.model);
-    let planning = Planning {
-        strategy: *strategy,
-        device_map: device_map.as_deref().map(map_file::read).transpose()?,
-        reserve_bytes: *reserve,
-        must_fit: *must_fit,
-        figures,
-        ..Planning::default()
+) -> Result<PipelineSettings, Failure> {
+    let max_memory = match &args.max_memory {
+        Some(budget) => budget.clone(),
+        None => default_budget(machine, current_rss().unwrap_or(0)),
     };
+    let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
+    if let Some((gpu, _)) = max_memory.iter().find(gpu) {
+        return Err(Failure::usage(format!(
+            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
+        )));
+    }
+    warn_of_excess(max_memory.get(Tier::Cpu), machine);
+    let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let cache = CacheOptions {
         dtype: args.dtypes.kv_dtype,
         ..CacheOptions::new(workload::context(args.context, usual, Some(config))?)
     };
-    let workload = GenerationWorkload {
-        position: middle,
-        compute: args.dtypes.compute,
-        ..GenerationWorkload::new(cache, prompt)
-    };
-    let settings = PipelineSettings {
-        max_memory: match &args.max_memory {
-            Some(budget) => budget.clone(),
-            None => default_budget(machine, current_rss().unwrap_or(0)),
+    Ok(PipelineSettings {
+        max_memory,
+        workload: GenerationWorkload {
+            compute: args.dtypes.compute,
+            ..GenerationWorkload::new(cache, prompt)
         },
-        workload,
-        planning,
+        planning: Planning {
+            strategy: *strategy,
+            device_map: device_map.as_deref().map(map_file::read).transpose()?,
+            reserve_bytes: *reserve,
+            must_fit: *must_fit,
+            ..Planning::default()
+        },
         stop: Some(interrupt::flag()),
-    };
-    let gpus = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
-    let gpu = settings.max_memory.iter().find(gpus);
-    match gpu {
-        Some((gpu, _)) => Err(Failure::usage(format!(
-            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
-        ))),
-        None => Ok((settings, provenance)),
-    }
+    })
 }
 
 /// Token ids written as `1,2,3` after `flag`.

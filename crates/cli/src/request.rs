@@ -21,23 +21,22 @@ pub struct GenerateRequest {
     pub text: TextOptions,
     /// Without one the text is the tokens' numbers.
     pub tokenizer: Option<Tokenizer>,
-    /// What it takes, in bytes.
-    pub tokenizer_bytes: u64,
 }
 
 impl GenerateRequest {
-    /// Reads the checkpoint's small files; the weights are not touched.
-    pub fn new(args: &RunArgs, config: &ModelConfig) -> Result<Self, Failure> {
+    /// Loads the tokenizer and reads the checkpoint's small files; the weights are not touched.
+    pub fn new(
+        args: &RunArgs,
+        config: &ModelConfig,
+        tokenizer: outsize::generate::Result<TokenizerFile>,
+    ) -> Result<Self, Failure> {
         let generation = generation_config(args)?;
         let stop = if args.end.stop.is_empty() {
             generation.stop_strings.clone()
         } else {
             StopStrings::new(args.end.stop.iter().cloned())?
         };
-        let folder = &args.model.model;
-        let file = TokenizerFile::read(folder);
-        let tokenizer_bytes = file.as_ref().map_or(0, TokenizerFile::memory);
-        let tokenizer = match (file.and_then(Tokenizer::load), &args.prompt) {
+        let tokenizer = match (tokenizer.and_then(Tokenizer::load), &args.prompt) {
             (Ok(tokenizer), _) => Some(tokenizer),
             // With ids, text is a bonus: it needs no tokenizer.
             (Err(_), None) if stop.strings().is_empty() => None,
@@ -68,13 +67,12 @@ impl GenerateRequest {
             },
             text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             tokenizer,
-            tokenizer_bytes,
         })
     }
 }
 
 fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
-    let folder = &args.model.model;
+    let folder = args.model.folder();
     let config = match &args.generation_config {
         None => GenerationConfig::open(folder)?,
         Some(none) if none.as_os_str() == "none" => GenerationConfig::without_file(folder)?,

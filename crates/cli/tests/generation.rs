@@ -373,3 +373,82 @@ fn help_is_in_sections() {
     assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     assert!(text(&outsize(&["run", "--help"]).stderr).is_empty());
 }
+
+#[test]
+fn a_budget_above_what_there_is_is_noted() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let run = run(&model, &["--max-new-tokens", "1", "--max-memory", "cpu=100TB"]);
+    let plan = outsize(&["plan", path(&model), "--max-memory", "cpu=100TB"]);
+    for output in [run, plan] {
+        done(&output);
+        let message = text(&output.stderr);
+        assert!(message.contains("note: --max-memory cpu=100 TB is more than"), "{message}");
+    }
+    let enough = outsize(&["plan", path(&model), "--max-memory", "cpu=100MB"]);
+    assert_eq!(text(&enough.stderr), "");
+}
+
+#[test]
+fn dynamic_positions_go_on_beyond_the_trained_context() {
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures/dynamic-rope");
+    let expected = std::fs::read(fixture.join("expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
+    let ids: Vec<String> =
+        expected["ids"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    let output = outsize(&[
+        "run",
+        path(&fixture),
+        "--ids",
+        &ids.join(","),
+        "--max-new-tokens",
+        "16",
+        "--ignore-eos",
+        "--json",
+    ]);
+    assert_eq!(report(&output)["tokens"], expected["greedy"]);
+}
+
+#[test]
+fn predictions_are_for_the_answer_that_there_is_room_for() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let predicted = |most: &str| {
+        let report = report(&run(&model, &["--max-new-tokens", most, "--ignore-eos"]));
+        report["prediction"]["decode"]["seconds"].as_f64().unwrap()
+    };
+    let room = predicted("60");
+    assert_eq!(predicted("1000000"), room);
+    assert_eq!(predicted("18446744073709551615"), room);
+}
+
+#[test]
+fn a_prompt_that_is_too_long_gets_advice_that_helps() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let ids = vec!["5"; 200].join(",");
+    let told = |more: &[&str]| {
+        let arguments = ["run", path(&model), "--ids", &ids, "--max-new-tokens", "1"];
+        text(&outsize(&[&arguments[..], more].concat()).stderr)
+    };
+    let message = told(&[]);
+    assert!(message.contains("64 at most") && !message.contains("raise"), "{message}");
+    let message = text(&run(&model, &["--context", "3"]).stderr);
+    assert!(message.contains("raise --context above 4"), "{message}");
+    // Two layers, each of which sees 7 tokens back.
+    let message = told(&["--when-full", "slide", "--context", "8"]);
+    assert!(message.contains("200 tokens") && message.contains("the last 15 are run"), "{message}");
+}
+
+#[test]
+fn a_file_of_weights_is_a_model_too() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let file = model.join("model.safetensors");
+    let of = |place: &Path| {
+        let arguments = ["run", path(place), "--prompt", "a b", "--max-new-tokens", "4", "--json"];
+        report(&outsize(&arguments))["tokens"].clone()
+    };
+    assert_eq!(of(&file), of(&model));
+}

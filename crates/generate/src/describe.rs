@@ -75,17 +75,19 @@ pub struct ConfigText {
 /// cannot be run and no tensors that would tell the sizes.
 pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     let is_folder = path.is_dir();
+    let folder = match is_folder {
+        true => path,
+        false => path.parent().unwrap_or(Path::new("")),
+    };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if !is_folder && name.ends_with(".json") && !name.ends_with(".safetensors.index.json") {
         let Some(config) = read(path)? else {
             return Err(DescribeError::NotFound { path: path.to_owned() });
         };
-        return Described::new(path, Some(config), None);
+        let mut described = Described::new(path, Some(config), None)?;
+        described.tokenizer_bytes = tokenizer_bytes(folder);
+        return Ok(described);
     }
-    let folder = match is_folder {
-        true => path,
-        false => path.parent().unwrap_or(Path::new("")),
-    };
     let checkpoint = match Checkpoint::open(path) {
         Ok(checkpoint) => Some(checkpoint),
         // The configuration may do.
@@ -102,8 +104,7 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     }
     let tensors = checkpoint.as_ref().map(Checkpoint::tensors);
     let mut described = Described::new(path, config, tensors)?;
-    // One that cannot be read is what `run` refuses.
-    described.tokenizer_bytes = TokenizerFile::read(folder).map_or(0, |file| file.memory());
+    described.tokenizer_bytes = tokenizer_bytes(folder);
     let ignored = checkpoint.as_ref().map_or(0, |found| found.ignored().len());
     if ignored > 0 {
         described
@@ -111,6 +112,11 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
             .push(format!("{ignored} tensors in the shards are not in the index, and not counted"));
     }
     Ok(described)
+}
+
+/// What the tokenizer in a folder takes; zero without one, or with one that cannot be read.
+fn tokenizer_bytes(folder: &Path) -> u64 {
+    TokenizerFile::read(folder).map_or(0, |file| file.memory())
 }
 
 fn read(path: &Path) -> Result<Option<ConfigText>, Error> {

@@ -165,14 +165,15 @@ pub enum Error {
     EmptyPrompt,
     /// The prompt leaves no room for a new token.
     #[error(
-        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: raise the context \
-         above {needed}, shorten the prompt, or let the text slide on"
+        "the prompt takes {needed} tokens and the context holds {context}, which leaves no room for a new one: {advice}"
     )]
     PromptTooLong {
         /// The prompt's length plus what the model already holds, in tokens.
         needed: usize,
         /// What the context holds, in tokens.
         context: usize,
+        /// What can be done about it.
+        advice: String,
     },
 }
 

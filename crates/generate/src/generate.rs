@@ -24,6 +24,11 @@ pub trait LanguageModel {
     /// How many tokens the sequence holds now, in tokens.
     fn position(&self) -> usize;
 
+    /// What can be done where a text of `needed` tokens leaves no room for a new one.
+    fn advice(&self, _needed: usize) -> String {
+        "shorten the prompt".to_owned()
+    }
+
     /// Whether a forward pass failed only because somebody wants it to end: generation then ends as if
     /// the caller had asked.
     fn is_stopped(_error: &Self::Error) -> bool {
@@ -163,7 +168,10 @@ fn limit<D: LanguageModel>(decoder: &D, request: &Request) -> Result<(usize, Fin
     let needed = decoder.position().saturating_add(request.ids.len());
     let room = match context.checked_sub(needed) {
         Some(room) if room > 0 || request.max_new_tokens == 0 => room,
-        _ => return Err(Error::PromptTooLong { needed, context }),
+        _ => {
+            let advice = decoder.advice(needed);
+            return Err(Error::PromptTooLong { needed, context, advice });
+        }
     };
     Ok(if request.max_new_tokens <= room {
         (request.max_new_tokens, Finish::Length)

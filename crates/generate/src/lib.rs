@@ -25,13 +25,14 @@ mod text;
 mod text_stream;
 mod tokenizer;
 mod tokenizer_file;
+mod tokenizer_memory;
 
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
-pub use error::Error;
+pub use error::{Error, Result};
 pub use generate::{Finish, GenerateError, LanguageModel, Outcome, Request, generate};
 pub use generation_config::GenerationConfig;
-pub use pipeline::{Pipeline, PipelineError, PipelineSettings, Step, read_config};
+pub use pipeline::{OpenedModel, Pipeline, PipelineError, PipelineSettings, Step, read_config};
 pub use planning::{GenerationWorkload, Plan, Planner};
 pub use sampling::{Sampler, Sampling};
 pub use shield::panic_is_caught;

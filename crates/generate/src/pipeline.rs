@@ -6,15 +6,15 @@ mod placement;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Planning, process_bytes};
 use outsize_models::{
-    Batch, CacheOptions, DispatchedDecoder, Init, KvCache, Logits, ModelConfig, WhenFull,
+    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Init, KvCache, Logits, ModelConfig, WhenFull,
 };
-use outsize_plan::{Budget, DeviceMap, Options, Prediction, predict};
+use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tree, predict};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
@@ -71,6 +71,9 @@ pub struct Pipeline {
     chunk: usize,
     prediction: Prediction,
     streamed: Option<(PathBuf, Range<u64>)>,
+    spec: CacheSpec,
+    /// Tokens that were run, for those who watch.
+    done: Arc<AtomicU64>,
 }
 
 /// Reads a model's configuration from its folder.
@@ -87,6 +90,100 @@ pub fn read_config(folder: &Path) -> Result<ModelConfig, PipelineError> {
     ModelConfig::from_json(&text).map_err(|source| PipelineError::BadConfig { path, source })
 }
 
+/// A model that is opened and not placed: its configuration and the headers of its checkpoint are read.
+#[derive(Debug)]
+pub struct OpenedModel {
+    config: ModelConfig,
+    checkpoint: Checkpoint,
+    tree: Tree,
+    /// What the process takes by itself, in bytes.
+    process: u64,
+}
+
+impl OpenedModel {
+    /// Opens the checkpoint in `folder`, which holds a model of configuration `config`. What the process holds by now is counted
+    /// as its own: a tokenizer is to be loaded later.
+    ///
+    /// # Errors
+    /// What is wrong with the checkpoint.
+    pub fn new(folder: &Path, config: ModelConfig) -> Result<Self, PipelineError> {
+        let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
+        let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
+        let process = process_bytes(outsize_machine::current_rss().unwrap_or(0));
+        Ok(Self { config, checkpoint, tree, process })
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Whether the budget is enough, as [`dispatch`](Self::dispatch) finds it.
+    ///
+    /// # Errors
+    /// How many bytes of budget would do.
+    pub fn check(&self, settings: &PipelineSettings) -> Result<(), PipelineError> {
+        self.planner(settings)?.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
+        Ok(())
+    }
+
+    fn planner(&self, settings: &PipelineSettings) -> Result<Planner, PipelineError> {
+        let most = self.config.cache().longest_context;
+        let mut workload = settings.workload.clone();
+        let context = workload.cache.context;
+        if context > most {
+            return Err(PipelineError::Context { context, most });
+        }
+        workload.process = workload.process.max(self.process);
+        let options = Options {
+            // In the words of the tree.
+            no_split: Vec::new(),
+            ..self.options(settings).plan()
+        };
+        let (tree, config) = (self.tree.clone(), Some(self.config.clone()));
+        let mut planner = Planner::new(tree, config, workload, options);
+        if let Some(map) = &settings.planning.device_map {
+            planner.place_by(map.clone());
+        }
+        Ok(planner)
+    }
+
+    fn options(&self, settings: &PipelineSettings) -> outsize_core::Options {
+        outsize_core::Options {
+            planning: settings.planning.clone(),
+            stop: settings.stop.clone(),
+            ..self.config.options(self.checkpoint.tensors())
+        }
+    }
+
+    /// Places the model within the budget, and begins to read. `observe` is told of every step.
+    ///
+    /// # Errors
+    /// How many bytes of budget would do.
+    pub fn dispatch(
+        self,
+        settings: &PipelineSettings,
+        mut observe: impl FnMut(Step<'_>),
+    ) -> Result<Pipeline, PipelineError> {
+        let planner = self.planner(settings)?;
+        let plan = planner.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
+        let (map, workload) = (&plan.map, &plan.options.workload);
+        let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
+        let chunk = workload.chunk as usize;
+        observe(Step::Planned { map, prediction: &prediction });
+        let (config, checkpoint) = (&self.config, &self.checkpoint);
+        let streamed = streamed_range(config, checkpoint, map);
+        // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
+        let device = Device::flex();
+        let cache = KvCache::new(config.cache(), &settings.workload.cache, &device)?;
+        let init = Init { device, compute: settings.workload.compute };
+        let model = config.dispatch(&init, checkpoint, map, &self.options(settings))?;
+        observe(Step::Dispatched);
+        let spec = config.cache().clone();
+        Ok(Pipeline { model, cache, chunk, prediction, streamed, spec, done: Arc::default() })
+    }
+}
+
 impl Pipeline {
     /// Opens the checkpoint in `folder`, which holds a model of configuration `config`, places it
     /// within the budget, and begins to read. `observe` is told of every step.
@@ -99,45 +196,10 @@ impl Pipeline {
         settings: &PipelineSettings,
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Self, PipelineError> {
-        let most = config.cache().longest_context;
-        let mut workload = settings.workload.clone();
-        let context = workload.cache.context;
-        if context > most {
-            return Err(PipelineError::Context { context, most });
-        }
         observe(Step::Empty { parameters: config.parameter_count() });
-        let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
-        observe(Step::Opened { checkpoint: &checkpoint });
-        let mut options = config.options(checkpoint.tensors());
-        options.planning = settings.planning.clone();
-        options.stop = settings.stop.clone();
-        let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
-        let resident = outsize_machine::current_rss().unwrap_or(0);
-        let process = process_bytes(resident.saturating_sub(workload.tokenizer));
-        workload.process = workload.process.max(process);
-        let strategy = Options {
-            // In the words of the tree.
-            no_split: Vec::new(),
-            ..options.plan()
-        };
-        let (cache, compute) = (workload.cache, workload.compute);
-        let mut planner = Planner::new(tree, Some(config.clone()), workload, strategy);
-        if let Some(map) = &settings.planning.device_map {
-            planner.place_by(map.clone());
-        }
-        let plan = planner.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
-        let (map, workload) = (&plan.map, &plan.options.workload);
-        let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
-        let chunk = workload.chunk as usize;
-        observe(Step::Planned { map, prediction: &prediction });
-        let streamed = streamed_range(&config, &checkpoint, map);
-        // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
-        let device = Device::flex();
-        let cache = KvCache::new(config.cache(), &cache, &device)?;
-        let init = Init { device, compute };
-        let model = config.dispatch(&init, &checkpoint, map, &options)?;
-        observe(Step::Dispatched);
-        Ok(Self { model, cache, chunk, prediction, streamed })
+        let model = OpenedModel::new(folder, config)?;
+        observe(Step::Opened { checkpoint: &model.checkpoint });
+        model.dispatch(settings, observe)
     }
 
     /// Where everything lives.
@@ -158,6 +220,23 @@ impl Pipeline {
     /// The same, for asking while the pipeline is at work.
     pub fn watch(&self) -> impl Fn() -> Stats + 'static {
         self.model.watch()
+    }
+
+    /// How many tokens were run so far, for asking while the pipeline is at work.
+    pub fn watch_tokens(&self) -> impl Fn() -> u64 + Send + use<> {
+        let done = self.done.clone();
+        move || done.load(Ordering::Relaxed)
+    }
+
+    /// How many tokens of a text of `tokens` tokens are run for its next one: the last ones, as far back as the next one
+    /// depends on them.
+    pub fn tokens_to_run(&self, tokens: usize) -> usize {
+        tokens.min(self.spec.reach(self.cache.options()))
+    }
+
+    /// Tokens that one pass takes at most.
+    pub fn longest_pass(&self) -> usize {
+        self.chunk
     }
 
     /// The file of which most is streamed, and the range of its bytes that streamed weights lie in: what
@@ -205,7 +284,9 @@ impl Pipeline {
 
     fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
         let batch = Batch::left_padded(&[ids])?;
-        Ok(self.model.forward_batch(&batch, &mut self.cache, logits)??)
+        let logits = self.model.forward_batch(&batch, &mut self.cache, logits)??;
+        self.done.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        Ok(logits)
     }
 }
 
@@ -215,8 +296,19 @@ impl LanguageModel for Pipeline {
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
         let mut last = Vec::new();
         self.cache.expect(ids.len());
-        for chunk in ids.chunks(self.chunk) {
-            last = values(self.pass(chunk, Logits::Last)?)?;
+        let skipped = match self.cache.position() {
+            0 => ids.len() - self.tokens_to_run(ids.len()),
+            _ => 0,
+        };
+        if skipped > 0 {
+            self.cache.begin_at(skipped);
+        }
+        for chunk in ids[skipped..].chunks(self.chunk) {
+            let logits = self.pass(chunk, Logits::Last);
+            if logits.is_err() && skipped > 0 && self.cache.position() == skipped {
+                self.cache.clear();
+            }
+            last = values(logits?)?;
         }
         Ok(last)
     }
@@ -230,6 +322,18 @@ impl LanguageModel for Pipeline {
 
     fn position(&self) -> usize {
         self.cache.position()
+    }
+
+    fn advice(&self, needed: usize) -> String {
+        let most = self.spec.longest_context;
+        let mut advice = match needed < most {
+            true => format!("raise --context above {needed}, or shorten the prompt"),
+            false => format!("this model's context is {most} at most, so shorten the prompt"),
+        };
+        if self.spec.cannot_slide.is_none() {
+            advice.push_str(", or pass --when-full slide");
+        }
+        advice
     }
 
     fn is_stopped(error: &PipelineError) -> bool {

@@ -56,6 +56,8 @@ impl GenerationWorkload {
             config.map_or(0, |config| config.packed_bytes(self.compute, tokens, cache.batch));
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
+        // What was measured is the speed in f32.
+        options.figures.cpu.product_flops *= self.compute.speedup();
         // A GPU's products pack nothing.
         options.gpu_activations = activations;
         options.workload = Workload {
@@ -216,4 +218,22 @@ fn numbered_classes(tree: &Tree) -> Vec<String> {
     classes.sort_unstable();
     classes.dedup();
     classes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outsize_models::presets;
+
+    #[test]
+    fn products_in_bf16_are_predicted_to_be_as_fast_as_they_are() {
+        let config = ModelConfig::from_json(presets::config("llama-demo").unwrap()).unwrap();
+        let flops = |compute| {
+            let cache = CacheOptions::new(512);
+            let workload = GenerationWorkload { compute, ..GenerationWorkload::new(cache, 256) };
+            workload.passes(&config).longest.figures.cpu.product_flops
+        };
+        let speedup = ActivationDtype::Bf16.speedup();
+        assert_eq!(flops(ActivationDtype::Bf16), speedup * flops(ActivationDtype::F32));
+    }
 }

@@ -1,19 +1,14 @@
-//! A tokenizer.json that is read and not parsed yet, and what it takes in memory.
+//! A tokenizer.json that is read and not parsed yet.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::json_file::read_bounded;
+use crate::tokenizer_memory::TokenizerCounts;
 
 /// The most bytes read from a tokenizer.json. Those with 256k tokens have about 35 MB.
 const LIMIT: u64 = 256 << 20;
-
-/// Bytes of one string of a vocabulary or of its merges: held twice, by token and by id, and once more while they are read.
-const STRING: u64 = 125;
-
-/// Bytes of a slot of the two hash tables that hold them.
-const SLOT: u64 = 64;
 
 /// The text of a tokenizer.json.
 pub struct TokenizerFile {
@@ -35,13 +30,16 @@ impl TokenizerFile {
         }
     }
 
-    /// What loading it takes, in bytes: an estimate from its size and the strings in it, which are counted without parsing.
+    /// The length of the tokenizer.json in `folder`, in bytes: what reading it takes, and less than loading it. Zero if there
+    /// is none.
+    pub fn length(folder: impl AsRef<Path>) -> u64 {
+        let path = folder.as_ref().join("tokenizer.json");
+        path.metadata().map_or(0, |file| file.len().min(LIMIT))
+    }
+
+    /// An upper bound on what it takes in memory to load and to hold it, in bytes, this text included. Nothing is parsed.
     pub fn memory(&self) -> u64 {
-        let quotes = self.bytes.iter().filter(|byte| **byte == b'"').count() as u64;
-        let strings = quotes / 2;
-        // A hash table is at most seven eighths full, and doubles.
-        let slots = (strings * 8 / 7).next_power_of_two();
-        self.bytes.len() as u64 + strings * STRING + slots * SLOT
+        TokenizerCounts::of(&self.bytes).memory()
     }
 }
 

@@ -225,6 +225,79 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been() {
 }
 
 #[test]
+fn tokens_that_an_answer_does_not_depend_on_are_not_run() {
+    // Two or three layers, each of which sees itself and `window - 1` tokens before.
+    for (name, slide, to_run) in [
+        ("gqa", Some(4), 10),
+        ("attention-bias", Some(5), 9),
+        ("yarn", Some(3), 5),
+        ("mistral-window", None, 11),
+    ] {
+        let (ids, _, _) = expected(name);
+        let mut settings = settings(None, Logits::All);
+        if let Some(context) = slide {
+            settings.workload.cache =
+                CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(context) };
+        }
+        let mut pipeline = open_with(&fixture(name), &settings).unwrap();
+        let mut all = Vec::new();
+        pipeline.logits(&ids, |rows| all.extend_from_slice(rows)).unwrap();
+        let last = all.len() / ids.len();
+        let last: Vec<u32> = all[all.len() - last..].iter().map(|logit| logit.to_bits()).collect();
+        let next = bits(&mut pipeline, &[7]);
+        pipeline.clear();
+        assert_eq!(pipeline.tokens_to_run(ids.len()), to_run, "{name}");
+        let before = pipeline.watch_tokens()();
+        assert_eq!(bits(&mut pipeline, &ids), last, "{name}");
+        assert_eq!(pipeline.watch_tokens()() - before, to_run as u64, "{name}");
+        assert_eq!(pipeline.position(), ids.len());
+        assert_eq!(bits(&mut pipeline, &[7]), next, "{name}");
+    }
+}
+
+#[test]
+fn a_tied_head_that_is_stored_too_is_the_table() {
+    let (ids, tokens, _) = expected("mha-tied");
+    let checkpoint = Checkpoint::open(fixture("mha-tied")).unwrap();
+    let dir = TempDir::new().unwrap();
+    let folder = dir.path().join("model");
+    let written = |head_shape: Option<[usize; 2]>| {
+        let table = checkpoint.get("model.embed_tokens.weight").unwrap();
+        let mut specs: Vec<TensorSpec> = (checkpoint.tensors().iter())
+            .map(|tensor| TensorSpec::new(&tensor.name, tensor.dtype, tensor.shape.clone()))
+            .collect();
+        let shape = head_shape.map_or(table.shape.clone(), |shape| shape.to_vec());
+        specs.push(TensorSpec::new("lm_head.weight", table.dtype, shape));
+        let _ = std::fs::remove_dir_all(&folder);
+        let mut writer = ShardWriter::create(&folder, specs, u64::MAX).unwrap();
+        let config = std::fs::read(fixture("mha-tied").join("config.json")).unwrap();
+        writer.add_file("config.json", &config).unwrap();
+        for tensor in checkpoint.tensors() {
+            writer.write(&tensor.name, &checkpoint.read(tensor).unwrap()).unwrap();
+        }
+        let bytes = checkpoint.read(table).unwrap();
+        let len = head_shape.map_or(bytes.len(), |[rows, width]| 4 * rows * width);
+        writer.write("lm_head.weight", &bytes[..len]).unwrap();
+        writer.finish().unwrap();
+    };
+    written(None);
+    let mut pipeline = open(&folder, None, Logits::Last).unwrap();
+    assert_eq!(greedy(&mut pipeline, &ids, tokens.len()), tokens);
+    let mut plain = open(&fixture("mha-tied"), None, Logits::Last).unwrap();
+    assert_eq!(pipeline.device_map().total_bytes(), plain.device_map().total_bytes());
+    plain.clear();
+    let described = outsize_generate::describe(&folder).unwrap();
+    assert_eq!(
+        (described.source, described.notes),
+        (outsize_generate::SizeSource::Both, Vec::<String>::new())
+    );
+    // What cannot be the table is no part of the model.
+    written(Some([2, 64]));
+    let error = open(&folder, None, Logits::Last).unwrap_err().to_string();
+    assert!(error.contains("lm_head.weight"), "{error}");
+}
+
+#[test]
 fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
     let (ids, _, _) = expected("gqa");
     let mut sliding = settings(None, Logits::Last);

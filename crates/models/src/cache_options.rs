@@ -82,3 +82,13 @@ impl CacheOptions {
         Self { context, batch: 1, dtype: KvDtype::default(), when_full: WhenFull::default() }
     }
 }
+
+/// How many columns a token of a layer sees, its own included, and how many the layer holds.
+pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
+    let context = match options.when_full {
+        WhenFull::Refuse => usize::MAX,
+        WhenFull::Slide => options.context,
+    };
+    let window = window.unwrap_or(usize::MAX).min(context);
+    (window, window.min(options.context))
+}

@@ -1,5 +1,8 @@
 //! What a model asks of a KV cache.
 
+use crate::CacheOptions;
+use crate::cache_options::window_and_capacity;
+
 /// What a model asks of a KV cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSpec {
@@ -40,6 +43,14 @@ impl CacheLayer {
 }
 
 impl CacheSpec {
+    /// How many of the last tokens of a text its next one depends on, itself included, in a cache that is made for `options`:
+    /// each layer sees as far back as its window, from what the layer before it made of tokens that saw as far.
+    pub fn reach(&self, options: &CacheOptions) -> usize {
+        let windows = self.layers.iter();
+        let windows = windows.map(|layer| window_and_capacity(layer.window, options).0);
+        windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
+    }
+
     /// The first difference to what another model asks for, as both have it.
     pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
         let count = |spec: &Self| format!("{} layers", spec.layers.len());

@@ -6,6 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use self::layer::{Layer, Order};
 pub(crate) use self::layer::{Part, Seen};
+use crate::cache_options::window_and_capacity;
 
 use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
 
@@ -146,6 +147,13 @@ impl KvCache {
         Ok(())
     }
 
+    /// Begins a text at its token `position`, as if those before it had been run: what they would have left in the cache is not
+    /// defined. So it is only right if nothing that matters [reaches](CacheSpec::reach) so far back. The cache must be empty.
+    pub fn begin_at(&mut self, position: usize) {
+        debug_assert_eq!(self.position, 0, "a text begins in an empty cache");
+        (self.position, self.written) = (position, position);
+    }
+
     /// Says that the next `tokens` tokens are one text, run in several passes.
     ///
     /// It matters to models with dynamic rotary scaling alone: there the rotation depends on the length that the text has
@@ -267,16 +275,6 @@ impl KvCache {
         }
         self.position += batch.tokens();
     }
-}
-
-/// How many columns a token of a layer sees, its own included, and how many the layer holds.
-pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
-    let context = match options.when_full {
-        WhenFull::Refuse => usize::MAX,
-        WhenFull::Slide => options.context,
-    };
-    let window = window.unwrap_or(usize::MAX).min(context);
-    (window, window.min(options.context))
 }
 
 #[cfg(test)]

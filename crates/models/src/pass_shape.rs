@@ -2,7 +2,8 @@
 
 use outsize_kernels::attention::AttentionShape;
 
-use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT, window_and_capacity};
+use crate::cache_options::window_and_capacity;
+use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::{CacheOptions, CacheSpec, Logits, WhenFull};
 
 /// Bytes of one f32.

@@ -7,7 +7,7 @@ use outsize_checkpoint::{Dtype, TensorInfo};
 use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
-use crate::kv_cache::window_and_capacity;
+use crate::cache_options::window_and_capacity;
 use crate::{CacheOptions, KvCache, Logits, ModelConfig};
 
 impl ModelConfig {
@@ -23,6 +23,18 @@ impl ModelConfig {
             table.access = Access::Tiles;
             weights.push(table);
         }
+        let mut ignore: Vec<String> = row.ignored.iter().map(|end| (*end).to_owned()).collect();
+        // Some checkpoints store a tied head too, which is the table once more.
+        let of = |path: &str| {
+            let short = path.strip_prefix(row.optional_prefix);
+            tensors.iter().find(|tensor| tensor.name == path || Some(&*tensor.name) == short)
+        };
+        if let Some((table, head)) = self.tied_head()
+            && let (Some(one), Some(other)) = (of(&table), of(&head))
+            && (&one.shape, one.dtype) == (&other.shape, other.dtype)
+        {
+            ignore.push(head);
+        }
         let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
         Options {
             // The products take weights as stored, but not in 64 bits.
@@ -36,7 +48,7 @@ impl ModelConfig {
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
             min_ring_bytes: outsize_core::LEAST_RING,
-            ignore: row.ignored.iter().map(|end| (*end).to_owned()).collect(),
+            ignore,
             ..Options::default()
         }
     }

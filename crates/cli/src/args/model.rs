@@ -4,12 +4,13 @@ use super::values::{ACTIVATION_DTYPES, KV_DTYPES, STRATEGIES, one_of, some};
 use clap::Args;
 use outsize::models::{ActivationDtype, KvDtype};
 use outsize::plan::{Budget, Strategy, parse_size};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The model and its budget.
 #[derive(Args, Debug)]
 pub struct ModelArgs {
-    /// Folder of a Hugging Face checkpoint: config.json, safetensors, tokenizer.json
+    /// Folder of a Hugging Face checkpoint: config.json, safetensors, tokenizer.json; or one file of
+    /// safetensors beside these
     pub model: PathBuf,
     /// The most memory to hold, the process itself included: `cpu=600MB` (MB decimal, MiB binary)
     /// [default: nine tenths of what is available]
@@ -24,6 +25,16 @@ pub struct ModelArgs {
     /// How weights are placed.
     #[command(flatten)]
     pub places: PlaceArgs,
+}
+
+impl ModelArgs {
+    /// The folder of config.json and tokenizer.json: the model's own, or that of its file.
+    pub fn folder(&self) -> &Path {
+        match self.model.parent() {
+            Some(parent) if self.model.is_file() => parent,
+            _ => &self.model,
+        }
+    }
 }
 
 /// Dtypes beside those of the weights.

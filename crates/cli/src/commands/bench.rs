@@ -110,6 +110,8 @@ fn model_bench(
     described.set_cache(&CacheOptions::new(1));
     let cost = ModelCost::new(checkpoint, &described.tree);
     let free = model::default_budget(machine, 0).get(Tier::Cpu);
+    let largest = args.max_memory.iter().filter_map(|case| case.bytes).max();
+    model::warn_of_excess(largest, machine);
     let bench = ModelBench {
         checkpoint: checkpoint.clone(),
         budgets: match &args.max_memory[..] {

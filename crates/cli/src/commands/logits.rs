@@ -19,8 +19,9 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
     let machine = Machine::detect();
-    let (mut settings, _) = model::settings(&args.model, &config, [ids.len(); 3], &machine)?;
+    let mut settings = model::settings(&args.model, &config, [ids.len(); 2], &machine)?;
     settings.workload.logits = Logits::All;
+    settings.workload.position = ids.len();
     let folder = &args.model.model;
     let mut pipeline = Pipeline::open(folder, config, &settings, |step| {
         if let Step::Planned { map, .. } = step {

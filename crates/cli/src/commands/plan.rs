@@ -10,7 +10,7 @@ use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
-use outsize::plan::{HardwareProfile, Options, Tree};
+use outsize::plan::{HardwareProfile, Options, Tier, Tree};
 use std::path::Path;
 
 /// Runs the command.
@@ -31,6 +31,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
+    model::warn_of_excess(budget.get(Tier::Cpu), &machine);
     let mut notes = described.notes.clone();
     notes.extend(workload::notes(&described, &full, &figures));
     notes.extend(unmatched(&described.tree, no_split, &casts.keep_in_f32));

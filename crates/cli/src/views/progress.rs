@@ -15,9 +15,9 @@ pub fn bytes(total: u64, what: &str) -> ProgressBar {
     bar(total, what, COUNTS)
 }
 
-/// A bar over a count that is not known yet.
-pub fn count(what: &str) -> ProgressBar {
-    bar(0, what, "{pos} of {len}")
+/// A bar over a count.
+pub fn count(total: u64, what: &str) -> ProgressBar {
+    bar(total, what, "{pos} of {len}")
 }
 
 fn bar(total: u64, what: &str, counts: &str) -> ProgressBar {
@@ -38,13 +38,13 @@ fn style(template: &str) -> ProgressStyle {
         .progress_chars("█▉▊▋▌▍▎▏ ")
 }
 
-/// A bar that follows the bytes which a stream reads, until it is dropped.
+/// A bar that follows a count, until it is dropped.
 pub struct Following(Option<(mpsc::Sender<()>, JoinHandle<()>)>);
 
 impl Following {
-    /// Follows `read` up to `total` bytes.
-    pub fn new(total: u64, what: &str, read: impl Fn() -> u64 + Send + 'static) -> Self {
-        let bar = bytes(total, what);
+    /// Follows `read` up to the bar's end.
+    pub fn new(bar: ProgressBar, read: impl Fn() -> u64 + Send + 'static) -> Self {
+        let total = bar.length().unwrap_or(0);
         if bar.is_hidden() {
             return Self(None);
         }
