@@ -103,7 +103,10 @@ fn a_budget_that_is_too_small_is_said_in_its_place() {
     let dir = folder();
     let model = model(&dir);
     let few = [path(&model), "--prompt-tokens", "8", "--new-tokens", "3", "--compute", "bf16"];
+    let began = std::time::Instant::now();
     let output = bench(dir.path(), &[&few[..], &["--max-memory", "cpu=1MB"]].concat());
+    // Before anything is measured, which takes longer.
+    assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
     assert_eq!(output.status.code(), Some(1));
     assert!(
         message(&output).contains("error: ") && message(&output).contains("MB"),

@@ -92,3 +92,28 @@ fn notes_that_cannot_be_written_are_dropped() {
     let status = command(dir.path(), &["run", "/none", "--ids", "1"]).stderr(full()).status();
     assert_eq!(status.unwrap().code(), Some(2));
 }
+
+/// Where the locale has nothing but ASCII, so has what is said beside the answer; and a line has at
+/// most 80 columns where no terminal says otherwise.
+#[test]
+fn notes_suit_the_locale_and_the_width() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let model = path(&model);
+    for (locale, ascii) in [("C", true), ("C.UTF-8", false)] {
+        let run = ["run", model, "--ids", "1,2", "--ignore-eos", "--max-new-tokens", "3"];
+        let output = command(dir.path(), &run).env("LC_ALL", locale).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(said.is_ascii(), ascii, "{said}");
+        assert!(said.contains("predicted"), "{said}");
+        for args in [&["env"][..], &["estimate", model], &run] {
+            let output = command(dir.path(), args).env("LC_ALL", locale).output().unwrap();
+            let shown = text(&output.stdout) + &text(&output.stderr);
+            // A table in a pipe is as wide as it is.
+            let table = |line: &str| args[0] == "estimate" && line.contains("  ");
+            for line in shown.lines().filter(|line| !table(line)) {
+                assert!(line.chars().count() <= 80, "{args:?}: {line}");
+            }
+        }
+    }
+}

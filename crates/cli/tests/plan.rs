@@ -361,3 +361,33 @@ fn classes_and_patterns_are_those_of_the_model() {
         assert!(failed(&outsize(args), 2).contains("MODEL"));
     }
 }
+
+#[test]
+fn the_entry_of_the_whole_model_has_a_name() {
+    let dir = folder();
+    let bare = bare(&dir);
+    let map = dir.path().join("map.json");
+    std::fs::write(&map, r#"{"": "disk"}"#).unwrap();
+    let args = ["plan", path(&bare), "--must-fit", "--device-map", path(&map)];
+    let message = failed(&outsize(&args), 1);
+    assert!(message.contains("the model as a whole does not fit"), "{message}");
+}
+
+/// A file's name is bytes.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_path_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = folder();
+    let odd = dir.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9\x1b[31m\n"));
+    std::fs::rename(bare(&dir), &odd).unwrap();
+    let drawn = done(&plan(&odd, &[], &[]));
+    assert!(drawn.starts_with("caf\u{fffd}\\u{1b}[31m\\n"), "{drawn:?}");
+    let output = Command::new(env!("CARGO_BIN_EXE_outsize"))
+        .args(["run", "--ids", "1"])
+        .arg(&odd)
+        .output()
+        .unwrap();
+    let message = failed(&output, 1);
+    assert!(!message.contains('\u{1b}') && message.lines().count() == 1, "{message:?}");
+}

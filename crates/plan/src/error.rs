@@ -146,8 +146,8 @@ pub enum Error {
     },
     /// Something would be on disk, which was ruled out.
     #[error(
-        "`{name}`{} not fit: {} ({bytes} bytes) would have to stay on disk, which the options rule out; raise the \
-         budgets, or let weights stay on disk", and_others(*others), format_size(*bytes)
+        "{}{} not fit: {} ({bytes} bytes) would have to stay on disk, which the options rule out; raise the \
+         budgets, or let weights stay on disk", module(name), and_others(*others), format_size(*bytes)
     )]
     DoesNotFit {
         /// The first module or tensor that has no place.
@@ -180,6 +180,14 @@ fn and_needs(needs: u64) -> String {
     match needs {
         0 => String::new(),
         _ => format!(", which needs {} besides", format_size(needs)),
+    }
+}
+
+/// A module or tensor by its path, of which the model has none.
+fn module(name: &str) -> String {
+    match name {
+        "" => "the model as a whole".to_string(),
+        name => format!("`{name}`"),
     }
 }
 

@@ -1,22 +1,22 @@
 //! `outsize bench`: the machine's limits, and a model beside them.
 
 use super::calibrate::calibrate_machine;
-use crate::args::BenchArgs;
 use crate::args::values::{ACTIVATION_DTYPES, name_of};
+use crate::args::{BenchArgs, RunDtypeArgs, workload};
 use crate::child;
 use crate::error::Failure;
 use crate::views::style::style;
 use crate::views::{bench as view, output, progress};
 use crate::{cache, interrupt, model};
 use outsize::bench::{
-    BenchResults, BenchStep, BenchTask, CalibrateOptions, DiskToMeasure, ModelBench, ModelCost,
-    default_budgets,
+    BenchResults, BenchStep, BenchTask, BudgetCase, CalibrateOptions, DiskToMeasure, ModelBench,
+    ModelCost, default_budgets,
 };
 use outsize::checkpoint::Checkpoint;
-use outsize::generate::{describe, read_config};
+use outsize::generate::{Planner, describe, read_config};
 use outsize::machine::Machine;
-use outsize::models::CacheOptions;
-use outsize::plan::Tier;
+use outsize::models::{CacheOptions, KvDtype};
+use outsize::plan::{Budget, Options, Tier};
 use std::path::Path;
 
 /// How many times the prompt is run again in each run.
@@ -112,6 +112,20 @@ fn model_bench(
     let free = model::default_budget(machine, 0).get(Tier::Cpu);
     let largest = args.max_memory.iter().filter_map(|case| case.bytes).max();
     model::warn_of_excess(largest, machine);
+    let dtypes = RunDtypeArgs { kv_dtype: KvDtype::F32, compute: args.compute };
+    let prompt = args.prompt_tokens as usize;
+    let context = args.context.unwrap_or(prompt.saturating_add(args.new_tokens as usize));
+    let workload = workload::generation(&dtypes, [1, context, prompt], &described);
+    let planner = Planner::new(described.tree, described.config, workload, Options::default());
+    let plan = |case: &BudgetCase| {
+        let budget = Budget::parse(case.max_memory.as_deref().unwrap_or_default())?;
+        planner.plan(&budget).map(|_| ())
+    };
+    // Measuring takes long, and is of no use if the model runs in none of the budgets.
+    let plans: Vec<Result<(), outsize::plan::Error>> = args.max_memory.iter().map(plan).collect();
+    if plans.iter().all(Result::is_err) {
+        plans.into_iter().collect::<Result<(), _>>()?;
+    }
     let bench = ModelBench {
         checkpoint: checkpoint.clone(),
         budgets: match &args.max_memory[..] {

@@ -29,8 +29,8 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     if args.json {
         return output::print_json(&report);
     }
-    let width = console::Term::stdout().size_checked().map(|(_, width)| width);
-    output::print(&text(&report, width.map(usize::from)))
+    let width = console::Term::stdout().size_checked().map(|(_, width)| width.into());
+    output::print(&text(&report, width))
 }
 
 fn report(

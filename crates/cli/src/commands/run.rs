@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::views::output::{picture, print, print_json, say};
+use crate::views::output::{picture, print, print_json, say, say_wrapped};
 use crate::views::run::predicted;
 use crate::{generation, interrupt};
 use outsize::generate::{Finish, Step};
@@ -14,7 +14,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let opening = |step: &Step<'_>, figures: &_| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             say(picture(map));
-            say(predicted(prediction, figures));
+            say_wrapped(&predicted(prediction, figures));
         }
         Ok(())
     };
@@ -37,12 +37,12 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             print("\n")?;
         }
         if report.finish == Finish::Context {
-            say(format!(
+            say_wrapped(&format!(
                 "note: the context of {} tokens is full: give more with --context, or --when-full slide",
                 report.context
             ));
         }
-        say(report.summary());
+        report.summary().lines().for_each(say_wrapped);
     }
     interrupt::check()
 }

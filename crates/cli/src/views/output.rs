@@ -1,5 +1,7 @@
 //! What goes to standard output, and notes on standard error.
 
+use super::style::style;
+use super::text::{ascii, plain, wrapped};
 use crate::error::Failure;
 use outsize::checkpoint::Checkpoint;
 use outsize::plan::DeviceMap;
@@ -16,9 +18,20 @@ pub fn print(part: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::writing("the text", error))
 }
 
-/// Writes a line to standard error. What cannot be written there is dropped: it is no answer.
+/// Writes a line to standard error, as the terminal understands it: nothing in it is obeyed. What
+/// cannot be written there is dropped: it is no answer.
 pub fn say(text: impl Display) {
+    // The lines of a list are indented; the end of another line is of somebody's name.
+    let lines: Vec<String> = text.to_string().split("\n  ").map(plain).collect();
+    let text = lines.join("\n  ");
+    let text = if style().ascii { ascii(&text) } else { text };
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Says something in lines that are no wider than the terminal of standard error.
+pub fn say_wrapped(text: &str) {
+    let width = console::Term::stderr().size().1.into();
+    wrapped(text.split(' '), width, width).iter().for_each(say);
 }
 
 /// Mentions fields that are not known: they may have meant something.

@@ -33,9 +33,11 @@ pub fn activity() -> ProgressBar {
 }
 
 fn style(template: &str) -> ProgressStyle {
+    let ascii = super::style::style().ascii;
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("█▉▊▋▌▍▎▏ ")
+        .progress_chars(if ascii { "#- " } else { "█▉▊▋▌▍▎▏ " })
+        .tick_chars(if ascii { "|/-\\ " } else { "⠁⠂⠄⡀⢀⠠⠐⠈ " })
 }
 
 /// A bar that follows a count, until it is dropped.

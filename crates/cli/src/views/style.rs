@@ -21,7 +21,7 @@ impl Default for Style {
 }
 
 /// The width where none is known.
-const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 
 /// How to draw on standard output.
 pub fn style() -> Style {

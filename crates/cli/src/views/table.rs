@@ -68,7 +68,8 @@ fn lines(row: &[String], widths: &[usize], width: usize) -> Vec<String> {
     }
     let mut lines = Vec::new();
     // Where nothing useful fits beside the other cells, the last goes below them.
-    let beside = width >= used + NARROWEST;
+    let longest = last.split(' ').map(columns).max().unwrap_or(0);
+    let beside = width >= used + NARROWEST.max(longest);
     let indent = " ".repeat(if beside { used } else { 4.min(width / 4) });
     if !beside {
         lines.push(std::mem::replace(&mut start, indent.clone()));

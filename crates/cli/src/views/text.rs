@@ -35,6 +35,26 @@ fn tail(text: &str, columns: usize) -> &str {
     ends.take_while(|end| width(end) <= columns).last().unwrap_or("")
 }
 
+/// `text` in ASCII: drawings in characters that are alike, anything else by its number.
+pub fn ascii(text: &str) -> String {
+    let mut spelled = String::new();
+    for c in text.chars() {
+        match c {
+            c if c.is_ascii() => spelled.push(c),
+            '·' => spelled.push('|'),
+            '…' => spelled.push_str("..."),
+            '▕' => spelled.push('['),
+            '▏' => spelled.push(']'),
+            '█' => spelled.push('#'),
+            '▓' => spelled.push('+'),
+            '▒' => spelled.push('='),
+            '░' => spelled.push('-'),
+            c => spelled.extend(c.escape_unicode()),
+        }
+    }
+    spelled
+}
+
 /// Words in lines of at most `room` columns, `first` for the first; a longer word has a line of its
 /// own.
 pub fn wrapped<W: AsRef<str>>(

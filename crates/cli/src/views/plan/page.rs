@@ -1,7 +1,7 @@
 //! Lines of text within the width of a page.
 
 use crate::views::style::Style;
-use crate::views::text::{fit, head, plain, width, wrapped};
+use crate::views::text::{ascii, fit, head, plain, width, wrapped};
 use std::fmt::Write;
 
 /// The narrowest page, in columns.
@@ -76,19 +76,7 @@ impl Page {
 
     /// `text` in ASCII, if nothing else is understood.
     pub fn spelled(&self, text: &str) -> String {
-        if !self.ascii || text.is_ascii() {
-            return text.to_string();
-        }
-        let mut spelled = String::new();
-        for c in text.chars() {
-            match c {
-                c if c.is_ascii() => spelled.push(c),
-                '·' => spelled.push('|'),
-                '…' => spelled.push_str("..."),
-                c => spelled.extend(c.escape_unicode()),
-            }
-        }
-        spelled
+        if self.ascii { ascii(text) } else { text.to_string() }
     }
 
     /// Texts on as many lines as they take, each line indented by `indent` columns.
