@@ -1,5 +1,5 @@
 //! Every field that an architecture knows beside those of all, one by one: what changes the result
-//! is read or refused by name.
+//! is read or refused by name. And configurations as published are read as a whole.
 
 mod common;
 
@@ -154,5 +154,19 @@ fn what_does_not_fit_together_is_refused_by_name() {
     ] {
         let message = read(name, field, value).unwrap_err().to_string();
         assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");
+    }
+}
+
+/// Configurations as published, with the parameters that `transformers` counts in their models
+/// (`sum(p.numel() for p in AutoModelForCausalLM.from_config(..).parameters())`).
+#[test]
+fn published_models_have_the_parameters_that_transformers_counts() {
+    let text = std::fs::read_to_string(common::folder("published.json")).unwrap();
+    let models: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+    assert!(models.len() > 10);
+    for (name, model) in models {
+        let config = ModelConfig::from_json(&model["config"].to_string()).unwrap();
+        assert_eq!(config.unknown_fields, [""; 0], "{name}");
+        assert_eq!(Some(config.parameter_count()), model["parameters"].as_u64(), "{name}");
     }
 }
