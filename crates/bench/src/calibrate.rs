@@ -9,7 +9,7 @@ use outsize_stream::MEMORY_THREADS;
 use crate::measured::{FIRST_TOUCH, Measured, first_touch, memory_probe};
 use crate::options::{CalibrateOptions, DiskToMeasure, Stop, beyond_caches, memory_bytes};
 use crate::samples::{Pace, Samples};
-use crate::{Error, compute, disk};
+use crate::{Error, compute, disk, prefill};
 
 /// What is being measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,10 @@ pub fn calibrate(
     observe(CalibrateStep::Memory);
     let prefaulted_bytes = memory(&mut measured, machine, bytes, &stop)?;
     observe(CalibrateStep::Compute);
-    let prefill = compute::measure(&mut measured, bytes.min(beyond_caches(machine)), &stop)?;
+    let layers = compute::layers(bytes.min(beyond_caches(machine)))?;
+    compute::measure(&mut measured, &layers, &stop)?;
+    let prefill = prefill::measure(&mut measured, &layers, &stop)?;
+    drop(layers);
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
 

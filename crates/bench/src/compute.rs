@@ -5,13 +5,13 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_plan::{PrefillRates, format_size};
+use outsize_plan::format_size;
 
+use crate::Error;
 use crate::layers::{Layers, Sequence, Shape};
 use crate::measured::Measured;
 use crate::options::Stop;
 use crate::samples::{Pace, Samples, seconds};
-use crate::{Error, prefill};
 
 pub(crate) const GEMV: &str = "products of one row";
 pub(crate) const ATTENTION: &str = "attention";
@@ -56,21 +56,20 @@ pub(crate) const LEAST_BLOCK: f64 = 1e-6;
 /// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
 const LIMIT: f64 = 1.5;
 
-/// Measures matmuls, a block and attention, with about `bytes` of weights.
-pub(crate) fn measure(
-    measured: &mut Measured,
-    bytes: u64,
-    stop: &Stop,
-) -> Result<PrefillRates, Error> {
-    let threads = outsize_kernels::threads();
+/// Layers with about `bytes` of weights.
+pub(crate) fn layers(bytes: u64) -> Result<Layers, Error> {
     let shape = if bytes < LAYER.layer_bytes() { SMALL_LAYER } else { LAYER };
     let layers = (bytes / shape.layer_bytes()).clamp(1, 64) as usize;
-    let layers = Shape { layers, ..shape }.make()?;
+    Shape { layers, ..shape }.make()
+}
+
+/// Measures matmuls of one row, the rest of a block and attention with such layers.
+pub(crate) fn measure(measured: &mut Measured, layers: &Layers, stop: &Stop) -> Result<(), Error> {
     stop.check()?;
-    let products = Products::new(&layers);
-    blocks(measured, &layers, &products, threads, stop)?;
-    attention(measured, &products, threads, stop)?;
-    prefill::measure(measured, &layers, stop)
+    let threads = outsize_kernels::threads();
+    let products = Products::new(layers);
+    blocks(measured, layers, &products, threads, stop)?;
+    attention(measured, &products, threads, stop)
 }
 
 /// One row of activations, multiplied with all matrices of a model one after the other.

@@ -56,8 +56,6 @@ impl GenerationWorkload {
             config.map_or(0, |config| config.packed_bytes(self.compute, tokens, cache.batch));
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
-        // What was measured is the speed in f32.
-        options.figures.cpu.product_flops *= self.compute.speedup();
         // A GPU's products pack nothing.
         options.gpu_activations = activations;
         options.workload = Workload {
@@ -226,14 +224,13 @@ mod tests {
     use outsize_models::presets;
 
     #[test]
-    fn products_in_bf16_are_predicted_to_be_as_fast_as_they_are() {
+    fn products_in_bf16_are_predicted_by_their_own_rate() {
         let config = ModelConfig::from_json(presets::config("llama-demo").unwrap()).unwrap();
-        let flops = |compute| {
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
             let cache = CacheOptions::new(512);
             let workload = GenerationWorkload { compute, ..GenerationWorkload::new(cache, 256) };
-            workload.passes(&config).longest.figures.cpu.product_flops
-        };
-        let speedup = ActivationDtype::Bf16.speedup();
-        assert_eq!(flops(ActivationDtype::Bf16), speedup * flops(ActivationDtype::F32));
+            let predicted = workload.passes(&config).longest.workload.bf16;
+            assert_eq!(predicted, compute == ActivationDtype::Bf16);
+        }
     }
 }

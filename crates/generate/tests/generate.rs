@@ -114,7 +114,7 @@ fn a_prompt_without_room_is_refused_before_any_work() {
             message.contains(&format!("takes {length} tokens")) && message.contains("holds 5"),
             "{message}"
         );
-        assert!(message.contains("raise the context"), "{message}");
+        assert!(message.contains("shorten the prompt"), "{message}");
         assert!(model.calls.is_empty());
     }
 }

@@ -52,18 +52,6 @@ pub fn instructions(compute: ActivationDtype) -> &'static str {
     }
 }
 
-impl ActivationDtype {
-    /// About how many times as fast as in f32 large matmuls are in this type, on this processor.
-    pub fn speedup(self) -> f64 {
-        match (Isa::detected(), self) {
-            // A product in f32 is three of tiles.
-            (Isa::AmxBf16, Self::Bf16) => 2.5,
-            (Isa::Avx512Bf16, Self::Bf16) => 1.7,
-            _ => 1.0,
-        }
-    }
-}
-
 /// Copies bytes past the processor's caches where it can: faster than `memcpy` for what is larger
 /// than they are.
 ///
