@@ -21,7 +21,7 @@ use std::path::Path;
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.is_dir() {
         return Err(Failure::usage(format!(
-            "{} is not a folder: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors",
+            "{} is not a folder: MODEL is the folder of a Hugging Face checkpoint, with config.json and weights",
             args.model.display()
         )));
     }

@@ -23,6 +23,9 @@ impl ModelConfig {
             table.access = Access::Tiles;
             weights.push(table);
         }
+        let mut ignore: Vec<_> = row.ignored.iter().map(|end| (*end).to_owned()).collect();
+        // Older checkpoints have it as well as the table that it is tied to, which is what counts.
+        ignore.extend(self.tied_head().map(|(_, head)| head));
         let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
         Options {
             // The products take weights as stored, but not in 64 bits.
@@ -36,7 +39,7 @@ impl ModelConfig {
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
             min_ring_bytes: outsize_core::LEAST_RING,
-            ignore: row.ignored.iter().map(|end| (*end).to_owned()).collect(),
+            ignore,
             ..Options::default()
         }
     }

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 /// The model and its budget.
 #[derive(Args, Debug)]
 pub struct ModelArgs {
-    /// Folder of a Hugging Face checkpoint: config.json, safetensors, tokenizer.json
+    /// Folder of a Hugging Face checkpoint: config.json, weights (safetensors, or .bin of PyTorch),
+    /// tokenizer.json
     pub model: PathBuf,
     /// The most memory to hold, the process itself included: `cpu=600MB` (MB decimal, MiB binary)
     /// [default: nine tenths of what is available]

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 /// `outsize plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors
-    /// file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
+    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json, .safetensors
+    /// or .bin file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
     /// which only headers are fetched. Weights are not read
     pub model: String,
     /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A
