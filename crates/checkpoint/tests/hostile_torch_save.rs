@@ -207,7 +207,7 @@ fn archives_are_sane() {
         &with(|a| a.members[0].len += 80),
         "\"archive/data/0\" of the zip archive starts inside",
     );
-    refused(&with(|a| a.members[0].len = 40), "an end before its last opcode");
+    refused(&with(|a| a.members[0].len = 40), "a name without an end");
     refused(&with(|a| a.members[1].method = 8), "data/0\" of the zip archive is compressed");
     refused(&with(|a| a.members[0].flags |= 1), "data.pkl\" of the zip archive is encrypted");
     refused(
@@ -222,8 +222,8 @@ fn archives_are_sane() {
         }),
         "more than one data.pkl",
     );
-    refused(&with(|a| drop(a.members.remove(0))), "no data.pkl");
-    refused(&with(|a| drop(a.members.remove(1))), "in storage \"0\", which is not in the archive");
+    refused(&with(|a| a.members.truncate(0)), "no data.pkl");
+    refused(&with(|a| a.members.truncate(1)), "in storage \"0\", which is not in the archive");
     refused(
         &with(|a| {
             a.add("archive/constants.pkl", b"N.");

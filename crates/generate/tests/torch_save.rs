@@ -27,7 +27,7 @@ fn open(folder: &Path, budget: Option<u64>) -> Result<Pipeline, PipelineError> {
     let settings = PipelineSettings {
         planning: Default::default(),
         max_memory,
-        context: 64,
+        context: 40,
         prompt: 32,
         logits: Logits::All,
         kv_dtype: KvDtype::F32,

@@ -67,7 +67,7 @@ impl StateDict {
         }
         tensors.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         if let Some([tensor, _]) = tensors.array_windows().find(|[one, two]| one.name == two.name) {
-            let tensor = tensor.name.clone();
+            let tensor = shortened(&tensor.name);
             return Err(TorchFault::Tensor { tensor, what: "is defined twice".to_owned() });
         }
 
@@ -152,7 +152,7 @@ fn storage_len(values: &Values<'_>, storage: usize) -> Option<u64> {
 /// Checks a tensor against its storage.
 fn view(name: String, tensor: &TensorRef, values: &Values<'_>) -> Result<TensorView, TorchFault> {
     let TensorRef { storage, dtype, offset, size, stride } = tensor;
-    let wrong = |what: &str| TorchFault::Tensor { tensor: name.clone(), what: what.to_owned() };
+    let wrong = |what: &str| TorchFault::Tensor { tensor: shortened(&name), what: what.to_owned() };
     let shape: Result<Vec<usize>, _> = size.iter().map(|size| usize::try_from(*size)).collect();
     let shape = shape.map_err(|_| wrong("has a dimension of negative size"))?;
     let len = dtype.bytes_of(&shape).ok_or_else(|| wrong("has a shape too large to be real"))?;
