@@ -10,6 +10,7 @@ mod value;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 pub use self::fault::TorchFault;
 pub use self::state_dict::{StateDict, Storage, TensorView};
@@ -24,6 +25,9 @@ use crate::text::shortened;
 
 /// Bytes that `data.pkl` may have: some 50 000 tensors. The largest real ones have a tenth.
 const MAX_PICKLE: u64 = 10 << 20;
+/// Held while a pickle is parsed: shards are opened side by side, and a hostile pickle takes forty
+/// times its bytes of memory.
+static PARSING: Mutex<()> = Mutex::new(());
 /// Bytes that `byteorder` may have.
 const MAX_BYTE_ORDER: u64 = 64;
 /// How many of a file's first bytes tell its format.
@@ -93,8 +97,11 @@ fn tensors(
     };
     let place = archive.locate(pickle)?;
     admit(place.end - place.start)?;
-    let state = StateDict::parse(&archive.read(pickle, "data.pkl", MAX_PICKLE)?)
-        .map_err(|fault| archive.wrong(fault))?;
+    let state = {
+        let _alone = PARSING.lock().unwrap_or_else(PoisonError::into_inner);
+        StateDict::parse(&archive.read(pickle, "data.pkl", MAX_PICKLE)?)
+            .map_err(|fault| archive.wrong(fault))?
+    };
 
     // Each takes a read of its header.
     let places = parallel::each(state.storages.len(), |at| {

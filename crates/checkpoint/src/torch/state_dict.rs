@@ -48,7 +48,7 @@ impl StateDict {
     /// like beside them are ignored. A dict that holds one such dict, beside other things without
     /// tensors, is taken for that one: training programs save `{"state_dict": …, "epoch": …}`.
     ///
-    /// Nothing in the pickle is executed, and it takes at most 33 times its bytes of memory.
+    /// Nothing in the pickle is executed, and it takes at most forty times its bytes of memory.
     ///
     /// # Errors
     ///

@@ -29,11 +29,16 @@ pub struct Pickle(pub Vec<u8>);
 
 impl Pickle {
     pub fn of(tensors: &[Entry]) -> Vec<u8> {
-        let mut pickle = Self(b"\x80\x02}(".to_vec());
-        for tensor in tensors {
-            pickle.text(&tensor.name).tensor(tensor);
+        let mut pickle = Self(b"\x80\x02}".to_vec());
+        // As Python does it, a thousand at a time.
+        for tensors in tensors.chunks(1000) {
+            pickle.op(b"(");
+            for tensor in tensors {
+                pickle.text(&tensor.name).tensor(tensor);
+            }
+            pickle.op(b"u");
         }
-        pickle.op(b"u.");
+        pickle.op(b".");
         pickle.0
     }
 
