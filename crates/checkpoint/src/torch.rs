@@ -2,6 +2,7 @@
 //! them.
 
 mod archive;
+mod cursor;
 mod fault;
 mod pickle;
 mod state_dict;

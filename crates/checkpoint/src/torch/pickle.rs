@@ -5,6 +5,7 @@
 //! opcode). Python's machine calls whatever the program names. This one knows the opcodes that
 //! `torch.save` writes, of protocols 2 to 5, and the few functions of [`Global`]; it calls nothing.
 
+use super::cursor::Cursor;
 use super::fault::TorchFault;
 use super::value::{Exhausted, Global, StorageRef, TensorRef, Value, Values};
 use crate::dtype::Dtype;
@@ -43,15 +44,14 @@ impl From<Exhausted> for Stop {
 pub(super) fn read(pickle: &[u8]) -> Result<(Value<'_>, Values<'_>), TorchFault> {
     let limit = pickle.len().saturating_mul(MEMORY_PER_BYTE).saturating_add(LEAST_MEMORY);
     let mut machine = Machine {
-        pickle,
-        at: 0,
+        pickle: Cursor::new(pickle),
         stack: Vec::new(),
         marks: Vec::new(),
         memo: Vec::new(),
         values: Values::new(limit),
     };
     loop {
-        let at = machine.at;
+        let at = machine.pickle.position();
         match machine.step() {
             Ok(None) => {}
             Ok(Some(value)) => return Ok((value, machine.values)),
@@ -62,8 +62,7 @@ pub(super) fn read(pickle: &[u8]) -> Result<(Value<'_>, Values<'_>), TorchFault>
 }
 
 struct Machine<'a> {
-    pickle: &'a [u8],
-    at: usize,
+    pickle: Cursor<'a>,
     stack: Vec<Value<'a>>,
     /// Heights of the stack.
     marks: Vec<usize>,
@@ -74,14 +73,14 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     /// Carries out one opcode. Gives the pickle's value at its end.
     fn step(&mut self) -> Result<Option<Value<'a>>, Stop> {
-        let opcode = self.byte()?;
+        let opcode = self.pickle.byte()?;
         match opcode {
-            b'\x80' => match self.byte()? {
+            b'\x80' => match self.pickle.byte()? {
                 2..=5 => {}
                 _ => return Err("an unknown protocol".into()),
             },
             // A frame only says how much to read at once.
-            b'\x95' => drop(self.bytes(8)?),
+            b'\x95' => drop(self.pickle.bytes(8)?),
             b'.' => return Ok(Some(self.pop()?)),
             b'(' => {
                 if self.marks.len() >= MAX_STACK {
@@ -94,7 +93,7 @@ impl<'a> Machine<'a> {
             b'K' => self.int(1)?,
             b'M' => self.int(2)?,
             b'J' => {
-                let number = i32::from_le_bytes(self.array()?);
+                let number = i32::from_le_bytes(self.pickle.array()?);
                 self.push(Value::Int(number.into()))?;
             }
             b'\x8a' => self.long()?,
@@ -106,7 +105,7 @@ impl<'a> Machine<'a> {
             b'X' => self.text(4)?,
             b'\x8d' => self.text(8)?,
             b'c' => {
-                let (module, name) = (self.line()?, self.line()?);
+                let (module, name) = (self.pickle.line()?, self.pickle.line()?);
                 self.global(module, name)?;
             }
             b'\x93' => match (self.pop()?, self.pop()?) {
@@ -140,20 +139,20 @@ impl<'a> Machine<'a> {
                 self.insert(count)?;
             }
             b'q' => {
-                let at = self.size(1)?;
+                let at = self.pickle.size(1)?;
                 self.put(at)?;
             }
             b'r' => {
-                let at = self.size(4)?;
+                let at = self.pickle.size(4)?;
                 self.put(at)?;
             }
             b'\x94' => self.put(self.memo.len())?,
             b'h' => {
-                let at = self.size(1)?;
+                let at = self.pickle.size(1)?;
                 self.get(at)?;
             }
             b'j' => {
-                let at = self.size(4)?;
+                let at = self.pickle.size(4)?;
                 self.get(at)?;
             }
             b'Q' => self.persistent()?,
@@ -362,13 +361,13 @@ impl<'a> Machine<'a> {
     }
 
     fn int(&mut self, bytes: usize) -> Result<(), Stop> {
-        let number = self.size(bytes)?;
+        let number = self.pickle.size(bytes)?;
         self.push(Value::Int(number as i64))
     }
 
     fn long(&mut self) -> Result<(), Stop> {
-        let len = self.size(1)?;
-        let bytes = self.bytes(len)?;
+        let len = self.pickle.size(1)?;
+        let bytes = self.pickle.bytes(len)?;
         let number = match bytes.len() {
             0..=8 => {
                 let negative = bytes.last().is_some_and(|last| *last >= 0x80);
@@ -382,50 +381,17 @@ impl<'a> Machine<'a> {
     }
 
     fn opaque(&mut self, len: usize) -> Result<(), Stop> {
-        self.bytes(len)?;
+        self.pickle.bytes(len)?;
         self.push(Value::Scalar)
     }
 
     fn opaque_with_length(&mut self, bytes: usize) -> Result<(), Stop> {
-        let len = self.size(bytes)?;
+        let len = self.pickle.size(bytes)?;
         self.opaque(len)
     }
 
     fn text(&mut self, bytes: usize) -> Result<(), Stop> {
-        let len = self.size(bytes)?;
-        let text = str::from_utf8(self.bytes(len)?).map_err(|_| "a string that is not UTF-8")?;
+        let text = self.pickle.text(bytes)?;
         self.push(Value::Text(text))
-    }
-
-    /// A number of so many bytes, as a length or a position.
-    fn size(&mut self, bytes: usize) -> Result<usize, Stop> {
-        let mut wide = [0; 8];
-        wide[..bytes].copy_from_slice(self.bytes(bytes)?);
-        Ok(usize::try_from(u64::from_le_bytes(wide)).unwrap_or(usize::MAX))
-    }
-
-    fn byte(&mut self) -> Result<u8, Stop> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
-        let bytes = self.bytes(N)?;
-        Ok(*bytes.first_chunk().ok_or("an end")?)
-    }
-
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Stop> {
-        let rest = self.pickle.get(self.at..).unwrap_or_default();
-        let bytes = rest.get(..len).ok_or("an end before its last opcode")?;
-        self.at += len;
-        Ok(bytes)
-    }
-
-    /// The text up to the end of the line.
-    fn line(&mut self) -> Result<&'a str, Stop> {
-        let rest = self.pickle.get(self.at..).unwrap_or_default();
-        let len = rest.iter().position(|byte| *byte == b'\n');
-        let line = self.bytes(len.ok_or("a name without an end")?)?;
-        self.at += 1;
-        Ok(str::from_utf8(line).map_err(|_| "a name that is not UTF-8")?)
     }
 }
