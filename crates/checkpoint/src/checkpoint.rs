@@ -6,10 +6,11 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::file::{ShardFile, read_exact_at};
-use crate::folder::{Source, folder_of};
-use crate::header::{Header, HeaderEntry};
+use crate::folder::{Container, Source, folder_of};
+use crate::header::HeaderEntry;
 use crate::index::{self, Index};
 use crate::parallel::{self, THREADS};
+use crate::torch;
 
 /// Bytes that the headers of all shards may have together: ten times those of the largest real
 /// checkpoints. What is kept of them in memory is in proportion.
@@ -57,9 +58,10 @@ struct Inner {
 impl Checkpoint {
     /// Opens the checkpoint at `path`: a folder with `model.safetensors`, or with
     /// `model.safetensors.index.json` and its shards; or one `.safetensors` file, or an index of
-    /// shards, itself.
+    /// shards, itself. Where there are none, the same of `pytorch_model.bin`, which `torch.save`
+    /// writes; a file given by itself may end in `.bin`, `.pt` or `.pth`.
     ///
-    /// Reads and checks all headers, and no weights. Symbolic links are followed, as the cache of
+    /// Reads and checks all headers, and no weights. Nothing in a pickle is executed. Symbolic links are followed, as the cache of
     /// the Hub needs.
     ///
     /// # Errors
@@ -67,8 +69,8 @@ impl Checkpoint {
     /// If there is no checkpoint, if a file cannot be read, or if any header or the index is wrong.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let inner = match Source::find(path.as_ref())? {
-            Source::File(path) => Inner::from_file(path)?,
-            Source::Index(path) => Inner::from_index(&path)?,
+            Source::File(container, path) => Inner::from_file(container, path)?,
+            Source::Index(container, path) => Inner::from_index(container, &path)?,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -101,7 +103,8 @@ impl Checkpoint {
         &self.inner.folder
     }
 
-    /// Bytes of all tensors.
+    /// Bytes of all tensors. What several share, as tied tensors in a file of `torch.save` do,
+    /// counts once.
     pub fn total_bytes(&self) -> u64 {
         self.inner.total_bytes
     }
@@ -174,14 +177,14 @@ impl Checkpoint {
 }
 
 impl Inner {
-    fn from_file(path: PathBuf) -> Result<Self, Error> {
+    fn from_file(container: Container, path: PathBuf) -> Result<Self, Error> {
         let folder = folder_of(&path).to_owned();
-        let (file, header, data_start) = ShardFile::open(path, |_| Ok(()))?;
-        let tensors = header.tensors.into_iter().map(|entry| entry.at(0, data_start)).collect();
+        let (file, entries, data_start) = open_file(container, path, |_| Ok(()))?;
+        let tensors = entries.into_iter().map(|entry| entry.at(0, data_start)).collect();
         Ok(Self::new(folder, vec![file], tensors, Vec::new()))
     }
 
-    fn from_index(path: &Path) -> Result<Self, Error> {
+    fn from_index(container: Container, path: &Path) -> Result<Self, Error> {
         let folder = folder_of(path).to_owned();
         let wrong = |fault| Error::Index { path: path.to_owned(), fault };
         let json = index::read(path)?;
@@ -210,9 +213,9 @@ impl Inner {
             Ok(())
         };
         let opened = parallel::each(THREADS, shards.len(), |shard| {
-            ShardFile::open(folder.join(&shards[shard]), admit)
+            open_file(container, folder.join(&shards[shard]), admit)
         })?;
-        let opened = opened.into_iter().map(|(file, header, start)| (file, (header, start)));
+        let opened = opened.into_iter().map(|(file, entries, start)| (file, (entries, start)));
         let (files, headers): (_, Vec<_>) = opened.unzip();
         let (tensors, ignored) = sort_out(&index, headers).map_err(wrong)?;
         Ok(Self::new(folder, files, tensors, ignored))
@@ -226,8 +229,7 @@ impl Inner {
     ) -> Self {
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
-        // Each length is at most that of a file; no number of real files sums up to the bound.
-        let total_bytes = tensors.iter().fold(0u64, |sum, tensor| sum.saturating_add(tensor.len));
+        let total_bytes = covered_bytes(&tensors);
         Self { folder, files, tensors, by_name, ignored, total_bytes }
     }
 }
@@ -239,15 +241,47 @@ impl HeaderEntry {
     }
 }
 
+/// Opens one file and finds its tensors, as offsets from the byte that is given beside them.
+fn open_file(
+    container: Container,
+    path: PathBuf,
+    admit: impl Fn(u64) -> Result<(), Error>,
+) -> Result<(ShardFile, Vec<HeaderEntry>, u64), Error> {
+    match container {
+        Container::Safetensors => {
+            let (file, header, data_start) = ShardFile::open(path, admit)?;
+            Ok((file, header.tensors, data_start))
+        }
+        Container::Torch => {
+            let (file, entries) = torch::open(path, admit)?;
+            Ok((file, entries, 0))
+        }
+    }
+}
+
+/// Bytes that tensors, ordered by file and offset, lie in.
+fn covered_bytes(tensors: &[TensorInfo]) -> u64 {
+    let (mut file, mut end) = (0, 0);
+    // Each length is at most that of a file; no number of real files sums up to the bound.
+    tensors.iter().fold(0u64, |sum, tensor| {
+        if tensor.file != file {
+            (file, end) = (tensor.file, 0);
+        }
+        let start = tensor.offset.max(end);
+        end = end.max(tensor.offset + tensor.len);
+        sum.saturating_add(end.saturating_sub(start))
+    })
+}
+
 /// The tensors of shards with these headers and offsets of their data, and those that the index
 /// does not place where they lie.
 pub(crate) fn sort_out(
     index: &Index<'_>,
-    headers: Vec<(Header, u64)>,
+    headers: Vec<(Vec<HeaderEntry>, u64)>,
 ) -> Result<(Vec<TensorInfo>, Vec<TensorInfo>), IndexFault> {
     let (mut tensors, mut ignored) = (Vec::with_capacity(index.len()), Vec::new());
-    for (shard, (header, data_start)) in headers.into_iter().enumerate() {
-        for entry in header.tensors {
+    for (shard, (entries, data_start)) in headers.into_iter().enumerate() {
+        for entry in entries {
             let here = index.shard_of(&entry.name) == Some(shard);
             let list = if here { &mut tensors } else { &mut ignored };
             list.push(entry.at(shard, data_start));

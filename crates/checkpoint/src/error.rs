@@ -2,6 +2,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::fault::{HeaderFault, IndexFault, SpecFault};
+use crate::torch::TorchFault;
 
 /// Why a checkpoint could not be opened, read or written.
 ///
@@ -12,8 +13,8 @@ use crate::fault::{HeaderFault, IndexFault, SpecFault};
 pub enum Error {
     /// The path given leads nowhere.
     #[error(
-        "{path}: no such file or folder; give a checkpoint folder or a .safetensors file (a model \
-         on the Hub must be downloaded first)"
+        "{path}: no such file or folder; give a checkpoint folder, a .safetensors or a .bin file \
+         (a model on the Hub must be downloaded first)"
     )]
     NotFound {
         /// The path as given.
@@ -25,16 +26,19 @@ pub enum Error {
         /// The path of what is there.
         path: PathBuf,
     },
-    /// A file was given that is neither a `.safetensors` file nor an index of them.
-    #[error("{path} is not a .safetensors file; give one, or the folder of a checkpoint")]
+    /// A file was given whose name is not that of a checkpoint's file or index.
+    #[error(
+        "{path} is not a .safetensors file, nor a .bin file of torch.save; give one, or the folder \
+         of a checkpoint"
+    )]
     NotACheckpoint {
         /// The path as given.
         path: PathBuf,
     },
-    /// A folder without `model.safetensors` and without `model.safetensors.index.json`.
+    /// A folder without a file or index of the usual names.
     #[error(
-        "{folder} holds no checkpoint: looked for model.safetensors and \
-         model.safetensors.index.json, and found {found}"
+        "{folder} holds no checkpoint: looked for model.safetensors, pytorch_model.bin and their \
+         .index.json, and found {found}"
     )]
     NoCheckpoint {
         /// The folder.
@@ -42,17 +46,25 @@ pub enum Error {
         /// What is there instead, in words, with advice where there is some.
         found: String,
     },
-    /// A folder whose weights are Python pickles only.
+    /// A folder whose weights are in a file of PyTorch that has another layout or name than those
+    /// of transformers.
     #[error(
-        "{folder} holds its weights only as a Python pickle ({file}): a pickle can run any code, \
-         so pickles are never opened; convert it to safetensors first (transformers: \
-         from_pretrained, then save_pretrained)"
+        "{folder} holds its weights only in {file}, which is not looked into; give the path of the \
+         file to read its tensors, or convert it with transformers to run the model"
     )]
     PickleOnly {
         /// The folder.
         folder: PathBuf,
-        /// The pickle found in it.
+        /// The file found in it.
         file: String,
+    },
+    /// A file of `torch.save` that is wrong, or holds something else than a state dict.
+    #[error("{path}: {fault}")]
+    Torch {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: TorchFault,
     },
     /// A `.safetensors` file whose header, or whose size, is wrong.
     #[error("{path}: {fault}")]

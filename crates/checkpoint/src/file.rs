@@ -10,7 +10,7 @@ use crate::header::{Header, LENGTH_BYTES};
 /// How many of a file's first bytes are read at once.
 const FIRST_READ: u64 = 16 << 10;
 
-/// One `.safetensors` file of a checkpoint, kept open.
+/// One file of a checkpoint, of safetensors or of `torch.save`, kept open.
 #[derive(Debug)]
 pub struct ShardFile {
     path: PathBuf,
@@ -46,12 +46,17 @@ impl ShardFile {
         &self.opened
     }
 
-    /// The notes in the header (`__metadata__`), such as `format`.
+    /// The notes in the header of safetensors (`__metadata__`), such as `format`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// Opens a file and checks its header. Also gives the header and the offset of the data section
+    /// A file whose tensors were found, with what the system told of it before.
+    pub(crate) fn new(path: PathBuf, file: File, opened: Metadata) -> Self {
+        Self { path, file: Arc::new(file), opened, metadata: BTreeMap::new() }
+    }
+
+    /// Opens a safetensors file and checks its header. Also gives the header and the offset of the data section
     /// in the file. `admit` is asked before memory is taken for a header of so many bytes.
     pub(crate) fn open(
         path: PathBuf,
@@ -78,7 +83,7 @@ impl ShardFile {
         let json = &start[LENGTH_BYTES as usize..];
         let mut header = Header::parse(json, len - data_start).map_err(wrong)?;
         let metadata = std::mem::take(&mut header.metadata);
-        Ok((Self { path, file: Arc::new(file), opened, metadata }, header, data_start))
+        Ok((Self { metadata, ..Self::new(path, file, opened) }, header, data_start))
     }
 }
 

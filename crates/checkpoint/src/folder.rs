@@ -8,22 +8,48 @@ pub(crate) const SINGLE_FILE: &str = "model.safetensors";
 /// The index of a checkpoint in shards.
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
-/// Names under which folders hold weights as Python pickles.
-const PICKLES: [&str; 4] =
-    ["pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth", "model.pt"];
+/// Whether a file is an index of shards.
+type IsIndex = bool;
+/// Files of a checkpoint in the order in which transformers prefers them, with what they are.
+const NAMES: [(&str, Container, IsIndex); 4] = [
+    (SINGLE_FILE, Container::Safetensors, false),
+    (INDEX_FILE, Container::Safetensors, true),
+    ("pytorch_model.bin", Container::Torch, false),
+    ("pytorch_model.bin.index.json", Container::Torch, true),
+];
+/// The same of a file given by its path, by the end of its name.
+const ENDS: [(&str, Container, IsIndex); 6] = [
+    (".safetensors", Container::Safetensors, false),
+    (".safetensors.index.json", Container::Safetensors, true),
+    (".bin", Container::Torch, false),
+    (".pt", Container::Torch, false),
+    (".pth", Container::Torch, false),
+    (".bin.index.json", Container::Torch, true),
+];
+/// Names of other programs for files of `torch.save`.
+const PICKLES: [&str; 2] = ["consolidated.00.pth", "model.pt"];
 
 /// Where the tensors of a checkpoint are said to be.
 pub(crate) enum Source {
-    /// One `.safetensors` file.
-    File(PathBuf),
+    /// One file.
+    File(Container, PathBuf),
     /// An index of shards, beside them.
-    Index(PathBuf),
+    Index(Container, PathBuf),
+}
+
+/// What a file with tensors is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Container {
+    Safetensors,
+    /// A zip archive of `torch.save`.
+    Torch,
 }
 
 impl Source {
     /// Finds the checkpoint that `path`, a folder or a file, stands for.
     ///
-    /// In a folder, one file with everything goes before an index, as in transformers.
+    /// In a folder, safetensors go before files of `torch.save`, and one file with everything before
+    /// an index, as in transformers.
     pub fn find(path: &Path) -> Result<Self, Error> {
         let kind = match path.metadata() {
             Ok(kind) => kind,
@@ -36,22 +62,24 @@ impl Source {
         };
         if !kind.is_dir() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            return if name.ends_with(".safetensors") {
-                Ok(Self::File(path.to_owned()))
-            } else if name.ends_with(".safetensors.index.json") {
-                Ok(Self::Index(path.to_owned()))
-            } else {
-                Err(Error::NotACheckpoint { path: path.to_owned() })
-            };
+            let known = ENDS.iter().find(|(end, ..)| name.ends_with(end));
+            let (_, container, is_index) =
+                known.ok_or_else(|| Error::NotACheckpoint { path: path.to_owned() })?;
+            return Ok(Self::new(*container, *is_index, path.to_owned()));
         }
-        let single = path.join(SINGLE_FILE);
-        let index = path.join(INDEX_FILE);
-        if exists(&single)? {
-            Ok(Self::File(single))
-        } else if exists(&index)? {
-            Ok(Self::Index(index))
-        } else {
-            Err(no_checkpoint(path))
+        for (name, container, is_index) in NAMES {
+            let file = path.join(name);
+            if exists(&file)? {
+                return Ok(Self::new(container, is_index, file));
+            }
+        }
+        Err(no_checkpoint(path))
+    }
+
+    fn new(container: Container, is_index: IsIndex, path: PathBuf) -> Self {
+        match is_index {
+            true => Self::Index(container, path),
+            false => Self::File(container, path),
         }
     }
 }

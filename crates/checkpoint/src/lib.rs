@@ -1,7 +1,7 @@
 //! A checkpoint on disk as an index of tensors: open, check, write sharded.
 //!
 //! [`Checkpoint::open`] reads the headers of a Hugging Face checkpoint (one `.safetensors` file, or
-//! shards and their index), proves that every tensor lies where it says, and keeps the files open
+//! shards and their index; or the same of PyTorch's own `.bin` files), proves that every tensor lies where it says, and keeps the files open
 //! for positioned reads. No weight is read until it is asked for. [`ShardWriter`] goes the other
 //! way, in bounded memory, and makes the finished folder appear in one step.
 //!
@@ -51,6 +51,7 @@ mod parallel;
 mod partial;
 mod remote;
 mod text;
+mod torch;
 mod unnamed;
 mod whole_file;
 mod writer;
@@ -67,5 +68,6 @@ pub use index::Index;
 pub use layout::TensorSpec;
 pub use remote::{Headers, Part, RemoteError, RemoteFile};
 pub use text::{plain, shown};
+pub use torch::{StateDict, Storage, TensorView, TorchFault};
 pub use whole_file::{read_file, read_text, write_file};
 pub use writer::ShardWriter;

@@ -4,12 +4,16 @@
 /// Only for files already found wrong: a valid header's length may begin with the same bytes as one
 /// of these formats.
 pub(crate) fn identify(start: &[u8]) -> Option<(&'static str, &'static str)> {
-    const PICKLE: &str =
-        "a pickle can run any code and is never opened: convert it to safetensors first";
     if start.starts_with(b"PK\x03\x04") {
-        Some(("a zip archive, as torch.save writes it", PICKLE))
+        Some((
+            "a zip archive, as torch.save writes it",
+            "if it is one, give it a name that ends in .bin",
+        ))
     } else if matches!(start, [0x80, 2..=5, ..]) {
-        Some(("a Python pickle", PICKLE))
+        Some((
+            "a Python pickle",
+            "a pickle can run any code and is never run: convert it to safetensors first",
+        ))
     } else if start.starts_with(b"version https://git-lfs") {
         Some(("a Git LFS pointer", "the data is not here yet: run `git lfs pull` in its folder"))
     } else if start.starts_with(b"GGUF") {

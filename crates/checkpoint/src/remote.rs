@@ -106,7 +106,7 @@ impl Headers {
         let mut files = Vec::with_capacity(fetched.len());
         let mut headers = Vec::with_capacity(fetched.len());
         for (file, header) in fetched {
-            headers.push((header, LENGTH_BYTES + file.header_bytes));
+            headers.push((header.tensors, LENGTH_BYTES + file.header_bytes));
             files.push(file);
         }
         let (tensors, ignored) = sort_out(&index, headers).map_err(wrong)?;

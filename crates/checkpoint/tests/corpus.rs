@@ -4,6 +4,8 @@
 mod header;
 #[path = "../../../fuzz/checks/index.rs"]
 mod index;
+#[path = "../../../fuzz/checks/torch_save.rs"]
+mod torch_save;
 
 use std::fs;
 use std::path::Path;
@@ -30,4 +32,9 @@ fn headers() {
 #[test]
 fn indexes() {
     replay("index", index::check);
+}
+
+#[test]
+fn files_of_torch_save() {
+    replay("torch_save", torch_save::check);
 }

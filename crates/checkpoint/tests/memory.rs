@@ -1,6 +1,8 @@
 //! The memory that opening a checkpoint takes at most, measured in a process of its own.
 #![cfg(target_os = "linux")]
 mod common;
+#[path = "common/torch.rs"]
+mod made;
 
 use std::fs;
 use std::io::Write;
@@ -8,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::INDEX;
+use made::{Entry, Pickle};
 use outsize_checkpoint::Checkpoint;
 
 const MB: u64 = 1_000_000;
@@ -146,4 +149,44 @@ fn an_index_takes_five_times_its_bytes_at_most() {
     let (result, peak) = open(place.path());
     assert!(result.contains("more than 10000 shards"), "{result}");
     assert!(peak < 5 * SOME as u64 + NOTHING, "{peak}");
+}
+
+#[test]
+fn a_pickle_takes_forty_times_its_bytes_at_most() {
+    /// Bytes that `data.pkl` may have.
+    const LIMIT: usize = 10 << 20;
+    let place = tempfile::tempdir().unwrap();
+    let open_pickle = |pickle: &[u8]| {
+        let file = made::file(pickle, &[("0", &[0; 64])]);
+        fs::write(place.path().join("pytorch_model.bin"), file).unwrap();
+        let (result, peak) = open(place.path());
+        assert!(peak < 40 * LIMIT as u64 + NOTHING, "{peak}");
+        result
+    };
+    // As many tensors as fit, all of one storage.
+    let entry = |n: usize| Entry {
+        elements: 16,
+        ..Entry::new(&format!("{n:x}"), "FloatStorage", "0", &[1])
+    };
+    let mut tensors: Vec<_> = (0..90_000).map(entry).collect();
+    while Pickle::of(&tensors).len() > LIMIT {
+        tensors.truncate(tensors.len() - 1000);
+    }
+    assert!(tensors.len() > 40_000, "{}", tensors.len());
+    assert_eq!(open_pickle(&Pickle::of(&tensors)), format!("{} tensors", tensors.len()));
+
+    // Tuples in tuples, notes, lists in lists and entries of dicts, until there are too many.
+    let lists = [&b"]("[..], &[b']'; 50_000], b"e"].concat();
+    let entries = [&b"}("[..], &[b'N'; 50_000], b"u"].concat();
+    for (start, part) in
+        [(&b")"[..], &b"\x85"[..]), (b"N", b"\x94"), (b"", &lists), (b"", &entries)]
+    {
+        let mut pickle = [b"\x80\x04", start].concat();
+        while pickle.len() + part.len() < LIMIT {
+            pickle.extend_from_slice(part);
+        }
+        let result = open_pickle(&pickle);
+        let ended = ["more values than", "an end before"];
+        assert!(ended.iter().any(|part| result.contains(part)), "{result}");
+    }
 }

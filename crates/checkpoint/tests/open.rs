@@ -160,7 +160,8 @@ fn a_folder_without_a_checkpoint_says_what_is_there() {
         assert!(said.contains(place.path().to_str().unwrap()), "{said}");
         said
     };
-    let looked = "looked for model.safetensors and model.safetensors.index.json, and found ";
+    let looked =
+        "looked for model.safetensors, pytorch_model.bin and their .index.json, and found ";
     assert!(said(&[]).ends_with(&format!("{looked}an empty folder")));
     assert!(said(&["config.json"]).ends_with(&format!("{looked}only \"config.json\"")));
     let shard = said(&["config.json", "model-00001-of-00002.safetensors"]);
@@ -168,13 +169,10 @@ fn a_folder_without_a_checkpoint_says_what_is_there() {
         shard.contains("1 other .safetensors file, such as \"model-00001-of-00002.safetensors\""),
         "{shard}"
     );
-    for pickle in ["pytorch_model.bin", "pytorch_model.bin.index.json"] {
+    for pickle in ["consolidated.00.pth", "model.pt"] {
         let said = said(&["config.json", pickle]);
-        assert!(said.contains(&format!("only as a Python pickle ({pickle})")), "{said}");
-        assert!(
-            said.contains("pickles are never opened; convert it to safetensors first"),
-            "{said}"
-        );
+        assert!(said.contains(&format!("holds its weights only in {pickle}")), "{said}");
+        assert!(said.contains("give the path of the file"), "{said}");
     }
 }
 

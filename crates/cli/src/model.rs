@@ -21,8 +21,8 @@ use std::path::Path;
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     if !args.model.exists() {
         return Err(Failure::usage(format!(
-            "{} does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and safetensors, or a \
-             .safetensors file beside a config.json",
+            "{} does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and weights, or a \
+             file of weights beside a config.json",
             args.model.display()
         )));
     }

@@ -328,9 +328,25 @@ fn folders_without_weights() {
     model.refused(
         |folder| {
             only_config(folder);
+            fs::write(folder.join("consolidated.00.pth"), b"PK\x03\x04").unwrap();
+        },
+        &["only in consolidated.00.pth", "convert it with transformers"],
+    );
+    model.refused(
+        |folder| {
+            only_config(folder);
             fs::write(folder.join("pytorch_model.bin"), b"PK\x03\x04").unwrap();
         },
-        &["pytorch_model.bin", "pickles are never opened"],
+        &["pytorch_model.bin: this is no zip archive of torch.save, or not a whole one"],
+    );
+    let pickle = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../checkpoint/tests/fixtures/torch/refused/os_system.bin");
+    model.refused(
+        |folder| {
+            only_config(folder);
+            fs::copy(&pickle, folder.join("pytorch_model.bin")).unwrap();
+        },
+        &["pytorch_model.bin: data.pkl refers to \"posix.system\"", "is never run"],
     );
     model.refused(
         |folder| fs::remove_file(folder.join(INDEX)).unwrap(),

@@ -323,6 +323,8 @@ impl Used {
             let at = table.position(name);
             at.is_some_and(|at| self.0.contains_key(&at))
         };
+        let place = |tensor: &TensorInfo| (tensor.file, tensor.offset, tensor.len);
+        let used: HashSet<_> = self.0.keys().map(|at| place(&table.tensors()[*at])).collect();
         let mut unexpected = Vec::new();
         for (at, tensor) in table.tensors().iter().enumerate() {
             let name = &tensor.name;
@@ -331,6 +333,8 @@ impl Used {
             }
             match self.0.get(&at) {
                 None if options.names.is_bookkeeping(name, has) => {}
+                // Another name for the same bytes, as tied tensors have.
+                None if tensor.len > 0 && used.contains(&place(tensor)) => {}
                 None => unexpected.push(name.clone()),
                 Some(used) => unexpected.extend(unused_parts(name, used)),
             }

@@ -5,7 +5,7 @@ mod names;
 
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo, shown};
+use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo, TorchFault, shown};
 use outsize_core::{Error as CoreError, KeyMismatch};
 use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
 use outsize_plan::Tree;
@@ -64,8 +64,8 @@ pub struct ConfigText {
     pub bytes: Vec<u8>,
 }
 
-/// Describes the model at `path`: a folder with a `config.json`, a checkpoint, or both; a checkpoint's `.safetensors` file or
-/// index; or a configuration (another `.json` file). Of weights nothing but the headers is read.
+/// Describes the model at `path`: a folder with a `config.json`, a checkpoint, or both; a checkpoint's `.safetensors` or
+/// `.bin` file or index; or a configuration (another `.json` file). Of weights nothing but the headers is read.
 ///
 /// A model of an architecture that can be run is described as [`outsize_core::tree`] would describe it. One of another
 /// architecture, or whose tensors are not those of its configuration, is described by the names of its tensors, without classes.
@@ -80,7 +80,7 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
         false => path.parent().unwrap_or(Path::new("")),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if !is_folder && name.ends_with(".json") && !name.ends_with(".safetensors.index.json") {
+    if !is_folder && name.ends_with(".json") && !name.ends_with(".index.json") {
         let Some(config) = read(path)? else {
             return Err(DescribeError::NotFound { path: path.to_owned() });
         };
@@ -91,11 +91,11 @@ pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     let checkpoint = match Checkpoint::open(path) {
         Ok(checkpoint) => Some(checkpoint),
         // The configuration may do.
-        Err(CheckpointError::NoCheckpoint { .. } | CheckpointError::PickleOnly { .. })
-            if is_folder =>
-        {
-            None
-        }
+        Err(
+            CheckpointError::NoCheckpoint { .. }
+            | CheckpointError::PickleOnly { .. }
+            | CheckpointError::Torch { fault: TorchFault::Legacy, .. },
+        ) if is_folder => None,
         Err(error) => return Err(error.into()),
     };
     let config = read(&folder.join("config.json"))?;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// The model and its budget.
 #[derive(Args, Debug)]
 pub struct ModelArgs {
-    /// Folder of a Hugging Face checkpoint: config.json, safetensors, tokenizer.json; or one file of
-    /// safetensors beside these
+    /// Folder of a Hugging Face checkpoint: config.json, weights (safetensors, or .bin of PyTorch),
+    /// tokenizer.json; or one file of weights beside these
     pub model: PathBuf,
     /// The most memory to hold, the process itself included: `cpu=600MB` (MB decimal, MiB binary)
     /// [default: nine tenths of what is available]

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// `outsize plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json or .safetensors
-    /// file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
+    /// Folder of a checkpoint, or one with nothing but a config.json; a config.json, .safetensors
+    /// or .bin file; a preset such as llama-7b; or a model on the Hub: org/name or org/name@revision, of
     /// which only headers are fetched. Weights are not read
     #[arg(required_unless_present = "no_split")]
     pub model: Option<PathBuf>,

@@ -41,7 +41,7 @@ fn measure(args: &BenchArgs) -> Result<(), Failure> {
         DiskToMeasure::Checkpoint(checkpoint) => Some(model_bench(args, checkpoint, &machine)?),
         DiskToMeasure::Folder(folder) if !args.max_memory.is_empty() => {
             return Err(Failure::usage(format!(
-                "--max-memory is for running a model, and there are no safetensors in {}",
+                "--max-memory is for running a model, and there are no weights in {}",
                 folder.display()
             )));
         }
@@ -175,8 +175,10 @@ fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
 fn has_weights(folder: &Path) -> bool {
     folder.read_dir().is_ok_and(|entries| {
         entries.flatten().any(|entry| {
-            let path = entry.path();
-            path.extension().is_some_and(|end| end == "safetensors") && path.is_file()
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let of_torch = name.starts_with("pytorch_model") && name.ends_with(".bin");
+            (of_torch || name.ends_with(".safetensors")) && entry.path().is_file()
         })
     })
 }

@@ -11,14 +11,14 @@ use crate::error::Error;
 #[non_exhaustive]
 pub enum DescribeError {
     /// There is no such file.
-    #[error("{}: no such file; give a model's folder, its config.json or its .safetensors", path.display())]
+    #[error("{}: no such file; give a model's folder, its config.json, its .safetensors or .bin", path.display())]
     NotFound {
         /// The path as given.
         path: PathBuf,
     },
     /// A folder has neither a configuration nor weights.
     #[error(
-        "{} describes no model: it has neither config.json nor model.safetensors nor model.safetensors.index.json",
+        "{} describes no model: it has neither config.json nor model.safetensors nor pytorch_model.bin, nor the index of either",
         folder.display()
     )]
     Nothing {

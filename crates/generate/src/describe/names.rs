@@ -26,6 +26,10 @@ const BUFFERS: [&str; 7] = [
 pub(super) fn tree(tensors: &[TensorInfo]) -> Tree {
     let mut sorted: Vec<&TensorInfo> = tensors.iter().collect();
     sorted.sort_by(|one, other| natural(&one.name, &other.name));
+    let mut places: HashMap<_, u32> = HashMap::new();
+    for tensor in tensors {
+        *places.entry(place(tensor)).or_default() += 1;
+    }
     let mut known: HashMap<&str, usize> = HashMap::new();
     let mut blocks: Vec<(Rank, Block)> = Vec::new();
     for tensor in sorted {
@@ -35,7 +39,10 @@ pub(super) fn tree(tensors: &[TensorInfo]) -> Tree {
             blocks.push((Rank::of(name, numbered), block));
             blocks.len() - 1
         });
-        blocks[at].1.tensors.push(described(tensor));
+        let place = place(tensor);
+        let shared = tensor.len > 0 && places[&place] > 1;
+        let tied = shared.then(|| format!("{place:?}"));
+        blocks[at].1.tensors.push(Tensor { tied, ..described(tensor) });
     }
     // Stable: within a rank they stay in the order of their names.
     blocks.sort_by_key(|(rank, _)| *rank);
@@ -44,6 +51,11 @@ pub(super) fn tree(tensors: &[TensorInfo]) -> Tree {
         classes: BTreeMap::new(),
         staging_bytes: 0,
     }
+}
+
+/// Where a tensor's bytes lie: tensors at the same place are tied.
+fn place(tensor: &TensorInfo) -> (usize, u64, u64) {
+    (tensor.file, tensor.offset, tensor.len)
 }
 
 fn described(tensor: &TensorInfo) -> Tensor {
