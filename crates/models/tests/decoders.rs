@@ -43,7 +43,7 @@ const FIXTURES: &[&str] = &[
     "opt-published-f16",
     "opt-untied-bf16",
     "bloom",
-    "bloom-published-f16",
+    "bloom-published",
     "bloom-untied-bf16",
     "falcon",
     "falcon-published-bf16",

@@ -164,9 +164,11 @@ fn what_is_not_built_in_is_refused_by_name() {
         json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
         "rope_parameters.partial_rotary_factor",
     );
-    let message =
-        refusal(json!({"rope_scaling": {"type": "longrope", "factor": 4.0}}), "rope_scaling.type");
-    assert!(message.contains("\"longrope\"") && message.contains("yarn"), "{message}");
+    let message = refusal(
+        json!({"rope_scaling": {"type": "proportional", "factor": 4.0}}),
+        "rope_scaling.type",
+    );
+    assert!(message.contains("\"proportional\"") && message.contains("yarn"), "{message}");
     let message = refusal(json!({"hidden_act": "xielu"}), "hidden_act");
     assert!(message.contains("gelu_pytorch_tanh"), "{message}");
     let message =
