@@ -66,7 +66,12 @@ pub fn run(
     let (profile, figures) = cache::figures(&machine, folder);
     settings.planning.figures = profile;
     let loading = Instant::now();
-    let mut shown = Ok(());
+    let mut shown = [
+        Step::Empty { parameters: model.config().parameter_count() },
+        Step::Opened { checkpoint: model.checkpoint() },
+    ]
+    .iter()
+    .try_for_each(|step| opening(step, &figures));
     let mut pipeline = model.dispatch(&settings, |step| {
         if shown.is_ok() {
             shown = opening(&step, &figures);

@@ -55,7 +55,7 @@ fn the_figures_are_kept_and_used() {
     let kept: Value =
         serde_json::from_slice(&std::fs::read(cache.join("machine.json")).unwrap()).unwrap();
     assert_eq!(report["calibration"], kept);
-    assert_eq!(kept["version"], 1);
+    assert_eq!(kept["version"], 2);
     let figures = &kept["figures"];
     for path in [
         "/disk/bytes_per_second",

@@ -118,6 +118,11 @@ impl OpenedModel {
         &self.config
     }
 
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
     /// Whether the budget is enough, as [`dispatch`](Self::dispatch) finds it.
     ///
     /// # Errors

@@ -108,7 +108,12 @@ impl Default for HardwareProfile {
                 memory_bytes_per_second: 25e9,
                 product_bytes_per_second: 20e9,
                 product_flops: 200e9,
-                prefill: None,
+                prefill: Some(PrefillRates {
+                    f32: GemmRates { bytes_per_second: 40e9, flops: 200e9 },
+                    bf16: GemmRates { bytes_per_second: 40e9, flops: 350e9 },
+                    attention_flops: 100e9,
+                    values_per_second: 1e9,
+                }),
                 cache_bytes_per_second: 8e9,
                 block_seconds: 200e-6,
             },
