@@ -67,6 +67,8 @@ pub enum Step<'a> {
 pub struct Pipeline {
     model: Box<dyn DispatchedDecoder>,
     cache: KvCache,
+    /// What the decoder begins with, if an encoder reads the prompt.
+    start: Option<[u32; 1]>,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
     prediction: Prediction,
@@ -100,7 +102,7 @@ impl Pipeline {
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Self, PipelineError> {
         let most = config.cache().longest_context;
-        let mut workload = settings.workload.clone();
+        let mut workload = settings.workload.clone().for_model(&config);
         let context = workload.cache.context;
         if context > most {
             return Err(PipelineError::Context { context, most });
@@ -137,7 +139,8 @@ impl Pipeline {
         let init = Init { device, compute };
         let model = config.dispatch(&init, &checkpoint, map, &options)?;
         observe(Step::Dispatched);
-        Ok(Self { model, cache, chunk, prediction, streamed })
+        let start = config.decoder_start().map(|token| [token]);
+        Ok(Self { model, cache, start, chunk, prediction, streamed })
     }
 
     /// Where everything lives.
@@ -185,6 +188,16 @@ impl Pipeline {
         Ok(self.cache.truncate(position)?)
     }
 
+    /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits) are then those of a
+    /// decoder's ids. Not needed before [`forward`](LanguageModel::forward), whose first ids are the prompt.
+    ///
+    /// # Errors
+    /// A model without an encoder, and what the model or a read said.
+    pub fn encode(&mut self, prompt: &[u32]) -> Result<(), PipelineError> {
+        let prompt = Batch::left_padded(&[prompt])?;
+        Ok(self.model.encode_batch(&prompt, &mut self.cache)??)
+    }
+
     /// Appends `ids` and gives the logits of each position to `take`, in order: slices of whole rows
     /// `[vocabulary]`, one after the other.
     ///
@@ -203,6 +216,15 @@ impl Pipeline {
         Ok(())
     }
 
+    fn run(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
+        let mut last = Vec::new();
+        self.cache.expect(ids.len());
+        for chunk in ids.chunks(self.chunk) {
+            last = values(self.pass(chunk, Logits::Last)?)?;
+        }
+        Ok(last)
+    }
+
     fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
         let batch = Batch::left_padded(&[ids])?;
         Ok(self.model.forward_batch(&batch, &mut self.cache, logits)??)
@@ -213,12 +235,23 @@ impl LanguageModel for Pipeline {
     type Error = PipelineError;
 
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
-        let mut last = Vec::new();
-        self.cache.expect(ids.len());
-        for chunk in ids.chunks(self.chunk) {
-            last = values(self.pass(chunk, Logits::Last)?)?;
+        let Some(start) = self.start.filter(|_| !self.cache.has_prompt()) else {
+            return self.run(ids);
+        };
+        self.encode(ids)?;
+        let logits = self.run(&start);
+        if logits.is_err() {
+            // The text has not begun.
+            self.cache.clear();
         }
-        Ok(last)
+        logits
+    }
+
+    fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
+        match &self.start {
+            Some(start) if !self.cache.has_prompt() => start,
+            _ => prompt,
+        }
     }
 
     fn context(&self) -> Option<usize> {

@@ -157,6 +157,7 @@ impl Case {
             start: self.context - self.heads.tokens,
             window: usize::MAX,
             padding: vec![0; self.heads.batch],
+            ..AttentionMask::default()
         };
         attend_into(queries, self.heads, &[held], &mask, None, y);
     }

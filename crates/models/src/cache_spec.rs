@@ -5,6 +5,8 @@
 pub struct CacheSpec {
     /// In the order of the blocks that they belong to.
     pub layers: Vec<CacheLayer>,
+    /// Of the same blocks, keys and values of the prompt, if an encoder reads it: what cross-attention looks at.
+    pub cross: Vec<CacheLayer>,
     /// The longest context that the model was trained for, in tokens.
     pub trained_context: usize,
     /// The longest context that it can run, in tokens.
@@ -34,11 +36,17 @@ impl CacheLayer {
 impl CacheSpec {
     /// The first difference to what another model asks for, as both have it.
     pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
-        let count = |spec: &Self| format!("{} layers", spec.layers.len());
-        if self.layers.len() != other.layers.len() {
+        let counts = |spec: &Self| (spec.layers.len(), spec.cross.len());
+        if counts(self) != counts(other) {
+            let count = |spec: &Self| match counts(spec) {
+                (layers, 0) => format!("{layers} layers"),
+                (layers, cross) => format!("{layers} layers and {cross} of cross-attention"),
+            };
             return Some((count(self), count(other)));
         }
-        let mut pairs = self.layers.iter().zip(&other.layers).enumerate();
+        let all = |spec: &Self| spec.layers.iter().chain(&spec.cross).copied().collect::<Vec<_>>();
+        let (own, others) = (all(self), all(other));
+        let mut pairs = own.iter().zip(&others).enumerate();
         pairs.find_map(|(index, (one, other))| {
             let heads = |layer: &CacheLayer| {
                 let (heads, width) = (layer.key_value_heads, layer.head_dim);
@@ -66,6 +74,7 @@ impl CacheSpec {
         let layer = CacheLayer { key_value_heads, head_dim, window: None };
         Self {
             layers: vec![layer; layers],
+            cross: Vec::new(),
             trained_context,
             longest_context: trained_context,
             cannot_slide: None,

@@ -1,5 +1,7 @@
 //! What can go wrong between a `config.json` and its logits.
 
+use crate::kv_cache::MAX_CONTEXT;
+
 /// What can go wrong between a `config.json` and its logits.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -115,6 +117,23 @@ pub enum Error {
         row: usize,
         /// Tokens that the cache holds.
         position: usize,
+    },
+    /// An encoder was asked for, of a model that has none.
+    #[error("this model has no encoder: its decoder reads the prompt")]
+    NoEncoder,
+    /// A decoder was run before its encoder.
+    #[error("the KV cache holds no prompt: the encoder has to read one before the decoder runs")]
+    NoPrompt,
+    /// A prompt does not fit what the cache was made for.
+    #[error(
+        "a prompt of {tokens} tokens is not possible in a KV cache that was made for prompts of {capacity}; \
+         make it for longer ones, up to {MAX_CONTEXT}"
+    )]
+    Prompt {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that the cache was made for.
+        capacity: usize,
     },
     /// A forward pass without tokens.
     #[error("there are no tokens to run; give at least one token id")]

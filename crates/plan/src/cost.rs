@@ -19,14 +19,20 @@ pub(crate) struct Costs {
 /// The work of a block for one token of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 struct Amounts {
-    /// Bytes of weights that it uses.
+    /// Bytes of weights that every pass uses.
     weights: f64,
+    /// Bytes of weights that the first pass over a prompt uses besides.
+    weights_once: f64,
+    /// Floating point operations of that pass for all of a sequence besides.
+    flops_once: f64,
     /// Floating point operations.
     flops: f64,
     /// Keys and values of all positions, in bytes.
     kv_bytes: f64,
     /// Keys and values that a generated token attends to, in bytes.
     cache: f64,
+    /// Keys and values of a prompt that an encoder read, in bytes.
+    cross: f64,
     /// Keys and values of one position, in bytes.
     cache_per_position: f64,
     /// The most positions that it attends to.
@@ -69,7 +75,7 @@ impl Costs {
 
     /// Bytes of weights that the block uses.
     pub(crate) fn weights(&self, block: usize) -> f64 {
-        self.blocks[block].weights
+        self.blocks[block].weights + self.blocks[block].weights_once
     }
 
     /// Seconds for one token of each sequence.
@@ -102,14 +108,21 @@ impl Costs {
     /// Seconds for one of these passes over the prompt.
     pub(crate) fn pass(&self, block: usize, on: &Processor, pass: &Passes) -> f64 {
         let amounts = &self.blocks[block];
+        let once = match pass.first {
+            true => seconds(amounts.weights_once, on.product_bytes_per_second)
+                .max(seconds(amounts.flops_once * self.batch, on.product_flops)),
+            false => 0.0,
+        };
         if !amounts.computes {
-            return 0.0;
+            return once + if once > 0.0 { on.block_seconds.max(0.0) } else { 0.0 };
         }
         let seen =
             (pass.before + pass.tokens / 2.0).min(amounts.window) * amounts.cache_per_position;
         let attention = seconds(seen, on.cache_bytes_per_second)
             .max(seconds(seen * pass.tokens * ATTENTION_FLOPS_PER_BYTE, on.product_flops));
-        self.products(block, pass.tokens, on) + attention + on.block_seconds.max(0.0)
+        let cross = seconds(amounts.cross, on.cache_bytes_per_second);
+        let products = self.products(block, pass.tokens, on);
+        once + products + attention + cross + on.block_seconds.max(0.0)
     }
 
     /// Seconds to compute the whole prompt, without transfers.
@@ -227,11 +240,16 @@ pub(crate) fn times(
 }
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {
-    let BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token } = block.work;
+    let BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token, .. } = block.work;
+    let BlockCost { cross_kv_bytes, flops_once, .. } = block.work;
     let touched = block.tensors.iter().filter(|tensor| tensor.bytes_per_use() > 0);
     // One pass: a model of many tensors is larger than a processor's caches.
-    let (mut weights, mut of_shapes, mut unknown) = (0.0, 0.0, false);
+    let (mut weights, mut weights_once, mut of_shapes, mut unknown) = (0.0, 0.0, 0.0, false);
     for tensor in touched {
+        if tensor.once {
+            weights_once += tensor.bytes as f64;
+            continue;
+        }
         weights += tensor.bytes as f64;
         of_shapes += product_flops(tensor);
         unknown |= tensor.shape.is_empty();
@@ -240,9 +258,12 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let seen = workload.position.min(window.unwrap_or(u64::MAX));
     Amounts {
         weights,
+        weights_once,
+        flops_once: flops_once as f64,
         flops,
         kv_bytes: kv_bytes as f64,
-        cache: kv_bytes_per_position as f64 * seen as f64,
+        cache: kv_bytes_per_position as f64 * seen as f64 + cross_kv_bytes as f64,
+        cross: cross_kv_bytes as f64,
         cache_per_position: kv_bytes_per_position as f64,
         window: window.map_or(f64::INFINITY, |window| window as f64),
         computes: flops > 0.0 || kv_bytes_per_position > 0 || unknown,

@@ -25,6 +25,8 @@ impl Default for Workload {
 pub struct BlockCost {
     /// Bytes of keys and values of all positions and sequences.
     pub kv_bytes: u64,
+    /// Bytes of those of a prompt that an encoder read: every token attends to all of them.
+    pub cross_kv_bytes: u64,
     /// Bytes of keys and values of one position of all sequences.
     pub kv_bytes_per_position: u64,
     /// The most positions that attention sees; all if none is given.
@@ -32,4 +34,6 @@ pub struct BlockCost {
     /// Floating point operations for one token of one sequence. If none is given, two for each
     /// value of a parameter of two dimensions or more that is not read by rows.
     pub flops_per_token: Option<u64>,
+    /// Floating point operations for one sequence in the first pass over a prompt and in no other: what an encoder does.
+    pub flops_once: u64,
 }

@@ -90,6 +90,32 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         &self.queries[self.offset(task, row)..][..width]
     }
 
+    /// Adds the mask's bias to the scores of some rows at some columns of a block, those of `lanes`
+    /// rows for each column one behind the other.
+    pub fn add_bias(
+        &self,
+        (task, block): (&Task, usize),
+        rows: Range<usize>,
+        columns: Range<usize>,
+        lanes: usize,
+        scores: &mut [f32],
+    ) {
+        let Some(bias) = &self.mask.bias else {
+            return;
+        };
+        let (group, first) = (self.group(), self.mask.padding[task.sequence] + block * BLOCK);
+        // Scores are multiplied by the scale after this.
+        let unscaled = self.scale.recip();
+        for (lane, row) in rows.enumerate() {
+            let head = task.head * group + row % group;
+            let query = self.mask.start + task.tokens.start + row / group;
+            let scores = scores[columns.start * lanes + lane..].iter_mut().step_by(lanes);
+            for (score, key) in scores.zip(first + columns.start..first + columns.end) {
+                *score += bias.at(head, query, key) * unscaled;
+            }
+        }
+    }
+
     /// Where in queries and results a row begins.
     pub fn offset(&self, task: &Task, row: usize) -> usize {
         let (shape, group) = (&self.shape, self.group());

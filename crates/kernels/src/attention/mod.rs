@@ -7,7 +7,7 @@
 //!
 //! # The contract
 //!
-//! The bits of a token's result depend on its query, on the scale, on the keys and values that it
+//! The bits of a token's result depend on its query, on the scale, on the bias, on the keys and values that it
 //! sees, on how many columns of its sequence come before the first of them, and on the [`Isa`],
 //! **and on nothing else**: not on other tokens or sequences of the pass, nor on how a sequence is
 //! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
@@ -32,6 +32,7 @@ mod element;
 mod inputs;
 mod lanes;
 mod partial;
+mod relative_bias;
 mod score;
 mod share;
 mod softmax;
@@ -46,6 +47,8 @@ use crate::{Isa, Weight};
 use columns::TypedSegment;
 use element::KvElement;
 use inputs::{AttentionInputs, Task};
+
+pub use relative_bias::RelativeBias;
 
 /// Columns that are scored before they are folded into what came before.
 pub const BLOCK: usize = 256;
@@ -109,21 +112,30 @@ impl AttentionShape {
 }
 
 /// What each token sees, by columns: the positions of the longest sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttentionMask {
-    /// The column of the first token. Token `t` stands in column `start + t` and sees no later one.
+    /// The column of the first token. Token `t` stands in column `start + t`.
     pub start: usize,
-    /// Columns that a token sees, its own included, at most.
+    /// One past the last column, if all tokens see all columns, as in an encoder. Else a token sees
+    /// no later column than its own.
+    pub end: Option<usize>,
+    /// Columns that a token sees, its own included, at most; nothing to who sees all.
     pub window: usize,
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
+    /// What is added to scores, if anything.
+    pub bias: Option<RelativeBias>,
 }
 
 impl AttentionMask {
     /// The columns that a token of a sequence sees.
     fn columns(&self, sequence: usize, token: usize) -> Range<usize> {
-        let (padding, end) = (self.padding[sequence], self.start + token + 1);
+        let padding = self.padding[sequence];
+        if let Some(end) = self.end {
+            return padding..end.max(padding);
+        }
+        let end = self.start + token + 1;
         padding.max(end.saturating_sub(self.window))..end
     }
 }
@@ -172,7 +184,8 @@ pub struct KvSegment<'a> {
 /// `segments` are keys and values of consecutive columns, older ones first, all of one type. Runs
 /// on as many threads as the current rayon pool has when there is enough to share.
 ///
-/// Scores are multiplied by `scale`, which is `1 / √width` if none is given.
+/// Scores are multiplied by `scale`, which is `1 / √width` if none is given; then the mask's bias
+/// is added.
 ///
 /// # Panics
 ///
@@ -217,6 +230,10 @@ pub fn attend_into_with(
     assert!(
         scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
         "scores must be scaled by a number above zero, not by {scale:?}"
+    );
+    assert!(
+        mask.bias.as_ref().is_none_or(|bias| bias.heads() == shape.heads),
+        "a bias has a row for each head of queries"
     );
     if y.is_empty() {
         return;

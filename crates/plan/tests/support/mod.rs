@@ -34,7 +34,7 @@ fn tensor() -> impl Strategy<Value = Tensor> {
 fn work() -> impl Strategy<Value = BlockCost> {
     let window = prop_oneof![3 => Just(None), 1 => (1u64..1000).prop_map(Some)];
     (0u64..4_000_000, 0u64..10_000, window).prop_map(|(kv_bytes, kv_bytes_per_position, window)| {
-        BlockCost { kv_bytes, kv_bytes_per_position, window, flops_per_token: None }
+        BlockCost { kv_bytes, kv_bytes_per_position, window, ..BlockCost::default() }
     })
 }
 

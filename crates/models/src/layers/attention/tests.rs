@@ -19,6 +19,10 @@ fn random(shape: [usize; 4]) -> Tensor<4> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::default())
 }
 
+fn scaled(scale: Option<f64>) -> Scores<'static> {
+    Scores { scale, bias: None }
+}
+
 fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     tensor.clone().cast(DType::F32).to_data().try_to_vec().unwrap()
 }
@@ -111,10 +115,10 @@ impl Bench {
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
-            attend_seen(queries.clone(), &seen, &positions, None),
-            attend_seen(half.clone(), &seen, &positions, twice),
-            composed::attend(queries.clone(), &seen, &positions, None),
-            composed::attend(half, &seen, &positions, twice),
+            attend_seen(queries.clone(), &seen, &positions, scaled(None)),
+            attend_seen(half.clone(), &seen, &positions, scaled(twice)),
+            composed::attend(queries.clone(), &seen, &positions, scaled(None)),
+            composed::attend(half, &seen, &positions, scaled(twice)),
         ]
         .map(|found| values(&found));
         let held_back = seen.held_back.take();
@@ -232,6 +236,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..12),
     ) {
         let options = CacheOptions {
+            prompt: 0,
             batch: lengths.len(),
             dtype,
             when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
