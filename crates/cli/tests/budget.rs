@@ -199,15 +199,18 @@ impl Case {
         let vocabulary = random.within(300, 20_000);
         let dtype = random.pick(&["f32", "bf16", "f16"]);
         let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
-        let architecture = random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj"]);
+        let architecture = random.pick(&["llama", "mistral", "qwen2", "gpt2", "gptj", "t5"]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
         let new_tokens = random.within(1, 6.min(context - 1));
         let prompt = random.within(1, context - new_tokens);
         let gpt = architecture.starts_with("gpt");
-        let layer = match gpt {
-            true => 4 * hidden * hidden + 2 * hidden * intermediate,
-            false => {
+        // As many layers in the encoder as in the decoder.
+        let t5_mlps = 2 * (if tied { 2 } else { 3 }) * hidden * intermediate;
+        let layer = match architecture {
+            "t5" => 12 * hidden * hidden + t5_mlps,
+            _ if gpt => 4 * hidden * hidden + 2 * hidden * intermediate,
+            _ => {
                 2 * hidden * hidden
                     + 2 * hidden * key_value_heads * head_dim
                     + 3 * hidden * intermediate
@@ -232,6 +235,14 @@ impl Case {
                 "gptj" => config["rotary_dim"] = (head_dim / 2).into(),
                 _ => config["tie_word_embeddings"] = tied.into(),
             }
+        }
+        if architecture == "t5" {
+            config = json!({
+                "model_type": architecture, "d_model": hidden, "d_ff": intermediate, "d_kv": head_dim,
+                "num_layers": layers, "num_heads": heads, "vocab_size": vocabulary,
+                "tie_word_embeddings": tied,
+                "feed_forward_proj": if tied { "relu" } else { "gated-gelu" },
+            });
         }
         if architecture == "mistral" {
             config["sliding_window"] = random.within(1, 1500).into();

@@ -70,7 +70,7 @@ impl GenerationWorkload {
         options.gpu_activations = activations;
         options.workload = Workload {
             batch: cache.batch as u64,
-            prompt: self.prompt as u64,
+            prompt: if cache.prompt > 0 { cache.prompt } else { self.prompt } as u64,
             position: self.position as u64,
             chunk: tokens as u64,
         };

@@ -64,7 +64,11 @@ impl Costs {
         Self {
             blocks: tree.blocks.iter().map(|b| amounts(b, workload)).collect(),
             batch: workload.batch as f64,
-            passes: passes(workload),
+            passes: match tree.blocks.iter().any(|block| block.work.flops_once > 0) {
+                // An encoder reads the prompt at once, and the decoder begins with one token.
+                true => passes(&Workload { prompt: 1, ..*workload }),
+                false => passes(workload),
+            },
         }
     }
 

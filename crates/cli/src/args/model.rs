@@ -14,7 +14,8 @@ pub struct ModelArgs {
     /// [default: nine tenths of what is available]
     #[arg(long, value_name = "DEVICE=SIZE")]
     pub max_memory: Option<String>,
-    /// Tokens of prompt and answer together [default: what this run needs]
+    /// Tokens of prompt and answer together, or of the answer if an encoder reads the prompt
+    /// [default: what this run needs]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
     /// Dtype of the KV cache; the 16-bit ones take half the memory

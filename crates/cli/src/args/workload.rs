@@ -35,11 +35,14 @@ pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationW
         }
         value => Ok(value),
     };
-    let prompt = args.prompt_tokens.unwrap_or(0);
+    let encodes = described.config.as_ref().is_some_and(|config| config.decoder_start().is_some());
+    let prompt = args.prompt_tokens.filter(|_| !encodes).unwrap_or(0);
     let usual = CONTEXT.max(prompt.saturating_mul(2)).min(most).max(1);
     let context = within("--context", args.context.unwrap_or(usual), most, "the model's")?;
     let prompt = match args.prompt_tokens {
+        Some(tokens) if encodes => within("--prompt-tokens", tokens, MAX_CONTEXT, "the possible")?,
         Some(tokens) => within("--prompt-tokens", tokens, context, "the context's")?,
+        None if encodes => PROMPT,
         None => PROMPT.min(context.div_ceil(2)),
     };
     let cache = CacheOptions {

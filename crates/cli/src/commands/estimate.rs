@@ -71,8 +71,9 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         let workload = GenerationWorkload {
             compute: args.compute.into(),
             tokenizer: described.tokenizer_bytes,
-            ..GenerationWorkload::new(cache, cache.context)
+            ..GenerationWorkload::new(cache, cache.context).for_model(config)
         };
+        let cache = workload.cache;
         let of_both = workload.passes(config);
         running = Some((cache.context, of_both.longest.workload.chunk as usize));
         passes = Some(of_both);

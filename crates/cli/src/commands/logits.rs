@@ -12,13 +12,22 @@ use outsize::models::Logits;
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
-    let ids = model::ids("--ids", &args.ids, &config)?;
+    let given = model::ids("--ids", &args.ids, &config)?;
+    let (prompt, ids) = match (config.decoder_start(), &args.decoder_ids) {
+        (Some(_), Some(ids)) => (Some(given), model::ids("--decoder-ids", ids, &config)?),
+        (Some(start), None) => (Some(given), vec![start]),
+        (None, None) => (None, given),
+        (None, Some(_)) => {
+            return Err(Failure::usage("--decoder-ids: this model has no encoder; give --ids"));
+        }
+    };
     let vocabulary = config.vocab_size();
     output::refuse_to_replace(&args.output, args.force)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);
     let mut file = FileWriter::create(&args.output, vec![spec])?;
     let mut workload = model::workload(&args.model, ids.len(), ids.len());
     (workload.logits, workload.position) = (Logits::All, ids.len());
+    workload.cache.prompt = prompt.as_ref().map_or(0, Vec::len);
     let machine = Machine::detect();
     let (planning, _) = model::planning(&args.model, &machine)?;
     let mut pipeline = model::open(&args.model, config, workload, planning, &machine, |step| {
@@ -26,6 +35,9 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
             eprintln!("{}", output::picture(map));
         }
     })?;
+    if let Some(prompt) = &prompt {
+        pipeline.encode(prompt)?;
+    }
     let mut written = Ok(());
     pipeline.logits(&ids, |rows| {
         for row in rows.chunks(vocabulary) {

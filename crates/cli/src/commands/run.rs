@@ -23,9 +23,10 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     let asked = GenerateRequest::new(args, &config)?;
     let prompt = asked.request.ids.len();
     let trained = config.cache().trained_context;
-    let context = prompt.saturating_add(asked.request.max_new_tokens).min(trained);
+    let begins = config.context_of_prompt(prompt);
+    let context = begins.saturating_add(asked.request.max_new_tokens).min(trained);
     let mut workload = model::workload(&args.model, context, prompt);
-    workload.position = prompt.saturating_add(asked.request.max_new_tokens / 2);
+    workload.position = begins.saturating_add(asked.request.max_new_tokens / 2);
     workload.tokenizer = asked.tokenizer_bytes;
     workload.cache.when_full = match args.end.when_full {
         WhenFullArg::Refuse => WhenFull::Refuse,
