@@ -182,43 +182,6 @@ fn streamed_or_resident_the_bits_are_the_same() {
 }
 
 #[test]
-fn decoding_reads_nothing_of_the_encoder() {
-    for name in FIXTURES {
-        let (config, expected) = (config(name), expected(name));
-        let checkpoint = Checkpoint::open(common::folder(name)).unwrap();
-        let options = outsize_core::Options {
-            tile_bytes: 300,
-            read_bytes: 4096,
-            min_ring_bytes: 0,
-            ..config.options(checkpoint.tensors())
-        };
-        let tree = config.tree(name, checkpoint.tensors()).unwrap();
-        let once: u64 = tree.tensors().filter(|tensor| tensor.once).map(|t| t.bytes).sum();
-        let all: u64 = tree.tensors().map(|tensor| tensor.bytes).sum();
-        assert!(once > all / 4 && once < all * 3 / 4, "{name}: {once} of {all}");
-        let plan = outsize_plan::Options { small_tensor: 0, ..options.plan() };
-        // Everything streams, through the least ring.
-        let least = (1..).map(|step| Budget::parse(&format!("cpu={}KiB", 4 * step)).unwrap());
-        let map = least.filter_map(|budget| outsize_plan::infer(&tree, &budget, &plan).ok()).next();
-        let init = Init::new(&Device::flex());
-        let model = config.dispatch(&init, &checkpoint, &map.unwrap(), &options).unwrap();
-        let read = model.watch();
-        let mut cache = cache_of(&config, &self::options(name));
-        for round in 0..2 {
-            let before = read().bytes_read;
-            encode(&*model, &[&expected.ids], &mut cache);
-            let encoded = read().bytes_read - before;
-            let passes = 8;
-            in_passes(&*model, &[&expected.decoder_ids[..passes]], 1, &mut cache);
-            let decoded = read().bytes_read - before - encoded;
-            println!("{name}, round {round}: {encoded} to encode, {decoded} to decode");
-            // Reads are of whole pages, and many of these weights are smaller: only their ratio tells.
-            assert!(encoded > 0 || round == 0);
-        }
-    }
-}
-
-#[test]
 fn classes_are_those_of_transformers() {
     let tree = config("t5").tree_without_weights().unwrap();
     for (module, class) in [

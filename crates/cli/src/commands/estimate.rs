@@ -75,7 +75,9 @@ fn report(args: &EstimateArgs, mut described: Described) -> Result<EstimateOutpu
         };
         let cache = workload.cache;
         let of_both = workload.passes(config);
-        running = Some((cache.context, of_both.longest.workload.chunk as usize));
+        // An encoder reads a prompt in one pass.
+        let pass = of_both.longest.workload.chunk as usize;
+        running = Some((cache.context, pass.max(cache.prompt)));
         passes = Some(of_both);
         described.set_cache(&cache);
     }

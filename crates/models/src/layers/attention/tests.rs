@@ -204,6 +204,41 @@ fn chunks_keep_their_bound() {
     }
 }
 
+/// In an encoder and in a decoder, padded: the kernel and Burn's own operations are two ways to the same.
+#[test]
+fn a_bias_by_distance_is_the_same_both_ways() {
+    let init = crate::Init::new(&Device::default());
+    for (bidirectional, batch, tokens) in [(true, 2, 90), (false, 2, 90), (false, 1, 1)] {
+        let buckets = DistanceBuckets { buckets: 12, max_distance: 30, bidirectional };
+        let table = crate::layers::Embedding::new(12, HEADS, &init);
+        let bias = PositionBias::new(&table, &buckets);
+        let bias = Scores { scale: Some(1.0), bias: Some(&bias) };
+        let padding: Vec<usize> = (0..batch).map(|row| row * 17).collect();
+        let positions = QueryPositions { start: 0, padding: &padding };
+        let queries = random([batch, tokens, HEADS, WIDTH]);
+        let [keys, values_of] = [(); 2].map(|()| random([batch, HEADS, tokens, WIDTH]));
+        let whole = Seen::whole(Part::of(keys, values_of));
+        let seen = Seen { all: bidirectional, ..whole };
+        let kernel = values(&attend_seen(queries.clone(), &seen, &positions, bias));
+        let composed = values(&composed::attend(queries.clone(), &seen, &positions, bias));
+        let without = values(&attend_seen(queries, &seen, &positions, scaled(Some(1.0))));
+        let width = HEADS * WIDTH;
+        let of_tokens = |all: &[f32]| -> Vec<f32> {
+            let rows = all.chunks(width).enumerate();
+            rows.filter(|(row, _)| row % tokens >= padding[row / tokens])
+                .flat_map(|(_, row)| row.to_vec())
+                .collect()
+        };
+        let worst = |a: &[f32], b: &[f32]| {
+            let pairs = of_tokens(a).into_iter().zip(of_tokens(b));
+            pairs.map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max)
+        };
+        assert!(worst(&kernel, &composed) < 1e-5, "{}", worst(&kernel, &composed));
+        // A single token sees itself alone.
+        assert!(tokens == 1 || worst(&kernel, &without) > 1e-4);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Pass(usize),
