@@ -1,7 +1,5 @@
 //! What can go wrong between a `config.json` and its logits.
 
-use crate::kv_cache::MAX_CONTEXT;
-
 /// What can go wrong between a `config.json` and its logits.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -126,8 +124,7 @@ pub enum Error {
     NoPrompt,
     /// A prompt does not fit what the cache was made for.
     #[error(
-        "a prompt of {tokens} tokens is not possible in a KV cache that was made for prompts of {capacity}; \
-         make it for longer ones, up to {MAX_CONTEXT}"
+        "a prompt of {tokens} tokens is not possible in a KV cache that was made for prompts of {capacity}"
     )]
     Prompt {
         /// Tokens of the prompt.
