@@ -15,12 +15,14 @@ pub struct ModelCost {
     pub files: usize,
     /// Bytes of all weights.
     pub weight_bytes: u64,
-    /// Bytes of the matrices that every token is multiplied with: all but an embedding table, of
-    /// which a token needs one row. A table that is also the head counts.
+    /// Bytes of the matrices that every new token is multiplied with: all but an encoder's and an
+    /// embedding table, of which a token needs one row. A table that is also the head counts.
     pub product_bytes: u64,
-    /// Values of these, but for the head.
+    /// Values that each token of a prompt is multiplied with: these but for the head, or those of an
+    /// encoder.
     pub layer_values: u64,
-    /// Values of the head, which only the last token of a pass is multiplied with.
+    /// Values that only the last token of a prompt is multiplied with: the head, or all that is not
+    /// the encoder's.
     pub head_values: u64,
     /// Bytes of keys and values of one position.
     pub cache_bytes_per_position: u64,
@@ -39,13 +41,17 @@ impl ModelCost {
             let values: u64 = block.tensors.iter().filter(is_product).map(values).sum();
             (values > 0).then_some(values)
         });
-        let head_values = head.unwrap_or(0);
+        let sum = |once| products().filter(|t| t.once == once).map(values).sum::<u64>();
+        let (layer_values, head_values) = match (sum(true), sum(false)) {
+            (0, all) => (all - head.unwrap_or(0), head.unwrap_or(0)),
+            of_encoder_and_rest => of_encoder_and_rest,
+        };
         Self {
             folder: checkpoint.folder().to_path_buf(),
             files: checkpoint.files().len(),
             weight_bytes: checkpoint.total_bytes(),
-            product_bytes: products().map(|tensor| tensor.stored_bytes).sum(),
-            layer_values: products().map(values).sum::<u64>() - head_values,
+            product_bytes: products().filter(|t| !t.once).map(|tensor| tensor.stored_bytes).sum(),
+            layer_values,
             head_values,
             cache_bytes_per_position: tree
                 .blocks

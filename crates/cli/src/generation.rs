@@ -56,13 +56,14 @@ pub fn run(
     model.check(&settings)?;
     let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
     let prompt = asked.request.ids.len();
-    let needed = prompt.saturating_add(asked.request.max_new_tokens);
+    let begins = model.config().context_of_prompt(prompt);
+    let needed = begins.saturating_add(asked.request.max_new_tokens);
     let cache = model.config().cache();
     let workload = &mut settings.workload;
     workload.cache.context = args.model.context.unwrap_or(needed.min(cache.longest_context));
-    workload.prompt = prompt.min(cache.reach(&workload.cache));
+    workload.prompt = cache.tokens_to_run(prompt, &workload.cache);
     // A token in the middle of the answer, as far as there is room for one.
-    workload.position = prompt.midpoint(needed.min(workload.cache.context.max(prompt)));
+    workload.position = begins.midpoint(needed.min(workload.cache.context.max(begins)));
     let (profile, figures) = cache::figures(&machine, folder);
     settings.planning.figures = profile;
     let loading = Instant::now();
@@ -86,7 +87,7 @@ pub fn run(
     };
     let to_run = pipeline.tokens_to_run(prompt);
     let held = pipeline.cache_options().context;
-    if prompt > held && !args.json {
+    if begins > held && !args.json {
         say(format!(
             "note: the prompt has {prompt} tokens and the context holds {held}: the last {to_run} are run, as the answer \
              depends on so many through all layers"
@@ -137,8 +138,10 @@ pub fn run(
 /// a tokenizer.
 fn least(args: &RunArgs, model: &OpenedModel) -> [usize; 2] {
     let prompt = args.ids.as_ref().map_or(1, |ids| ids.split(',').count());
-    let needed = prompt.saturating_add(args.end.max_new_tokens.unwrap_or(0));
-    [prompt, needed.min(model.config().cache().longest_context)]
+    let config = model.config();
+    let begins = config.context_of_prompt(prompt);
+    let needed = begins.saturating_add(args.end.max_new_tokens.unwrap_or(0));
+    [prompt, needed.min(config.cache().longest_context)]
 }
 
 /// A bar that follows the prompt if it takes several passes, else what is read.

@@ -56,7 +56,9 @@ impl GenerateRequest {
         };
         let max_new_tokens = match args.end.max_new_tokens {
             Some(most) => most,
-            None => generation.new_tokens(ids.len())?.unwrap_or(NEW_TOKENS),
+            None => {
+                generation.new_tokens(config.context_of_prompt(ids.len()))?.unwrap_or(NEW_TOKENS)
+            }
         };
         Ok(Self {
             request: Request {

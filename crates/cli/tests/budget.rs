@@ -213,6 +213,7 @@ impl Case {
             "opt",
             "bloom",
             "falcon",
+            "t5",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -221,9 +222,12 @@ impl Case {
         let gpt = ["gpt2", "gptj"].contains(&architecture);
         // Of two matrices in the MLP, and as many heads of keys as of queries.
         let plain = gpt || ["gpt_neox", "opt", "bloom", "falcon"].contains(&architecture);
-        let layer = match plain {
-            true => 4 * hidden * hidden + 2 * hidden * intermediate,
-            false => {
+        // As many layers in the encoder as in the decoder.
+        let t5_mlps = 2 * (if tied { 2 } else { 3 }) * hidden * intermediate;
+        let layer = match architecture {
+            "t5" => 12 * hidden * hidden + t5_mlps,
+            _ if plain => 4 * hidden * hidden + 2 * hidden * intermediate,
+            _ => {
                 2 * hidden * hidden
                     + 2 * hidden * key_value_heads * head_dim
                     + 3 * hidden * intermediate
@@ -268,6 +272,14 @@ impl Case {
                 config["alibi"] = (random.within(0, 1) == 1).into();
                 config["new_decoder_architecture"] = (random.within(0, 1) == 1).into();
                 config["num_kv_heads"] = key_value_heads.into();
+            }
+            "t5" => {
+                config = json!({
+                    "model_type": architecture, "d_model": hidden, "d_ff": intermediate, "d_kv": head_dim,
+                    "num_layers": layers, "num_heads": heads, "vocab_size": vocabulary,
+                    "tie_word_embeddings": tied,
+                    "feed_forward_proj": if tied { "relu" } else { "gated-gelu" },
+                });
             }
             _ => {}
         }

@@ -50,10 +50,29 @@ impl<M> Dispatched<M> {
     /// # Panics
     /// With whatever else `pass` panics.
     pub fn run<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
+        self.turn(Stream::end_pass, pass)
+    }
+
+    /// Runs a pass that is not repeated, such as that of an encoder before those of its decoder: it is expected to ask for
+    /// what comes first in [`Options::order`](crate::Options), and the passes behind it for the rest.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn run_once<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
+        self.turn(Stream::end_once, |module| {
+            self.stream.begin_once();
+            pass(module)
+        })
+    }
+
+    fn turn<R>(&self, complete: fn(&Stream), pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
         self.pass.run(|| {
-            let mut end = End { stream: &self.stream, completed: false };
+            let mut end = End { stream: &self.stream, complete: None };
             let result = pass(&self.module);
-            end.completed = true;
+            end.complete = Some(complete);
             result
         })
     }
@@ -82,15 +101,15 @@ impl<M> Dispatched<M> {
 /// Ends the pass for the stream, however it ends.
 struct End<'a> {
     stream: &'a Stream,
-    completed: bool,
+    /// How a pass that was completed ends.
+    complete: Option<fn(&Stream)>,
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        if self.completed {
-            self.stream.end_pass();
-        } else {
-            self.stream.abandon_pass();
+        match self.complete {
+            Some(complete) => complete(self.stream),
+            None => self.stream.abandon_pass(),
         }
     }
 }

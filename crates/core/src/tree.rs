@@ -99,6 +99,7 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             access: entry.access(options),
             tied: shared.then(|| format!("{:?}", stored.key)),
             always_resident: !streams,
+            once: false,
         };
         let block = *known.entry(name).or_insert_with(|| {
             let depth = match name {
@@ -144,6 +145,7 @@ fn loaded_scales(entry: &Matched, stored: &Stored) -> Option<Tensor> {
         access: Access::Whole,
         tied: None,
         always_resident: true,
+        once: false,
     })
 }
 

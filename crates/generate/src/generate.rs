@@ -18,6 +18,11 @@ pub trait LanguageModel {
     /// The model's own.
     fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, Self::Error>;
 
+    /// What the sequence begins with, given a prompt: the prompt itself, unless an encoder reads it.
+    fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
+        prompt
+    }
+
     /// How many tokens the sequence can hold, in tokens; `None` if the oldest make room for new ones.
     fn context(&self) -> Option<usize>;
 
@@ -45,7 +50,8 @@ pub struct Request {
     pub max_new_tokens: usize,
     /// Tokens that end the text; see [`GenerationConfig::eos_token_id`](crate::GenerationConfig::eos_token_id).
     pub eos: Vec<u32>,
-    /// How tokens are chosen. A repetition penalty counts the tokens of this request: prompt and new ones.
+    /// How tokens are chosen. A repetition penalty counts the tokens of this request: new ones, and those of the prompt unless
+    /// an encoder reads it.
     pub sampling: Sampling,
 }
 
@@ -115,7 +121,7 @@ pub fn generate<D: LanguageModel>(
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Outcome, GenerateError<D::Error>> {
     let mut sampler = Sampler::new(request.sampling)?;
-    sampler.see(&request.ids);
+    sampler.see(decoder.beginning(&request.ids));
     let (limit, at_limit) = limit(decoder, request)?;
     let mut outcome = Outcome {
         tokens: Vec::new(),
@@ -165,7 +171,7 @@ fn limit<D: LanguageModel>(decoder: &D, request: &Request) -> Result<(usize, Fin
     let Some(context) = decoder.context() else {
         return Ok((request.max_new_tokens, Finish::Length));
     };
-    let needed = decoder.position().saturating_add(request.ids.len());
+    let needed = decoder.position().saturating_add(decoder.beginning(&request.ids).len());
     let room = match context.checked_sub(needed) {
         Some(room) if room > 0 || request.max_new_tokens == 0 => room,
         _ => {

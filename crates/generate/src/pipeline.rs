@@ -67,6 +67,8 @@ pub enum Step<'a> {
 pub struct Pipeline {
     model: Box<dyn DispatchedDecoder>,
     cache: KvCache,
+    /// What the decoder begins with, if an encoder reads the prompt.
+    start: Option<[u32; 1]>,
     /// Tokens that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
     prediction: Prediction,
@@ -180,12 +182,14 @@ impl OpenedModel {
         let streamed = streamed_range(config, checkpoint, map);
         // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
         let device = Device::flex();
-        let cache = KvCache::new(config.cache(), &settings.workload.cache, &device)?;
+        let workload = settings.workload.clone().for_model(config);
+        let cache = KvCache::new(config.cache(), &workload.cache, &device)?;
         let init = Init { device, compute: settings.workload.compute };
         let model = config.dispatch(&init, checkpoint, map, &self.options(settings))?;
         observe(Step::Dispatched);
-        let spec = config.cache().clone();
-        Ok(Pipeline { model, cache, chunk, prediction, streamed, spec, done: Arc::default() })
+        let (spec, done) = (config.cache().clone(), Arc::default());
+        let start = config.decoder_start().map(|token| [token]);
+        Ok(Pipeline { model, cache, start, chunk, prediction, streamed, spec, done })
     }
 }
 
@@ -234,14 +238,14 @@ impl Pipeline {
     }
 
     /// How many tokens of a text of `tokens` tokens are run for its next one: the last ones, as far back as the next one
-    /// depends on them.
+    /// depends on them, or all if an encoder reads them.
     pub fn tokens_to_run(&self, tokens: usize) -> usize {
-        tokens.min(self.spec.reach(self.cache.options()))
+        self.spec.tokens_to_run(tokens, self.cache.options())
     }
 
-    /// Tokens that one pass takes at most.
+    /// Tokens that one pass takes at most: an encoder reads a prompt in one.
     pub fn longest_pass(&self) -> usize {
-        self.chunk
+        self.chunk.max(self.cache.options().prompt)
     }
 
     /// The file of which most is streamed, and the range of its bytes that streamed weights lie in: what
@@ -269,6 +273,18 @@ impl Pipeline {
         Ok(self.cache.truncate(position)?)
     }
 
+    /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits) are then those of a
+    /// decoder's ids. Not needed before [`forward`](LanguageModel::forward), whose first ids are the prompt.
+    ///
+    /// # Errors
+    /// A model without an encoder, and what the model or a read said.
+    pub fn encode(&mut self, prompt: &[u32]) -> Result<(), PipelineError> {
+        let batch = Batch::left_padded(&[prompt])?;
+        self.model.encode_batch(&batch, &mut self.cache)??;
+        self.done.fetch_add(prompt.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Appends `ids` and gives the logits of each position to `take`, in order: slices of whole rows
     /// `[vocabulary]`, one after the other.
     ///
@@ -287,18 +303,7 @@ impl Pipeline {
         Ok(())
     }
 
-    fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
-        let batch = Batch::left_padded(&[ids])?;
-        let logits = self.model.forward_batch(&batch, &mut self.cache, logits)??;
-        self.done.fetch_add(ids.len() as u64, Ordering::Relaxed);
-        Ok(logits)
-    }
-}
-
-impl LanguageModel for Pipeline {
-    type Error = PipelineError;
-
-    fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
+    fn run(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
         let mut last = Vec::new();
         self.cache.expect(ids.len());
         let skipped = match self.cache.position() {
@@ -316,6 +321,37 @@ impl LanguageModel for Pipeline {
             last = values(logits?)?;
         }
         Ok(last)
+    }
+
+    fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
+        let batch = Batch::left_padded(&[ids])?;
+        let logits = self.model.forward_batch(&batch, &mut self.cache, logits)??;
+        self.done.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        Ok(logits)
+    }
+}
+
+impl LanguageModel for Pipeline {
+    type Error = PipelineError;
+
+    fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
+        let Some(start) = self.start.filter(|_| !self.cache.has_prompt()) else {
+            return self.run(ids);
+        };
+        self.encode(ids)?;
+        let logits = self.run(&start);
+        if logits.is_err() {
+            // The text has not begun.
+            self.cache.clear();
+        }
+        logits
+    }
+
+    fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
+        match &self.start {
+            Some(start) if !self.cache.has_prompt() => start,
+            _ => prompt,
+        }
     }
 
     fn context(&self) -> Option<usize> {

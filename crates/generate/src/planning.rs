@@ -12,9 +12,10 @@ use outsize_plan::{
 /// For what a model is planned, and run.
 #[derive(Debug, Clone)]
 pub struct GenerationWorkload {
-    /// What the KV cache is made for.
+    /// What the KV cache is made for. Where an encoder reads the prompt, the context is that of the answer.
     pub cache: CacheOptions,
-    /// Tokens of the prompt of each sequence. A longer one is run in several passes.
+    /// Tokens of the prompt of each sequence, or those that the decoder begins with if an encoder reads the prompt. A longer one
+    /// is run in several passes.
     pub prompt: usize,
     /// Tokens of a sequence when the token is generated whose speed is predicted.
     pub position: usize,
@@ -42,6 +43,16 @@ impl GenerationWorkload {
         }
     }
 
+    /// The same for a model of this configuration: where an encoder reads the prompt, it is the cache's, and the decoder
+    /// begins with one token. Does nothing if the cache has a prompt already.
+    pub fn for_model(mut self, config: &ModelConfig) -> Self {
+        if config.decoder_start().is_some() && self.cache.prompt == 0 {
+            self.cache.prompt = self.prompt;
+            self.prompt = 1;
+        }
+        self
+    }
+
     /// Tokens of the longest pass over the prompt, if there is room for it.
     fn longest_pass(&self) -> usize {
         longest_pass(self.prompt, self.cache.context)
@@ -52,15 +63,14 @@ impl GenerationWorkload {
         let cache = &self.cache;
         let activations =
             config.map_or(0, |config| config.activation_bytes(tokens, cache, self.logits));
-        let packed =
-            config.map_or(0, |config| config.packed_bytes(self.compute, tokens, cache.batch));
+        let packed = config.map_or(0, |config| config.packed_bytes(self.compute, tokens, cache));
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
         options.gpu_activations = activations;
         options.workload = Workload {
             batch: cache.batch as u64,
-            prompt: self.prompt as u64,
+            prompt: if cache.prompt > 0 { cache.prompt } else { self.prompt } as u64,
             position: self.position as u64,
             chunk: tokens as u64,
             bf16: self.compute == ActivationDtype::Bf16,
@@ -116,6 +126,10 @@ impl Planner {
         if options.no_split.is_empty() {
             options.no_split = numbered_classes(&tree);
         }
+        let workload = match &config {
+            Some(config) => workload.for_model(config),
+            None => workload,
+        };
         if let Some(config) = &config {
             config.add_work(&mut tree, &workload.cache, workload.logits);
             for (path, class) in config.modules_without_parameters() {

@@ -157,7 +157,7 @@ impl Case {
             start: self.context - self.heads.tokens,
             window: usize::MAX,
             padding: vec![0; self.heads.batch],
-            alibi: None,
+            ..AttentionMask::default()
         };
         attend_into(Isa::detected(), queries, self.heads, &[held], &mask, None, y);
     }

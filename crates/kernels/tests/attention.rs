@@ -6,10 +6,15 @@ use std::ops::Range;
 
 use common::{DTYPES, Dtype, Stored, available, bits, values};
 use outsize_kernels::attention::{
-    Alibi, AttentionMask, AttentionShape, BLOCK, KvSegment, RingLayout, StridedRows, attend_into,
+    Alibi, AttentionMask, AttentionShape, BLOCK, KvSegment, RelativeBias, RingLayout, StridedRows,
+    attend_into,
 };
 use outsize_kernels::{Isa, Weight};
 use proptest::prelude::*;
+
+fn causal(start: usize, window: usize, padding: Vec<usize>) -> AttentionMask {
+    AttentionMask { start, window, padding, ..AttentionMask::default() }
+}
 
 /// Queries, keys and values of sequences, by column.
 #[derive(Clone, Debug)]
@@ -57,23 +62,27 @@ impl Sequences {
     }
 
     fn columns(&self) -> usize {
-        self.mask.start + self.heads.tokens
+        self.mask.end.unwrap_or(self.mask.start + self.heads.tokens)
     }
 
     /// The columns that a token sees.
     fn seen(&self, sequence: usize, token: usize) -> Range<usize> {
-        let end = self.mask.start + token + 1;
-        let start = end.saturating_sub(self.mask.window);
+        let own = self.mask.start + token + 1;
+        let end = self.mask.end.unwrap_or(own);
+        let start = own.saturating_sub(self.mask.window);
         start.max(self.mask.padding[sequence])..end
     }
 
-    /// What is added to the score of a query's and a key's column.
-    fn bias(&self, sequence: usize, head: usize, columns: [usize; 2]) -> f64 {
+    /// What is added to the score of a query's and a key's column: by slope, and by distance.
+    fn bias(&self, sequence: usize, head: usize, columns: [usize; 2]) -> [f64; 2] {
         let AttentionShape { width, .. } = self.heads;
         let scale = self.scale.unwrap_or_else(|| (width as f32).sqrt().recip());
-        let [query, key] = columns.map(|column| column - self.mask.padding[sequence]);
-        let alibi = self.mask.alibi.as_ref();
-        alibi.map_or(0.0, |alibi| f64::from(alibi.bias(head, query, key, scale)))
+        let padding = self.mask.padding[sequence];
+        let [query, key] = columns.map(|column| column.saturating_sub(padding));
+        let alibi = self.mask.alibi.as_ref().map(|alibi| alibi.bias(head, query, key, scale));
+        let [query, key] = columns;
+        let relative = self.mask.relative_bias.as_ref().map(|bias| bias.at(head, query, key));
+        [alibi, relative].map(|bias| f64::from(bias.unwrap_or(0.0)))
     }
 
     /// A row of keys or values.
@@ -100,8 +109,8 @@ impl Sequences {
                         query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
                     let bias = self.bias(sequence, row % heads, [self.mask.start + token, column]);
                     (
-                        matmuls.clone().sum::<f64>() + bias,
-                        matmuls.map(f64::abs).sum::<f64>() + bias.abs(),
+                        matmuls.clone().sum::<f64>() + bias.iter().sum::<f64>(),
+                        matmuls.chain(bias).map(f64::abs).sum::<f64>(),
                     )
                 })
                 .collect();
@@ -212,22 +221,16 @@ fn sequences() -> impl Strategy<Value = Sequences> {
     let start = prop_oneof![0usize..40, 200usize..600];
     let heads = (1usize..=3, 1usize..=3, 1usize..=5, prop_oneof![1usize..40, Just(64), Just(80)]);
     let scale = prop::option::of(0.01f32..0.5);
-    let biases = prop::sample::select(vec![
+    let alibi = prop::sample::select(vec![
         None,
         None,
         Some(Alibi::new as fn(_) -> _),
         Some(Alibi::falcon as fn(_) -> _),
     ]);
-    (heads, 1usize..=20, start, window, (scale, biases), 0usize..=3, any::<u32>()).prop_map(
-        |(
-            (batch, key_heads, group, width),
-            tokens,
-            start,
-            window,
-            (scale, biases),
-            dtype,
-            seed,
-        )| {
+    // Whether all is seen, what is added by a head's slope, and how far a relative bias reaches.
+    let mask = (any::<bool>(), alibi, prop::option::of(1usize..30));
+    (heads, 1usize..=20, start, window, (scale, mask), 0usize..=3, any::<u32>()).prop_map(
+        |((batch, key_heads, group, width), tokens, start, window, (scale, mask), dtype, seed)| {
             let heads =
                 AttentionShape { batch, tokens, heads: key_heads * group, key_heads, width };
             let padding = (0..batch)
@@ -235,8 +238,18 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                     seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
                 })
                 .collect();
-            let alibi = biases.map(|biases| biases(key_heads * group));
-            let mask = AttentionMask { start, window, padding, alibi };
+            let (all, alibi, reach) = mask;
+            let mask = AttentionMask {
+                start,
+                end: all.then_some(start + tokens),
+                window: if all { usize::MAX } else { window },
+                padding,
+                alibi: alibi.map(|alibi| alibi(heads.heads)),
+                relative_bias: reach.map(|reach| {
+                    let count = heads.heads * (2 * reach + 1);
+                    RelativeBias::new(values(count, u64::from(seed) + 3), reach)
+                }),
+            };
             Sequences { scale, ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into()) }
         },
     )
@@ -272,10 +285,13 @@ proptest! {
             for sequence in 0..batch {
                 let padding = sequences.mask.padding[sequence];
                 for token in 0..tokens {
-                    let end = sequences.mask.start + token + 1;
+                    let own = sequences.mask.start + token + 1;
+                    let end = sequences.mask.end.unwrap_or(own);
                     let found = &whole[(sequence * tokens + token) * row..][..row];
-                    if end <= padding {
-                        prop_assert!(found.iter().all(|&y| y == 0.0));
+                    if own <= padding {
+                        let all = sequences.mask.end.is_some_and(|end| end > padding);
+                        let right = |&y: &f32| if all { y.is_finite() } else { y == 0.0 };
+                        prop_assert!(found.iter().all(right));
                         continue;
                     }
                     let cut = |of: &[f32]| {
@@ -285,7 +301,11 @@ proptest! {
                     let alone = Sequences {
                         heads: AttentionShape { batch: 1, tokens: 1, ..sequences.heads },
                         mask: AttentionMask {
- start: end - padding - 1, padding: vec![0], ..sequences.mask.clone() },
+                            start: own - padding - 1,
+                            end: sequences.mask.end.map(|end| end - padding),
+                            padding: vec![0],
+                            ..sequences.mask.clone()
+                        },
                         queries: sequences.queries[(sequence * tokens + token) * row..][..row].to_vec(),
                         keys: cut(&sequences.keys),
                         values: cut(&sequences.values),
@@ -315,6 +335,7 @@ fn threads_change_nothing() {
             window: usize::MAX,
             padding: (0..batch).map(|sequence| sequence * 17).collect(),
             alibi: (tokens == 1).then(|| Alibi::new(heads.heads)),
+            ..AttentionMask::default()
         };
         let sequences = Sequences::new(heads, mask, Dtype::Bf16, 3);
         for isa in available() {
@@ -337,7 +358,7 @@ fn threads_change_nothing() {
 #[test]
 fn widened_keys_and_values_give_the_same_bits() {
     let heads = AttentionShape { batch: 2, tokens: 5, heads: 6, key_heads: 2, width: 72 };
-    let mask = AttentionMask { start: 2 * BLOCK, window: 300, padding: vec![0, 7], alibi: None };
+    let mask = causal(2 * BLOCK, 300, vec![0, 7]);
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let stored = Sequences::new(heads, mask.clone(), dtype, 9);
         let wide = Sequences { dtype: Dtype::F32, ..stored.clone() };
@@ -352,7 +373,7 @@ fn widened_keys_and_values_give_the_same_bits() {
 #[test]
 fn a_nan_is_seen_by_later_tokens_alone() {
     let heads = AttentionShape { batch: 1, tokens: 6, heads: 1, key_heads: 1, width: 16 };
-    let mask = AttentionMask { start: 20, window: usize::MAX, padding: vec![0], alibi: None };
+    let mask = causal(20, usize::MAX, vec![0]);
     for spoil_keys in [true, false] {
         let mut sequences = Sequences::new(heads, mask.clone(), Dtype::F32, 4);
         let column = 22 * heads.width..23 * heads.width;
@@ -372,7 +393,7 @@ fn a_nan_is_seen_by_later_tokens_alone() {
 #[test]
 fn no_tokens_give_nothing() {
     let heads = AttentionShape { batch: 1, tokens: 0, heads: 2, key_heads: 1, width: 4 };
-    let mask = AttentionMask { start: 0, window: 1, padding: vec![0], alibi: None };
+    let mask = causal(0, 1, vec![0]);
     attend_into(Isa::detected(), &[], heads, &[], &mask, None, &mut []);
 }
 
@@ -380,7 +401,7 @@ fn no_tokens_give_nothing() {
 #[should_panic(expected = "columns 0..3 are seen, but not all of them are held: [1..3]")]
 fn columns_that_are_not_held_are_refused() {
     let heads = AttentionShape { batch: 1, tokens: 1, heads: 1, key_heads: 1, width: 2 };
-    let mask = AttentionMask { start: 2, window: usize::MAX, padding: vec![0], alibi: None };
+    let mask = causal(2, usize::MAX, vec![0]);
     let rows = StridedRows {
         elements: Weight::F32(&[0.0; 6]),
         sequence_stride: 6,

@@ -206,7 +206,7 @@ impl<'a> Case<'a> {
                             start: self.context - tokens,
                             window: usize::MAX,
                             padding: vec![0; self.batch],
-                            alibi: None,
+                            ..AttentionMask::default()
                         };
                         black_box(attend(queries.clone(), None, held, mask, None));
                     }

@@ -60,6 +60,16 @@ pub trait DispatchedDecoder: Debug {
         logits: Logits,
     ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error>;
 
+    /// Lets the encoder read a prompt: [`Decoder::encode_batch`] within [`Dispatched::run_once`].
+    ///
+    /// # Errors
+    /// As both.
+    fn encode_batch(
+        &self,
+        prompt: &Batch,
+        cache: &mut KvCache,
+    ) -> Result<Result<(), Error>, outsize_core::Error>;
+
     /// Where everything lives.
     fn device_map(&self) -> &DeviceMap;
 
@@ -75,6 +85,14 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         logits: Logits,
     ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
         self.run(|model| model.forward_batch(batch, cache, logits))
+    }
+
+    fn encode_batch(
+        &self,
+        prompt: &Batch,
+        cache: &mut KvCache,
+    ) -> Result<Result<(), Error>, outsize_core::Error> {
+        self.run_once(|model| model.encode_batch(prompt, cache))
     }
 
     fn device_map(&self) -> &DeviceMap {
@@ -114,6 +132,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn parameters(&self) -> &[Parameter];
     fn cache(&self) -> &CacheSpec;
     fn vocab_size(&self) -> usize;
+    fn start(&self) -> Option<u32>;
     fn tied(&self) -> Option<ParamId>;
     fn activations(&self, pass: &PassShape) -> Activations;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
@@ -142,6 +161,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn vocab_size(&self) -> usize {
         self.model.head().vocab_size()
+    }
+
+    fn start(&self) -> Option<u32> {
+        self.model.start()
     }
 
     fn tied(&self) -> Option<ParamId> {

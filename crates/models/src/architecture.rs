@@ -41,6 +41,12 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
     /// Classes of the module that are not split between devices.
     const NO_SPLIT: &'static [&'static str];
 
+    /// What the names in `architectures` end in: models for causal language modelling, unless it says otherwise.
+    const HEADS: &'static [&'static str] = &["ForCausalLM", "LMHeadModel"];
+
+    /// Classes of the module that `transformers` calls otherwise than by [`CLASS_PREFIX`](Self::CLASS_PREFIX).
+    const CLASSES: &'static [(&'static str, &'static str)] = &[];
+
     /// A prefix of tensor names that some checkpoints leave out.
     const OPTIONAL_PREFIX: &'static str = "";
 

@@ -68,6 +68,9 @@ pub enum WhenFull {
 pub struct CacheOptions {
     /// Tokens that each text may have; with [`WhenFull::Slide`] tokens that are remembered of it.
     pub context: usize,
+    /// Tokens of each prompt that an encoder reads. Their keys and values are not part of the context; models without an
+    /// encoder have none.
+    pub prompt: usize,
     /// Texts that run side by side.
     pub batch: usize,
     /// How keys and values are kept.
@@ -79,7 +82,13 @@ pub struct CacheOptions {
 impl CacheOptions {
     /// One text of up to `context` tokens, kept in f32; a longer one is refused.
     pub fn new(context: usize) -> Self {
-        Self { context, batch: 1, dtype: KvDtype::default(), when_full: WhenFull::default() }
+        Self {
+            context,
+            prompt: 0,
+            batch: 1,
+            dtype: KvDtype::default(),
+            when_full: WhenFull::default(),
+        }
     }
 }
 

@@ -8,6 +8,8 @@ use crate::cache_options::window_and_capacity;
 pub struct CacheSpec {
     /// In the order of the blocks that they belong to.
     pub layers: Vec<CacheLayer>,
+    /// Of the same blocks, keys and values of the prompt, if an encoder reads it: what cross-attention looks at.
+    pub cross: Vec<CacheLayer>,
     /// The longest context that the model was trained for, in tokens.
     pub trained_context: usize,
     /// The longest context that it can run, in tokens.
@@ -51,13 +53,25 @@ impl CacheSpec {
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
     }
 
+    /// How many of the last tokens of a prompt are run: as far back as the next token [depends](Self::reach) on them, and all of
+    /// them if an encoder reads them.
+    pub fn tokens_to_run(&self, prompt: usize, options: &CacheOptions) -> usize {
+        if self.cross.is_empty() { prompt.min(self.reach(options)) } else { prompt }
+    }
+
     /// The first difference to what another model asks for, as both have it.
     pub(crate) fn difference(&self, other: &Self) -> Option<(String, String)> {
-        let count = |spec: &Self| format!("{} layers", spec.layers.len());
-        if self.layers.len() != other.layers.len() {
+        let counts = |spec: &Self| (spec.layers.len(), spec.cross.len());
+        if counts(self) != counts(other) {
+            let count = |spec: &Self| match counts(spec) {
+                (layers, 0) => format!("{layers} layers"),
+                (layers, cross) => format!("{layers} layers and {cross} of cross-attention"),
+            };
             return Some((count(self), count(other)));
         }
-        let mut pairs = self.layers.iter().zip(&other.layers).enumerate();
+        let all = |spec: &Self| spec.layers.iter().chain(&spec.cross).copied().collect::<Vec<_>>();
+        let (own, others) = (all(self), all(other));
+        let mut pairs = own.iter().zip(&others).enumerate();
         pairs.find_map(|(index, (one, other))| {
             let heads = |layer: &CacheLayer| {
                 let (heads, width) = (layer.key_value_heads, layer.head_dim);
@@ -86,6 +100,7 @@ impl CacheSpec {
         let layer = CacheLayer { heads, key_value_heads, head_dim, window: None };
         Self {
             layers: vec![layer; layers],
+            cross: Vec::new(),
             trained_context,
             longest_context: trained_context,
             cannot_slide: None,

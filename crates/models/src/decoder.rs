@@ -18,6 +18,24 @@ pub trait Decoder: Architecture {
     /// What it asks of a KV cache.
     fn cache(&self) -> &CacheSpec;
 
+    /// The token that a text begins with, if an encoder reads the prompt.
+    fn start(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether a parameter is used for the prompt alone, by an encoder: no later pass asks for it.
+    fn is_of_prompt(_path: &str) -> bool {
+        false
+    }
+
+    /// Runs the encoder over a prompt, and has the cache [keep](KvCache) what the decoder will look at.
+    ///
+    /// # Errors
+    /// [`Error::NoEncoder`] and [`Error::CacheLost`].
+    fn encode(&self, _prompt: &Pass<'_>, _cache: &mut KvCache) -> Result<(), Error> {
+        Err(Error::NoEncoder)
+    }
+
     /// Runs the blocks over a pass: `[batch, tokens, hidden]` f32 of all positions, or of those that
     /// [are wanted](Pass::wanted) alone.
     ///
@@ -28,8 +46,25 @@ pub trait Decoder: Architecture {
     /// What makes logits of hidden states.
     fn head(&self) -> Head<'_>;
 
-    /// What a pass holds in activations at most, as its layers say.
+    /// What a pass holds in activations at most, as its layers say, and so does the encoder's.
     fn activations(&self, pass: &PassShape) -> Activations;
+
+    /// Lets the encoder read a prompt. What the cache held before is forgotten, and what the decoder runs from now on is a new
+    /// text.
+    ///
+    /// # Errors
+    /// A model without an encoder, an id outside the vocabulary, a cache of another model or for other prompts. All are found
+    /// before anything is computed.
+    fn encode_batch(&self, prompt: &Batch, cache: &mut KvCache) -> Result<(), Error> {
+        if self.cache().cross.is_empty() {
+            return Err(Error::NoEncoder);
+        }
+        check_ids(prompt, self.head().vocab_size())?;
+        cache.begin_prompt(self.cache(), prompt)?;
+        self.encode(&Pass::of_prompt(prompt), cache)?;
+        cache.end_prompt(prompt);
+        Ok(())
+    }
 
     /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits `[1, positions, vocabulary]`
     /// f32, with as many positions as asked for.
@@ -157,6 +192,12 @@ impl<'a> Pass<'a> {
             padding: padding.map(|(held, more)| held + more).collect(),
             positions: logits.positions(batch.tokens()),
         }
+    }
+
+    fn of_prompt(batch: &'a Batch) -> Self {
+        let tokens = batch.tokens();
+        let padding = batch.padding().to_vec();
+        Self { batch, start: 0, length: tokens, padding, positions: tokens }
     }
 
     /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.

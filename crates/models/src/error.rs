@@ -116,6 +116,22 @@ pub enum Error {
         /// Tokens that the cache holds.
         position: usize,
     },
+    /// An encoder was asked for, of a model that has none.
+    #[error("this model has no encoder: its decoder reads the prompt")]
+    NoEncoder,
+    /// A decoder was run before its encoder.
+    #[error("the KV cache holds no prompt: the encoder has to read one before the decoder runs")]
+    NoPrompt,
+    /// A prompt does not fit what the cache was made for.
+    #[error(
+        "a prompt of {tokens} tokens is not possible in a KV cache that was made for prompts of {capacity}"
+    )]
+    Prompt {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that the cache was made for.
+        capacity: usize,
+    },
     /// A forward pass without tokens.
     #[error("there are no tokens to run; give at least one token id")]
     NoTokens,

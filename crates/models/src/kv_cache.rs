@@ -1,11 +1,13 @@
 //! Keys and values of the tokens seen so far.
 
 mod layer;
+mod prompt;
 
 use burn::tensor::{Device, Tensor};
 
 use self::layer::{Layer, Order};
 pub(crate) use self::layer::{Part, Seen};
+use self::prompt::Prompt;
 use crate::cache_options::window_and_capacity;
 
 use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
@@ -26,6 +28,10 @@ pub const MAX_BATCH: usize = 1 << 12;
 #[derive(Debug)]
 pub struct KvCache {
     layers: Vec<Layer>,
+    /// What cross-attention looks at.
+    cross: Vec<Layer>,
+    /// The prompt that this is of, once an encoder has read one.
+    prompt: Option<Prompt>,
     spec: CacheSpec,
     options: CacheOptions,
     /// Columns held.
@@ -44,7 +50,7 @@ impl KvCache {
     ///
     /// # Errors
     /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence without end for a model
-    /// that cannot have one.
+    /// that cannot have one; a prompt of 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
     pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
         let CacheOptions { context, batch, .. } = *options;
         if !(1..=MAX_CONTEXT).contains(&context) {
@@ -56,14 +62,22 @@ impl KvCache {
         if let (WhenFull::Slide, Some(reason)) = (options.when_full, spec.cannot_slide) {
             return Err(Error::CannotSlide { reason });
         }
-        let layers = spec.layers.iter().map(|layer| {
-            let (window, capacity) = window_and_capacity(layer.window, options);
+        let prompt = options.prompt;
+        if !spec.cross.is_empty() && !(1..=MAX_CONTEXT).contains(&prompt) {
+            return Err(Error::Prompt { tokens: prompt, capacity: prompt });
+        }
+        let storage = |layer: &CacheLayer, (window, capacity)| {
             let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
             let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
             Layer { window, capacity, keys: zeros(), values: zeros() }
-        });
+        };
+        let layers = (spec.layers.iter())
+            .map(|layer| storage(layer, window_and_capacity(layer.window, options)));
+        let cross = spec.cross.iter().map(|layer| storage(layer, (usize::MAX, prompt)));
         Ok(Self {
             layers: layers.collect(),
+            cross: cross.collect(),
+            prompt: None,
             spec: spec.clone(),
             options: *options,
             position: 0,
@@ -75,14 +89,20 @@ impl KvCache {
 
     /// Bytes that such a cache holds.
     pub fn bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
-        let layers = spec.layers.iter();
-        layers.map(|layer| Self::layer_bytes(layer, options)).fold(0u64, u64::saturating_add)
+        let layers = spec.layers.iter().map(|layer| Self::layer_bytes(layer, options));
+        let cross = spec.cross.iter().map(|layer| Self::cross_bytes(layer, options));
+        layers.chain(cross).fold(0u64, u64::saturating_add)
     }
 
     /// Bytes that such a cache holds of one layer.
     pub fn layer_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
         let (_, capacity) = window_and_capacity(layer.window, options);
         Self::position_bytes(layer, options).saturating_mul(capacity as u64)
+    }
+
+    /// Bytes that such a cache holds of the prompt, in one layer.
+    pub fn cross_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
+        Self::position_bytes(layer, options).saturating_mul(options.prompt as u64)
     }
 
     /// Bytes that one position of all sequences takes in a layer.
@@ -119,8 +139,9 @@ impl KvCache {
         &self.padding
     }
 
-    /// Forgets all tokens: new texts begin.
+    /// Forgets all tokens, those of a prompt that an encoder read too: new texts begin.
     pub fn clear(&mut self) {
+        self.prompt = None;
         (self.position, self.written, self.expected) = (0, 0, 0);
         self.padding.fill(0);
     }
@@ -170,11 +191,9 @@ impl KvCache {
 
     /// Checks that the cache is of the model's shape and can take the batch.
     pub(crate) fn check(&self, spec: &CacheSpec, batch: &Batch) -> Result<(), Error> {
-        if let Some((found, needed)) = self.spec.difference(spec) {
-            return Err(Error::CacheShape { found, needed });
-        }
-        if batch.rows() != self.options.batch {
-            return Err(Error::BatchRows { rows: batch.rows(), batch: self.options.batch });
+        self.check_shape(spec, batch)?;
+        if !self.cross.is_empty() && self.prompt.is_none() {
+            return Err(Error::NoPrompt);
         }
         let late = |(row, &padding): (usize, &usize)| {
             (padding > 0 && self.padding[row] < self.position).then_some(row)
@@ -189,11 +208,24 @@ impl KvCache {
                 capacity: self.position + self.room(),
             });
         }
-        let lost = |layer: &Layer| layer.keys.is_none() || layer.values.is_none();
-        if let Some(layer) = self.layers.iter().position(lost) {
-            return Err(Error::CacheLost { layer });
-        }
         self.check_memory(self.position)
+    }
+
+    /// Checks that the cache is of the model's shape, is whole, and is for as many sequences.
+    fn check_shape(&self, spec: &CacheSpec, batch: &Batch) -> Result<(), Error> {
+        if let Some((found, needed)) = self.spec.difference(spec) {
+            return Err(Error::CacheShape { found, needed });
+        }
+        if batch.rows() != self.options.batch {
+            return Err(Error::BatchRows { rows: batch.rows(), batch: self.options.batch });
+        }
+        let lost = |layer: &Layer| layer.keys.is_none() || layer.values.is_none();
+        for layers in [&self.layers, &self.cross] {
+            if let Some(layer) = layers.iter().position(lost) {
+                return Err(Error::CacheLost { layer });
+            }
+        }
+        Ok(())
     }
 
     /// Checks that everything in sight of a token at `position` is still there.
@@ -237,6 +269,7 @@ impl KvCache {
             return Ok(Seen {
                 parts: vec![slot.part(end).ok_or_else(lost)?],
                 window,
+                all: false,
                 held_back: None,
             });
         }
@@ -250,7 +283,7 @@ impl KvCache {
             len: end - position,
             order: Order::From(position),
         });
-        Ok(Seen { parts, window, held_back: Some((keys, values)) })
+        Ok(Seen { parts, window, all: false, held_back: Some((keys, values)) })
     }
 
     /// Writes what [`see`](Self::see) held back, once nothing looks at the layer any more.

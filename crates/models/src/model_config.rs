@@ -80,6 +80,16 @@ impl ModelConfig {
         self.decoder.0.vocab_size()
     }
 
+    /// The token that the decoder begins a text with, if an encoder reads the prompt; else the text begins with the prompt.
+    pub fn decoder_start(&self) -> Option<u32> {
+        self.decoder.0.start()
+    }
+
+    /// Tokens of the context that a prompt of `prompt` tokens takes: all of them, or the one that the decoder begins with.
+    pub fn context_of_prompt(&self, prompt: usize) -> usize {
+        if self.decoder_start().is_some() { 1 } else { prompt }
+    }
+
     /// All parameters, in the order in which the module declares them. A tied head is none.
     pub fn weights(&self) -> Vec<WeightSpec> {
         self.parameters().iter().map(WeightSpec::from).collect()
@@ -128,11 +138,17 @@ impl ModelConfig {
         self.decoder.0.activations(&pass).bytes()
     }
 
-    /// What products take besides, in bytes, for passes of `tokens` new tokens of each of `batch` sequences: the activations
+    /// What products take besides, in bytes, for passes of `tokens` new tokens of each sequence: the activations
     /// of the widest one as [`ActivationDtype`] and this processor want them; and, with weights in blocks, the rows that each
     /// thread dequantises.
-    pub fn packed_bytes(&self, compute: ActivationDtype, tokens: usize, batch: usize) -> u64 {
-        let rows = tokens.min(MAX_CONTEXT) as u64 * batch.min(MAX_BATCH) as u64;
+    pub fn packed_bytes(
+        &self,
+        compute: ActivationDtype,
+        tokens: usize,
+        cache: &CacheOptions,
+    ) -> u64 {
+        let prompt = if self.cache().cross.is_empty() { 0 } else { cache.prompt };
+        let rows = tokens.max(prompt).min(MAX_CONTEXT) as u64 * cache.batch.min(MAX_BATCH) as u64;
         let weights = self.weights();
         let products = weights.iter().filter(|weight| weight.kind == WeightKind::Linear);
         let widest = products.filter_map(|weight| weight.shape.last()).max();

@@ -16,6 +16,8 @@ const SMALL_BYTES: u64 = 256 << 10;
 #[derive(Debug, Clone, Copy)]
 pub struct PassShape {
     tokens: usize,
+    /// Tokens that an encoder reads of each sequence.
+    prompt: usize,
     batch: usize,
     positions: usize,
     threads: usize,
@@ -44,12 +46,23 @@ impl PassShape {
         let windows = spec.layers.iter().filter_map(|layer| layer.window);
         Self {
             tokens,
+            prompt: if spec.cross.is_empty() { 0 } else { cache.prompt.min(MAX_CONTEXT) },
             batch: cache.batch.min(MAX_BATCH),
             positions: logits.positions(tokens),
             threads,
             visible: if refuse { (held + tokens).min(context) } else { held + tokens },
             slides: !refuse || windows.into_iter().any(|window| window < context),
         }
+    }
+
+    /// The pass of an encoder over the prompt.
+    pub fn of_prompt(&self) -> Self {
+        Self { tokens: self.prompt, positions: 0, visible: self.prompt, slides: false, ..*self }
+    }
+
+    /// The same pass, looking at the prompt alone.
+    pub fn over_prompt(&self) -> Self {
+        Self { visible: self.prompt, slides: false, ..*self }
     }
 
     /// Tokens of all sequences.
@@ -155,6 +168,7 @@ mod tests {
         let config = config("llama-7b");
         let most = CacheOptions {
             context: usize::MAX,
+            prompt: usize::MAX,
             batch: usize::MAX,
             dtype: KvDtype::F16,
             when_full: WhenFull::Slide,

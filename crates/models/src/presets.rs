@@ -9,6 +9,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("llama-1b", include_str!("presets/llama-1b.json")),
     ("llama-7b", include_str!("presets/llama-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
+    ("t0pp", include_str!("presets/t0pp.json")),
 ];
 
 /// The names of the built-in configurations, smallest first.
@@ -20,6 +21,7 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-1b` | 1.10 B | 2.20 GB | TinyLlama 1.1B |
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
+/// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -47,12 +49,13 @@ mod tests {
             ("llama-7b", 6_738_415_616),
             ("qwen2-0.5b", 494_032_768),
             ("mistral-7b", 7_241_732_096),
+            ("t0pp", 11_135_332_352),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 5);
+        assert_eq!(names().count(), 6);
     }
 
     #[test]
@@ -60,7 +63,7 @@ mod tests {
         let message = config("llama-2b").unwrap_err().to_string();
         assert!(
             message.contains("llama-2b")
-                && message.contains("llama-demo, qwen2-0.5b, llama-1b, llama-7b, mistral-7b"),
+                && message.contains("llama-demo, qwen2-0.5b, llama-1b, llama-7b, mistral-7b, t0pp"),
             "{message}"
         );
     }

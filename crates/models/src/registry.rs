@@ -14,12 +14,16 @@ pub(crate) struct Row {
     pub model_type: &'static str,
     /// What the names of its classes begin with: in `transformers`, and in the module.
     pub class_prefixes: (&'static str, &'static str),
+    /// Classes of the module, and what `transformers` calls them.
+    pub classes: &'static [(&'static str, &'static str)],
     pub no_split: &'static [&'static str],
     pub optional_prefix: &'static str,
     pub ignored: &'static [&'static str],
     pub without_parameters: &'static [(&'static str, &'static str)],
     pub layers: &'static str,
     pub head: &'static str,
+    /// Whether a parameter is used for the prompt alone.
+    pub is_of_prompt: fn(&str) -> bool,
     read: fn(&'static str, &Fields<'_>) -> Result<EmptyDecoder, Error>,
 }
 
@@ -37,6 +41,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::OptForCausalLm>(),
         decoder::<arch::BloomForCausalLm>(),
         decoder::<arch::FalconForCausalLm>(),
+        decoder::<arch::T5ForConditionalGeneration>(),
     ];
     rows.into_iter().flatten().collect()
 });
@@ -46,17 +51,19 @@ fn decoder<D: Decoder>() -> Vec<Row> {
     let row = |&(model_type, class_prefix)| Row {
         model_type,
         class_prefixes: (class_prefix, D::CLASS_PREFIX),
+        classes: D::CLASSES,
         no_split: D::NO_SPLIT,
         optional_prefix: D::OPTIONAL_PREFIX,
         ignored: D::IGNORED,
         without_parameters: D::WITHOUT_PARAMETERS,
         layers: D::LAYERS,
         head: D::HEAD,
+        is_of_prompt: D::is_of_prompt,
         read: |model_type, fields| {
             let mut tables = D::fields(model_type).to_vec();
             tables.push(COMMON);
             check(fields, &tables)?;
-            check_head(fields)?;
+            check_head(fields, D::HEADS)?;
             Ok(EmptyDecoder::new::<D>(D::read(model_type, fields)?))
         },
     };
@@ -80,21 +87,24 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), 
     Ok((row, (row.read)(row.model_type, fields)?))
 }
 
-/// Refuses models that end in anything but logits of the next token.
-fn check_head(fields: &Fields<'_>) -> Result<(), Error> {
+/// Refuses models that end in anything but logits of the next token: those whose names have other ends.
+fn check_head(fields: &Fields<'_>, heads: &[&str]) -> Result<(), Error> {
     let Some(value) = fields.get("architectures") else {
         return Ok(());
     };
     let names = value.as_array().map_or(&[][..], Vec::as_slice);
     let causal = |name: &serde_json::Value| {
         let name = name.as_str();
-        name.is_some_and(|name| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel"))
+        name.is_some_and(|name| heads.iter().any(|head| name.ends_with(head)))
     };
     if names.iter().any(causal) {
         return Ok(());
     }
-    Err(fields.refuse(
-        "architectures",
-        "only models for causal language modelling (\"…ForCausalLM\") are supported".to_owned(),
-    ))
+    let expected = match heads.first() {
+        Some(&"ForCausalLM") | None => {
+            "only models for causal language modelling (\"…ForCausalLM\") are supported".to_owned()
+        }
+        Some(head) => format!("only models that generate text (\"…{head}\") are supported"),
+    };
+    Err(fields.refuse("architectures", expected))
 }

@@ -35,6 +35,10 @@ impl ModelConfig {
         {
             ignore.push(head);
         }
+        // What no later pass asks for comes first, and behind it in one piece what each of them asks for.
+        weights.sort_by_key(|weight| {
+            weight.access != Access::Rows && !(row.is_of_prompt)(&weight.name)
+        });
         let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
         Options {
             // The products take weights as stored, but not in 64 bits.
@@ -66,6 +70,9 @@ impl ModelConfig {
         let mut tree = outsize_core::tree_of(self.parameters(), &table, &options)?;
         for block in &mut tree.blocks {
             block.class = self.class(&block.class);
+            for tensor in &mut block.tensors {
+                tensor.once = (self.row.is_of_prompt)(&tensor.name);
+            }
         }
         for class in tree.classes.values_mut() {
             *class = self.class(class);
@@ -114,22 +121,30 @@ impl ModelConfig {
     /// Says of each block of `tree` that is one of this model's what it does besides holding weights: the keys and values that
     /// it keeps in a cache that is made for `cache`, and its operations when the logits of `logits` are wanted.
     pub fn add_work(&self, tree: &mut Tree, cache: &CacheOptions, logits: Logits) {
-        let layers: HashMap<String, _> = (self.cache().layers.iter().enumerate())
-            .map(|(index, layer)| (format!("{}.{index}", self.row.layers), layer))
+        let spec = self.cache();
+        let layers: HashMap<String, _> = (spec.layers.iter().enumerate())
+            .map(|(index, layer)| {
+                (format!("{}.{index}", self.row.layers), (layer, spec.cross.get(index)))
+            })
             .collect();
         for block in &mut tree.blocks {
-            let matrices = (block.tensors.iter())
-                .filter(|tensor| tensor.shape.len() >= 2 && tensor.access != Access::Rows);
-            let values = matrices
-                .map(|tensor| tensor.shape.iter().product::<u64>())
-                .fold(0, u64::saturating_add);
+            let flops = |once: bool| {
+                (block.tensors.iter())
+                    .filter(|tensor| tensor.shape.len() >= 2 && tensor.access != Access::Rows)
+                    .filter(|tensor| tensor.once == once)
+                    .map(|tensor| tensor.shape.iter().product::<u64>().saturating_mul(2))
+                    .fold(0, u64::saturating_add)
+            };
             block.work = BlockCost {
-                flops_per_token: Some(values.saturating_mul(2)),
+                flops_per_token: Some(flops(false)),
+                flops_once: flops(true).saturating_mul(cache.prompt as u64),
                 ..BlockCost::default()
             };
-            if let Some(layer) = layers.get(&block.name) {
+            if let Some((layer, cross)) = layers.get(&block.name) {
                 let (window, _) = window_and_capacity(layer.window, cache);
-                block.work.kv_bytes = KvCache::layer_bytes(layer, cache);
+                let cross = cross.map_or(0, |layer| KvCache::cross_bytes(layer, cache));
+                block.work.cross_kv_bytes = cross;
+                block.work.kv_bytes = KvCache::layer_bytes(layer, cache).saturating_add(cross);
                 block.work.kv_bytes_per_position = KvCache::position_bytes(layer, cache);
                 block.work.window = (window < usize::MAX).then_some(window as u64);
                 block.work.attention_flops = Some(layer.attention_flops());
@@ -164,6 +179,9 @@ impl ModelConfig {
     /// What `transformers` calls a class of the module.
     fn class(&self, class: &str) -> String {
         let (theirs, ours) = self.row.class_prefixes;
+        if let Some((_, named)) = self.row.classes.iter().find(|(own, _)| *own == class) {
+            return (*named).to_owned();
+        }
         match (class, class.strip_prefix(ours)) {
             ("Vec", _) => "ModuleList".to_owned(),
             ("RmsNorm", _) => format!("{theirs}RMSNorm"),
@@ -214,12 +232,12 @@ mod tests {
                     KvCache::position_bytes(&config.cache().layers[0], &cache)
                         * config.cache().layers.len() as u64
                 );
-                // A tied table is a product once; norms and biases are none.
+                // A tied table is a product once; norms and biases are none. What an encoder does is counted apart.
                 let weights = config.weights();
                 let untied = config.tied_head().is_none();
                 let products = weights.iter().filter(|weight| match weight.kind {
                     WeightKind::Embedding => !untied,
-                    kind => kind == WeightKind::Linear,
+                    kind => kind == WeightKind::Linear && !(config.row.is_of_prompt)(&weight.name),
                 });
                 assert_eq!(
                     sum(|work| work.flops_per_token.unwrap()),

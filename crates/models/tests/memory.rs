@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use outsize_models::arch::{
     BloomForCausalLm, FalconForCausalLm, Gemma3ForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
     GptjForCausalLm, LlamaForCausalLm, Olmo2ForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    Qwen3ForCausalLm,
+    Qwen3ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -149,6 +149,21 @@ fn memory_is_what_is_said() {
             }
         }
     }
+    for (hidden, heads, inner, function) in
+        [(512, 8, 2048, "relu"), (256, 16, 64, "gated-gelu"), (256, 4, 2048, "gated-relu")]
+    {
+        let config = ModelConfig::from_json(&format!(
+            r#"{{"model_type": "t5", "d_model": {hidden}, "num_heads": {heads}, "num_layers": 2, "d_ff": {inner},
+                "feed_forward_proj": "{function}", "vocab_size": 512}}"#
+        ));
+        for options in [one(600), bf16(600)] {
+            for (prompt, batch) in [(8, 1), (700, 1), (300, 2)] {
+                let options = CacheOptions { prompt, batch, ..options };
+                let config = config.as_ref().unwrap();
+                activations_stay_below_their_bound::<T5ForConditionalGeneration>(config, &options);
+            }
+        }
+    }
     a_token_costs_no_copy_of_the_cache();
 }
 
@@ -179,6 +194,19 @@ fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options:
     let text = |row: usize| &ids[if row == 1 { context / 3 } else { 1 }..];
     let texts: Vec<_> = (0..options.batch).map(text).collect();
     let prompt = Batch::left_padded(&texts).unwrap();
+    if !config.cache().cross.is_empty() {
+        let rows: Vec<_> = (0..options.batch).map(|row| vec![7; options.prompt - row]).collect();
+        let rows = Batch::left_padded(&rows).unwrap();
+        model.encode_batch(&rows, &mut cache).unwrap();
+        let (_, peak, left) = allocated(|| model.encode_batch(&rows, &mut cache).unwrap());
+        let bound = config.activation_bytes(1, options, Logits::Last);
+        println!("a prompt of {options:?}: {peak} of {bound} bytes");
+        assert!(peak <= bound, "a prompt of {options:?}: {peak} bytes allocated, {bound} foreseen");
+        assert!(peak >= bound / 3 || options.prompt < 100, "{options:?}: {peak} of {bound}");
+        assert!(left < 4096, "{left} bytes left allocated");
+        let before = prompt.chunks(context - 1).next().unwrap();
+        model.forward_batch(&before, &mut cache, Logits::Last).unwrap();
+    }
     for (tokens, logits) in
         [(1, Logits::Last), (7, Logits::Last), (256, Logits::Last), (256, Logits::All)]
     {

@@ -11,6 +11,8 @@ const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
 pub(crate) struct Costs {
     blocks: Vec<Amounts>,
     batch: f64,
+    /// Tokens of each sequence's prompt.
+    prompt: f64,
     bf16: bool,
     /// Passes over the prompt.
     passes: Vec<Passes>,
@@ -19,8 +21,14 @@ pub(crate) struct Costs {
 /// The work of a block for one token of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 struct Amounts {
-    /// Bytes of weights that it uses.
+    /// Bytes of weights that every pass uses.
     weights: f64,
+    /// Bytes of weights that only the first pass over a prompt uses: an encoder's.
+    weights_once: f64,
+    /// Floating point operations of these for all of a sequence's prompt.
+    flops_once: f64,
+    /// Values that go into these matmuls and come out of them.
+    values_once: f64,
     /// Floating point operations of matmuls.
     flops: f64,
     /// Values that go into matmuls and come out of them.
@@ -33,6 +41,8 @@ struct Amounts {
     kv_bytes: f64,
     /// Keys and values that a generated token attends to, in bytes.
     cache: f64,
+    /// Keys and values of a prompt that an encoder read, in bytes.
+    cross: f64,
     /// Keys and values of one position, in bytes.
     cache_per_position: f64,
     /// The most positions that it attends to.
@@ -71,8 +81,13 @@ impl Costs {
         Self {
             blocks: tree.blocks.iter().map(|b| amounts(b, workload)).collect(),
             batch: workload.batch as f64,
+            prompt: workload.prompt as f64,
             bf16: workload.bf16,
-            passes: passes(workload),
+            passes: match tree.blocks.iter().any(|block| block.work.flops_once > 0) {
+                // An encoder reads the prompt at once, and the decoder begins with one token.
+                true => passes(&Workload { prompt: 1, ..*workload }),
+                false => passes(workload),
+            },
         }
     }
 
@@ -83,7 +98,7 @@ impl Costs {
 
     /// Bytes of weights that the block uses.
     pub(crate) fn weights(&self, block: usize) -> f64 {
-        self.blocks[block].weights
+        self.blocks[block].weights + self.blocks[block].weights_once
     }
 
     /// Seconds for one token of each sequence.
@@ -101,15 +116,29 @@ impl Costs {
     fn products(&self, block: usize, tokens: f64, on: &Processor) -> f64 {
         let amounts = &self.blocks[block];
         let rows = amounts.tokens(tokens) * self.batch;
-        let operations = amounts.flops * rows;
+        self.matmuls(amounts.weights, amounts.flops * rows, rows, on)
+    }
+
+    /// Seconds of matmuls of so many operations, with weights of so many bytes and so many rows.
+    fn matmuls(&self, weights: f64, operations: f64, rows: f64, on: &Processor) -> f64 {
         let arithmetic = match on.prefill.filter(|_| rows > 1.0) {
             Some(rates) => {
                 let gemm = if self.bf16 { rates.bf16 } else { rates.f32 };
-                seconds(amounts.weights, gemm.bytes_per_second) + seconds(operations, gemm.flops)
+                seconds(weights, gemm.bytes_per_second) + seconds(operations, gemm.flops)
             }
             None => seconds(operations, on.product_flops),
         };
-        arithmetic.max(seconds(amounts.weights, on.product_bytes_per_second))
+        arithmetic.max(seconds(weights, on.product_bytes_per_second))
+    }
+
+    /// Seconds of what only the first pass over a prompt does, as an encoder.
+    fn once(&self, block: usize, on: &Processor) -> f64 {
+        let amounts = &self.blocks[block];
+        let rows = self.prompt * self.batch;
+        let operations = amounts.flops_once * self.batch;
+        let values = amounts.values_once * rows;
+        self.matmuls(amounts.weights_once, operations, rows, on)
+            + on.prefill.map_or(0.0, |rates| seconds(values, rates.values_per_second))
     }
 
     /// Seconds of attention in a pass over the prompt, and of all else between the matmuls.
@@ -137,11 +166,14 @@ impl Costs {
     /// Seconds for one of these passes over the prompt.
     pub(crate) fn pass(&self, block: usize, on: &Processor, pass: &Passes) -> f64 {
         let amounts = &self.blocks[block];
+        let once = if pass.first { self.once(block, on) } else { 0.0 };
         if !amounts.computes {
-            return 0.0;
+            return once + if once > 0.0 { on.block_seconds.max(0.0) } else { 0.0 };
         }
-        self.products(block, pass.tokens, on)
+        let cross = seconds(amounts.cross, on.cache_bytes_per_second);
+        once + self.products(block, pass.tokens, on)
             + self.between(block, pass, on)
+            + cross
             + on.block_seconds.max(0.0)
     }
 
@@ -261,16 +293,23 @@ pub(crate) fn times(
 
 fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let BlockCost { kv_bytes, kv_bytes_per_position, window, .. } = block.work;
+    let BlockCost { cross_kv_bytes, flops_once, .. } = block.work;
     let touched = block.tensors.iter().filter(|tensor| tensor.bytes_per_use() > 0);
     // One pass: a model of many tensors is larger than a processor's caches.
     let (mut weights, mut of_shapes, mut values, mut unknown) = (0.0, 0.0, 0.0, false);
+    let (mut weights_once, mut values_once) = (0.0, 0.0);
     for tensor in touched {
-        weights += tensor.bytes as f64;
         let flops = product_flops(tensor);
-        of_shapes += flops;
-        if flops > 0.0 {
-            values += tensor.shape.iter().map(|n| *n as f64).sum::<f64>();
+        let dims = tensor.shape.iter().map(|n| *n as f64).sum::<f64>();
+        let of_matmul = if flops > 0.0 { dims } else { 0.0 };
+        if tensor.once {
+            weights_once += tensor.bytes as f64;
+            values_once += of_matmul;
+            continue;
         }
+        weights += tensor.bytes as f64;
+        of_shapes += flops;
+        values += of_matmul;
         unknown |= tensor.shape.is_empty();
     }
     let flops = block.work.flops_per_token.map_or(of_shapes, |flops| flops as f64);
@@ -280,12 +319,16 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let seen = workload.position.min(window.unwrap_or(u64::MAX));
     Amounts {
         weights,
+        weights_once,
+        flops_once: flops_once as f64,
+        values_once,
         flops,
         values,
         attention_flops,
         last_only: block.work.last_only,
         kv_bytes: kv_bytes as f64,
-        cache: kv_bytes_per_position as f64 * seen as f64,
+        cache: kv_bytes_per_position as f64 * seen as f64 + cross_kv_bytes as f64,
+        cross: cross_kv_bytes as f64,
         cache_per_position: kv_bytes_per_position as f64,
         window: window.map_or(f64::INFINITY, |window| window as f64),
         computes: flops > 0.0 || kv_bytes_per_position > 0 || unknown,

@@ -104,7 +104,8 @@ pub struct PlacedBlock {
     pub decode_on: Tier,
     /// Bytes that each pass reads of it from disk if the ring keeps nothing.
     pub streamed_bytes: u64,
-    /// How many of these the ring keeps from one pass to the next, as predicted.
+    /// How many of these no later pass reads, as predicted: the ring keeps them from one pass to the
+    /// next, or only the first pass over a prompt uses them, as with an encoder.
     pub kept_bytes: u64,
     /// Bytes that each pass uploads to the GPU that it computes on; zero if it computes on no GPU.
     pub upload_bytes: u64,

@@ -61,6 +61,8 @@ pub(crate) struct Use {
     pub(crate) stored: u64,
     /// Bytes that a pass uses.
     pub(crate) bytes: u64,
+    /// Whether only the first pass over a prompt uses it.
+    pub(crate) once: bool,
 }
 
 impl Use {
@@ -125,6 +127,7 @@ impl Groups {
                     unit: tensor.unit(options.tile_bytes),
                     stored: tensor.bytes_per_pass(),
                     bytes: tensor.bytes_per_use(),
+                    once: tensor.once,
                 };
                 let new = groups.len();
                 let group = match &tensor.tied {

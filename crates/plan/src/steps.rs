@@ -38,13 +38,16 @@ impl ResidencyOrder {
 
     /// Spread over all blocks, so that the disk keeps reading while resident weights compute: the
     /// largest tensor of each block, then the next of each, in an order in which the first blocks
-    /// lie far apart. Tables read by single rows come last.
+    /// lie far apart. What only the first pass over a prompt uses comes behind them, and tables read
+    /// by single rows come last.
     pub(crate) fn spread(groups: &Groups) -> Self {
-        let mut tables = Vec::new();
+        let (mut tables, mut once) = (Vec::new(), Vec::new());
         let mut by_block: Vec<(usize, Reverse<u64>, usize)> = Vec::new();
         for at in movable(groups) {
             let group = &groups.groups[at];
             match group.uses().find(|one| one.unit > 0) {
+                // What is read once a prompt is the cheapest to stream.
+                Some(_) if group.uses().all(|one| one.once) => once.push(at),
                 Some(first) => by_block.push((first.block(), Reverse(group.footprint), at)),
                 None => tables.push(at),
             }
@@ -61,6 +64,7 @@ impl ResidencyOrder {
             }
             order.extend(blocks.iter().map(|block| block[turn].2));
         }
+        order.extend(once);
         order.extend(tables);
         Self(order)
     }
@@ -194,7 +198,9 @@ impl<'a> StreamedGroups<'a> {
         self.streamed.push(at);
         self.ring.add(group);
         for one in group.uses() {
-            self.traffic[one.block()].streamed += one.stored;
+            let traffic = &mut self.traffic[one.block()];
+            traffic.streamed += one.stored;
+            traffic.kept += if one.once { one.stored } else { 0 };
         }
         self.demand.resident = self.demand.resident.saturating_sub(group.footprint);
         self.demand.ring = self.ring.ring();
@@ -295,7 +301,7 @@ fn keep<'a>(
         if keeps != u64::MAX {
             keeps -= kept;
         }
-        for one in group.uses() {
+        for one in group.uses().filter(|one| !one.once) {
             reads[one.block()].kept += share(group, one.stored, kept);
         }
     }
@@ -312,6 +318,6 @@ fn share(group: &Group, bytes: u64, kept: u64) -> u64 {
 pub(crate) struct DiskTraffic {
     /// If the ring keeps nothing of it.
     pub(crate) streamed: u64,
-    /// How much of that the ring keeps from one pass to the next.
+    /// How much of that no later pass reads: the ring keeps it, or only the first pass over a prompt uses it.
     pub(crate) kept: u64,
 }

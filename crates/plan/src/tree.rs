@@ -79,6 +79,8 @@ pub struct Tensor {
     pub tied: Option<String>,
     /// Whether it must be resident, because it cannot be fetched on demand.
     pub always_resident: bool,
+    /// Whether only the first pass over a prompt uses it, such as a weight of an encoder.
+    pub once: bool,
 }
 
 impl Tree {

@@ -28,6 +28,8 @@ impl Default for Workload {
 pub struct BlockCost {
     /// Bytes of keys and values of all positions and sequences.
     pub kv_bytes: u64,
+    /// Bytes of those of a prompt that an encoder read: every token attends to all of them.
+    pub cross_kv_bytes: u64,
     /// Bytes of keys and values of one position of all sequences.
     pub kv_bytes_per_position: u64,
     /// The most positions that attention sees; all if none is given.
@@ -42,4 +44,6 @@ pub struct BlockCost {
     /// Whether only the last token of a pass comes here, as at a head that gives the logits of one
     /// position.
     pub last_only: bool,
+    /// Floating point operations for one sequence in the first pass over a prompt and in no other: what an encoder does.
+    pub flops_once: u64,
 }

@@ -249,6 +249,16 @@ impl Pool {
         self.work.notify_one();
     }
 
+    pub(crate) fn begin_once(&self) {
+        self.lock().schedule.begin_once();
+        self.work.notify_one();
+    }
+
+    pub(crate) fn end_once(&self) {
+        self.lock().schedule.end_once();
+        self.work.notify_one();
+    }
+
     pub(crate) fn abandon_pass(&self) {
         self.lock().schedule.abandon_pass();
         self.work.notify_one();

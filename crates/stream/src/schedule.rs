@@ -8,6 +8,8 @@ const LONGEST: usize = 1 << 20;
 /// The cyclic order in which chunks are asked for, learned from the last pass.
 pub(crate) struct Schedule {
     order: Vec<ChunkId>,
+    /// The order of registration.
+    registered: Vec<ChunkId>,
     /// For each chunk, its positions in `order`, ascending.
     positions: Vec<Vec<u32>>,
     /// Position in `order` of what is expected next.
@@ -20,6 +22,7 @@ impl Schedule {
     pub(crate) fn new(chunks: usize, order: Vec<ChunkId>) -> Self {
         let mut schedule = Self {
             order: Vec::new(),
+            registered: order.clone(),
             positions: vec![Vec::new(); chunks],
             cursor: 0,
             trace: Vec::new(),
@@ -87,6 +90,19 @@ impl Schedule {
         }
     }
 
+    /// Begins a pass that is not repeated: what is expected is the order of registration.
+    pub(crate) fn begin_once(&mut self) {
+        self.trace.clear();
+        self.learn(self.registered.clone());
+    }
+
+    /// Ends such a pass: what comes behind it in that order is what the next ones are expected to ask for.
+    pub(crate) fn end_once(&mut self) {
+        self.trace.clear();
+        let rest = self.order.split_off(self.cursor);
+        self.learn(rest);
+    }
+
     /// Gives a pass up (it failed half-way): the order stays, and it starts anew.
     pub(crate) fn abandon_pass(&mut self) {
         self.trace.clear();
@@ -130,6 +146,27 @@ mod tests {
         }
         assert_eq!(schedule.distance(1), Some(1));
         assert_eq!(schedule.distance(0), Some(0));
+    }
+
+    #[test]
+    fn a_pass_that_is_not_repeated_leaves_what_comes_behind_it() {
+        let mut schedule = Schedule::new(4, vec![0, 1, 2, 3]);
+        for _ in 0..2 {
+            schedule.begin_once();
+            assert_eq!(coming(&schedule), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+            for chunk in [0, 1] {
+                schedule.asked(chunk);
+            }
+            assert_eq!(schedule.distance(2), Some(0));
+            schedule.end_once();
+            assert_eq!(coming(&schedule), [(0, 2), (1, 3)]);
+            for chunk in [3, 2] {
+                schedule.asked(chunk);
+            }
+            schedule.end_pass();
+            assert_eq!(coming(&schedule), [(0, 3), (1, 2)]);
+            assert_eq!(schedule.distance(0), None);
+        }
     }
 
     #[test]

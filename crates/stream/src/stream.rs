@@ -135,6 +135,18 @@ impl Stream {
         self.replace_readers();
     }
 
+    /// Begins a pass that is not repeated, such as the first of several kinds: what it is expected to ask for is what comes
+    /// first in the order of registration.
+    pub fn begin_once(&self) {
+        self.pool.begin_once();
+    }
+
+    /// Ends such a pass: what comes behind it in that order becomes the schedule.
+    pub fn end_once(&self) {
+        self.pool.end_once();
+        self.replace_readers();
+    }
+
     /// Gives up a pass that failed half-way; the schedule stays as it was.
     pub fn abandon_pass(&self) {
         self.pool.abandon_pass();

@@ -97,6 +97,10 @@ pub struct LogitsArgs {
     /// Token ids: 1,2,3
     #[arg(long, value_name = "IDS")]
     pub ids: String,
+    /// Token ids of the decoder, where an encoder reads --ids; the logits are of these [default:
+    /// what the decoder begins with]
+    #[arg(long, value_name = "IDS")]
+    pub decoder_ids: Option<String>,
     /// File to write: one tensor `logits` [1, tokens, vocabulary] of 32-bit floats
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,

@@ -16,7 +16,8 @@ pub struct ModelArgs {
     /// [default: nine tenths of what is available]
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
-    /// Tokens of prompt and answer together [default: what this run needs]
+    /// Tokens of prompt and answer together, or of the answer if an encoder reads the prompt
+    /// [default: what this run needs]
     #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Dtypes beside those of the weights.

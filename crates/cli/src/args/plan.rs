@@ -65,7 +65,8 @@ pub struct DtypeArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
-    /// Tokens of prompt and answer together [default: 512]
+    /// Tokens of prompt and answer together, or of the answer if an encoder reads the prompt
+    /// [default: 512]
     #[arg(long, value_name = "N", value_parser = some())]
     pub context: Option<usize>,
     /// Batch size

@@ -13,15 +13,21 @@ const PROMPT: usize = 256;
 /// The workload that the arguments of `outsize plan` describe, checked against the model.
 pub fn request(args: &WorkloadArgs, described: &Described) -> Result<GenerationWorkload, Failure> {
     let config = described.config.as_ref();
-    let usual = CONTEXT.max(args.prompt_tokens.unwrap_or(0).saturating_mul(2));
+    let encodes = config.is_some_and(|config| config.decoder_start().is_some());
+    let of_context = args.prompt_tokens.filter(|_| !encodes).unwrap_or(0);
+    let usual = CONTEXT.max(of_context.saturating_mul(2));
     let context = context(args.context, usual.min(longest(config)), config)?;
+    let (most, usual, of) = match encodes {
+        true => (MAX_CONTEXT, PROMPT, "longest possible prompt"),
+        false => (context, PROMPT.min(context.div_ceil(2)), "context"),
+    };
     let prompt = match args.prompt_tokens {
-        Some(tokens) if tokens > context => {
+        Some(tokens) if tokens > most => {
             return Err(Failure::usage(format!(
-                "--prompt-tokens {tokens} is more than the context's {context}"
+                "--prompt-tokens {tokens} is more than the {of}'s {most}"
             )));
         }
-        given => given.unwrap_or(PROMPT.min(context.div_ceil(2))),
+        given => given.unwrap_or(usual),
     };
     Ok(generation(&args.dtypes, [args.batch, context, prompt], described))
 }

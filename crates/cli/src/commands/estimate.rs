@@ -47,7 +47,7 @@ fn report(
         let context = workload::context(args.context, usual, Some(config))?;
         // A prompt of the whole context.
         let sizes = [args.batch, context, context];
-        let workload = workload::generation(&args.run_dtypes, sizes, &described);
+        let workload = workload::generation(&args.run_dtypes, sizes, &described).for_model(config);
         let cache = workload.cache;
         if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
             return Err(Failure::usage(format!(
@@ -56,7 +56,9 @@ fn report(
             )));
         }
         let of_both = workload.passes(config);
-        running = Some((cache.context, of_both.longest.workload.chunk as usize));
+        // An encoder reads a prompt in one pass.
+        let pass = of_both.longest.workload.chunk as usize;
+        running = Some((cache.context, pass.max(cache.prompt)));
         passes = Some(of_both);
         described.set_cache(&cache);
     }

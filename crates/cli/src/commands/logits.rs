@@ -12,7 +12,15 @@ use outsize::models::Logits;
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let config = model::config(&args.model)?;
-    let ids = model::ids("--ids", &args.ids, &config)?;
+    let given = model::ids("--ids", &args.ids, &config)?;
+    let (prompt, ids) = match (config.decoder_start(), &args.decoder_ids) {
+        (Some(_), Some(ids)) => (Some(given), model::ids("--decoder-ids", ids, &config)?),
+        (Some(start), None) => (Some(given), vec![start]),
+        (None, None) => (None, given),
+        (None, Some(_)) => {
+            return Err(Failure::usage("--decoder-ids: this model has no encoder; give --ids"));
+        }
+    };
     let vocabulary = config.vocab_size();
     output::refuse_to_replace(&args.output, args.force)?;
     output::refuse_to_overwrite(&args.model.model, &args.output)?;
@@ -22,12 +30,16 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     let mut settings = model::settings(&args.model, &config, [ids.len(); 2], &machine)?;
     settings.workload.logits = Logits::All;
     settings.workload.position = ids.len();
+    settings.workload.cache.prompt = prompt.as_ref().map_or(0, Vec::len);
     let folder = &args.model.model;
     let mut pipeline = Pipeline::open(folder, config, &settings, |step| {
         if let Step::Planned { map, .. } = step {
             say(output::picture(map));
         }
     })?;
+    if let Some(prompt) = &prompt {
+        pipeline.encode(prompt)?;
+    }
     let mut written = Ok(());
     pipeline.logits(&ids, |rows| {
         for row in rows.chunks(vocabulary) {

@@ -76,6 +76,7 @@ fn described(tensor: &TensorInfo) -> Tensor {
         access: Access::Whole,
         tied: None,
         always_resident: false,
+        once: false,
     }
 }
 

@@ -90,10 +90,32 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         &self.queries[self.offset(task, row)..][..width]
     }
 
-    /// Which head of queries a row is of, and where its token stands in the sequence.
-    pub fn head_and_position(&self, task: &Task, row: usize) -> (usize, usize) {
-        let position = self.seen(task, row).end.saturating_sub(1);
-        (task.head * self.group() + row % self.group(), position)
+    /// Adds the mask's biases to the scores of some rows at some columns of a block, those of `lanes`
+    /// rows for each column one behind the other.
+    #[inline(always)]
+    pub fn add_biases(
+        &self,
+        (task, block): (&Task, usize),
+        rows: Range<usize>,
+        columns: Range<usize>,
+        lanes: usize,
+        scores: &mut [f32],
+    ) {
+        let padding = self.mask.padding[task.sequence];
+        let (start, rows) = (block * BLOCK, rows.map(|row| self.head_and_column(task, row)));
+        if let Some(alibi) = &self.mask.alibi {
+            let rows = rows.clone().map(|(head, column)| (head, column.saturating_sub(padding)));
+            alibi.add(scores, lanes, columns.clone(), start, rows, self.scale);
+        }
+        if let Some(bias) = &self.mask.relative_bias {
+            bias.add(scores, lanes, columns, padding + start, rows, self.scale);
+        }
+    }
+
+    /// Which head of queries a row is of, and the column of its token.
+    fn head_and_column(&self, task: &Task, row: usize) -> (usize, usize) {
+        let group = self.group();
+        (task.head * group + row % group, self.mask.start + task.tokens.start + row / group)
     }
 
     /// Where in queries and results a row begins.

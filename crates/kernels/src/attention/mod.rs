@@ -8,8 +8,9 @@
 //! # The contract
 //!
 //! The bits of a token's result depend on its query, on the scale, on the keys and values that it
-//! sees, on how many columns of its sequence come before the first of them, on [`Alibi`], and on the
-//! [`Isa`], **and on nothing else**: not on other tokens or sequences of the pass, nor on how a sequence is
+//! sees, on how many columns of its sequence come before the first of them, on [`Alibi`] and
+//! [`RelativeBias`], and on the [`Isa`], **and on nothing else**: not on other tokens or sequences
+//! of the pass, nor on how a sequence is
 //! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
 //! holds them exactly, nor on the number of threads.
 //!
@@ -25,7 +26,7 @@
 //! With `w` elements in a head, and `s` the most that `Σ |q · k|` times the scale is for any key
 //! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
 //! and `m` is what the result would be of the magnitudes of the values, the result is off by at
-//! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. With [`Alibi`], `s` counts the
+//! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. `s` counts the
 //! largest bias too.
 
 mod alibi;
@@ -34,6 +35,7 @@ mod element;
 mod inputs;
 mod lanes;
 mod partial;
+mod relative_bias;
 mod score;
 mod share;
 mod softmax;
@@ -49,6 +51,7 @@ pub use alibi::Alibi;
 use columns::TypedSegment;
 use element::KvElement;
 use inputs::{AttentionInputs, Task};
+pub use relative_bias::RelativeBias;
 
 /// Columns that are scored before they are folded into what came before.
 pub const BLOCK: usize = 256;
@@ -112,23 +115,32 @@ impl AttentionShape {
 }
 
 /// What each token sees, and how well, by columns: the positions of the longest sequence.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttentionMask {
-    /// The column of the first token. Token `t` stands in column `start + t` and sees no later one.
+    /// The column of the first token. Token `t` stands in column `start + t`.
     pub start: usize,
-    /// Columns that a token sees, its own included, at most.
+    /// One past the last column, if all tokens see all columns, as in an encoder. Else a token sees
+    /// no later column than its own.
+    pub end: Option<usize>,
+    /// Columns that a token sees, its own included, at most; nothing to who sees all.
     pub window: usize,
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
-    /// What is added to scores, if anything.
+    /// Linear biases that are added to scores, if any.
     pub alibi: Option<Alibi>,
+    /// Biases by distance that are added to scores, if any.
+    pub relative_bias: Option<RelativeBias>,
 }
 
 impl AttentionMask {
     /// The columns that a token of a sequence sees.
     fn columns(&self, sequence: usize, token: usize) -> Range<usize> {
-        let (padding, end) = (self.padding[sequence], self.start + token + 1);
+        let padding = self.padding[sequence];
+        if let Some(end) = self.end {
+            return padding..end.max(padding);
+        }
+        let end = self.start + token + 1;
         padding.max(end.saturating_sub(self.window))..end
     }
 }
@@ -177,7 +189,8 @@ pub struct KvSegment<'a> {
 /// `segments` are keys and values of consecutive columns, older ones first, all of one type. Runs
 /// on as many threads as the current rayon pool has when there is enough to share.
 ///
-/// Scores are multiplied by `scale`, which is `1 / √width` if none is given.
+/// Scores are multiplied by `scale`, which is `1 / √width` if none is given; then the mask's
+/// biases are added.
 ///
 /// # Panics
 ///
@@ -210,6 +223,10 @@ pub fn attend_into(
     assert!(
         scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
         "scores must be scaled by a number above zero, not by {scale:?}"
+    );
+    assert!(
+        mask.relative_bias.as_ref().is_none_or(|bias| bias.heads() == shape.heads),
+        "each head of queries has a relative bias"
     );
     if y.is_empty() {
         return;

@@ -248,12 +248,7 @@ impl<'a, E: KvElement> Worker<'a, E> {
             };
         }
 
-        if let Some(alibi) = &inputs.mask.alibi {
-            let rows = rows.clone().map(|row| inputs.head_and_position(task, row));
-            let start = block * BLOCK;
-            alibi.add(&mut self.scores, V::LANES, columns.clone(), start, rows, inputs.scale);
-        }
-
+        inputs.add_biases((task, block), rows.clone(), columns, V::LANES, &mut self.scores);
         let mut seen: [Range<usize>; MOST_LANES] = std::array::from_fn(|_| 0..0);
         for (seen, row) in seen.iter_mut().zip(rows.clone()) {
             *seen = inputs.seen_of_block(task, row..row + 1, block);

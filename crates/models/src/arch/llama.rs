@@ -284,6 +284,7 @@ impl LlamaConfig {
         let dynamic = matches!(self.rope.scaling, RopeScaling::Dynamic { .. });
         CacheSpec {
             layers: self.windows.iter().map(layer).collect(),
+            cross: Vec::new(),
             trained_context: self.max_position_embeddings,
             longest_context: if dynamic { MAX_CONTEXT } else { self.max_position_embeddings },
             cannot_slide: self.rope.cannot_slide(),

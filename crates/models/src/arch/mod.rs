@@ -14,6 +14,7 @@ mod phi3;
 mod qwen3;
 mod rms_decoder;
 mod sizes;
+mod t5;
 
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
@@ -29,3 +30,4 @@ pub use phi3::{Phi3Attention, Phi3Config, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use qwen3::{Qwen3Config, Qwen3DecoderLayer, Qwen3ForCausalLm};
 pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsFrame, RmsModel, RmsSizes};
 pub use sizes::LayerNormSizes;
+pub use t5::{T5Config, T5ForConditionalGeneration};

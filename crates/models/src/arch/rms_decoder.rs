@@ -136,6 +136,7 @@ impl RmsSizes {
             embed_scale: None,
             cache: CacheSpec {
                 layers: windows.iter().map(layer).collect(),
+                cross: Vec::new(),
                 trained_context,
                 longest_context: match rope.config().scaling {
                     RopeScaling::Dynamic { .. } => MAX_CONTEXT,

@@ -88,6 +88,11 @@ pub(super) enum Order {
 }
 
 impl Part {
+    /// Keys and values `[batch, key_value_heads, columns, head_dim]` of the columns from the first one on.
+    pub fn of(keys: Tensor<4>, values: Tensor<4>) -> Self {
+        Self { len: keys.dims()[2], keys, values, order: Order::From(0) }
+    }
+
     /// Where columns `oldest` to `newest`, inclusive, are; others may be among them.
     pub fn places(&self, oldest: usize, newest: usize) -> Range<usize> {
         let len = self.len;
@@ -134,6 +139,15 @@ pub(crate) struct Seen {
     pub parts: Vec<Part>,
     /// Columns that a token sees, its own included.
     pub window: usize,
+    /// Whether all tokens see all columns, later ones too.
+    pub all: bool,
     /// The pass's keys and values, if writing them now would overwrite what its first tokens look at.
     pub held_back: Option<(Tensor<4>, Tensor<4>)>,
+}
+
+impl Seen {
+    /// These columns alone, all of them by all tokens.
+    pub fn whole(part: Part) -> Self {
+        Self { parts: vec![part], window: usize::MAX, all: true, held_back: None }
+    }
 }

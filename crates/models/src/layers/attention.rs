@@ -1,13 +1,16 @@
 //! Causal self-attention with grouped queries.
 
 mod composed;
+mod position_bias;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::is_flex;
 
+pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
 use super::{Linear, RmsNorm, Rotation, linear};
+
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -147,12 +150,55 @@ pub(crate) fn attend(
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
+    attend_with([queries, keys, values], Scores { scale, bias: None }, positions, cache, layer)
+}
+
+/// What becomes of the products of queries and keys before their softmax.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scores<'a> {
+    /// What they are multiplied by, if not by `1 / √head_dim`.
+    pub scale: Option<f64>,
+    /// What is added then.
+    pub bias: Option<&'a PositionBias>,
+}
+
+/// As [`attend`], with other scores.
+pub(crate) fn attend_with(
+    [queries, keys, values]: [Tensor<4>; 3],
+    scores: Scores<'_>,
+    positions: &QueryPositions<'_>,
+    cache: &mut KvCache,
+    layer: usize,
+) -> Result<Tensor<3>, Error> {
     let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
-    let mixed = attend_seen(queries, &seen, positions, scale);
+    let mixed = attend_seen(queries, &seen, positions, scores);
     let held_back = seen.held_back.take();
     drop(seen);
     cache.keep(layer, held_back)?;
     Ok(mixed)
+}
+
+/// Attention of an encoder, whose tokens see each other: queries, keys and values `[batch, tokens, heads, head_dim]` to
+/// `[batch, tokens, heads · head_dim]`; all f32.
+pub(crate) fn attend_all(
+    [queries, keys, values]: [Tensor<4>; 3],
+    scores: Scores<'_>,
+    positions: &QueryPositions<'_>,
+) -> Tensor<3> {
+    let seen = Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2)));
+    attend_seen(queries, &seen, positions, scores)
+}
+
+/// Cross-attention: queries `[batch, tokens, heads, head_dim]` over the prompt that the encoder read, to
+/// `[batch, tokens, heads · head_dim]`; all f32.
+pub(crate) fn attend_prompt(
+    queries: Tensor<4>,
+    scores: Scores<'_>,
+    cache: &KvCache,
+    layer: usize,
+) -> Result<Tensor<3>, Error> {
+    let (seen, padding) = cache.see_prompt(layer)?;
+    Ok(attend_seen(queries, &seen, &QueryPositions { start: 0, padding, alibi: None }, scores))
 }
 
 /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
@@ -160,16 +206,18 @@ fn attend_seen(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,
-    scale: Option<f64>,
+    scores: Scores<'_>,
 ) -> Tensor<3> {
     match seen.parts.as_slice() {
         [older @ .., newest] if older.len() < 2 && is_flex(&queries.device()) => {
             let [batch, tokens, heads, width] = queries.dims();
             let mask = AttentionMask {
                 start: positions.start,
+                end: seen.all.then_some(newest.len),
                 window: seen.window,
                 padding: positions.padding.to_vec(),
                 alibi: positions.alibi.cloned(),
+                relative_bias: scores.bias.map(PositionBias::values),
             };
             let older = older.first().map(Part::cached);
             outsize_kernels::attend(
@@ -177,11 +225,11 @@ fn attend_seen(
                 older,
                 newest.cached(),
                 mask,
-                scale.map(|scale| scale as f32),
+                scores.scale.map(|scale| scale as f32),
             )
             .reshape([batch, tokens, heads * width])
         }
-        _ => composed::attend(queries, seen, positions, scale),
+        _ => composed::attend(queries, seen, positions, scores),
     }
 }
 

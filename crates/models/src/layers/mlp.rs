@@ -47,18 +47,20 @@ impl Mlp {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let kernel = self.activation.kernel();
-        let both = [&self.gate_proj, &self.up_proj];
-        if let Some(inner) = linear::gated(both, kernel, &x) {
-            return self.down_proj.forward(inner);
-        }
-        let gate = self.gate_proj.forward(x.clone());
-        if outsize_kernels::is_flex(&gate.device()) {
-            let up = self.up_proj.forward(x);
-            return self.down_proj.forward(outsize_kernels::gated(kernel, gate, up));
-        }
-        // Gated before the other product is made: at most two tensors of the inner width are alive at once.
-        let gate = self.activation.apply(gate);
-        self.down_proj.forward(gate * self.up_proj.forward(x))
+        self.down_proj.forward(gated([&self.gate_proj, &self.up_proj], self.activation, x))
     }
+}
+
+/// `act(gate(x)) · up(x)`: `[batch, tokens, hidden]` f32 to `[batch, tokens, inner]`.
+pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
+    let kernel = act.kernel();
+    if let Some(inner) = linear::gated([gate, up], kernel, &x) {
+        return inner;
+    }
+    let gate = gate.forward(x.clone());
+    if outsize_kernels::is_flex(&gate.device()) {
+        return outsize_kernels::gated(kernel, gate, up.forward(x));
+    }
+    // Gated before the other product is made: at most two tensors of the inner width are alive at once.
+    act.apply(gate) * up.forward(x)
 }

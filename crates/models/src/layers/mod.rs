@@ -14,8 +14,10 @@ mod rms_norm;
 mod rope;
 
 pub use activation::Activation;
-pub(crate) use attention::attend;
 pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
+pub(crate) use attention::{
+    DistanceBuckets, PositionBias, Scores, attend, attend_all, attend_prompt, attend_with,
+};
 pub use conv1d::Conv1d;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
@@ -25,5 +27,6 @@ pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub(crate) use linear::three;
 pub use mlp::Mlp;
+pub(crate) use mlp::gated;
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, Rotation};

@@ -17,6 +17,9 @@ pub const ROUNDED_TOLERANCE: f32 = 5e-2;
 pub struct Expected {
     pub ids: Vec<u32>,
     pub greedy: Vec<u32>,
+    /// Of an encoder-decoder, what follows what the decoder begins with.
+    #[serde(default)]
+    pub decoder_ids: Vec<u32>,
     #[serde(default)]
     pub batch: Vec<Vec<u32>>,
     #[serde(default)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
-use super::QueryPositions;
+use super::{QueryPositions, Scores};
 use crate::kv_cache::{Part, Seen};
 
 /// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in
@@ -20,21 +20,20 @@ pub(super) fn attend(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,
-    scale: Option<f64>,
+    scores: Scores<'_>,
 ) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
-    let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));
     let length = seen.parts.iter().map(|part| part.len).sum();
     let chunk = chunk_tokens(batch * heads, length);
     if tokens <= chunk {
-        return attend_chunk(queries, seen, positions, scale);
+        return attend_chunk(queries, seen, positions, scores);
     }
     let width = heads * width;
     let mut mixed = Tensor::zeros([batch, tokens, width], (&queries.device(), DType::F32));
     for first in (0..tokens).step_by(chunk) {
         let count = chunk.min(tokens - first);
         let positions = QueryPositions { start: positions.start + first, ..*positions };
-        let part = attend_chunk(queries.clone().narrow(1, first, count), seen, &positions, scale);
+        let part = attend_chunk(queries.clone().narrow(1, first, count), seen, &positions, scores);
         mixed = mixed.slice_assign([0..batch, first..first + count, 0..width], part);
     }
     mixed
@@ -45,9 +44,10 @@ fn attend_chunk(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,
-    scale: f64,
+    Scores { scale, bias: added }: Scores<'_>,
 ) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
+    let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));
     let key_heads = seen.parts[0].keys.dims()[1];
     // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
     let rows = heads / key_heads * tokens;
@@ -65,10 +65,13 @@ fn attend_chunk(
         1 => scores.remove(0),
         _ => Tensor::cat(scores, 3),
     };
-    let heads_and_scale = (heads, scale as f32);
-    if let Some(bias) =
-        bias(&pieces, seen.window, positions, tokens, heads_and_scale, &scores.device())
-    {
+    let columns: Vec<usize> = (pieces.iter())
+        .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
+        .collect();
+    let device = scores.device();
+    let added = added.map(|bias| bias.tensor(positions.start, tokens, &columns, &device));
+    let masked = bias(&columns, seen, positions, tokens, (heads, scale as f32), &device);
+    for bias in [added, masked].into_iter().flatten() {
         let dims = scores.dims();
         scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
     }
@@ -94,8 +97,10 @@ fn pieces<'a>(
     positions: &QueryPositions<'_>,
     tokens: usize,
 ) -> Vec<(&'a Part, Range<usize>)> {
-    let oldest = (positions.start + 1).saturating_sub(seen.window);
-    let newest = positions.start + tokens - 1;
+    let (oldest, newest) = match seen.all {
+        true => (0, usize::MAX - 1),
+        false => ((positions.start + 1).saturating_sub(seen.window), positions.start + tokens - 1),
+    };
     let mut pieces = Vec::with_capacity(seen.parts.len());
     for part in &seen.parts {
         let Range { start, end } = part.places(oldest, newest);
@@ -137,18 +142,14 @@ pub(super) fn chunk_tokens(heads: usize, length: usize) -> usize {
 /// `[1 or batch, 1 or heads, tokens, length]`: what is added where a token may look, minus infinity elsewhere; `None` if all
 /// may look anywhere and nothing is added.
 fn bias(
-    pieces: &[(&Part, Range<usize>)],
-    window: usize,
+    columns: &[usize],
+    seen: &Seen,
     positions: &QueryPositions<'_>,
     tokens: usize,
     (heads, scale): (usize, f32),
     device: &Device,
 ) -> Option<Tensor<4>> {
     let heads = if positions.alibi.is_some() { heads } else { 1 };
-    let columns: Vec<usize> = pieces
-        .iter()
-        .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
-        .collect();
     // Texts without padding see the same.
     let rows = match positions.padding.iter().any(|&padding| padding > 0) {
         true => positions.padding,
@@ -158,12 +159,14 @@ fn bias(
     for (&padding, head) in rows.iter().flat_map(|row| (0..heads).map(move |head| (row, head))) {
         for query in positions.start..positions.start + tokens {
             // Padding looks at padding: what it computes is not used, but must be finite.
-            let padding = if query < padding { 0 } else { padding };
+            let padding = if query < padding && !seen.all { 0 } else { padding };
             bias.extend(columns.iter().map(|&key| {
-                let visible = key <= query && query - key < window && key >= padding;
+                let within = seen.all || (key <= query && query - key < seen.window);
                 match positions.alibi {
-                    _ if !visible => f32::NEG_INFINITY,
-                    Some(alibi) => alibi.bias(head, query - padding, key - padding, scale),
+                    _ if !within || key < padding => f32::NEG_INFINITY,
+                    Some(alibi) => {
+                        alibi.bias(head, query.saturating_sub(padding), key - padding, scale)
+                    }
                     None => 0.0,
                 }
             }));

@@ -19,6 +19,10 @@ fn random(shape: [usize; 4]) -> Tensor<4> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::default())
 }
 
+fn scaled(scale: Option<f64>) -> Scores<'static> {
+    Scores { scale, bias: None }
+}
+
 fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     tensor.clone().cast(DType::F32).to_data().try_to_vec().unwrap()
 }
@@ -111,16 +115,16 @@ impl Bench {
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
-            attend_seen(queries.clone(), &seen, &positions, None),
-            attend_seen(half.clone(), &seen, &positions, twice),
-            composed::attend(queries.clone(), &seen, &positions, None),
-            composed::attend(half, &seen, &positions, twice),
+            attend_seen(queries.clone(), &seen, &positions, scaled(None)),
+            attend_seen(half.clone(), &seen, &positions, scaled(twice)),
+            composed::attend(queries.clone(), &seen, &positions, scaled(None)),
+            composed::attend(half, &seen, &positions, scaled(twice)),
         ]
         .map(|found| values(&found));
         let biased = [Alibi::new(heads), Alibi::falcon(heads)].map(|alibi| {
             let positions = QueryPositions { alibi: Some(&alibi), ..positions };
             [attend_seen, composed::attend]
-                .map(|attend| values(&attend(queries.clone(), &seen, &positions, None)))
+                .map(|attend| values(&attend(queries.clone(), &seen, &positions, scaled(None))))
         });
         let held_back = seen.held_back.take();
         drop(seen);
@@ -209,6 +213,41 @@ fn chunks_keep_their_bound() {
     }
 }
 
+/// In an encoder and in a decoder, padded: the kernel and Burn's own operations are two ways to the same.
+#[test]
+fn a_bias_by_distance_is_the_same_both_ways() {
+    let init = crate::Init::new(&Device::default());
+    for (bidirectional, batch, tokens) in [(true, 2, 90), (false, 2, 90), (false, 1, 1)] {
+        let buckets = DistanceBuckets { buckets: 12, max_distance: 30, bidirectional };
+        let table = crate::layers::Embedding::new(12, HEADS, &init);
+        let bias = PositionBias::new(&table, &buckets);
+        let bias = Scores { scale: Some(1.0), bias: Some(&bias) };
+        let padding: Vec<usize> = (0..batch).map(|row| row * 17).collect();
+        let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
+        let queries = random([batch, tokens, HEADS, WIDTH]);
+        let [keys, values_of] = [(); 2].map(|()| random([batch, HEADS, tokens, WIDTH]));
+        let whole = Seen::whole(Part::of(keys, values_of));
+        let seen = Seen { all: bidirectional, ..whole };
+        let kernel = values(&attend_seen(queries.clone(), &seen, &positions, bias));
+        let composed = values(&composed::attend(queries.clone(), &seen, &positions, bias));
+        let without = values(&attend_seen(queries, &seen, &positions, scaled(Some(1.0))));
+        let width = HEADS * WIDTH;
+        let of_tokens = |all: &[f32]| -> Vec<f32> {
+            let rows = all.chunks(width).enumerate();
+            rows.filter(|(row, _)| row % tokens >= padding[row / tokens])
+                .flat_map(|(_, row)| row.to_vec())
+                .collect()
+        };
+        let worst = |a: &[f32], b: &[f32]| {
+            let pairs = of_tokens(a).into_iter().zip(of_tokens(b));
+            pairs.map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max)
+        };
+        assert!(worst(&kernel, &composed) < 1e-5, "{}", worst(&kernel, &composed));
+        // A single token sees itself alone.
+        assert!(tokens == 1 || worst(&kernel, &without) > 1e-4);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Pass(usize),
@@ -241,6 +280,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..12),
     ) {
         let options = CacheOptions {
+            prompt: 0,
             batch: lengths.len(),
             dtype,
             when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
