@@ -8,6 +8,7 @@ use outsize::generate::{
     GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, TokenizerFile,
 };
 use outsize::models::ModelConfig;
+use std::path::Path;
 
 /// The most tokens to generate by default.
 const NEW_TOKENS: usize = 64;
@@ -31,6 +32,7 @@ impl GenerateRequest {
         tokenizer: outsize::generate::Result<TokenizerFile>,
     ) -> Result<Self, Failure> {
         let generation = generation_config(args)?;
+        check_start(&generation, config)?;
         let stop = if args.end.stop.is_empty() {
             generation.stop_strings.clone()
         } else {
@@ -82,6 +84,17 @@ fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
     };
     note_unknown("generation_config.json", &config.unknown_fields);
     Ok(config)
+}
+
+/// Refuses defaults that begin an answer otherwise than config.json.
+fn check_start(generation: &GenerationConfig, config: &ModelConfig) -> Result<(), Failure> {
+    match (config.decoder_start(), generation.decoder_start_token_id) {
+        (Some(start), Some(other)) if other != start as usize => Err(Failure::Failed(format!(
+            "{}: decoder_start_token_id is {other}, but {start} in config.json: make them equal",
+            generation.path.as_deref().unwrap_or(Path::new("generation_config.json")).display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {

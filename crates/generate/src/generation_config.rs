@@ -22,6 +22,8 @@ pub struct GenerationConfig {
     pub path: Option<PathBuf>,
     /// Tokens that end a text.
     pub eos_token_id: Vec<u32>,
+    /// The token that a decoder begins with whose encoder reads the prompt.
+    pub decoder_start_token_id: Option<usize>,
     /// Whether tokens are drawn; otherwise the likeliest is taken.
     pub do_sample: Option<bool>,
     /// As [`Sampling::temperature`].
@@ -212,6 +214,7 @@ impl GenerationConfig {
         fields.refuse_unsupported()?;
         Ok(Self {
             eos_token_id: eos_of(config, &path)?,
+            decoder_start_token_id: fields.count("decoder_start_token_id", 0, "a token id")?,
             do_sample: fields.flag("do_sample")?,
             temperature: fields.number(
                 "temperature",
