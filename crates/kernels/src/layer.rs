@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 use crate::ActivationFunction;
 use crate::attention::{AttentionMask, RingLayout};
 use crate::device::{is_flex, is_stored};
-use crate::layer_extension::LayerOps;
+use crate::layer_extension::{LayerOps, NormOperand};
 use crate::norm::NormKind;
 use crate::rotary::RotaryPairs;
 
@@ -124,12 +124,9 @@ fn norm<const D: usize>(
     epsilon: f64,
 ) -> Tensor<D> {
     if is_plain(&x) && are_stored_here(&weight, &bias) {
-        let has_bias = bias.is_some();
         return Tensor::from_dispatch(Dispatch::norm(
             x.into_dispatch(),
-            weight.clone().into_dispatch(),
-            bias.unwrap_or(weight).into_dispatch(),
-            has_bias,
+            operand(weight, bias),
             kind,
             epsilon,
         ));
@@ -157,13 +154,10 @@ fn add_norm<const D: usize>(
 ) -> (Tensor<D>, Tensor<D>) {
     let plain = is_plain(&x) && is_plain(&add) && x.dims() == add.dims();
     if plain && are_stored_here(&weight, &bias) {
-        let has_bias = bias.is_some();
         let (sum, norm) = Dispatch::add_norm(
             x.into_dispatch(),
             add.into_dispatch(),
-            weight.clone().into_dispatch(),
-            bias.unwrap_or(weight).into_dispatch(),
-            has_bias,
+            operand(weight, bias),
             kind,
             epsilon,
         );
@@ -171,6 +165,14 @@ fn add_norm<const D: usize>(
     }
     let sum = x + add;
     (sum.clone(), norm(sum, weight, bias, kind, epsilon))
+}
+
+fn operand(weight: Tensor<1>, bias: Option<Tensor<1>>) -> NormOperand<Dispatch> {
+    let weight = weight.into_dispatch();
+    match bias {
+        None => NormOperand::Weight(weight),
+        Some(bias) => NormOperand::Biased(weight, bias.into_dispatch()),
+    }
 }
 
 /// Whether these are activations that kernels take.

@@ -6,7 +6,7 @@
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
+use burn::backend::{Backend, ExtensionType, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, TensorData};
 
 use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
@@ -17,6 +17,15 @@ use crate::extension::{contiguous, dims, f32_elements, stored};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 use crate::{Isa, Weight};
+
+/// Weight, or weight and bias, of a norm; `[width]` each.
+#[derive(ExtensionType)]
+pub enum NormOperand<B: Backend> {
+    /// In bf16, f16 or f32.
+    Weight(FloatTensor<B>),
+    /// In bf16, f16 or f32 each.
+    Biased(FloatTensor<B>, FloatTensor<B>),
+}
 
 /// What a decoder layer does between its matmuls.
 #[backend_extension(Flex)]
@@ -43,18 +52,14 @@ pub trait LayerOps: Backend {
         scale: Option<f32>,
     ) -> FloatTensor<Self>;
 
-    /// The norm of the rows of `x [.., width]` f32, `weight [width]` and `bias [width]` in bf16, f16
-    /// or f32. `bias` counts only if `has_bias`: an operand that may be missing would have the
-    /// extension hold a copy of `x`.
+    /// The norm of the rows of `x [.., width]` f32.
     ///
     /// # Panics
     ///
     /// If a size or a dtype is another.
     fn norm(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        has_bias: bool,
+        #[extension_type] weights: NormOperand<Self>,
         kind: NormKind,
         epsilon: f64,
     ) -> FloatTensor<Self>;
@@ -68,9 +73,7 @@ pub trait LayerOps: Backend {
     fn add_norm(
         x: FloatTensor<Self>,
         add: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        has_bias: bool,
+        #[extension_type] weights: NormOperand<Self>,
         kind: NormKind,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
@@ -142,18 +145,11 @@ impl LayerOps for Flex {
         FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
     }
 
-    fn norm(
-        x: FlexTensor,
-        weight: FlexTensor,
-        bias: FlexTensor,
-        has_bias: bool,
-        kind: NormKind,
-        epsilon: f64,
-    ) -> FlexTensor {
-        let [x, weight, bias] = [x, weight, bias].map(contiguous);
+    fn norm(x: FlexTensor, weights: NormOperand<Self>, kind: NormKind, epsilon: f64) -> FlexTensor {
+        let (x, weights) = (contiguous(x), weights.contiguous());
         let from = f32_elements(&x, "norm: x");
         let mut y = vec![0.0; from.len()];
-        let parameters = parameters(&x, &weight, has_bias.then_some(&bias), kind, epsilon);
+        let parameters = weights.parameters(&x, kind, epsilon);
         norm_into(Isa::detected(), from, parameters, &mut y);
         FlexTensor::from_data(TensorData::new(y, x.shape()))
     }
@@ -161,18 +157,16 @@ impl LayerOps for Flex {
     fn add_norm(
         x: FlexTensor,
         add: FlexTensor,
-        weight: FlexTensor,
-        bias: FlexTensor,
-        has_bias: bool,
+        weights: NormOperand<Self>,
         kind: NormKind,
         epsilon: f64,
     ) -> (FlexTensor, FlexTensor) {
         assert_eq!(x.shape(), add.shape(), "norm: what is added has another shape");
-        let [add, weight, bias] = [add, weight, bias].map(contiguous);
+        let (add, weights) = (contiguous(add), weights.contiguous());
         let mut x = x.to_contiguous();
         let shape = x.shape();
         let mut y = vec![0.0; shape.num_elements()];
-        let parameters = parameters(&x, &weight, has_bias.then_some(&bias), kind, epsilon);
+        let parameters = weights.parameters(&x, kind, epsilon);
         let add = f32_elements(&add, "norm: what is added");
         let elements = f32_elements_mut(&mut x, "norm: x");
         add_norm_into(Isa::detected(), elements, add, parameters, &mut y);
@@ -219,21 +213,28 @@ impl LayerOps for Flex {
     }
 }
 
-/// What a norm of `x` is made with.
-fn parameters<'a>(
-    x: &FlexTensor,
-    weight: &'a FlexTensor,
-    bias: Option<&'a FlexTensor>,
-    kind: NormKind,
-    epsilon: f64,
-) -> NormParameters<'a> {
-    let (x, shape) = (x.shape(), weight.shape());
-    assert!(
-        shape.num_dims() == 1 && x.as_slice().last() == shape.as_slice().last(),
-        "norm: x {x:?} needs a weight of its last dimension, but it is {shape:?}"
-    );
-    let bias = bias.map(|bias| stored(bias, "norm: bias"));
-    NormParameters { kind, weight: stored(weight, "norm: weight"), bias, epsilon }
+impl NormOperand<Flex> {
+    fn contiguous(self) -> Self {
+        match self {
+            Self::Weight(weight) => Self::Weight(contiguous(weight)),
+            Self::Biased(weight, bias) => Self::Biased(contiguous(weight), contiguous(bias)),
+        }
+    }
+
+    /// What a norm of `x` is made with.
+    fn parameters(&self, x: &FlexTensor, kind: NormKind, epsilon: f64) -> NormParameters<'_> {
+        let (Self::Weight(weight) | Self::Biased(weight, _)) = self;
+        let (x, shape) = (x.shape(), weight.shape());
+        assert!(
+            shape.num_dims() == 1 && x.as_slice().last() == shape.as_slice().last(),
+            "norm: x {x:?} needs a weight of its last dimension, but it is {shape:?}"
+        );
+        let bias = match self {
+            Self::Weight(_) => None,
+            Self::Biased(_, bias) => Some(stored(bias, "norm: bias")),
+        };
+        NormParameters { kind, weight: stored(weight, "norm: weight"), bias, epsilon }
+    }
 }
 
 /// The tensor itself if the rows of its last dimension have no gaps; else a copy of which that is
