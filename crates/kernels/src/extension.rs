@@ -125,7 +125,7 @@ impl StoredWeightOps for Flex {
         start: usize,
         compute: ActivationDtype,
     ) -> FlexTensor {
-        let (mut y, x) = (y.to_contiguous(), contiguous(x));
+        let (mut y, x) = (whole(y), contiguous(x));
         let weight = contiguous_rows(weight);
         let [rows, n] = matrix(&weight, "linear: weight");
         let shape = x.shape();
@@ -162,6 +162,13 @@ impl StoredWeightOps for Flex {
         }
         FlexTensor::from_data(TensorData::new(y, [ids.len(), d]))
     }
+}
+
+/// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of
+/// which that is true. It is taken, so that the result may be its memory's only owner, which is
+/// written in place.
+pub(crate) fn whole(tensor: FlexTensor) -> FlexTensor {
+    tensor.to_contiguous()
 }
 
 /// The tensor itself if its elements lie row after row, wherever they begin; else a copy of which

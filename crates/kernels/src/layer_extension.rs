@@ -13,7 +13,7 @@ use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
 use crate::attention::{
     AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
 };
-use crate::extension::{contiguous, dims, f32_elements, stored};
+use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 use crate::{Isa, Weight};
@@ -163,7 +163,7 @@ impl LayerOps for Flex {
     ) -> (FlexTensor, FlexTensor) {
         assert_eq!(x.shape(), add.shape(), "norm: what is added has another shape");
         let (add, weights) = (contiguous(add), weights.contiguous());
-        let mut x = x.to_contiguous();
+        let mut x = whole(x);
         let shape = x.shape();
         let mut y = vec![0.0; shape.num_elements()];
         let parameters = weights.parameters(&x, kind, epsilon);
@@ -187,7 +187,7 @@ impl LayerOps for Flex {
                 x.shape()
             );
         }
-        let (mut x, cos, sin) = (x.to_contiguous(), contiguous(cos), contiguous(sin));
+        let (mut x, cos, sin) = (whole(x), contiguous(cos), contiguous(sin));
         rotate_in_place(
             Isa::detected(),
             f32_elements_mut(&mut x, "rotary: x"),
@@ -199,14 +199,14 @@ impl LayerOps for Flex {
     }
 
     fn activation(x: FlexTensor, function: ActivationFunction) -> FlexTensor {
-        let mut x = x.to_contiguous();
+        let mut x = whole(x);
         activate_in_place(Isa::detected(), function, f32_elements_mut(&mut x, "activation: x"));
         x
     }
 
     fn gated(x: FlexTensor, up: FlexTensor, gate: ActivationFunction) -> FlexTensor {
         assert_eq!(x.shape(), up.shape(), "gate: sides of other shapes");
-        let (mut x, up) = (x.to_contiguous(), contiguous(up));
+        let (mut x, up) = (whole(x), contiguous(up));
         let elements = f32_elements_mut(&mut x, "gate: x");
         gate_in_place(Isa::detected(), gate, elements, f32_elements(&up, "gate: up"));
         x
