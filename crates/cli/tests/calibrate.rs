@@ -65,6 +65,12 @@ fn the_figures_are_kept_and_used() {
         "/cpu/memory_bytes_per_second",
         "/cpu/product_bytes_per_second",
         "/cpu/product_flops",
+        "/cpu/prefill/f32/bytes_per_second",
+        "/cpu/prefill/f32/flops",
+        "/cpu/prefill/bf16/bytes_per_second",
+        "/cpu/prefill/bf16/flops",
+        "/cpu/prefill/attention_flops",
+        "/cpu/prefill/values_per_second",
         "/cpu/cache_bytes_per_second",
         "/cpu/block_seconds",
     ] {
@@ -73,7 +79,7 @@ fn the_figures_are_kept_and_used() {
     }
     assert_eq!(figures["gpus"], serde_json::json!({}));
     let measurements = kept["measurements"].as_array().unwrap();
-    assert_eq!(measurements.len(), 10);
+    assert_eq!(measurements.len(), 13);
 
     // The other command takes them from there.
     let env = Command::new(env!("CARGO_BIN_EXE_outsize"))
