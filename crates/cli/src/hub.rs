@@ -8,6 +8,7 @@ mod error;
 mod settings;
 
 pub use self::address::Address;
+pub use self::cache::snapshot;
 pub use self::error::HubError;
 pub use self::settings::HubSettings;
 

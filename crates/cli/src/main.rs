@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     outsize::stream::return_freed_memory();
     outsize::stream::fail_at_file_size_limit();
     quiet_caught_panics();
-    let run = |args: Args| interrupt::watch().and_then(|()| commands::run(&args.command, began));
+    let run = |args: Args| interrupt::watch().and_then(|()| commands::run(args.command, began));
     let done = arguments().and_then(run);
     let (message, status) = match done {
         Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,

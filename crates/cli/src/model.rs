@@ -14,18 +14,82 @@ use outsize::generate::{
 use outsize::machine::{Machine, current_rss, detected_budget};
 use outsize::models::{CacheOptions, ModelConfig, presets};
 use outsize::plan::{Budget, Tier, format_size};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or that
+/// of a name in the cache.
+///
+/// # Errors
+/// What a path that leads to no checkpoint is instead, and what to do.
+pub fn located(model: &Path) -> Result<PathBuf, Failure> {
+    let (shown, name) = (shown(&model.to_string_lossy(), 200), model.to_str());
+    let usage = |what: String| Err(Failure::usage(format!("{shown} {what}")));
+    let is_name = |name: &&str| presets::names().any(|preset| preset == *name);
+    if model.is_dir() {
+        return match model.join("config.json").exists() {
+            true => Ok(model.to_owned()),
+            false => within(model),
+        };
+    }
+    if model.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
+        return usage(
+            "is a GGUF file, which cannot be read yet: name the folder of safetensors that it was made from".into(),
+        );
+    }
+    if model.symlink_metadata().is_ok() {
+        return Ok(model.to_owned());
+    }
+    if let Some(preset) = name.filter(is_name) {
+        return usage(format!(
+            "is a preset, which has no weights: make a checkpoint of random ones with `outsize synth {preset} FOLDER`, and run \
+             that"
+        ));
+    }
+    if let Some(address) = name.and_then(Address::parse) {
+        let settings = hub::HubSettings::from_env()?;
+        return match hub::snapshot(&settings, &address) {
+            Some(found) => Ok(found.folder),
+            None => usage(format!(
+                "is neither a folder here nor in the Hub's cache: download it with `hf download {}/{}`, and run it by that name",
+                address.org, address.name
+            )),
+        };
+    }
+    usage(
+        "does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and weights, or a file of weights \
+         beside a config.json"
+            .into(),
+    )
+}
+
+/// The checkpoint that a folder without a config.json leads to, or what the folder is.
+fn within(folder: &Path) -> Result<PathBuf, Failure> {
+    if let Ok(snapshots) = folder.join("snapshots").read_dir() {
+        let snapshots: Vec<_> = snapshots.flatten().map(|entry| entry.path()).collect();
+        let main = std::fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
+        let is_main = |path: &&PathBuf| path.file_name().is_some_and(|name| name == main.trim());
+        return match (snapshots.iter().find(is_main), &snapshots[..]) {
+            (Some(one), _) | (None, [one]) => Ok(one.clone()),
+            (None, several) => Err(Failure::usage(format!(
+                "{} is a folder of the Hub's cache with {} snapshots: name one of its snapshots/",
+                folder.display(),
+                several.len()
+            ))),
+        };
+    }
+    match folder.join("adapter_config.json").exists() {
+        true => Err(Failure::usage(format!(
+            "{} is a PEFT adapter, which changes another model: merge the two (`merge_and_unload` of peft), and save the result",
+            folder.display()
+        ))),
+        // The error says what a folder needs.
+        false => Ok(folder.to_owned()),
+    }
+}
 
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
 /// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
-    if !args.model.exists() {
-        return Err(Failure::usage(format!(
-            "{} does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and weights, or a \
-             file of weights beside a config.json",
-            args.model.display()
-        )));
-    }
     let config = read_config(args.folder())?;
     note_unknown("config.json", &config.unknown_fields);
     Ok(config)

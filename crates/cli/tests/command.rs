@@ -310,3 +310,40 @@ fn nothing_takes_no_time() {
         outsize(&["run", path(&model(&dir)), "--ids", "1", "--max-new-tokens", "1", "--json"]);
     assert!(done(&one).contains("\"decode_seconds\":0.0"), "{}", done(&one));
 }
+
+#[test]
+fn what_is_no_checkpoint_is_told_what_it_is() {
+    let dir = folder();
+    let model = model(&dir);
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let cached = dir.path().join("hub/models--org--x");
+    std::fs::create_dir_all(cached.join("refs")).unwrap();
+    std::fs::create_dir_all(cached.join("snapshots")).unwrap();
+    std::fs::write(cached.join("refs/main"), commit).unwrap();
+    std::fs::rename(&model, cached.join("snapshots").join(commit)).unwrap();
+    let adapter = dir.path().join("adapter");
+    std::fs::create_dir(&adapter).unwrap();
+    std::fs::write(adapter.join("adapter_config.json"), "{}").unwrap();
+    std::fs::write(dir.path().join("m.gguf"), "GGUF").unwrap();
+    let run = |model: &str| {
+        Command::new(env!("CARGO_BIN_EXE_outsize"))
+            .args(["run", model, "--ids", "1", "--max-new-tokens", "1"])
+            .env("HF_HUB_CACHE", dir.path().join("hub"))
+            .current_dir(dir.path())
+            .output()
+            .unwrap()
+    };
+    for found in ["org/x", path(&cached)] {
+        done(&run(found));
+    }
+    for (model, part) in [
+        ("org/y", "hf download org/y"),
+        ("llama-1b", "outsize synth llama-1b"),
+        ("m.gguf", "GGUF"),
+        ("adapter", "PEFT adapter"),
+        ("nothing", "does not exist"),
+    ] {
+        let message = failed(&run(model), 2);
+        assert!(message.contains(part), "{model}: {message}");
+    }
+}

@@ -152,6 +152,19 @@ pub struct KeyMismatch {
 }
 
 impl KeyMismatch {
+    /// What the checkpoint's names lack in front, if that is all that is wrong with most of them.
+    fn missing_prefix(&self) -> Option<&str> {
+        let (_, name) = self.missing.first()?;
+        let found: std::collections::HashSet<_> =
+            self.unexpected.iter().map(String::as_str).collect();
+        let rest = |name: &str, prefix: &str| {
+            name.strip_prefix(prefix).is_some_and(|rest| found.contains(rest))
+        };
+        let prefix = &name[..=name.find('.')?];
+        let lacking = self.missing.iter().filter(|(_, name)| rest(name, prefix)).count();
+        (2 * lacking > self.missing.len()).then_some(prefix)
+    }
+
     /// Whether there is nothing to complain about, unused rules aside.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty()
@@ -196,6 +209,33 @@ impl fmt::Display for KeyMismatch {
         part("in the checkpoint but not in the module", self.unexpected.clone())?;
         part("of another shape", misshaped.collect())?;
         part("of another type", mistyped.collect())?;
-        part("name rules matched no parameter", unused_rules.collect())
+        part("name rules matched no parameter", unused_rules.collect())?;
+        match self.missing_prefix() {
+            Some(prefix) => write!(
+                f,
+                "\nThe checkpoint's names lack `{prefix}` in front, as those of a model saved without its \
+                 head do: save the whole model"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_that_all_names_lack_is_named() {
+        let name = |at: usize| format!("layers.{at}.weight");
+        let missing: Vec<_> = (0..3)
+            .map(|at| format!("model.{}", name(at)))
+            .map(|name| (name.clone(), name))
+            .collect();
+        let unexpected = (0..3).map(name).collect();
+        let mut mismatch = KeyMismatch { missing, unexpected, ..KeyMismatch::default() };
+        assert!(mismatch.to_string().contains("lack `model.` in front"), "{mismatch}");
+        mismatch.unexpected.clear();
+        assert!(!mismatch.to_string().contains("in front"), "{mismatch}");
     }
 }

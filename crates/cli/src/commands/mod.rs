@@ -10,13 +10,19 @@ mod plan;
 mod run;
 mod synth;
 
-use crate::args::Command;
+use crate::args::{Command, LogitsArgs, RunArgs};
 use crate::error::Failure;
+use crate::model;
 use std::time::Instant;
 
 /// Runs a command; `began` is when the process did.
-pub fn run(command: &Command, began: Instant) -> Result<(), Failure> {
-    match command {
+pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
+    if let Command::Run(RunArgs { model, .. }) | Command::Logits(LogitsArgs { model, .. }) =
+        &mut command
+    {
+        model.model = model::located(&model.model)?;
+    }
+    match &command {
         Command::Run(args) => run::run(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),
