@@ -34,6 +34,11 @@ impl Layers {
     pub fn count(&self) -> usize {
         self.shape.layers
     }
+
+    /// Operations of attention in all layers, for one token and one position that it sees.
+    pub fn attention_flops(&self) -> f64 {
+        self.config.cache().layers.iter().map(|layer| layer.attention_flops() as f64).sum()
+    }
 }
 
 /// The shape of a model.
@@ -57,11 +62,6 @@ impl Shape {
         let (queries, keys) = (self.heads * self.head_dim, self.key_value_heads * self.head_dim);
         let values = self.hidden * (2 * queries + 2 * keys + 3 * self.inner);
         2 * values as u64
-    }
-
-    /// Operations of attention in all layers, for one token and one position that it sees.
-    pub fn attention_flops(&self) -> f64 {
-        (4 * self.heads * self.head_dim * self.layers) as f64
     }
 
     /// Makes the model.

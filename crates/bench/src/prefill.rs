@@ -20,7 +20,7 @@ const FEW: usize = 32;
 const MANY: usize = 256;
 
 /// Tokens before the pass whose attention is measured.
-pub(crate) const BEFORE: usize = 1024;
+const BEFORE: usize = 1024;
 
 /// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
 const LIMIT: f64 = 1.0;
@@ -97,7 +97,7 @@ fn attention(measured: &mut Measured, stop: &Stop) -> Result<f64, Error> {
         long.push(late.pass(MANY)?);
     }
     let difference = long.beyond(&short);
-    let operations = THIN.attention_flops() * (MANY * BEFORE) as f64;
+    let operations = layers.attention_flops() * (MANY * BEFORE) as f64;
     // If noise hides the difference, all of the time counts as attention.
     let samples = match difference.median() {
         median if median > 0.0 => difference.under(operations),
@@ -124,7 +124,7 @@ fn between(
         product.push(products(&inputs, &layers.matrices, ActivationDtype::F32));
         pass.push(sequence.pass(MANY)?);
     }
-    let attention = layers.shape.attention_flops() * (MANY * MANY / 2) as f64 / attention_flops;
+    let attention = layers.attention_flops() * (MANY * MANY / 2) as f64 / attention_flops;
     let rest = pass.beyond(&product).median() - attention;
     let values: usize =
         layers.matrices.iter().map(|matrix| matrix.dims().iter().sum::<usize>()).sum();

@@ -4,13 +4,12 @@
 mod common;
 
 use burn::tensor::{Device, Tensor};
+use common::dispatched::{config, load, load_in};
 use common::reference::*;
-use outsize_checkpoint::Checkpoint;
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, Init, KvCache, KvDtype, Logits,
+    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, KvCache, KvDtype, Logits,
     ModelConfig, WhenFull,
 };
-use outsize_plan::Budget;
 
 const FIXTURES: &[&str] = &[
     "gpt2",
@@ -68,44 +67,8 @@ const BATCHES: &[&str] = &[
     "falcon-rw",
 ];
 
-fn config(name: &str) -> ModelConfig {
-    let file = common::folder(name).join("config.json");
-    ModelConfig::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
-}
-
-/// The fixture's model in as much memory, if that is enough, and what of it is streamed.
-fn load_in(
-    name: &str,
-    memory: &str,
-    compute: ActivationDtype,
-) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
-    let config = config(name);
-    let checkpoint = Checkpoint::open(common::folder(name)).unwrap();
-    let options = outsize_core::Options {
-        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
-        // Several tiles for each matrix.
-        tile_bytes: 700,
-        read_bytes: 4096,
-        min_ring_bytes: 0,
-        ..config.options(checkpoint.tensors())
-    };
-    let tree = config.tree(name, checkpoint.tensors()).unwrap();
-    let plan = outsize_plan::Options {
-        // Nothing is too small to be streamed.
-        small_tensor: 0,
-        ..options.plan()
-    };
-    let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
-    let init = Init { device: Device::flex(), compute };
-    let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
-    Some((model, map.streamed_bytes()))
-}
-
-fn load(name: &str) -> (ModelConfig, Box<dyn DispatchedDecoder>) {
-    let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
-    assert_eq!(streamed, 0);
-    (config(name), model)
-}
+/// Several tiles for each matrix.
+const TILE: u64 = 700;
 
 fn forward(
     model: &dyn DispatchedDecoder,
@@ -131,7 +94,7 @@ fn in_passes(
 #[test]
 fn passes_of_any_length_give_the_reference_logits() {
     for &name in FIXTURES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let expected = expected(name);
         for step in [24, 1, 2, 5, 7, 23] {
@@ -144,7 +107,7 @@ fn passes_of_any_length_give_the_reference_logits() {
 #[test]
 fn greedy_tokens_are_the_references() {
     for &name in FIXTURES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         let expected = expected(name);
         let mut cache = cache(&config, 40);
         let (mut ids, mut found) = (expected.ids.clone(), Vec::<u32>::new());
@@ -160,7 +123,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn rounded_activations_stay_near_the_reference_logits() {
     for &name in FIXTURES {
-        let (model, _) = load_in(name, "16MiB", ActivationDtype::Bf16).unwrap();
+        let (model, _) = load_in(name, TILE, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
         let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config(name), 40));
         assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
@@ -171,7 +134,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
 #[test]
 fn padded_batches_give_the_reference() {
     for &name in BATCHES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         let expected = expected(name);
         let batch = Batch::left_padded(&expected.batch).unwrap();
         let width = batch.tokens() * config.vocab_size();
@@ -200,7 +163,7 @@ fn padded_batches_give_the_reference() {
 #[test]
 fn streamed_or_resident_the_bits_are_the_same() {
     for &name in FIXTURES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         let expected = expected(name);
         let run = |model: &dyn DispatchedDecoder| {
             let options = CacheOptions { dtype: KvDtype::Bf16, ..CacheOptions::new(30) };
@@ -210,7 +173,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
         let mut most = 0;
         for kibibytes in (10..=120).step_by(10) {
             let memory = format!("{kibibytes}KiB");
-            let Some((model, streamed)) = load_in(name, &memory, ActivationDtype::F32) else {
+            let Some((model, streamed)) = load_in(name, TILE, &memory, ActivationDtype::F32) else {
                 continue;
             };
             most = most.max(streamed);
@@ -282,7 +245,7 @@ fn classes_are_those_of_transformers() {
 
 #[test]
 fn positions_end_where_the_table_does() {
-    let (config, model) = load("gpt2");
+    let (config, model) = load("gpt2", TILE);
     let mut cache = cache(&config, 50);
     let error = forward(&*model, &[vec![5; 41]], &mut cache).unwrap_err();
     assert!(matches!(error, Error::Context { context: 41, max: 40 }), "{error:?}");

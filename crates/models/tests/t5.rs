@@ -4,57 +4,20 @@
 mod common;
 
 use burn::tensor::Device;
+use common::dispatched::{config, load, load_in};
 use common::reference::*;
-use outsize_checkpoint::Checkpoint;
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, Init, KvCache, KvDtype, Logits,
+    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, KvCache, KvDtype, Logits,
     ModelConfig, WhenFull,
 };
-use outsize_plan::Budget;
 
 const FIXTURES: [&str; 4] = ["t5", "t5-gated-bf16", "t5-published", "t5-few-buckets-f16"];
 
 /// Those with a batch of prompts of several lengths.
 const BATCHES: [&str; 2] = ["t5", "t5-published"];
 
-fn config(name: &str) -> ModelConfig {
-    let file = common::folder(name).join("config.json");
-    ModelConfig::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
-}
-
-/// The fixture's model in as much memory, if that is enough, and what of it is streamed.
-fn load_in(
-    name: &str,
-    memory: &str,
-    compute: ActivationDtype,
-) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
-    let config = config(name);
-    let checkpoint = Checkpoint::open(common::folder(name)).unwrap();
-    let options = outsize_core::Options {
-        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
-        // Several tiles for each matrix.
-        tile_bytes: 300,
-        read_bytes: 4096,
-        min_ring_bytes: 0,
-        ..config.options(checkpoint.tensors())
-    };
-    let tree = config.tree(name, checkpoint.tensors()).unwrap();
-    let plan = outsize_plan::Options {
-        // Nothing is too small to be streamed.
-        small_tensor: 0,
-        ..options.plan()
-    };
-    let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
-    let init = Init { device: Device::flex(), compute };
-    let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
-    Some((model, map.streamed_bytes()))
-}
-
-fn load(name: &str) -> (ModelConfig, Box<dyn DispatchedDecoder>) {
-    let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
-    assert_eq!(streamed, 0);
-    (config(name), model)
-}
+/// Several tiles for each matrix.
+const TILE: u64 = 300;
 
 fn options(name: &str) -> CacheOptions {
     CacheOptions { prompt: expected(name).ids.len(), ..CacheOptions::new(100) }
@@ -87,7 +50,7 @@ fn next(config: &ModelConfig, logits: &[f32], rows: usize) -> Vec<[u32; 1]> {
 #[test]
 fn passes_of_any_length_give_the_reference_logits() {
     for name in FIXTURES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let expected = expected(name);
         let mut cache = cache_of(&config, &options(name));
@@ -102,7 +65,7 @@ fn passes_of_any_length_give_the_reference_logits() {
 #[test]
 fn greedy_tokens_are_the_references() {
     for name in FIXTURES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         let expected = expected(name);
         let mut cache = cache_of(&config, &options(name));
         encode(&*model, &[&expected.ids], &mut cache);
@@ -118,7 +81,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn prompts_of_several_lengths_give_the_reference() {
     for name in BATCHES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         let expected = expected(name);
         let rows = expected.batch.len();
         let options = CacheOptions { batch: rows, ..options(name) };
@@ -139,7 +102,7 @@ fn prompts_of_several_lengths_give_the_reference() {
 #[test]
 fn rounded_activations_stay_near_the_reference_logits() {
     for name in FIXTURES {
-        let (model, _) = load_in(name, "16MiB", ActivationDtype::Bf16).unwrap();
+        let (model, _) = load_in(name, TILE, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
         let mut cache = cache_of(&config(name), &options(name));
         encode(&*model, &[&expected.ids], &mut cache);
@@ -153,7 +116,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
 #[test]
 fn streamed_or_resident_the_bits_are_the_same() {
     for name in FIXTURES {
-        let (config, model) = load(name);
+        let (config, model) = load(name, TILE);
         let expected = expected(name);
         let run = |model: &dyn DispatchedDecoder| {
             let options = CacheOptions { dtype: KvDtype::Bf16, ..options(name) };
@@ -170,7 +133,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
         let mut most = 0;
         for kibibytes in (10..=120).step_by(10) {
             let memory = format!("{kibibytes}KiB");
-            let Some((model, streamed)) = load_in(name, &memory, ActivationDtype::F32) else {
+            let Some((model, streamed)) = load_in(name, TILE, &memory, ActivationDtype::F32) else {
                 continue;
             };
             most = most.max(streamed);
@@ -207,7 +170,7 @@ fn classes_are_those_of_transformers() {
 
 #[test]
 fn the_prompt_comes_first_and_fits() {
-    let (config, model) = load("t5");
+    let (config, model) = load("t5", TILE);
     let mut cache = cache_of(&config, &options("t5"));
     let batch = |ids: &[u32]| Batch::left_padded(&[ids]).unwrap();
     let forward =

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod dispatched;
 pub mod reference;
 
 use std::collections::BTreeSet;
