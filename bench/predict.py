@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as cache:
     print(f"{os.cpu_count()} CPUs; {args.new_tokens} new tokens, one run each, after a calibration\n")
     print("| model | prompt | compute | budget | resident | first pass, predicted | measured | off | s per token, predicted | measured | off |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    prompts, tokens = [], []
+    prompts, tokens = {}, []
     for model, prompt, compute, share in itertools.product(args.models, args.prompts, args.compute, args.shares):
         weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
         budget = int(weights * share) + BESIDE
@@ -59,13 +59,17 @@ with tempfile.TemporaryDirectory() as cache:
             continue
         placement, prediction = result["placement"], result["prediction"]
         cells.append(f"{placement['resident_bytes'] / placement['total_bytes']:.0%}")
+        same = prompts.setdefault((model.name, prompt), [])
         for predicted, measured, all_of_them in [
-            (prediction["first_pass_seconds"], result["prefill_seconds"], prompts),
+            (prediction["first_pass_seconds"], result["prefill_seconds"], same),
             (prediction["decode"]["seconds"], result["seconds_per_token"], tokens),
         ]:
             all_of_them.append(off(predicted, measured))
             cells += [f"{predicted:.3f}", f"{measured:.3f}", f"{off(predicted, measured):+.0%}"]
         print(f"| {' | '.join(cells)} |", flush=True)
-    for name, all_of_them in [("first passes", prompts), ("tokens", tokens)]:
+    print("\n| model | prompt | first pass off, median | most |\n|---|---|---|---|")
+    for (model, prompt), same in prompts.items():
+        print(f"| {model} | {prompt} | {statistics.median(map(abs, same)):.0%} | {max(map(abs, same)):.0%} |")
+    for name, all_of_them in [("first passes", itertools.chain(*prompts.values())), ("tokens", tokens)]:
         sizes = [abs(one) for one in all_of_them]
         print(f"\n{name}: {len(sizes)} predictions, off by {statistics.median(sizes):.0%} (median), {max(sizes):.0%} (most)")
