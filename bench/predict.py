@@ -15,6 +15,7 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).parent
 BESIDE = 200_000_000  # bytes of a budget for the KV cache, activations and the process
@@ -25,7 +26,8 @@ parser.add_argument("--outsize", default=str(HERE.parent / "target/release/outsi
 parser.add_argument("--prompts", nargs="+", type=int, default=[32, 256, 1000, 4000])
 parser.add_argument("--compute", nargs="+", default=["f32", "bf16"])
 parser.add_argument("--shares", nargs="+", type=float, default=[1.1, 0.5, 0.2])
-parser.add_argument("--new-tokens", type=int, default=9)
+parser.add_argument("--new-tokens", type=int, default=5)
+parser.add_argument("--pause", type=float, default=10, help="seconds before each run, in which the host of a virtual machine takes back freed memory")
 args = parser.parse_args()
 
 
@@ -33,6 +35,7 @@ def run(model, prompt, compute, budget, environment):
     ids = ",".join(str(300 + 7 * i % 5000) for i in range(prompt))
     command = [args.outsize, "run", model, "--ids", ids, "--max-new-tokens", str(args.new_tokens), "--ignore-eos", "--json"]
     command += ["--compute", compute, "--max-memory", f"cpu={budget}"]
+    time.sleep(args.pause)
     out = subprocess.run(command, env=environment, capture_output=True, text=True)
     return json.loads(out.stdout) if out.returncode == 0 else out.stderr.strip().splitlines()[-1]
 

@@ -46,12 +46,14 @@ pub fn calibrate(
     let bytes = memory_bytes(machine, options.bytes);
     let mut measured = Measured::default();
     observe(CalibrateStep::Memory);
-    let prefaulted_bytes = memory(&mut measured, machine, bytes, &stop)?;
+    memory(&mut measured, machine, bytes, &stop)?;
     observe(CalibrateStep::Compute);
     let layers = compute::layers(bytes.min(beyond_caches(machine)))?;
     compute::measure(&mut measured, &layers, &stop)?;
-    let prefill = prefill::measure(&mut measured, &layers, &stop)?;
+    let shape = layers.shape;
     drop(layers);
+    let block_seconds = measured.of(compute::BLOCK)?;
+    let prefill = prefill::measure(&mut measured, shape, block_seconds, &stop)?;
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
 
@@ -61,7 +63,7 @@ pub fn calibrate(
         product_flops: prefill.f32.flops,
         prefill: Some(prefill),
         cache_bytes_per_second: measured.of(compute::ATTENTION)?,
-        block_seconds: measured.of(compute::BLOCK)?,
+        block_seconds,
     };
     let calibration = Calibration {
         version: CALIBRATION_VERSION,
@@ -71,7 +73,6 @@ pub fn calibrate(
             disk: disk.streamed,
             copy_bytes_per_second: measured.of(MEMORY_COPY)?,
             first_touch_bytes_per_second: measured.of(FIRST_TOUCH)?,
-            prefaulted_bytes,
             cpu,
             gpus: BTreeMap::new(),
         },
@@ -84,13 +85,13 @@ pub fn calibrate(
 const MEMORY_READ: &str = "memory read";
 const MEMORY_COPY: &str = "memory copied";
 
-/// Measures main memory by itself; returns the bytes of it that were prefaulted.
+/// Measures main memory by itself.
 fn memory(
     measured: &mut Measured,
     machine: &Machine,
     bytes: u64,
     stop: &Stop,
-) -> Result<u64, Error> {
+) -> Result<(), Error> {
     let threads = machine.processors.threads.value as usize;
     // First touch comes first: memory that this process gave back would be had again for less.
     let (rates, touched) = first_touch(bytes, stop)?;
@@ -118,5 +119,5 @@ fn memory(
     let size = format_size(bytes);
     measured.add(MEMORY_READ, "B/s", &read, format!("{size} read by {threads} threads"));
     measured.add(MEMORY_COPY, "B/s", &copy, format!("half of {size} copied by {threads} threads"));
-    Ok(rates.prefaulted_bytes)
+    Ok(())
 }

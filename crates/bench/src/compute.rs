@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use outsize_kernels::ActivationDtype;
 use outsize_plan::format_size;
 
 use crate::Error;
@@ -60,7 +61,7 @@ const LIMIT: f64 = 1.5;
 pub(crate) fn layers(bytes: u64) -> Result<Layers, Error> {
     let shape = if bytes < LAYER.layer_bytes() { SMALL_LAYER } else { LAYER };
     let layers = (bytes / shape.layer_bytes()).clamp(1, 64) as usize;
-    Shape { layers, ..shape }.make()
+    Shape { layers, ..shape }.make(ActivationDtype::F32)
 }
 
 /// Measures matmuls of one row, the rest of a block and attention with such layers.
@@ -169,7 +170,7 @@ fn attention(
     threads: usize,
     stop: &Stop,
 ) -> Result<(), Error> {
-    let layers = THIN.make()?;
+    let layers = THIN.make(ActivationDtype::F32)?;
     stop.check()?;
     let mut near = Sequence::new(&layers, NEAR, 1)?;
     let mut far = Sequence::new(&layers, FAR, 1)?;

@@ -6,6 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use outsize_kernels::ActivationDtype;
 use outsize_machine::Region;
 use outsize_models::{
     CacheOptions, Error as ModelError, FilledDecoder, Init, KvCache, Logits, ModelConfig, presets,
@@ -64,11 +65,11 @@ impl Shape {
         2 * values as u64
     }
 
-    /// Makes the model.
+    /// Makes the model, which multiplies activations in the type `compute`.
     ///
     /// # Errors
     /// If there is not enough memory.
-    pub fn make(&self) -> Result<Layers, Error> {
+    pub fn make(&self, compute: ActivationDtype) -> Result<Layers, Error> {
         let not_json = |error: serde_json::Error| ModelError::Json { message: error.to_string() };
         let mut fields: Map<String, Value> =
             serde_json::from_str(presets::config(PRESET)?).map_err(not_json)?;
@@ -88,7 +89,7 @@ impl Shape {
         let device = Device::flex();
         let mut random = Random::new(1);
         let (mut matrices, mut bytes) = (Vec::new(), 0);
-        let model = config.fill(&Init::new(&device), |weight| {
+        let model = config.fill(&Init { device: device.clone(), compute }, |weight| {
             let value = random.tensor(&weight.shape)?;
             if let ([out, width], true) = (&weight.shape[..], weight.name.contains("layers")) {
                 bytes += 2 * (out * width) as u64;
@@ -202,7 +203,7 @@ mod tests {
             layers: 3,
             context: 20,
         };
-        let layers = shape.make().unwrap();
+        let layers = shape.make(ActivationDtype::F32).unwrap();
         assert_eq!(layers.matrices.len(), 3 * 7);
         assert_eq!(layers.bytes, 3 * shape.layer_bytes());
         assert_eq!(layers.count(), 3);

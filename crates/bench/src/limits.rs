@@ -210,7 +210,7 @@ impl Limits {
         let bytes = self.memory_bytes();
         let shape = if bytes < LAYER.layer_bytes() { SMALL_LAYER } else { LAYER };
         let layers = bytes.div_ceil(shape.layer_bytes()).clamp(1, 64) as usize;
-        let layers = Shape { layers, ..shape }.make()?;
+        let layers = Shape { layers, ..shape }.make(ActivationDtype::F32)?;
         self.stop.check()?;
         let mut buffers = memory_probe(bytes, self.threads)?;
         let mut samples = Vec::with_capacity(rounds);

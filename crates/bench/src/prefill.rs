@@ -1,138 +1,174 @@
-//! Passes of many tokens: matmuls, attention, and what lies between them.
+//! Passes of many tokens: attention, and matmuls with what lies between them.
 
-use std::collections::HashMap;
-use std::hint::black_box;
-use std::time::Instant;
-
-use burn::tensor::Tensor;
-use outsize_kernels::{ActivationDtype, linear_with};
-use outsize_plan::{GemmRates, PrefillRates, format_size};
+use outsize_kernels::ActivationDtype;
+use outsize_plan::{GemmRates, PrefillRates};
 
 use crate::Error;
-use crate::compute::{LEAST_BLOCK, THIN, inputs};
-use crate::layers::{Layers, Sequence, Shape};
+use crate::compute::THIN;
+use crate::layers::{Sequence, Shape};
 use crate::measured::Measured;
 use crate::options::Stop;
-use crate::samples::{Pace, Samples, seconds};
+use crate::samples::{Pace, Samples};
 
-/// Rows of activations of the shorter and the longer matmuls.
+/// Tokens of the shorter and the longer passes.
 const FEW: usize = 32;
-const MANY: usize = 256;
+const MANY: usize = 512;
 
-/// Tokens before the pass whose attention is measured.
+/// Tokens of the pass whose attention is measured, and before it.
+const LATE: usize = 256;
 const BEFORE: usize = 1024;
 
 /// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
-const LIMIT: f64 = 1.0;
+const LIMIT: f64 = 0.8;
 
-/// Measures passes over prompts with the matrices and layers of `layers`.
+/// Layers of each width.
+const LAYERS: usize = 2;
+
+/// The least part of a time that each of its causes has, where noise says less.
+const LEAST_PART: f64 = 1e-3;
+
+/// Measures passes over prompts with layers as wide as `shape`, and with narrower ones. What a
+/// block takes whatever the tokens, `block_seconds`, counts by itself.
 pub(crate) fn measure(
     measured: &mut Measured,
-    layers: &Layers,
+    shape: Shape,
+    block_seconds: f64,
     stop: &Stop,
 ) -> Result<PrefillRates, Error> {
-    let f32 = gemm(measured, layers, ActivationDtype::F32, stop)?;
-    let bf16 = gemm(measured, layers, ActivationDtype::Bf16, stop)?;
     let attention_flops = attention(measured, stop)?;
-    let values_per_second = between(measured, layers, attention_flops, stop)?;
-    Ok(PrefillRates { f32, bf16, attention_flops, values_per_second })
-}
-
-/// Matmuls of few and of many rows with the matrices of one layer after the other: the difference
-/// is arithmetic, the rest of the shorter ones is reading and packing.
-fn gemm(
-    measured: &mut Measured,
-    layers: &Layers,
-    compute: ActivationDtype,
-    stop: &Stop,
-) -> Result<GemmRates, Error> {
-    let (few, many) = (inputs(layers, FEW), inputs(layers, MANY));
-    let one = layers.matrices.len() / layers.count();
-    let bytes = layers.bytes as f64 / layers.count() as f64;
-    let (mut short, mut long) = (Samples::default(), Samples::default());
-    for at in Pace::new(3, 15, LIMIT) {
-        stop.check()?;
-        let first = at as usize % layers.count() * one;
-        let matrices = &layers.matrices[first..first + one];
-        short.push(products(&few, matrices, compute));
-        long.push(products(&many, matrices, compute));
-    }
-    let row = long.beyond(&short).over((MANY - FEW) as f64);
-    let name = match compute {
-        ActivationDtype::F32 => "products of many rows",
-        ActivationDtype::Bf16 => "the same in bf16",
+    let mut gemm = |compute, kind: [&'static str; 3]| {
+        let [wide, narrow] = [shape, narrower(shape)]
+            .map(|shape| Passes::measure(shape, compute, attention_flops, stop));
+        rates(measured, kind, &wide?, &narrow?, block_seconds)
     };
-    // Two operations for each value of two bytes.
-    let how = format!("{FEW} to {MANY} rows of activations with {}", format_size(bytes as u64));
-    measured.add(name, "FLOP/s", &row.under(bytes), how);
-    let flops = measured.of(name)?;
-    let packing = short.faster().median() - FEW as f64 * bytes / flops;
-    Ok(GemmRates { bytes_per_second: bytes / packing.max(LEAST_BLOCK), flops })
+    let f32 = gemm(
+        ActivationDtype::F32,
+        ["products of many rows", "weights of these", "activations of these"],
+    )?;
+    let bf16 = gemm(
+        ActivationDtype::Bf16,
+        ["the same in bf16", "weights in bf16", "activations in bf16"],
+    )?;
+    Ok(PrefillRates { f32, bf16, attention_flops })
 }
 
-fn products(
-    inputs: &HashMap<usize, Tensor<2>>,
-    matrices: &[Tensor<2>],
-    compute: ActivationDtype,
-) -> f64 {
-    let began = Instant::now();
-    for matrix in matrices {
-        if let Some(x) = inputs.get(&matrix.dims()[1]) {
-            black_box(linear_with(compute, x.clone(), matrix.clone()));
-        }
+/// A layer of a quarter of the width.
+fn narrower(shape: Shape) -> Shape {
+    Shape {
+        hidden: shape.hidden / 4,
+        inner: shape.inner / 4,
+        heads: shape.heads / 4,
+        key_value_heads: (shape.key_value_heads / 4).max(1),
+        ..shape
     }
-    seconds(began)
+}
+
+/// Passes over layers of one shape.
+struct Passes {
+    shape: Shape,
+    /// Bytes of weights.
+    bytes: f64,
+    /// Values that go into matmuls and come out of them, for a token.
+    values: f64,
+    /// Seconds of [`FEW`] and of [`MANY`] tokens, without attention.
+    few: f64,
+    many: f64,
+    samples: Samples,
+}
+
+impl Passes {
+    fn measure(
+        shape: Shape,
+        compute: ActivationDtype,
+        attention_flops: f64,
+        stop: &Stop,
+    ) -> Result<Self, Error> {
+        let layers = Shape { layers: LAYERS, context: MANY, ..shape }.make(compute)?;
+        let mut sequence = Sequence::new(&layers, 0, MANY)?;
+        let (mut few, mut many) = (Samples::default(), Samples::default());
+        for _ in Pace::new(3, 15, LIMIT) {
+            stop.check()?;
+            few.push(sequence.pass(FEW)?);
+            many.push(sequence.pass(MANY)?);
+        }
+        let attention = |tokens: usize| {
+            layers.attention_flops() * (tokens * tokens / 2) as f64 / attention_flops
+        };
+        let values = layers.matrices.iter().flat_map(|matrix| matrix.dims()).sum::<usize>();
+        Ok(Self {
+            shape,
+            bytes: layers.bytes as f64,
+            values: values as f64,
+            few: few.faster().median() - attention(FEW),
+            many: many.faster().median() - attention(MANY),
+            samples: many,
+        })
+    }
+
+    /// Seconds of one more token.
+    fn token(&self) -> f64 {
+        (self.many - self.few).max(LEAST_PART * self.many) / (MANY - FEW) as f64
+    }
+}
+
+/// A token takes its operations at one rate and its values at another: layers of two widths tell
+/// them apart. What a pass takes beside its tokens is weights, read and unpacked.
+fn rates(
+    measured: &mut Measured,
+    [products, weights, activations]: [&'static str; 3],
+    wide: &Passes,
+    narrow: &Passes,
+    block_seconds: f64,
+) -> Result<GemmRates, Error> {
+    let token = wide.token();
+    // Two operations for each weight of two bytes.
+    let (flops, values) = ([wide.bytes, narrow.bytes], [wide.values, narrow.values]);
+    let value = (flops[0] * narrow.token() - flops[1] * token)
+        / (flops[0] * values[1] - flops[1] * values[0]);
+    let of_values = part(value * values[0], token);
+    let blocks = LAYERS as f64 * block_seconds;
+    let of_weights = part(wide.few - FEW as f64 * token - blocks, wide.few);
+    let widths = [wide, narrow].map(|one| one.shape.hidden.to_string()).join(" and ");
+    let how = format!("layers of width {widths}, {FEW} to {MANY} tokens");
+    for (name, unit, rate) in [
+        (products, "FLOP/s", flops[0] / (token - of_values)),
+        (weights, "B/s", wide.bytes / of_weights),
+        (activations, "1/s", values[0] / of_values),
+    ] {
+        measured.add_value(name, unit, rate, &wide.samples, how.clone());
+    }
+    Ok(GemmRates {
+        flops: measured.of(products)?,
+        bytes_per_second: measured.of(weights)?,
+        values_per_second: measured.of(activations)?,
+    })
+}
+
+/// A part of `all`, neither nothing nor everything.
+fn part(of_it: f64, all: f64) -> f64 {
+    of_it.clamp(LEAST_PART * all, (1.0 - LEAST_PART) * all)
 }
 
 /// A pass late in a sequence beside the first: the difference is attention to what lies before.
 fn attention(measured: &mut Measured, stop: &Stop) -> Result<f64, Error> {
     const NAME: &str = "attention of prompts";
-    let layers = THIN.make()?;
-    let mut first = Sequence::new(&layers, 0, MANY)?;
-    let mut late = Sequence::new(&layers, BEFORE, MANY)?;
+    let layers = THIN.make(ActivationDtype::F32)?;
+    let mut first = Sequence::new(&layers, 0, LATE)?;
+    let mut late = Sequence::new(&layers, BEFORE, LATE)?;
     let (mut short, mut long) = (Samples::default(), Samples::default());
     for _ in Pace::new(3, 15, LIMIT) {
         stop.check()?;
-        short.push(first.pass(MANY)?);
-        long.push(late.pass(MANY)?);
+        short.push(first.pass(LATE)?);
+        long.push(late.pass(LATE)?);
     }
     let difference = long.beyond(&short);
-    let operations = layers.attention_flops() * (MANY * BEFORE) as f64;
+    let operations = layers.attention_flops() * (LATE * BEFORE) as f64;
     // If noise hides the difference, all of the time counts as attention.
     let samples = match difference.median() {
         median if median > 0.0 => difference.under(operations),
         _ => long.under(operations),
     };
-    let how = format!("{MANY} tokens that see {BEFORE} more, {} heads", THIN.heads);
+    let how = format!("{LATE} tokens that see {BEFORE} more, {} heads", THIN.heads);
     measured.add(NAME, "FLOP/s", &samples, how);
     measured.of(NAME)
-}
-
-/// Whole layers beside their matmuls: what both and attention do not explain.
-fn between(
-    measured: &mut Measured,
-    layers: &Layers,
-    attention_flops: f64,
-    stop: &Stop,
-) -> Result<f64, Error> {
-    const NAME: &str = "activations";
-    let inputs = inputs(layers, MANY);
-    let mut sequence = Sequence::new(layers, 0, MANY)?;
-    let (mut product, mut pass) = (Samples::default(), Samples::default());
-    for _ in Pace::new(3, 9, LIMIT) {
-        stop.check()?;
-        product.push(products(&inputs, &layers.matrices, ActivationDtype::F32));
-        pass.push(sequence.pass(MANY)?);
-    }
-    let attention = layers.attention_flops() * (MANY * MANY / 2) as f64 / attention_flops;
-    let rest = pass.beyond(&product).median() - attention;
-    let values: usize =
-        layers.matrices.iter().map(|matrix| matrix.dims().iter().sum::<usize>()).sum();
-    let rate = (values * MANY) as f64 / rest.max(LEAST_BLOCK);
-    let Shape { hidden, inner, .. } = layers.shape;
-    let how = format!(
-        "layers of width {hidden} and {inner} for {MANY} tokens, less products and attention"
-    );
-    measured.add_value(NAME, "1/s", rate, &pass, how);
-    Ok(rate)
 }

@@ -55,7 +55,7 @@ fn the_figures_are_kept_and_used() {
     let kept: Value =
         serde_json::from_slice(&std::fs::read(cache.join("machine.json")).unwrap()).unwrap();
     assert_eq!(report["calibration"], kept);
-    assert_eq!(kept["version"], 2);
+    assert_eq!(kept["version"], 3);
     let figures = &kept["figures"];
     for path in [
         "/disk/bytes_per_second",
@@ -70,7 +70,8 @@ fn the_figures_are_kept_and_used() {
         "/cpu/prefill/bf16/bytes_per_second",
         "/cpu/prefill/bf16/flops",
         "/cpu/prefill/attention_flops",
-        "/cpu/prefill/values_per_second",
+        "/cpu/prefill/f32/values_per_second",
+        "/cpu/prefill/bf16/values_per_second",
         "/cpu/cache_bytes_per_second",
         "/cpu/block_seconds",
     ] {
@@ -79,7 +80,7 @@ fn the_figures_are_kept_and_used() {
     }
     assert_eq!(figures["gpus"], serde_json::json!({}));
     let measurements = kept["measurements"].as_array().unwrap();
-    assert_eq!(measurements.len(), 13);
+    assert_eq!(measurements.len(), 16);
 
     // The other command takes them from there.
     let env = Command::new(env!("CARGO_BIN_EXE_outsize"))

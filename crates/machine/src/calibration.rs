@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub const CALIBRATION_FILE: &str = "machine.json";
 
 /// The version of the file's format.
-pub const CALIBRATION_VERSION: u32 = 2;
+pub const CALIBRATION_VERSION: u32 = 3;
 
 /// How fast a machine was measured to be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -148,6 +148,11 @@ impl ModelConfig {
                 block.work.kv_bytes_per_position = KvCache::position_bytes(layer, cache);
                 block.work.window = (window < usize::MAX).then_some(window as u64);
                 block.work.attention_flops = Some(layer.attention_flops());
+            } else if let (Some(cross), 1..) = (spec.cross.first(), block.work.flops_once) {
+                // A layer of the encoder, which has as many heads: each token sees all of the prompt.
+                let seen = (cache.prompt as u64).saturating_pow(2);
+                let attention = cross.attention_flops().saturating_mul(seen);
+                block.work.flops_once = block.work.flops_once.saturating_add(attention);
             }
         }
         // The last matrices are the head's.
@@ -234,9 +239,11 @@ mod tests {
                 );
                 // A tied table is a product once; norms and biases are none. What an encoder does is counted apart.
                 let weights = config.weights();
-                let untied = config.tied_head().is_none();
+                let tied = config.tied_head();
                 let products = weights.iter().filter(|weight| match weight.kind {
-                    WeightKind::Embedding => !untied,
+                    WeightKind::Embedding => {
+                        tied.as_ref().is_some_and(|(table, _)| *table == weight.name)
+                    }
                     kind => kind == WeightKind::Linear && !(config.row.is_of_prompt)(&weight.name),
                 });
                 assert_eq!(

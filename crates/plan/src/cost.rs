@@ -1,7 +1,9 @@
 //! The cost model of a block.
 
 use crate::steps::DiskTraffic;
-use crate::{Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, Workload};
+use crate::{
+    Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, WeightDtype, Workload,
+};
 
 /// Attention's operations for each byte of keys and values that a prompt's token attends to, if
 /// nobody says: as with 32-bit values and two query heads for each key.
@@ -13,7 +15,6 @@ pub(crate) struct Costs {
     batch: f64,
     /// Tokens of each sequence's prompt.
     prompt: f64,
-    bf16: bool,
     /// Passes over the prompt.
     passes: Vec<Passes>,
 }
@@ -33,6 +34,8 @@ struct Amounts {
     flops: f64,
     /// Values that go into matmuls and come out of them.
     values: f64,
+    /// Whether they multiply in bf16: both the activations and the weights are of that type.
+    bf16: bool,
     /// Operations of attention for each position that it sees.
     attention_flops: f64,
     /// Whether only the last token of a pass comes here.
@@ -74,6 +77,28 @@ impl Amounts {
     fn tokens(&self, all: f64) -> f64 {
         if self.last_only { all.min(1.0) } else { all }
     }
+
+    /// Seconds of matmuls with weights of so many bytes and so many rows, and of what lies between
+    /// them.
+    fn matmuls(
+        &self,
+        weights: f64,
+        operations: f64,
+        values: f64,
+        rows: f64,
+        on: &Processor,
+    ) -> f64 {
+        let arithmetic = match on.prefill.filter(|_| rows > 1.0) {
+            Some(rates) => {
+                let gemm = if self.bf16 { rates.bf16 } else { rates.f32 };
+                seconds(weights, gemm.bytes_per_second)
+                    + seconds(operations, gemm.flops)
+                    + seconds(values, gemm.values_per_second)
+            }
+            None => seconds(operations, on.product_flops),
+        };
+        arithmetic.max(seconds(weights, on.product_bytes_per_second))
+    }
 }
 
 impl Costs {
@@ -82,7 +107,6 @@ impl Costs {
             blocks: tree.blocks.iter().map(|b| amounts(b, workload)).collect(),
             batch: workload.batch as f64,
             prompt: workload.prompt as f64,
-            bf16: workload.bf16,
             passes: match tree.blocks.iter().any(|block| block.work.flops_once > 0) {
                 // An encoder reads the prompt at once, and the decoder begins with one token.
                 true => passes(&Workload { prompt: 1, ..*workload }),
@@ -116,19 +140,8 @@ impl Costs {
     fn products(&self, block: usize, tokens: f64, on: &Processor) -> f64 {
         let amounts = &self.blocks[block];
         let rows = amounts.tokens(tokens) * self.batch;
-        self.matmuls(amounts.weights, amounts.flops * rows, rows, on)
-    }
-
-    /// Seconds of matmuls of so many operations, with weights of so many bytes and so many rows.
-    fn matmuls(&self, weights: f64, operations: f64, rows: f64, on: &Processor) -> f64 {
-        let arithmetic = match on.prefill.filter(|_| rows > 1.0) {
-            Some(rates) => {
-                let gemm = if self.bf16 { rates.bf16 } else { rates.f32 };
-                seconds(weights, gemm.bytes_per_second) + seconds(operations, gemm.flops)
-            }
-            None => seconds(operations, on.product_flops),
-        };
-        arithmetic.max(seconds(weights, on.product_bytes_per_second))
+        let operations = amounts.flops * rows;
+        amounts.matmuls(amounts.weights, operations, amounts.values * rows, rows, on)
     }
 
     /// Seconds of what only the first pass over a prompt does, as an encoder.
@@ -137,21 +150,18 @@ impl Costs {
         let rows = self.prompt * self.batch;
         let operations = amounts.flops_once * self.batch;
         let values = amounts.values_once * rows;
-        self.matmuls(amounts.weights_once, operations, rows, on)
-            + on.prefill.map_or(0.0, |rates| seconds(values, rates.values_per_second))
+        amounts.matmuls(amounts.weights_once, operations, values, rows, on)
     }
 
-    /// Seconds of attention in a pass over the prompt, and of all else between the matmuls.
-    fn between(&self, block: usize, pass: &Passes, on: &Processor) -> f64 {
+    /// Seconds of attention in a pass over the prompt.
+    fn attention(&self, block: usize, pass: &Passes, on: &Processor) -> f64 {
         let amounts = &self.blocks[block];
         let rows = amounts.tokens(pass.tokens) * self.batch;
         let seen = (pass.before + pass.tokens / 2.0).min(amounts.window);
         let operations = amounts.attention_flops * rows * seen;
         let flops = on.prefill.map_or(on.product_flops, |rates| rates.attention_flops);
-        let attention = seconds(seen * amounts.cache_per_position, on.cache_bytes_per_second)
-            .max(seconds(operations, flops));
-        let values = amounts.values * rows;
-        attention + on.prefill.map_or(0.0, |rates| seconds(values, rates.values_per_second))
+        seconds(seen * amounts.cache_per_position, on.cache_bytes_per_second)
+            .max(seconds(operations, flops))
     }
 
     /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each sequence.
@@ -172,7 +182,7 @@ impl Costs {
         }
         let cross = seconds(amounts.cross, on.cache_bytes_per_second);
         once + self.products(block, pass.tokens, on)
-            + self.between(block, pass, on)
+            + self.attention(block, pass, on)
             + cross
             + on.block_seconds.max(0.0)
     }
@@ -297,11 +307,12 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let touched = block.tensors.iter().filter(|tensor| tensor.bytes_per_use() > 0);
     // One pass: a model of many tensors is larger than a processor's caches.
     let (mut weights, mut of_shapes, mut values, mut unknown) = (0.0, 0.0, 0.0, false);
-    let (mut weights_once, mut values_once) = (0.0, 0.0);
+    let (mut weights_once, mut values_once, mut bf16) = (0.0, 0.0, workload.bf16);
     for tensor in touched {
         let flops = product_flops(tensor);
         let dims = tensor.shape.iter().map(|n| *n as f64).sum::<f64>();
         let of_matmul = if flops > 0.0 { dims } else { 0.0 };
+        bf16 &= flops == 0.0 || tensor.dtype == WeightDtype::Bf16;
         if tensor.once {
             weights_once += tensor.bytes as f64;
             values_once += of_matmul;
@@ -324,6 +335,7 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
         values_once,
         flops,
         values,
+        bf16,
         attention_flops,
         last_only: block.work.last_only,
         kv_bytes: kv_bytes as f64,
@@ -391,6 +403,20 @@ mod tests {
         assert_eq!(seconds(10.0, 5.0), 2.0);
         assert!(seconds(1.0, 0.0) > 1e300);
         assert!(seconds(1.0, f64::NAN) > 1e300);
+    }
+
+    #[test]
+    fn rates_of_bf16_are_for_weights_in_bf16() {
+        let seconds = |dtype, bf16| {
+            let matrix = Tensor { shape: vec![64, 64], bytes: 8192, dtype, ..Tensor::default() };
+            let block = Block { tensors: vec![matrix], ..Block::default() };
+            let tree = Tree { blocks: vec![block], ..Tree::default() };
+            let workload = Workload { prompt: 100, chunk: 100, bf16, ..Workload::default() };
+            Costs::new(&tree, &workload).prefill(0, &HardwareProfile::default().cpu)
+        };
+        let [half, brain] = [WeightDtype::F16, WeightDtype::Bf16];
+        assert!(seconds(brain, true) < seconds(brain, false));
+        assert_eq!(seconds(half, true), seconds(half, false));
     }
 
     #[test]

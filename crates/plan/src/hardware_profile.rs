@@ -11,9 +11,6 @@ pub struct HardwareProfile {
     pub copy_bytes_per_second: f64,
     /// First-touch bandwidth, page faults included: resident weights pay it once.
     pub first_touch_bytes_per_second: f64,
-    /// Bytes of prefaulted memory, which is as fast as a copy.
-    #[serde(default, rename = "at_hand_bytes")]
-    pub prefaulted_bytes: u64,
     /// The processors of the host, together.
     pub cpu: Processor,
     /// GPUs by their number.
@@ -56,18 +53,19 @@ pub struct PrefillRates {
     pub bf16: GemmRates,
     /// Floating point operations per second of attention.
     pub attention_flops: f64,
-    /// Norms, rotary embeddings, gates and the like: values of activations per second, those that
-    /// go into and come out of the matmuls beside them.
-    pub values_per_second: f64,
 }
 
-/// A gemm takes as long as its weights at one rate and its operations at the other, together.
+/// Matmuls of many rows, and what lies between them. They take as long as their weights at one
+/// rate, their operations at another, and their activations at a third, together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GemmRates {
     /// Bytes of weights per second: they are unpacked and packed however few the rows are.
     pub bytes_per_second: f64,
     /// Floating point operations per second.
     pub flops: f64,
+    /// Norms, rotary embeddings, gates and the like, and moving activations: values per second that
+    /// go into the matmuls and come out of them.
+    pub values_per_second: f64,
 }
 
 /// A GPU and its link.
@@ -103,16 +101,18 @@ impl Default for HardwareProfile {
             disk: Bandwidth { bytes_per_second: 2e9, latency_seconds: 100e-6 },
             copy_bytes_per_second: 8e9,
             first_touch_bytes_per_second: 2e9,
-            prefaulted_bytes: 0,
             cpu: Processor {
                 memory_bytes_per_second: 25e9,
                 product_bytes_per_second: 20e9,
                 product_flops: 200e9,
                 prefill: Some(PrefillRates {
-                    f32: GemmRates { bytes_per_second: 40e9, flops: 200e9 },
-                    bf16: GemmRates { bytes_per_second: 40e9, flops: 350e9 },
+                    f32: GemmRates { bytes_per_second: 40e9, flops: 200e9, values_per_second: 1e9 },
+                    bf16: GemmRates {
+                        bytes_per_second: 40e9,
+                        flops: 350e9,
+                        values_per_second: 1e9,
+                    },
                     attention_flops: 100e9,
-                    values_per_second: 1e9,
                 }),
                 cache_bytes_per_second: 8e9,
                 block_seconds: 200e-6,

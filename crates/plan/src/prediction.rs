@@ -148,8 +148,9 @@ pub fn predict(
     let rates = [profile.disk.bytes_per_second, upload];
     prefill.bound = bound(&prefill, limits[0], rates);
     decode.bound = bound(&decode, limits[1], rates);
-    let load = touching(profile, resident);
-    let first_touch = touching(profile, resident + map.ring_bytes() as f64);
+    let touching = |bytes| seconds(bytes, profile.first_touch_bytes_per_second);
+    let load = touching(resident);
+    let first_touch = touching(resident + map.ring_bytes() as f64);
     Prediction {
         load_seconds: reading.max(load),
         first_pass_seconds: (reading + prefill.transfer_seconds)
@@ -174,13 +175,6 @@ fn bound(time: &PhaseTime, (memory, compute): (f64, f64), [disk, upload]: [f64; 
     }
 }
 
-/// Seconds to first-touch so many bytes: prefaulted memory first, page faults for the rest.
-fn touching(profile: &HardwareProfile, bytes: f64) -> f64 {
-    let prefaulted = bytes.min(profile.prefaulted_bytes as f64);
-    seconds(prefaulted, profile.copy_bytes_per_second)
-        + seconds(bytes - prefaulted, profile.first_touch_bytes_per_second)
-}
-
 impl PhaseTime {
     fn add(&mut self, time: &Time, disk_bytes: u64, upload_bytes: u64) {
         self.seconds += time.seconds;
@@ -188,24 +182,5 @@ impl PhaseTime {
         self.transfer_seconds += time.transfer;
         self.disk_bytes = self.disk_bytes.saturating_add(disk_bytes);
         self.upload_bytes = self.upload_bytes.saturating_add(upload_bytes);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefaulted_memory_is_taken_first() {
-        let mut profile = HardwareProfile {
-            copy_bytes_per_second: 100.0,
-            first_touch_bytes_per_second: 10.0,
-            ..HardwareProfile::default()
-        };
-        assert_eq!(touching(&profile, 0.0), 0.0);
-        assert_eq!(touching(&profile, 300.0), 30.0);
-        profile.prefaulted_bytes = 200;
-        assert_eq!(touching(&profile, 150.0), 1.5);
-        assert_eq!(touching(&profile, 300.0), 12.0);
     }
 }

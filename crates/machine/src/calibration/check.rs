@@ -87,10 +87,11 @@ fn processor(name: &str, processor: &Processor) -> Result<(), String> {
         for (field, value) in [
             ("f32.bytes_per_second", prefill.f32.bytes_per_second),
             ("f32.flops", prefill.f32.flops),
+            ("f32.values_per_second", prefill.f32.values_per_second),
             ("bf16.bytes_per_second", prefill.bf16.bytes_per_second),
             ("bf16.flops", prefill.bf16.flops),
+            ("bf16.values_per_second", prefill.bf16.values_per_second),
             ("attention_flops", prefill.attention_flops),
-            ("values_per_second", prefill.values_per_second),
         ] {
             rate(&format!("{name}.prefill.{field}"), value)?;
         }

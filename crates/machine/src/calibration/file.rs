@@ -118,8 +118,8 @@ mod tests {
         assert!(reason(b"[]").contains("damaged"));
         assert!(reason(b"\xff\xfe").contains("UTF-8"));
         assert!(
-            reason(b"{\"version\": 2}").contains("identity")
-                || reason(b"{\"version\": 2}").contains("date")
+            reason(b"{\"version\": 3}").contains("identity")
+                || reason(b"{\"version\": 3}").contains("date")
         );
         assert!(reason(b"{\"version\": 0, \"x\": 2}").contains("version 0"));
         assert!(reason(b"{\"version\": 7}").contains("version 7"));
