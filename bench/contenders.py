@@ -1,5 +1,6 @@
 """The programs that are compared: how each is started for a task, and what it came to."""
 
+import importlib.metadata
 import json
 import pathlib
 import subprocess
@@ -77,10 +78,6 @@ def run_command(command: list[str], limit: int | None, timeout: float) -> dict:
     return {"failed": f"status {status}"}
 
 
-def versions() -> str:
-    code = (
-        "import torch, transformers, accelerate, llama_cpp;"
-        "print(f'torch {torch.__version__}, transformers {transformers.__version__}, accelerate {accelerate.__version__}, '"
-        "f'llama-cpp-python {llama_cpp.__version__}')"
-    )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+def versions(*packages: str) -> str:
+    """The installed versions of these packages, as words."""
+    return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)

@@ -25,36 +25,43 @@ parser.add_argument("--threads", type=int, default=2)
 args = parser.parse_args()
 
 import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM  # noqa: E402
 
 torch.set_num_threads(args.threads)
 torch.set_grad_enabled(False)
 imported = time.perf_counter()
 
 
+config = AutoConfig.from_pretrained(args.model)
+Model = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
 def load(offload: str):
     if not args.max_memory:
-        return AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16)
+        return Model.from_pretrained(args.model, dtype=config.dtype)
     from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 
     with init_empty_weights():
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model), dtype=torch.bfloat16)
+        model = Model.from_config(config, dtype=config.dtype)
     model.tie_weights()
     return load_checkpoint_and_dispatch(
         model,
         args.model,
         device_map="auto",
         max_memory={"cpu": args.max_memory},
-        no_split_module_classes=["LlamaDecoderLayer"],
+        no_split_module_classes=list(model._no_split_modules),
         offload_folder=offload,
-        dtype=torch.bfloat16,
+        dtype=config.dtype,
     )
 
 
-def step(model, ids, cache):
+def step(model, ids, cache, encoded=None):
     """Runs `ids` [rows, tokens] behind what the cache holds: the cache, the likeliest next tokens [rows, 1], and the seconds."""
     start = time.perf_counter()
-    out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    if encoded is None:
+        out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    else:
+        out = model(decoder_input_ids=ids, encoder_outputs=encoded, past_key_values=cache, use_cache=True)
     chosen = out.logits[:, -1].argmax(-1, keepdim=True)
     return out.past_key_values, chosen, time.perf_counter() - start
 
@@ -74,11 +81,16 @@ with tempfile.TemporaryDirectory(dir=args.offload_dir) as offload:
     loaded = time.perf_counter()
 
     ids = torch.tensor([[int(i) for i in args.ids.split(",")]])
-    cache, tokens, seconds = None, [], []
+    cache, tokens, seconds, encoded = None, [], [], None
+    if config.is_encoder_decoder:
+        encoded = model.get_encoder()(input_ids=ids)
+        ids = torch.tensor([[config.decoder_start_token_id]])
+    encoding = time.perf_counter() - loaded
     for _ in range(args.max_new_tokens):
-        cache, ids, took = step(model, ids, cache)
+        cache, ids, took = step(model, ids, cache, encoded)
         tokens.append(int(ids))
         seconds.append(took)
+    seconds[0] += encoding
 
     prefills, batches = {}, {}
     for n in numbers(args.prefills):

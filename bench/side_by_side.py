@@ -196,7 +196,7 @@ def main():
     for path in (args.model, args.gguf, pathlib.Path(args.outsize), pathlib.Path(args.passes)):
         if not path.exists():
             sys.exit(f"{path} is missing: see README.md")
-    print(f"{os.cpu_count()} CPUs; {contenders.versions()}; batch 1 unless said; in turns")
+    print(f"{os.cpu_count()} CPUs; {contenders.versions('torch', 'transformers', 'accelerate', 'llama-cpp-python')}; batch 1 unless said; in turns")
     if args.only in (None, "resident"):
         resident()
     if args.only in (None, "streamed"):

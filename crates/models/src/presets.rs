@@ -7,6 +7,8 @@ const PRESETS: &[(&str, &str)] = &[
     ("llama-demo", include_str!("presets/llama-demo.json")),
     ("qwen2-0.5b", include_str!("presets/qwen2-0.5b.json")),
     ("llama-1b", include_str!("presets/llama-1b.json")),
+    ("gpt-j-6b", include_str!("presets/gpt-j-6b.json")),
+    ("opt-6.7b", include_str!("presets/opt-6.7b.json")),
     ("llama-7b", include_str!("presets/llama-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
@@ -19,6 +21,8 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-demo` | 254 M | 509 MB | a small Llama 3 with grouped queries |
 /// | `qwen2-0.5b` | 494 M | 988 MB | Qwen 2 0.5B |
 /// | `llama-1b` | 1.10 B | 2.20 GB | TinyLlama 1.1B |
+/// | `gpt-j-6b` | 6.05 B | 12.1 GB | GPT-J 6B |
+/// | `opt-6.7b` | 6.66 B | 13.3 GB | OPT 6.7B |
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
@@ -46,6 +50,8 @@ mod tests {
         for (name, parameters) in [
             ("llama-demo", 254_313_472),
             ("llama-1b", 1_100_048_384),
+            ("gpt-j-6b", 6_050_882_784),
+            ("opt-6.7b", 6_658_473_984),
             ("llama-7b", 6_738_415_616),
             ("qwen2-0.5b", 494_032_768),
             ("mistral-7b", 7_241_732_096),
@@ -55,16 +61,13 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 6);
+        assert_eq!(names().count(), 8);
     }
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = config("llama-2b").unwrap_err().to_string();
-        assert!(
-            message.contains("llama-2b")
-                && message.contains("llama-demo, qwen2-0.5b, llama-1b, llama-7b, mistral-7b, t0pp"),
-            "{message}"
-        );
+        let known: Vec<_> = names().collect();
+        assert!(message.contains("llama-2b") && message.contains(&known.join(", ")), "{message}");
     }
 }
