@@ -9,7 +9,7 @@ use crate::views::run::RunOutput;
 use crate::{cache, interrupt, model};
 use outsize::bench::{RepeatedRun, median};
 use outsize::generate::{
-    LanguageModel, OpenedModel, Pipeline, Step, TextOutcome, TokenizerFile, generate, generate_text,
+    LanguageModel, OpenedModel, Pipeline, Step, TextOutcome, generate, generate_text,
 };
 use outsize::machine::{Machine, Provenance};
 use outsize::stream::Stats;
@@ -22,9 +22,6 @@ const PROBE_BYTES: u64 = 512 << 20;
 
 /// The most memory that these are read into: as with the ring, more than the processor's cache.
 const PROBE_MEMORY: u64 = 64 << 20;
-
-/// Bytes of a tokenizer.json that the account of the process itself has room for.
-const SMALL_TOKENIZER: u64 = 16 << 20;
 
 /// Generates what the arguments ask for; `began` is when the process did. `opening` is called at
 /// every step of opening the model, `show` with the new text at every token; the text may be empty
@@ -44,16 +41,7 @@ pub fn run(
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.end.when_full;
-    // A tokenizer may take more than the budget: what is refused is refused before it is loaded,
-    // and a large one before it is read.
-    let length = TokenizerFile::length(folder);
-    if length > SMALL_TOKENIZER {
-        settings.workload.tokenizer = length;
-        model.check(&settings)?;
-    }
-    let tokenizer = TokenizerFile::read(folder);
-    settings.workload.tokenizer = tokenizer.as_ref().map_or(0, TokenizerFile::memory);
-    model.check(&settings)?;
+    let tokenizer = model.tokenizer_file(folder, &mut settings)?;
     let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
     let prompt = asked.request.ids.len();
     let begins = model.config().context_of_prompt(prompt);

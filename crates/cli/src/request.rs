@@ -5,13 +5,10 @@ use crate::error::Failure;
 use crate::model;
 use crate::views::output::{note_unknown, say};
 use outsize::generate::{
-    GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer, TokenizerFile,
+    DEFAULT_NEW_TOKENS, GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer,
+    TokenizerFile,
 };
 use outsize::models::ModelConfig;
-use std::path::Path;
-
-/// The most tokens to generate by default.
-const NEW_TOKENS: usize = 64;
 
 /// What to generate, and how to show it.
 #[derive(Debug)]
@@ -32,7 +29,7 @@ impl GenerateRequest {
         tokenizer: outsize::generate::Result<TokenizerFile>,
     ) -> Result<Self, Failure> {
         let generation = generation_config(args)?;
-        check_start(&generation, config)?;
+        generation.check_start(config)?;
         let stop = if args.end.stop.is_empty() {
             generation.stop_strings.clone()
         } else {
@@ -59,7 +56,8 @@ impl GenerateRequest {
         let max_new_tokens = match args.end.max_new_tokens {
             Some(most) => most,
             None => {
-                generation.new_tokens(config.context_of_prompt(ids.len()))?.unwrap_or(NEW_TOKENS)
+                let prompt = config.context_of_prompt(ids.len());
+                generation.new_tokens(prompt)?.unwrap_or(DEFAULT_NEW_TOKENS)
             }
         };
         Ok(Self {
@@ -83,18 +81,8 @@ fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
         Some(path) => GenerationConfig::open_file(folder, path)?,
     };
     note_unknown("generation_config.json", &config.unknown_fields);
-    Ok(config)
-}
-
-/// Refuses defaults that begin an answer otherwise than config.json.
-fn check_start(generation: &GenerationConfig, config: &ModelConfig) -> Result<(), Failure> {
-    match (config.decoder_start(), generation.decoder_start_token_id) {
-        (Some(start), Some(other)) if other != start as usize => Err(Failure::Failed(format!(
-            "{}: decoder_start_token_id is {other}, but {start} in config.json: make them equal",
-            generation.path.as_deref().unwrap_or(Path::new("generation_config.json")).display()
-        ))),
-        _ => Ok(()),
-    }
+    // The text is shown as it comes, which beams do not allow.
+    Ok(config.without_beams()?)
 }
 
 fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {

@@ -154,6 +154,50 @@ pub enum Error {
         /// What it should have been.
         expected: &'static str,
     },
+    /// A value of [`BeamSearch`](crate::BeamSearch) is out of range.
+    #[error("{field} is {value}, expected {expected}")]
+    BeamValue {
+        /// The field.
+        field: &'static str,
+        /// The value given.
+        value: String,
+        /// What it should have been.
+        expected: &'static str,
+    },
+    /// Beam search was asked for together with sampling.
+    #[error(
+        "beam search takes the likeliest sequences and does not sample: set the temperature to 0 (do_sample to \
+         false), or num_beams to 1"
+    )]
+    BeamSampling,
+    /// Beam search was asked for where there is none.
+    #[error("num_beams is {num_beams}, but {reason}; or set num_beams to 1")]
+    NoBeams {
+        /// How many beams.
+        num_beams: usize,
+        /// Why there is no search, and what to do.
+        reason: &'static str,
+    },
+    /// More beams than the pipeline was built for.
+    #[error(
+        "num_beams is {num_beams}, but the pipeline was built for {sequences} sequences: build it for as many beams"
+    )]
+    Beams {
+        /// How many beams.
+        num_beams: usize,
+        /// Sequences that there is room for.
+        sequences: usize,
+    },
+    /// generation_config.json begins an answer otherwise than config.json.
+    #[error("{}: decoder_start_token_id is {found}, but {start} in config.json: make them equal", path.display())]
+    DecoderStart {
+        /// The generation_config.json.
+        path: PathBuf,
+        /// What it says.
+        found: usize,
+        /// What config.json says.
+        start: u32,
+    },
     /// The model's logits cannot be chosen from.
     #[error("no token can be chosen: {reason}")]
     BadLogits {

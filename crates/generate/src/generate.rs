@@ -1,187 +1,196 @@
-//! The loop: prompt in, one token after the other out.
+//! The loop: prompts in, one token after the other out.
 
-use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use crate::error::Error;
-use crate::sampling::{Sampler, Sampling};
+use crate::language_model::LanguageModel;
+use crate::request::{Finish, GenerateError, Outcome, Request, limit, longest};
+use crate::sampling::{Sampler, SamplerScratch};
 
-/// What the loop needs from a model: one sequence, with a memory of the tokens it has seen.
-pub trait LanguageModel {
-    /// Why a forward pass failed.
-    type Error;
+/// Rows and their new tokens.
+pub type NewTokens = Vec<(usize, u32)>;
 
-    /// Appends `ids` to the sequence; returns the logits after the last of them, shape `[vocab]`. `ids` is never empty.
+/// Texts that grow side by side, each as it would alone, by a token at every [`advance`](Self::advance). One that ends leaves
+/// the others.
+#[derive(Debug)]
+pub struct Generation<'d, D> {
+    decoder: &'d mut D,
+    rows: Vec<GenerationRow>,
+    /// The rows that the decoder's sequences are, in its order.
+    live: Vec<usize>,
+    scratch: SamplerScratch,
+}
+
+/// One of the texts.
+#[derive(Debug)]
+struct GenerationRow {
+    request: Request,
+    sampler: Sampler,
+    limit: usize,
+    outcome: Outcome,
+    ended: bool,
+}
+
+impl<'d, D: LanguageModel> Generation<'d, D> {
+    /// Texts that go on from the prompts of `requests`. Nothing is computed yet.
+    ///
+    /// The prompts and the new tokens together never exceed [`LanguageModel::context`], if there is one. Of several texts each
+    /// counts as long as the longest prompt and its own new tokens.
     ///
     /// # Errors
-    /// The model's own.
-    fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, Self::Error>;
-
-    /// What the sequence begins with, given a prompt: the prompt itself, unless an encoder reads it.
-    fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
-        prompt
+    /// An empty prompt, a prompt that leaves no room in the context, sampling values out of range.
+    pub fn new(
+        decoder: &'d mut D,
+        requests: Vec<Request>,
+    ) -> Result<Self, GenerateError<D::Error>> {
+        let longest = longest(decoder, &requests);
+        let row = |request: Request| {
+            let mut sampler = Sampler::new(request.sampling)?;
+            sampler.see(decoder.beginning(&request.ids));
+            let (limit, finish) = limit(decoder, &request, longest)?;
+            let outcome = Outcome {
+                tokens: Vec::new(),
+                finish,
+                prefill_seconds: 0.0,
+                token_seconds: Vec::new(),
+            };
+            Ok(GenerationRow { request, sampler, limit, outcome, ended: limit == 0 })
+        };
+        let rows = requests.into_iter().map(row).collect::<Result<Vec<_>, GenerateError<_>>>()?;
+        let live = (0..rows.len()).filter(|row| !rows[*row].ended).collect();
+        Ok(Self { decoder, rows, live, scratch: SamplerScratch::default() })
     }
 
-    /// How many tokens the sequence can hold, in tokens; `None` if the oldest make room for new ones.
-    fn context(&self) -> Option<usize>;
-
-    /// How many tokens the sequence holds now, in tokens.
-    fn position(&self) -> usize;
-
-    /// What can be done where a text of `needed` tokens leaves no room for a new one.
-    fn advice(&self, _needed: usize) -> String {
-        "shorten the prompt".to_owned()
+    /// Runs one pass. Gives the row and the new token of each text that has one, except tokens that end a text; `None` if all
+    /// have ended. The last new token of a text is not given to the model.
+    ///
+    /// # Errors
+    /// What the model returns, and logits that are not numbers. All texts have then ended.
+    pub fn advance(&mut self) -> Result<Option<NewTokens>, GenerateError<D::Error>> {
+        let pass = self.pass();
+        if pass.is_err() {
+            self.live.clear();
+        }
+        pass
     }
 
-    /// Whether a forward pass failed only because somebody wants it to end: generation then ends as if
-    /// the caller had asked.
-    fn is_stopped(_error: &Self::Error) -> bool {
-        false
+    fn pass(&mut self) -> Result<Option<NewTokens>, GenerateError<D::Error>> {
+        self.leave().map_err(GenerateError::Model)?;
+        if self.live.is_empty() {
+            return Ok(None);
+        }
+        let started = Instant::now();
+        let ids: Vec<&[u32]> = self.live.iter().map(|row| self.rows[*row].next_ids()).collect();
+        let logits = match self.decoder.forward_rows(&ids) {
+            Err(error) if D::is_stopped(&error) => {
+                for row in std::mem::take(&mut self.live) {
+                    self.end(row, Finish::Stopped);
+                }
+                return Ok(None);
+            }
+            logits => logits.map_err(GenerateError::Model)?,
+        };
+        let vocabulary = logits.len() / self.live.len();
+        let mut chosen = Vec::with_capacity(self.live.len());
+        for (index, &number) in self.live.iter().enumerate() {
+            let row = &mut self.rows[number];
+            let logits = &logits[index * vocabulary..][..vocabulary];
+            let token = row.sampler.sample_in(&mut self.scratch, logits)?;
+            if !row.push(token, started) {
+                chosen.push((number, token));
+            }
+        }
+        Ok(Some(chosen))
     }
-}
 
-/// What to generate.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// The prompt, appended to what the decoder already holds.
-    pub ids: Vec<u32>,
-    /// The most tokens to generate.
-    pub max_new_tokens: usize,
-    /// Tokens that end the text; see [`GenerationConfig::eos_token_id`](crate::GenerationConfig::eos_token_id).
-    pub eos: Vec<u32>,
-    /// How tokens are chosen. A repetition penalty counts the tokens of this request: new ones, and those of the prompt unless
-    /// an encoder reads it.
-    pub sampling: Sampling,
-}
-
-/// Why generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Finish {
-    /// The model chose a token that ends the text.
-    Eos,
-    /// `max_new_tokens` were generated.
-    Length,
-    /// The context is full, before `max_new_tokens` were generated.
-    Context,
-    /// The text holds a string that ends it; see [`generate_text`](crate::generate_text).
-    StopString,
-    /// The caller asked to stop, between tokens or in the middle of a pass.
-    Stopped,
-}
-
-/// What was generated, and how long it took.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// The new tokens, without the prompt. As in transformers, a token that ended the text is the last of them.
-    pub tokens: Vec<u32>,
-    /// Why there are no more.
-    pub finish: Finish,
-    /// From the start to the first new token, in seconds.
-    pub prefill_seconds: f64,
-    /// For each new token after the first, from the call of the model to the choice of the token, in seconds. The caller's own
-    /// work on tokens does not count.
-    pub token_seconds: Vec<f64>,
-}
-
-impl Outcome {
-    /// The new tokens that are text: all but the one that ended it.
-    pub fn text_tokens(&self) -> &[u32] {
-        match (self.finish, self.tokens.as_slice()) {
-            (Finish::Eos, [text @ .., _]) => text,
-            (_, tokens) => tokens,
+    /// Takes the rows that ended out of the decoder. The last ones take their places.
+    fn leave(&mut self) -> Result<(), D::Error> {
+        let (held, mut copies, mut at) = (self.live.len(), Vec::new(), 0);
+        while at < self.live.len() {
+            if !self.rows[self.live[at]].ended {
+                at += 1;
+                continue;
+            }
+            self.live.swap_remove(at);
+            if self.live.get(at).is_some_and(|moved| !self.rows[*moved].ended) {
+                copies.push((self.live.len(), at));
+            }
+        }
+        let begun = self.rows.iter().any(|row| !row.outcome.tokens.is_empty());
+        match begun && (1..held).contains(&self.live.len()) {
+            true => self.decoder.copy_rows(&copies, self.live.len()),
+            false => Ok(()),
         }
     }
+
+    /// Whether a row has ended.
+    pub fn has_ended(&self, row: usize) -> bool {
+        self.rows[row].ended || !self.live.contains(&row)
+    }
+
+    /// Ends a row, for that reason.
+    pub fn end(&mut self, row: usize, finish: Finish) {
+        let row = &mut self.rows[row];
+        (row.ended, row.outcome.finish) = (true, finish);
+    }
+
+    /// What a row has by now. Why it ended is only right if it has.
+    pub fn outcome(&self, row: usize) -> &Outcome {
+        &self.rows[row].outcome
+    }
+
+    /// What all rows have, in the order of the requests.
+    pub fn into_outcomes(self) -> Vec<Outcome> {
+        self.rows.into_iter().map(|row| row.outcome).collect()
+    }
 }
 
-/// Why generation failed.
-#[derive(Debug, thiserror::Error)]
-pub enum GenerateError<E> {
-    /// The request does not fit the model, or its logits cannot be used.
-    #[error(transparent)]
-    Request(#[from] Error),
-    /// The model failed.
-    #[error(transparent)]
-    Model(E),
+impl GenerationRow {
+    fn next_ids(&self) -> &[u32] {
+        match self.outcome.tokens.as_slice() {
+            [] => &self.request.ids,
+            [.., last] => std::slice::from_ref(last),
+        }
+    }
+
+    /// Adds a token of a pass that began then; whether it is one that ends the text.
+    fn push(&mut self, token: u32, started: Instant) -> bool {
+        let outcome = &mut self.outcome;
+        let seconds = started.elapsed().as_secs_f64();
+        match outcome.tokens.is_empty() {
+            true => outcome.prefill_seconds = seconds,
+            false => outcome.token_seconds.push(seconds),
+        }
+        outcome.tokens.push(token);
+        let ends = self.request.eos.contains(&token);
+        if ends {
+            outcome.finish = Finish::Eos;
+        }
+        self.ended = ends || outcome.tokens.len() >= self.limit;
+        ends
+    }
 }
 
 /// Generates tokens until the text ends, the request's or the context's limit is reached, or `on_token` breaks.
 ///
 /// `on_token` gets each new token as soon as it is chosen, except a token that ends the text. The prompt and the new tokens
-/// together never exceed [`LanguageModel::context`], if there is one. The last new token is not given to the model, so the decoder's position ends one
-/// short of the text. Nothing is computed if `max_new_tokens` is 0.
+/// together never exceed [`LanguageModel::context`], if there is one. The last new token is not given to the model, so the
+/// decoder's position ends one short of the text. Nothing is computed if `max_new_tokens` is 0.
 ///
 /// # Errors
-/// An empty prompt, a prompt that leaves no room in the context, sampling values out of range, logits that are not numbers; and
-/// what the model returns.
+/// As [`Generation`].
 pub fn generate<D: LanguageModel>(
     decoder: &mut D,
     request: &Request,
     mut on_token: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Outcome, GenerateError<D::Error>> {
-    let mut sampler = Sampler::new(request.sampling)?;
-    sampler.see(decoder.beginning(&request.ids));
-    let (limit, at_limit) = limit(decoder, request)?;
-    let mut outcome = Outcome {
-        tokens: Vec::new(),
-        finish: at_limit,
-        prefill_seconds: 0.0,
-        token_seconds: Vec::new(),
-    };
-
-    while outcome.tokens.len() < limit {
-        let started = Instant::now();
-        let logits = match outcome.tokens.last() {
-            None => decoder.forward(&request.ids),
-            Some(&last) => decoder.forward(&[last]),
-        };
-        let logits = match logits {
-            Err(error) if D::is_stopped(&error) => {
-                outcome.finish = Finish::Stopped;
-                break;
+    let mut generation = Generation::new(decoder, vec![request.clone()])?;
+    while let Some(tokens) = generation.advance()? {
+        for (row, token) in tokens {
+            if on_token(token).is_break() {
+                generation.end(row, Finish::Stopped);
             }
-            logits => logits.map_err(GenerateError::Model)?,
-        };
-        let token = sampler.sample(&logits)?;
-        let seconds = started.elapsed().as_secs_f64();
-        if outcome.tokens.is_empty() {
-            outcome.prefill_seconds = seconds;
-        } else {
-            outcome.token_seconds.push(seconds);
-        }
-        outcome.tokens.push(token);
-        if request.eos.contains(&token) {
-            outcome.finish = Finish::Eos;
-            break;
-        }
-        if on_token(token).is_break() {
-            outcome.finish = Finish::Stopped;
-            break;
         }
     }
-    Ok(outcome)
-}
-
-/// How many tokens may be generated, and what it means to reach that number.
-fn limit<D: LanguageModel>(decoder: &D, request: &Request) -> Result<(usize, Finish), Error> {
-    if request.ids.is_empty() {
-        return Err(Error::EmptyPrompt);
-    }
-    let Some(context) = decoder.context() else {
-        return Ok((request.max_new_tokens, Finish::Length));
-    };
-    let needed = decoder.position().saturating_add(decoder.beginning(&request.ids).len());
-    let room = match context.checked_sub(needed) {
-        Some(room) if room > 0 || request.max_new_tokens == 0 => room,
-        _ => {
-            let advice = decoder.advice(needed);
-            return Err(Error::PromptTooLong { needed, context, advice });
-        }
-    };
-    Ok(if request.max_new_tokens <= room {
-        (request.max_new_tokens, Finish::Length)
-    } else {
-        (room, Finish::Context)
-    })
+    Ok(generation.into_outcomes().remove(0))
 }

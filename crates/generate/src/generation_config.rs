@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use outsize_models::ModelConfig;
 use serde_json::{Map, Value};
 
+use crate::beam::{BeamSearch, EarlyStopping};
 use crate::eos::{eos_of, model_eos};
 use crate::error::{Error, Result};
 use crate::json_file::{bad_key, read_config, shown};
@@ -36,6 +38,14 @@ pub struct GenerationConfig {
     pub min_p: Option<f32>,
     /// As [`Sampling::repetition_penalty`].
     pub repetition_penalty: Option<f32>,
+    /// As [`BeamSearch::num_beams`]; 1 for no beam search.
+    pub num_beams: Option<usize>,
+    /// As [`BeamSearch::length_penalty`].
+    pub length_penalty: Option<f32>,
+    /// As [`BeamSearch::early_stopping`].
+    pub early_stopping: Option<EarlyStopping>,
+    /// As [`BeamSearch::num_return_sequences`].
+    pub num_return_sequences: Option<usize>,
     /// The most tokens to generate.
     pub max_new_tokens: Option<usize>,
     /// The most tokens of prompt and answer together; `max_new_tokens` comes first.
@@ -50,13 +60,17 @@ pub struct GenerationConfig {
 const MOST_UNKNOWN: usize = 32;
 
 /// Fields that are read.
-const READ: [&str; 12] = [
+const READ: [&str; 16] = [
     "bos_token_id",
     "do_sample",
+    "early_stopping",
     "eos_token_id",
+    "length_penalty",
     "max_length",
     "max_new_tokens",
     "min_p",
+    "num_beams",
+    "num_return_sequences",
     "pad_token_id",
     "repetition_penalty",
     "stop_strings",
@@ -66,7 +80,7 @@ const READ: [&str; 12] = [
 ];
 
 /// Fields that change only how the same text is computed or returned, or belong to what is refused.
-const HARMLESS: [&str; 36] = [
+const HARMLESS: [&str; 32] = [
     "assistant_confidence_threshold",
     "assistant_early_exit",
     "assistant_lookbehind",
@@ -77,16 +91,12 @@ const HARMLESS: [&str; 36] = [
     "custom_generate",
     "decoder_start_token_id",
     "disable_compile",
-    "early_stopping",
     "generation_mode",
     "is_assistant",
-    "length_penalty",
     "low_memory",
     "max_matching_ngram_size",
     "num_assistant_tokens",
     "num_assistant_tokens_schedule",
-    "num_beam_groups",
-    "num_return_sequences",
     "output_attentions",
     "output_hidden_states",
     "output_logits",
@@ -106,7 +116,7 @@ const HARMLESS: [&str; 36] = [
 ];
 
 /// Fields that would change the text, and the values with which they do not. Of the other fields of transformers, some only
-/// change how the same text is computed (caches, assistants) and some belong to beam search, which `num_beams` stands for.
+/// change how the same text is computed (caches, assistants).
 const NEUTRAL: [(&str, &[f64]); 25] = [
     ("bad_words_ids", &[]),
     ("begin_suppress_tokens", &[]),
@@ -126,7 +136,7 @@ const NEUTRAL: [(&str, &[f64]); 25] = [
     ("min_length", &[0.0]),
     ("min_new_tokens", &[0.0]),
     ("no_repeat_ngram_size", &[0.0]),
-    ("num_beams", &[1.0]),
+    ("num_beam_groups", &[1.0]),
     ("penalty_alpha", &[0.0]),
     ("sequence_bias", &[]),
     ("suppress_tokens", &[]),
@@ -185,6 +195,46 @@ impl GenerationConfig {
         }
     }
 
+    /// The beam search that the file asks for: as transformers searches with it. None if `num_beams` is 1 or missing.
+    pub fn beam_search(&self) -> Option<BeamSearch> {
+        let default = BeamSearch::new(self.num_beams.filter(|beams| *beams > 1)?);
+        Some(BeamSearch {
+            length_penalty: self.length_penalty.unwrap_or(default.length_penalty),
+            early_stopping: self.early_stopping.unwrap_or_default(),
+            num_return_sequences: self.num_return_sequences.unwrap_or(1),
+            ..default
+        })
+    }
+
+    /// The same file for a program that does not search with beams.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedKey`] if it asks for that.
+    pub fn without_beams(self) -> Result<Self> {
+        match self.num_beams {
+            Some(beams) if beams > 1 => Err(Error::UnsupportedKey {
+                path: self.path.unwrap_or_default(),
+                key: "num_beams",
+                found: beams.to_string(),
+            }),
+            _ => Ok(self),
+        }
+    }
+
+    /// Checks that an answer begins as config.json says.
+    ///
+    /// # Errors
+    /// [`Error::DecoderStart`] if it does not.
+    pub fn check_start(&self, config: &ModelConfig) -> Result<()> {
+        match (config.decoder_start(), self.decoder_start_token_id) {
+            (Some(start), Some(found)) if found != start as usize => {
+                let path = self.path.as_deref().unwrap_or(Path::new("generation_config.json"));
+                Err(Error::DecoderStart { path: path.to_owned(), found, start })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The most tokens to generate after a prompt of `prompt` tokens, if the file says.
     ///
     /// # Errors
@@ -212,7 +262,7 @@ impl GenerationConfig {
     fn from_map(config: &Map<String, Value>, path: PathBuf) -> Result<Self> {
         let fields = Fields { config, path: &path };
         fields.refuse_unsupported()?;
-        Ok(Self {
+        let config = Self {
             eos_token_id: eos_of(config, &path)?,
             decoder_start_token_id: fields.count("decoder_start_token_id", 0, "a token id")?,
             do_sample: fields.flag("do_sample")?,
@@ -229,12 +279,27 @@ impl GenerationConfig {
                 |penalty| penalty > 0.0,
                 "a finite number above 0",
             )?,
+            num_beams: fields.count("num_beams", 1, "a number of beams, 1 for none")?,
+            length_penalty: fields.number("length_penalty", |_| true, "a finite number")?,
+            early_stopping: fields.early_stopping()?,
+            num_return_sequences: fields.count(
+                "num_return_sequences",
+                1,
+                "a positive number of sequences",
+            )?,
             max_new_tokens: fields.count("max_new_tokens", 1, "a positive number of tokens")?,
             max_length: fields.count("max_length", 1, "a positive number of tokens")?,
             stop_strings: fields.stop_strings()?,
             unknown_fields: fields.unknown(),
-            path: Some(path),
-        })
+            path: Some(path.clone()),
+        };
+        // Scores add up to one again only if it is so.
+        let penalty = config.repetition_penalty.is_some_and(|penalty| penalty != 1.0);
+        let key = "renormalize_logits";
+        match config.beam_search().is_some() && penalty && fields.flag(key)? == Some(true) {
+            true => Err(Error::UnsupportedKey { path, key, found: "true".to_owned() }),
+            false => Ok(config),
+        }
     }
 }
 
@@ -301,6 +366,15 @@ impl Fields<'_> {
         self.read(key, expected, |value| {
             let count = usize::try_from(value.as_u64()?).ok()?;
             (count >= least).then_some(count)
+        })
+    }
+
+    fn early_stopping(&self) -> Result<Option<EarlyStopping>> {
+        self.read("early_stopping", "true, false or \"never\"", |value| match value {
+            Value::Bool(false) => Some(EarlyStopping::Unlikely),
+            Value::Bool(true) => Some(EarlyStopping::AtOnce),
+            Value::String(never) if never == "never" => Some(EarlyStopping::Never),
+            _ => None,
         })
     }
 

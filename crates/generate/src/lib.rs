@@ -1,13 +1,16 @@
 //! Tokens in, tokens out: tokenizer, sampling, pipelines.
 //!
 //! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
+//! - [`pipeline()`] opens a checkpoint for a [`Task`] within a budget: text in, text out, streamed, in batches, with beams.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
-//! - [`generate`] is the loop around any [`LanguageModel`].
+//! - [`generate()`] is the loop around any [`LanguageModel`], [`Generation`] that of several texts side by side, and
+//!   [`beam_search`] that which looks for the likeliest ones.
 //! - [`generate_text`] is the same loop with text at its end; [`StopStrings`] end it.
 //! - [`GenerationConfig`] is what a checkpoint asks for: sampling, lengths, tokens that end a text.
 //! - [`byte_level_tokenizer`] makes a tokenizer for a checkpoint that has none, such as a synthetic one.
 #![forbid(unsafe_code)]
 
+mod beam;
 mod byte_tokenizer;
 mod describe;
 mod eos;
@@ -16,28 +19,40 @@ mod generate;
 mod generation_config;
 mod growth;
 mod json_file;
+mod language_model;
 mod pipeline;
 mod planning;
+mod request;
 mod sampling;
 mod shield;
 mod stop;
+mod task;
 mod text;
+mod text_pipeline;
 mod text_stream;
 mod tokenizer;
 mod tokenizer_file;
 mod tokenizer_memory;
 
+pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};
-pub use generate::{Finish, GenerateError, LanguageModel, Outcome, Request, generate};
+pub use generate::{Generation, NewTokens, generate};
 pub use generation_config::GenerationConfig;
+pub use language_model::LanguageModel;
 pub use pipeline::{OpenedModel, Pipeline, PipelineError, PipelineSettings, Step, read_config};
 pub use planning::{GenerationWorkload, Plan, Planner};
+pub use request::{Finish, GenerateError, Outcome, Request};
 pub use sampling::{Sampler, Sampling};
 pub use shield::panic_is_caught;
 pub use stop::{StopScan, StopStrings};
-pub use text::{TextOptions, TextOutcome, generate_text};
+pub use task::Task;
+pub use text::{TextOptions, TextOutcome, TextParts, generate_text};
+pub use text_pipeline::{
+    BeamText, DEFAULT_NEW_TOKENS, DeviceMapChoice, GenerateOptions, PipelineBuilder, TextPipeline,
+    TextResult, pipeline,
+};
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_file::TokenizerFile;

@@ -20,9 +20,13 @@ use outsize_stream::Stats;
 pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::error::Error;
-use crate::generate::LanguageModel;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};
+use crate::language_model::LanguageModel;
 use crate::planning::{GenerationWorkload, Planner};
+use crate::tokenizer_file::TokenizerFile;
+
+/// Bytes of a tokenizer.json that the account of the process itself has room for.
+const SMALL_TOKENIZER: u64 = 16 << 20;
 
 /// What a model is opened with.
 #[derive(Debug, Clone)]
@@ -62,14 +66,14 @@ pub enum Step<'a> {
     Dispatched,
 }
 
-/// A language model, dispatched within a budget, with its KV cache.
+/// A language model, dispatched within a budget, with its KV cache. It runs as many texts side by side as that was made for.
 #[derive(Debug)]
 pub struct Pipeline {
     model: Box<dyn DispatchedDecoder>,
     cache: KvCache,
     /// What the decoder begins with, if an encoder reads the prompt.
     start: Option<[u32; 1]>,
-    /// Tokens that one pass takes at most: what the budget's activations were counted for.
+    /// Tokens of each text that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
     prediction: Prediction,
     streamed: Option<(PathBuf, Range<u64>)>,
@@ -132,6 +136,27 @@ impl OpenedModel {
     pub fn check(&self, settings: &PipelineSettings) -> Result<(), PipelineError> {
         self.planner(settings)?.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
         Ok(())
+    }
+
+    /// Reads the tokenizer.json in `folder`, and counts in `settings` what it will take. A large one may take more than the
+    /// budget: what is refused is refused before it is read, or else before it is loaded.
+    ///
+    /// # Errors
+    /// How many bytes of budget would do. The inner error is that of reading: some programs can do without a tokenizer.
+    pub fn tokenizer_file(
+        &self,
+        folder: &Path,
+        settings: &mut PipelineSettings,
+    ) -> Result<Result<TokenizerFile, Error>, PipelineError> {
+        let length = TokenizerFile::length(folder);
+        if length > SMALL_TOKENIZER {
+            settings.workload.tokenizer = length;
+            self.check(settings)?;
+        }
+        let file = TokenizerFile::read(folder);
+        settings.workload.tokenizer = file.as_ref().map_or(0, TokenizerFile::memory);
+        self.check(settings)?;
+        Ok(file)
     }
 
     fn planner(&self, settings: &PipelineSettings) -> Result<Planner, PipelineError> {
@@ -279,10 +304,19 @@ impl Pipeline {
     /// # Errors
     /// A model without an encoder, and what the model or a read said.
     pub fn encode(&mut self, prompt: &[u32]) -> Result<(), PipelineError> {
-        let batch = Batch::left_padded(&[prompt])?;
-        self.model.encode_batch(&batch, &mut self.cache)??;
-        self.done.fetch_add(prompt.len() as u64, Ordering::Relaxed);
+        self.encode_batch(&Batch::left_padded(&[prompt])?)
+    }
+
+    fn encode_batch(&mut self, prompts: &Batch) -> Result<(), PipelineError> {
+        self.model.encode_batch(prompts, &mut self.cache)??;
+        self.count(prompts);
         Ok(())
+    }
+
+    /// Counts the tokens of a pass.
+    fn count(&self, batch: &Batch) {
+        let tokens = batch.ids().len() - batch.padding().iter().sum::<usize>();
+        self.done.fetch_add(tokens as u64, Ordering::Relaxed);
     }
 
     /// Appends `ids` and gives the logits of each position to `take`, in order: slices of whole rows
@@ -297,24 +331,25 @@ impl Pipeline {
     ) -> Result<(), PipelineError> {
         self.cache.expect(ids.len());
         for chunk in ids.chunks(self.chunk) {
-            let logits = self.pass(chunk, Logits::All)?;
+            let logits = self.pass(&Batch::left_padded(&[chunk])?, Logits::All)?;
             take(&values(logits)?);
         }
         Ok(())
     }
 
-    fn run(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
-        let mut last = Vec::new();
-        self.cache.expect(ids.len());
+    /// Appends a batch; gives the last logits of each text, `[rows, vocabulary]`.
+    fn run(&mut self, batch: &Batch) -> Result<Vec<f32>, PipelineError> {
+        let (mut last, tokens) = (Vec::new(), batch.tokens());
+        self.cache.expect(tokens);
         let skipped = match self.cache.position() {
-            0 => ids.len() - self.tokens_to_run(ids.len()),
+            0 => tokens - self.tokens_to_run(tokens),
             _ => 0,
         };
         if skipped > 0 {
-            self.cache.begin_at(skipped);
+            self.cache.begin_at(skipped, batch);
         }
-        for chunk in ids[skipped..].chunks(self.chunk) {
-            let logits = self.pass(chunk, Logits::Last);
+        for chunk in batch.columns(skipped..tokens).chunks(self.chunk) {
+            let logits = self.pass(&chunk, Logits::Last);
             if logits.is_err() && skipped > 0 && self.cache.position() == skipped {
                 self.cache.clear();
             }
@@ -323,10 +358,9 @@ impl Pipeline {
         Ok(last)
     }
 
-    fn pass(&mut self, ids: &[u32], logits: Logits) -> Result<Tensor<3>, PipelineError> {
-        let batch = Batch::left_padded(&[ids])?;
-        let logits = self.model.forward_batch(&batch, &mut self.cache, logits)??;
-        self.done.fetch_add(ids.len() as u64, Ordering::Relaxed);
+    fn pass(&mut self, batch: &Batch, logits: Logits) -> Result<Tensor<3>, PipelineError> {
+        let logits = self.model.forward_batch(batch, &mut self.cache, logits)??;
+        self.count(batch);
         Ok(logits)
     }
 }
@@ -334,17 +368,23 @@ impl Pipeline {
 impl LanguageModel for Pipeline {
     type Error = PipelineError;
 
-    fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, PipelineError> {
+    fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, PipelineError> {
+        let batch = Batch::left_padded(rows)?;
         let Some(start) = self.start.filter(|_| !self.cache.has_prompt()) else {
-            return self.run(ids);
+            return self.run(&batch);
         };
-        self.encode(ids)?;
-        let logits = self.run(&start);
+        let starts = Batch::left_padded(&vec![start; rows.len()])?;
+        self.encode_batch(&batch)?;
+        let logits = self.run(&starts);
         if logits.is_err() {
             // The text has not begun.
             self.cache.clear();
         }
         logits
+    }
+
+    fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), PipelineError> {
+        Ok(self.cache.copy_rows(copies, rows)?)
     }
 
     fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
@@ -368,11 +408,11 @@ impl LanguageModel for Pipeline {
     fn advice(&self, needed: usize) -> String {
         let most = self.spec.longest_context;
         let mut advice = match needed < most {
-            true => format!("raise --context above {needed}, or shorten the prompt"),
+            true => format!("raise the context above {needed}, or shorten the prompt"),
             false => format!("this model's context is {most} at most, so shorten the prompt"),
         };
         if self.spec.cannot_slide.is_none() {
-            advice.push_str(", or pass --when-full slide");
+            advice.push_str(", or let the context slide");
         }
         advice
     }

@@ -69,7 +69,7 @@ impl GenerationWorkload {
         // A GPU's products pack nothing.
         options.gpu_activations = activations;
         options.workload = Workload {
-            batch: cache.batch as u64,
+            batch: cache.sequences() as u64,
             prompt: if cache.prompt > 0 { cache.prompt } else { self.prompt } as u64,
             position: self.position as u64,
             chunk: tokens as u64,

@@ -40,13 +40,19 @@ pub struct Sampler {
     rng: Xoshiro256PlusPlus,
     /// Tokens that the repetition penalty applies to; stays empty without one.
     seen: HashSet<u32>,
-    /// Scratch: logits after the repetition penalty.
+    scratch: SamplerScratch,
+}
+
+/// Memory that a sampler works in, as large as a few rows of logits: one sampler after the other can have it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SamplerScratch {
+    /// Logits after the repetition penalty.
     penalized: Vec<f32>,
-    /// Scratch: logits to find the k-th largest in.
+    /// Logits to find the k-th largest in.
     ranked: Vec<f32>,
     /// Tokens to choose from and their weights, by ascending token.
     candidates: Vec<Candidate>,
-    /// Scratch: candidates by descending weight.
+    /// Candidates by descending weight.
     likeliest: Vec<Candidate>,
 }
 
@@ -93,11 +99,20 @@ impl Sampler {
             sampling,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             seen: HashSet::new(),
-            penalized: Vec::new(),
-            ranked: Vec::new(),
-            candidates: Vec::new(),
-            likeliest: Vec::new(),
+            scratch: SamplerScratch::default(),
         })
+    }
+
+    /// The same as [`sample`](Self::sample), in memory that other samplers use too.
+    pub(crate) fn sample_in(
+        &mut self,
+        scratch: &mut SamplerScratch,
+        logits: &[f32],
+    ) -> Result<u32> {
+        std::mem::swap(&mut self.scratch, scratch);
+        let token = self.sample(logits);
+        std::mem::swap(&mut self.scratch, scratch);
+        token
     }
 
     /// Counts `ids` among the tokens that the repetition penalty applies to. Each token that [`sample`](Self::sample) chooses is
@@ -134,6 +149,7 @@ impl Sampler {
         }
         let total = self.total();
         Ok(self
+            .scratch
             .candidates
             .iter()
             .map(|candidate| (candidate.token, candidate.weight / total))
@@ -160,17 +176,17 @@ impl Sampler {
             }
             if let Some(min_p) = self.sampling.min_p {
                 // The likeliest token's weight is 1.
-                self.candidates.retain(|candidate| candidate.weight >= f64::from(min_p));
+                self.scratch.candidates.retain(|candidate| candidate.weight >= f64::from(min_p));
             }
         }
-        self.penalized = penalized.unwrap_or_default();
+        self.scratch.penalized = penalized.unwrap_or_default();
         Ok(likeliest)
     }
 
     /// The logits after the repetition penalty, in the scratch memory, if there is one. What is finite stays so.
     fn penalize(&mut self, logits: &[f32]) -> Option<Vec<f32>> {
         let penalty = self.sampling.repetition_penalty?;
-        let mut penalized = std::mem::take(&mut self.penalized);
+        let mut penalized = std::mem::take(&mut self.scratch.penalized);
         penalized.clear();
         penalized.extend_from_slice(logits);
         for &token in &self.seen {
@@ -178,8 +194,7 @@ impl Sampler {
             if let Some(logit) = penalized.get_mut(token as usize)
                 && logit.is_finite()
             {
-                let scaled = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
-                *logit = scaled.clamp(f32::MIN, f32::MAX);
+                *logit = discouraged(*logit, penalty);
             }
         }
         Some(penalized)
@@ -189,31 +204,33 @@ impl Sampler {
     fn collect_candidates(&mut self, logits: &[f32], max: f32) {
         let threshold = match self.sampling.top_k {
             Some(k) if k < logits.len() => {
-                self.ranked.clear();
-                self.ranked.extend_from_slice(logits);
-                *self.ranked.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+                self.scratch.ranked.clear();
+                self.scratch.ranked.extend_from_slice(logits);
+                *self.scratch.ranked.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
             }
             _ => f32::NEG_INFINITY,
         };
         let temperature = f64::from(self.sampling.temperature);
-        self.candidates.clear();
-        self.candidates.extend((0..).zip(logits).filter(|&(_, &logit)| logit >= threshold).map(
-            |(token, &logit)| Candidate {
-                token,
-                weight: ((f64::from(logit) - f64::from(max)) / temperature).exp(),
-            },
-        ));
+        self.scratch.candidates.clear();
+        self.scratch.candidates.extend(
+            (0..).zip(logits).filter(|&(_, &logit)| logit >= threshold).map(|(token, &logit)| {
+                Candidate {
+                    token,
+                    weight: ((f64::from(logit) - f64::from(max)) / temperature).exp(),
+                }
+            }),
+        );
     }
 
     /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`; one always stays.
     fn keep_top_p(&mut self, top_p: f64) {
         let wanted = top_p * self.total();
-        self.likeliest.clear();
-        self.likeliest.extend_from_slice(&self.candidates);
+        self.scratch.likeliest.clear();
+        self.scratch.likeliest.extend_from_slice(&self.scratch.candidates);
         // Few tokens carry most of the probability: rank only so many as are needed, in growing batches.
         let (mut sum, mut ranked, mut batch) = (0.0, 0, 256);
-        while ranked < self.likeliest.len() {
-            let rest = &mut self.likeliest[ranked..];
+        while ranked < self.scratch.likeliest.len() {
+            let rest = &mut self.scratch.likeliest[ranked..];
             let count = batch.min(rest.len());
             if count < rest.len() {
                 rest.select_nth_unstable_by(count - 1, Candidate::by_rank);
@@ -224,7 +241,7 @@ impl Sampler {
                 sum += last.weight;
                 if sum >= wanted {
                     let last = *last;
-                    self.candidates.retain(|candidate| candidate.by_rank(&last).is_le());
+                    self.scratch.candidates.retain(|candidate| candidate.by_rank(&last).is_le());
                     return;
                 }
             }
@@ -234,7 +251,7 @@ impl Sampler {
     }
 
     fn total(&self) -> f64 {
-        self.candidates.iter().map(|candidate| candidate.weight).sum()
+        self.scratch.candidates.iter().map(|candidate| candidate.weight).sum()
     }
 
     /// One candidate, each with its share of the total weight. Rounding can leave the sum short of the number drawn; then it is
@@ -243,7 +260,7 @@ impl Sampler {
         // The top 53 bits: a multiple of 2^-53 in [0, 1).
         let uniform = (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
         let mut rest = uniform * self.total();
-        for candidate in &self.candidates {
+        for candidate in &self.scratch.candidates {
             if rest < candidate.weight {
                 return candidate.token;
             }
@@ -253,8 +270,14 @@ impl Sampler {
     }
 }
 
+/// What a repetition penalty makes of a finite logit, or log-probability.
+pub(crate) fn discouraged(logit: f32, penalty: f32) -> f32 {
+    let scaled = if logit < 0.0 { logit * penalty } else { logit / penalty };
+    scaled.clamp(f32::MIN, f32::MAX)
+}
+
 /// The first token with the largest logit, and that logit, which is finite.
-fn first_maximum(logits: &[f32]) -> Result<(u32, f32)> {
+pub(crate) fn first_maximum(logits: &[f32]) -> Result<(u32, f32)> {
     let refused = |reason: String| Err(Error::BadLogits { reason });
     let (mut best, mut max) = (0, f32::NEG_INFINITY);
     for (token, &logit) in logits.iter().enumerate() {

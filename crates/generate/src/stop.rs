@@ -44,7 +44,7 @@ impl StopStrings {
     }
 
     /// Starts to look for the strings in a text that comes in parts.
-    pub fn scan(&self) -> StopScan<'_> {
+    pub fn scan(&self) -> StopScan {
         StopScan {
             matchers: self.strings.iter().map(|string| Matcher::new(string)).collect(),
             held: String::new(),
@@ -53,25 +53,25 @@ impl StopStrings {
 }
 
 /// Looks for stop strings in a text that comes in parts; see [`StopStrings::scan`].
-#[derive(Debug)]
-pub struct StopScan<'s> {
-    matchers: Vec<Matcher<'s>>,
+#[derive(Debug, Default)]
+pub struct StopScan {
+    matchers: Vec<Matcher>,
     /// The end of the text so far, as long as it may be the beginning of a stop string.
     held: String,
 }
 
-impl<'s> StopScan<'s> {
+impl StopScan {
     /// Takes the next part of the text. Returns the text before it and of it that is certainly not part of a stop string; and
     /// the string that ends the text, once it is complete; the rest of the part is dropped, and what is pushed then is another text.
-    pub fn push(&mut self, part: &str) -> (String, Option<&'s str>) {
+    pub fn push(&mut self, part: &str) -> (String, Option<String>) {
         let start = self.held.len();
         self.held.push_str(part);
         for (end, byte) in (1..).zip(self.held.bytes()).skip(start) {
             let found = self
                 .matchers
                 .iter_mut()
-                .filter_map(|matcher| matcher.advance(byte).then_some(matcher.string));
-            if let Some(longest) = found.max_by_key(|string| string.len()) {
+                .filter_map(|matcher| matcher.advance(byte).then_some(&matcher.string));
+            if let Some(longest) = found.max_by_key(|string| string.len()).cloned() {
                 let mut text = std::mem::take(&mut self.held);
                 text.truncate(end - longest.len());
                 self.matchers.iter_mut().for_each(|matcher| matcher.matched = 0);
@@ -91,16 +91,16 @@ impl<'s> StopScan<'s> {
 
 /// How much of one string the text so far ends with, kept as Knuth, Morris and Pratt do.
 #[derive(Debug)]
-struct Matcher<'s> {
-    string: &'s str,
+struct Matcher {
+    string: String,
     /// For each number of matched bytes, how many still match if the next one does not.
     fallback: Vec<usize>,
     /// Bytes of the string that the text ends with. Both are UTF-8, so these are whole characters after whole characters.
     matched: usize,
 }
 
-impl<'s> Matcher<'s> {
-    fn new(string: &'s str) -> Self {
+impl Matcher {
+    fn new(string: &str) -> Self {
         let bytes = string.as_bytes();
         let mut fallback = vec![0; bytes.len() + 1];
         let mut matched = 0;
@@ -111,7 +111,7 @@ impl<'s> Matcher<'s> {
             matched += usize::from(bytes[matched] == *byte);
             fallback[index + 1] = matched;
         }
-        Self { string, fallback, matched: 0 }
+        Self { string: string.to_owned(), fallback, matched: 0 }
     }
 
     /// Takes the next byte of the text; whether the string is complete with it. Then `matched` must go back to 0.
@@ -140,7 +140,7 @@ mod tests {
             let (certain, found) = scan.push(part);
             text.push_str(&certain);
             if let Some(found) = found {
-                return (text, Some(found.to_owned()));
+                return (text, Some(found));
             }
         }
         (text + &scan.finish(), None)

@@ -2,8 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use crate::generate::{Finish, GenerateError, LanguageModel, Outcome, Request, generate};
-use crate::stop::StopStrings;
+use crate::error::Error;
+use crate::generate::Generation;
+use crate::language_model::LanguageModel;
+use crate::request::{Finish, GenerateError, Outcome, Request};
+use crate::stop::{StopScan, StopStrings};
+use crate::text_stream::TextStream;
 use crate::tokenizer::Tokenizer;
 
 /// How tokens become text.
@@ -26,7 +30,174 @@ pub struct TextOutcome {
     pub outcome: Outcome,
 }
 
-/// Generates text as [`generate`] does tokens, until a stop string as well.
+/// A text that grows with its tokens.
+#[derive(Debug)]
+pub(crate) struct GrowingText<'t> {
+    /// `None` once the text is whole.
+    stream: Option<TextStream<'t>>,
+    scan: StopScan,
+    pub text: String,
+    pub stop_string: Option<String>,
+}
+
+impl<'t> GrowingText<'t> {
+    pub fn new(tokenizer: &'t Tokenizer, options: &TextOptions) -> Self {
+        Self {
+            stream: Some(tokenizer.stream(!options.show_special_tokens)),
+            scan: options.stop.scan(),
+            text: String::new(),
+            stop_string: None,
+        }
+    }
+
+    /// Takes the next token; gives the text that is certain with it. Nothing follows a stop string.
+    pub fn push(&mut self, token: u32) -> Result<String, Error> {
+        let part = match &mut self.stream {
+            Some(stream) => stream.push(token)?.unwrap_or_default(),
+            None => return Ok(String::new()),
+        };
+        Ok(self.scan(&part, false))
+    }
+
+    /// The rest, once there are no more tokens; nothing a second time.
+    pub fn finish(&mut self) -> Result<String, Error> {
+        match self.stream.take() {
+            Some(stream) => {
+                let rest = stream.finish()?.unwrap_or_default();
+                Ok(self.scan(&rest, true))
+            }
+            None => Ok(String::new()),
+        }
+    }
+
+    fn scan(&mut self, part: &str, last: bool) -> String {
+        let (mut part, found) = self.scan.push(part);
+        match found {
+            Some(found) => (self.stream, self.stop_string) = (None, Some(found)),
+            None if last => part.push_str(&std::mem::take(&mut self.scan).finish()),
+            None => {}
+        }
+        self.text.push_str(&part);
+        part
+    }
+}
+
+/// Rows and what is new of their texts.
+type NewTexts = Vec<(usize, String)>;
+
+/// Texts that grow side by side, as [`Generation`] does tokens.
+#[derive(Debug)]
+pub(crate) struct TextGeneration<'a, D> {
+    tokens: Generation<'a, D>,
+    rows: Vec<GrowingText<'a>>,
+}
+
+impl<'a, D: LanguageModel> TextGeneration<'a, D> {
+    pub fn new(
+        decoder: &'a mut D,
+        tokenizer: &'a Tokenizer,
+        requests: Vec<(Request, TextOptions)>,
+    ) -> Result<Self, GenerateError<D::Error>> {
+        let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
+        let (requests, rows) = requests.into_iter().map(row).unzip();
+        Ok(Self { tokens: Generation::new(decoder, requests)?, rows })
+    }
+
+    /// The text that is certain by one more token of each row, or by the end of some; `None` at the end of all.
+    pub fn advance(&mut self) -> Result<Option<NewTexts>, GenerateError<D::Error>> {
+        let parts = self.parts();
+        if parts.is_err() {
+            // Nothing follows an error.
+            (0..self.rows.len()).for_each(|row| self.end(row));
+        }
+        parts
+    }
+
+    fn parts(&mut self) -> Result<Option<NewTexts>, GenerateError<D::Error>> {
+        let mut parts = Vec::new();
+        for (number, row) in self.rows.iter_mut().enumerate() {
+            if self.tokens.has_ended(number) {
+                if self.tokens.outcome(number).finish == Finish::Stopped {
+                    row.stream = None;
+                }
+                let rest = row.finish()?;
+                if !rest.is_empty() {
+                    parts.push((number, rest));
+                }
+            }
+        }
+        if parts.is_empty() {
+            let Some(tokens) = self.tokens.advance()? else {
+                return Ok(None);
+            };
+            for (number, token) in tokens {
+                let row = &mut self.rows[number];
+                parts.push((number, row.push(token)?));
+                if row.stop_string.is_some() {
+                    self.tokens.end(number, Finish::StopString);
+                }
+            }
+        }
+        Ok(Some(parts))
+    }
+
+    /// Ends a row as its caller wishes, unless its text is whole.
+    pub fn end(&mut self, row: usize) {
+        if self.rows[row].stream.take().is_some() {
+            self.tokens.end(row, Finish::Stopped);
+        }
+    }
+
+    /// What there is of all rows, in the order of the requests.
+    pub fn into_outcomes(self) -> Vec<TextOutcome> {
+        let rows = self.rows.into_iter().zip(self.tokens.into_outcomes());
+        let outcome = |(row, mut outcome): (GrowingText<'_>, Outcome)| {
+            if row.stop_string.is_some() {
+                outcome.finish = Finish::StopString;
+            }
+            TextOutcome { text: row.text, stop_string: row.stop_string, outcome }
+        };
+        rows.map(outcome).collect()
+    }
+}
+
+/// The text of a prompt's answer in parts, as they become certain: an iterator that computes when it is asked.
+///
+/// No part is empty. After an error there are none. Dropping it ends the generation.
+#[derive(Debug)]
+pub struct TextParts<'a, D>(TextGeneration<'a, D>);
+
+impl<'a, D: LanguageModel> TextParts<'a, D> {
+    pub(crate) fn new(
+        decoder: &'a mut D,
+        tokenizer: &'a Tokenizer,
+        request: (Request, TextOptions),
+    ) -> Result<Self, GenerateError<D::Error>> {
+        Ok(Self(TextGeneration::new(decoder, tokenizer, vec![request])?))
+    }
+
+    /// What was generated so far: the reason for which it ended is [`Finish::Stopped`] if it has not.
+    pub fn into_outcome(mut self) -> TextOutcome {
+        self.0.end(0);
+        self.0.into_outcomes().remove(0)
+    }
+}
+
+impl<D: LanguageModel> Iterator for TextParts<'_, D> {
+    type Item = Result<String, GenerateError<D::Error>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let parts = self.0.advance().transpose()?;
+            match parts.map(|parts| parts.into_iter().map(|(_, part)| part).collect::<String>()) {
+                Ok(part) if part.is_empty() => {}
+                part => return Some(part),
+            }
+        }
+    }
+}
+
+/// Generates text as [`generate`](crate::generate()) does tokens, until a stop string as well.
 ///
 /// `on_text` is called once for every token but one that ends the text, with the text that has become certain by it: often
 /// none, while a character or a possible stop string is not complete; and once more at the end if there is a rest. The parts
@@ -34,7 +205,7 @@ pub struct TextOutcome {
 /// the generated text alone, not across the end of the prompt.
 ///
 /// # Errors
-/// As [`generate`], and tokens that the tokenizer cannot decode.
+/// As [`Generation`], and tokens that the tokenizer cannot decode.
 pub fn generate_text<D: LanguageModel>(
     decoder: &mut D,
     tokenizer: &Tokenizer,
@@ -42,48 +213,14 @@ pub fn generate_text<D: LanguageModel>(
     options: &TextOptions,
     mut on_text: impl FnMut(&str) -> ControlFlow<()>,
 ) -> Result<TextOutcome, GenerateError<D::Error>> {
-    let mut stream = tokenizer.stream(!options.show_special_tokens);
-    let mut scan = options.stop.scan();
-    let mut text = String::new();
-    let mut stop_string = None;
-    let mut failure = None;
-    let mut outcome = generate(decoder, request, |token| {
-        let part = match stream.push(token) {
-            Ok(part) => part.unwrap_or_default(),
-            Err(error) => {
-                failure = Some(error);
-                return ControlFlow::Break(());
+    let requests = vec![(request.clone(), options.clone())];
+    let mut generation = TextGeneration::new(decoder, tokenizer, requests)?;
+    while let Some(parts) = generation.advance()? {
+        for (row, part) in parts {
+            if on_text(&part).is_break() {
+                generation.end(row);
             }
-        };
-        let (part, found) = scan.push(&part);
-        text.push_str(&part);
-        stop_string = found;
-        match found {
-            Some(_) => {
-                // The text ends here anyway.
-                let _ = on_text(&part);
-                ControlFlow::Break(())
-            }
-            None => on_text(&part),
-        }
-    })?;
-    if let Some(failure) = failure {
-        return Err(failure.into());
-    }
-    if stop_string.is_none() && outcome.finish != Finish::Stopped {
-        let rest = stream.finish()?.unwrap_or_default();
-        let (mut rest, found) = scan.push(&rest);
-        stop_string = found;
-        if found.is_none() {
-            rest.push_str(&scan.finish());
-        }
-        if !rest.is_empty() {
-            text.push_str(&rest);
-            let _ = on_text(&rest);
         }
     }
-    if stop_string.is_some() {
-        outcome.finish = Finish::StopString;
-    }
-    Ok(TextOutcome { text, stop_string: stop_string.map(str::to_owned), outcome })
+    Ok(generation.into_outcomes().remove(0))
 }

@@ -1,20 +1,19 @@
 //! An encoder-decoder behind a budget: the prompt goes to the encoder, once.
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+mod common;
 
-use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use common::checkpoint::{fixture, random};
+use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
     Sampling, generate, read_config,
 };
-use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig, RandomWeights};
+use outsize_models::{CacheOptions, Error as ModelError, Logits};
 use outsize_plan::{Budget, Tier};
 use tempfile::TempDir;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
-}
 
 fn open(folder: &Path, budget: Option<u64>, logits: Logits) -> Result<Pipeline, PipelineError> {
     let mut max_memory = Budget::default();
@@ -88,23 +87,7 @@ fn the_context_is_that_of_the_answer() {
 fn wide(folder: &Path) {
     let config = r#"{"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_layers": 4, "num_heads": 8,
         "vocab_size": 6000, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false}"#;
-    let parsed = ModelConfig::from_json(config).unwrap();
-    let tensors = parsed.weights();
-    let specs = tensors
-        .iter()
-        .map(|tensor| TensorSpec::new(&tensor.name, Dtype::BF16, tensor.shape.clone()))
-        .collect();
-    let mut writer = ShardWriter::create(folder, specs, 20_000_000).unwrap();
-    writer.add_file("config.json", config.as_bytes()).unwrap();
-    let random = RandomWeights::new(3);
-    for tensor in &tensors {
-        let mut values = vec![0.0; tensor.elements() as usize];
-        random.fill(tensor, 0, &mut values);
-        let bytes: Vec<u8> =
-            values.iter().flat_map(|v| half::bf16::from_f32(3.0 * v).to_le_bytes()).collect();
-        writer.write(&tensor.name, &bytes).unwrap();
-    }
-    writer.finish().unwrap();
+    random(folder, config, Dtype::BF16, 3.0);
 }
 
 /// The least budget that works, from the planner's own message.

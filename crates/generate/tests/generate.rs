@@ -29,7 +29,8 @@ impl Counter {
 impl LanguageModel for Counter {
     type Error = Infallible;
 
-    fn forward(&mut self, ids: &[u32]) -> Result<Vec<f32>, Infallible> {
+    fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, Infallible> {
+        let [ids] = rows else { unreachable!("there is one sequence") };
         self.calls.push(ids.to_vec());
         self.position += ids.len();
         assert!(self.position <= self.context, "given more than the context holds");
@@ -38,6 +39,10 @@ impl LanguageModel for Counter {
         logits[((last + 1) % VOCAB) as usize] = 2.0;
         logits[((last + 2) % VOCAB) as usize] = 1.0;
         Ok(logits)
+    }
+
+    fn copy_rows(&mut self, _: &[(usize, usize)], _: usize) -> Result<(), Infallible> {
+        unreachable!("there is one sequence")
     }
 
     fn context(&self) -> Option<usize> {
@@ -167,13 +172,17 @@ struct Failing {
 impl LanguageModel for Failing {
     type Error = String;
 
-    fn forward(&mut self, _: &[u32]) -> Result<Vec<f32>, String> {
+    fn forward_rows(&mut self, _: &[&[u32]]) -> Result<Vec<f32>, String> {
         self.calls += 1;
         match (self.calls, self.nan) {
             (1, _) => Ok(vec![1.0, 0.0]),
             (_, true) => Ok(vec![1.0, f32::NAN]),
             (_, false) => Err("the disk is gone".into()),
         }
+    }
+
+    fn copy_rows(&mut self, _: &[(usize, usize)], _: usize) -> Result<(), String> {
+        unreachable!("there is one sequence")
     }
 
     fn context(&self) -> Option<usize> {

@@ -1,5 +1,8 @@
 //! A model behind a budget computes what it computes without one, and what transformers computes.
 
+mod common;
+
+use common::checkpoint::{fixture, random};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
@@ -8,17 +11,13 @@ use outsize_generate::{
 use outsize_models::{ActivationDtype, CacheOptions, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
 /// Reference fixtures of the models crate: tiny checkpoints with what transformers computed.
 const FIXTURES: [&str; 6] =
     ["mha-tied", "gqa", "head-dim", "llama3-rope", "gqa-bf16", "mha-tied-bf16"];
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
-}
 
 fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
     let text = std::fs::read_to_string(fixture(name).join("expected.json")).unwrap();
@@ -108,25 +107,7 @@ fn wide(folder: &Path, tied: bool, dtype: Dtype) {
             "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 6000, "rms_norm_eps": 1e-5,
             "max_position_embeddings": 128, "tie_word_embeddings": {tied}}}"#
     );
-    let parsed = outsize_models::ModelConfig::from_json(&config).unwrap();
-    let tensors = parsed.weights();
-    let specs = tensors
-        .iter()
-        .map(|tensor| TensorSpec::new(&tensor.name, dtype, tensor.shape.clone()))
-        .collect();
-    let mut writer = ShardWriter::create(folder, specs, 20_000_000).unwrap();
-    writer.add_file("config.json", config.as_bytes()).unwrap();
-    let random = outsize_models::RandomWeights::new(3);
-    for tensor in &tensors {
-        let mut values = vec![0.0; tensor.elements() as usize];
-        random.fill(tensor, 0, &mut values);
-        let bytes: Vec<u8> = match dtype {
-            Dtype::F32 => values.iter().flat_map(|v| (4.0 * v).to_le_bytes()).collect(),
-            _ => values.iter().flat_map(|v| half::bf16::from_f32(4.0 * v).to_le_bytes()).collect(),
-        };
-        writer.write(&tensor.name, &bytes).unwrap();
-    }
-    writer.finish().unwrap();
+    random(folder, &config, dtype, 4.0);
 }
 
 /// Held by tests of large models: a budget counts the whole process, what other tests hold included.

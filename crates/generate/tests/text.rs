@@ -22,11 +22,15 @@ struct Script<'a> {
 impl LanguageModel for Script<'_> {
     type Error = Infallible;
 
-    fn forward(&mut self, _: &[u32]) -> Result<Vec<f32>, Infallible> {
+    fn forward_rows(&mut self, _: &[&[u32]]) -> Result<Vec<f32>, Infallible> {
         let mut logits = vec![0.0; self.vocab];
         logits[self.tokens[self.said] as usize] = 1.0;
         self.said += 1;
         Ok(logits)
+    }
+
+    fn copy_rows(&mut self, _: &[(usize, usize)], _: usize) -> Result<(), Infallible> {
+        unreachable!("there is one sequence")
     }
 
     fn context(&self) -> Option<usize> {

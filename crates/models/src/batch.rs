@@ -69,7 +69,11 @@ impl Batch {
             .map(move |start| self.columns(start..self.tokens.min(start + tokens)))
     }
 
-    fn columns(&self, range: Range<usize>) -> Self {
+    /// Some of its columns.
+    ///
+    /// # Panics
+    /// If it does not have all of them.
+    pub fn columns(&self, range: Range<usize>) -> Self {
         Self {
             ids: self
                 .ids

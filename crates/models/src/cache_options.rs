@@ -73,6 +73,8 @@ pub struct CacheOptions {
     pub prompt: usize,
     /// Texts that run side by side.
     pub batch: usize,
+    /// Sequences that each text is continued by at once, as in beam search; 1 without. A prompt is run once for all of them.
+    pub beams: usize,
     /// How keys and values are kept.
     pub dtype: KvDtype,
     /// What happens to a text that is longer than the context.
@@ -86,9 +88,15 @@ impl CacheOptions {
             context,
             prompt: 0,
             batch: 1,
+            beams: 1,
             dtype: KvDtype::default(),
             when_full: WhenFull::default(),
         }
+    }
+
+    /// Sequences that run side by side at most: of each text all beams.
+    pub fn sequences(&self) -> usize {
+        self.batch.saturating_mul(self.beams)
     }
 }
 

@@ -90,7 +90,8 @@ pub trait Decoder: Architecture {
     /// see its padding. Padding may only come before a sequence's first token.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward); and another number of sequences than the cache is for, or padding behind tokens.
+    /// As [`forward`](Self::forward); and another number of sequences than the cache holds, more than it is for if it holds
+    /// none, or padding behind tokens.
     fn forward_batch(
         &self,
         batch: &Batch,
@@ -99,8 +100,8 @@ pub trait Decoder: Architecture {
     ) -> Result<Tensor<3>, Error> {
         check_ids(batch, self.head().vocab_size())?;
         cache.check(self.cache(), batch)?;
+        cache.begin(batch);
         let pass = Pass::new(batch, cache, logits);
-        cache.begin(batch.tokens());
         let hidden = self.hidden(&pass, cache)?;
         let logits = self.head().project(pass.wanted(hidden));
         cache.advance(batch);

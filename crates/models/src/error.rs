@@ -105,6 +105,14 @@ pub enum Error {
         /// Texts that the cache was made for.
         batch: usize,
     },
+    /// A text was to be copied that is not there.
+    #[error("there is no text {row} in a KV cache that holds {rows}, counted from 0")]
+    Row {
+        /// Which text.
+        row: usize,
+        /// Texts held.
+        rows: usize,
+    },
     /// Padding came after a token.
     #[error(
         "text {row} of the batch has padding, but it already has tokens before position {position}; \

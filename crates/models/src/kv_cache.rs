@@ -2,6 +2,7 @@
 
 mod layer;
 mod prompt;
+mod rows;
 
 use burn::tensor::{Device, Tensor};
 
@@ -41,7 +42,7 @@ pub struct KvCache {
     written: usize,
     /// Where the text is known to end, if it is run in several passes.
     expected: usize,
-    /// Of each text, how many columns have no token.
+    /// Of each text, how many columns have no token: of as many as it was made for while it holds nothing, then of those held.
     padding: Vec<usize>,
 }
 
@@ -52,7 +53,7 @@ impl KvCache {
     /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence without end for a model
     /// that cannot have one; a prompt of 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
     pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
-        let CacheOptions { context, batch, .. } = *options;
+        let (context, batch) = (options.context, options.sequences());
         if !(1..=MAX_CONTEXT).contains(&context) {
             return Err(Error::Context { context, max: MAX_CONTEXT });
         }
@@ -107,7 +108,7 @@ impl KvCache {
 
     /// Bytes that one position of all sequences takes in a layer.
     pub fn position_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
-        (layer.values() * options.dtype.bytes()).saturating_mul(options.batch as u64)
+        (layer.values() * options.dtype.bytes()).saturating_mul(options.sequences() as u64)
     }
 
     /// What it was made for.
@@ -143,7 +144,11 @@ impl KvCache {
     pub fn clear(&mut self) {
         self.prompt = None;
         (self.position, self.written, self.expected) = (0, 0, 0);
-        self.padding.fill(0);
+        self.padding = vec![0; self.options.sequences()];
+    }
+
+    fn is_empty(&self) -> bool {
+        self.position == 0 && self.prompt.is_none()
     }
 
     /// Forgets the tokens from `position` on; nothing happens if it holds fewer. What follows is then computed as if they
@@ -168,11 +173,12 @@ impl KvCache {
         Ok(())
     }
 
-    /// Begins a text at its token `position`, as if those before it had been run: what they would have left in the cache is not
-    /// defined. So it is only right if nothing that matters [reaches](CacheSpec::reach) so far back. The cache must be empty.
-    pub fn begin_at(&mut self, position: usize) {
+    /// Begins texts at their column `position`, as if those before it had been run: what they would have left in the cache is
+    /// not defined. So it is only right if nothing that matters [reaches](CacheSpec::reach) so far back. The cache must be empty.
+    pub fn begin_at(&mut self, position: usize, batch: &Batch) {
         debug_assert_eq!(self.position, 0, "a text begins in an empty cache");
         (self.position, self.written) = (position, position);
+        self.padding = batch.padding().iter().map(|padding| *padding.min(&position)).collect();
     }
 
     /// Says that the next `tokens` tokens are one text, run in several passes.
@@ -211,13 +217,17 @@ impl KvCache {
         self.check_memory(self.position)
     }
 
-    /// Checks that the cache is of the model's shape, is whole, and is for as many sequences.
+    /// Checks that the cache is of the model's shape, is whole, and holds as many sequences, or has room for them.
     fn check_shape(&self, spec: &CacheSpec, batch: &Batch) -> Result<(), Error> {
         if let Some((found, needed)) = self.spec.difference(spec) {
             return Err(Error::CacheShape { found, needed });
         }
-        if batch.rows() != self.options.batch {
-            return Err(Error::BatchRows { rows: batch.rows(), batch: self.options.batch });
+        let (rows, most) = (batch.rows(), self.options.sequences());
+        if self.is_empty() && rows > most {
+            return Err(Error::BatchRows { rows, batch: most });
+        }
+        if !self.is_empty() && rows != self.rows() {
+            return Err(Error::BatchRows { rows, batch: self.rows() });
         }
         let lost = |layer: &Layer| layer.keys.is_none() || layer.values.is_none();
         for layers in [&self.layers, &self.cross] {
@@ -242,8 +252,11 @@ impl KvCache {
     }
 
     /// Begins a pass that has been [checked](Self::check).
-    pub(crate) fn begin(&mut self, tokens: usize) {
-        self.written = self.written.max(self.position + tokens);
+    pub(crate) fn begin(&mut self, batch: &Batch) {
+        if self.is_empty() {
+            self.padding = vec![0; batch.rows()];
+        }
+        self.written = self.written.max(self.position + batch.tokens());
     }
 
     /// Takes a layer's keys and values, `[batch, key_value_heads, tokens, head_dim]` f32, of the columns behind those held,
@@ -260,14 +273,15 @@ impl KvCache {
     ) -> Result<Seen, Error> {
         let dtype = self.options.dtype.dtype();
         let (keys, values) = (keys.cast(dtype), values.cast(dtype));
-        let (position, end) = (self.position, self.position + keys.dims()[2]);
+        let (rows, tokens) = (keys.dims()[0], keys.dims()[2]);
+        let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };
         let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
         let window = slot.window;
         if slot.oldest(end) <= slot.oldest_seen(position) {
             slot.write(position, keys, values).ok_or_else(lost)?;
             return Ok(Seen {
-                parts: vec![slot.part(end).ok_or_else(lost)?],
+                parts: vec![slot.part(end, rows).ok_or_else(lost)?],
                 window,
                 all: false,
                 held_back: None,
@@ -275,7 +289,7 @@ impl KvCache {
         }
         let mut parts = Vec::with_capacity(2);
         if position > 0 {
-            parts.push(slot.part(position).ok_or_else(lost)?);
+            parts.push(slot.part(position, rows).ok_or_else(lost)?);
         }
         parts.push(Part {
             keys: keys.clone(),

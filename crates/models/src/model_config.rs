@@ -14,7 +14,7 @@ use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::registry::{self, Row};
 use crate::{
     ActivationDtype, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error, FilledDecoder,
-    Init, Logits, PassShape, WeightKind, WeightSpec,
+    Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
 };
 
 /// A model of any architecture of the [registry](crate), as its `config.json` describes it.
@@ -118,8 +118,8 @@ impl ModelConfig {
     }
 
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
-    /// each sequence, wherever in such a cache it ends. Counted with it are the logits asked for, the scratch memory of
-    /// attention, and the copy that is made when a product's weight comes in tiles.
+    /// each text, wherever in such a cache it ends, and in one of a token of each of its beams. Counted with it are the logits
+    /// asked for, the scratch memory of attention, and the copy that is made when a product's weight comes in tiles.
     ///
     /// Grows with `tokens`: a long prompt run in several passes needs less.
     pub fn activation_bytes(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> u64 {
@@ -134,8 +134,22 @@ impl ModelConfig {
         logits: Logits,
         threads: usize,
     ) -> u64 {
-        let pass = PassShape::new(tokens, self.cache(), cache, logits, threads);
-        self.decoder.0.activations(&pass).bytes()
+        let bytes = |tokens| {
+            let pass = PassShape::new(tokens, self.cache(), cache, logits, threads);
+            let copied = match cache.sequences() {
+                1 => 0,
+                // Between two passes, a sequence's keys or values of one layer beside the logits.
+                sequences => KvCache::row_bytes(self.cache(), cache).saturating_add(
+                    (sequences.min(MAX_BATCH) as u64 * 4).saturating_mul(self.vocab_size() as u64),
+                ),
+            };
+            self.decoder.0.activations(&pass).bytes().max(copied)
+        };
+        match cache.beams {
+            0 | 1 => bytes(tokens),
+            // Of a prompt there is one sequence, of what follows as many as beams.
+            _ => bytes(tokens).max(bytes(tokens.min(1))),
+        }
     }
 
     /// What products take besides, in bytes, for passes of `tokens` new tokens of each sequence: the activations
@@ -149,6 +163,7 @@ impl ModelConfig {
     ) -> u64 {
         let prompt = if self.cache().cross.is_empty() { 0 } else { cache.prompt };
         let rows = tokens.max(prompt).min(MAX_CONTEXT) as u64 * cache.batch.min(MAX_BATCH) as u64;
+        let rows = rows.max(tokens.min(1) as u64 * cache.sequences().min(MAX_BATCH) as u64);
         let weights = self.weights();
         let products = weights.iter().filter(|weight| weight.kind == WeightKind::Linear);
         let widest = products.filter_map(|weight| weight.shape.last()).max();

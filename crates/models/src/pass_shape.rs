@@ -18,7 +18,10 @@ pub struct PassShape {
     tokens: usize,
     /// Tokens that an encoder reads of each sequence.
     prompt: usize,
+    /// Sequences of the pass.
     batch: usize,
+    /// Sequences of a pass over prompts, which are fewer in beam search.
+    texts: usize,
     positions: usize,
     threads: usize,
     /// The most columns that it looks at in any layer: what is held and the pass itself.
@@ -28,7 +31,7 @@ pub struct PassShape {
 }
 
 impl PassShape {
-    /// A pass of `tokens` new tokens of each sequence, wherever in such a cache it ends.
+    /// A pass of `tokens` new tokens of each text, or of one of each of its beams, wherever in such a cache it ends.
     pub(crate) fn new(
         tokens: usize,
         spec: &CacheSpec,
@@ -47,7 +50,8 @@ impl PassShape {
         Self {
             tokens,
             prompt: if spec.cross.is_empty() { 0 } else { cache.prompt.min(MAX_CONTEXT) },
-            batch: cache.batch.min(MAX_BATCH),
+            batch: if tokens > 1 { cache.batch } else { cache.sequences() }.min(MAX_BATCH),
+            texts: cache.batch.min(MAX_BATCH),
             positions: logits.positions(tokens),
             threads,
             visible: if refuse { (held + tokens).min(context) } else { held + tokens },
@@ -57,7 +61,8 @@ impl PassShape {
 
     /// The pass of an encoder over the prompt.
     pub fn of_prompt(&self) -> Self {
-        Self { tokens: self.prompt, positions: 0, visible: self.prompt, slides: false, ..*self }
+        let (tokens, batch) = (self.prompt, self.texts);
+        Self { tokens, batch, positions: 0, visible: tokens, slides: false, ..*self }
     }
 
     /// The same pass, looking at the prompt alone.
@@ -170,6 +175,7 @@ mod tests {
             context: usize::MAX,
             prompt: usize::MAX,
             batch: usize::MAX,
+            beams: usize::MAX,
             dtype: KvDtype::F16,
             when_full: WhenFull::Slide,
         };

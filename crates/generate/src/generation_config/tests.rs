@@ -100,6 +100,10 @@ fn a_field_of_another_kind_is_named_with_its_file() {
         ("top_k", &["-1", "1.5", "\"50\"", "1e30"]),
         ("top_p", &["-0.1", "1.1", "\"1\"", "{}"]),
         ("min_p", &["-0.1", "1.1"]),
+        ("num_beams", &["0", "-1", "2.5", "\"4\""]),
+        ("num_return_sequences", &["0", "[1]"]),
+        ("length_penalty", &["\"1\"", "1e300", "true"]),
+        ("early_stopping", &["1", "\"always\""]),
         ("repetition_penalty", &["0", "-1", "1e300", "1e-60"]),
         ("max_new_tokens", &["0", "-5", "1.5", "\"5\""]),
         ("max_length", &["0", "[20]"]),
@@ -119,7 +123,7 @@ fn a_field_of_another_kind_is_named_with_its_file() {
 #[test]
 fn what_would_change_the_text_is_not_passed_over() {
     for (key, value) in [
-        ("num_beams", "4"),
+        ("num_beam_groups", "2"),
         ("no_repeat_ngram_size", "3"),
         ("typical_p", "0.95"),
         ("suppress_tokens", "[1, 2]"),
@@ -140,10 +144,35 @@ fn what_would_change_the_text_is_not_passed_over() {
 }
 
 #[test]
+fn beams_are_for_those_who_search() {
+    let beams = |text| open(Some(text), None).unwrap().beam_search();
+    assert_eq!(beams("{}"), None);
+    assert_eq!(beams(r#"{"num_beams": 1, "length_penalty": 0.5}"#), None);
+    assert_eq!(beams(r#"{"num_beams": 4, "early_stopping": null}"#), Some(BeamSearch::new(4)));
+    let all = r#"{"num_beams": 5, "num_return_sequences": 2, "length_penalty": -0.5, "early_stopping": "never"}"#;
+    let expected = BeamSearch {
+        length_penalty: -0.5,
+        early_stopping: EarlyStopping::Never,
+        num_return_sequences: 2,
+        ..BeamSearch::new(5)
+    };
+    assert_eq!(beams(all), Some(expected));
+    let at_once = beams(r#"{"num_beams": 2, "early_stopping": true}"#).unwrap();
+    assert_eq!(at_once.early_stopping, EarlyStopping::AtOnce);
+    // Others are told rather than given another text.
+    let message = open(Some(all), None).unwrap().without_beams().unwrap_err().to_string();
+    assert!(message.contains("num_beams is 5"), "{message}");
+    assert!(open(Some("{}"), None).unwrap().without_beams().is_ok());
+    let text = r#"{"num_beams": 2, "repetition_penalty": 1.5, "renormalize_logits": true}"#;
+    let message = open(Some(text), None).unwrap_err().to_string();
+    assert!(message.contains("renormalize_logits is true"), "{message}");
+}
+
+#[test]
 fn another_file_or_none() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("generation_config.json", r#"{"num_beams": 4}"#);
+    write("generation_config.json", r#"{"typical_p": 0.5}"#);
     write("other.json", r#"{"top_k": 3}"#);
     write("config.json", r#"{"eos_token_id": 2}"#);
     let other = GenerationConfig::open_file(folder.path(), folder.path().join("other.json"));

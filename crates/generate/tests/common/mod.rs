@@ -3,6 +3,8 @@
 // Each test program uses some of these.
 #![allow(dead_code)]
 
+pub mod checkpoint;
+
 use std::path::Path;
 
 use outsize_generate::{Tokenizer, byte_level_tokenizer};

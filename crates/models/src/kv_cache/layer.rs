@@ -31,11 +31,11 @@ impl Layer {
         (position + 1).saturating_sub(self.window)
     }
 
-    /// All places, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
-    pub fn part(&self, end: usize) -> Option<Part> {
+    /// All places of the first `rows` texts, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
+    pub fn part(&self, end: usize, rows: usize) -> Option<Part> {
         Some(Part {
-            keys: self.keys.clone()?,
-            values: self.values.clone()?,
+            keys: self.keys.clone()?.narrow(0, 0, rows),
+            values: self.values.clone()?.narrow(0, 0, rows),
             len: end.min(self.capacity),
             order: if end <= self.capacity {
                 Order::From(0)
@@ -51,10 +51,30 @@ impl Layer {
         self.values = Some(write(self.values.take()?, position, values));
         Some(())
     }
+
+    /// Makes text `to` what text `from` is, of which columns up to `written`, exclusive, have been written.
+    pub fn copy_row(&mut self, from: usize, to: usize, written: usize) -> Option<()> {
+        let places = written.min(self.capacity);
+        if places > 0 && from != to {
+            self.keys = Some(copy_row(self.keys.take()?, from, to, places));
+            self.values = Some(copy_row(self.values.take()?, from, to, places));
+        }
+        Some(())
+    }
+}
+
+/// Writes the same text's row `to` as row `from` has it, in the places that are in use.
+fn copy_row(storage: Tensor<4>, from: usize, to: usize, places: usize) -> Tensor<4> {
+    let [_, heads, _, width] = storage.dims();
+    let row = |row: usize| [row..row + 1, 0..heads, 0..places, 0..width];
+    // Not a view: the storage would then be shared, and the write would copy all of it.
+    let copy = storage.clone().slice(row(from)).into_data();
+    let copy = Tensor::from_data(copy, (&storage.device(), storage.dtype()));
+    storage.slice_assign(row(to), copy)
 }
 
 fn write(mut storage: Tensor<4>, position: usize, new: Tensor<4>) -> Tensor<4> {
-    let ([batch, heads, capacity, width], tokens) = (storage.dims(), new.dims()[2]);
+    let ([_, heads, capacity, width], [batch, _, tokens, _]) = (storage.dims(), new.dims());
     let mut done = tokens.saturating_sub(capacity);
     while done < tokens {
         let place = (position + done) % capacity;

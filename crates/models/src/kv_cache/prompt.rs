@@ -14,6 +14,16 @@ pub(super) struct Prompt {
     padding: Vec<usize>,
 }
 
+impl Prompt {
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    pub fn padding(&mut self) -> &mut Vec<usize> {
+        &mut self.padding
+    }
+}
+
 impl KvCache {
     /// Whether it holds a prompt that an encoder read.
     pub fn has_prompt(&self) -> bool {
@@ -47,6 +57,7 @@ impl KvCache {
 
     /// Counts the prompt as held, once all layers have it.
     pub(crate) fn end_prompt(&mut self, prompt: &Batch) {
+        self.padding = vec![0; prompt.rows()];
         self.prompt = Some(Prompt { tokens: prompt.tokens(), padding: prompt.padding().to_vec() });
     }
 
@@ -54,7 +65,7 @@ impl KvCache {
     pub(crate) fn see_prompt(&self, layer: usize) -> Result<(Seen, &[usize]), Error> {
         let prompt = self.prompt.as_ref().ok_or(Error::NoPrompt)?;
         let slot = self.cross.get(layer);
-        let part = slot.and_then(|slot| slot.part(prompt.tokens));
+        let part = slot.and_then(|slot| slot.part(prompt.tokens, prompt.padding.len()));
         let part: Part = part.ok_or(Error::CacheLost { layer })?;
         Ok((Seen::whole(part), &prompt.padding))
     }

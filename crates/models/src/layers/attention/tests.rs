@@ -98,6 +98,7 @@ impl Bench {
         let dtype = self.cache.options().dtype.dtype();
         let by_column = |tensor: &Tensor<4>| values(&tensor.clone().cast(dtype).swap_dims(1, 2));
         let (k, v) = (by_column(&keys), by_column(&new_values));
+        self.texts.resize(rows, Text::default());
         for (row, text) in self.texts.iter_mut().enumerate() {
             text.keys.truncate(start);
             text.values.truncate(start);
@@ -107,9 +108,9 @@ impl Bench {
                 text.values.push(v[from..from + key_heads * width].to_vec());
             }
         }
+        self.cache.begin(batch);
         let padding: Vec<usize> = self.cache.padding().to_vec();
         let padding: Vec<usize> = padding.iter().zip(batch.padding()).map(|(a, b)| a + b).collect();
-        self.cache.begin(tokens);
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
         let positions = QueryPositions { start, padding: &padding, alibi: None };
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
@@ -160,6 +161,14 @@ impl Bench {
             }
         }
         worst
+    }
+
+    /// Copies a text, and keeps the first `rows`.
+    fn copy(&mut self, from: usize, to: usize, rows: usize) {
+        self.cache.copy_rows(&[(from, to)], rows).unwrap();
+        self.texts.resize(self.texts.len().max(to + 1), Text::default());
+        self.texts[to] = self.texts[from].clone();
+        self.texts.truncate(rows);
     }
 
     fn single(&mut self, tokens: usize) -> f32 {
@@ -254,6 +263,8 @@ enum Step {
     /// A pass that fails after the layer was written.
     Fail(usize),
     Truncate(usize),
+    /// One text becomes another, perhaps as one more; then so many stay.
+    Copy([usize; 3]),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -262,14 +273,15 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Pass(1)),
         1 => (1usize..12).prop_map(Step::Fail),
         3 => (0usize..40).prop_map(Step::Truncate),
+        3 => [0usize..9, 0..9, 0..9].prop_map(Step::Copy),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Passes of any length, with a window or a sliding context, padded, wound back or failed in between: what comes out is
-    /// the formula over what is in sight, or an error that says why not.
+    /// Passes of any length, with a window or a sliding context, padded, wound back, failed or copied in between: what comes
+    /// out is the formula over what is in sight, or an error that says why not.
     #[test]
     fn whatever_is_done_it_follows_the_formula(
         window in prop::option::of(1usize..14),
@@ -282,6 +294,7 @@ proptest! {
         let options = CacheOptions {
             prompt: 0,
             batch: lengths.len(),
+            beams: 2,
             dtype,
             when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
             context,
@@ -292,12 +305,12 @@ proptest! {
         let first = Batch::left_padded(&rows).unwrap();
         // One past the last column that was written.
         let mut written = 0;
-        let go_on = |tokens| Batch::left_padded(&vec![vec![0; tokens]; lengths.len()]).unwrap();
+        let go_on = |rows, tokens| Batch::left_padded(&vec![vec![0; tokens]; rows]).unwrap();
         let mut batch = Some(first.clone());
         for step in std::iter::once(Step::Pass(1)).chain(steps) {
             match step {
                 Step::Pass(tokens) | Step::Fail(tokens) => {
-                    let batch = batch.take().unwrap_or_else(|| go_on(tokens));
+                    let batch = batch.take().unwrap_or_else(|| go_on(bench.cache.rows(), tokens));
                     let position = bench.cache.position();
                     let end = position + batch.tokens();
                     match bench.cache.check(&spec, &batch) {
@@ -320,7 +333,7 @@ proptest! {
                     written = written.max(end);
                     if matches!(step, Step::Fail(_)) {
                         let shape = [batch.rows(), KEY_HEADS, batch.tokens(), WIDTH];
-                        bench.cache.begin(batch.tokens());
+                        bench.cache.begin(&batch);
                         let mut seen = bench.cache.see(0, random(shape), random(shape)).unwrap();
                         let held_back = seen.held_back.take();
                         drop(seen);
@@ -344,6 +357,13 @@ proptest! {
                     prop_assert_eq!(truncated.is_err(), gone);
                     let now = if gone { before } else { position.min(before) };
                     prop_assert_eq!(bench.cache.position(), now);
+                }
+                Step::Copy([from, to, rows]) => {
+                    let held = bench.cache.rows();
+                    if bench.cache.position() > 0 {
+                        let to = (to % (held + 1)).min(options.sequences() - 1);
+                        bench.copy(from % held, to, 1 + rows % held.max(to + 1));
+                    }
                 }
             }
         }

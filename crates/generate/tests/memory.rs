@@ -1,0 +1,108 @@
+//! The budget holds for batches and beams: peaks of memory, each measured in a process of its own.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::checkpoint::with_tokenizer;
+use outsize_generate::{
+    BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, Task, pipeline,
+};
+use outsize_plan::{Budget, Tier};
+use tempfile::TempDir;
+
+/// Some 50 MB in bf16. Keys and values of 16 sequences of 400 tokens take 39 MB.
+const DECODER: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 6000, "max_position_embeddings": 512}"#;
+
+/// Some 60 MB in bf16. Keys and values of 16 prompts of 300 tokens take 79 MB.
+const ENCODER: &str = r#"{"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_layers": 4, "num_heads": 8,
+    "vocab_size": 6000, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false, "decoder_start_token_id": 0}"#;
+
+fn builder(folder: &str, task: Task, [texts, beams]: [usize; 2], bytes: u64) -> PipelineBuilder {
+    let mut budget = Budget::default();
+    budget.set(Tier::Cpu, bytes);
+    let context = if task == Task::TextGeneration { 400 } else { 60 };
+    pipeline(task, folder)
+        .context(context)
+        .prompt_tokens(300)
+        .batch_size(texts)
+        .num_beams(beams)
+        .max_memory(budget)
+}
+
+/// The least budget that works, from the planner's own message.
+fn least(builder: PipelineBuilder) -> u64 {
+    match builder.build().unwrap_err() {
+        PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
+            shortfall,
+        ))) => shortfall.least,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn child() {
+    let Ok(folder) = std::env::var("OUTSIZE_CHILD_CHECKPOINT") else {
+        return; // an ordinary test run: this is no test of its own
+    };
+    let [texts, beams, encodes, extra] = std::env::var("OUTSIZE_CHILD")
+        .unwrap()
+        .split(',')
+        .map(|number| number.parse::<usize>().unwrap())
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap();
+    let task = [Task::TextGeneration, Task::Text2TextGeneration][encodes];
+    let shape = [texts, beams];
+    // The process grows a little between two looks at it.
+    let budget = least(builder(&folder, task, shape, 1)) + (1 << 20) + extra as u64;
+    let mut pipe = builder(&folder, task, shape, budget).build().unwrap();
+    assert!(pipe.pipeline().device_map().streamed_bytes() > 0);
+    // Prompts that nearly fill the cache, of several lengths; the last batch is not full.
+    let prompts: Vec<String> = (0..=texts).map(|text| "x".repeat(300 - 37 * text % 200)).collect();
+    let options = GenerateOptions {
+        max_new_tokens: Some(40),
+        eos: Some(Vec::new()),
+        beams: Some(BeamSearch::new(beams)),
+        ..GenerateOptions::default()
+    };
+    let found = pipe.generate_batch(&prompts, &options).unwrap();
+    assert!(found.iter().all(|text| text.outcome.tokens.len() == 40));
+    println!("budget={budget} peak={}", outsize_machine::peak_rss().unwrap());
+}
+
+fn run(folder: &Path, shape: [usize; 2], encodes: bool, extra: usize) -> [u64; 2] {
+    let [texts, beams] = shape;
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("OUTSIZE_CHILD", format!("{texts},{beams},{},{extra}", usize::from(encodes)))
+        .env("OUTSIZE_CHILD_CHECKPOINT", folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    ["budget=", "peak="].map(|name| {
+        let (_, rest) = text.split_once(name).unwrap();
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    })
+}
+
+#[test]
+fn batches_and_beams_stay_within_the_budget() {
+    for (config, encodes) in [(DECODER, false), (ENCODER, true)] {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let folder = dir.path().join("model");
+        with_tokenizer(&folder, config, 4.0, "{}");
+        let mut budgets = Vec::new();
+        for (shape, extra) in [([1, 1], 0), ([16, 1], 0), ([4, 4], 0), ([2, 8], 10 << 20)] {
+            let [budget, peak] = run(&folder, shape, encodes, extra);
+            eprintln!("{shape:?} {encodes}: budget {budget}, peak {peak}");
+            assert!(peak <= budget, "{shape:?} {encodes}: {peak} > {budget}");
+            budgets.push(budget);
+        }
+        // Keys and values of fifteen more sequences.
+        assert!(budgets[2] > budgets[0] + (30 << 20), "{budgets:?}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Texts that come, go and go on differently while others run beside them.
+
+use super::KvCache;
+use super::prompt::Prompt;
+use crate::{CacheOptions, CacheSpec, Error};
+
+impl KvCache {
+    /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, or values, of one sequence in the largest layer.
+    pub fn row_bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
+        let one = CacheOptions { batch: 1, beams: 1, ..*options };
+        let layers = spec.layers.iter().map(|layer| Self::layer_bytes(layer, &one) / 2);
+        let cross = spec.cross.iter().map(|layer| Self::cross_bytes(layer, &one) / 2);
+        layers.chain(cross).max().unwrap_or(0)
+    }
+
+    /// Texts that it holds, or could begin with.
+    pub fn rows(&self) -> usize {
+        self.padding.len()
+    }
+
+    /// Copies texts, one after the other: of each pair the second becomes what the first is. The second may be one past those
+    /// held, which then are one more. In the end the first `rows` stay. Nothing happens to a cache that holds nothing.
+    ///
+    /// # Errors
+    /// [`Error::Row`] for a text that is not held, and [`Error::BatchRows`] for more than the cache was made for. Both are
+    /// found before anything is copied.
+    pub fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), Error> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut held = self.rows();
+        for &(from, to) in copies {
+            if let Some(&row) = [from, to.saturating_sub(1)].iter().find(|row| **row >= held) {
+                return Err(Error::Row { row, rows: held });
+            }
+            held = held.max(to + 1);
+        }
+        if rows == 0 || rows > held {
+            return Err(Error::Row { row: rows, rows: held });
+        }
+        let batch = self.options.sequences();
+        if held > batch {
+            return Err(Error::BatchRows { rows: held, batch });
+        }
+        for &(from, to) in copies {
+            for (index, layer) in self.layers.iter_mut().enumerate() {
+                let lost = Error::CacheLost { layer: index };
+                layer.copy_row(from, to, self.written).ok_or(lost)?;
+            }
+            for padding in [Some(&mut self.padding), self.prompt.as_mut().map(Prompt::padding)] {
+                let Some(padding) = padding else { continue };
+                padding.resize(padding.len().max(to + 1), 0);
+                padding[to] = padding[from];
+            }
+            let tokens = self.prompt.as_ref().map_or(0, Prompt::tokens);
+            for (index, layer) in self.cross.iter_mut().enumerate() {
+                let lost = Error::CacheLost { layer: index };
+                layer.copy_row(from, to, tokens).ok_or(lost)?;
+            }
+        }
+        self.padding.truncate(rows);
+        if let Some(prompt) = &mut self.prompt {
+            prompt.padding().truncate(rows);
+        }
+        Ok(())
+    }
+}
