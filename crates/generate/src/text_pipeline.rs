@@ -132,7 +132,7 @@ impl TextPipeline {
             self.refuse_beams(options, "texts searched together share their options")?;
         }
         let mut outcomes = Vec::with_capacity(prompts.len());
-        for prompts in prompts.chunks(self.pipeline.cache_options().sequences()) {
+        for prompts in prompts.chunks(self.pipeline.cache_options().batch) {
             let requests = prompts.iter().map(|(prompt, options)| self.request(prompt, options));
             let requests = requests.collect::<Result<Vec<_>, Error>>()?;
             self.pipeline.clear();
@@ -163,8 +163,9 @@ impl TextPipeline {
         options: &GenerateOptions,
         search: BeamSearch,
     ) -> TextResult<Vec<Vec<BeamText>>> {
-        let (beams, sequences) = (search.num_beams, self.pipeline.cache_options().sequences());
-        let texts = sequences / beams.max(1);
+        let cache = self.pipeline.cache_options();
+        let (beams, sequences) = (search.num_beams, cache.sequences());
+        let texts = cache.batch.min(sequences / beams.max(1));
         if texts == 0 {
             return Err(Error::Beams { num_beams: beams, sequences }.into());
         }

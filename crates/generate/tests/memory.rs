@@ -12,7 +12,7 @@ use outsize_generate::{
 use outsize_plan::{Budget, Tier};
 use tempfile::TempDir;
 
-/// Some 50 MB in bf16. Keys and values of 16 sequences of 400 tokens take 39 MB.
+/// Some 50 MB in bf16. Keys and values of 16 sequences of 340 tokens take 33 MB.
 const DECODER: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
     "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 6000, "max_position_embeddings": 512}"#;
 
@@ -23,7 +23,7 @@ const ENCODER: &str = r#"{"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_k
 fn builder(folder: &str, task: Task, [texts, beams]: [usize; 2], bytes: u64) -> PipelineBuilder {
     let mut budget = Budget::default();
     budget.set(Tier::Cpu, bytes);
-    let context = if task == Task::TextGeneration { 400 } else { 60 };
+    let context = if task == Task::TextGeneration { 340 } else { 30 };
     pipeline(task, folder)
         .context(context)
         .prompt_tokens(300)
@@ -60,16 +60,16 @@ fn child() {
     let budget = least(builder(&folder, task, shape, 1)) + (1 << 20) + extra as u64;
     let mut pipe = builder(&folder, task, shape, budget).build().unwrap();
     assert!(pipe.pipeline().device_map().streamed_bytes() > 0);
-    // Prompts that nearly fill the cache, of several lengths; the last batch is not full.
-    let prompts: Vec<String> = (0..=texts).map(|text| "x".repeat(300 - 37 * text % 200)).collect();
+    // Prompts that nearly fill the cache, of several lengths.
+    let prompts: Vec<String> = (0..texts).map(|text| "x".repeat(300 - 37 * text % 200)).collect();
     let options = GenerateOptions {
-        max_new_tokens: Some(40),
+        max_new_tokens: Some(20),
         eos: Some(Vec::new()),
         beams: Some(BeamSearch::new(beams)),
         ..GenerateOptions::default()
     };
     let found = pipe.generate_batch(&prompts, &options).unwrap();
-    assert!(found.iter().all(|text| text.outcome.tokens.len() == 40));
+    assert!(found.iter().all(|text| text.outcome.tokens.len() == 20));
     println!("budget={budget} peak={}", outsize_machine::peak_rss().unwrap());
 }
 
@@ -103,6 +103,6 @@ fn batches_and_beams_stay_within_the_budget() {
             budgets.push(budget);
         }
         // Keys and values of fifteen more sequences.
-        assert!(budgets[2] > budgets[0] + (30 << 20), "{budgets:?}");
+        assert!(budgets[2] > budgets[0] + (25 << 20), "{budgets:?}");
     }
 }

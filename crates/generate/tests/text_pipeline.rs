@@ -13,7 +13,7 @@ use outsize_generate::{
     Task, TextOutcome, TextPipeline, pipeline,
 };
 use outsize_models::KvDtype;
-use outsize_plan::{Budget, ManualMap, Strategy};
+use outsize_plan::{Budget, ChosenBy, ManualMap, Strategy};
 use tempfile::TempDir;
 
 const DECODER: &str = r#"{"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -173,11 +173,8 @@ fn beams_come_from_the_file_or_the_caller() {
             assert!(texts.iter().all(|text| text.hypothesis.tokens.len() == 7));
         }
         let best = pipe.generate_batch(&PROMPTS, &defaults).unwrap();
-        let texts = |found: Vec<String>| found;
-        assert_eq!(
-            texts(best.into_iter().map(|outcome| outcome.text).collect()),
-            texts(found.iter().map(|texts| texts[0].text.clone()).collect())
-        );
+        let best: Vec<_> = best.iter().map(|outcome| &outcome.text).collect();
+        assert_eq!(best, found.iter().map(|texts| &texts[0].text).collect::<Vec<_>>());
         // A text alone is as beside others, and as the caller spells it out.
         let spelled = BeamSearch {
             length_penalty: 0.5,
@@ -219,7 +216,7 @@ fn a_pipeline_is_placed_as_it_is_asked() {
     }
     let map = ManualMap::parse(r#"{"model": "cpu", "lm_head": "disk"}"#).unwrap();
     let pipe = builder(&folder).device_map(map).kv_dtype(KvDtype::F32).build().unwrap();
-    assert!(pipe.pipeline().device_map().streamed_bytes() > 0);
+    assert_eq!(pipe.pipeline().device_map().chosen_by(), ChosenBy::Manual);
     assert_eq!(pipe.generation_config().temperature, Some(0.5));
     assert_eq!(text(pipe), expected);
     // A file of weights stands for its folder.

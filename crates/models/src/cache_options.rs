@@ -71,7 +71,7 @@ pub struct CacheOptions {
     /// Tokens of each prompt that an encoder reads. Their keys and values are not part of the context; models without an
     /// encoder have none.
     pub prompt: usize,
-    /// Texts that run side by side.
+    /// Texts that begin side by side, at most.
     pub batch: usize,
     /// Sequences that each text is continued by at once, as in beam search; 1 without. A prompt is run once for all of them.
     pub beams: usize,

@@ -42,7 +42,7 @@ pub struct KvCache {
     written: usize,
     /// Where the text is known to end, if it is run in several passes.
     expected: usize,
-    /// Of each text, how many columns have no token: of as many as it was made for while it holds nothing, then of those held.
+    /// Of each text, how many columns have no token: of as many as can begin while it holds nothing, then of those held.
     padding: Vec<usize>,
 }
 
@@ -84,7 +84,7 @@ impl KvCache {
             position: 0,
             written: 0,
             expected: 0,
-            padding: vec![0; batch],
+            padding: vec![0; options.batch],
         })
     }
 
@@ -144,7 +144,7 @@ impl KvCache {
     pub fn clear(&mut self) {
         self.prompt = None;
         (self.position, self.written, self.expected) = (0, 0, 0);
-        self.padding = vec![0; self.options.sequences()];
+        self.padding = vec![0; self.options.batch];
     }
 
     fn is_empty(&self) -> bool {
@@ -222,7 +222,7 @@ impl KvCache {
         if let Some((found, needed)) = self.spec.difference(spec) {
             return Err(Error::CacheShape { found, needed });
         }
-        let (rows, most) = (batch.rows(), self.options.sequences());
+        let (rows, most) = (batch.rows(), self.options.batch);
         if self.is_empty() && rows > most {
             return Err(Error::BatchRows { rows, batch: most });
         }

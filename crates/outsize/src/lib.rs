@@ -24,6 +24,24 @@
 //! # }
 //! ```
 //!
+//! Text pipelines know the models that are built in, and need no module:
+//!
+//! ```no_run
+//! use outsize::plan::Strategy;
+//! use outsize::{Budget, GenerateOptions, Task, pipeline};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut pipe = pipeline(Task::TextGeneration, "path/to/checkpoint")
+//!     .device_map(Strategy::Auto)
+//!     .max_memory(Budget::parse("cpu=600MB")?)
+//!     .build()?;
+//! for part in pipe.stream("Once upon a time", &GenerateOptions::default())? {
+//!     print!("{}", part?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Each crate of the workspace is a module here:
 //!
 //! | module | its one job |
@@ -53,4 +71,5 @@ pub use outsize_checkpoint::Checkpoint;
 pub use outsize_core::{
     Dispatched, Error, Options, Streamed, dispatch, load_checkpoint_and_dispatch,
 };
+pub use outsize_generate::{GenerateOptions, Task, pipeline};
 pub use outsize_plan::{Budget, DeviceMap};

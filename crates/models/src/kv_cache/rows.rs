@@ -13,7 +13,7 @@ impl KvCache {
         layers.chain(cross).max().unwrap_or(0)
     }
 
-    /// Texts that it holds, or could begin with.
+    /// Texts that it holds, all beams among them; if it holds nothing, those that could begin.
     pub fn rows(&self) -> usize {
         self.padding.len()
     }
