@@ -12,7 +12,7 @@ const PROCESS_SLACK: u64 = 16 << 20;
 /// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
 pub const LEAST_RING: u64 = 16 << 20;
 
-/// Tokens that one pass takes at most: beyond, activations cost memory and save little time.
+/// Tokens that one pass takes at most, of all texts together: beyond, activations cost memory and save little time.
 pub const LONGEST_PASS: usize = 512;
 
 /// What a process takes by itself whose resident set is `resident` bytes before anything is opened in it.
@@ -26,9 +26,10 @@ pub fn memory_overhead(process: u64, activations: u64) -> MemoryOverhead {
     MemoryOverhead { process, activations, ..MemoryOverhead::default() }
 }
 
-/// Tokens of the longest pass over a prompt of `prompt` tokens in a context of `context`, if there is room for it.
-pub fn longest_pass(prompt: usize, context: usize) -> usize {
-    prompt.clamp(1, LONGEST_PASS).min(context.max(1))
+/// Tokens of each text in the longest pass over `texts` prompts of `prompt` tokens in a context of `context`, if there is
+/// room for it.
+pub fn longest_pass(texts: usize, prompt: usize, context: usize) -> usize {
+    prompt.clamp(1, LONGEST_PASS.div_ceil(texts.max(1))).min(context.max(1))
 }
 
 /// What `place` makes of passes of so many tokens: of the longest up to `tokens` that it can, each further pass over a long

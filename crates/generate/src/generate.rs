@@ -124,17 +124,26 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
     }
 
     /// Whether a row has ended.
+    ///
+    /// # Panics
+    /// If there is no such row.
     pub fn has_ended(&self, row: usize) -> bool {
         self.rows[row].ended || !self.live.contains(&row)
     }
 
     /// Ends a row, for that reason.
+    ///
+    /// # Panics
+    /// If there is no such row.
     pub fn end(&mut self, row: usize, finish: Finish) {
         let row = &mut self.rows[row];
         (row.ended, row.outcome.finish) = (true, finish);
     }
 
     /// What a row has by now. Why it ended is only right if it has.
+    ///
+    /// # Panics
+    /// If there is no such row.
     pub fn outcome(&self, row: usize) -> &Outcome {
         &self.rows[row].outcome
     }

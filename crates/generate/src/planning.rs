@@ -53,9 +53,9 @@ impl GenerationWorkload {
         self
     }
 
-    /// Tokens of the longest pass over the prompt, if there is room for it.
+    /// Tokens of each text in the longest pass over the prompts, if there is room for it.
     fn longest_pass(&self) -> usize {
-        longest_pass(self.prompt, self.cache.context)
+        longest_pass(self.cache.batch, self.prompt, self.cache.context)
     }
 
     /// What planning with passes of `tokens` tokens depends on, beside strategy and budget.

@@ -18,7 +18,7 @@ use crate::tokenizer::Tokenizer;
 /// The most new tokens of a text where neither the caller nor the checkpoint says.
 pub const DEFAULT_NEW_TOKENS: usize = 64;
 
-/// How a text is generated. What is `None` is as generation_config.json says, or else as transformers does.
+/// How a text is generated. What is `None` is as generation_config.json says, or else as said here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateOptions {
     /// The most tokens to generate; else 64.
