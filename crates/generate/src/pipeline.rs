@@ -2,6 +2,7 @@
 
 mod error;
 mod placement;
+mod sequences;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{Planning, process_bytes};
 use outsize_models::{
-    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Init, KvCache, Logits, ModelConfig, WhenFull,
+    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
+    MAX_BATCH, ModelConfig,
 };
 use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tree, predict};
 use outsize_stream::Stats;
@@ -21,7 +23,6 @@ pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::error::Error;
 use crate::json_file::{CONFIG_LIMIT, read_bounded};
-use crate::language_model::LanguageModel;
 use crate::planning::{GenerationWorkload, Planner};
 use crate::tokenizer_file::TokenizerFile;
 
@@ -166,6 +167,10 @@ impl OpenedModel {
         if context > most {
             return Err(PipelineError::Context { context, most });
         }
+        let sequences = workload.cache.sequences();
+        if !(1..=MAX_BATCH).contains(&sequences) {
+            return Err(ModelError::Batch { batch: sequences, max: MAX_BATCH }.into());
+        }
         workload.process = workload.process.max(self.process);
         let options = Options {
             // In the words of the tree.
@@ -299,7 +304,7 @@ impl Pipeline {
     }
 
     /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits) are then those of a
-    /// decoder's ids. Not needed before [`forward`](LanguageModel::forward), whose first ids are the prompt.
+    /// decoder's ids. Not needed before [`forward`](crate::LanguageModel::forward), whose first ids are the prompt.
     ///
     /// # Errors
     /// A model without an encoder, and what the model or a read said.
@@ -362,63 +367,6 @@ impl Pipeline {
         let logits = self.model.forward_batch(batch, &mut self.cache, logits)??;
         self.count(batch);
         Ok(logits)
-    }
-}
-
-impl LanguageModel for Pipeline {
-    type Error = PipelineError;
-
-    fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, PipelineError> {
-        let batch = Batch::left_padded(rows)?;
-        let Some(start) = self.start.filter(|_| !self.cache.has_prompt()) else {
-            return self.run(&batch);
-        };
-        let starts = Batch::left_padded(&vec![start; rows.len()])?;
-        self.encode_batch(&batch)?;
-        let logits = self.run(&starts);
-        if logits.is_err() {
-            // The text has not begun.
-            self.cache.clear();
-        }
-        logits
-    }
-
-    fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), PipelineError> {
-        Ok(self.cache.copy_rows(copies, rows)?)
-    }
-
-    fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
-        match &self.start {
-            Some(start) if !self.cache.has_prompt() => start,
-            _ => prompt,
-        }
-    }
-
-    fn context(&self) -> Option<usize> {
-        match self.cache.options().when_full {
-            WhenFull::Refuse => Some(self.cache.capacity()),
-            WhenFull::Slide => None,
-        }
-    }
-
-    fn position(&self) -> usize {
-        self.cache.position()
-    }
-
-    fn advice(&self, needed: usize) -> String {
-        let most = self.spec.longest_context;
-        let mut advice = match needed < most {
-            true => format!("raise the context above {needed}, or shorten the prompt"),
-            false => format!("this model's context is {most} at most, so shorten the prompt"),
-        };
-        if self.spec.cannot_slide.is_none() {
-            advice.push_str(", or let the context slide");
-        }
-        advice
-    }
-
-    fn is_stopped(error: &PipelineError) -> bool {
-        matches!(error, PipelineError::Core(outsize_core::Error::Stopped))
     }
 }
 

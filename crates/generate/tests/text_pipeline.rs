@@ -253,6 +253,9 @@ fn what_is_wrong_is_said() {
     write(&folder, "generation_config.json", "{}");
     let error = failed(builder(&folder).batch_size(0));
     assert!(error.contains("a batch of 0 texts"), "{error}");
+    // As a file may ask.
+    let error = failed(builder(&folder).num_beams(usize::MAX));
+    assert!(error.contains("choose 1 to 4096"), "{error}");
     let small = builder(&folder).max_memory(Budget::parse("cpu=1MB").unwrap());
     assert!(failed(small).contains("cpu="));
     let mut pipe = builder(&folder).build().unwrap();

@@ -1,0 +1,63 @@
+//! A pipeline as the loops see it: sequences that tokens are appended to.
+
+use outsize_models::{Batch, WhenFull};
+
+use super::{Pipeline, PipelineError};
+use crate::language_model::LanguageModel;
+
+impl LanguageModel for Pipeline {
+    type Error = PipelineError;
+
+    fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, PipelineError> {
+        let batch = Batch::left_padded(rows)?;
+        let Some(start) = self.start.filter(|_| !self.cache.has_prompt()) else {
+            return self.run(&batch);
+        };
+        let starts = Batch::left_padded(&vec![start; rows.len()])?;
+        self.encode_batch(&batch)?;
+        let logits = self.run(&starts);
+        if logits.is_err() {
+            // The text has not begun.
+            self.cache.clear();
+        }
+        logits
+    }
+
+    fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), PipelineError> {
+        Ok(self.cache.copy_rows(copies, rows)?)
+    }
+
+    fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
+        match &self.start {
+            Some(start) if !self.cache.has_prompt() => start,
+            _ => prompt,
+        }
+    }
+
+    fn context(&self) -> Option<usize> {
+        match self.cache.options().when_full {
+            WhenFull::Refuse => Some(self.cache.capacity()),
+            WhenFull::Slide => None,
+        }
+    }
+
+    fn position(&self) -> usize {
+        self.cache.position()
+    }
+
+    fn advice(&self, needed: usize) -> String {
+        let most = self.spec.longest_context;
+        let mut advice = match needed < most {
+            true => format!("raise the context above {needed}, or shorten the prompt"),
+            false => format!("this model's context is {most} at most, so shorten the prompt"),
+        };
+        if self.spec.cannot_slide.is_none() {
+            advice.push_str(", or let the context slide");
+        }
+        advice
+    }
+
+    fn is_stopped(error: &PipelineError) -> bool {
+        matches!(error, PipelineError::Core(outsize_core::Error::Stopped))
+    }
+}
