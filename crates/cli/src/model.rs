@@ -90,6 +90,12 @@ fn within(folder: &Path) -> Result<PathBuf, Failure> {
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     let config = read_config(args.folder())?;
     note_unknown("config.json", &config.unknown_fields);
+    if config.is_part() {
+        say(format!(
+            "note: of this {} only the text part runs: it sees no images",
+            config.model_type()
+        ));
+    }
     Ok(config)
 }
 
