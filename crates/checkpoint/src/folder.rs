@@ -9,9 +9,9 @@ pub(crate) const SINGLE_FILE: &str = "model.safetensors";
 pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Whether a file is an index of shards.
-type IsIndex = bool;
+pub(crate) type IsIndex = bool;
 /// Files of a checkpoint in the order in which transformers prefers them, with what they are.
-const NAMES: [(&str, Container, IsIndex); 4] = [
+pub(crate) const NAMES: [(&str, Container, IsIndex); 4] = [
     (SINGLE_FILE, Container::Safetensors, false),
     (INDEX_FILE, Container::Safetensors, true),
     ("pytorch_model.bin", Container::Torch, false),

@@ -66,7 +66,7 @@ pub use format::{ElementBlock, Encoding, FormatFault, ScaleGrid, StorageFormat, 
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
-pub use remote::{Headers, Part, RemoteError, RemoteFile};
+pub use remote::{Headers, Part, RemoteFile, weights_file};
 pub use text::{plain, shown};
 pub use torch::{StateDict, Storage, TensorView, TorchFault};
 pub use whole_file::{read_file, read_text, write_file};

@@ -1,21 +1,35 @@
 //! The headers of a remote checkpoint, without its weights.
 //!
-//! The caller's function fetches a range of a file: the first nine bytes of each file, then its
-//! header, and never more.
+//! The caller's function fetches a range of a file: of safetensors the first nine bytes, then the
+//! header, and never more; of files of `torch.save` their first and last 64 KiB, and what of the
+//! directory and the pickle lies elsewhere.
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::checkpoint::{MAX_HEADERS, TensorInfo, sort_out};
 use crate::error::Error;
 use crate::fault::IndexFault;
-use crate::header::{Header, LENGTH_BYTES};
+use crate::folder::NAMES;
+use crate::header::{Header, HeaderEntry, LENGTH_BYTES};
 use crate::index::Index;
 use crate::parallel;
+use crate::torch;
 
 /// Bytes that a header's length and its first character take.
 const START: u64 = LENGTH_BYTES + 1;
+/// Bytes of a file of `torch.save` that are fetched at once at least: its parts are small, and each
+/// request waits.
+const LEAST_OF_TORCH: u64 = 64 << 10;
+
+/// Of a folder's files, the one that its checkpoint is opened by, and whether that is an index:
+/// safetensors before files of `torch.save`, and one file before shards.
+pub fn weights_file(has: impl Fn(&str) -> bool) -> Option<(&'static str, bool)> {
+    let found = NAMES.iter().find(|(name, ..)| has(name));
+    found.map(|(name, _, is_index)| (*name, *is_index))
+}
 
 /// A range of a remote file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,33 +62,20 @@ pub struct Headers {
     pub ignored: usize,
 }
 
-/// Why headers could not be fetched.
-#[derive(Debug, thiserror::Error)]
-pub enum RemoteError<E: std::error::Error> {
-    /// Fetching failed.
-    #[error(transparent)]
-    Fetch(E),
-    /// The content is invalid.
-    #[error(transparent)]
-    Checkpoint(#[from] Error),
-}
-
 impl Headers {
     /// Fetches the header of a checkpoint in one file, called `name`. `place` is where messages say
     /// that it is.
     ///
     /// # Errors
     /// What `fetch` says, or what is wrong with the header.
-    pub fn of_file<E: std::error::Error>(
+    pub fn of_file<E: From<Error> + Send>(
         place: &Path,
         name: &str,
-        fetch: impl Fn(&str, Range<u64>) -> Result<Part, E>,
-    ) -> Result<Self, RemoteError<E>> {
-        let (file, header) = fetch_header(place, name, &AtomicU64::new(0), &fetch)?;
-        let data_start = LENGTH_BYTES + file.header_bytes;
-        let entries = header.tensors.into_iter();
+        fetch: impl Fn(&str, Range<u64>) -> Result<Part, E> + Sync,
+    ) -> Result<Self, E> {
+        let (file, (entries, start)) = fetch_header(place, name, &AtomicU64::new(0), &fetch)?;
         Ok(Self {
-            tensors: entries.map(|entry| entry.at(0, data_start)).collect(),
+            tensors: entries.into_iter().map(|entry| entry.at(0, start)).collect(),
             files: vec![file],
             ignored: 0,
         })
@@ -86,14 +87,14 @@ impl Headers {
     ///
     /// # Errors
     /// As [`of_file`](Self::of_file), and what is wrong with the index.
-    pub fn of_shards<E: std::error::Error + Send>(
+    pub fn of_shards<E: From<Error> + Send>(
         place: &Path,
         name: &str,
         index: &[u8],
         connections: usize,
         fetch: impl Fn(&str, Range<u64>) -> Result<Part, E> + Sync,
         done: impl Fn(usize, usize) + Sync,
-    ) -> Result<Self, RemoteError<E>> {
+    ) -> Result<Self, E> {
         let wrong = |fault| Error::Index { path: place.join(name), fault };
         let index = Index::parse(index).map_err(wrong)?;
         let shards = index.shards();
@@ -101,61 +102,108 @@ impl Headers {
         let fetched = parallel::each(connections, shards.len(), |shard| {
             let fetched = fetch_header(place, &shards[shard], &header_bytes, &fetch)?;
             done(finished.fetch_add(1, Ordering::Relaxed) + 1, shards.len());
-            Ok::<_, RemoteError<E>>(fetched)
+            Ok::<_, E>(fetched)
         })?;
-        let mut files = Vec::with_capacity(fetched.len());
-        let mut headers = Vec::with_capacity(fetched.len());
-        for (file, header) in fetched {
-            headers.push((header.tensors, LENGTH_BYTES + file.header_bytes));
-            files.push(file);
-        }
+        let (files, headers) = fetched.into_iter().unzip();
         let (tensors, ignored) = sort_out(&index, headers).map_err(wrong)?;
         Ok(Self { files, tensors, ignored: ignored.len() })
     }
 }
 
+/// Tensors of a file, and the byte of it from which on their offsets count.
+type Placed = (Vec<HeaderEntry>, u64);
+
 /// Fetches one file's header. `sum` counts the bytes of all headers before they are fetched.
-fn fetch_header<E: std::error::Error>(
+fn fetch_header<E: From<Error> + Send>(
     place: &Path,
     name: &str,
     sum: &AtomicU64,
-    fetch: impl Fn(&str, Range<u64>) -> Result<Part, E>,
-) -> Result<(RemoteFile, Header), RemoteError<E>> {
+    fetch: impl Fn(&str, Range<u64>) -> Result<Part, E> + Sync,
+) -> Result<(RemoteFile, Placed), E> {
     let path = place.join(name);
-    let wrong = |fault| Error::Header { path: path.clone(), fault };
-    let other = |what: String| Error::Remote { path: path.clone(), what };
-    let start = fetch(name, 0..START).map_err(RemoteError::Fetch)?;
-    let file_len = start.file_len;
-    if start.bytes.len() as u64 != file_len.min(START) {
-        return Err(other(came(&start, START)).into());
-    }
-    let len = Header::json_len(&start.bytes, file_len).map_err(wrong)?;
-    if sum.fetch_add(len, Ordering::Relaxed).saturating_add(len) > MAX_HEADERS {
-        return Err(Error::Index {
-            path: path.clone(),
-            fault: IndexFault::HeadersTooLarge { max: MAX_HEADERS },
+    let admit = |bytes| match sum.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) {
+        ..=MAX_HEADERS => Ok(()),
+        _ => {
+            let fault = IndexFault::HeadersTooLarge { max: MAX_HEADERS };
+            Err(E::from(Error::Index { path: path.clone(), fault }))
         }
-        .into());
-    }
-    let json = fetch(name, LENGTH_BYTES..LENGTH_BYTES + len).map_err(RemoteError::Fetch)?;
-    if json.file_len != file_len {
-        let what = format!(
-            "had {file_len} bytes and now has {}: it was replaced meanwhile; try again",
-            json.file_len
-        );
-        return Err(other(what).into());
-    }
-    if json.bytes.len() as u64 != len {
-        return Err(other(came(&json, len)).into());
-    }
-    let data_len = file_len - LENGTH_BYTES - len;
-    let header = Header::parse(&json.bytes, data_len).map_err(wrong)?;
-    let file = RemoteFile { name: name.to_owned(), len: file_len, header_bytes: len };
-    Ok((file, header))
+    };
+    let is_torch = [".bin", ".pt", ".pth"].iter().any(|end| name.ends_with(end));
+    let least = if is_torch { LEAST_OF_TORCH } else { 0 };
+    let reader = RemoteReader { path: &path, name, fetch, least, parts: Mutex::default() };
+    let start = reader.read(0, START as usize)?;
+    let len = reader.len();
+    let (placed, header_bytes) = if is_torch {
+        let read = |start, len| reader.read(start, len);
+        let entries = torch::open_remote(&path, len, &read, admit)?;
+        ((entries, 0), reader.fetched())
+    } else {
+        let wrong = |fault| Error::Header { path: path.clone(), fault };
+        let json_len = Header::json_len(&start, len).map_err(wrong)?;
+        admit(json_len)?;
+        let json = reader.read(LENGTH_BYTES, json_len as usize)?;
+        let data_start = LENGTH_BYTES + json_len;
+        let header = Header::parse(&json, len - data_start).map_err(wrong)?;
+        ((header.tensors, data_start), json_len)
+    };
+    Ok((RemoteFile { name: name.to_owned(), len, header_bytes }, placed))
 }
 
-fn came(part: &Part, wanted: u64) -> String {
-    format!("came in part: {} of {wanted} bytes of its header; try again", part.bytes.len())
+/// Positioned reads of a remote file, of which what was fetched is kept.
+struct RemoteReader<'a, F> {
+    path: &'a Path,
+    name: &'a str,
+    fetch: F,
+    /// The least to fetch at once.
+    least: u64,
+    parts: Mutex<Vec<(u64, Part)>>,
+}
+
+impl<F> RemoteReader<'_, F> {
+    /// So many bytes from `start` on; fewer only where the file ends.
+    fn read<E: From<Error>>(&self, start: u64, len: usize) -> Result<Vec<u8>, E>
+    where
+        F: Fn(&str, Range<u64>) -> Result<Part, E>,
+    {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = parts.iter().find_map(|(first, part)| {
+            let at = usize::try_from(start.checked_sub(*first)?).ok()?;
+            part.bytes.get(at..at.checked_add(len)?)
+        });
+        if let Some(bytes) = here {
+            return Ok(bytes.to_vec());
+        }
+        let other = |what: String| Error::Remote { path: self.path.to_owned(), what };
+        let end = start.saturating_add(self.least.max(len as u64));
+        let file_len = parts.first().map(|(_, part)| part.file_len);
+        let part = (self.fetch)(self.name, start..file_len.map_or(end, |len| len.min(end)))?;
+        if let Some(was) = file_len.filter(|was| *was != part.file_len) {
+            let now = part.file_len;
+            let what =
+                format!("had {was} bytes and now has {now}: it was replaced meanwhile; try again");
+            return Err(other(what).into());
+        }
+        let (came, wanted) = (part.bytes.len() as u64, end - start);
+        if came != end.min(part.file_len).saturating_sub(start) {
+            let what = format!("came in part: {came} of {wanted} bytes of its header; try again");
+            return Err(other(what).into());
+        }
+        let bytes = part.bytes[..len.min(part.bytes.len())].to_vec();
+        parts.push((start, part));
+        Ok(bytes)
+    }
+
+    /// Bytes of the file, once something was read.
+    fn len(&self) -> u64 {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.first().map_or(0, |(_, part)| part.file_len)
+    }
+
+    /// Bytes that were fetched.
+    fn fetched(&self) -> u64 {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.iter().map(|(_, part)| part.bytes.len() as u64).sum()
+    }
 }
 
 #[cfg(test)]

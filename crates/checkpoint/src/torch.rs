@@ -8,7 +8,6 @@ mod pickle;
 mod state_dict;
 mod value;
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 pub use self::fault::TorchFault;
 pub use self::state_dict::{StateDict, Storage, TensorView};
 
-use self::archive::Archive;
+use self::archive::{Archive, Member, ReadAt};
 use crate::error::Error;
 use crate::file::{ShardFile, open_regular, read_exact_at};
 use crate::header::HeaderEntry;
@@ -41,19 +40,30 @@ pub(crate) fn open(
     admit: impl Fn(u64) -> Result<(), Error>,
 ) -> Result<(ShardFile, Vec<HeaderEntry>), Error> {
     let (file, opened) = open_regular(&path)?;
-    let len = opened.len();
-    identify(&path, &file, len)?;
-    let archive = Archive::open(&path, &file, len, &admit)?;
-    let tensors = tensors(&archive, admit)?;
+    let read = |start, len| {
+        let mut bytes = vec![0; len];
+        read_exact_at(&file, &mut bytes, start)
+            .map_err(|cause| Error::Read { path: path.clone(), cause })?;
+        Ok(bytes)
+    };
+    let tensors = tensors(&path, opened.len(), &read, Archive::locate, admit)?;
     Ok((ShardFile::new(path, file, opened), tensors))
 }
 
-/// Refuses a file of another format by name.
-fn identify(path: &Path, file: &File, len: u64) -> Result<(), Error> {
-    let mut start = vec![0; len.min(START) as usize];
-    read_exact_at(file, &mut start, 0)
-        .map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
-    let fault = match &start[..] {
+/// The tensors of a file of `len` bytes that is far away, as [`open`] gives them: only that they lie
+/// earlier than they do, as the padding before each takes a request to know.
+pub(crate) fn open_remote<E: From<Error> + Send>(
+    path: &Path,
+    len: u64,
+    read: ReadAt<'_, E>,
+    admit: impl Fn(u64) -> Result<(), E>,
+) -> Result<Vec<HeaderEntry>, E> {
+    tensors(path, len, read, Archive::earliest, admit)
+}
+
+/// Refuses a file of another format by its first bytes.
+fn identify(start: &[u8], len: u64) -> Result<(), TorchFault> {
+    Err(match start {
         // A member's header, or the end of an archive without members.
         [b'P', b'K', 3 | 5, 4 | 6, ..] => return Ok(()),
         [0x80, 2..=5, ..] => TorchFault::Legacy,
@@ -61,19 +71,25 @@ fn identify(path: &Path, file: &File, len: u64) -> Result<(), Error> {
             what: "a safetensors file",
             advice: "it is misnamed: give it a name that ends in .safetensors",
         },
-        _ => match masquerade::identify(&start) {
+        _ => match masquerade::identify(start) {
             Some((what, advice)) => TorchFault::OtherFormat { what, advice },
             None => TorchFault::NoDirectory { len },
         },
-    };
-    Err(Error::Torch { path: path.to_owned(), fault })
+    })
 }
 
-/// Where the tensors of an archive lie in its file.
-fn tensors(
-    archive: &Archive<'_>,
-    admit: impl Fn(u64) -> Result<(), Error>,
-) -> Result<Vec<HeaderEntry>, Error> {
+/// Where the tensors of an archive lie in its file of `len` bytes, with the place of each storage as
+/// `place` says.
+fn tensors<'a, E: From<Error> + Send>(
+    path: &'a Path,
+    len: u64,
+    read: ReadAt<'a, E>,
+    place: impl Fn(&Archive<'a, E>, &Member) -> Result<Range<u64>, E> + Sync,
+    admit: impl Fn(u64) -> Result<(), E>,
+) -> Result<Vec<HeaderEntry>, E> {
+    identify(&read(0, len.min(START) as usize)?, len)
+        .map_err(|fault| Error::Torch { path: path.to_owned(), fault })?;
+    let archive = Archive::open(path, len, read, &admit)?;
     let mut roots = archive.roots();
     let no_pickle = |found| archive.wrong(TorchFault::NoPickle { found });
     let root = match (roots.next(), roots.next()) {
@@ -95,22 +111,21 @@ fn tensors(
     let Some(pickle) = member("data.pkl") else {
         return Err(no_pickle("no"));
     };
-    let place = archive.locate(pickle)?;
-    admit(place.end - place.start)?;
+    let pickled = archive.locate(pickle)?;
+    admit(pickled.end - pickled.start)?;
     let state = {
         let _alone = PARSING.lock().unwrap_or_else(PoisonError::into_inner);
         StateDict::parse(&archive.read(pickle, "data.pkl", MAX_PICKLE)?)
             .map_err(|fault| archive.wrong(fault))?
     };
 
-    // Each takes a read of its header.
     let places = parallel::each(parallel::THREADS, state.storages.len(), |at| {
         let name = format!("{root}/data/{}", state.storages[at].key);
-        let place = archive.find(&name).map(|member| archive.locate(member)).transpose()?;
-        Ok::<_, Error>(place.map(|place| (place, name)))
+        let place = archive.find(&name).map(|member| place(&archive, member)).transpose()?;
+        Ok::<_, E>(place.map(|place| (place, name)))
     })?;
     let mut starts = Vec::with_capacity(places.len());
-    let mut used = vec![(place, format!("{root}/data.pkl"))];
+    let mut used = vec![(pickled, format!("{root}/data.pkl"))];
     for (at, place) in places.into_iter().enumerate() {
         let what = match place {
             None => "which is not in the archive".to_owned(),

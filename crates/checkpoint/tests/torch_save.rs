@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use common::{is_sane, message};
 use made::{Entry, Pickle};
-use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use outsize_checkpoint::{
+    Checkpoint, Dtype, Error, Headers, Part, ShardWriter, TensorSpec, weights_file,
+};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch").join(name)
@@ -270,4 +272,67 @@ fn numbers_of_64_bits_are_read() {
     assert_eq!(read("last"), b"abc");
     assert_eq!(read("w"), [0; 2]);
     assert!(checkpoint.get("last").unwrap().offset > wide);
+}
+
+/// What a file far away gives of its headers, and how many of its bytes that took.
+fn far_away(bytes: &[u8]) -> Result<(Headers, u64), Error> {
+    let len = bytes.len() as u64;
+    let headers = Headers::of_file(Path::new("org/name"), "model.bin", |_, range| {
+        let [start, end] = [range.start, range.end].map(|at| at.min(len) as usize);
+        Ok(Part { bytes: bytes[start..end].to_vec(), file_len: len })
+    })?;
+    let fetched = headers.files[0].header_bytes;
+    Ok((headers, fetched))
+}
+
+#[test]
+fn files_far_away_are_described_as_files_here() {
+    for entry in fixture("read").read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "bin") {
+            continue;
+        }
+        let here = Checkpoint::open(&path).unwrap();
+        let (there, _) = far_away(&fs::read(&path).unwrap()).unwrap();
+        let what = |tensors: &[outsize_checkpoint::TensorInfo]| {
+            let what = tensors.iter().map(|t| (t.name.clone(), t.dtype, t.shape.clone(), t.len));
+            what.collect::<Vec<_>>()
+        };
+        assert_eq!(what(&there.tensors), what(here.tensors()), "{}", path.display());
+        // Tied tensors share their place there too.
+        for (there, other) in there.tensors.iter().zip(&there.tensors[1..]) {
+            let same = |name: &str| here.get(name).unwrap().offset;
+            let is_same = there.offset == other.offset;
+            assert!(!is_same || there.len == 0 || same(&there.name) == same(&other.name));
+        }
+    }
+}
+
+#[test]
+fn of_a_file_far_away_its_ends_are_fetched() {
+    let tensors: Vec<_> = (0..300)
+        .map(|n| Entry::new(&format!("layers.{n}.w"), "FloatStorage", &n.to_string(), &[64, 64]))
+        .collect();
+    let keys: Vec<_> = tensors.iter().map(|tensor| tensor.key.clone()).collect();
+    let data = vec![7; 4 * 64 * 64];
+    let storages: Vec<_> = keys.iter().map(|key| (key.as_str(), &data[..])).collect();
+    let bytes = made::file(&Pickle::of(&tensors), &storages);
+    let (headers, fetched) = far_away(&bytes).unwrap();
+    assert_eq!(headers.tensors.len(), 300);
+    assert!(bytes.len() > 4 << 20 && fetched < 300 << 10, "{fetched} of {}", bytes.len());
+    for cut in [0, 3, 70, 1 << 16, 1 << 20, bytes.len() - 1] {
+        let said = far_away(&bytes[..cut]).unwrap_err().to_string();
+        assert!(said.starts_with("org/name/model.bin: "), "{said}");
+    }
+    assert!(far_away(b"\x80\x02}q\x00.").unwrap_err().to_string().contains("before PyTorch 1.6"));
+}
+
+#[test]
+fn safetensors_go_first() {
+    let of = |names: &[&str]| weights_file(|name| names.contains(&name));
+    let (one, index) = ("model.safetensors", "model.safetensors.index.json");
+    assert_eq!(of(&["pytorch_model.bin", index, one]), Some((one, false)));
+    assert_eq!(of(&["pytorch_model.bin", index]), Some((index, true)));
+    assert_eq!(of(&["pytorch_model.bin"]), Some(("pytorch_model.bin", false)));
+    assert_eq!(of(&["tf_model.h5"]), None);
 }

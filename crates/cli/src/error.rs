@@ -48,7 +48,6 @@ macro_rules! failed {
 }
 
 failed!(
-    crate::hub::HubError;
     outsize::checkpoint::Error;
     CoreError, core_flags;
     DescribeError, describe_flags;

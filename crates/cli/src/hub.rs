@@ -1,21 +1,21 @@
-//! Models on the Hugging Face Hub: their configuration and headers, never their weights.
+//! Models on the Hugging Face Hub: described without their weights, or downloaded.
 
 mod address;
-mod answer;
 mod cache;
 mod client;
-mod error;
+mod fetch;
 mod settings;
 
 pub use self::address::Address;
-pub use self::cache::snapshot;
-pub use self::error::HubError;
+pub use self::cache::{Snapshot, entries, snapshots};
+pub use self::fetch::{cached_or_fetched, fetch};
 pub use self::settings::HubSettings;
 
 use self::client::Client;
+use crate::error::Failure;
 use crate::views::progress;
-use outsize::checkpoint::{Headers, RemoteError};
-use outsize::generate::{ConfigText, DescribeError, Described, SizeSource, describe};
+use outsize::checkpoint::{Error, Headers, TorchFault, weights_file};
+use outsize::generate::{ConfigText, Described, SizeSource, describe};
 use std::path::Path;
 
 /// Requests in flight.
@@ -25,61 +25,60 @@ const CONNECTIONS: usize = 8;
 const CONFIG_LIMIT: u64 = 16 << 20;
 const INDEX_LIMIT: u64 = 100_000_000;
 
-const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
-
 /// Describes a model from the Hub's cache on this machine, or else from the Hub: by its config.json
-/// and the headers of its safetensors.
+/// and the headers of its weights.
 ///
 /// # Errors
 /// No cache and no network, no such model, no right to see it; or what is wrong with its files.
-pub fn describe_model(settings: &HubSettings, address: &Address) -> Result<Described, HubError> {
-    let cached = cache::snapshot(settings, address);
-    if let Some(found) = &cached {
+pub fn describe_model(settings: &HubSettings, address: &Address) -> Result<Described, Failure> {
+    if let Some(found) = cache::snapshot(settings, address) {
         match describe(&found.folder) {
             Ok(mut described) if described.source != SizeSource::Config || settings.offline => {
                 described.notes.push(found.note(described.source));
                 return Ok(described);
             }
+            Err(error) if settings.offline => return Err(error.into()),
             // There may be more on the Hub.
-            Ok(_) => {}
-            Err(_) if !settings.offline => {}
-            Err(error) => return Err(error.into()),
+            _ => {}
         }
     }
-    if settings.offline {
-        return Err(HubError::Offline {
-            id: Box::new(address.clone()),
-            folder: settings.cache.clone(),
-        });
+    match settings.offline {
+        true => Err(offline(settings, address)),
+        false => online(&Client::open(settings, address)?),
     }
-    online(&Client::new(settings, address))
 }
 
-fn online(client: &Client<'_>) -> Result<Described, HubError> {
-    let id = client.address().to_string();
+fn offline(settings: &HubSettings, address: &Address) -> Failure {
+    Failure::Failed(format!(
+        "{address} is not in the Hub's cache ({}), and HF_HUB_OFFLINE is set: unset it, or give a folder",
+        settings.cache.path().display()
+    ))
+}
+
+fn online(client: &Client<'_>) -> Result<Described, Failure> {
+    let id = client.address.to_string();
     let place = Path::new(&id);
-    let config = client.file("config.json", CONFIG_LIMIT)?;
+    let config = client.find("config.json").map(|_| client.file("config.json", CONFIG_LIMIT));
+    let config = config.transpose()?;
     let config = config.map(|bytes| ConfigText { path: place.join("config.json"), bytes });
     let headers = headers(client, place)?;
+    if config.is_none() && headers.is_none() {
+        return Err(Failure::Failed(format!(
+            "{id} has neither config.json nor weights (model.safetensors, pytorch_model.bin, or an index of shards) on the Hub, so \
+             nothing tells its sizes"
+        )));
+    }
     let tensors = headers.as_ref().map(|headers| &headers.tensors[..]);
-    let mut described = match Described::new(place, config, tensors) {
-        Ok(described) => described,
-        Err(DescribeError::Nothing { .. }) => {
-            return Err(HubError::NoModel { id: Box::new(client.address().clone()) });
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let at = match client.commit() {
-        Some(commit) => format!(" at commit {commit}"),
-        None => String::new(),
-    };
+    let mut described = Described::new(place, config, tensors)?;
+    let commit = &client.commit;
     described.notes.push(match &headers {
         Some(headers) => format!(
-            "read on the Hub{at}: {} bytes of headers, and no weights",
+            "read on the Hub at commit {commit}: {} bytes of headers, and no weights",
             headers.files.iter().fold(0, |sum, file| sum + file.header_bytes)
         ),
-        None => format!("read on the Hub{at}, where it has no safetensors"),
+        None => {
+            format!("read on the Hub at commit {commit}, where it has no weights that can be read")
+        }
     });
     if let Some(ignored) = headers.map(|headers| headers.ignored).filter(|count| *count > 0) {
         described
@@ -89,31 +88,40 @@ fn online(client: &Client<'_>) -> Result<Described, HubError> {
     Ok(described)
 }
 
-/// The headers of a model's safetensors, in one file or else in shards; none if it has neither.
-fn headers(client: &Client<'_>, place: &Path) -> Result<Option<Headers>, HubError> {
-    let fetch = |name: &str, range| client.range(name, range);
-    match Headers::of_file(place, SINGLE_FILE, fetch) {
-        Ok(headers) => return Ok(Some(headers)),
-        Err(RemoteError::Fetch(HubError::NoFile { .. })) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let Some(index) = client.file(INDEX_FILE, INDEX_LIMIT)? else {
-        return Ok(None);
+/// The headers of a model's weights, in one file or in shards; none if it has neither.
+fn headers(client: &Client<'_>, place: &Path) -> Result<Option<Headers>, Failure> {
+    let fetch = |name: &str, range| client.range(name, range).map_err(HeaderFailure::Fetch);
+    let headers = match weights_file(|name| client.find(name).is_some()) {
+        None => return Ok(None),
+        Some((file, false)) => Headers::of_file(place, file, fetch),
+        Some((index, true)) => {
+            let text = client.file(index, INDEX_LIMIT)?;
+            let bar = progress::count(0, "reading headers");
+            let read = Headers::of_shards(place, index, &text, CONNECTIONS, fetch, |done, all| {
+                bar.set_length(all as u64);
+                bar.set_position(done as u64);
+            });
+            bar.finish_and_clear();
+            read
+        }
     };
-    let bar = progress::count(0, "reading headers");
-    let headers = Headers::of_shards(place, INDEX_FILE, &index, CONNECTIONS, fetch, |done, all| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-    });
-    bar.finish_and_clear();
-    Ok(Some(headers?))
+    match headers {
+        Ok(headers) => Ok(Some(headers)),
+        // The configuration may do.
+        Err(HeaderFailure::Checkpoint(Error::Torch { fault: TorchFault::Legacy, .. })) => Ok(None),
+        Err(HeaderFailure::Checkpoint(error)) => Err(error.into()),
+        Err(HeaderFailure::Fetch(failure)) => Err(failure),
+    }
 }
 
-impl From<RemoteError<HubError>> for HubError {
-    fn from(error: RemoteError<HubError>) -> Self {
-        match error {
-            RemoteError::Fetch(error) => error,
-            RemoteError::Checkpoint(error) => Self::Checkpoint(error),
-        }
+/// Why headers could not be read.
+enum HeaderFailure {
+    Fetch(Failure),
+    Checkpoint(Error),
+}
+
+impl From<Error> for HeaderFailure {
+    fn from(error: Error) -> Self {
+        Self::Checkpoint(error)
     }
 }

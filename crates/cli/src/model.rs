@@ -17,10 +17,10 @@ use outsize::plan::{Budget, Tier, format_size};
 use std::path::{Path, PathBuf};
 
 /// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or that
-/// of a name in the cache.
+/// of a name on the Hub, downloaded if it is not in the cache.
 ///
 /// # Errors
-/// What a path that leads to no checkpoint is instead, and what to do.
+/// What a path that leads to no checkpoint is instead, and what to do; as [`hub::fetch`].
 pub fn located(model: &Path) -> Result<PathBuf, Failure> {
     let (shown, name) = (shown(&model.to_string_lossy(), 200), model.to_str());
     let usage = |what: String| Err(Failure::usage(format!("{shown} {what}")));
@@ -45,15 +45,13 @@ pub fn located(model: &Path) -> Result<PathBuf, Failure> {
              that"
         ));
     }
-    if let Some(address) = name.and_then(Address::parse) {
+    let on_hub = name.and_then(|name| name.strip_prefix("hf://"));
+    if let Some(address) = on_hub.or(name).and_then(Address::parse) {
+        if on_hub.is_none() && Path::new(&address.org).is_dir() {
+            return Err(beside_folder(&shown, &address));
+        }
         let settings = hub::HubSettings::from_env()?;
-        return match hub::snapshot(&settings, &address) {
-            Some(found) => Ok(found.folder),
-            None => usage(format!(
-                "is neither a folder here nor in the Hub's cache: download it with `hf download {}/{}`, and run it by that name",
-                address.org, address.name
-            )),
-        };
+        return Ok(hub::cached_or_fetched(&settings, &address)?.folder);
     }
     usage(
         "does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and weights, or a file of weights \
@@ -92,6 +90,12 @@ fn within(folder: &Path) -> Result<PathBuf, Failure> {
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     let config = read_config(args.folder())?;
     note_unknown("config.json", &config.unknown_fields);
+    if config.is_part() {
+        say(format!(
+            "note: of this {} only the text part runs: it sees no images",
+            config.model_type()
+        ));
+    }
     Ok(config)
 }
 
@@ -122,13 +126,18 @@ pub fn described(path: &Path) -> Result<Described, Failure> {
         )));
     };
     if !on_hub && Path::new(&address.org).is_dir() {
-        return Err(Failure::usage(format!(
-            "{named}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
-             hf://{named} for that",
-            org = address.org
-        )));
+        return Err(beside_folder(&named, &address));
     }
     Ok(hub::describe_model(&hub::HubSettings::from_env()?, &address)?)
+}
+
+/// A slip in a path is no reason to tell the Hub.
+fn beside_folder(named: &str, address: &Address) -> Failure {
+    Failure::usage(format!(
+        "{named}: no such file or folder; as {org}/ is a folder here, it is not taken for a model on the Hub: write \
+         hf://{named} for that",
+        org = address.org
+    ))
 }
 
 /// The budget of main memory if none is given: most of what is free, and the `held` bytes that this

@@ -7,7 +7,7 @@ mod server;
 
 use common::{done, failed, folder, outsize, path, text};
 use serde_json::{Value, json};
-use server::{Asked, Body, Reply, Server, files};
+use server::{Asked, Body, COMMIT, Reply, Server, files, names};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -17,7 +17,6 @@ use tempfile::TempDir;
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// The command, with the Hub at `endpoint` and an empty cache, and more variables.
 fn estimate_with(endpoint: &str, model: &str, variables: &[(&str, &str)], more: &[&str]) -> Output {
@@ -31,7 +30,7 @@ fn estimate_with(endpoint: &str, model: &str, variables: &[(&str, &str)], more: 
     command
         .args(["estimate", model])
         .args(more)
-        .env("NO_PROXY", "127.0.0.1")
+        .env("NO_PROXY", "127.0.0.1,localhost")
         .env("HF_HOME", home.path())
         .env("HF_ENDPOINT", endpoint)
         .envs(variables.iter().copied())
@@ -110,9 +109,10 @@ fn weights_are_never_asked_for() {
             assert_eq!(sent, 9 + header_len(bytes), "{name}");
         }
         for asked in server.asked() {
-            assert!(asked.path.starts_with("/org/model/resolve/main/"), "{}", asked.path);
+            let of_commit = format!("/org/model/resolve/{COMMIT}/");
+            assert!(asked.is_list() || asked.path.starts_with(&of_commit), "{}", asked.path);
             assert!(!asked.headers.contains_key("authorization"));
-            assert!(asked.headers["user-agent"].starts_with("outsize/"));
+            assert!(asked.headers["user-agent"].contains("outsize/"));
         }
     }
 }
@@ -126,7 +126,7 @@ fn a_bare_configuration_will_do() {
     let report: Value = serde_json::from_str(&done(&estimate(&server, &["--json"]))).unwrap();
     assert_eq!(report["source"], "config");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("has no safetensors"), "{notes}");
+    assert!(notes.contains("has no weights that can be read"), "{notes}");
     fs::remove_file(model.join("config.json")).unwrap();
     let message = said(&estimate(&Server::of_folder(&model), &[]));
     assert!(message.contains("org/model has neither config.json nor"), "{message}");
@@ -135,29 +135,21 @@ fn a_bare_configuration_will_do() {
 #[test]
 fn all_files_are_of_one_commit() {
     let dir = folder();
-    let files = files(&model(&dir, "50KB"));
-    let server = Server::new(move |asked| {
-        let mut reply = Reply::file(&files["config.json"], None);
-        if asked.file() != "config.json" {
-            reply = match files.get(asked.file()) {
-                Some(bytes) => Reply::file(bytes, asked.range()),
-                None => Reply::new(404, &[], b""),
-            };
-        }
-        reply.headers.push(format!("X-Repo-Commit: {COMMIT}"));
-        reply
-    });
+    let server = Server::of_folder(&model(&dir, "50KB"));
     let output = estimate_with(&server.url(), "org/model@refs/pr/1", &[], &[]);
     assert!(done(&output).contains(&format!("at commit {COMMIT}")));
     let asked = server.asked();
-    assert_eq!(asked[0].path, "/org/model/resolve/refs%2Fpr%2F1/config.json");
+    assert_eq!(asked[0].path, "/api/models/org/model/revision/refs%2Fpr%2F1?blobs=true");
     let commit = format!("/org/model/resolve/{COMMIT}/");
     assert!(asked[1..].iter().all(|asked| asked.path.starts_with(&commit)));
 }
 
-/// Answers from a Hub that redirects everything to another host.
-fn elsewhere(target: String) -> Server {
-    Server::new(move |asked: &Asked| {
+/// A Hub that redirects all files to another host.
+fn elsewhere(files: &Path, target: String) -> Server {
+    Server::of(server::files(files), move |asked: &Asked, reply| {
+        if asked.is_list() {
+            return reply;
+        }
         let target = format!("Location: {target}/cdn{}", asked.path);
         Reply::new(302, &[&target], b"moved")
     })
@@ -168,7 +160,7 @@ fn the_token_is_for_the_hub_alone() {
     let dir = folder();
     let model = model(&dir, "50KB");
     let cdn = Server::of_folder(&model);
-    let hub = elsewhere(cdn.url());
+    let hub = elsewhere(&model, cdn.url().replace("127.0.0.1", "localhost"));
     let token = ("HF_TOKEN", "hf_secret");
     done(&estimate_with(&hub.url(), "org/model", &[token], &[]));
     let is_token = |asked: &Asked| {
@@ -186,28 +178,35 @@ fn the_token_is_for_the_hub_alone() {
 
 #[test]
 fn redirects_that_lead_nowhere() {
-    let message = |locations: &'static [&'static str]| {
-        let count = AtomicUsize::new(0);
-        let server = Server::new(move |_| {
-            let at = count.fetch_add(1, Ordering::Relaxed) % locations.len();
-            Reply::new(302, &[&format!("Location: {}", locations[at])], b"")
-        });
+    for (location, part) in [
+        ("/a", "too many redirects"),
+        ("file:///etc/passwd", ""),
+        ("ftp://127.0.0.1/", ""),
+        ("http://", ""),
+        ("", ""),
+    ] {
+        let server =
+            Server::new(move |_| Reply::new(302, &[&format!("Location: {location}")], b""));
         let message = said(&estimate(&server, &[]));
-        assert!(server.asked().len() < 10);
-        message
-    };
-    assert!(message(&["/a", "/b"]).contains("redirects too often"));
-    for location in ["file:///etc/passwd", "", "ftp://127.0.0.1/", "http://user:pass@127.0.0.1/"] {
-        let message = message(match location {
-            "" => &[""],
-            "file:///etc/passwd" => &["file:///etc/passwd"],
-            "ftp://127.0.0.1/" => &["ftp://127.0.0.1/"],
-            _ => &["http://user:pass@127.0.0.1/"],
-        });
-        assert!(message.contains("its redirect has no valid location"), "{location}: {message}");
+        assert!(message.contains("cannot reach 127.0.0.1") && message.contains(part), "{message}");
+        assert!(server.asked().len() < 25);
     }
-    let server = Server::new(|_| Reply::new(307, &[], b""));
-    assert!(said(&estimate(&server, &[])).contains("its redirect has no valid location"));
+}
+
+#[test]
+fn lists_that_lie() {
+    for list in [
+        json!({}),
+        json!({"sha": COMMIT}),
+        json!({"sha": "../../etc", "siblings": []}),
+        json!({"sha": COMMIT, "siblings": [{"size": 3}]}),
+        json!([1]),
+    ] {
+        let server = Server::new(move |_| Reply::new(200, &[], list.to_string().as_bytes()));
+        assert!(said(&estimate(&server, &[])).contains("it is no list of files"));
+    }
+    let nothing = Server::new(|_| Reply::new(200, &[], &names(&[])));
+    assert!(said(&estimate(&nothing, &[])).contains("neither config.json nor"));
 }
 
 #[test]
@@ -238,22 +237,19 @@ fn refusals_say_what_to_do() {
     let limited = message(429, "Retry-After: soon", "");
     assert!(limited.contains("in some minutes"), "{limited}");
     let teapot = message(418, "X: y", "");
-    assert!(teapot.contains("answered 418 for config.json"), "{teapot}");
+    assert!(teapot.contains("answered 418 for the list of files"), "{teapot}");
 }
 
 #[test]
 fn what_a_moment_mends_is_tried_once_more() {
     let dir = folder();
-    let files = Arc::new(files(&model(&dir, "5GB")));
+    let model = model(&dir, "5GB");
     let serve = |failures: usize| {
-        let (files, count) = (files.clone(), AtomicUsize::new(0));
-        Server::new(move |asked| {
-            if count.fetch_add(1, Ordering::Relaxed) < failures {
-                return Reply::new(503, &[], b"");
-            }
-            match files.get(asked.file()) {
-                Some(bytes) => Reply::file(bytes, asked.range()),
-                None => Reply::new(404, &[], b""),
+        let count = AtomicUsize::new(0);
+        Server::of(files(&model), move |_, reply| {
+            match count.fetch_add(1, Ordering::Relaxed) < failures {
+                true => Reply::new(503, &[], b""),
+                false => reply,
             }
         })
     };
@@ -269,6 +265,7 @@ fn with_weights(reply: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Serv
         "model_type": "mamba", "hidden_size": 64
     });
     Server::new(move |asked| match asked.file() {
+        _ if asked.is_list() => Reply::new(200, &[], &names(&["config.json", SINGLE])),
         "config.json" => Reply::new(200, &[], config.to_string().as_bytes()),
         _ => reply(asked),
     })
@@ -387,15 +384,14 @@ fn answers_that_lie() {
 #[test]
 fn indexes_that_lie() {
     let message = |index: Value| {
-        let server = with_weights(move |asked| match asked.file() {
-            INDEX => Reply::new(200, &[], index.to_string().as_bytes()),
-            _ => Reply::new(404, &[], b""),
-        });
+        let files = [("config.json", json!({"model_type": "mamba"})), (INDEX, index)];
+        let files = files.map(|(name, value)| (name.to_owned(), value.to_string().into_bytes()));
+        let server = Server::of(files.into(), |_, reply| reply);
         let message = said(&estimate(&server, &[]));
         // Nothing outside of the model is asked for.
-        assert!(
-            server.asked().iter().all(|asked| asked.path.starts_with("/org/model/resolve/main/"))
-        );
+        let of_commit = format!("/org/model/resolve/{COMMIT}/");
+        let within = |asked: &Asked| asked.is_list() || asked.path.starts_with(&of_commit);
+        assert!(server.asked().iter().all(within));
         message
     };
     for file in ["../other/x", "/etc/passwd", "a\\b", "https://evil/x"] {
@@ -420,7 +416,7 @@ fn answers_without_end() {
         });
         let message = said(&estimate(&server, &[]));
         assert!(
-            message.contains("config.json of org/model has more than 16777216 bytes"),
+            message.contains("the list of files of org/model has more than 16777216 bytes"),
             "{what}: {message}"
         );
         assert!(server.sent() < 96 << 20, "{what}: {}", server.sent());

@@ -24,6 +24,19 @@ pub enum Error {
     /// The checkpoint and the module do not belong together.
     #[error("{0}")]
     Mismatch(Box<KeyMismatch>),
+    /// A head that is said to be the table of embeddings is stored, and is another one.
+    #[error(
+        "{}: {head} is stored and differs from {table}, but config.json ties the two: set \
+         \"tie_word_embeddings\": false there, so that the stored head is used", folder.display()
+    )]
+    TiedHead {
+        /// The checkpoint.
+        folder: std::path::PathBuf,
+        /// The table.
+        table: String,
+        /// The head.
+        head: String,
+    },
     /// The tensors of a weight do not belong together.
     #[error(transparent)]
     Format(#[from] outsize_checkpoint::FormatFault),

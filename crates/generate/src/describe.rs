@@ -187,6 +187,12 @@ impl Described {
                     config.unknown_fields.join(", ")
                 ));
             }
+            let others = tensors.map_or(0, |tensors| config.other_parts(tensors).count());
+            if others > 0 {
+                notes.push(format!(
+                    "{others} tensors of its vision part are passed over: only its text part runs"
+                ));
+            }
             // A cache for nothing: until somebody says for what the model is to run.
             config.add_work(&mut tree, &CacheOptions::new(0), Logits::Last);
         }

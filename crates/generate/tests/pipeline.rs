@@ -272,6 +272,22 @@ fn a_tied_head_that_is_stored_too_is_the_table() {
         (described.source, described.notes),
         (outsize_generate::SizeSource::Both, Vec::<String>::new())
     );
+    // What differs is not the table.
+    let mut bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+    let file = Checkpoint::open(&folder).unwrap();
+    let head = file.get("lm_head.weight").unwrap();
+    bytes[(head.offset + head.len) as usize - 1] ^= 1;
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    let error = open(&folder, None, Logits::Last).unwrap_err().to_string();
+    assert!(
+        error.contains("lm_head.weight is stored and differs from model.embed_tokens.weight"),
+        "{error}"
+    );
+    let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["tie_word_embeddings"] = false.into();
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    open(&folder, None, Logits::Last).unwrap();
     // What cannot be the table is no part of the model.
     written(Some([2, 64]));
     let error = open(&folder, None, Logits::Last).unwrap_err().to_string();

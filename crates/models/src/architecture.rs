@@ -24,6 +24,15 @@ impl Init {
     }
 }
 
+/// The names of tensors in a checkpoint of several models, of which one is a language model.
+#[derive(Debug)]
+pub struct MultimodalNames {
+    /// What its names may begin with there, and what stands in place of that in its own.
+    pub prefixes: &'static [(&'static str, &'static str)],
+    /// What the names of the other models' tensors begin with.
+    pub others: &'static [&'static str],
+}
+
 /// A model as one Burn module, made from its `config.json`: what all architectures have, decoders or not.
 ///
 /// Fields of the module are named, and its parameters shaped, as in the checkpoint. All else that a plan needs (blocks,
@@ -58,6 +67,11 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
 
     /// The fields of `config.json` that this architecture reads or refuses, beside those of all architectures.
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
+
+    /// Where checkpoints of that type keep this model, if it is a part of what they hold.
+    fn multimodal(_model_type: &str) -> Option<&'static MultimodalNames> {
+        None
+    }
 
     /// Reads the fields, which were [checked](Self::fields) against the tables.
     ///

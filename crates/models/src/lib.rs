@@ -38,7 +38,7 @@ mod tree;
 mod weights;
 
 pub use any_decoder::{DispatchedDecoder, FilledDecoder};
-pub use architecture::{Architecture, Init};
+pub use architecture::{Architecture, Init, MultimodalNames};
 pub use batch::Batch;
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use cache_spec::{CacheLayer, CacheSpec};

@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 
 use burn::tensor::TensorData;
-use outsize_checkpoint::{Checkpoint, Dtype};
+use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use outsize_core::Parameter;
 use outsize_kernels::{matmul, threads};
 use outsize_plan::DeviceMap;
@@ -16,6 +16,9 @@ use crate::{
     ActivationDtype, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error, FilledDecoder,
     Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
 };
+
+/// Bytes of two tensors that are compared at a time.
+const COMPARED: u64 = 256 << 10;
 
 /// A model of any architecture of the [registry](crate), as its `config.json` describes it.
 #[derive(Clone)]
@@ -190,10 +193,17 @@ impl ModelConfig {
         Ok(self.decoder.0.fill(init, values?))
     }
 
+    /// Whether it is the language model of a checkpoint that holds others too, which are passed over: what they see or hear
+    /// is not.
+    pub fn is_part(&self) -> bool {
+        self.row.multimodal.is_some()
+    }
+
     /// An empty model, dispatched: see [`outsize_core::dispatch()`].
     ///
     /// # Errors
-    /// As there.
+    /// As there; and a stored head that is another one than the table that it is said to be. Both are read for that, where
+    /// there are both.
     pub fn dispatch(
         &self,
         init: &Init,
@@ -201,8 +211,39 @@ impl ModelConfig {
         map: &DeviceMap,
         options: &outsize_core::Options,
     ) -> Result<Box<dyn DispatchedDecoder>, outsize_core::Error> {
+        if let Some([table, head]) = self.stored_head(checkpoint.tensors())
+            && differ(checkpoint, table, head)?
+        {
+            return Err(outsize_core::Error::TiedHead {
+                folder: checkpoint.folder().to_owned(),
+                table: table.name.clone(),
+                head: head.name.clone(),
+            });
+        }
         self.decoder.0.dispatch(init, checkpoint, map, options)
     }
+}
+
+/// Whether two tensors of the same size have other bytes.
+fn differ(
+    checkpoint: &Checkpoint,
+    one: &TensorInfo,
+    other: &TensorInfo,
+) -> Result<bool, outsize_checkpoint::Error> {
+    if (one.file, one.offset) == (other.file, other.offset) {
+        return Ok(false);
+    }
+    let mut pieces = [one, other].map(|tensor| vec![0; tensor.len.min(COMPARED) as usize]);
+    for start in (0..one.len).step_by(COMPARED as usize) {
+        for (piece, tensor) in pieces.iter_mut().zip([one, other]) {
+            piece.truncate((one.len - start).min(COMPARED) as usize);
+            checkpoint.read_at(tensor, start, piece)?;
+        }
+        if pieces[0] != pieces[1] {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl PartialEq for ModelConfig {

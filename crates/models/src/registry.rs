@@ -7,7 +7,7 @@ use outsize_checkpoint::shown;
 use crate::any_decoder::EmptyDecoder;
 use crate::arch;
 use crate::config::{COMMON, Fields, MAX_QUOTE, check};
-use crate::{Decoder, Error};
+use crate::{Decoder, Error, MultimodalNames};
 
 /// One value of `model_type`, and the constants of its architecture.
 pub(crate) struct Row {
@@ -19,6 +19,7 @@ pub(crate) struct Row {
     pub no_split: &'static [&'static str],
     pub optional_prefix: &'static str,
     pub ignored: &'static [&'static str],
+    pub multimodal: Option<&'static MultimodalNames>,
     pub without_parameters: &'static [(&'static str, &'static str)],
     pub layers: &'static str,
     pub head: &'static str,
@@ -33,10 +34,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::LlamaForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
-        decoder::<arch::Qwen3ForCausalLm>(),
-        decoder::<arch::Olmo2ForCausalLm>(),
         decoder::<arch::Phi3ForCausalLm>(),
-        decoder::<arch::Gemma3ForCausalLm>(),
         decoder::<arch::GptNeoxForCausalLm>(),
         decoder::<arch::OptForCausalLm>(),
         decoder::<arch::BloomForCausalLm>(),
@@ -55,6 +53,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         no_split: D::NO_SPLIT,
         optional_prefix: D::OPTIONAL_PREFIX,
         ignored: D::IGNORED,
+        multimodal: D::multimodal(model_type),
         without_parameters: D::WITHOUT_PARAMETERS,
         layers: D::LAYERS,
         head: D::HEAD,

@@ -24,16 +24,13 @@ impl ModelConfig {
             weights.push(table);
         }
         let mut ignore: Vec<String> = row.ignored.iter().map(|end| (*end).to_owned()).collect();
-        // Some checkpoints store a tied head too, which is the table once more.
-        let of = |path: &str| {
-            let short = path.strip_prefix(row.optional_prefix);
-            tensors.iter().find(|tensor| tensor.name == path || Some(&*tensor.name) == short)
-        };
-        if let Some((table, head)) = self.tied_head()
-            && let (Some(one), Some(other)) = (of(&table), of(&head))
-            && (&one.shape, one.dtype) == (&other.shape, other.dtype)
-        {
-            ignore.push(head);
+        // The table once more: whether it is, is looked at when the model is dispatched.
+        ignore.extend(self.stored_head(tensors).map(|[_, head]| head.name.clone()));
+        ignore.extend(self.other_parts(tensors).map(|tensor| tensor.name.clone()));
+        let mut names = Names::default().optional_prefix(row.optional_prefix);
+        if let Some((theirs, ours)) = self.prefix(tensors) {
+            let pattern = format!("^{}", ours.replace('.', r"\."));
+            names = names.rename(&pattern, theirs).unwrap_or_default();
         }
         // What no later pass asks for comes first, and behind it in one piece what each of them asks for.
         weights.sort_by_key(|weight| {
@@ -47,7 +44,7 @@ impl ModelConfig {
                 false => FloatType::AsStored,
             },
             format: self.quantization.as_ref().map(|quantization| quantization.format),
-            names: Names::default().optional_prefix(row.optional_prefix),
+            names,
             no_split: row.no_split.iter().map(|class| (*class).to_owned()).collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
@@ -55,6 +52,37 @@ impl ModelConfig {
             ignore,
             ..Options::default()
         }
+    }
+
+    /// Of a checkpoint of several models, the tensors of the others: those are passed over.
+    pub fn other_parts<'t>(
+        &self,
+        tensors: &'t [TensorInfo],
+    ) -> impl Iterator<Item = &'t TensorInfo> {
+        let others = self.row.multimodal.map_or(&[][..], |names| names.others);
+        let is_other = |tensor: &&TensorInfo| others.iter().any(|it| tensor.name.starts_with(it));
+        tensors.iter().filter(is_other)
+    }
+
+    /// What the names in a checkpoint of several models begin with, and what stands for it in the model's own.
+    fn prefix(&self, tensors: &[TensorInfo]) -> Option<(&'static str, &'static str)> {
+        let in_use = |theirs: &str| tensors.iter().any(|tensor| tensor.name.starts_with(theirs));
+        self.row.multimodal?.prefixes.iter().copied().find(|(theirs, _)| in_use(theirs))
+    }
+
+    /// The table that serves as output head, and the tensor of its size that some checkpoints have under the head's own name
+    /// too.
+    pub(crate) fn stored_head<'t>(&self, tensors: &'t [TensorInfo]) -> Option<[&'t TensorInfo; 2]> {
+        let (theirs, ours) = self.prefix(tensors).unwrap_or_default();
+        let find = |path: &str| {
+            let named = path.strip_prefix(ours).map(|rest| format!("{theirs}{rest}"));
+            let named = named.unwrap_or_else(|| path.to_owned());
+            let short = named.strip_prefix(self.row.optional_prefix);
+            tensors.iter().find(|tensor| tensor.name == named || Some(&*tensor.name) == short)
+        };
+        let (table, head) = self.tied_head()?;
+        let [table, head] = [find(&table)?, find(&head)?];
+        ((&table.shape, table.dtype) == (&head.shape, head.dtype)).then_some([table, head])
     }
 
     /// What there is to place, in the order in which a pass uses it, with the classes that `transformers` has. `tensors` are

@@ -34,6 +34,8 @@ const FIXTURES: &[&str] = &[
     "gemma3",
     "gemma3-published-bf16",
     "gemma3-scalar-bias",
+    "gemma3-images",
+    "gemma3-images-published-bf16",
     "gpt_neox",
     "gpt_neox-published-f16",
     "gpt_neox-tied-bf16",

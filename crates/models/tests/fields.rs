@@ -4,8 +4,8 @@
 mod common;
 
 use outsize_models::arch::{
-    BloomForCausalLm, FalconForCausalLm, Gemma3ForCausalLm, GptNeoxForCausalLm, Olmo2ForCausalLm,
-    OptForCausalLm, Phi3ForCausalLm, Qwen3ForCausalLm,
+    BloomForCausalLm, FalconForCausalLm, GptNeoxForCausalLm, LlamaForCausalLm, OptForCausalLm,
+    Phi3ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 /// A fixture of each architecture, with the tables of the fields that it knows.
 fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
     fn of<A: Architecture>(name: &'static str) -> (&'static str, &'static [&'static [KnownField]]) {
-        (name, A::fields(A::MODEL_TYPES[0].0))
+        let is_own = |(model_type, _): &&(&str, _)| model_type.starts_with(name);
+        (name, A::fields(A::MODEL_TYPES.iter().find(is_own).unwrap().0))
     }
     vec![
-        of::<Qwen3ForCausalLm>("qwen3"),
-        of::<Olmo2ForCausalLm>("olmo2"),
+        of::<LlamaForCausalLm>("qwen3"),
+        of::<LlamaForCausalLm>("olmo2"),
         of::<Phi3ForCausalLm>("phi3"),
-        of::<Gemma3ForCausalLm>("gemma3"),
+        of::<LlamaForCausalLm>("gemma3"),
         of::<GptNeoxForCausalLm>("gpt_neox"),
         of::<OptForCausalLm>("opt"),
         of::<BloomForCausalLm>("bloom"),
@@ -132,6 +133,14 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("gemma3", "sliding_window", Value::Null, "sliding_window"),
         ("gemma3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
         ("gemma3", "vision_config", json!({}), "vision_config"),
+        ("gemma3-images", "text_config", Value::Null, "text_config"),
+        (
+            "gemma3-images",
+            "text_config",
+            json!({"sliding_window": null, "final_logit_softcapping": 30.0}),
+            "text_config.final_logit_softcapping",
+        ),
+        ("gemma3-images", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),
         ("gpt_neox", "num_attention_heads", json!(5), "num_attention_heads"),
         (
             "gpt_neox",
@@ -155,6 +164,24 @@ fn what_does_not_fit_together_is_refused_by_name() {
         let message = read(name, field, value).unwrap_err().to_string();
         assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");
     }
+}
+
+#[test]
+fn the_text_part_of_gemma3_has_the_defaults_of_transformers() {
+    // `Gemma3TextConfig()` of transformers 5.23, but for the two fields that are given.
+    let text =
+        r#"{"model_type": "gemma3", "text_config": {"num_hidden_layers": 7, "hidden_size": 16}}"#;
+    let config = ModelConfig::from_json(text).unwrap();
+    let read = config.of::<LlamaForCausalLm>().unwrap();
+    assert_eq!((read.vocab_size, read.intermediate_size), (262_208, 9216));
+    assert_eq!((read.num_attention_heads, read.num_key_value_heads, read.head_dim), (8, 4, 256));
+    assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (131_072, 1e-6));
+    assert_eq!(read.query_pre_attn_scalar, Some(256.0));
+    assert_eq!((read.rope.theta, read.local_rope.as_ref().unwrap().theta), (1e6, 1e4));
+    let full: Vec<_> = (0..7).filter(|layer| read.windows[*layer].is_none()).collect();
+    assert_eq!((full, read.windows[0]), (vec![5], Some(4096)));
+    assert!(read.tie_word_embeddings);
+    assert!(config.is_part());
 }
 
 /// Configurations as published, with the parameters that `transformers` counts in their models

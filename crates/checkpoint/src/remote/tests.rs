@@ -7,8 +7,12 @@ use super::*;
 use crate::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 
 #[derive(Debug, thiserror::Error)]
-#[error("no {0}")]
-struct Missing(String);
+enum Missing {
+    #[error("no {0}")]
+    File(String),
+    #[error(transparent)]
+    Checkpoint(#[from] Error),
+}
 
 /// Files, and how many bytes of each were given away.
 struct Server {
@@ -22,7 +26,7 @@ impl Server {
     }
 
     fn fetch(&self, name: &str, range: Range<u64>) -> Result<Part, Missing> {
-        let file = self.files.get(name).ok_or_else(|| Missing(name.to_owned()))?;
+        let file = self.files.get(name).ok_or_else(|| Missing::File(name.to_owned()))?;
         let len = file.len() as u64;
         let bytes = &file[range.start.min(len) as usize..range.end.min(len) as usize];
         *self.sent.lock().unwrap().entry(name.to_owned()).or_default() += bytes.len() as u64;
@@ -52,7 +56,7 @@ fn shards() -> (tempfile::TempDir, Server) {
 
 const INDEX: &str = "model.safetensors.index.json";
 
-fn of_shards(server: &Server, connections: usize) -> Result<Headers, RemoteError<Missing>> {
+fn of_shards(server: &Server, connections: usize) -> Result<Headers, Missing> {
     let fetch = |name: &str, range| server.fetch(name, range);
     let index = &server.files[INDEX];
     Headers::of_shards(Path::new("org/name"), INDEX, index, connections, fetch, |_, _| ())
@@ -160,7 +164,7 @@ fn headers_are_bounded_before_they_are_fetched() {
             return Ok(Part { bytes, file_len: u64::MAX });
         }
         asked.fetch_add(range.end - range.start, Ordering::Relaxed);
-        Err(Missing("x".to_owned()))
+        Err(Missing::File("x".to_owned()))
     };
     let result = Headers::of_shards(place, INDEX, index.as_bytes(), 5, fetch, |_, _| ());
     assert!(result.is_err());

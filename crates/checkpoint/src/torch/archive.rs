@@ -3,13 +3,11 @@
 //! Follows the [ZIP format](https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT), of which
 //! PyTorch writes a part: no compression, no encryption, one disk, and the zip64 records always.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
 use super::fault::TorchFault;
 use crate::error::Error;
-use crate::file::read_exact_at;
 use crate::text::shortened;
 
 /// Bytes that the directory may have: a quarter of a million members.
@@ -24,14 +22,19 @@ const END64: u64 = 56;
 const ENTRY: usize = 46;
 /// Bytes of a member's own header before its name.
 const HEADER: usize = 30;
+/// What is wrong with a member that ends behind the directory's start.
+const OUTSIDE: &str = "lies outside the file: it is cut short; download it again";
 /// Says that a number has its place in the zip64 field.
 const IN_ZIP64: u32 = u32::MAX;
 
+/// Gives so many bytes from a position of the file on.
+pub(super) type ReadAt<'a, E> = &'a (dyn Fn(u64, usize) -> Result<Vec<u8>, E> + Sync);
+
 /// The members of an archive, by name. Each lies before the directory, as far as its length and the
 /// start of its header tell.
-pub(super) struct Archive<'a> {
+pub(super) struct Archive<'a, E> {
     path: &'a Path,
-    file: &'a File,
+    read: ReadAt<'a, E>,
     directory: Vec<u8>,
     /// Sorted by name; names are unique.
     members: Vec<Member>,
@@ -57,22 +60,22 @@ impl Member {
     }
 }
 
-impl<'a> Archive<'a> {
+impl<'a, E: From<Error>> Archive<'a, E> {
     /// Reads the directory of an archive of `len` bytes. `admit` is asked before memory is taken
     /// for a directory of so many bytes.
     pub fn open(
         path: &'a Path,
-        file: &'a File,
         len: u64,
-        admit: impl FnOnce(u64) -> Result<(), Error>,
-    ) -> Result<Self, Error> {
-        let wrong = |fault| Error::Torch { path: path.to_owned(), fault };
+        read: ReadAt<'a, E>,
+        admit: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let wrong = |fault| E::from(Error::Torch { path: path.to_owned(), fault });
         let damaged = |what| wrong(TorchFault::Directory { what });
-        let mut archive = Self { path, file, directory: Vec::new(), members: Vec::new(), end: 0 };
+        let mut archive = Self { path, read, directory: Vec::new(), members: Vec::new(), end: 0 };
 
         let longest = (LOCATOR + END + usize::from(u16::MAX)) as u64;
         let tail_start = len - len.min(longest);
-        let tail = archive.read_at(tail_start, (len - tail_start) as usize)?;
+        let tail = read(tail_start, (len - tail_start) as usize)?;
         let Some(at) = find_end(&tail) else {
             return Err(wrong(TorchFault::NoDirectory { len }));
         };
@@ -88,7 +91,7 @@ impl<'a> Archive<'a> {
             if end.checked_add(END64).is_none_or(|past| past > locator_at) {
                 return Err(damaged("its zip64 record lies outside the file"));
             }
-            let record = archive.read_at(end, END64 as usize)?;
+            let record = read(end, END64 as usize)?;
             if !record.starts_with(b"PK\x06\x06") {
                 return Err(damaged("there is no zip64 record where it should be"));
             }
@@ -106,7 +109,7 @@ impl<'a> Archive<'a> {
         }
         admit(size)?;
         archive.end = start;
-        archive.directory = archive.read_at(start, size as usize)?;
+        archive.directory = read(start, size as usize)?;
         archive.members = members(&archive.directory, start).map_err(damaged)?;
         if archive.members.len() as u64 != count {
             return Err(damaged("it has not as many entries as it says"));
@@ -141,18 +144,26 @@ impl<'a> Archive<'a> {
         })
     }
 
-    /// Where the data of a member lies in the file, before the directory.
-    pub fn locate(&self, member: &Member) -> Result<Range<u64>, Error> {
+    /// Where the data of a member lies, before the directory, if its own header is as short as can
+    /// be: the directory does not tell that.
+    pub fn earliest(&self, member: &Member) -> Result<Range<u64>, E> {
         let wrong = |what| self.wrong(TorchFault::Member { member: self.name(member), what });
         if let Some(fault) = member.fault {
             return Err(wrong(fault));
         }
+        let start = member.header + (HEADER + self.raw_name(member).len()) as u64;
+        match start.checked_add(member.len).filter(|end| *end <= self.end) {
+            Some(end) => Ok(start..end),
+            None => Err(wrong(OUTSIDE)),
+        }
+    }
+
+    /// Where the data of a member lies, by its own header.
+    pub fn locate(&self, member: &Member) -> Result<Range<u64>, E> {
+        let wrong = |what| self.wrong(TorchFault::Member { member: self.name(member), what });
+        let Range { start, end } = self.earliest(member)?;
         let name = self.raw_name(member);
-        let within = |start: u64, len: u64| start.checked_add(len).filter(|end| *end <= self.end);
-        let outside = || wrong("lies outside the file: it is cut short; download it again");
-        let prefix = HEADER + name.len();
-        within(member.header, prefix as u64).ok_or_else(outside)?;
-        let header = self.read_at(member.header, prefix)?;
+        let header = (self.read)(member.header, HEADER + name.len())?;
         if !header.starts_with(b"PK\x03\x04")
             || usize::from(u16_at(&header, 26)) != name.len()
             || header[HEADER..] != *name
@@ -162,19 +173,21 @@ impl<'a> Archive<'a> {
                 "has another header than the directory says; download the file again",
             ));
         }
-        let start = member.header + prefix as u64 + u64::from(u16_at(&header, 28));
-        let end = within(start, member.len).ok_or_else(outside)?;
-        Ok(start..end)
+        let more = u64::from(u16_at(&header, 28));
+        match end + more <= self.end {
+            true => Ok(start + more..end + more),
+            false => Err(wrong(OUTSIDE)),
+        }
     }
 
     /// The data of a member of at most `max` bytes. `what` it is stands in the message about a
     /// larger one.
-    pub fn read(&self, member: &Member, what: &'static str, max: u64) -> Result<Vec<u8>, Error> {
+    pub fn read(&self, member: &Member, what: &'static str, max: u64) -> Result<Vec<u8>, E> {
         let Range { start, end } = self.locate(member)?;
         let len = end - start;
         match len > max {
             true => Err(self.wrong(TorchFault::TooLarge { what, len, max })),
-            false => self.read_at(start, len as usize),
+            false => (self.read)(start, len as usize),
         }
     }
 
@@ -184,19 +197,12 @@ impl<'a> Archive<'a> {
     }
 
     /// An error of this file.
-    pub fn wrong(&self, fault: TorchFault) -> Error {
-        Error::Torch { path: self.path.to_owned(), fault }
+    pub fn wrong(&self, fault: TorchFault) -> E {
+        Error::Torch { path: self.path.to_owned(), fault }.into()
     }
 
     fn raw_name(&self, member: &Member) -> &[u8] {
         member.name_in(&self.directory)
-    }
-
-    fn read_at(&self, start: u64, len: usize) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; len];
-        read_exact_at(self.file, &mut bytes, start)
-            .map_err(|cause| Error::Read { path: self.path.to_owned(), cause })?;
-        Ok(bytes)
     }
 }
 

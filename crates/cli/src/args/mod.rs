@@ -2,6 +2,7 @@
 
 mod bench;
 mod estimate;
+mod fetch;
 mod generate;
 mod model;
 mod plan;
@@ -11,6 +12,7 @@ pub mod workload;
 
 pub use bench::BenchArgs;
 pub use estimate::EstimateArgs;
+pub use fetch::FetchArgs;
 pub use generate::{EndArgs, LogitsArgs, RunArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
@@ -38,6 +40,10 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Print the memory that a model needs to run and to train, by the dtype of its weights
     Estimate(EstimateArgs),
+    /// Download a model of the Hugging Face Hub to its cache, as `run` does by itself
+    Fetch(FetchArgs),
+    /// List the models in the Hub's cache, and which of them run in the memory that is available
+    List(JsonArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
@@ -48,7 +54,7 @@ pub enum Command {
     Bench(BenchArgs),
 }
 
-/// `outsize demo` and `outsize env`.
+/// `outsize demo`, `outsize env` and `outsize list`.
 #[derive(ClapArgs, Debug)]
 pub struct JsonArgs {
     /// Print one JSON object instead of text

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Debug)]
 pub struct ModelArgs {
     /// Folder of a Hugging Face checkpoint: config.json, weights (safetensors, or .bin of PyTorch),
-    /// tokenizer.json; or one file of weights beside these
+    /// tokenizer.json; or one file of weights beside these; or a model on the Hub, org/name or
+    /// org/name@revision, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
     /// The most memory to hold, the process itself included: `cpu=600MB` (MB decimal, MiB binary)
     /// [default: nine tenths of what is available]

@@ -5,6 +5,8 @@ mod calibrate;
 mod demo;
 mod env;
 mod estimate;
+mod fetch;
+mod list;
 mod logits;
 mod plan;
 mod run;
@@ -28,6 +30,8 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Logits(args) => logits::logits(args),
         Command::Synth(args) => synth::synth(args),
         Command::Estimate(args) => estimate::estimate(args),
+        Command::Fetch(args) => fetch::fetch(args),
+        Command::List(args) => list::list(args),
         Command::Demo(args) => demo::demo(args, began),
         Command::Env(args) => env::env(args),
         Command::Bench(args) => bench::bench(args),

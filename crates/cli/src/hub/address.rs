@@ -1,5 +1,6 @@
 //! Names of models on the Hub.
 
+use hf_hub::{Repo, RepoType};
 use std::fmt;
 
 /// The most characters of each part of a name, and of a revision.
@@ -38,6 +39,12 @@ impl Address {
     /// The revision, by default `main`.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
+    }
+
+    /// What hf-hub calls it at a revision.
+    pub fn repo(&self, revision: &str) -> Repo {
+        let id = format!("{}/{}", self.org, self.name);
+        Repo::with_revision(id, RepoType::Model, revision.to_owned())
     }
 }
 

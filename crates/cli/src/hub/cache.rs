@@ -1,7 +1,7 @@
-//! The local cache of huggingface_hub.
+//! The local cache, laid out as by `huggingface_hub`.
 
 use super::{Address, HubSettings};
-use outsize::checkpoint::read_text;
+use outsize::checkpoint::{Checkpoint, read_text};
 use outsize::generate::SizeSource;
 use std::path::{Path, PathBuf};
 
@@ -27,19 +27,56 @@ impl Snapshot {
         };
         format!("from the Hub's cache at commit {commit} ({}){weights}", folder.display())
     }
+
+    /// Whether it can be run as it is.
+    pub fn is_complete(&self) -> bool {
+        self.folder.join("config.json").exists() && Checkpoint::open(&self.folder).is_ok()
+    }
 }
 
 /// The model's files in the cache, if there are any.
 pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
-    let folder = format!("models--{}--{}", address.org, address.name);
-    let folder = settings.cache.as_ref()?.join(folder);
     let revision = address.revision();
+    let repo = settings.cache.repo(address.repo(revision));
     let commit = match is_commit(revision) {
         true => revision.to_owned(),
-        false => named(&folder.join("refs").join(revision))?,
+        false => named(&repo.pointer_path("").with_file_name("refs").join(revision))?,
     };
-    let folder = folder.join("snapshots").join(&commit);
+    let folder = repo.pointer_path(&commit);
     folder.is_dir().then_some(Snapshot { folder, commit })
+}
+
+/// All models in the cache, each with those of its commits that a branch or tag names, or else with
+/// all that there are; in the order of their names.
+pub fn snapshots(settings: &HubSettings) -> Vec<(Address, Snapshot)> {
+    let mut found = Vec::new();
+    for folder in entries(settings.cache.path()) {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let id = name.strip_prefix("models--").map(|name| name.replacen("--", "/", 1));
+        let Some(address) = id.and_then(|id| Address::parse(&id)) else { continue };
+        let revisions =
+            entries(&folder.join("refs")).into_iter().chain(entries(&folder.join("snapshots")));
+        let mut of_model: Vec<(Address, Snapshot)> = Vec::new();
+        for revision in revisions {
+            let revision = revision.file_name().unwrap_or_default().to_string_lossy();
+            let revision = Some(revision.into_owned()).filter(|name| name != "main");
+            let address = Address { revision, ..address.clone() };
+            let known = |one: &Snapshot| of_model.iter().any(|(_, other)| one == other);
+            if let Some(one) = snapshot(settings, &address).filter(|one| !known(one)) {
+                of_model.push((address, one));
+            }
+        }
+        found.extend(of_model);
+    }
+    found
+}
+
+/// What is in a folder, by name; nothing if it cannot be read.
+pub fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 /// The commit that a file names.
@@ -57,6 +94,7 @@ pub fn is_commit(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hf_hub::Cache;
     use std::fs;
     use std::time::Duration;
 
@@ -67,7 +105,7 @@ mod tests {
             endpoint: String::new(),
             token: None,
             offline: true,
-            cache: Some(place.path().to_owned()),
+            cache: Cache::new(place.path().to_owned()),
             timeout: Duration::ZERO,
         };
         let find = |text: &str| snapshot(&settings, &Address::parse(text).unwrap());
@@ -89,5 +127,7 @@ mod tests {
         for text in ["a/b@bad", "a/b@gone", "a/b@v2", "a/c"] {
             assert_eq!(find(text), None, "{text}");
         }
+        let listed = snapshots(&settings);
+        assert_eq!(listed.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>(), ["a/b"]);
     }
 }

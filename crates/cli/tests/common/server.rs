@@ -1,11 +1,20 @@
 //! A Hub that serves what a test says, and counts what it gave away.
 
+// Each test program uses a part.
+#![allow(dead_code)]
+
+use serde_json::{Value, json};
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+
+/// The commit of all files.
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// What was asked.
 #[derive(Debug, Clone)]
@@ -21,7 +30,12 @@ pub struct Asked {
 impl Asked {
     pub fn range(&self) -> Option<Range<u64>> {
         let (start, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
-        Some(start.parse().unwrap()..last.parse::<u64>().unwrap() + 1)
+        Some(start.parse().unwrap()..last.parse().map_or(u64::MAX, |last: u64| last + 1))
+    }
+
+    /// Whether it is the list of a model's files.
+    pub fn is_list(&self) -> bool {
+        self.path.starts_with("/api/models/")
     }
 
     /// The last part of the path.
@@ -45,6 +59,8 @@ pub enum Body {
     Endless(Vec<u8>, Option<u64>),
     /// One byte every 200 ms.
     Drip,
+    /// The first of these bytes, of which all are announced, and the connection is closed.
+    Cut(Vec<u8>, usize),
     /// Nothing, not even a status, and the connection stays open.
     Silence,
 }
@@ -95,12 +111,24 @@ impl Server {
         Self { address, asked }
     }
 
-    /// The files of a folder, below any path.
+    /// The files of a folder.
     pub fn of_folder(folder: &Path) -> Self {
-        let files = files(folder);
-        Self::new(move |asked| match files.get(asked.file()) {
-            Some(bytes) => Reply::file(bytes, asked.range()),
-            None => Reply::new(404, &["X-Error-Code: EntryNotFound"], b"Entry not found"),
+        Self::of(files(folder), |_, reply| reply)
+    }
+
+    /// Some files, with answers as `change` leaves them.
+    pub fn of(
+        files: BTreeMap<String, Vec<u8>>,
+        change: impl Fn(&Asked, Reply) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let list = list(&files).to_string();
+        Self::new(move |asked| {
+            let reply = match files.get(asked.file()) {
+                _ if asked.is_list() => Reply::new(200, &[], list.as_bytes()),
+                Some(bytes) => Reply::file(bytes, asked.range()),
+                None => Reply::new(404, &["X-Error-Code: EntryNotFound"], b"Entry not found"),
+            };
+            change(asked, reply)
         })
     }
 
@@ -116,6 +144,31 @@ impl Server {
     pub fn sent(&self) -> u64 {
         self.asked().iter().map(|asked| asked.sent).sum()
     }
+}
+
+/// What the Hub says of a model with these files.
+pub fn list(files: &BTreeMap<String, Vec<u8>>) -> Value {
+    let digits = |hash: &[u8]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let files = files.iter().map(|(name, bytes)| {
+        let blob = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()));
+        let mut file = json!({
+            "rfilename": name,
+            "size": bytes.len(),
+            "blobId": digits(&blob.chain_update(bytes).finalize()),
+        });
+        if name.ends_with(".safetensors") || name.ends_with(".bin") {
+            let sha256 = digits(&Sha256::digest(bytes));
+            file["lfs"] = json!({"sha256": sha256, "size": bytes.len(), "pointerSize": 134});
+        }
+        file
+    });
+    json!({"id": "org/model", "sha": COMMIT, "siblings": files.collect::<Vec<_>>()})
+}
+
+/// A list of files of which nothing is known but their names.
+pub fn names(names: &[&str]) -> Vec<u8> {
+    let files: Vec<_> = names.iter().map(|name| json!({"rfilename": name})).collect();
+    json!({"sha": COMMIT, "siblings": files}).to_string().into_bytes()
 }
 
 pub fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -165,7 +218,7 @@ fn write(mut stream: &TcpStream, reply: Reply, sent: impl Fn(usize)) -> std::io:
         head.push_str("\r\n");
     }
     let len = match &reply.body {
-        Body::Bytes(bytes) => Some(bytes.len() as u64),
+        Body::Bytes(bytes) | Body::Cut(bytes, _) => Some(bytes.len() as u64),
         Body::Endless(_, len) => *len,
         Body::Drip => Some(1000),
         Body::Silence => None,
@@ -182,6 +235,7 @@ fn write(mut stream: &TcpStream, reply: Reply, sent: impl Fn(usize)) -> std::io:
     };
     match reply.body {
         Body::Bytes(bytes) => send(&bytes),
+        Body::Cut(bytes, at) => send(&bytes[..at.min(bytes.len())]),
         Body::Endless(first, _) => {
             send(&first)?;
             loop {

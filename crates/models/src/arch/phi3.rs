@@ -3,31 +3,17 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::rms_decoder::{FIELDS, RmsBlock, RmsDefaults, RmsForCausalLm, RmsFrame, RmsSizes};
+use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
+use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{
-    Fields, KnownField, RopeConfig, RopeContext, RopeScaling, layer_windows, sliding_window,
-};
+use crate::config::{Fields, KnownField, RopeConfig, RopeScaling, layer_windows, sliding_window};
 use crate::decoder::Pass;
-use crate::layers::{Activation, FusedMlp, Linear, RmsNorm, Rope, Rotation, attend};
+use crate::layers::{FusedMlp, Linear, RmsNorm, Rotation, attend};
 use crate::{Activations, Error, KvCache, PassShape};
 
 /// A Phi-3 with its language-modelling head.
 pub type Phi3ForCausalLm = RmsForCausalLm<Phi3DecoderLayer>;
-
-/// The configuration of a Phi-3.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Phi3Config {
-    /// Its sizes.
-    pub sizes: RmsSizes,
-    /// Rotary position embedding.
-    pub rope: RopeConfig,
-    /// Elements of a head that are rotated, the first ones; even.
-    pub rotary_dim: usize,
-    /// How many tokens a token sees, itself included; `None` is all before it.
-    pub sliding_window: Option<usize>,
-}
 
 /// One decoder layer: attention, then MLP, each behind a norm and added to the residual stream.
 #[derive(Module, Debug)]
@@ -54,32 +40,19 @@ pub struct Phi3Attention {
 }
 
 impl RmsBlock for Phi3DecoderLayer {
-    type Config = Phi3Config;
-
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("phi3", "Phi3")];
     const NO_SPLIT: &'static [&'static str] = &["Phi3DecoderLayer"];
 
-    fn fields() -> &'static [&'static [KnownField]] {
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
         &[PHI3, FIELDS]
     }
 
-    fn read(fields: &Fields<'_>) -> Result<Phi3Config, Error> {
-        let absent = RmsDefaults {
-            key_value_heads: None,
-            head_dim: None,
-            max_position_embeddings: 4096,
-            rms_norm_eps: 1e-5,
-            activation: ("hidden_act", Activation::Silu),
-            tie_word_embeddings: false,
-        };
-        let sizes = RmsSizes::read(fields, &absent)?;
-        let around = RopeContext {
-            fields,
-            head_dim: sizes.head_dim,
-            max_position_embeddings: sizes.max_position_embeddings,
-        };
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        let absent = RmsDefaults { max_position_embeddings: 4096, rms_norm_eps: 1e-5, ..DEFAULTS };
+        let config = RmsConfig::read(fields, &absent)?;
         let names = ["rope_theta", "partial_rotary_factor"];
-        let (rope, rotary_dim) = RopeConfig::read_partial(&around, names, 1.0)?;
+        let (rope, rotary_dim) =
+            RopeConfig::read_partial(&config.rope_context(fields), names, 1.0)?;
         let object = ["rope_scaling", "rope_parameters"]
             .into_iter()
             .find(|name| fields.get(name).is_some())
@@ -100,33 +73,28 @@ impl RmsBlock for Phi3DecoderLayer {
             true => sliding_window(fields, 0)?,
             false => None,
         };
-        let alike = vec![sliding_window; sizes.num_hidden_layers];
-        if layer_windows(fields, sliding_window, alike.clone())? != alike {
+        let windows = vec![sliding_window; config.num_hidden_layers];
+        if layer_windows(fields, sliding_window, windows.clone())? != windows {
             let expected = "all layers of a phi3 with this sliding window are alike".to_owned();
             return Err(fields.refuse("layer_types", expected));
         }
-        Ok(Phi3Config { sizes, rope, rotary_dim, sliding_window })
+        Ok(RmsConfig { rope, rotary_dim, windows, ..config })
     }
 
-    fn frame(config: &Phi3Config, init: &Init) -> RmsFrame {
-        let windows = vec![config.sliding_window; config.sizes.num_hidden_layers];
-        config.sizes.frame(&windows, Rope::new(&config.rope, config.rotary_dim), init)
-    }
-
-    fn new(config: &Phi3Config, _: usize, init: &Init) -> Self {
-        let sizes = &config.sizes;
-        let (hidden, heads) = (sizes.hidden_size, sizes.num_attention_heads);
-        let fused = (heads + 2 * sizes.num_key_value_heads) * sizes.head_dim;
+    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
+        let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
+        let fused = (heads + 2 * config.num_key_value_heads) * config.head_dim;
+        let norm = || config.norm(hidden, init);
         Self {
-            input_layernorm: sizes.norm(init),
+            input_layernorm: norm(),
             self_attn: Phi3Attention {
                 qkv_proj: Linear::new(hidden, fused, false, init),
-                o_proj: Linear::new(heads * sizes.head_dim, hidden, false, init),
+                o_proj: Linear::new(heads * config.head_dim, hidden, false, init),
                 heads,
-                key_value_heads: sizes.num_key_value_heads,
+                key_value_heads: config.num_key_value_heads,
             },
-            post_attention_layernorm: sizes.norm(init),
-            mlp: FusedMlp::new(hidden, sizes.intermediate_size, sizes.activation, init),
+            post_attention_layernorm: norm(),
+            mlp: FusedMlp::new(hidden, config.intermediate_size, config.activation, init),
         }
     }
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::arch::{LlamaConfig, LlamaForCausalLm};
+use crate::arch::{LlamaForCausalLm, RmsConfig};
 use crate::{CacheOptions, KvCache, ModelConfig, Rope};
 
 mod every_field;
@@ -20,13 +20,13 @@ fn least() -> Value {
 #[derive(Debug, Clone, PartialEq)]
 struct Both {
     model: ModelConfig,
-    llama: LlamaConfig,
+    llama: RmsConfig,
 }
 
 impl std::ops::Deref for Both {
-    type Target = LlamaConfig;
+    type Target = RmsConfig;
 
-    fn deref(&self) -> &LlamaConfig {
+    fn deref(&self) -> &RmsConfig {
         &self.llama
     }
 }

@@ -45,11 +45,6 @@ impl Rope {
         Self { pairs, ..self }
     }
 
-    /// What it is made of.
-    pub(crate) fn config(&self) -> &RopeConfig {
-        &self.config
-    }
-
     /// Elements of a head that are rotated.
     pub fn width(&self) -> usize {
         self.head_dim

@@ -1,0 +1,295 @@
+//! Downloads into the cache.
+//!
+//! By hand, where hf-hub 0.5 has downloads too: those send the token on to the host that a file is
+//! redirected to, check neither length nor hash, wait for a silent server for ever, and take a
+//! path from the server's header.
+
+use super::cache::snapshot;
+use super::client::{Client, HubFile, PAUSE};
+use super::{Address, HubSettings, INDEX_LIMIT, Snapshot};
+use crate::cache::lock;
+use crate::error::Failure;
+use crate::interrupt;
+use crate::views::{output::say, progress};
+use indicatif::ProgressBar;
+use outsize::checkpoint::{Error, Index, weights_file};
+use outsize::machine::volume;
+use outsize::plan::format_size;
+use sha1::Sha1;
+use sha2::digest::DynDigest;
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// What is read of a model beside its weights.
+const SMALL_FILES: [&str; 6] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
+/// Broken connections in a row, without a byte between them, after which a download is given up.
+const MOST_BROKEN: u32 = 5;
+
+/// A file to download.
+struct Download<'a> {
+    file: &'a HubFile,
+    size: u64,
+    /// Where its bytes are in the end, and the link to them.
+    blob: PathBuf,
+    link: PathBuf,
+}
+
+/// Downloads what of a model is not in the cache: its configuration, its tokenizer, and its weights
+/// as safetensors, or else as PyTorch's files.
+///
+/// # Errors
+/// As [`Client::open`]; no weights that can be read, no room for them, connections that break again
+/// and again, or a file that is not the one that the Hub promised.
+pub fn fetch(settings: &HubSettings, address: &Address) -> Result<Snapshot, Failure> {
+    if settings.offline {
+        return Err(super::offline(settings, address));
+    }
+    let client = Client::open(settings, address)?;
+    let has = |name: &str| client.find(name).is_some();
+    let Some((weights, is_index)) = weights_file(has).filter(|_| has("config.json")) else {
+        return Err(no_model(&client));
+    };
+    let mut names: Vec<String> =
+        SMALL_FILES.into_iter().chain([weights]).filter(|name| has(name)).map(Into::into).collect();
+    if is_index {
+        let text = client.file(weights, INDEX_LIMIT)?;
+        let path = Path::new(&address.to_string()).join(weights);
+        let index = Index::parse(&text).map_err(|fault| Error::Index { path, fault })?;
+        names.extend(index.shards().iter().cloned());
+    }
+    let files = names.iter().map(|name| Download::new(&client, name));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let repo = settings.cache.repo(address.repo(address.revision()));
+    let folder = repo.pointer_path(&client.commit);
+    let cannot = |what: &Path, error: &dyn std::fmt::Display| {
+        Failure::Failed(format!(
+            "cannot write {}: {error}; set HF_HUB_CACHE to another folder",
+            what.display()
+        ))
+    };
+    for download in &files {
+        for folder in
+            [&download.blob, &download.link].map(|path| path.parent()).into_iter().flatten()
+        {
+            fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+        }
+    }
+    // One process at a time downloads a model.
+    let _lock = lock(repo.blob_path("").parent().unwrap_or(&folder))?;
+    let missing: Vec<_> = files.iter().filter(|download| !download.is_here()).collect();
+    let bytes = missing.iter().fold(0u64, |sum, one| sum.saturating_add(one.size - one.so_far()));
+    let free = volume(&folder).free.map(|free| free.value);
+    if let Some(free) = free.filter(|free| *free < bytes) {
+        return Err(Failure::Failed(format!(
+            "{address} needs {} more in {}, and {} are free there: make room, or set HF_HUB_CACHE to a folder on another disk",
+            format_size(bytes),
+            settings.cache.path().display(),
+            format_size(free)
+        )));
+    }
+    if !missing.is_empty() {
+        say(format!("downloading {address}: {} in {} files", format_size(bytes), missing.len()));
+    }
+    let bar = progress::bytes(bytes, "");
+    for (at, download) in missing.iter().enumerate() {
+        bar.set_message(format!("{} of {}", at + 1, missing.len()));
+        download.run(&client, &bar)?;
+    }
+    bar.finish_and_clear();
+    for download in &files {
+        download.link_up().map_err(|error| cannot(&download.link, &error))?;
+    }
+    // What a branch is, is noted once all of it is here.
+    if address.revision() != client.commit {
+        repo.create_ref(&client.commit).map_err(|error| cannot(&folder, &error))?;
+    }
+    Ok(Snapshot { folder, commit: client.commit })
+}
+
+/// The model in the cache, downloaded if it is not there.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn cached_or_fetched(settings: &HubSettings, address: &Address) -> Result<Snapshot, Failure> {
+    let cached = snapshot(settings, address);
+    match cached.filter(|found| settings.offline || found.is_complete()) {
+        Some(found) => Ok(found),
+        None => fetch(settings, address),
+    }
+}
+
+/// What a model is that cannot be run.
+fn no_model(client: &Client<'_>) -> Failure {
+    let ends_in = |end: &str| client.files.iter().any(|file| file.name.ends_with(end));
+    let what = match () {
+        () if client.find("adapter_config.json").is_some() => {
+            "is a PEFT adapter, which changes another model: merge the two (`merge_and_unload` of peft), and give the result's folder"
+        }
+        () if ends_in(".gguf") => {
+            "has its weights as GGUF: name the repository of safetensors that they were made from"
+        }
+        () => {
+            "has no config.json with weights beside it (model.safetensors, pytorch_model.bin, or an index of shards)"
+        }
+    };
+    Failure::Failed(format!("{} {what}", client.address))
+}
+
+impl<'a> Download<'a> {
+    fn new(client: &'a Client<'_>, name: &str) -> Result<Self, Failure> {
+        let id = client.address;
+        let file = client
+            .find(name)
+            .ok_or_else(|| Failure::Failed(format!("{id} has no {name}, which its index names")))?;
+        let (hash, digits) = match (&file.lfs, &file.blob_id) {
+            (Some(lfs), _) => (&*lfs.sha256, 64),
+            (None, Some(blob)) => (&**blob, 40),
+            (None, None) => ("", 0),
+        };
+        // Nothing else becomes a path.
+        let is_hash = hash.len() == digits && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let (Some(size), true, true) = (file.size, is_hash, digits > 0) else {
+            let fault = format!("the Hub does not say size and hash of {name} of {id}");
+            return Err(Failure::Failed(fault));
+        };
+        let repo = client.settings.cache.repo(id.repo(id.revision()));
+        let link = repo.pointer_path(&client.commit).join(name);
+        Ok(Self { file, size, blob: repo.blob_path(hash), link })
+    }
+
+    /// The hash that the blob has its name from: git's own, or the one of large files.
+    fn hash(&self) -> Box<dyn DynDigest> {
+        match self.file.lfs {
+            Some(_) => Box::new(Sha256::default()),
+            None => Box::new(Sha1::new_with_prefix(format!("blob {}\0", self.size))),
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        self.blob.metadata().is_ok_and(|blob| blob.len() == self.size)
+    }
+
+    fn incomplete(&self) -> PathBuf {
+        self.blob.with_extension("incomplete")
+    }
+
+    /// Bytes that an earlier download left.
+    fn so_far(&self) -> u64 {
+        let len = self.incomplete().metadata().map_or(0, |file| file.len());
+        if len > self.size { 0 } else { len }
+    }
+
+    /// Downloads it, from where an earlier download ended, and checks its hash.
+    fn run(&self, client: &Client<'_>, bar: &ProgressBar) -> Result<(), Failure> {
+        let (name, path) = (&*self.file.name, self.incomplete());
+        let cannot = |error| Failure::writing(path.display(), error);
+        let mut partial = Partial::open(self, &path).map_err(cannot)?;
+        let mut broken = 0;
+        while partial.len < self.size {
+            let before = partial.len;
+            let result = client.open_at(name, before).and_then(|(from, answer)| {
+                if from < before {
+                    partial.restart(self).map_err(cannot)?;
+                }
+                client.pass_on(name, answer, self.size - partial.len, |piece| {
+                    bar.inc(piece.len() as u64);
+                    partial.write(piece).map_err(cannot)
+                })
+            });
+            broken = if partial.len > before { 0 } else { broken + 1 };
+            match result {
+                Ok(()) if broken < MOST_BROKEN => {}
+                Ok(()) => return Err(client.wrong(name, "it ends early")),
+                Err(failed) if failed.passing && broken < MOST_BROKEN => {
+                    interrupt::check()?;
+                    std::thread::sleep(PAUSE * broken);
+                }
+                Err(failed) => return Err(failed.into()),
+            }
+        }
+        let found = partial.finish().map_err(cannot)?;
+        if self.blob.file_name().is_none_or(|hash| *hash != *found) {
+            fs::remove_file(&path).map_err(cannot)?;
+            return Err(Failure::Failed(format!(
+                "{name} of {} arrived damaged: its hash is not the one that the Hub promised; it was removed, so try again",
+                client.address
+            )));
+        }
+        fs::rename(&path, &self.blob).map_err(cannot)
+    }
+
+    /// Makes the link that snapshots have in place of files.
+    fn link_up(&self) -> io::Result<()> {
+        if self.link.exists() {
+            return Ok(());
+        }
+        // One that leads nowhere.
+        let _ = fs::remove_file(&self.link);
+        #[cfg(unix)]
+        {
+            let up = "../".repeat(2 + self.file.name.matches('/').count());
+            let blob = self.blob.file_name().unwrap_or_default();
+            std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(blob), &self.link)
+        }
+        #[cfg(not(unix))]
+        fs::hard_link(&self.blob, &self.link)
+    }
+}
+
+/// A file that is there in part, and the hash of that part.
+struct Partial {
+    file: File,
+    len: u64,
+    hash: Box<dyn DynDigest>,
+}
+
+impl Partial {
+    /// What an earlier download left, or nothing.
+    fn open(download: &Download<'_>, path: &Path) -> io::Result<Self> {
+        let so_far = download.so_far();
+        let file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let mut partial = Self { file, len: 0, hash: download.hash() };
+        if so_far == 0 {
+            partial.file.set_len(0)?;
+        }
+        let mut piece = vec![0; 1 << 20];
+        while partial.len < so_far {
+            let read = partial.file.read(&mut piece)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            partial.hash.update(&piece[..read]);
+            partial.len += read as u64;
+        }
+        Ok(partial)
+    }
+
+    fn restart(&mut self, download: &Download<'_>) -> io::Result<()> {
+        self.file.set_len(0)?;
+        (self.len, self.hash) = (0, download.hash());
+        Ok(())
+    }
+
+    fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.file.write_all(piece)?;
+        self.hash.update(piece);
+        self.len += piece.len() as u64;
+        Ok(())
+    }
+
+    /// The hash of the whole file, in hexadecimal digits, once it is on the disk.
+    fn finish(self) -> io::Result<String> {
+        self.file.sync_all()?;
+        Ok(self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}

@@ -1,0 +1,280 @@
+//! The configuration of decoders of RMSNorm and rotary positions.
+
+use crate::architecture::Init;
+use crate::config::Effect::Read;
+use crate::config::{
+    self, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS,
+    MAX_POSITIONS, MAX_VOCAB, RopeConfig, RopeContext, RopeScaling,
+};
+use crate::kv_cache::MAX_CONTEXT;
+use crate::layers::{Activation, Attention, AttentionConfig, Mlp, RmsNorm};
+use crate::{CacheLayer, CacheSpec, Error};
+
+/// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RmsConfig {
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the MLP's inner layer.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; divides the query heads.
+    pub num_key_value_heads: usize,
+    /// Width of one head; even. Not always `hidden_size / num_attention_heads`.
+    pub head_dim: usize,
+    /// Token ids run from 0 to this, exclusive.
+    pub vocab_size: usize,
+    /// Added to the mean square in RMSNorm.
+    pub rms_norm_eps: f64,
+    /// The non-linear function of the MLP.
+    pub activation: Activation,
+    /// Whether the projections to queries, keys and values have a bias.
+    pub attention_in_bias: bool,
+    /// Whether the projection from attention has a bias.
+    pub attention_out_bias: bool,
+    /// Whether the MLP's projections have a bias.
+    pub mlp_bias: bool,
+    /// Which norms a block has.
+    pub norms: BlockNorms,
+    /// Whether norms scale by one more than their weight.
+    pub norm_plus_one: bool,
+    /// Norms of queries and keys.
+    pub query_key_norms: Option<QueryKeyNorms>,
+    /// Scores are divided by the root of this: by default the width of a head.
+    pub query_pre_attn_scalar: Option<f64>,
+    /// What embeddings are multiplied by.
+    pub embed_scale: Option<f64>,
+    /// Rotary position embedding.
+    pub rope: RopeConfig,
+    /// The same of layers with a sliding window, if it is another.
+    pub local_rope: Option<RopeConfig>,
+    /// Elements of a head that are rotated, the first ones; even.
+    pub rotary_dim: usize,
+    /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
+    pub windows: Vec<Option<usize>>,
+    /// Whether the output head is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// The longest context that the model was trained for, in tokens.
+    pub max_position_embeddings: usize,
+}
+
+/// Where the norms of a block are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockNorms {
+    /// Before attention and MLP.
+    Before,
+    /// Behind both.
+    Behind,
+    /// Before and behind both.
+    Around,
+}
+
+/// Of what queries and keys are normed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueryKeyNorms {
+    /// Of each head by itself.
+    EachHead,
+    /// Of all heads together.
+    AllHeads,
+}
+
+/// What `transformers` takes where a field is absent.
+pub(super) struct RmsDefaults {
+    /// Of sizes that a file must have otherwise.
+    pub sizes: &'static [(&'static str, usize)],
+    /// `None`: as many as heads of queries.
+    pub key_value_heads: Option<usize>,
+    /// `None`: the residual stream's width over the heads.
+    pub head_dim: Option<usize>,
+    pub max_position_embeddings: usize,
+    pub rms_norm_eps: f64,
+    /// The name of the field, and what it says if absent.
+    pub activation: (&'static str, Activation),
+    pub tie_word_embeddings: bool,
+}
+
+/// Those of Llama.
+pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
+    sizes: &[],
+    key_value_heads: None,
+    head_dim: None,
+    max_position_embeddings: 2048,
+    rms_norm_eps: 1e-6,
+    activation: ("hidden_act", Activation::Silu),
+    tie_word_embeddings: false,
+};
+
+impl RmsConfig {
+    /// Reads the fields that all have. What only some have is as in Llama, and the rotary embedding not yet read.
+    pub(super) fn read(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<Self, Error> {
+        let size = |field, max| match absent.sizes.iter().find(|(name, _)| *name == field) {
+            Some((_, default)) => fields.size_or(field, *default, max),
+            None => fields.size(field, max),
+        };
+        let hidden_size = size("hidden_size", MAX_HIDDEN)?;
+        let heads = size("num_attention_heads", MAX_HEADS)?;
+        let num_hidden_layers = size("num_hidden_layers", MAX_LAYERS)?;
+        // Absent and null are not the same here.
+        let field = "num_key_value_heads";
+        let key_value_heads = absent.key_value_heads.filter(|_| !fields.has(field));
+        let key_value_heads = fields.size_or(field, key_value_heads.unwrap_or(heads), MAX_HEADS)?;
+        if heads % key_value_heads != 0 {
+            let expected = format!(
+                "{key_value_heads} key-value heads must divide num_attention_heads, {heads}"
+            );
+            return Err(fields.refuse(field, expected));
+        }
+        let head_dim = match absent.head_dim.filter(|_| fields.get("head_dim").is_none()) {
+            Some(width) => width,
+            None => head_dim(fields, hidden_size, heads)?,
+        };
+        let (field, activation) = absent.activation;
+        let positions = absent.max_position_embeddings;
+        Ok(Self {
+            hidden_size,
+            intermediate_size: size("intermediate_size", MAX_INTERMEDIATE)?,
+            num_hidden_layers,
+            num_attention_heads: heads,
+            num_key_value_heads: key_value_heads,
+            head_dim,
+            vocab_size: size("vocab_size", MAX_VOCAB)?,
+            rms_norm_eps: config::epsilon(fields, "rms_norm_eps", absent.rms_norm_eps)?,
+            activation: config::activation(fields, field, activation)?,
+            attention_in_bias: false,
+            attention_out_bias: false,
+            mlp_bias: false,
+            norms: BlockNorms::Before,
+            norm_plus_one: false,
+            query_key_norms: None,
+            query_pre_attn_scalar: None,
+            embed_scale: None,
+            rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default },
+            local_rope: None,
+            rotary_dim: head_dim,
+            windows: vec![None; num_hidden_layers],
+            tie_word_embeddings: fields
+                .flag_or("tie_word_embeddings", absent.tie_word_embeddings)?,
+            max_position_embeddings: fields.size_or(
+                "max_position_embeddings",
+                positions,
+                MAX_POSITIONS,
+            )?,
+        })
+    }
+
+    /// The same with the rotary embedding that the file has for all layers.
+    pub(super) fn with_rope(self, fields: &Fields<'_>) -> Result<Self, Error> {
+        Ok(Self { rope: RopeConfig::read(&self.rope_context(fields))?, ..self })
+    }
+
+    /// The same with or without biases in attention, as the file says.
+    pub(super) fn with_attention_bias(self, fields: &Fields<'_>) -> Result<Self, Error> {
+        let bias = fields.flag_or("attention_bias", false)?;
+        Ok(Self { attention_in_bias: bias, attention_out_bias: bias, ..self })
+    }
+
+    /// What a rotary embedding is read with.
+    pub(super) fn rope_context<'a>(&self, fields: &'a Fields<'a>) -> RopeContext<'a> {
+        let Self { head_dim, max_position_embeddings, .. } = *self;
+        RopeContext { fields, head_dim, max_position_embeddings }
+    }
+
+    /// A norm of so many values.
+    pub(super) fn norm(&self, width: usize, init: &Init) -> RmsNorm {
+        match self.norm_plus_one {
+            true => RmsNorm::plus_one(width, self.rms_norm_eps, init),
+            false => RmsNorm::new(width, self.rms_norm_eps, init),
+        }
+    }
+
+    /// The attention of one block.
+    pub(super) fn attention(&self, init: &Init) -> Attention {
+        let shape = AttentionConfig {
+            hidden: self.hidden_size,
+            heads: self.num_attention_heads,
+            key_value_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            in_bias: self.attention_in_bias,
+            out_bias: self.attention_out_bias,
+        };
+        let mut attention = Attention::new(&shape, init);
+        if let Some(norms) = self.query_key_norms {
+            let widths = match norms {
+                QueryKeyNorms::EachHead => [1, 1],
+                QueryKeyNorms::AllHeads => [self.num_attention_heads, self.num_key_value_heads],
+            };
+            let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
+            attention = attention.normed(queries, keys);
+        }
+        match self.query_pre_attn_scalar {
+            Some(scalar) => attention.scaled(scalar.sqrt().recip()),
+            None => attention,
+        }
+    }
+
+    /// The MLP of one block.
+    pub(super) fn mlp(&self, init: &Init) -> Mlp {
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
+        Mlp::new(hidden, inner, self.mlp_bias, self.activation, init)
+    }
+
+    pub(super) fn cache(&self) -> CacheSpec {
+        let layer = |&window| CacheLayer {
+            heads: self.num_attention_heads,
+            key_value_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            window,
+        };
+        let local = self.local_rope.as_ref();
+        CacheSpec {
+            layers: self.windows.iter().map(layer).collect(),
+            cross: Vec::new(),
+            trained_context: self.max_position_embeddings,
+            longest_context: match self.rope.scaling {
+                RopeScaling::Dynamic { .. } => MAX_CONTEXT,
+                _ => self.max_position_embeddings,
+            },
+            cannot_slide: self.rope.cannot_slide().or(local.and_then(RopeConfig::cannot_slide)),
+        }
+    }
+}
+
+/// Width of one head.
+fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usize, Error> {
+    let field = match fields.get("head_dim") {
+        Some(_) => "head_dim",
+        None if hidden_size.is_multiple_of(heads) => "hidden_size",
+        None => {
+            let expected = format!(
+                "without a `head_dim` it must be a multiple of num_attention_heads, {heads}"
+            );
+            return Err(fields.refuse("hidden_size", expected));
+        }
+    };
+    let width = fields.size_or("head_dim", hidden_size / heads, MAX_HEAD_DIM)?;
+    if width == 0 || width % 2 != 0 {
+        let expected = format!("the width of a head, {width}, must be even and not 0");
+        return Err(fields.refuse(field, expected));
+    }
+    Ok(width)
+}
+
+/// Fields of all of these, beside those of all architectures.
+pub(super) const FIELDS: &[KnownField] = &[
+    ("head_dim", Read),
+    ("hidden_size", Read),
+    ("intermediate_size", Read),
+    ("layer_types", Read),
+    ("max_position_embeddings", Read),
+    ("num_attention_heads", Read),
+    ("num_hidden_layers", Read),
+    ("num_key_value_heads", Read),
+    ("original_max_position_embeddings", Read),
+    ("rms_norm_eps", Read),
+    ("rope_parameters", Read),
+    ("rope_scaling", Read),
+    ("rope_theta", Read),
+];
