@@ -9,11 +9,12 @@ use crate::views::output::{note_unknown, say};
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, PipelineSettings, describe, read_config,
+    ConfigText, Described, GenerationWorkload, PipelineSettings, default_budget, describe,
+    read_config,
 };
-use outsize::machine::{Machine, current_rss, detected_budget};
+use outsize::machine::{Machine, current_rss};
 use outsize::models::{CacheOptions, ModelConfig, presets};
-use outsize::plan::{Budget, Tier, format_size};
+use outsize::plan::{Tier, format_size};
 use std::path::{Path, PathBuf};
 
 /// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or that
@@ -128,7 +129,7 @@ pub fn described(path: &Path) -> Result<Described, Failure> {
     if !on_hub && Path::new(&address.org).is_dir() {
         return Err(beside_folder(&named, &address));
     }
-    Ok(hub::describe_model(&hub::HubSettings::from_env()?, &address)?)
+    hub::describe_model(&hub::HubSettings::from_env()?, &address)
 }
 
 /// A slip in a path is no reason to tell the Hub.
@@ -138,18 +139,6 @@ fn beside_folder(named: &str, address: &Address) -> Failure {
          hf://{named} for that",
         org = address.org
     ))
-}
-
-/// The budget of main memory if none is given: most of what is free, and the `held` bytes that this
-/// process has already.
-pub fn default_budget(machine: &Machine, held: u64) -> Budget {
-    let mut budget = Budget::default();
-    for (tier, share) in detected_budget(machine, held) {
-        if tier == Tier::Cpu {
-            budget.set(tier, share.value);
-        }
-    }
-    budget
 }
 
 /// Says on standard error if a budget of main memory is more than there is.

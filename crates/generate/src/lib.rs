@@ -51,7 +51,7 @@ pub use task::Task;
 pub use text::{TextOptions, TextOutcome, TextParts, generate_text};
 pub use text_pipeline::{
     BeamText, DEFAULT_NEW_TOKENS, DeviceMapChoice, GenerateOptions, PipelineBuilder, TextPipeline,
-    TextResult, pipeline,
+    TextResult, default_budget, pipeline,
 };
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;

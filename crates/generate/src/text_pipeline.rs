@@ -4,7 +4,7 @@ mod builder;
 
 use outsize_models::ModelConfig;
 
-pub use self::builder::{DeviceMapChoice, PipelineBuilder, pipeline};
+pub use self::builder::{DeviceMapChoice, PipelineBuilder, default_budget, pipeline};
 use crate::beam::{BeamSearch, Hypothesis, beam_search};
 use crate::error::Error;
 use crate::generation_config::GenerationConfig;

@@ -13,7 +13,7 @@ use outsize::bench::{
     ModelCost, default_budgets,
 };
 use outsize::checkpoint::Checkpoint;
-use outsize::generate::{Planner, describe, read_config};
+use outsize::generate::{Planner, default_budget, describe, read_config};
 use outsize::machine::Machine;
 use outsize::models::{CacheOptions, KvDtype};
 use outsize::plan::{Budget, Options, Tier};
@@ -109,7 +109,7 @@ fn model_bench(
     let mut described = describe(checkpoint.folder())?;
     described.set_cache(&CacheOptions::new(1));
     let cost = ModelCost::new(checkpoint, &described.tree);
-    let free = model::default_budget(machine, 0).get(Tier::Cpu);
+    let free = default_budget(machine, 0).get(Tier::Cpu);
     let largest = args.max_memory.iter().filter_map(|case| case.bytes).max();
     model::warn_of_excess(largest, machine);
     let dtypes = RunDtypeArgs { kv_dtype: KvDtype::F32, compute: args.compute };

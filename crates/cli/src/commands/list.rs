@@ -1,13 +1,15 @@
 //! `outsize list`: the models in the Hub's cache, and what of them runs here.
 
 use crate::args::{JsonArgs, workload};
+use crate::cache;
 use crate::error::Failure;
 use crate::hub::{Address, HubSettings, Snapshot, entries, snapshots};
 use crate::views::list::{ListOutput, ListedModel};
 use crate::views::output::{print, print_json};
 use crate::views::style::style;
-use crate::{cache, model};
-use outsize::generate::{Described, GenerationWorkload, Planner, SizeSource, describe};
+use outsize::generate::{
+    Described, GenerationWorkload, Planner, SizeSource, default_budget, describe,
+};
 use outsize::machine::{Machine, current_rss};
 use outsize::models::CacheOptions;
 use outsize::plan::{Budget, Options, Tier, predict};
@@ -21,7 +23,7 @@ const PROMPT: usize = 256;
 pub fn list(args: &JsonArgs) -> Result<(), Failure> {
     let settings = HubSettings::from_env()?;
     let machine = Machine::detect();
-    let budget = model::default_budget(&machine, current_rss().unwrap_or(0));
+    let budget = default_budget(&machine, current_rss().unwrap_or(0));
     let models = snapshots(&settings)
         .into_iter()
         .map(|(address, snapshot)| listed(&address, &snapshot, &machine, &budget))

@@ -199,7 +199,10 @@ impl PipelineBuilder {
         let beams = self.beams.or(defaults.num_beams).unwrap_or(1);
         let cache = CacheOptions { context, beams, ..self.cache };
         PipelineSettings {
-            max_memory: self.max_memory.clone().unwrap_or_else(free_memory),
+            max_memory: self
+                .max_memory
+                .clone()
+                .unwrap_or_else(|| default_budget(&Machine::detect(), current_rss().unwrap_or(0))),
             workload: GenerationWorkload {
                 compute: self.compute,
                 ..GenerationWorkload::new(cache, prompt)
@@ -210,10 +213,11 @@ impl PipelineBuilder {
     }
 }
 
-/// The default budget: what is free of main memory, and what this process has already.
-fn free_memory() -> Budget {
+/// The budget of main memory if none is given: most of what is free, and the `held` bytes that this
+/// process has already.
+pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     let mut budget = Budget::default();
-    for (tier, share) in detected_budget(&Machine::detect(), current_rss().unwrap_or(0)) {
+    for (tier, share) in detected_budget(machine, held) {
         if tier == Tier::Cpu {
             budget.set(tier, share.value);
         }
