@@ -1,6 +1,7 @@
 //! The architectures, one file each.
 
 mod bloom;
+mod clip_text;
 mod falcon;
 mod gemma3;
 mod gpt2;
@@ -19,6 +20,10 @@ mod sizes;
 mod t5;
 
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
+pub use clip_text::{
+    ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
+    ClipTextMlp, ClipTextModel, ClipTextTransformer,
+};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_sizes::GptSizes;
