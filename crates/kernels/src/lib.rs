@@ -84,9 +84,9 @@ pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
+pub use matmul::ConvolutionRows;
 pub use picture::{
-    ConvolutionRows, convolution_into, gate_halves, group_norm, group_sums, normalize_groups,
-    upsample_nearest,
+    convolution_into, gate_halves, group_norm, group_sums, normalize_groups, upsample_nearest,
 };
 pub use rotary::RotaryPairs;
 pub use weight::Weight;

@@ -9,33 +9,9 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::device::{is_flex, is_stored};
 use crate::group_norm::{GroupSums, Moments};
-use crate::matmul::ConvolutionShape;
+use crate::matmul::ConvolutionRows;
 use crate::picture_extension::PictureOps;
 use crate::{ActivationDtype, ActivationFunction};
-
-/// Which rows a 3x3 convolution gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvolutionRows {
-    /// Pixels from what one output sees to what the next one does, in either direction.
-    pub stride: usize,
-    /// Whether there is a row of zeros above the first row: not if it is the end of a band.
-    pub above: bool,
-    /// Whether there is a row of zeros below the last row.
-    pub below: bool,
-}
-
-impl ConvolutionRows {
-    /// Of a whole picture.
-    pub fn whole(stride: usize) -> Self {
-        Self { stride, above: true, below: true }
-    }
-
-    /// Rows and columns of what comes of a picture of so many.
-    pub fn output(&self, rows: usize, columns: usize) -> [usize; 2] {
-        let Self { stride, above, below } = *self;
-        ConvolutionShape { batch: 1, rows, columns, channels: 1, stride, above, below }.output()
-    }
-}
 
 /// Writes the outputs of a 3x3 convolution to `y [batch, rows, columns, n]`, from output `start` on:
 /// those that `weight [outputs, channels · 9]`, rows of a weight `[n, channels, 3, 3]` as a checkpoint

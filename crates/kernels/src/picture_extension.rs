@@ -9,8 +9,7 @@ use burn::tensor::TensorData;
 use crate::activation::{ActivationFunction, gate_halves_into};
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::group_norm::{Moments, normalize_groups_into, row_sums};
-use crate::matmul::{Convolution, ConvolutionShape, convolve_into};
-use crate::picture::ConvolutionRows;
+use crate::matmul::{Convolution, ConvolutionRows, ConvolutionShape, convolve_into};
 use crate::{ActivationDtype, Isa, loops};
 
 /// What models of pictures do besides.

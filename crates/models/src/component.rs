@@ -9,11 +9,12 @@ use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, shown};
 use outsize_core::{
     Access, Dispatched, FloatType, Names, Options, Parameter, TensorTable, parameters,
 };
+use outsize_kernels::{matmul, threads};
 use outsize_plan::{DeviceMap, Tree};
 
 use crate::architecture::class_name;
 use crate::config::{self, COMMON, Fields, MAX_QUOTE, check};
-use crate::{Architecture, Error, Init, WeightSpec};
+use crate::{ActivationDtype, Architecture, Error, Init, WeightKind, WeightSpec};
 
 /// An architecture that is one part of a model. Its driver calls the module's own forward within
 /// [`Dispatched::run`].
@@ -155,6 +156,27 @@ impl<C: Component> ComponentConfig<C> {
             (weight.name, dtype, shape)
         };
         self.weights().into_iter().map(tensor).collect()
+    }
+
+    /// What products and convolutions take besides activations, in bytes, for at most so many rows of activations: pixels or
+    /// tokens of all sequences.
+    pub fn packed_bytes(&self, compute: ActivationDtype, rows: u64) -> u64 {
+        let (mut inputs, mut channels) = (0, 0);
+        for weight in self.weights() {
+            match weight.shape[..] {
+                [_, width] if weight.kind == WeightKind::Linear => inputs = width.max(inputs),
+                [_, width, ..] if weight.kind == WeightKind::Linear => {
+                    channels = width.max(channels)
+                }
+                _ => {}
+            }
+        }
+        let convolutions = match channels {
+            0 => 0,
+            channels => matmul::convolution_bytes(channels as u64),
+        };
+        matmul::packed_bytes(compute, rows, inputs as u64)
+            .saturating_add(convolutions.saturating_mul(threads() as u64))
     }
 
     /// An empty module, dispatched: see [`outsize_core::dispatch()`].

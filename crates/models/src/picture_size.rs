@@ -24,6 +24,12 @@ impl PictureSize {
         Activations::values(self.pixels().saturating_mul(channels as u64))
     }
 
+    /// The same picture with zeros around it.
+    pub(crate) fn padded(&self) -> Self {
+        let [rows, columns] = [self.rows, self.columns].map(|n| n.saturating_add(2));
+        Self { rows, columns, ..*self }
+    }
+
     /// The same picture with twice the rows and columns.
     pub(crate) fn doubled(&self) -> Self {
         let [rows, columns] = [self.rows, self.columns].map(|n| n.saturating_mul(2));

@@ -66,12 +66,32 @@ impl ConvolutionShape {
 
     /// Rows and columns with the zeros around them.
     fn padded(&self) -> [usize; 2] {
-        [self.rows + usize::from(self.above) + usize::from(self.below), self.columns + 2]
+        let around = usize::from(self.above) + usize::from(self.below);
+        [self.rows.saturating_add(around), self.columns.saturating_add(2)]
+    }
+}
+
+/// Which rows a 3x3 convolution gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolutionRows {
+    /// Pixels from what one output sees to what the next one does, in either direction.
+    pub stride: usize,
+    /// Whether there is a row of zeros above the first row: not if it is the end of a band.
+    pub above: bool,
+    /// Whether there is a row of zeros below the last row.
+    pub below: bool,
+}
+
+impl ConvolutionRows {
+    /// Of a whole picture.
+    pub fn whole(stride: usize) -> Self {
+        Self { stride, above: true, below: true }
     }
 
-    /// Values that a convolution copies: the picture with the zeros around it.
-    pub fn padded_len(&self) -> usize {
-        self.padded().into_iter().fold(self.batch * self.channels, usize::saturating_mul)
+    /// Rows and columns of what comes of a picture of so many.
+    pub fn output(&self, rows: usize, columns: usize) -> [usize; 2] {
+        let Self { stride, above, below } = *self;
+        ConvolutionShape { batch: 1, rows, columns, channels: 1, stride, above, below }.output()
     }
 }
 
@@ -227,7 +247,7 @@ for_each_isa! {
 fn padded(compute: ActivationDtype, x: &[f32], shape: &ConvolutionShape) -> Vec<f32> {
     let [rows, columns] = shape.padded();
     let (above, len) = (usize::from(shape.above), shape.columns * shape.channels);
-    let mut padded = vec![0.0; shape.padded_len()];
+    let mut padded = vec![0.0; shape.batch * rows * columns * shape.channels];
     loops::share(padded.chunks_mut(columns * shape.channels).enumerate(), |(index, to)| {
         let (picture, row) = (index / rows, index % rows);
         let Some(row) = row.checked_sub(above).filter(|row| *row < shape.rows) else {

@@ -39,7 +39,9 @@ use avx512bf16::Bf16x32;
 pub(crate) use blocks::OutputPtr;
 pub use blocks::panel_bytes;
 pub(crate) use claims::Claims;
-pub use convolution::{Convolution, ConvolutionShape, convolution_bytes, convolve_into};
+pub use convolution::{
+    Convolution, ConvolutionRows, ConvolutionShape, convolution_bytes, convolve_into,
+};
 pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
 use pack::{RowBlocks, Scratch};

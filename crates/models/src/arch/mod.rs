@@ -18,6 +18,8 @@ mod rms_decoder;
 mod rms_layer;
 mod sizes;
 mod t5;
+mod unet;
+mod vae;
 
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
@@ -36,3 +38,5 @@ pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{LlamaForCausalLm, RmsDecoderLayer};
 pub use sizes::LayerNormSizes;
 pub use t5::{T5Config, T5ForConditionalGeneration};
+pub use unet::{Unet2dConditionConfig, Unet2dConditionModel, UnetLevel};
+pub use vae::{AutoencoderKl, AutoencoderKlConfig};

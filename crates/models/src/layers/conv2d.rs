@@ -21,6 +21,13 @@ pub struct Conv2d {
     compute: ActivationDtype,
 }
 
+/// The convolution that comes with a change of size.
+#[derive(Module, Debug)]
+pub struct Resampler {
+    /// `[channels, channels, 3, 3]`.
+    pub conv: Conv2d,
+}
+
 impl Conv2d {
     /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
     /// bias is 0.
@@ -94,7 +101,6 @@ impl Conv2d {
     /// What a pass over a picture of that size holds at most: the picture, its copy with zeros around it, and the result.
     pub(crate) fn activations(&self, size: PictureSize) -> Activations {
         let [outputs, inputs] = self.shape();
-        let padded = PictureSize { rows: size.rows + 2, columns: size.columns + 2, ..size };
-        size.values(inputs).and(padded.values(inputs)).and(self.output(size).values(outputs))
+        size.values(inputs).and(size.padded().values(inputs)).and(self.output(size).values(outputs))
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use attention::{
     attend_with,
 };
 pub use conv1d::Conv1d;
-pub use conv2d::Conv2d;
+pub use conv2d::{Conv2d, Resampler};
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
