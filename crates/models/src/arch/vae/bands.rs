@@ -61,6 +61,7 @@ impl Bands {
             let ends = [above.is_none(), below.is_none()];
             let last = below.is_some().then(|| copied(band.clone().narrow(1, count - 1, 1)));
             let first = usize::from(above.is_some());
+            let band_rows = band.clone();
             let parts: Vec<_> = above.into_iter().chain([band]).chain(below).collect();
             let all = match parts.len() {
                 1 => parts.into_iter().next().expect("there is one"),
@@ -71,7 +72,7 @@ impl Bands {
                 let end = count.min(start.saturating_add(step));
                 let (from, to) = ((first + start).saturating_sub(1), rows.min(first + end + 1));
                 work(Band {
-                    rows: all.clone().narrow(1, first + start, end - start),
+                    rows: band_rows.clone().narrow(1, start, end - start),
                     with_neighbours: all.clone().narrow(1, from, to - from),
                     ends: [ends[0] && start == 0, ends[1] && end == count],
                 });

@@ -275,12 +275,12 @@ impl AutoencoderKl {
     }
 }
 
-/// What a convolution of a band holds at most: the band with its neighbours, twice before it is copied, and the result with a
+/// What a convolution of a band holds at most: the band, twice with its neighbours before it is copied, and the result with a
 /// shortcut.
 fn work(conv: &Conv2d, band: PictureSize) -> Activations {
     let band = band.padded();
     let [outputs, inputs] = conv.shape();
-    band.values(inputs + 2 * outputs).and(conv.activations(band))
+    band.values(2 * inputs + 2 * outputs).and(conv.activations(band))
 }
 
 /// A residual block over a picture in bands.
