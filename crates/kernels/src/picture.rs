@@ -5,13 +5,20 @@ use burn::backend::Dispatch;
 use burn::tensor::activation::{gelu, silu};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::device::{is_flex, is_stored};
 use crate::group_norm::{GroupSums, Moments};
 use crate::matmul::ConvolutionRows;
 use crate::picture_extension::PictureOps;
+use crate::zeroed::zeroed;
 use crate::{ActivationDtype, ActivationFunction};
+
+/// Zeros in f32, for [`convolution_into`] to write to.
+pub fn zeros(dims: [usize; 4], device: &Device) -> Tensor<4> {
+    let data = TensorData::new(zeroed(dims.iter().product()), dims);
+    Tensor::from_data(data, (device, DType::F32))
+}
 
 /// Writes the outputs of a 3x3 convolution to `y [batch, rows, columns, n]`, from output `start` on:
 /// those that `weight [outputs, channels · 9]`, rows of a weight `[n, channels, 3, 3]` as a checkpoint

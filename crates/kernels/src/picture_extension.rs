@@ -10,6 +10,7 @@ use crate::activation::{ActivationFunction, gate_halves_into};
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::group_norm::{Moments, normalize_groups_into, row_sums};
 use crate::matmul::{Convolution, ConvolutionRows, ConvolutionShape, convolve_into};
+use crate::zeroed::zeroed;
 use crate::{ActivationDtype, Isa, loops};
 
 /// What models of pictures do besides.
@@ -124,7 +125,7 @@ impl PictureOps for Flex {
         let [weight, bias] =
             [&weight, &bias].map(|tensor| stored(tensor, "group norm: weights").widened());
         let from = f32_elements(&x, "group norm: x");
-        let mut y = vec![0.0; from.len()];
+        let mut y = zeroed(from.len());
         let weights = (&*weight, &*bias);
         normalize_groups_into(Isa::detected(), from, shape, &moments, weights, silu, &mut y);
         FlexTensor::from_data(TensorData::new(y, shape))
@@ -144,7 +145,7 @@ impl PictureOps for Flex {
         let n = *last;
         let from = f32_elements(&x, "gate: x");
         let bias = stored(&bias, "gate: bias").widened();
-        let mut y = vec![0.0; from.len() / 2];
+        let mut y = zeroed(from.len() / 2);
         gate_halves_into(Isa::detected(), function, from, &bias, (&mut y, n));
         FlexTensor::from_data(TensorData::new(y, shape))
     }
@@ -154,7 +155,7 @@ impl PictureOps for Flex {
         let [batch, rows, columns, channels] = dims(&x, "upsampling: x");
         let from = f32_elements(&x, "upsampling: x");
         let row = (columns * channels).max(1);
-        let mut y = vec![0.0; 4 * from.len()];
+        let mut y = zeroed(4 * from.len());
         loops::share(from.chunks(row).zip(y.chunks_mut(4 * row)), |(from, to)| {
             let (first, second) = to.split_at_mut(2 * row);
             for (from, to) in from.chunks(channels).zip(first.chunks_mut(2 * channels)) {

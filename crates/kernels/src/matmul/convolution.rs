@@ -20,6 +20,7 @@ use super::pack::{RowBlocks, Scratch};
 use super::tile::{self, Prefetch, RowBlock, RowLayout, RowSteps};
 use super::{Operands, Size, blocking, panels};
 use crate::simd::for_each_isa;
+use crate::zeroed::zeroed;
 use crate::{ActivationDtype, Isa, Weight, loops};
 
 /// Rows and columns that an output sees.
@@ -247,7 +248,7 @@ for_each_isa! {
 fn padded(compute: ActivationDtype, x: &[f32], shape: &ConvolutionShape) -> Vec<f32> {
     let [rows, columns] = shape.padded();
     let (above, len) = (usize::from(shape.above), shape.columns * shape.channels);
-    let mut padded = vec![0.0; shape.batch * rows * columns * shape.channels];
+    let mut padded = zeroed(shape.batch * rows * columns * shape.channels);
     loops::share(padded.chunks_mut(columns * shape.channels).enumerate(), |(index, to)| {
         let (picture, row) = (index / rows, index % rows);
         let Some(row) = row.checked_sub(above).filter(|row| *row < shape.rows) else {

@@ -50,7 +50,7 @@ impl Conv2d {
         let rows = ConvolutionRows::whole(self.stride);
         let [batch, height, width, _] = x.dims();
         let ([outputs, _], [height, width]) = (self.shape(), rows.output(height, width));
-        let y = Tensor::zeros([batch, height, width, outputs], (&x.device(), DType::F32));
+        let y = outsize_kernels::zeros([batch, height, width, outputs], &x.device());
         match Streamed::of(&self.weight) {
             Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
                 // One tile at a time: the next one may need its memory.
@@ -75,7 +75,7 @@ impl Conv2d {
         let rows = ConvolutionRows { stride: 1, above, below };
         let [batch, height, width, _] = x.dims();
         let [height, width] = rows.output(height, width);
-        let y = Tensor::zeros([batch, height, width, self.shape()[0]], (&x.device(), DType::F32));
+        let y = outsize_kernels::zeros([batch, height, width, self.shape()[0]], &x.device());
         convolution_into(self.compute, y, x, weight.clone(), self.bias.val(), rows, 0)
     }
 
