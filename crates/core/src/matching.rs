@@ -109,6 +109,8 @@ impl Matched {
     pub(crate) fn access(&self, options: &Options) -> Access {
         match options.access.get(&self.parameter.path) {
             Some(access) if self.parameter.shape.len() == 2 => *access,
+            // Some outputs of a convolution are a matrix of their own.
+            Some(Access::Tiles) if self.parameter.shape.len() > 2 => Access::Tiles,
             _ => Access::Whole,
         }
     }
@@ -140,7 +142,7 @@ pub(crate) fn match_parameters(
         match find(parameter, table, options)? {
             Ok((at, location)) => {
                 used.add(at, &location);
-                let tensor = &table.tensors()[at];
+                let tensor = &as_linear(&table.tensors()[at], &wanted_shape(&entry));
                 let (weight, scales) = weight(tensor, parameter, table, options)?;
                 if let Some(scales) = scales {
                     used.add(scales, &Location::whole(""));
@@ -241,6 +243,15 @@ fn knows_norms(parameter: &Parameter, table: &TensorTable<'_>, names: &Names) ->
         let (_, packed) = names.clone().norm_first(*norm_first).locations(parameter);
         matches!(packed, Ok(Some(packed)) if table.position(&packed.tensor).is_some())
     })
+}
+
+/// A 1x1 convolution, `[out, in, 1, 1]`, as the linear layer that it is, if a matrix is wanted.
+fn as_linear(tensor: &TensorInfo, wanted: &[usize]) -> TensorInfo {
+    let mut tensor = tensor.clone();
+    if tensor.shape.len() == 4 && wanted.len() == 2 && tensor.shape[2..] == [1, 1] {
+        tensor.shape.truncate(2);
+    }
+    tensor
 }
 
 fn wanted_shape(entry: &Matched) -> Vec<usize> {

@@ -117,7 +117,8 @@ impl Streamed {
     }
 
     /// The rows of a matrix `[rows, columns]`, as stored in the checkpoint, tile after tile: the range
-    /// of rows and these rows `[range.len(), columns]`. Hold one at a time: the next may need its memory.
+    /// of rows and these rows `[range.len(), columns]`; of a tensor of more dimensions, all but the first
+    /// count as columns. Hold one at a time: the next may need its memory.
     ///
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
@@ -133,9 +134,13 @@ impl Streamed {
                 let weight = inner.weight.slice(range.clone());
                 Ok(match inner.in_blocks {
                     true => inner.blocks_of(lease, &weight)?.into(),
-                    false => inner
-                        .shared::<2>(SharedBytes::from_owner(lease), &weight.data().shape)?
-                        .into(),
+                    false => {
+                        let shape = &weight.data().shape;
+                        let columns = shape.iter().skip(1).product();
+                        inner
+                            .shared::<2>(SharedBytes::from_owner(lease), &[range.len(), columns])?
+                            .into()
+                    }
                 })
             });
             (range, inner.or_raise(tile))

@@ -56,6 +56,51 @@ pub fn gate_in_place(isa: Isa, function: ActivationFunction, x: &mut [f32], up: 
     share(x.chunks_mut(size).zip(up.chunks(size)), |(x, up)| gate_each(isa, function, x, up));
 }
 
+/// Writes `(x[.., ..n] + bias[..n]) · function(x[.., n..] + bias[n..])` to `y`: rows of `x` are twice
+/// as wide as those of `y`, whose width is `n`, and the bias is as wide or empty. The same bits as
+/// adding and [gating](gate_in_place) one after the other.
+///
+/// # Panics
+///
+/// If sizes do not fit each other, or if this processor does not have `isa`.
+pub fn gate_halves_into(
+    isa: Isa,
+    function: ActivationFunction,
+    x: &[f32],
+    bias: &[f32],
+    (y, n): (&mut [f32], usize),
+) {
+    assert_eq!(x.len(), 2 * y.len(), "rows must be twice as wide as what comes of them");
+    assert!(y.len().is_multiple_of(n.max(1)), "rows of {n} must fill {}", y.len());
+    assert!(bias.is_empty() || bias.len() == 2 * n, "a bias of {} for {n} twice", bias.len());
+    let size = share_size(y.len(), n);
+    share(x.chunks(2 * size).zip(y.chunks_mut(size)), |(x, y)| {
+        gate_halves(isa, function, x, bias, y, n);
+    });
+}
+
+for_each_isa! {
+    fn gate_halves(
+        function: ActivationFunction,
+        x: &[f32],
+        bias: &[f32],
+        y: &mut [f32],
+        n: usize,
+    ) {
+        for (x, y) in x.chunks_exact(2 * n).zip(y.chunks_exact_mut(n)) {
+            let (up, gate) = x.split_at(n);
+            y.copy_from_slice(gate);
+            if bias.is_empty() {
+                times(function, y, up.iter().copied());
+                continue;
+            }
+            let (up_bias, gate_bias) = bias.split_at(n);
+            y.iter_mut().zip(gate_bias).for_each(|(y, bias)| *y += bias);
+            times(function, y, up.iter().zip(up_bias).map(|(x, bias)| x + bias));
+        }
+    }
+}
+
 for_each_isa! {
     fn activate_each(function: ActivationFunction, x: &mut [f32]) {
         // Times one changes no bit.

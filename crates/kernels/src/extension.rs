@@ -10,6 +10,7 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
 use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
+use crate::zeroed::zeroed;
 use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
@@ -197,7 +198,7 @@ fn matmuls<const N: usize>(
             k, width,
             "linear: x {shape:?} needs a weight [out, {k}], but it is [{n}, {width}]"
         );
-        (n, vec![0.0; m * n])
+        (n, zeroed(m * n))
     });
     let mut weights = weights.iter();
     let mut each = ys.each_mut().map(|(n, y)| Matmul {

@@ -16,6 +16,7 @@ use crate::attention::{
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
+use crate::zeroed::zeroed;
 use crate::{Isa, Weight};
 
 /// Weight, or weight and bias, of a norm; `[width]` each.
@@ -140,7 +141,7 @@ impl LayerOps for Flex {
         let held: Vec<KvSegment<'_>> =
             older_ring.map(|ring| part(0, ring)).into_iter().chain([part(2, ring)]).collect();
         let from = f32_elements(&queries, "attention: queries");
-        let mut y = vec![0.0; from.len()];
+        let mut y = zeroed(from.len());
         attend_into(Isa::detected(), from, heads, &held, &mask, scale, &mut y);
         FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
     }
@@ -148,7 +149,7 @@ impl LayerOps for Flex {
     fn norm(x: FlexTensor, weights: NormOperand<Self>, kind: NormKind, epsilon: f64) -> FlexTensor {
         let (x, weights) = (contiguous(x), weights.contiguous());
         let from = f32_elements(&x, "norm: x");
-        let mut y = vec![0.0; from.len()];
+        let mut y = zeroed(from.len());
         let parameters = weights.parameters(&x, kind, epsilon);
         norm_into(Isa::detected(), from, parameters, &mut y);
         FlexTensor::from_data(TensorData::new(y, x.shape()))
@@ -165,7 +166,7 @@ impl LayerOps for Flex {
         let (add, weights) = (contiguous(add), weights.contiguous());
         let mut x = whole(x);
         let shape = x.shape();
-        let mut y = vec![0.0; shape.num_elements()];
+        let mut y = zeroed(shape.num_elements());
         let parameters = weights.parameters(&x, kind, epsilon);
         let add = f32_elements(&add, "norm: what is added");
         let elements = f32_elements_mut(&mut x, "norm: x");

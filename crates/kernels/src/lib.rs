@@ -12,7 +12,9 @@
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`attention`], [`norm`], [`rotary`], [`activation`] | the same over slices |
+//! | [`convolution_into`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
+//! | [`picture_extension`] | the same over Flex's own tensors |
+//! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
 //! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |
@@ -56,6 +58,7 @@ pub mod cast;
 mod device;
 mod exp;
 pub mod extension;
+pub mod group_norm;
 mod isa;
 mod layer;
 pub mod layer_extension;
@@ -64,11 +67,14 @@ mod loops;
 pub mod matmul;
 pub mod norm;
 pub mod peak;
+mod picture;
+pub mod picture_extension;
 pub mod rotary;
 mod simd;
 mod thread_pool;
 mod weight;
 mod weight_tensor;
+mod zeroed;
 
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
@@ -79,6 +85,11 @@ pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
+pub use matmul::ConvolutionRows;
+pub use picture::{
+    convolution_into, gate_halves, group_norm, group_sums, normalize_groups, upsample_nearest,
+    zeros,
+};
 pub use rotary::RotaryPairs;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};

@@ -82,3 +82,24 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
     /// A model without storage.
     fn new(config: &Self::Config, init: &Init) -> Self;
 }
+
+/// What `transformers` or `diffusers` calls a class of the module. Prefixes are theirs and the module's own; `classes` are
+/// those that are called otherwise.
+pub(crate) fn class_name(
+    (theirs, ours): (&str, &str),
+    classes: &[(&str, &str)],
+    class: &str,
+) -> String {
+    if let Some((_, named)) = classes.iter().find(|(own, _)| *own == class) {
+        return (*named).to_owned();
+    }
+    match (class, class.strip_prefix(ours)) {
+        ("Vec", _) => "ModuleList".to_owned(),
+        ("RmsNorm", _) => format!("{theirs}RMSNorm"),
+        ("Attention" | "FusedAttention", _) => format!("{theirs}Attention"),
+        ("Mlp" | "FusedMlp" | "FeedForward", _) => format!("{theirs}MLP"),
+        ("Conv1d", _) => "Conv1D".to_owned(),
+        (_, Some(own)) => format!("{theirs}{}", own.replace("Lm", "LM").replace("Mlp", "MLP")),
+        (shared, None) => shared.to_owned(),
+    }
+}

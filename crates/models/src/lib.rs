@@ -23,6 +23,7 @@ mod architecture;
 mod batch;
 mod cache_options;
 mod cache_spec;
+mod component;
 mod config;
 mod decoder;
 mod error;
@@ -31,6 +32,7 @@ mod layers;
 mod logits;
 mod model_config;
 mod pass_shape;
+mod picture_size;
 pub mod presets;
 mod random;
 mod registry;
@@ -42,14 +44,15 @@ pub use architecture::{Architecture, Init, MultimodalNames};
 pub use batch::Batch;
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use cache_spec::{CacheLayer, CacheSpec};
+pub use component::{Component, ComponentConfig};
 pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling};
 pub use decoder::{Decoder, Head, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
-    Activation, Attention, AttentionConfig, Conv1d, Embedding, FeedForward, FusedAttention,
-    FusedAttentionConfig, FusedMlp, LayerNorm, Linear, Mlp, QueryPositions, RmsNorm, Rope,
-    Rotation, SCORE_BYTES,
+    Activation, Attention, AttentionConfig, Conv1d, Conv2d, Embedding, FeedForward, FusedAttention,
+    FusedAttentionConfig, FusedMlp, GroupNorm, LayerNorm, Linear, Mlp, QueryPositions,
+    ResnetBlock2d, ResnetSizes, RmsNorm, Rope, Rotation, SCORE_BYTES,
 };
 pub use logits::Logits;
 pub use model_config::ModelConfig;
@@ -57,6 +60,7 @@ pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
 pub use outsize_kernels::attention::Alibi;
 pub use pass_shape::{Activations, PassShape};
+pub use picture_size::PictureSize;
 pub use random::{RANDOM_BLOCK, RandomWeights};
 pub use registry::model_types;
 pub use weights::{WeightKind, WeightSpec};

@@ -93,6 +93,17 @@ impl PassShape {
     }
 }
 
+/// The scratch memory of attention without a cache, in bytes: of `batch` sequences of `tokens` queries over `keys` keys.
+pub(crate) fn attention_scratch(
+    [batch, tokens, keys]: [usize; 3],
+    heads: usize,
+    width: usize,
+    threads: usize,
+) -> u64 {
+    let shape = AttentionShape { batch, tokens, heads, key_heads: heads, width };
+    shape.scratch_bytes(keys, threads)
+}
+
 /// What is alive at once in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activations {

@@ -7,6 +7,7 @@ use outsize_checkpoint::{Dtype, TensorInfo};
 use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
+use crate::architecture::class_name;
 use crate::cache_options::window_and_capacity;
 use crate::{CacheOptions, KvCache, Logits, ModelConfig};
 
@@ -211,19 +212,7 @@ impl ModelConfig {
 
     /// What `transformers` calls a class of the module.
     fn class(&self, class: &str) -> String {
-        let (theirs, ours) = self.row.class_prefixes;
-        if let Some((_, named)) = self.row.classes.iter().find(|(own, _)| *own == class) {
-            return (*named).to_owned();
-        }
-        match (class, class.strip_prefix(ours)) {
-            ("Vec", _) => "ModuleList".to_owned(),
-            ("RmsNorm", _) => format!("{theirs}RMSNorm"),
-            ("Attention" | "FusedAttention", _) => format!("{theirs}Attention"),
-            ("Mlp" | "FusedMlp" | "FeedForward", _) => format!("{theirs}MLP"),
-            ("Conv1d", _) => "Conv1D".to_owned(),
-            (_, Some(own)) => format!("{theirs}{}", own.replace("Lm", "LM").replace("Mlp", "MLP")),
-            (shared, None) => shared.to_owned(),
-        }
+        class_name(self.row.class_prefixes, self.row.classes, class)
     }
 }
 

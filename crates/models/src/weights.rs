@@ -7,7 +7,7 @@ use outsize_core::{Access, Parameter};
 pub enum WeightKind {
     /// A table with one row per token or position: normal.
     Embedding,
-    /// The matrix of a linear layer: normal.
+    /// The matrix of a linear layer or a convolution: normal.
     Linear,
     /// What a layer adds, `[out]`: normal.
     Bias,
@@ -40,7 +40,7 @@ impl From<&Parameter> for WeightSpec {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
             (_, "bias") => WeightKind::Bias,
-            ("Linear" | "Conv1d", _) => WeightKind::Linear,
+            ("Linear" | "Conv1d" | "Conv2d", _) => WeightKind::Linear,
             _ => WeightKind::Norm,
         };
         Self {

@@ -10,6 +10,7 @@ mod amx;
 mod avx512bf16;
 mod blocks;
 mod claims;
+mod convolution;
 mod element;
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -38,6 +39,9 @@ use avx512bf16::Bf16x32;
 pub(crate) use blocks::OutputPtr;
 pub use blocks::panel_bytes;
 pub(crate) use claims::Claims;
+pub use convolution::{
+    Convolution, ConvolutionRows, ConvolutionShape, convolution_bytes, convolve_into,
+};
 pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
 use pack::{RowBlocks, Scratch};
@@ -253,7 +257,7 @@ for_each_isa! {
         columns: Range<usize>,
     ) {
         // SAFETY: the caller's promises.
-        unsafe { tile::region::<V, E, false>(operands, rows, columns) }
+        unsafe { tile::region::<V, E, _>(operands, tile::RowMajor, rows, columns) }
     }
 }
 
@@ -309,7 +313,7 @@ impl MatmulLoops<bf16, bf16> for Bf16x32 {
             columns: Range<usize>,
         ) {
             // SAFETY: the caller's promises, here and below.
-            unsafe { tile::region::<Bf16x32, bf16, true>(operands, rows, columns) }
+            unsafe { tile::region::<Bf16x32, bf16, _>(operands, tile::Packed, rows, columns) }
         }
         // SAFETY: as above.
         unsafe { region(operands, rows, columns) }

@@ -63,7 +63,7 @@ pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, colu
             let block =
                 RowBlock { row: rows.start, height: rows.len(), columns: start..end, prefetch };
             // SAFETY: the caller's promises, for rows and columns within its own.
-            unsafe { tile::row_block::<K, E, true>(operands, block) };
+            unsafe { tile::row_block::<K, E, _>(operands, tile::Packed, block) };
         }
         start = end;
     }

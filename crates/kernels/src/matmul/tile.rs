@@ -101,6 +101,54 @@ impl<V: Vector, E: Element> Kernel<E> for V {
     }
 }
 
+/// How rows of activations lie in memory.
+pub(super) trait RowLayout: Copy {
+    /// Whether rows are filled with zeros up to a multiple of the lanes.
+    const FILLED: bool = false;
+
+    /// Parts of equal length that a row is made of, in the order of `k`.
+    const PARTS: usize = 1;
+
+    /// Where a row block of so many rows of `k` elements is, if a vector has so many lanes.
+    fn steps(self, k: usize, lanes: usize, height: usize) -> RowSteps;
+}
+
+/// Distances, in elements.
+pub(super) struct RowSteps {
+    /// From the first row of all to the first of the row block, for each row between them.
+    pub(super) start: usize,
+    /// From one row to the next.
+    pub(super) row: usize,
+    /// From one vector of a row to the next.
+    pub(super) vector: usize,
+    /// From one part of a row to the next.
+    pub(super) part: usize,
+}
+
+/// Row after row without gaps.
+#[derive(Clone, Copy)]
+pub(super) struct RowMajor;
+
+impl RowLayout for RowMajor {
+    #[inline(always)]
+    fn steps(self, k: usize, lanes: usize, _height: usize) -> RowSteps {
+        RowSteps { start: k, row: k, vector: lanes, part: 0 }
+    }
+}
+
+/// Row block by row block (see `pack`), with zeros up to a multiple of the lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Packed;
+
+impl RowLayout for Packed {
+    const FILLED: bool = true;
+
+    #[inline(always)]
+    fn steps(self, k: usize, lanes: usize, height: usize) -> RowSteps {
+        RowSteps { start: k.next_multiple_of(lanes), row: lanes, vector: height * lanes, part: 0 }
+    }
+}
+
 /// Where a row block lies.
 pub(crate) struct RowBlock {
     /// The first row of `x`.
@@ -139,8 +187,9 @@ pub(crate) enum Prefetch {
 /// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
 /// row blocks of all rows begin and end with `rows`.
 #[inline(always)]
-pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
+pub(super) unsafe fn region<K: Kernel<E>, E, L: RowLayout>(
     operands: &Operands<K::X, E>,
+    layout: L,
     rows: Range<usize>,
     columns: Range<usize>,
 ) {
@@ -173,8 +222,9 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
             };
             // SAFETY: the caller's promises, for rows and columns within its own.
             unsafe {
-                row_block::<K, E, PACKED>(
+                row_block::<K, E, L>(
                     operands,
+                    layout,
                     RowBlock {
                         row: block.start,
                         height: block.len(),
@@ -196,45 +246,39 @@ pub(super) unsafe fn region<K: Kernel<E>, E, const PACKED: bool>(
 /// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `K`; and
 /// `1 <= height <= MAX_ROWS`.
 #[inline(always)]
-pub(super) unsafe fn row_block<K: Kernel<E>, E, const PACKED: bool>(
+pub(super) unsafe fn row_block<K: Kernel<E>, E, L: RowLayout>(
     operands: &Operands<K::X, E>,
+    layout: L,
     block: RowBlock,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
         match (block.height, <K::Sum as Vector>::LANES) {
-            (1, _) => row_block_of::<K, E, PACKED, 1, 8>(operands, block),
-            (2, 16) => row_block_of::<K, E, PACKED, 2, 8>(operands, block),
-            (2, 8) => row_block_of::<K, E, PACKED, 2, 6>(operands, block),
-            (2, _) => row_block_of::<K, E, PACKED, 2, 4>(operands, block),
-            (3, 16) => row_block_of::<K, E, PACKED, 3, 6>(operands, block),
-            (3, 8) => row_block_of::<K, E, PACKED, 3, 4>(operands, block),
-            (3, _) => row_block_of::<K, E, PACKED, 3, 3>(operands, block),
-            (4, 16) => row_block_of::<K, E, PACKED, 4, 6>(operands, block),
-            (5, 16) => row_block_of::<K, E, PACKED, 5, 4>(operands, block),
-            (_, 16) => row_block_of::<K, E, PACKED, 6, 4>(operands, block),
-            _ => row_block_of::<K, E, PACKED, 4, 3>(operands, block),
+            (1, _) => row_block_of::<K, E, L, 1, 8>(operands, layout, block),
+            (2, 16) => row_block_of::<K, E, L, 2, 8>(operands, layout, block),
+            (2, 8) => row_block_of::<K, E, L, 2, 6>(operands, layout, block),
+            (2, _) => row_block_of::<K, E, L, 2, 4>(operands, layout, block),
+            (3, 16) => row_block_of::<K, E, L, 3, 6>(operands, layout, block),
+            (3, 8) => row_block_of::<K, E, L, 3, 4>(operands, layout, block),
+            (3, _) => row_block_of::<K, E, L, 3, 3>(operands, layout, block),
+            (4, 16) => row_block_of::<K, E, L, 4, 6>(operands, layout, block),
+            (5, 16) => row_block_of::<K, E, L, 5, 4>(operands, layout, block),
+            (_, 16) => row_block_of::<K, E, L, 6, 4>(operands, layout, block),
+            _ => row_block_of::<K, E, L, 4, 3>(operands, layout, block),
         }
     }
 }
 
 /// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
-/// Rows of `x` come packed, row block by row block (see `pack`), with zeros up to a multiple of
-/// `LANES`; or row after row without gaps.
 ///
 /// # Safety
 ///
 /// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`; and
 /// `block.height == HEIGHT`.
 #[inline(always)]
-unsafe fn row_block_of<
-    K: Kernel<E>,
-    E,
-    const PACKED: bool,
-    const HEIGHT: usize,
-    const WIDTH: usize,
->(
+unsafe fn row_block_of<K: Kernel<E>, E, L: RowLayout, const HEIGHT: usize, const WIDTH: usize>(
     operands: &Operands<K::X, E>,
+    layout: L,
     block: RowBlock,
 ) {
     let k = operands.size.k;
@@ -256,13 +300,14 @@ unsafe fn row_block_of<
         let prefetch = operands.weight.wrapping_add(index).cast();
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
+            let operands = (operands, layout);
             match eighths {
-                8 => tile::<K, E, PACKED, HEIGHT, WIDTH, 8>(operands, block.row, column, prefetch),
-                4 => tile::<K, E, PACKED, HEIGHT, WIDTH, 4>(operands, block.row, column, prefetch),
-                3 => tile::<K, E, PACKED, HEIGHT, WIDTH, 3>(operands, block.row, column, prefetch),
-                2 => tile::<K, E, PACKED, HEIGHT, WIDTH, 2>(operands, block.row, column, prefetch),
-                1 => tile::<K, E, PACKED, HEIGHT, WIDTH, 1>(operands, block.row, column, prefetch),
-                _ => tile::<K, E, PACKED, HEIGHT, WIDTH, 0>(operands, block.row, column, prefetch),
+                8 => tile::<K, E, L, HEIGHT, WIDTH, 8>(operands, block.row, column, prefetch),
+                4 => tile::<K, E, L, HEIGHT, WIDTH, 4>(operands, block.row, column, prefetch),
+                3 => tile::<K, E, L, HEIGHT, WIDTH, 3>(operands, block.row, column, prefetch),
+                2 => tile::<K, E, L, HEIGHT, WIDTH, 2>(operands, block.row, column, prefetch),
+                1 => tile::<K, E, L, HEIGHT, WIDTH, 1>(operands, block.row, column, prefetch),
+                _ => tile::<K, E, L, HEIGHT, WIDTH, 0>(operands, block.row, column, prefetch),
             }
         }
         column += WIDTH;
@@ -270,7 +315,8 @@ unsafe fn row_block_of<
     while column < end {
         // SAFETY: as above.
         unsafe {
-            tile::<K, E, PACKED, HEIGHT, 1, 0>(operands, block.row, column, operands.weight.cast())
+            let prefetch = operands.weight.cast();
+            tile::<K, E, L, HEIGHT, 1, 0>((operands, layout), block.row, column, prefetch)
         };
         column += 1;
     }
@@ -286,61 +332,67 @@ unsafe fn row_block_of<
 unsafe fn tile<
     K: Kernel<E>,
     E,
-    const PACKED: bool,
+    L: RowLayout,
     const HEIGHT: usize,
     const WIDTH: usize,
     const EIGHTHS: usize,
 >(
-    operands: &Operands<K::X, E>,
+    (operands, layout): (&Operands<K::X, E>, L),
     row: usize,
     column: usize,
     prefetch: *const u8,
 ) {
     const LINE: usize = 64;
     let k = operands.size.k;
-    // Elements from one row of `x` to the next, and from one vector of a row to the next.
-    let (next_row, next_step, start) = match PACKED {
-        true => (K::LANES, HEIGHT * K::LANES, row * k.next_multiple_of(K::LANES)),
-        false => (k, K::LANES, row * k),
-    };
+    let steps = layout.steps(k, K::LANES, HEIGHT);
+    let len = k / L::PARTS;
     // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`,
-    // each of `k` elements. A load of `LANES` elements at `at` happens only while `at + LANES <=
-    // k`; the last load is of the `k - at < LANES` elements left, but for packed rows, which are
-    // filled up to a multiple of `LANES`. `y` has the elements written at the end, and they are the
-    // caller's alone.
+    // each of `k` elements, in parts of `len`. A load of `LANES` elements at `at` happens only while
+    // `at + LANES <= len`; the last load is of the `len - at < LANES` elements left, but for packed
+    // rows, which are filled up to a multiple of `LANES`. `y` has the elements written at the end,
+    // and they are the caller's alone.
     unsafe {
-        let mut x = operands.x.add(start);
+        let first = operands.x.add(row * steps.start);
         let weight = operands.weight.add(column * k);
         let mut sums = [[<K::Sum>::zero(); WIDTH]; HEIGHT];
 
-        let mut at = 0;
-        while at + 2 * K::LANES <= k {
-            let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
-            let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
-            for line in 0..bytes.div_ceil(LINE) {
-                <K::Sum>::prefetch(base.wrapping_add(line * LINE));
+        for part in 0..L::PARTS {
+            let mut x = first.add(part * steps.part);
+            let weight = weight.add(part * len);
+            let mut at = 0;
+            while at + 2 * K::LANES <= len {
+                let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
+                let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
+                for line in 0..bytes.div_ceil(LINE) {
+                    <K::Sum>::prefetch(base.wrapping_add(line * LINE));
+                }
+                step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);
+                x = x.add(steps.vector);
+                step::<K, E, HEIGHT, WIDTH>(
+                    &mut sums,
+                    (x, steps.row),
+                    weight.add(at + K::LANES),
+                    k,
+                );
+                x = x.add(steps.vector);
+                at += 2 * K::LANES;
             }
-            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
-            x = x.add(next_step);
-            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at + K::LANES), k);
-            x = x.add(next_step);
-            at += 2 * K::LANES;
-        }
-        if at + K::LANES <= k {
-            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, next_row), weight.add(at), k);
-            x = x.add(next_step);
-            at += K::LANES;
-        }
-        if at < k {
-            for j in 0..WIDTH {
-                let w = K::weight_part(weight.add(j * k + at), k - at);
-                for i in 0..HEIGHT {
-                    let x = x.add(i * next_row);
-                    let x = match PACKED {
-                        true => K::x(x),
-                        false => K::x_part(x, k - at),
-                    };
-                    sums[i][j] = K::fma(sums[i][j], w, x);
+            if at + K::LANES <= len {
+                step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);
+                x = x.add(steps.vector);
+                at += K::LANES;
+            }
+            if at < len {
+                for j in 0..WIDTH {
+                    let w = K::weight_part(weight.add(j * k + at), len - at);
+                    for i in 0..HEIGHT {
+                        let x = x.add(i * steps.row);
+                        let x = match L::FILLED {
+                            true => K::x(x),
+                            false => K::x_part(x, len - at),
+                        };
+                        sums[i][j] = K::fma(sums[i][j], w, x);
+                    }
                 }
             }
         }

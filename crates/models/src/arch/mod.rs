@@ -1,6 +1,7 @@
 //! The architectures, one file each.
 
 mod bloom;
+mod clip_text;
 mod falcon;
 mod gemma3;
 mod gpt2;
@@ -17,8 +18,14 @@ mod rms_decoder;
 mod rms_layer;
 mod sizes;
 mod t5;
+mod unet;
+mod vae;
 
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
+pub use clip_text::{
+    ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
+    ClipTextMlp, ClipTextModel, ClipTextTransformer,
+};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_sizes::GptSizes;
@@ -31,3 +38,5 @@ pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{LlamaForCausalLm, RmsDecoderLayer};
 pub use sizes::LayerNormSizes;
 pub use t5::{T5Config, T5ForConditionalGeneration};
+pub use unet::{Unet2dConditionConfig, Unet2dConditionModel, UnetLevel};
+pub use vae::{AutoencoderKl, AutoencoderKlConfig};

@@ -178,8 +178,18 @@ pub(crate) fn attend_with(
     Ok(mixed)
 }
 
-/// Attention of an encoder, whose tokens see each other: queries, keys and values `[batch, tokens, heads, head_dim]` to
-/// `[batch, tokens, heads · head_dim]`; all f32.
+/// Attention without a cache in which tokens see those before them and themselves: queries, keys and values
+/// `[batch, tokens, heads, head_dim]` to `[batch, tokens, heads · head_dim]`; all f32.
+pub(crate) fn attend_causal([queries, keys, values]: [Tensor<4>; 3]) -> Tensor<3> {
+    let seen =
+        Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
+    let padding = vec![0; queries.dims()[0]];
+    let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
+    attend_seen(queries, &seen, &positions, Scores { scale: None, bias: None })
+}
+
+/// Attention of an encoder, whose tokens see each other: queries `[batch, tokens, heads, head_dim]` over keys and values,
+/// which may be of other tokens, to `[batch, tokens, heads · head_dim]`; all f32.
 pub(crate) fn attend_all(
     [queries, keys, values]: [Tensor<4>; 3],
     scores: Scores<'_>,

@@ -107,25 +107,30 @@ pub(crate) fn product<const D: usize>(
 
 /// A lazy parameter of the given shape; unless loaded, it is drawn from a normal distribution of deviation 0.02.
 pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
-    let normal = Distribution::Normal(0.0, INIT_STD);
-    lazy(shape, device, move |device| Tensor::random(shape, normal, device))
+    lazy(shape, device, normal)
+}
+
+/// Numbers of a normal distribution of deviation 0.02.
+pub(crate) fn normal<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.0, INIT_STD), device)
 }
 
 /// A lazy scale of a norm; unless loaded, it is 1.
 pub(crate) fn ones(width: usize, device: &Device) -> Param<Tensor<1>> {
-    lazy([width], device, move |device| Tensor::ones([width], device))
+    lazy([width], device, |shape, device| Tensor::ones(shape, device))
 }
 
 /// A lazy bias; unless loaded, it is 0.
 pub(crate) fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
-    lazy([outputs], device, move |device| Tensor::zeros([outputs], device))
+    lazy([outputs], device, |shape, device| Tensor::zeros(shape, device))
 }
 
-fn lazy<const D: usize>(
+/// A lazy parameter of the given shape.
+pub(crate) fn lazy<const D: usize>(
     shape: [usize; D],
     device: &Device,
-    make: impl Fn(&Device) -> Tensor<D> + Send + Sync + 'static,
+    make: impl Fn([usize; D], &Device) -> Tensor<D> + Send + Sync + 'static,
 ) -> Param<Tensor<D>> {
-    let make = move |device: &Device, grad| make(device).set_require_grad(grad);
+    let make = move |device: &Device, grad| make(shape, device).set_require_grad(grad);
     Param::uninitialized(ParamId::new(), make, device.clone(), false, shape.into())
 }

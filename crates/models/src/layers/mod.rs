@@ -3,30 +3,37 @@
 mod activation;
 mod attention;
 mod conv1d;
+mod conv2d;
 mod embedding;
 mod feed_forward;
 mod fused_attention;
 mod fused_mlp;
+mod group_norm;
 mod layer_norm;
 mod linear;
 mod mlp;
+mod resnet_block;
 mod rms_norm;
 mod rope;
 
 pub use activation::Activation;
 pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
 pub(crate) use attention::{
-    DistanceBuckets, PositionBias, Scores, attend, attend_all, attend_prompt, attend_with,
+    DistanceBuckets, PositionBias, Scores, attend, attend_all, attend_causal, attend_prompt,
+    attend_with,
 };
 pub use conv1d::Conv1d;
+pub use conv2d::{Conv2d, Resampler};
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
 pub use fused_mlp::FusedMlp;
+pub use group_norm::GroupNorm;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub(crate) use linear::three;
+pub(crate) use linear::{product, three};
 pub use mlp::Mlp;
 pub(crate) use mlp::gated;
+pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;
 pub use rope::{Rope, Rotation};

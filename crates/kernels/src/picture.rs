@@ -1,0 +1,197 @@
+//! What models of pictures do besides matmuls and attention, over Burn tensors. Pictures are
+//! `[batch, rows, columns, channels]`.
+
+use burn::backend::Dispatch;
+use burn::tensor::activation::{gelu, silu};
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use crate::device::{is_flex, is_stored};
+use crate::group_norm::{GroupSums, Moments};
+use crate::matmul::ConvolutionRows;
+use crate::picture_extension::PictureOps;
+use crate::zeroed::zeroed;
+use crate::{ActivationDtype, ActivationFunction};
+
+/// Zeros in f32, for [`convolution_into`] to write to.
+pub fn zeros(dims: [usize; 4], device: &Device) -> Tensor<4> {
+    let data = TensorData::new(zeroed(dims.iter().product()), dims);
+    Tensor::from_data(data, (device, DType::F32))
+}
+
+/// Writes the outputs of a 3x3 convolution to `y [batch, rows, columns, n]`, from output `start` on:
+/// those that `weight [outputs, channels · 9]`, rows of a weight `[n, channels, 3, 3]` as a checkpoint
+/// stores it, gives of `x`, with `bias [outputs]` added. There are zeros on the left and right of the
+/// picture, and above and below as `rows` says.
+///
+/// On Flex, with `x` and `y` in f32 and the weight in bf16, f16 or f32, this is [one
+/// operation](crate::matmul::convolve_into), in place where `y` has no other owner; else Burn's own
+/// ones.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn convolution_into(
+    compute: ActivationDtype,
+    y: Tensor<4>,
+    x: Tensor<4>,
+    weight: Tensor<2>,
+    bias: Tensor<1>,
+    rows: ConvolutionRows,
+    start: usize,
+) -> Tensor<4> {
+    let plain = [&x, &y].into_iter().all(|x| is_flex(&x.device()) && x.dtype() == DType::F32);
+    let here = is_flex(&weight.device()) && is_stored(weight.dtype());
+    if plain && here && is_flex(&bias.device()) && is_stored(bias.dtype()) {
+        return Tensor::from_dispatch(Dispatch::convolution_into(
+            y.into_dispatch(),
+            x.into_dispatch(),
+            weight.into_dispatch(),
+            bias.into_dispatch(),
+            rows,
+            start,
+            compute,
+        ));
+    }
+    let ([batch, _, _, channels], [outputs, _], dtype) = (x.dims(), weight.dims(), x.dtype());
+    let weight = weight.cast(dtype).reshape([outputs, channels, 3, 3]);
+    let [above, below] = [rows.above, rows.below].map(usize::from);
+    let options = ConvOptions {
+        stride: [rows.stride; 2],
+        padding: [(above, below), (1, 1)],
+        dilation: [1, 1],
+        groups: 1,
+    };
+    let x = x.permute([0, 3, 1, 2]);
+    let found = conv2d(x, weight, Some(bias.cast(dtype)), options).permute([0, 2, 3, 1]);
+    let [_, height, width, n] = y.dims();
+    if outputs == n {
+        return found;
+    }
+    y.slice_assign([0..batch, 0..height, 0..width, start..start + outputs], found)
+}
+
+/// Sums over the rows of a picture for group normalisation, added to those `before`, of the rows
+/// above.
+///
+/// # Panics
+///
+/// If the groups do not divide the channels, or if `before` is of other pictures.
+pub fn group_sums(before: &mut GroupSums, x: Tensor<4>, groups: usize) {
+    let [batch, rows, columns, channels] = x.dims();
+    let width = channels / groups;
+    let sums = if is_flex(&x.device()) && x.dtype() == DType::F32 {
+        Tensor::<1>::from_dispatch(Dispatch::group_row_sums(x.into_dispatch(), groups))
+    } else {
+        let x = x.cast(DType::F32).reshape([batch * rows, columns, groups, width]);
+        let both = [x.clone(), x.clone() * x].map(|x| {
+            let sums = x.sum_dim(1).sum_dim(3);
+            sums.reshape([batch * rows * groups, 1])
+        });
+        Tensor::cat(both.to_vec(), 1).reshape([batch * rows * groups * 2])
+    };
+    let sums: Vec<f64> = sums.into_data().iter::<f64>().collect();
+    before.add(&sums, batch, groups, columns * width);
+}
+
+/// Group normalisation with given [moments](GroupSums::moments) of each picture and group, `weight`
+/// and `bias` being `[channels]`; and `y · sigmoid(y)` of that, if asked for. On Flex it is [one
+/// operation](mod@crate::group_norm), with no backward pass.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn normalize_groups(
+    x: Tensor<4>,
+    moments: Vec<Moments>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    apply_silu: bool,
+) -> Tensor<4> {
+    let stored = |x: &Tensor<1>| is_flex(&x.device()) && is_stored(x.dtype());
+    if is_flex(&x.device()) && x.dtype() == DType::F32 && stored(&weight) && stored(&bias) {
+        return Tensor::from_dispatch(Dispatch::normalize_by_group(
+            x.into_dispatch(),
+            moments,
+            weight.into_dispatch(),
+            bias.into_dispatch(),
+            apply_silu,
+        ));
+    }
+    let ([batch, rows, columns, channels], device) = (x.dims(), x.device());
+    let groups = moments.len() / batch;
+    let part = |at: usize| {
+        let values: Vec<f32> = moments.iter().map(|moments| moments[at]).collect();
+        let data = TensorData::new(values, [batch, 1, groups, 1]);
+        Tensor::<4>::from_data(data, (&device, DType::F32))
+    };
+    let grouped = x.reshape([batch, rows * columns, groups, channels / groups]);
+    let normed = ((grouped - part(0)) * part(1)).reshape([batch, rows, columns, channels]);
+    scaled(normed, weight, bias, apply_silu)
+}
+
+/// Group normalisation over all of a picture, as [`normalize_groups`] of its own [sums](group_sums).
+/// On devices other than Flex, and on autodiff ones, it is composed of Burn's operations.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn group_norm(
+    x: Tensor<4>,
+    groups: usize,
+    (weight, bias): (Tensor<1>, Tensor<1>),
+    epsilon: f64,
+    apply_silu: bool,
+) -> Tensor<4> {
+    if is_flex(&x.device()) {
+        let mut sums = GroupSums::default();
+        group_sums(&mut sums, x.clone(), groups);
+        return normalize_groups(x, sums.moments(epsilon), weight, bias, apply_silu);
+    }
+    let [batch, rows, columns, channels] = x.dims();
+    let x = x.reshape([batch, rows * columns, groups, channels / groups]);
+    let x = x.clone() - x.mean_dim(1).mean_dim(3);
+    let variance = (x.clone() * x.clone()).mean_dim(1).mean_dim(3);
+    let normed =
+        (x * (variance + epsilon).sqrt().recip()).reshape([batch, rows, columns, channels]);
+    scaled(normed, weight, bias, apply_silu)
+}
+
+fn scaled(x: Tensor<4>, weight: Tensor<1>, bias: Tensor<1>, apply_silu: bool) -> Tensor<4> {
+    let dtype = x.dtype();
+    let y = x * weight.cast(dtype).unsqueeze() + bias.cast(dtype).unsqueeze();
+    if apply_silu { silu(y) } else { y }
+}
+
+/// `(x[.., ..n] + bias[..n]) · gelu(x[.., n..] + bias[n..])` of `x [.., 2 · n]`, to `[.., n]`
+/// ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)); on Flex in one pass.
+///
+/// # Panics
+///
+/// If the bias is not as wide as `x`.
+pub fn gate_halves<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+    let here = is_flex(&x.device()) && x.dtype() == DType::F32;
+    if here && is_flex(&bias.device()) && is_stored(bias.dtype()) {
+        return Tensor::from_dispatch(Dispatch::gate_both_halves(
+            x.into_dispatch(),
+            bias.into_dispatch(),
+            ActivationFunction::Gelu,
+        ));
+    }
+    let dtype = x.dtype();
+    let x = x + bias.cast(dtype).unsqueeze();
+    let n = x.dims()[D - 1] / 2;
+    x.clone().narrow(D - 1, 0, n) * gelu(x.narrow(D - 1, n, n))
+}
+
+/// Each pixel four times: `[batch, 2 · rows, 2 · columns, channels]`.
+pub fn upsample_nearest(x: Tensor<4>) -> Tensor<4> {
+    if is_flex(&x.device()) && x.dtype() == DType::F32 {
+        return Tensor::from_dispatch(Dispatch::double_nearest(x.into_dispatch()));
+    }
+    let [batch, rows, columns, channels] = x.dims();
+    let x = x.reshape([batch * rows, 1, columns, channels]).repeat_dim(1, 2);
+    let x = x.reshape([batch * 2 * rows * columns, 1, channels]).repeat_dim(1, 2);
+    x.reshape([batch, 2 * rows, 2 * columns, channels])
+}

@@ -1,0 +1,169 @@
+//! What models of pictures do besides matmuls and attention, over a backend's own tensors: a Burn
+//! backend extension for Flex. Pictures are `[batch, rows, columns, channels]`.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
+use burn::tensor::TensorData;
+
+use crate::activation::{ActivationFunction, gate_halves_into};
+use crate::extension::{contiguous, dims, f32_elements, stored, whole};
+use crate::group_norm::{Moments, normalize_groups_into, row_sums};
+use crate::matmul::{Convolution, ConvolutionRows, ConvolutionShape, convolve_into};
+use crate::zeroed::zeroed;
+use crate::{ActivationDtype, Isa, loops};
+
+/// What models of pictures do besides.
+#[backend_extension(Flex)]
+pub trait PictureOps: Backend {
+    /// Writes the outputs that `weight [outputs, 9 · channels]` (bf16, f16 or f32) gives of `x` f32
+    /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added. In
+    /// place where `y` has no other owner.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn convolution_into(
+        y: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        rows: ConvolutionRows,
+        start: usize,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self>;
+
+    /// Sums over each row of `x` f32 for group normalisation: `[batch · rows · groups · 2]` f64.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn group_row_sums(x: FloatTensor<Self>, groups: usize) -> FloatTensor<Self>;
+
+    /// Group normalisation of `x` f32 with given moments, `weight` and `bias` `[channels]` in bf16,
+    /// f16 or f32; and SiLU of that, if asked for. In place where `x` has no other owner.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn normalize_by_group(
+        x: FloatTensor<Self>,
+        moments: Vec<Moments>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        silu: bool,
+    ) -> FloatTensor<Self>;
+
+    /// `(x[.., ..n] + bias[..n]) · function(x[.., n..] + bias[n..])` of `x [.., 2 · n]` f32, to
+    /// `[.., n]`; the bias in bf16, f16 or f32.
+    ///
+    /// # Panics
+    ///
+    /// If a size or a dtype is another.
+    fn gate_both_halves(
+        x: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        function: ActivationFunction,
+    ) -> FloatTensor<Self>;
+
+    /// Each pixel of `x` f32 four times: twice the rows and columns.
+    ///
+    /// # Panics
+    ///
+    /// If a rank or a dtype is another.
+    fn double_nearest(x: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl PictureOps for Flex {
+    fn convolution_into(
+        y: FlexTensor,
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        rows: ConvolutionRows,
+        start: usize,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
+        let (x, weight, bias) = (contiguous(x), contiguous(weight), contiguous(bias));
+        let mut y = whole(y);
+        let [batch, height, columns, channels] = dims(&x, "convolution: x");
+        let [.., n] = dims::<4>(&y, "convolution: y");
+        let [outputs, _] = dims(&weight, "convolution: weight");
+        let ConvolutionRows { stride, above, below } = rows;
+        let shape =
+            ConvolutionShape { batch, rows: height, columns, channels, stride, above, below };
+        let convolution = Convolution {
+            x: f32_elements(&x, "convolution: x"),
+            shape,
+            weight: stored(&weight, "convolution: weight"),
+            bias: &stored(&bias, "convolution: bias").widened(),
+            y: y.storage_mut(),
+            n,
+            outputs: start..start + outputs,
+        };
+        convolve_into(Isa::detected(), compute, convolution);
+        y
+    }
+
+    fn group_row_sums(x: FlexTensor, groups: usize) -> FlexTensor {
+        let x = contiguous(x);
+        let shape = dims(&x, "group norm: x");
+        let sums = row_sums(Isa::detected(), f32_elements(&x, "group norm: x"), shape, groups);
+        let len = sums.len();
+        FlexTensor::from_data(TensorData::new(sums, [len]))
+    }
+
+    fn normalize_by_group(
+        x: FlexTensor,
+        moments: Vec<Moments>,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        silu: bool,
+    ) -> FlexTensor {
+        let (x, weight, bias) = (contiguous(x), contiguous(weight), contiguous(bias));
+        let shape = dims(&x, "group norm: x");
+        let [weight, bias] =
+            [&weight, &bias].map(|tensor| stored(tensor, "group norm: weights").widened());
+        let from = f32_elements(&x, "group norm: x");
+        let mut y = zeroed(from.len());
+        let weights = (&*weight, &*bias);
+        normalize_groups_into(Isa::detected(), from, shape, &moments, weights, silu, &mut y);
+        FlexTensor::from_data(TensorData::new(y, shape))
+    }
+
+    fn gate_both_halves(
+        x: FlexTensor,
+        bias: FlexTensor,
+        function: ActivationFunction,
+    ) -> FlexTensor {
+        let (x, bias) = (contiguous(x), contiguous(bias));
+        let mut shape = x.shape();
+        let Some(last) = shape.as_mut_slice().last_mut() else {
+            panic!("gate: x must have a dimension")
+        };
+        *last /= 2;
+        let n = *last;
+        let from = f32_elements(&x, "gate: x");
+        let bias = stored(&bias, "gate: bias").widened();
+        let mut y = zeroed(from.len() / 2);
+        gate_halves_into(Isa::detected(), function, from, &bias, (&mut y, n));
+        FlexTensor::from_data(TensorData::new(y, shape))
+    }
+
+    fn double_nearest(x: FlexTensor) -> FlexTensor {
+        let x = contiguous(x);
+        let [batch, rows, columns, channels] = dims(&x, "upsampling: x");
+        let from = f32_elements(&x, "upsampling: x");
+        let row = (columns * channels).max(1);
+        let mut y = zeroed(4 * from.len());
+        loops::share(from.chunks(row).zip(y.chunks_mut(4 * row)), |(from, to)| {
+            let (first, second) = to.split_at_mut(2 * row);
+            for (from, to) in from.chunks(channels).zip(first.chunks_mut(2 * channels)) {
+                to[..channels].copy_from_slice(from);
+                to[channels..].copy_from_slice(from);
+            }
+            second.copy_from_slice(first);
+        });
+        FlexTensor::from_data(TensorData::new(y, [batch, 2 * rows, 2 * columns, channels]))
+    }
+}

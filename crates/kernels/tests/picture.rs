@@ -1,0 +1,253 @@
+//! Convolutions, group norms and gates of pictures: beside plain loops in f64, and the same bits however the work is cut.
+
+mod common;
+
+use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, multiplied, values};
+use outsize_kernels::activation::{ActivationFunction, gate_halves_into, gate_in_place};
+use outsize_kernels::group_norm::{GroupSums, normalize_groups_into, row_sums};
+use outsize_kernels::matmul::{Convolution, ConvolutionShape, convolve_into};
+use outsize_kernels::{ActivationDtype, Isa};
+use proptest::prelude::*;
+
+fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    pool.build().expect("threads can be started").install(work)
+}
+
+fn shape(sides: [usize; 4], stride: usize, [above, below]: [bool; 2]) -> ConvolutionShape {
+    let [batch, rows, columns, channels] = sides;
+    ConvolutionShape { batch, rows, columns, channels, stride, above, below }
+}
+
+/// The convolution in f64, with what the sum of magnitudes is.
+fn reference(x: &[f32], shape: &ConvolutionShape, weight: &[f32], n: usize) -> Vec<[f64; 2]> {
+    let ConvolutionShape { batch, rows, columns, channels, stride, above, .. } = *shape;
+    let [height, width] = shape.output();
+    let mut found = Vec::with_capacity(batch * height * width * n);
+    let pixel = |picture: usize, row: usize, column: usize| {
+        let row = row.checked_sub(usize::from(above)).filter(|row| *row < rows)?;
+        let column = column.checked_sub(1).filter(|column| *column < columns)?;
+        Some(&x[((picture * rows + row) * columns + column) * channels..][..channels])
+    };
+    for picture in 0..batch {
+        for (row, column) in (0..height).flat_map(|row| (0..width).map(move |at| (row, at))) {
+            for output in 0..n {
+                let mut sums = [0.0; 2];
+                for (tap, (down, right)) in
+                    (0..3).flat_map(|down| (0..3).map(move |right| (down, right))).enumerate()
+                {
+                    let seen = pixel(picture, row * stride + down, column * stride + right);
+                    for (channel, x) in seen.into_iter().flatten().enumerate() {
+                        let weight = weight[(output * channels + channel) * 9 + tap];
+                        let product = f64::from(*x) * f64::from(weight);
+                        sums = [sums[0] + product, sums[1] + product.abs()];
+                    }
+                }
+                found.push(sums);
+            }
+        }
+    }
+    found
+}
+
+fn convolved(
+    (isa, compute): (Isa, ActivationDtype),
+    x: &[f32],
+    shape: ConvolutionShape,
+    stored: &Stored,
+    bias: &[f32],
+    n: usize,
+) -> Vec<f32> {
+    let [height, width] = shape.output();
+    let mut y = vec![f32::NAN; shape.batch * height * width * n];
+    let weight = stored.weight();
+    convolve_into(
+        isa,
+        compute,
+        Convolution { x, shape, weight, bias, y: &mut y, n, outputs: 0..n },
+    );
+    y
+}
+
+fn check(
+    dtype: Dtype,
+    sides: [usize; 4],
+    n: usize,
+    (stride, ends): (usize, [bool; 2]),
+    seed: u64,
+) -> Result<(), TestCaseError> {
+    let shape = shape(sides, stride, ends);
+    let x = values(sides.iter().product(), seed);
+    let stored = Stored::new(dtype, &values(n * sides[3] * 9, seed + 1));
+    let bias = values(n, seed + 2);
+    for isa in available() {
+        for compute in COMPUTES {
+            let y = convolved((isa, compute), &x, shape, &stored, &bias, n);
+            let expected = reference(&multiplied(compute, &x), &shape, &stored.values(), n);
+            for (index, (y, [sum, magnitude])) in y.iter().zip(&expected).enumerate() {
+                let bias = f64::from(bias[index % n]);
+                let k = 9.0 * sides[3] as f64;
+                let allowed = (k / 4.0 + 4.0) * 2f64.powi(-23) * magnitude
+                    + 2f64.powi(-23) * (sum + bias).abs();
+                let error = (f64::from(*y) - sum - bias).abs();
+                prop_assert!(
+                    error <= allowed,
+                    "{isa:?} {compute:?} {dtype:?} {shape:?} at {index}: {y} for {}",
+                    sum + bias
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn a_convolution_agrees_with_f64(
+        sides in (1usize..3, 2usize..9, 1usize..20, 1usize..40), n in 1usize..30,
+        stride in 1usize..3, ends in any::<[bool; 2]>(), seed in any::<u32>(),
+    ) {
+        let (batch, rows, columns, channels) = sides;
+        for dtype in DTYPES {
+            check(dtype, [batch, rows, columns, channels], n, (stride, ends), seed.into())?;
+        }
+    }
+
+    /// Bands of rows, tiles of outputs and any number of threads.
+    #[test]
+    fn a_convolution_has_the_same_bits_however_it_is_cut(
+        rows in 3usize..12, columns in 1usize..20, channels in 1usize..20, n in 2usize..40,
+        cut in any::<prop::sample::Index>(), threads in 1usize..4, seed in any::<u32>(),
+    ) {
+        let (cut_rows, cut_outputs) = (1 + cut.index(rows - 2), 1 + cut.index(n - 1));
+        let whole = shape([1, rows, columns, channels], 1, [true; 2]);
+        let x = values(rows * columns * channels, seed.into());
+        let stored = Stored::new(Dtype::F16, &values(n * channels * 9, u64::from(seed) + 1));
+        let bias = values(n, u64::from(seed) + 2);
+        let row = columns * channels;
+        for isa in available() {
+            let way = (isa, ActivationDtype::F32);
+            let y = convolved(way, &x, whole, &stored, &bias, n);
+            let top = shape([1, cut_rows + 1, columns, channels], 1, [true, false]);
+            let below = shape([1, rows - cut_rows + 1, columns, channels], 1, [false, true]);
+            let mut parts = on(threads, || {
+                convolved(way, &x[..(cut_rows + 1) * row], top, &stored, &bias, n)
+            });
+            parts.extend(convolved(way, &x[(cut_rows - 1) * row..], below, &stored, &bias, n));
+            prop_assert_eq!(bits(&parts), bits(&y), "{:?} cut at row {}", isa, cut_rows);
+            let mut tiles = vec![f32::NAN; y.len()];
+            for outputs in [0..cut_outputs, cut_outputs..n] {
+                let k = channels * 9;
+                let weight = stored.weight().slice(outputs.start * k, outputs.end * k);
+                let (bias, y) = (&bias[outputs.clone()], &mut tiles[..]);
+                convolve_into(isa, way.1, Convolution { x: &x, shape: whole, weight, bias, y, n, outputs });
+            }
+            prop_assert_eq!(bits(&tiles), bits(&y), "{:?} cut at output {}", isa, cut_outputs);
+        }
+    }
+
+    #[test]
+    fn a_group_norm_follows_the_formula(
+        sides in (1usize..3, 1usize..6, 1usize..9), width in 1usize..7, groups in 1usize..5,
+        silu in any::<bool>(), shift in -3.0f32..3.0, cut in any::<prop::sample::Index>(), seed in any::<u32>(),
+    ) {
+        let ((batch, rows, columns), channels) = (sides, width * groups);
+        let shape = [batch, rows, columns, channels];
+        let picture = rows * columns * channels;
+        let x: Vec<f32> = values(batch * picture, seed.into()).iter().map(|x| x + shift).collect();
+        let [weight, bias] = [1, 2].map(|more| values(channels, u64::from(seed) + more));
+        let row_values = columns * width;
+        let mut first = None;
+        for isa in available() {
+            let mut sums = GroupSums::default();
+            sums.add(&row_sums(isa, &x, shape, groups), batch, groups, row_values);
+            let moments = sums.moments(1e-3);
+            let mut y = vec![f32::NAN; x.len()];
+            normalize_groups_into(isa, &x, shape, &moments, (&weight, &bias), silu, &mut y);
+            prop_assert_eq!(first.get_or_insert_with(|| bits(&y)), &bits(&y), "{:?}", isa);
+            if batch == 1 {
+                let (above, below) = x.split_at(cut.index(rows) * columns * channels);
+                let mut in_bands = GroupSums::default();
+                for band in [above, below] {
+                    let band_rows = band.len() / (columns * channels);
+                    let shape = [1, band_rows, columns, channels];
+                    in_bands.add(&row_sums(isa, band, shape, groups), 1, groups, row_values);
+                }
+                prop_assert_eq!(&in_bands, &sums);
+            }
+            for (index, y) in y.iter().enumerate() {
+                let (picture_index, channel) = (index / picture, index % channels);
+                let group = channel / width;
+                let all: Vec<f64> = (x[picture_index * picture..][..picture].chunks(channels))
+                    .flat_map(|pixel| &pixel[group * width..][..width])
+                    .map(|x| f64::from(*x))
+                    .collect();
+                let mean = all.iter().sum::<f64>() / all.len() as f64;
+                let variance = all.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / all.len() as f64;
+                let normed = (f64::from(x[index]) - mean) / (variance + 1e-3).sqrt();
+                let expected = normed * f64::from(weight[channel]) + f64::from(bias[channel]);
+                let expected = if silu { expected / (1.0 + (-expected).exp()) } else { expected };
+                let scale = 1.0 / (variance + 1e-3).sqrt() * f64::from(weight[channel]).abs();
+                let allowed = 2f64.powi(-20) * (1.0 + expected.abs() + 4.0 * scale);
+                prop_assert!((f64::from(*y) - expected).abs() <= allowed, "{y} for {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_gated_as_one_after_the_other(
+        rows in 1usize..5, n in 1usize..60, biased in any::<bool>(), seed in any::<u32>(),
+    ) {
+        let x = values(rows * 2 * n, seed.into());
+        let bias = if biased { values(2 * n, u64::from(seed) + 1) } else { vec![] };
+        let biased = |at: usize| x[at] + bias.get(at % (2 * n)).copied().unwrap_or(0.0);
+        let half = |first: usize| {
+            let row = move |row: usize| (0..n).map(move |at| row * 2 * n + first + at);
+            (0..rows).flat_map(row).map(biased).collect::<Vec<f32>>()
+        };
+        for isa in available() {
+            let (mut y, mut expected) = (vec![f32::NAN; rows * n], half(n));
+            gate_halves_into(isa, ActivationFunction::Gelu, &x, &bias, (&mut y, n));
+            gate_in_place(isa, ActivationFunction::Gelu, &mut expected, &half(0));
+            prop_assert_eq!(bits(&y), bits(&expected), "{:?}", isa);
+        }
+    }
+}
+
+/// Several panels of outputs, and groups of rows that threads share.
+#[test]
+fn large_convolutions_agree_with_f64() {
+    for (sides, n, stride) in
+        [([2, 16, 37, 33], 50, 1), ([1, 9, 64, 70], 30, 2), ([1, 2, 3, 500], 13, 1)]
+    {
+        check(Dtype::F16, sides, n, (stride, [true; 2]), 5)
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Not finite in, not finite out, in what sees it alone.
+#[test]
+fn a_nan_reaches_what_sees_it_alone() {
+    let shape = shape([1, 7, 8, 5], 1, [true; 2]);
+    let mut x = vec![1.0; 7 * 8 * 5];
+    x[(3 * 8 + 4) * 5 + 2] = f32::NAN;
+    let stored = Stored::new(Dtype::F32, &vec![1.0; 3 * 5 * 9]);
+    for isa in available() {
+        let y = convolved((isa, ActivationDtype::F32), &x, shape, &stored, &[], 3);
+        for (index, y) in y.iter().enumerate() {
+            let (row, column) = (index / 3 / 8, index / 3 % 8);
+            let sees = (2..=4).contains(&row) && (3..=5).contains(&column);
+            assert_eq!(y.is_nan(), sees, "{isa:?} at {row}, {column}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "weight must hold 2 rows of 3 channels")]
+fn a_weight_of_another_size_is_refused() {
+    let shape = shape([1, 2, 2, 3], 1, [true; 2]);
+    let stored = Stored::new(Dtype::F32, &[1.0; 9]);
+    convolved((Isa::detected(), ActivationDtype::F32), &[1.0; 12], shape, &stored, &[], 2);
+}

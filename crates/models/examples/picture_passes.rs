@@ -1,0 +1,89 @@
+//! Runs a denoiser or the decoder of an autoencoder within a budget, and says how long passes take and what memory the process
+//! took at most.
+//!
+//! ```text
+//! cargo run --release -p outsize-models --example picture_passes -- FOLDER/unet 800MB 64 64
+//! ```
+//!
+//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Instant;
+
+use burn::tensor::{DType, Device, Tensor};
+use outsize_checkpoint::Checkpoint;
+use outsize_core::{Dispatched, Options, PROCESS_BYTES, memory_overhead};
+use outsize_models::arch::{AutoencoderKl, Unet2dConditionModel};
+use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PictureSize};
+use outsize_plan::Budget;
+
+const PASSES: usize = 2;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    outsize_stream::return_freed_memory();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, memory, rows, columns] = &arguments[..] else {
+        return Err("give a folder, a budget as 800MB, rows and columns".into());
+    };
+    let folder = Path::new(folder);
+    let size = PictureSize { batch: 1, rows: rows.parse()?, columns: columns.parse()? };
+    let text = std::fs::read_to_string(folder.join("config.json"))?;
+    let noise = |sides| Tensor::<4>::ones(sides, (&Device::flex(), DType::F32)) * 0.1;
+    let threads = std::thread::available_parallelism()?.get();
+    if text.contains("AutoencoderKL") {
+        let config = ComponentConfig::<AutoencoderKl>::from_json(&text)?;
+        let held = config.model().activation_bytes(size, threads);
+        let model = load(&config, folder, memory, held, size.pixels())?;
+        let latents = noise([1, size.rows, size.columns, config.config.latent_channels]);
+        return time(|| Ok(model.run(|model| model.decode(latents.clone(), drop))?));
+    }
+    let config = ComponentConfig::<Unet2dConditionModel>::from_json(&text)?;
+    let size = PictureSize { batch: 2, ..size };
+    let held = config.model().activation_bytes(size, 77, threads);
+    let model = load(&config, folder, memory, held, size.pixels())?;
+    let latents = noise([2, size.rows, size.columns, config.config.in_channels]);
+    let context = noise([2, 77, config.config.cross_attention_dim, 1]).squeeze_dim::<3>(3);
+    time(|| {
+        model.run(|model| drop(model.forward(latents.clone(), 500.0, context.clone())))?;
+        Ok(())
+    })
+}
+
+fn load<C: Component>(
+    config: &ComponentConfig<C>,
+    folder: &Path,
+    memory: &str,
+    activations: u64,
+    pixels: u64,
+) -> Result<Dispatched<C>, Box<dyn Error>> {
+    let mut files = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    let checkpoint = Checkpoint::open(file.ok_or("the folder has no weights")?)?;
+    let packed = config.packed_bytes(ActivationDtype::F32, pixels);
+    let options = Options {
+        budget: Budget::parse(&format!("cpu={memory}"))?,
+        needs: memory_overhead(PROCESS_BYTES, activations + packed),
+        ..config.options(checkpoint.tensors())
+    };
+    let tree = config.tree("the checkpoint", checkpoint.tensors())?;
+    let map = outsize_plan::infer(&tree, &options.budget, &options.plan())?;
+    println!(
+        "{} parameters, {} MB of activations, {} MB streamed",
+        config.parameter_count(),
+        (activations + packed) / 1_000_000,
+        map.streamed_bytes() / 1_000_000
+    );
+    Ok(config.dispatch(&Init::new(&Device::flex()), &checkpoint, &map, &options)?)
+}
+
+fn time(pass: impl Fn() -> Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+    for _ in 0..PASSES {
+        let start = Instant::now();
+        pass()?;
+        println!("{:.2} s", start.elapsed().as_secs_f64());
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    status.lines().filter(|line| line.starts_with("VmHWM")).for_each(|line| println!("{line}"));
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! The text encoder of CLIP, Radford et al. 2021 (arXiv:2103.00020), and that of OpenCLIP.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use crate::architecture::{Architecture, Init};
+use crate::component::Component;
+use crate::config::Effect::{self, Harmless, Read};
+use crate::config::{self, Fields, KnownField, MAX_INTERMEDIATE};
+use crate::kv_cache::MAX_CONTEXT;
+use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend_causal, three};
+use crate::{Activations, Error};
+
+use super::sizes::LayerNormSizes;
+
+/// The configuration of a CLIP text encoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClipTextConfig {
+    /// Its sizes; the layers are those that are run, which may be fewer than were trained.
+    pub sizes: LayerNormSizes,
+}
+
+/// A CLIP text encoder without a projection.
+#[derive(Module, Debug)]
+pub struct ClipTextModel {
+    /// All of it.
+    pub text_model: ClipTextTransformer,
+}
+
+/// Embeddings, layers and final norm.
+#[derive(Module, Debug)]
+pub struct ClipTextTransformer {
+    /// Of tokens and positions.
+    pub embeddings: ClipTextEmbeddings,
+    /// The layers.
+    pub encoder: ClipTextEncoder,
+    /// `[hidden]`.
+    pub final_layer_norm: LayerNorm,
+}
+
+/// Embeddings of tokens and positions, which are added.
+#[derive(Module, Debug)]
+pub struct ClipTextEmbeddings {
+    /// `[vocabulary, hidden]`.
+    pub token_embedding: Embedding,
+    /// `[positions, hidden]`.
+    pub position_embedding: Embedding,
+}
+
+/// The layers.
+#[derive(Module, Debug)]
+pub struct ClipTextEncoder {
+    /// In order of execution.
+    pub layers: Vec<ClipTextEncoderLayer>,
+}
+
+/// Attention, then MLP, each behind a norm and added to the residual stream.
+#[derive(Module, Debug)]
+pub struct ClipTextEncoderLayer {
+    /// `[hidden]`.
+    pub layer_norm1: LayerNorm,
+    /// Causal self-attention.
+    pub self_attn: ClipTextAttention,
+    /// `[hidden]`.
+    pub layer_norm2: LayerNorm,
+    /// The MLP.
+    pub mlp: ClipTextMlp,
+}
+
+/// Causal self-attention.
+#[derive(Module, Debug)]
+pub struct ClipTextAttention {
+    /// `[hidden, hidden]`.
+    pub q_proj: Linear,
+    /// `[hidden, hidden]`.
+    pub k_proj: Linear,
+    /// `[hidden, hidden]`.
+    pub v_proj: Linear,
+    /// `[hidden, hidden]`.
+    pub out_proj: Linear,
+    heads: usize,
+}
+
+/// `fc2(act(fc1(x)))`.
+#[derive(Module, Debug)]
+pub struct ClipTextMlp {
+    /// `[inner, hidden]`.
+    pub fc1: Linear,
+    /// `[hidden, inner]`.
+    pub fc2: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Architecture for ClipTextModel {
+    type Config = ClipTextConfig;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("clip_text_model", "CLIPText")];
+    const CLASS_PREFIX: &'static str = "ClipText";
+    const HEADS: &'static [&'static str] = &["CLIPTextModel"];
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("ClipTextEncoder", "CLIPEncoder"),
+        ("ClipTextEncoderLayer", "CLIPEncoderLayer"),
+        ("ClipTextAttention", "CLIPAttention"),
+        ("ClipTextMlp", "CLIPMLP"),
+    ];
+    const NO_SPLIT: &'static [&'static str] = &["ClipTextEncoderLayer"];
+    const OPTIONAL_PREFIX: &'static str = "text_model.";
+    // A buffer that older versions saved.
+    const IGNORED: &'static [&'static str] = &["embeddings.position_ids"];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[FIELDS]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<ClipTextConfig, Error> {
+        let names = ["hidden_size", "num_hidden_layers", "num_attention_heads"];
+        let sizes = LayerNormSizes::read(fields, names, Some("layer_norm_eps"), |_| {
+            Ok((
+                fields.size("intermediate_size", MAX_INTERMEDIATE)?,
+                fields.size_or("max_position_embeddings", 77, MAX_CONTEXT)?,
+                config::activation(fields, "hidden_act", Activation::QuickGelu)?,
+                false,
+            ))
+        })?;
+        Ok(ClipTextConfig { sizes })
+    }
+
+    fn new(config: &ClipTextConfig, init: &Init) -> Self {
+        let sizes = &config.sizes;
+        let hidden = sizes.hidden;
+        let square = || Linear::new(hidden, hidden, true, init);
+        let layer = |_| ClipTextEncoderLayer {
+            layer_norm1: sizes.norm(init),
+            self_attn: ClipTextAttention {
+                q_proj: square(),
+                k_proj: square(),
+                v_proj: square(),
+                out_proj: square(),
+                heads: sizes.heads,
+            },
+            layer_norm2: sizes.norm(init),
+            mlp: ClipTextMlp {
+                fc1: Linear::new(hidden, sizes.inner, true, init),
+                fc2: Linear::new(sizes.inner, hidden, true, init),
+                activation: sizes.activation,
+            },
+        };
+        Self {
+            text_model: ClipTextTransformer {
+                embeddings: ClipTextEmbeddings {
+                    token_embedding: Embedding::new(sizes.vocabulary, hidden, init),
+                    position_embedding: Embedding::new(sizes.positions, hidden, init),
+                },
+                encoder: ClipTextEncoder { layers: (0..sizes.layers).map(layer).collect() },
+                final_layer_norm: sizes.norm(init),
+            },
+        }
+    }
+}
+
+impl Component for ClipTextModel {}
+
+impl ClipTextModel {
+    /// Runs `rows` texts of equal length, whose token ids are one behind the other: `[rows, tokens, hidden]` f32, behind
+    /// the final norm.
+    ///
+    /// # Errors
+    /// No ids, ids that do not fill the rows, an id outside the vocabulary, or more tokens than there are positions.
+    pub fn forward(&self, ids: &[u32], rows: usize) -> Result<Tensor<3>, Error> {
+        let ClipTextTransformer { embeddings, encoder, final_layer_norm } = &self.text_model;
+        let [vocabulary, positions] = [&embeddings.token_embedding, &embeddings.position_embedding]
+            .map(|table| table.weight.lazy_shape()[0]);
+        if ids.is_empty() || rows == 0 || !ids.len().is_multiple_of(rows) {
+            return Err(Error::NoTokens);
+        }
+        let tokens = ids.len() / rows;
+        if tokens > positions {
+            return Err(Error::Context { context: tokens, max: positions });
+        }
+        if let Some(index) = ids.iter().position(|id| *id as usize >= vocabulary) {
+            return Err(Error::TokenId { id: ids[index], index, vocab_size: vocabulary });
+        }
+        let places: Vec<u32> = (0..tokens as u32).collect();
+        let places = embeddings.position_embedding.forward(&places);
+        let x = embeddings.token_embedding.forward(ids);
+        let hidden = x.dims()[2];
+        let (mut x, mut pending) = (x.reshape([rows, tokens, hidden]) + places, None);
+        for layer in &encoder.layers {
+            let (sum, normed) = layer.layer_norm1.after(x, pending);
+            let mixed = layer.self_attn.forward(normed);
+            let (sum, normed) = layer.layer_norm2.after(sum, Some(mixed));
+            (x, pending) = (sum, Some(layer.mlp.forward(normed)));
+        }
+        Ok(final_layer_norm.after(x, pending).1)
+    }
+
+    /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the
+    /// scratch memory of attention on so many threads.
+    pub fn activation_bytes(&self, rows: usize, tokens: usize, threads: usize) -> u64 {
+        let Some(layer) = self.text_model.encoder.layers.first() else {
+            return Activations::default().bytes();
+        };
+        let [inner, hidden]: [usize; 2] = layer.mlp.fc1.weight.lazy_shape().dims();
+        let count = (rows as u64).saturating_mul(tokens as u64);
+        // The norm's output, queries, keys and values and a copy of one, or attention's result; or the inner layer with a
+        // copy; beside the residual stream.
+        let most = (6 * hidden).max(2 * hidden + 2 * inner) as u64;
+        let heads = layer.self_attn.heads;
+        let scratch = crate::pass_shape::attention_scratch(
+            [rows, tokens, tokens],
+            heads,
+            hidden / heads,
+            threads,
+        );
+        Activations::values(count.saturating_mul(most)).with_scratch(scratch).bytes()
+    }
+}
+
+impl ClipTextAttention {
+    /// `[rows, tokens, hidden]` f32 to the same.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let [rows, tokens, hidden] = x.dims();
+        let shape = [rows, tokens, self.heads, hidden / self.heads];
+        let all = three([&self.q_proj, &self.k_proj, &self.v_proj], x).map(|y| y.reshape(shape));
+        self.out_proj.forward(attend_causal(all))
+    }
+}
+
+impl ClipTextMlp {
+    /// `[rows, tokens, hidden]` f32 to the same.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.fc2.forward(self.activation.activate(self.fc1.forward(x)))
+    }
+}
+
+const FIELDS: &[KnownField] = &[
+    ("dropout", Harmless),
+    ("hidden_act", Read),
+    ("hidden_size", Read),
+    ("initializer_factor", Harmless),
+    ("intermediate_size", Read),
+    ("layer_norm_eps", Read),
+    ("max_position_embeddings", Read),
+    ("num_attention_heads", Read),
+    ("num_hidden_layers", Read),
+    // Of a head that this model does not have.
+    ("projection_dim", Harmless),
+    ("tie_word_embeddings", Harmless),
+    ("use_attention_mask", Effect::OFF),
+];

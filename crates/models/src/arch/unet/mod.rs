@@ -1,0 +1,231 @@
+//! The denoiser of Stable Diffusion: residual blocks and transformers on pictures of falling and again rising size.
+//! Rombach et al. 2022 (arXiv:2112.10752).
+
+mod blocks;
+mod config;
+mod transformer;
+
+use burn::module::Module;
+use burn::tensor::activation::silu;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use outsize_kernels::upsample_nearest;
+
+use self::blocks::{MidBlock, UnetBlock};
+use self::config::FIELDS;
+pub(super) use self::config::{MAX_BLOCKS, divides, sizes};
+pub use self::config::{Unet2dConditionConfig, UnetLevel};
+use crate::architecture::{Architecture, Init};
+use crate::component::Component;
+use crate::config::{Fields, KnownField};
+use crate::layers::{Conv2d, GroupNorm, Linear};
+use crate::{Activations, Error, PictureSize};
+
+/// The longest period of the sines that tell the time.
+const MAX_PERIOD: f32 = 10_000.0;
+
+/// A denoiser that sees a text.
+#[derive(Module, Debug)]
+pub struct Unet2dConditionModel {
+    time_embedding: TimestepEmbedding,
+    /// `[channels, in, 3, 3]`.
+    conv_in: Conv2d,
+    /// In order of execution.
+    down_blocks: Vec<UnetBlock>,
+    mid_block: MidBlock,
+    /// In order of execution.
+    up_blocks: Vec<UnetBlock>,
+    /// `[channels]`.
+    conv_norm_out: GroupNorm,
+    /// `[out, channels, 3, 3]`.
+    conv_out: Conv2d,
+    cosines_first: bool,
+    freq_shift: f64,
+}
+
+/// `linear_2(silu(linear_1(x)))`.
+#[derive(Module, Debug)]
+struct TimestepEmbedding {
+    /// `[time, channels]`.
+    linear_1: Linear,
+    /// `[time, time]`.
+    linear_2: Linear,
+}
+
+impl Architecture for Unet2dConditionModel {
+    type Config = Unet2dConditionConfig;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("UNet2DConditionModel", "UNet2DCondition")];
+    const CLASS_PREFIX: &'static str = "Unet2dCondition";
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("MidBlock", "UNetMidBlock2DCrossAttn"),
+        ("UnetBlock", "CrossAttnBlock2D"),
+        ("ResnetBlock2d", "ResnetBlock2D"),
+        ("Transformer2dModel", "Transformer2DModel"),
+        ("GeGlu", "GEGLU"),
+        ("Tuple", "ModuleList"),
+    ];
+    const NO_SPLIT: &'static [&'static str] = &["ResnetBlock2d", "BasicTransformerBlock"];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[FIELDS]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<Unet2dConditionConfig, Error> {
+        Unet2dConditionConfig::read(fields)
+    }
+
+    fn new(config: &Unet2dConditionConfig, init: &Init) -> Self {
+        let first = config.levels[0].channels;
+        let last = config.levels.len() - 1;
+        let time = config.time_width();
+        let norm = GroupNorm::new(first, config.groups, config.epsilon, init);
+        let above = |level: usize| config.levels[level.saturating_sub(1)].channels;
+        let below = |level: usize| config.levels[(level + 1).min(last)].channels;
+        let down = |level: usize| {
+            let channels = config.levels[level].channels;
+            let inputs = |index| if index == 0 { above(level) } else { channels };
+            let attends = config.down_attention[level];
+            UnetBlock::down(config, level, attends, inputs, level < last, init)
+        };
+        let up = |level: usize| {
+            let channels = config.levels[level].channels;
+            let inputs = |index| {
+                let x = if index == 0 { below(level) } else { channels };
+                // What is taken up again of the way down: the last is what came into that level.
+                let skipped = if index == config.layers { above(level) } else { channels };
+                x + skipped
+            };
+            let attends = config.up_attention[last - level];
+            UnetBlock::up(config, level, attends, inputs, level > 0, init)
+        };
+        Self {
+            time_embedding: TimestepEmbedding {
+                linear_1: Linear::new(first, time, true, init),
+                linear_2: Linear::new(time, time, true, init),
+            },
+            conv_in: Conv2d::new(config.in_channels, first, 1, init),
+            down_blocks: (0..=last).map(down).collect(),
+            mid_block: MidBlock::new(config, last, init),
+            up_blocks: (0..=last).rev().map(up).collect(),
+            conv_norm_out: norm,
+            conv_out: Conv2d::new(first, config.out_channels, 1, init),
+            cosines_first: config.flip_sin_to_cos,
+            freq_shift: config.freq_shift,
+        }
+    }
+}
+
+impl Component for Unet2dConditionModel {
+    fn is_convolution(config: &Unet2dConditionConfig, path: &str) -> bool {
+        let projects =
+            [".proj_in.weight", ".proj_out.weight"].iter().any(|end| path.ends_with(end));
+        path.ends_with(".conv_shortcut.weight") || (projects && !config.use_linear_projection)
+    }
+}
+
+impl Unet2dConditionModel {
+    /// What is to be taken off noisy latents `[batch, rows, columns, in]` f32 at a time of the training's schedule, for a
+    /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32.
+    ///
+    /// # Panics
+    /// If the latents have other channels, or the texts another width or number.
+    pub fn forward(&self, latents: Tensor<4>, timestep: f32, context: Tensor<3>) -> Tensor<4> {
+        let time = silu(self.embed_time(timestep, &latents.device()));
+        let mut x = self.conv_in.forward(latents);
+        let mut skipped = vec![x.clone()];
+        for block in &self.down_blocks {
+            for (resnet, attention) in block.layers() {
+                x = resnet.forward(x, &time);
+                if let Some(attention) = attention {
+                    x = attention.forward(x, &context);
+                }
+                skipped.push(x.clone());
+            }
+            for sampler in block.downsamplers.iter().flatten() {
+                x = sampler.conv.forward(x);
+                skipped.push(x.clone());
+            }
+        }
+        x = self.mid_block.forward(x, &time, &context);
+        for block in &self.up_blocks {
+            for (resnet, attention) in block.layers() {
+                let parts = std::iter::once(x).chain(skipped.pop());
+                x = resnet.forward(Tensor::cat(parts.collect(), 3), &time);
+                if let Some(attention) = attention {
+                    x = attention.forward(x, &context);
+                }
+            }
+            for sampler in block.upsamplers.iter().flatten() {
+                x = upsample_nearest(x);
+                if let Some(skipped) = skipped.last() {
+                    // An odd side, halved and doubled, is one too long.
+                    let [_, rows, columns, _] = skipped.dims();
+                    x = x.narrow(1, 0, rows).narrow(2, 0, columns);
+                }
+                x = sampler.conv.forward(x);
+            }
+        }
+        self.conv_out.forward(self.conv_norm_out.forward_silu(x))
+    }
+
+    /// The embedding of a time: `[1, time]` f32.
+    fn embed_time(&self, timestep: f32, device: &Device) -> Tensor<2> {
+        let [_, channels]: [usize; 2] = self.time_embedding.linear_1.weight.lazy_shape().dims();
+        let half = channels / 2;
+        let step = -MAX_PERIOD.ln() / (half as f64 - self.freq_shift) as f32;
+        let angles: Vec<f32> = (0..half).map(|n| timestep * (n as f32 * step).exp()).collect();
+        let sines = angles.iter().map(|angle| angle.sin());
+        let cosines = angles.iter().map(|angle| angle.cos());
+        let mut values: Vec<f32> = match self.cosines_first {
+            true => cosines.chain(sines).collect(),
+            false => sines.chain(cosines).collect(),
+        };
+        values.resize(channels, 0.0);
+        let data = TensorData::new(values, [1, channels]);
+        let x = Tensor::from_data(data, (device, DType::F32));
+        let TimestepEmbedding { linear_1, linear_2 } = &self.time_embedding;
+        linear_2.forward(silu(linear_1.forward(x)))
+    }
+
+    /// An upper bound on the bytes of activations that a pass over latents of that size holds at once, beside a text of so many
+    /// `tokens`; with the scratch memory of attention on so many threads.
+    pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
+        let (mut size, mut skipped) = (size, Vec::new());
+        let [channels, _] = self.conv_in.shape();
+        let mut most = self.conv_in.activations(size);
+        let sum = |skipped: &[Activations]| {
+            skipped.iter().fold(Activations::default(), |sum, more| sum.and(*more))
+        };
+        skipped.push(size.values(channels));
+        let mut sizes = Vec::new();
+        for block in &self.down_blocks {
+            sizes.push(size);
+            for (resnet, attention) in block.layers() {
+                let work = blocks::activations(resnet, attention, size, tokens, threads);
+                most = most.or(sum(&skipped).and(work));
+                skipped.push(size.values(resnet.outputs()));
+            }
+            for sampler in block.downsamplers.iter().flatten() {
+                most = most.or(sum(&skipped).and(sampler.conv.activations(size)));
+                size = sampler.conv.output(size);
+                skipped.push(size.values(sampler.conv.shape()[0]));
+            }
+        }
+        most = most.or(sum(&skipped).and(self.mid_block.activations(size, tokens, threads)));
+        for block in &self.up_blocks {
+            size = sizes.pop().unwrap_or(size);
+            for (resnet, attention) in block.layers() {
+                let work = blocks::activations(resnet, attention, size, tokens, threads);
+                most = most.or(sum(&skipped).and(work));
+                skipped.pop();
+            }
+            for sampler in block.upsamplers.iter().flatten() {
+                let doubled = size.doubled();
+                let work = doubled.values(sampler.conv.shape()[1]);
+                most = most.or(sum(&skipped).and(work).and(sampler.conv.activations(doubled)));
+            }
+        }
+        most.or(self.conv_out.activations(size)).bytes()
+    }
+}

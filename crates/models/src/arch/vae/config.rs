@@ -1,0 +1,87 @@
+//! What the autoencoder's `config.json` says.
+
+use crate::Error;
+use crate::arch::unet::{MAX_BLOCKS, divides, sizes};
+use crate::config::Effect::{self, Harmless, Only, Read};
+use crate::config::{Fields, KnownField, MAX_HIDDEN};
+
+/// The configuration of an autoencoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AutoencoderKlConfig {
+    /// Channels of a latent.
+    pub latent_channels: usize,
+    /// Channels of the picture.
+    pub out_channels: usize,
+    /// Channels of each level, from that of the picture's size down (`block_out_channels`).
+    pub channels: Vec<usize>,
+    /// Residual blocks of a level of the encoder; the decoder has one more.
+    pub layers: usize,
+    /// Groups of the norms.
+    pub groups: usize,
+    /// What latents of a denoiser are divided by before they are decoded.
+    pub scaling_factor: f64,
+    /// Whether a 1x1 convolution comes before the decoder.
+    pub use_post_quant_conv: bool,
+    /// Whether the lowest level has attention.
+    pub mid_block_add_attention: bool,
+}
+
+impl AutoencoderKlConfig {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+        let channels = sizes(fields, "block_out_channels", &[64], MAX_HIDDEN)?;
+        let groups = fields.size_or("norm_num_groups", 32, MAX_HIDDEN)?;
+        divides(fields, "norm_num_groups", groups, &channels)?;
+        let types = "up_block_types";
+        if let Some(value) = fields.get(types) {
+            let plain = |name: &serde_json::Value| name.as_str() == Some("UpDecoderBlock2D");
+            let list = value.as_array().filter(|list| list.len() == channels.len());
+            if !list.is_some_and(|list| list.iter().all(plain)) {
+                let expected = format!(
+                    "only a list of {}, one for each level, of \"UpDecoderBlock2D\" is supported",
+                    channels.len()
+                );
+                return Err(fields.refuse(types, expected));
+            }
+        } else if channels.len() != 1 {
+            return Err(fields.missing(types));
+        }
+        Ok(Self {
+            latent_channels: fields.size_or("latent_channels", 4, MAX_HIDDEN)?,
+            out_channels: fields.size_or("out_channels", 3, MAX_HIDDEN)?,
+            channels,
+            layers: fields.size_or("layers_per_block", 1, MAX_BLOCKS)?,
+            groups,
+            scaling_factor: match fields.number_or("scaling_factor", 0.18215)? {
+                factor if factor != 0.0 => factor,
+                _ => return Err(fields.refuse("scaling_factor", "it must not be 0".to_owned())),
+            },
+            use_post_quant_conv: fields.flag_or("use_post_quant_conv", true)?,
+            mid_block_add_attention: fields.flag_or("mid_block_add_attention", true)?,
+        })
+    }
+}
+
+pub(super) const FIELDS: &[KnownField] = &[
+    ("_class_name", Read),
+    ("_diffusers_version", Harmless),
+    ("act_fn", Only(&["\"silu\"", "\"swish\""])),
+    ("block_out_channels", Read),
+    // Of the encoder.
+    ("down_block_types", Harmless),
+    ("in_channels", Harmless),
+    ("use_quant_conv", Harmless),
+    // The decoder computes in f32 in any case.
+    ("force_upcast", Harmless),
+    ("latent_channels", Read),
+    ("latents_mean", Effect::UNSET),
+    ("latents_std", Effect::UNSET),
+    ("layers_per_block", Read),
+    ("mid_block_add_attention", Read),
+    ("norm_num_groups", Read),
+    ("out_channels", Read),
+    ("sample_size", Harmless),
+    ("scaling_factor", Read),
+    ("shift_factor", Effect::UNSET),
+    ("up_block_types", Read),
+    ("use_post_quant_conv", Read),
+];

@@ -1,0 +1,346 @@
+//! The autoencoder of Stable Diffusion, of which the decoder is built in: latents to pictures. Rombach et al. 2022
+//! (arXiv:2112.10752).
+//!
+//! The picture grows to hundreds of megabytes on the way. It is worked on in bands of rows, whose inputs are freed as their
+//! outputs are made; norms take their statistics from all of it first. So the result is that of the whole picture at once,
+//! bit for bit.
+
+mod bands;
+mod config;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use outsize_checkpoint::TensorInfo;
+use outsize_core::{Access, Names};
+use outsize_kernels::upsample_nearest;
+
+use self::bands::Bands;
+pub use self::config::AutoencoderKlConfig;
+use self::config::FIELDS;
+use crate::architecture::{Architecture, Init};
+use crate::component::Component;
+use crate::config::{Fields, KnownField};
+use crate::layers::{
+    Conv2d, GroupNorm, Linear, QueryPositions, Resampler, ResnetBlock2d, ResnetSizes, Scores,
+    attend_all, three,
+};
+use crate::pass_shape::attention_scratch;
+use crate::{Activations, Error, PictureSize, WeightSpec};
+
+/// What norms add to variances.
+const EPSILON: f64 = 1e-6;
+
+/// Bytes of a band, about: large enough for the convolutions to be worth reordering their weights for.
+const BAND_BYTES: usize = 8 << 20;
+
+/// Names of layers of attention, and those that they have in older files.
+const OLD_NAMES: [(&str, &str); 4] = [
+    (r"\.to_q\.", ".query."),
+    (r"\.to_k\.", ".key."),
+    (r"\.to_v\.", ".value."),
+    (r"\.to_out\.0\.", ".proj_attn."),
+];
+
+/// The autoencoder: its decoder.
+#[derive(Module, Debug)]
+pub struct AutoencoderKl {
+    /// `[latent, latent]`; a 1x1 convolution.
+    post_quant_conv: Option<Linear>,
+    decoder: VaeDecoder,
+    band_bytes: usize,
+}
+
+/// Latents to a picture.
+#[derive(Module, Debug)]
+struct VaeDecoder {
+    conv_in: Conv2d,
+    mid_block: VaeMidBlock,
+    /// In order of execution.
+    up_blocks: Vec<VaeUpBlock>,
+    conv_norm_out: GroupNorm,
+    conv_out: Conv2d,
+}
+
+/// Residual blocks with attention between them, or none.
+#[derive(Module, Debug)]
+struct VaeMidBlock {
+    attentions: Vec<VaeAttention>,
+    resnets: Vec<ResnetBlock2d>,
+}
+
+/// Residual blocks, then twice the size.
+#[derive(Module, Debug)]
+struct VaeUpBlock {
+    resnets: Vec<ResnetBlock2d>,
+    upsamplers: Option<Vec<Resampler>>,
+}
+
+/// Attention of one head among all pixels, added to the picture.
+#[derive(Module, Debug)]
+struct VaeAttention {
+    group_norm: GroupNorm,
+    to_q: Linear,
+    to_k: Linear,
+    to_v: Linear,
+    /// One layer.
+    to_out: Vec<Linear>,
+}
+
+impl Architecture for AutoencoderKl {
+    type Config = AutoencoderKlConfig;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("AutoencoderKL", "AutoencoderKL")];
+    const CLASS_PREFIX: &'static str = "AutoencoderKl";
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("VaeDecoder", "Decoder"),
+        ("VaeMidBlock", "UNetMidBlock2D"),
+        ("VaeUpBlock", "UpDecoderBlock2D"),
+        ("VaeAttention", "Attention"),
+        ("Resampler", "Upsample2D"),
+        ("ResnetBlock2d", "ResnetBlock2D"),
+    ];
+    const NO_SPLIT: &'static [&'static str] = &["ResnetBlock2d", "VaeAttention"];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[FIELDS]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<AutoencoderKlConfig, Error> {
+        AutoencoderKlConfig::read(fields)
+    }
+
+    fn new(config: &AutoencoderKlConfig, init: &Init) -> Self {
+        let (groups, latent) = (config.groups, config.latent_channels);
+        let norm = |channels| GroupNorm::new(channels, groups, EPSILON, init);
+        let resnet = |inputs, outputs| {
+            let channels = [inputs, outputs];
+            let sizes = ResnetSizes { channels, time: None, groups, epsilon: EPSILON };
+            ResnetBlock2d::new(sizes, init)
+        };
+        // From the lowest level up.
+        let levels: Vec<usize> = config.channels.iter().rev().copied().collect();
+        let (lowest, highest) = (levels[0], config.channels[0]);
+        let square = || Linear::new(lowest, lowest, true, init);
+        let attention = || VaeAttention {
+            group_norm: norm(lowest),
+            to_q: square(),
+            to_k: square(),
+            to_v: square(),
+            to_out: vec![square()],
+        };
+        let up_block = |(level, &channels): (usize, &usize)| {
+            let inputs = levels[level.saturating_sub(1)];
+            let first = resnet(inputs, channels);
+            let conv = || vec![Resampler { conv: Conv2d::new(channels, channels, 1, init) }];
+            VaeUpBlock {
+                resnets: std::iter::once(first)
+                    .chain((0..config.layers).map(|_| resnet(channels, channels)))
+                    .collect(),
+                upsamplers: (level + 1 < levels.len()).then(conv),
+            }
+        };
+        Self {
+            post_quant_conv: config
+                .use_post_quant_conv
+                .then(|| Linear::new(latent, latent, true, init)),
+            decoder: VaeDecoder {
+                conv_in: Conv2d::new(latent, lowest, 1, init),
+                mid_block: VaeMidBlock {
+                    attentions: config
+                        .mid_block_add_attention
+                        .then(attention)
+                        .into_iter()
+                        .collect(),
+                    resnets: (0..2).map(|_| resnet(lowest, lowest)).collect(),
+                },
+                up_blocks: levels.iter().enumerate().map(up_block).collect(),
+                conv_norm_out: norm(highest),
+                conv_out: Conv2d::new(highest, config.out_channels, 1, init),
+            },
+            band_bytes: BAND_BYTES,
+        }
+    }
+}
+
+impl Component for AutoencoderKl {
+    fn names(tensors: &[TensorInfo]) -> Names {
+        let is_old = tensors.iter().any(|tensor| tensor.name.ends_with(".query.weight"));
+        let rules = OLD_NAMES.iter().filter(|_| is_old);
+        // The expressions are ours, and valid.
+        rules.fold(Names::default(), |names, (new, old)| {
+            names.clone().rename(new, old).unwrap_or(names)
+        })
+    }
+
+    fn is_unused(tensor: &str) -> bool {
+        ["encoder.", "quant_conv."].iter().any(|part| tensor.starts_with(part))
+    }
+
+    fn is_convolution(_: &AutoencoderKlConfig, path: &str) -> bool {
+        path == "post_quant_conv.weight" || path.ends_with(".conv_shortcut.weight")
+    }
+
+    fn access(weight: &WeightSpec) -> Access {
+        // Held while all bands of a picture pass them.
+        match weight.access {
+            Access::Tiles => Access::Whole,
+            access => access,
+        }
+    }
+}
+
+impl AutoencoderKl {
+    /// The same with bands of about so many bytes: of at least one row, or of the whole picture if there is room for it.
+    pub fn with_band_bytes(self, band_bytes: usize) -> Self {
+        Self { band_bytes, ..self }
+    }
+
+    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor, to a picture with values from -1 to 1, about:
+    /// calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
+    pub fn decode(&self, latents: Tensor<4>, mut rows: impl FnMut(Tensor<4>)) {
+        let latents = match &self.post_quant_conv {
+            Some(conv) => conv.forward(latents),
+            None => latents,
+        };
+        let decoder = &self.decoder;
+        let x = decoder.conv_in.forward(latents);
+        let mut x = Bands::whole(decoder.mid_block.forward(x));
+        for block in &decoder.up_blocks {
+            for resnet in &block.resnets {
+                x = in_bands(resnet, x);
+            }
+            for sampler in block.upsamplers.iter().flatten() {
+                x = self.upsample(&sampler.conv, x);
+            }
+        }
+        let moments = decoder.conv_norm_out.moments(x.iter());
+        let weight = decoder.conv_out.matrix();
+        x.for_each(usize::MAX, |band| {
+            let normed = decoder.conv_norm_out.rows_silu(band.with_neighbours, &moments);
+            rows(decoder.conv_out.forward_rows(normed, band.ends, &weight));
+        });
+    }
+
+    /// Twice the rows and columns, then a convolution.
+    fn upsample(&self, conv: &Conv2d, x: Bands) -> Bands {
+        let [_, _, columns, channels] = x.dims();
+        let doubled_row = 2 * columns * channels * size_of::<f32>();
+        let step = (self.band_bytes / doubled_row.max(1) / 2).max(1);
+        let (weight, mut made) = (conv.matrix(), Bands::default());
+        x.for_each(step, |band| {
+            let mut doubled = upsample_nearest(band.with_neighbours);
+            // A neighbour has become two rows, of which one is seen.
+            let [above, below] = band.ends.map(|end| usize::from(!end));
+            let rows = doubled.dims()[1];
+            if above + below > 0 {
+                doubled = doubled.narrow(1, above, rows - above - below);
+            }
+            made.push(conv.forward_rows(doubled, band.ends, &weight));
+        });
+        made
+    }
+
+    /// An upper bound on the bytes of activations that decoding latents of that size holds at once, with the scratch memory
+    /// of attention on so many threads. What is made of the rows given is not counted.
+    pub fn activation_bytes(&self, latents: PictureSize, threads: usize) -> u64 {
+        let decoder = &self.decoder;
+        let mut size = latents;
+        let mut most = decoder.conv_in.activations(size);
+        for resnet in &decoder.mid_block.resnets {
+            most = most.or(resnet.activations(size));
+        }
+        for attention in &decoder.mid_block.attentions {
+            most = most.or(attention.activations(size, threads));
+        }
+        let mut band = size;
+        for block in &decoder.up_blocks {
+            for resnet in &block.resnets {
+                let [outputs, inputs] = resnet.conv1.shape();
+                // What goes in is freed as the shortcut and the result of the first convolution are made.
+                let held = size.values(inputs.max(2 * outputs));
+                most = most.or(held.and(work(&resnet.conv1, band).or(work(&resnet.conv2, band))));
+            }
+            for sampler in block.upsamplers.iter().flatten() {
+                let [channels, _] = sampler.conv.shape();
+                size = size.doubled();
+                let row = size.columns.saturating_mul(channels * size_of::<f32>());
+                let rows = 2 * (self.band_bytes / row.max(1) / 2).max(1);
+                band = PictureSize { rows: rows.min(size.rows), ..size };
+                most = most.or(size.values(channels).and(work(&sampler.conv, band)));
+            }
+        }
+        let last = size.values(decoder.conv_out.shape()[1]);
+        most.or(last.and(work(&decoder.conv_out, band))).bytes()
+    }
+}
+
+/// What a convolution of a band holds at most: the band, twice with its neighbours before it is copied, and the result with a
+/// shortcut.
+fn work(conv: &Conv2d, band: PictureSize) -> Activations {
+    let band = band.padded();
+    let [outputs, inputs] = conv.shape();
+    band.values(2 * inputs + 2 * outputs).and(conv.activations(band))
+}
+
+/// A residual block over a picture in bands.
+fn in_bands(block: &ResnetBlock2d, x: Bands) -> Bands {
+    let moments = block.norm1.moments(x.iter());
+    let weight = block.conv1.matrix();
+    let (mut h, mut shortcut) = (Bands::default(), Bands::default());
+    x.for_each(usize::MAX, |band| {
+        let normed = block.norm1.rows_silu(band.with_neighbours, &moments);
+        h.push(block.conv1.forward_rows(normed, band.ends, &weight));
+        shortcut.push(block.shortcut(band.rows));
+    });
+    drop(weight);
+    let moments = block.norm2.moments(h.iter());
+    let (weight, mut y) = (block.conv2.matrix(), Bands::default());
+    h.for_each(usize::MAX, |band| {
+        let normed = block.norm2.rows_silu(band.with_neighbours, &moments);
+        let more = block.conv2.forward_rows(normed, band.ends, &weight);
+        y.push(match shortcut.pop() {
+            Some(rows) => more + rows,
+            None => more,
+        });
+    });
+    y
+}
+
+impl VaeMidBlock {
+    /// `[batch, rows, columns, channels]` f32 to the same.
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let layers = self.resnets.iter().enumerate();
+        layers.fold(x, |x, (index, resnet)| {
+            let x = in_bands(resnet, Bands::whole(x)).joined();
+            match self.attentions.get(index) {
+                Some(attention) => attention.forward(x),
+                None => x,
+            }
+        })
+    }
+}
+
+impl VaeAttention {
+    /// `[batch, rows, columns, channels]` f32 to the same.
+    fn forward(&self, picture: Tensor<4>) -> Tensor<4> {
+        let [batch, rows, columns, channels] = picture.dims();
+        let pixels = self.group_norm.forward(picture.clone());
+        let pixels = pixels.reshape([batch, rows * columns, channels]);
+        let heads = three([&self.to_q, &self.to_k, &self.to_v], pixels)
+            .map(|y| y.reshape([batch, rows * columns, 1, channels]));
+        let padding = vec![0; batch];
+        let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
+        let mixed = attend_all(heads, Scores { scale: None, bias: None }, &positions);
+        let mixed = self.to_out.iter().fold(mixed, |x, linear| linear.forward(x));
+        mixed.reshape([batch, rows, columns, channels]) + picture
+    }
+
+    fn activations(&self, size: PictureSize, threads: usize) -> Activations {
+        let [channels, _]: [usize; 2] = self.to_q.weight.lazy_shape().dims();
+        let pixels = size.rows.saturating_mul(size.columns);
+        // The picture, its norm, queries, keys and values with a copy of one, or attention's result.
+        let scratch = attention_scratch([size.batch, pixels, pixels], 1, channels, threads);
+        size.values(6 * channels).with_scratch(scratch)
+    }
+}

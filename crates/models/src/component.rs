@@ -1,0 +1,230 @@
+//! Modules that are parts of a model of several, such as those of Stable Diffusion: each with a folder, a configuration and
+//! weights of its own.
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
+
+use burn::tensor::{DType, Device};
+use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, shown};
+use outsize_core::{
+    Access, Dispatched, FloatType, Names, Options, Parameter, TensorTable, parameters,
+};
+use outsize_kernels::{matmul, threads};
+use outsize_plan::{DeviceMap, Tree};
+
+use crate::architecture::class_name;
+use crate::config::{self, COMMON, Fields, MAX_QUOTE, check};
+use crate::{ActivationDtype, Architecture, Error, Init, WeightKind, WeightSpec};
+
+/// An architecture that is one part of a model. Its driver calls the module's own forward within
+/// [`Dispatched::run`].
+///
+/// [`MODEL_TYPES`](Architecture::MODEL_TYPES) has values of `model_type`, or of `_class_name` as `diffusers` writes it.
+pub trait Component: Architecture {
+    /// What parameters are called in a checkpoint with these tensors.
+    fn names(_tensors: &[TensorInfo]) -> Names {
+        Names::default().optional_prefix(Self::OPTIONAL_PREFIX)
+    }
+
+    /// Whether a tensor belongs to a part of the model that is not built in, as nothing asks for it.
+    fn is_unused(_tensor: &str) -> bool {
+        false
+    }
+
+    /// Whether a matrix is stored as a 1x1 convolution, `[out, in, 1, 1]`, by software that writes this configuration.
+    fn is_convolution(_config: &Self::Config, _path: &str) -> bool {
+        false
+    }
+
+    /// How a weight is read if it is streamed.
+    fn access(weight: &WeightSpec) -> Access {
+        weight.access
+    }
+}
+
+/// A part of a model, as its `config.json` describes it.
+pub struct ComponentConfig<C: Component> {
+    /// Its configuration.
+    pub config: C::Config,
+    /// The type that the weights were saved in, where it is said.
+    pub dtype: Option<Dtype>,
+    /// Fields that nobody here knows, and that were passed over; at most 32.
+    pub unknown_fields: Vec<String>,
+    model: C,
+    parameters: Vec<Parameter>,
+}
+
+impl<C: Component> ComponentConfig<C> {
+    /// Reads the text of a `config.json`.
+    ///
+    /// # Errors
+    /// Text that is not a JSON object, the configuration of another class, a field that is missing, out of bounds, or asks
+    /// for something this crate does not run; the message names the field.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
+        let serde_json::Value::Object(map) = &value else {
+            return Err(Error::Json { message: "it is not an object".to_owned() });
+        };
+        let fields = Fields::new(map);
+        let key = if fields.has("_class_name") { "_class_name" } else { "model_type" };
+        let found = fields.text(key)?.ok_or_else(|| fields.missing(key))?;
+        let Some((model_type, _)) = C::MODEL_TYPES.iter().find(|(known, _)| *known == found) else {
+            let supported: Vec<_> = C::MODEL_TYPES.iter().map(|(known, _)| *known).collect();
+            return Err(Error::ModelType {
+                found: shown(found, MAX_QUOTE),
+                supported: supported.join(", "),
+            });
+        };
+        let mut tables = C::fields(model_type).to_vec();
+        tables.push(COMMON);
+        check(&fields, &tables)?;
+        let config = C::read(model_type, &fields)?;
+        let model = C::new(&config, &Init::new(&Device::flex()));
+        Ok(Self {
+            dtype: config::dtype(&fields)?,
+            unknown_fields: fields.unknown(),
+            parameters: parameters(&model),
+            model,
+            config,
+        })
+    }
+
+    /// The module without storage: what it says of itself needs no weights.
+    pub fn model(&self) -> &C {
+        &self.model
+    }
+
+    /// All parameters, in the order in which a pass uses them.
+    pub fn weights(&self) -> Vec<WeightSpec> {
+        let weights = self.parameters.iter().map(WeightSpec::from);
+        let mut weights: Vec<_> =
+            weights.map(|weight| WeightSpec { access: C::access(&weight), ..weight }).collect();
+        in_order(&mut weights);
+        weights
+    }
+
+    /// Values in all parameters.
+    pub fn parameter_count(&self) -> u64 {
+        self.weights().iter().map(WeightSpec::elements).sum()
+    }
+
+    /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
+    pub fn options(&self, tensors: &[TensorInfo]) -> Options {
+        let weights = self.weights();
+        let unused = tensors.iter().filter(|tensor| C::is_unused(&tensor.name));
+        let ignored = C::IGNORED.iter().map(|end| (*end).to_owned());
+        let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
+        Options {
+            // The products take weights as stored, but not in 64 bits.
+            float_type: match wide {
+                true => FloatType::Cast(DType::F32),
+                false => FloatType::AsStored,
+            },
+            names: C::names(tensors),
+            no_split: C::NO_SPLIT.iter().map(|class| (*class).to_owned()).collect(),
+            order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
+            access: weights.into_iter().map(|weight| (weight.name, weight.access)).collect(),
+            min_ring_bytes: outsize_core::LEAST_RING,
+            ignore: ignored.chain(unused.map(|tensor| tensor.name.clone())).collect(),
+            ..Options::default()
+        }
+    }
+
+    /// What there is to place, in the order in which a pass uses it. `tensors` are those of a checkpoint at `place`.
+    ///
+    /// # Errors
+    /// [`outsize_core::Error::Mismatch`]: they are not those of this configuration.
+    pub fn tree(&self, place: &str, tensors: &[TensorInfo]) -> Result<Tree, outsize_core::Error> {
+        let table = TensorTable::new(place, tensors);
+        let mut tree = outsize_core::tree_of(&self.parameters, &table, &self.options(tensors))?;
+        let prefixes = (C::MODEL_TYPES.first().map_or("", |(_, prefix)| prefix), C::CLASS_PREFIX);
+        let classes = tree.blocks.iter_mut().map(|block| &mut block.class);
+        for class in classes.chain(tree.classes.values_mut()) {
+            *class = class_name(prefixes, C::CLASSES, class);
+        }
+        Ok(tree)
+    }
+
+    /// Name, type and shape of each tensor of a checkpoint in `dtype`.
+    pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
+        let tensor = |weight: WeightSpec| {
+            let mut shape = weight.shape;
+            if C::is_convolution(&self.config, &weight.name) {
+                shape.extend([1, 1]);
+            }
+            (weight.name, dtype, shape)
+        };
+        self.weights().into_iter().map(tensor).collect()
+    }
+
+    /// What products and convolutions take besides activations, in bytes, for at most so many rows of activations: pixels or
+    /// tokens of all sequences.
+    pub fn packed_bytes(&self, compute: ActivationDtype, rows: u64) -> u64 {
+        let (mut inputs, mut channels) = (0, 0);
+        for weight in self.weights() {
+            match weight.shape[..] {
+                [_, width] if weight.kind == WeightKind::Linear => inputs = width.max(inputs),
+                [_, width, ..] if weight.kind == WeightKind::Linear => {
+                    channels = width.max(channels)
+                }
+                _ => {}
+            }
+        }
+        let convolutions = match channels {
+            0 => 0,
+            channels => matmul::convolution_bytes(channels as u64),
+        };
+        matmul::packed_bytes(compute, rows, inputs as u64)
+            .saturating_add(convolutions.saturating_mul(threads() as u64))
+    }
+
+    /// An empty module, dispatched: see [`outsize_core::dispatch()`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn dispatch(
+        &self,
+        init: &Init,
+        checkpoint: &Checkpoint,
+        map: &DeviceMap,
+        options: &Options,
+    ) -> Result<Dispatched<C>, outsize_core::Error> {
+        outsize_core::dispatch(C::new(&self.config, init), checkpoint, map, options)
+    }
+}
+
+impl<C: Component> Debug for ComponentConfig<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+/// Puts weights that are declared in the order of use into that order: in blocks as `diffusers` has them, of which residual
+/// blocks and attentions take turns, and what resamples comes last.
+fn in_order(weights: &mut [WeightSpec]) {
+    const PARTS: [&str; 2] = ["resnets", "attentions"];
+    let mut first: HashMap<String, usize> = HashMap::new();
+    let mut turns: HashMap<String, (usize, usize, usize)> = HashMap::new();
+    for (index, weight) in weights.iter().enumerate() {
+        let path: Vec<&str> = weight.name.split('.').collect();
+        let part = path.iter().enumerate().find_map(|(depth, name)| {
+            let turn = PARTS.iter().position(|part| part == name)?;
+            Some((depth, path.get(depth + 1)?.parse::<usize>().ok()?, turn))
+        });
+        let resampler = path.iter().position(|name| name.ends_with("samplers"));
+        let turn = match (part, resampler) {
+            (Some((depth, number, turn)), _) => {
+                let block = first.entry(path[..depth].join(".")).or_insert(index);
+                (*block, number, turn)
+            }
+            (None, Some(depth)) => {
+                let block = first.get(&path[..depth].join(".")).copied().unwrap_or(index);
+                (block, usize::MAX, 0)
+            }
+            _ => (index, 0, 0),
+        };
+        turns.insert(weight.name.clone(), turn);
+    }
+    weights.sort_by_key(|weight| turns.get(&weight.name).copied());
+}

@@ -1,0 +1,272 @@
+//! The modules of Stable Diffusion against what `transformers` and `diffusers` compute in float32
+//! (`scripts/fixtures/diffusion.py`), dispatched from their checkpoints.
+
+mod common;
+
+use std::fs;
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use common::folder;
+use common::reference::{ROUNDED_TOLERANCE, assert_close, assert_within};
+use outsize_checkpoint::{Checkpoint, Dtype};
+use outsize_core::Dispatched;
+use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
+use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init, PictureSize};
+use outsize_plan::Budget;
+
+const CLIPS: [&str; 2] = ["clip-text-v1", "clip-text-v2"];
+const UNETS: [&str; 3] = ["unet-v1", "unet-v2", "unet-deep"];
+const VAES: [&str; 2] = ["vae", "vae-old"];
+
+fn config<C: Component>(name: &str) -> ComponentConfig<C> {
+    let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
+    ComponentConfig::from_json(&text).unwrap()
+}
+
+/// The fixture's module in as much memory, if that is enough, and what of it is streamed, in tiles of some bytes.
+fn load_in<C: Component>(
+    name: &str,
+    memory: &str,
+    compute: ActivationDtype,
+) -> Option<(Dispatched<C>, u64)> {
+    let config = config::<C>(name);
+    assert_eq!(config.unknown_fields, [""; 0], "{name}");
+    let checkpoint = Checkpoint::open(folder(name).join("model.safetensors")).unwrap();
+    let options = outsize_core::Options {
+        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
+        tile_bytes: 300,
+        read_bytes: 4096,
+        min_ring_bytes: 0,
+        ..config.options(checkpoint.tensors())
+    };
+    let tree = config.tree(name, checkpoint.tensors()).unwrap();
+    let plan = outsize_plan::Options {
+        // Nothing is too small to be streamed.
+        small_tensor: 0,
+        ..options.plan()
+    };
+    let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
+    let init = Init { device: Device::flex(), compute };
+    let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
+    Some((model, map.streamed_bytes()))
+}
+
+fn load<C: Component>(name: &str) -> Dispatched<C> {
+    let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
+    assert_eq!(streamed, 0);
+    model
+}
+
+/// A tensor of what is expected, and its shape.
+fn expected(name: &str, tensor: &str) -> (Vec<f32>, Vec<usize>) {
+    let file = Checkpoint::open(folder(name).join("expected.safetensors")).unwrap();
+    let info = file.get(tensor).unwrap();
+    let bytes = file.read(info).unwrap();
+    let values = match info.dtype {
+        Dtype::I64 => bytes.as_chunks().0.iter().map(|&id| i64::from_le_bytes(id) as f32).collect(),
+        _ => bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect(),
+    };
+    (values, info.shape.clone())
+}
+
+fn tensor<const D: usize>(name: &str, tensor: &str, device: &Device) -> Tensor<D> {
+    let (values, shape) = expected(name, tensor);
+    Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
+fn encode(name: &str, model: &ClipTextModel) -> Vec<f32> {
+    let (ids, shape) = expected(name, "ids");
+    let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+    values(model.forward(&ids, shape[0]).unwrap())
+}
+
+fn denoise(name: &str, model: &Unet2dConditionModel) -> Vec<f32> {
+    let device = Device::flex();
+    let timestep = expected(name, "timestep").0[0];
+    let [latents, context] = ["latents", "context"].map(|what| expected(name, what));
+    let latents = Tensor::from_data(TensorData::new(latents.0, latents.1), (&device, DType::F32));
+    let context = Tensor::from_data(TensorData::new(context.0, context.1), (&device, DType::F32));
+    values(model.forward(latents, timestep, context))
+}
+
+fn decode(name: &str, model: &AutoencoderKl) -> Vec<f32> {
+    let mut picture = Vec::new();
+    model.decode(tensor(name, "latents", &Device::flex()), |rows| picture.extend(values(rows)));
+    picture
+}
+
+/// In many budgets: the bits of what stays in memory.
+fn placed<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
+    let resident = load::<C>(name).run(|model| run(name, model)).unwrap();
+    let (mut most, mut maps) = (0, 0);
+    for kibibytes in (4..=400).step_by(12) {
+        let memory = format!("{kibibytes}KiB");
+        let Some((model, streamed)) = load_in::<C>(name, &memory, ActivationDtype::F32) else {
+            continue;
+        };
+        (most, maps) = (most.max(streamed), maps + 1);
+        // The second pass finds a stream that has learned what the first one asked for.
+        for _ in 0..2 {
+            let found = model.run(|model| run(name, model)).unwrap();
+            let same = found.iter().zip(&resident).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && found.len() == resident.len(), "{name} in {memory}");
+        }
+    }
+    println!("{name}: {maps} maps, up to {most} bytes streamed");
+    assert!(most > 10_000, "{name}: {most} bytes streamed");
+}
+
+/// With activations rounded to bf16.
+fn rounded<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
+    let (model, _) = load_in::<C>(name, "16MiB", ActivationDtype::Bf16).unwrap();
+    let found = model.run(|model| run(name, model)).unwrap();
+    let (output, _) = expected(name, "output");
+    assert_within(2.0 * ROUNDED_TOLERANCE, &found, &output, &format!("{name} in bf16"));
+}
+
+#[test]
+fn text_encoders_give_the_reference() {
+    for name in CLIPS {
+        let found = load(name).run(|model| encode(name, model)).unwrap();
+        assert_close(&found, &expected(name, "output").0, name);
+    }
+}
+
+#[test]
+fn denoisers_give_the_reference() {
+    for name in UNETS {
+        let found = load(name).run(|model| denoise(name, model)).unwrap();
+        assert_close(&found, &expected(name, "output").0, name);
+    }
+}
+
+#[test]
+fn autoencoders_give_the_reference() {
+    for name in VAES {
+        let found = load(name).run(|model| decode(name, model)).unwrap();
+        assert_close(&found, &expected(name, "output").0, name);
+    }
+}
+
+#[test]
+fn streamed_or_resident_the_bits_are_the_same() {
+    CLIPS.iter().for_each(|name| placed(name, encode));
+    UNETS.iter().for_each(|name| placed(name, denoise));
+    VAES.iter().for_each(|name| placed(name, decode));
+}
+
+#[test]
+fn rounded_activations_stay_near_the_reference() {
+    CLIPS.iter().for_each(|name| rounded(name, encode));
+    UNETS.iter().for_each(|name| rounded(name, denoise));
+    VAES.iter().for_each(|name| rounded(name, decode));
+}
+
+#[test]
+fn bands_of_any_height_give_the_same_bits() {
+    for name in VAES {
+        let model = load::<AutoencoderKl>(name);
+        let run = |band_bytes| {
+            let decode = |model: &AutoencoderKl| {
+                let (mut picture, mut bands) = (Vec::new(), 0);
+                let latents = tensor(name, "latents", &Device::flex());
+                model.clone().with_band_bytes(band_bytes).decode(latents, |rows| {
+                    picture.extend(values(rows));
+                    bands += 1;
+                });
+                (picture, bands)
+            };
+            model.run(decode).unwrap()
+        };
+        let (whole, bands) = run(usize::MAX);
+        assert_eq!(bands, 1);
+        let mut most = 0;
+        for band_bytes in [1, 600, 1500, 3000, 5000] {
+            let (picture, bands) = run(band_bytes);
+            let same = picture.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && picture.len() == whole.len(), "{name} in bands of {band_bytes} bytes");
+            most = most.max(bands);
+        }
+        assert!(most > 4, "{most} bands");
+    }
+}
+
+#[test]
+fn absurd_sizes_do_not_overflow() {
+    let huge = PictureSize { batch: usize::MAX, rows: usize::MAX, columns: usize::MAX };
+    let unet = config::<Unet2dConditionModel>("unet-v1");
+    assert!(unet.model().activation_bytes(huge, usize::MAX, 2) > 1 << 60);
+    assert!(config::<AutoencoderKl>("vae").model().activation_bytes(huge, 2) > 1 << 60);
+}
+
+#[test]
+fn what_is_not_built_in_is_refused_by_name() {
+    fn refused<C: Component>(name: &str, field: &str, value: serde_json::Value) {
+        let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
+        let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
+        fields[field] = value.clone();
+        let error = ComponentConfig::<C>::from_json(&fields.to_string()).unwrap_err();
+        match &error {
+            Error::Field { field: found, .. } => assert_eq!(found, field, "{error}"),
+            Error::ModelType { .. } => assert!(field.ends_with("_name"), "{error}"),
+            _ => panic!("{field} {value}: {error}"),
+        }
+    }
+    use serde_json::json;
+    for (field, value) in [
+        ("_class_name", json!("UNet3DConditionModel")),
+        ("act_fn", json!("gelu")),
+        ("addition_embed_type", json!("text_time")),
+        ("attention_head_dim", json!(3)),
+        ("attention_head_dim", json!([2])),
+        ("attention_head_dim", json!(0)),
+        ("block_out_channels", json!([])),
+        ("norm_num_groups", json!(5)),
+        ("class_embed_type", json!("timestep")),
+        ("conv_in_kernel", json!(1)),
+        ("cross_attention_dim", json!([6, 6])),
+        ("down_block_types", json!(["DownBlock2D"])),
+        ("down_block_types", json!(["AttnDownBlock2D", "DownBlock2D"])),
+        ("encoder_hid_dim", json!(4)),
+        ("freq_shift", json!(4)),
+        ("layers_per_block", json!([1, 2])),
+        ("mid_block_type", json!("UNetMidBlock2D")),
+        ("mid_block_type", json!(null)),
+        ("norm_num_groups", json!(null)),
+        ("num_class_embeds", json!(10)),
+        ("only_cross_attention", json!(true)),
+        ("resnet_time_scale_shift", json!("scale_shift")),
+        ("time_embedding_type", json!("fourier")),
+        ("up_block_types", json!(["UpBlock2D", "AttnUpBlock2D"])),
+    ] {
+        refused::<Unet2dConditionModel>("unet-v1", field, value);
+    }
+    for (field, value) in [
+        ("block_out_channels", json!("8")),
+        ("latents_mean", json!([0.1])),
+        ("norm_num_groups", json!(5)),
+        ("scaling_factor", json!(0)),
+        ("shift_factor", json!(0.1)),
+        ("up_block_types", json!(["UpDecoderBlock2D", "AttnUpDecoderBlock2D"])),
+    ] {
+        refused::<AutoencoderKl>("vae", field, value);
+    }
+    refused::<ClipTextModel>("clip-text-v1", "hidden_act", json!("tanh"));
+    refused::<ClipTextModel>("clip-text-v1", "num_attention_heads", json!(5));
+}
+
+#[test]
+fn ids_that_a_text_encoder_cannot_run_are_refused() {
+    let model = load::<ClipTextModel>("clip-text-v1");
+    let forward = |ids: &[u32], rows| {
+        model.run(|model| model.forward(ids, rows).map(|_| ())).unwrap().unwrap_err()
+    };
+    assert!(matches!(forward(&[1, 50], 1), Error::TokenId { id: 50, index: 1, vocab_size: 50 }));
+    assert!(matches!(forward(&[1; 14], 1), Error::Context { context: 14, max: 13 }));
+    assert!(matches!(forward(&[], 1), Error::NoTokens));
+    assert!(matches!(forward(&[1; 3], 2), Error::NoTokens));
+}

@@ -1,0 +1,79 @@
+//! What passes of the modules of Stable Diffusion allocate, by a counting allocator, against what the modules say. One test: the
+//! counter sees all threads.
+
+use burn::tensor::{DType, Device, Tensor};
+use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
+use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+/// The bytes that a second run of `work` has allocated at most: the first makes weights, and memory that threads keep.
+fn peak<T>(work: impl Fn() -> T) -> u64 {
+    work();
+    ALLOCATOR.reset_peak_usage();
+    let before = ALLOCATOR.current_usage();
+    work();
+    ALLOCATOR.peak_usage().saturating_sub(before) as u64
+}
+
+fn read<C: Component>(class: &str, more: &str) -> ComponentConfig<C> {
+    let key = if class.starts_with("clip") { "model_type" } else { "_class_name" };
+    ComponentConfig::from_json(&format!(r#"{{"{key}": "{class}"{more}}}"#)).unwrap()
+}
+
+fn zeros<const D: usize>(sides: [usize; D]) -> Tensor<D> {
+    Tensor::zeros(sides, (&Device::flex(), DType::F32))
+}
+
+fn check(what: &str, peak: u64, said: u64) {
+    println!("{what}: {peak} of {said} bytes");
+    assert!(peak <= said, "{what} allocates {peak} bytes, but says {said}");
+    assert!(2 * peak >= said, "{what} allocates {peak} bytes only, but says {said}");
+}
+
+#[test]
+fn memory_is_what_is_said() {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let init = Init::new(&Device::flex());
+    let text = r#", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+                    "vocab_size": 100, "max_position_embeddings": 512"#;
+    let clip = read::<ClipTextModel>("clip_text_model", text);
+    let model = ClipTextModel::new(&clip.config, &init);
+    let measured = peak(|| model.forward(&[3; 1024], 2).unwrap());
+    check("text encoder", measured, clip.model().activation_bytes(2, 512, threads));
+
+    for (channels, heads, linear) in
+        [("32, 64", 4, true), ("64, 64", 1, false), ("16, 96", 8, false)]
+    {
+        let more = format!(
+            r#", "block_out_channels": [{channels}], "attention_head_dim": {heads}, "use_linear_projection": {linear},
+               "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"], "cross_attention_dim": 32,
+               "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"], "norm_num_groups": 8"#
+        );
+        let unet = read::<Unet2dConditionModel>("UNet2DConditionModel", &more);
+        let model = Unet2dConditionModel::new(&unet.config, &init);
+        let size = PictureSize { batch: 2, rows: 48, columns: 32 };
+        let (latents, context) = (zeros([2, 48, 32, 4]), zeros([2, 77, 32]));
+        let measured = peak(|| model.forward(latents.clone(), 7.0, context.clone()));
+        let said = unet.model().activation_bytes(size, 77, threads);
+        check(&format!("denoiser of {channels}"), measured, said);
+    }
+
+    for (channels, band_bytes) in
+        [("32, 64, 64", 64 << 10), ("16, 16, 32", 100_000), ("32, 32, 32", usize::MAX)]
+    {
+        let more = format!(
+            r#", "block_out_channels": [{channels}], "layers_per_block": 2, "norm_num_groups": 8,
+               "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]"#
+        );
+        let vae = read::<AutoencoderKl>("AutoencoderKL", &more);
+        let model = AutoencoderKl::new(&vae.config, &init).with_band_bytes(band_bytes);
+        let size = PictureSize { batch: 1, rows: 40, columns: 48 };
+        let latents = zeros([1, 40, 48, 4]);
+        let measured = peak(|| model.decode(latents.clone(), drop));
+        let said = model.activation_bytes(size, threads);
+        check(&format!("decoder of {channels} in bands of {band_bytes}"), measured, said);
+    }
+}
