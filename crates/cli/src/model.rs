@@ -152,6 +152,17 @@ pub fn default_budget(machine: &Machine, held: u64) -> Budget {
     budget
 }
 
+/// Refuses a budget for devices that this build does not compute on.
+pub fn refuse_gpus(budget: &Budget) -> Result<(), Failure> {
+    let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
+    match budget.iter().find(gpu) {
+        Some((gpu, _)) => Err(Failure::usage(format!(
+            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Says on standard error if a budget of main memory is more than there is.
 pub fn warn_of_excess(bytes: Option<u64>, machine: &Machine) {
     let (Some(bytes), Some(ram)) = (bytes, &machine.ram) else {
@@ -183,12 +194,7 @@ pub fn settings(
         Some(budget) => budget.clone(),
         None => default_budget(machine, current_rss().unwrap_or(0)),
     };
-    let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
-    if let Some((gpu, _)) = max_memory.iter().find(gpu) {
-        return Err(Failure::usage(format!(
-            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
-        )));
-    }
+    refuse_gpus(&max_memory)?;
     warn_of_excess(max_memory.get(Tier::Cpu), machine);
     let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let cache = CacheOptions {
