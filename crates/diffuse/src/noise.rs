@@ -19,7 +19,7 @@ pub fn randn(seed: u64, values: &mut [f32]) {
     for block in values.chunks_exact_mut(BLOCK) {
         box_muller(block);
     }
-    if values.len() % BLOCK > 0 {
+    if !values.len().is_multiple_of(BLOCK) {
         // The last block is drawn anew, over values that are done.
         let start = values.len() - BLOCK;
         let last = &mut values[start..];

@@ -48,6 +48,8 @@ pub enum ImageProgress<'a> {
         done: usize,
         /// Steps of each picture: of some schedulers one more than were asked for.
         steps: usize,
+        /// Rows and columns of the latents.
+        size: [usize; 2],
         /// The latents, `[rows, columns, channels]`.
         latents: &'a [f32],
     },
@@ -406,7 +408,8 @@ impl ImagePipeline {
                 return Err(Error::NotFinite { step: step + 1 });
             }
             let (done, steps) = (step + 1, timesteps.len());
-            observe(ImageProgress::Step { picture, done, steps, latents: &latents });
+            let size = [rows, columns];
+            observe(ImageProgress::Step { picture, done, steps, size, latents: &latents });
         }
         Ok(latents)
     }

@@ -64,33 +64,28 @@ impl ClipTokenizerFiles {
             true => Map::new(),
             false => read_json(&map_path)?.unwrap_or_default(),
         };
-        let token = |key: &str, default: &str| {
+        let token = |key: &'static str, default: &str| {
             let (path, value) = match (map.get(key), config.get(key)) {
                 (Some(value), _) if !value.is_null() => (&map_path, value),
                 (_, Some(value)) if !value.is_null() => (&config_path, value),
-                _ => return Ok((config_path.clone(), default.to_owned())),
+                _ => return SpecialToken::new(&config_path, key, &Value::from(default)),
             };
-            // A string, or an object with its content and how it is matched.
-            let content = value.get("content").unwrap_or(value).as_str();
-            content.map(|content| (path.clone(), content.to_owned())).ok_or_else(|| Error::Field {
-                path: path.clone(),
-                reason: format!(
-                    "`{key}` is {}, but it must be a token",
-                    shown(&value.to_string(), 80)
-                ),
-            })
+            let added = config.get("added_tokens_decoder").and_then(Value::as_object);
+            let mut added = added.into_iter().flat_map(Map::values);
+            let described = added.find(|token| token["content"] == *value);
+            SpecialToken::new(path, key, described.unwrap_or(value))
         };
-        let (pad_path, pad) = token("pad_token", "<|endoftext|>")?;
+        let pad = token("pad_token", "<|endoftext|>")?;
+        let (pad_content, pad_path) = (pad.content.clone(), pad.path.clone());
         let file = match folder.join("tokenizer.json").is_file() {
             true => TokenizerFile::read(folder)?,
             false => {
                 let bos = token("bos_token", "<|startoftext|>")?;
                 let eos = token("eos_token", "<|endoftext|>")?;
-                let unknown = token("unk_token", "<|endoftext|>")?;
-                assembled(folder, [bos, eos, unknown, (pad_path.clone(), pad.clone())])?
+                assembled(folder, [bos, eos, token("unk_token", "<|endoftext|>")?, pad])?
             }
         };
-        Ok(Self { file, pad, pad_path, length })
+        Ok(Self { file, pad: pad_content, pad_path, length })
     }
 
     /// An upper bound on what loading and holding the tokenizer takes in memory, in bytes.
@@ -142,8 +137,38 @@ impl ClipTokenizer {
     }
 }
 
+/// A special token, as a file names it.
+struct SpecialToken {
+    path: PathBuf,
+    content: String,
+    /// How it is matched, in the words of a tokenizer.json.
+    flags: Value,
+}
+
+impl SpecialToken {
+    /// Of the `key` of the file at `path`: a string, or an object with the content and how it is matched.
+    fn new(path: &Path, key: &'static str, value: &Value) -> Result<Self, Error> {
+        let Some(content) = value.get("content").unwrap_or(value).as_str() else {
+            let found = shown(&value.to_string(), 80);
+            let reason = format!("`{key}` is {found}, but it must be a token");
+            return Err(Error::Field { path: path.to_owned(), reason });
+        };
+        let flag = |name: &str| value.get(name).and_then(Value::as_bool).unwrap_or(false);
+        let flags = json!({
+            "special": true, "normalized": flag("normalized"), "single_word": flag("single_word"),
+            "lstrip": flag("lstrip"), "rstrip": flag("rstrip"),
+        });
+        Ok(Self { path: path.to_owned(), content: content.to_owned(), flags })
+    }
+
+    fn id(&self, vocabulary: &HashMap<String, u32>) -> Result<u32, Error> {
+        let id = vocabulary.get(&self.content).copied();
+        id.ok_or_else(|| not_in_vocabulary(&self.path, &self.content))
+    }
+}
+
 /// A tokenizer.json of vocab.json and merges.txt, as transformers makes one of them.
-fn assembled(folder: &Path, special: [(PathBuf, String); 4]) -> Result<TokenizerFile, Error> {
+fn assembled(folder: &Path, special: [SpecialToken; 4]) -> Result<TokenizerFile, Error> {
     let text = |name: &str| {
         let path = folder.join(name);
         match read_limited(&path, LIMIT)? {
@@ -155,16 +180,17 @@ fn assembled(folder: &Path, special: [(PathBuf, String); 4]) -> Result<Tokenizer
     let ids: HashMap<String, u32> =
         serde_json::from_str(&vocabulary).map_err(|error| Error::json(&path, error))?;
     let mut added: Vec<Value> = Vec::new();
-    for (path, content) in &special {
-        let id = ids.get(content).ok_or_else(|| not_in_vocabulary(path, content))?;
-        if added.iter().all(|token| token["id"] != *id) {
-            added.push(json!({
-                "id": id, "content": content, "special": true, "normalized": false,
-                "single_word": false, "lstrip": false, "rstrip": false,
-            }));
-        }
+    for token in &special {
+        let id = token.id(&ids)?;
+        // Of two tokens of the same letters the last one counts.
+        added.retain(|other| other["id"] != id);
+        let mut entry = token.flags.clone();
+        entry["id"] = id.into();
+        entry["content"] = token.content.as_str().into();
+        added.push(entry);
     }
-    let [bos, eos, unknown, _] = special.map(|(_, content)| content);
+    let [bos, eos, unknown, _] = &special;
+    let (bos, eos) = ((&bos.content, bos.id(&ids)?), (&eos.content, eos.id(&ids)?));
     let (path, merges) = text("merges.txt")?;
     let mut pairs = String::new();
     for (number, line) in merges.lines().enumerate() {
@@ -192,7 +218,7 @@ fn assembled(folder: &Path, special: [(PathBuf, String); 4]) -> Result<Tokenizer
             { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
         ] },
         "post_processor": {
-            "type": "RobertaProcessing", "sep": [eos, ids[&eos]], "cls": [bos, ids[&bos]],
+            "type": "RobertaProcessing", "sep": eos, "cls": bos,
             "trim_offsets": false, "add_prefix_space": false,
         },
         "decoder": {
@@ -201,7 +227,7 @@ fn assembled(folder: &Path, special: [(PathBuf, String); 4]) -> Result<Tokenizer
     })
     .to_string();
     let model = json!({
-        "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": "",
+        "type": "BPE", "dropout": null, "unk_token": unknown.content, "continuing_subword_prefix": "",
         "end_of_word_suffix": "</w>", "fuse_unk": false, "byte_fallback": false,
     })
     .to_string();

@@ -98,7 +98,8 @@ fn several_pictures_are_those_of_their_seeds() {
     let mut seen = Vec::new();
     let both = pipeline.generate(&settings, &request(&[4, 9]), |progress| match progress {
         ImageProgress::Began { part, .. } => seen.push(part.name().to_owned()),
-        ImageProgress::Step { picture, done, steps, latents } => {
+        ImageProgress::Step { picture, done, steps, size, latents } => {
+            assert_eq!(size, [8, 8]);
             assert_eq!((steps, latents.len()), (4, 4 * 64));
             seen.push(format!("{picture}.{done}"));
         }

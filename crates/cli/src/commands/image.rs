@@ -37,7 +37,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         ));
     }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
-    let mut watch = Watch::new(args, width / 8, height / 8);
+    let mut watch = Watch::new(args);
     let pictures = pipeline.generate(&settings, &request, |progress| watch.see(&progress))?;
     watch.finish()?;
     interrupt::check()?;
@@ -170,8 +170,6 @@ fn name(model: &Path) -> String {
 /// Follows a run: progress for a terminal, previews, and what the report says.
 struct Watch<'a> {
     args: &'a ImageArgs,
-    columns: usize,
-    rows: usize,
     bar: Option<ProgressBar>,
     preview: PathBuf,
     failure: Option<Failure>,
@@ -183,11 +181,9 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(args: &'a ImageArgs, columns: usize, rows: usize) -> Self {
+    fn new(args: &'a ImageArgs) -> Self {
         Self {
             args,
-            columns,
-            rows,
             bar: None,
             preview: beside(&args.output, ".preview"),
             failure: None,
@@ -219,7 +215,7 @@ impl<'a> Watch<'a> {
                 };
                 self.replace_bar(Some(bar));
             }
-            ImageProgress::Step { picture, done, steps, latents } => {
+            ImageProgress::Step { picture, done, steps, size, latents } => {
                 if let Some(bar) = &self.bar {
                     bar.set_length((steps * self.args.picture.count as usize) as u64);
                     bar.set_position((picture * steps + done) as u64);
@@ -229,7 +225,7 @@ impl<'a> Watch<'a> {
                 self.steps = Some((first, now, count + 1));
                 if self.args.preview.is_some_and(|every| done.is_multiple_of(every) && done < steps)
                 {
-                    self.write_preview(latents);
+                    self.write_preview(latents, *size);
                 }
             }
             ImageProgress::Ended { stats, .. } => {
@@ -247,11 +243,11 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn write_preview(&mut self, latents: &[f32]) {
+    fn write_preview(&mut self, latents: &[f32], [rows, columns]: [usize; 2]) {
         if self.failure.is_some() {
             return;
         }
-        let written = Picture::preview(latents, self.rows, self.columns)
+        let written = Picture::preview(latents, rows, columns)
             .map_or(Ok(()), |picture| picture.write_png(&self.preview, &[]));
         self.failure = written.err().map(Failure::from);
     }
