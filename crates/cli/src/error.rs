@@ -59,6 +59,21 @@ failed!(
     serde_json::Error;
 );
 
+impl From<outsize::diffuse::Error> for Failure {
+    fn from(error: outsize::diffuse::Error) -> Self {
+        use outsize::diffuse::Error;
+        let flags = match &error {
+            error if error.is_stopped() => return Self::Interrupted,
+            Error::Core(error) => core_flags(error),
+            Error::Size { .. } => "--width, --height",
+            Error::Steps { .. } => "--steps, --scheduler",
+            Error::Guidance { .. } => "--guidance-scale",
+            _ => "",
+        };
+        Self::Failed(with_flags(&error, flags))
+    }
+}
+
 fn with_flags(error: &impl Display, flags: &str) -> String {
     match flags {
         "" => error.to_string(),

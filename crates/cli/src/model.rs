@@ -14,7 +14,7 @@ use outsize::generate::{
 };
 use outsize::machine::{Machine, current_rss};
 use outsize::models::{CacheOptions, ModelConfig, presets};
-use outsize::plan::{Tier, format_size};
+use outsize::plan::{Budget, Tier, format_size};
 use std::path::{Path, PathBuf};
 
 /// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or that
@@ -141,6 +141,17 @@ fn beside_folder(named: &str, address: &Address) -> Failure {
     ))
 }
 
+/// Refuses a budget for devices that this build does not compute on.
+pub fn refuse_gpus(budget: &Budget) -> Result<(), Failure> {
+    let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
+    match budget.iter().find(gpu) {
+        Some((gpu, _)) => Err(Failure::usage(format!(
+            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Says on standard error if a budget of main memory is more than there is.
 pub fn warn_of_excess(bytes: Option<u64>, machine: &Machine) {
     let (Some(bytes), Some(ram)) = (bytes, &machine.ram) else {
@@ -172,12 +183,7 @@ pub fn settings(
         Some(budget) => budget.clone(),
         None => default_budget(machine, current_rss().unwrap_or(0)),
     };
-    let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
-    if let Some((gpu, _)) = max_memory.iter().find(gpu) {
-        return Err(Failure::usage(format!(
-            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
-        )));
-    }
+    refuse_gpus(&max_memory)?;
     warn_of_excess(max_memory.get(Tier::Cpu), machine);
     let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let cache = CacheOptions {

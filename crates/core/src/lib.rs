@@ -9,7 +9,7 @@
 //! | 4 | attach a streamed handle to each parameter | [`dispatch()`] |
 //! | 5 | run it like any module | [`Dispatched::run`] |
 //!
-//! [`load_checkpoint_and_dispatch`] is steps 2 to 4 together.
+//! [`load_checkpoint_and_dispatch`] is steps 2 to 4 together. [`Turns`] lets several modules take turns in memory.
 //!
 //! The hook is Burn's own: a [`Streamed`] handle is a
 //! [`Reparameterization`](burn::module::Reparameterization), so that `Param::val()` fetches the
@@ -39,6 +39,7 @@ mod streamed;
 mod tensor_table;
 mod torch;
 mod tree;
+mod turns;
 mod unwinding;
 
 pub use account::{
@@ -57,3 +58,4 @@ pub use planning::decide;
 pub use streamed::Streamed;
 pub use tensor_table::TensorTable;
 pub use tree::{plan, planned_dtype, tree, tree_of};
+pub use turns::{InTurn, Turns};

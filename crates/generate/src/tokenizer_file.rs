@@ -17,6 +17,11 @@ pub struct TokenizerFile {
 }
 
 impl TokenizerFile {
+    /// The text of a tokenizer.json that was made rather than read; messages name `path` for it.
+    pub fn new(path: PathBuf, bytes: Vec<u8>) -> Self {
+        Self { path, bytes }
+    }
+
     /// Reads the tokenizer.json of the checkpoint in `folder`.
     ///
     /// # Errors

@@ -51,6 +51,7 @@
 //! | [`core`] | the five steps for any Burn module |
 //! | [`models`] | well-known architectures |
 //! | [`generate`] | tokens in, tokens out |
+//! | [`diffuse`] | noise in, pictures out |
 //! | [`mod@bench`] | measures the machine, and runs a model beside its limits |
 //! | [`kernels`] | products with weights kept as stored |
 //! | [`stream`] | bytes from disk into a fixed pool of memory |
@@ -60,6 +61,7 @@
 pub use outsize_bench as bench;
 pub use outsize_checkpoint as checkpoint;
 pub use outsize_core as core;
+pub use outsize_diffuse as diffuse;
 pub use outsize_generate as generate;
 pub use outsize_kernels as kernels;
 pub use outsize_machine as machine;

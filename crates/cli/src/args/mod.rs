@@ -4,6 +4,7 @@ mod bench;
 mod estimate;
 mod fetch;
 mod generate;
+mod image;
 mod model;
 mod plan;
 mod synth;
@@ -14,6 +15,7 @@ pub use bench::BenchArgs;
 pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
 pub use generate::{EndArgs, LogitsArgs, RunArgs};
+pub use image::ImageArgs;
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
 pub use synth::{BF16, SynthArgs, SynthDtype};
@@ -34,6 +36,8 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
+    /// Make a picture of a text under a memory budget
+    Image(ImageArgs),
     /// Draw the device map under a memory budget and predict the speed
     Plan(PlanArgs),
     /// Write the raw logits of some tokens as safetensors, to compare with other software

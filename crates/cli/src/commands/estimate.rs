@@ -1,5 +1,6 @@
 //! `outsize estimate`: the memory that a model needs, by the dtype of its weights.
 
+use super::image;
 use crate::args::values::{estimated_dtype, model_and_values};
 use crate::args::{EstimateArgs, workload};
 use crate::error::Failure;
@@ -7,6 +8,7 @@ use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
 use crate::views::plan::stored_bytes;
+use outsize::diffuse::PipelineFolder;
 use outsize::generate::{Described, SizeSource};
 use outsize::models::KvCache;
 use outsize::plan::{Estimate, TensorKind, WeightDtype, estimate as estimate_tree};
@@ -21,6 +23,9 @@ const MOST_OF_CACHE: u64 = 1 << 60;
 /// Runs the command.
 pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     let (model, dtypes) = model_and_values(&args.model, &args.dtypes)?;
+    if PipelineFolder::is_at(model) {
+        return image::estimate(model, args.run_dtypes.compute, args.json);
+    }
     let dtypes = dtypes.iter().map(|name| {
         estimated_dtype(name).map_err(|error| Failure::usage(format!("--dtypes {name}: {error}")))
     });

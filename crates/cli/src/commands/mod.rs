@@ -6,11 +6,14 @@ mod demo;
 mod env;
 mod estimate;
 mod fetch;
+mod image;
 mod list;
 mod logits;
 mod plan;
+mod random_values;
 mod run;
 mod synth;
+mod synth_pipeline;
 
 use crate::args::{Command, LogitsArgs, RunArgs};
 use crate::error::Failure;
@@ -26,6 +29,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
     }
     match &command {
         Command::Run(args) => run::run(args, began),
+        Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),
         Command::Synth(args) => synth::synth(args),

@@ -1,5 +1,6 @@
 //! `outsize plan`: the device map and the predicted speed.
 
+use super::image;
 use crate::args::values::model_and_values;
 use crate::args::{PlanArgs, workload};
 use crate::error::Failure;
@@ -8,6 +9,7 @@ use crate::views::plan::{ModelReport, PlanReport, Planned};
 use crate::views::style;
 use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
+use outsize::diffuse::PipelineFolder;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
 use outsize::plan::{HardwareProfile, Options, Tier, Tree};
@@ -23,6 +25,9 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let (path, no_split) = model_and_values(&args.model, &args.no_split)?;
     if let Some(file) = &args.svg {
         output::refuse_to_overwrite(path, file)?;
+    }
+    if PipelineFolder::is_at(path) {
+        return image::plan(args, path);
     }
     let described = model::described(path)?;
     let request = workload::request(&args.workload, &described)?;

@@ -1,13 +1,15 @@
 //! `outsize synth`: a checkpoint of random weights.
 
+use super::random_values::write_values;
+use super::synth_pipeline;
 use crate::args::{SynthArgs, SynthDtype};
 use crate::error::Failure;
 use crate::interrupt;
 use crate::views::output::{print_json, say};
 use crate::views::progress;
-use outsize::checkpoint::{Dtype, ShardWriter, StorageFormat, TensorSpec, read_text};
+use outsize::checkpoint::{ShardWriter, StorageFormat, TensorSpec, read_text};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
-use outsize::kernels::{BlockWeight, cast};
+use outsize::kernels::BlockWeight;
 use outsize::models::{ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, presets};
 use outsize::plan::format_size;
 use serde_json::{Value, json};
@@ -17,14 +19,16 @@ use std::time::Instant;
 /// The most bytes of a config.json.
 const CONFIG_LIMIT: u64 = 16 << 20;
 
-/// Values that are made and written at a time.
-const CHUNK: usize = 1 << 22;
-
 /// Runs the command.
 pub fn synth(args: &SynthArgs) -> Result<(), Failure> {
-    let text = config_text(&args.config)?;
     let began = Instant::now();
-    let bytes = make(&text, &args.out, args.dtype, args.seed, args.max_shard_size)?;
+    let bytes = match synth_pipeline::preset(&args.config, args.dtype)? {
+        Some(preset) => synth_pipeline::make(preset, &args.out, args.dtype.stored, args.seed)?,
+        None => {
+            let text = config_text(&args.config)?;
+            make(&text, &args.out, args.dtype, args.seed, args.max_shard_size)?
+        }
+    };
     let seconds = began.elapsed().as_secs_f64();
     if args.json {
         return print_json(&json!({ "path": args.out, "bytes": bytes, "seconds": seconds }));
@@ -77,8 +81,6 @@ pub fn make(
     )?;
     let bar = progress::bytes(writer.total_bytes(), "writing");
     let random = RandomWeights::new(seed);
-    let mut values = vec![0.0; CHUNK];
-    let mut bytes = Vec::with_capacity(CHUNK * stored.size());
     for tensor in &config.weights() {
         let quantization = config.quantization.as_ref();
         if let Some(quantization) = quantization.filter(|config| config.converts(tensor)) {
@@ -86,16 +88,11 @@ pub fn make(
             bar.set_position(writer.bytes_written());
             continue;
         }
-        let mut at = 0;
-        while at < tensor.elements() {
-            interrupt::check()?;
-            let values = &mut values[..CHUNK.min((tensor.elements() - at) as usize)];
-            random.fill(tensor, at, values);
-            encode(values, stored, &mut bytes);
-            writer.write(&tensor.name, &bytes)?;
-            at += values.len() as u64;
+        write_values(&random, tensor, stored, |bytes| {
+            writer.write(&tensor.name, bytes)?;
             bar.set_position(writer.bytes_written());
-        }
+            Ok(())
+        })?;
     }
     let total = writer.total_bytes();
     writer.finish()?;
@@ -149,22 +146,4 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
         fields.insert("torch_dtype".to_string(), dtype.torch_dtype.into());
     }
     Ok(serde_json::to_string_pretty(&config)?)
-}
-
-/// The values in the type of the file, little endian.
-fn encode(values: &[f32], dtype: Dtype, bytes: &mut Vec<u8>) {
-    bytes.clear();
-    match dtype {
-        Dtype::F16 => {
-            let mut half = vec![Default::default(); values.len()];
-            cast::f32_to_f16(values, &mut half);
-            bytes.extend(half.iter().flat_map(|value| value.to_le_bytes()));
-        }
-        Dtype::BF16 => {
-            let mut half = vec![Default::default(); values.len()];
-            cast::f32_to_bf16(values, &mut half);
-            bytes.extend(half.iter().flat_map(|value| value.to_le_bytes()));
-        }
-        _ => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-    }
 }

@@ -5,6 +5,7 @@ pub mod calibration;
 pub mod env;
 pub mod estimate;
 pub mod human;
+pub mod image;
 pub mod list;
 pub mod output;
 pub mod plan;

@@ -20,6 +20,13 @@ pub fn count(total: u64, what: &str) -> ProgressBar {
     bar(total, what, "{pos} of {len}")
 }
 
+/// A bar over steps that take their time.
+pub fn steps(total: u64) -> ProgressBar {
+    let bar = bar(total, "step", "{pos} of {len}, {eta} left");
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
+
 fn bar(total: u64, what: &str, counts: &str) -> ProgressBar {
     let style = style(&format!("{{msg}} [{{bar:30}}] {counts}"));
     ProgressBar::new(total).with_message(what.to_string()).with_style(style)

@@ -22,12 +22,12 @@ pub struct ResnetSizes {
 /// `x + conv2(silu(norm2(conv1(silu(norm1(x))) + time)))`, as `diffusers` has it.
 #[derive(Module, Debug)]
 pub struct ResnetBlock2d {
+    /// `[out, time]`: what is added to each channel, first of all.
+    pub time_emb_proj: Option<Linear>,
     /// `[in]`.
     pub norm1: GroupNorm,
     /// `[out, in, 3, 3]`.
     pub conv1: Conv2d,
-    /// `[out, time]`: what is added to each channel.
-    pub time_emb_proj: Option<Linear>,
     /// `[out]`.
     pub norm2: GroupNorm,
     /// `[out, out, 3, 3]`.

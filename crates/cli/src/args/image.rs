@@ -1,0 +1,96 @@
+//! `outsize image`.
+
+use super::values::{ACTIVATION_DTYPES, one_of, some};
+use clap::Args;
+use outsize::diffuse::{ImageRequest, SchedulerChoice};
+use outsize::models::ActivationDtype;
+use outsize::plan::Budget;
+use std::path::PathBuf;
+
+/// `outsize image`.
+#[derive(Args, Debug)]
+pub struct ImageArgs {
+    /// Folder of a Stable Diffusion model as diffusers saves it, with a model_index.json; or its name
+    /// on the Hub, if it is in the cache
+    pub model: PathBuf,
+    /// File to write, a PNG; of several pictures each has its seed in its name
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// The most memory to hold, the process itself included: `cpu=800MB` (MB decimal, MiB binary)
+    /// [default: nine tenths of what is available]
+    #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
+    pub max_memory: Option<Budget>,
+    /// Dtype of activations in matmuls: f32 is exact, bf16 is faster and rounds them, as PyTorch does
+    #[arg(long, value_parser = one_of(ACTIVATION_DTYPES), default_value = "f32", value_name = "TYPE")]
+    pub compute: ActivationDtype,
+    /// Take weights of this variant, such as fp16 [default: plain files, or fp16 if there are no others]
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
+    /// Write a small picture of the latents beside the output, every K steps
+    #[arg(long, value_name = "K", value_parser = some())]
+    pub preview: Option<usize>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// What the picture shows.
+    #[command(flatten)]
+    pub picture: PictureArgs,
+}
+
+/// What the picture shows.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Picture")]
+pub struct PictureArgs {
+    /// What is to be seen
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: String,
+    /// What is not to be seen
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub negative_prompt: String,
+    /// How much more the prompt counts than the negative one; up to 1 there is no guidance
+    #[arg(long, value_name = "S", default_value_t = 7.5, allow_negative_numbers = true)]
+    pub guidance_scale: f32,
+    /// Steps of the scheduler
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub steps: usize,
+    /// Pixels of a row, a multiple of 8 [default: what the model was trained with]
+    #[arg(long, value_name = "PIXELS")]
+    pub width: Option<usize>,
+    /// Rows, a multiple of 8 [default: what the model was trained with]
+    #[arg(long, value_name = "PIXELS")]
+    pub height: Option<usize>,
+    /// The same seed gives the same picture; the noise is that of PyTorch's CPU generator
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub seed: u64,
+    /// Pictures to make, of this seed and those after it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub count: u32,
+    /// Scheduler: ddim, pndm, euler, dpm++, euler-karras or dpm++-karras [default: the model's own]
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<SchedulerChoice>,
+}
+
+impl PictureArgs {
+    /// What is asked of the library.
+    pub fn request(&self) -> ImageRequest {
+        ImageRequest {
+            prompt: self.prompt.clone(),
+            negative_prompt: self.negative_prompt.clone(),
+            guidance_scale: self.guidance_scale,
+            steps: self.steps,
+            width: self.width,
+            height: self.height,
+            seeds: (0..u64::from(self.count)).map(|n| self.seed.wrapping_add(n)).collect(),
+            scheduler: self.scheduler,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! `outsize image`: a prompt in, pictures out, under a budget; and what `outsize plan` and `estimate` say of such a model.
+
+use crate::args::{ImageArgs, PlanArgs};
+use crate::error::Failure;
+use crate::views::image::{ImageOutput, PartOutput, PartsOutput, PictureOutput};
+use crate::views::output::{self, print, print_json, say_wrapped};
+use crate::views::progress;
+use crate::{interrupt, model};
+use indicatif::ProgressBar;
+use outsize::diffuse::{
+    ImagePipeline, ImageProgress, ImageRequest, ImageSettings, Picture, PipelinePart,
+};
+use outsize::generate::default_budget;
+use outsize::machine::Machine;
+use outsize::models::ActivationDtype;
+use outsize::plan::{Budget, Tier};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Runs the command; `began` is when the process did.
+pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
+    let folder = model::located(&args.model)?;
+    let request = args.picture.request();
+    let outputs = outputs(&args.output, &request.seeds);
+    for path in &outputs {
+        output::refuse_to_replace(path, args.force)?;
+    }
+    let pipeline = ImagePipeline::open(&folder, args.variant.as_deref())?;
+    let settings = settings(args.max_memory.as_ref(), args.compute, &Machine::detect())?;
+    let [width, height] = pipeline.size(&request)?;
+    let (scheduler, overridden) = pipeline.scheduler(&request)?;
+    let mut notes = pipeline.notes();
+    if !overridden.is_empty() {
+        notes.push(format!(
+            "scheduler_config.json is outdated: {} {} as diffusers sets it",
+            overridden.join(" and "),
+            if overridden.len() == 1 { "is" } else { "are" },
+        ));
+    }
+    notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
+    let mut watch = Watch::new(args);
+    let pictures = pipeline.generate(&settings, &request, |progress| watch.see(&progress))?;
+    watch.finish()?;
+    interrupt::check()?;
+    let mut written = Vec::with_capacity(pictures.len());
+    for ((picture, path), seed) in pictures.iter().zip(outputs).zip(&request.seeds) {
+        let texts = [
+            ("prompt", request.prompt.clone()),
+            ("negative_prompt", request.negative_prompt.clone()),
+            ("steps", request.steps.to_string()),
+            ("scheduler", scheduler.kind.class_name().to_owned()),
+            ("guidance_scale", request.guidance_scale.to_string()),
+            ("seed", seed.to_string()),
+            ("size", format!("{width}x{height}")),
+            ("model", name(&args.model)),
+            ("software", concat!("outsize ", env!("CARGO_PKG_VERSION")).to_owned()),
+        ];
+        picture.write_png(&path, &texts)?;
+        written.push(PictureOutput { path, seed: *seed });
+    }
+    watch.remove_preview();
+    let report = ImageOutput {
+        pictures: written,
+        width,
+        height,
+        steps: request.steps,
+        scheduler: scheduler.kind.class_name(),
+        guidance_scale: request.guidance_scale,
+        seconds_per_step: watch.seconds_per_step(),
+        seconds: began.elapsed().as_secs_f64(),
+        parts: watch.parts,
+        peak_rss_bytes: outsize::machine::peak_rss(),
+        cut: watch.cut,
+        notes,
+    };
+    match args.json {
+        true => print_json(&report),
+        false => {
+            report.summary().lines().for_each(say_wrapped);
+            Ok(())
+        }
+    }
+}
+
+/// What a pipeline is run with under a budget.
+fn settings(
+    budget: Option<&Budget>,
+    compute: ActivationDtype,
+    machine: &Machine,
+) -> Result<ImageSettings, Failure> {
+    let held = outsize::machine::current_rss().unwrap_or(0);
+    let budget = budget.cloned().unwrap_or_else(|| default_budget(machine, held));
+    model::refuse_gpus(&budget)?;
+    model::warn_of_excess(budget.get(Tier::Cpu), machine);
+    Ok(ImageSettings { compute, stop: Some(interrupt::flag()), ..ImageSettings::new(budget) })
+}
+
+/// What each part of a pipeline holds while it is its turn: of `outsize plan`.
+pub fn plan(args: &PlanArgs, folder: &Path) -> Result<(), Failure> {
+    let refused = [
+        ("--svg", args.svg.is_some()),
+        ("--device-map", args.places.device_map.is_some()),
+        ("--dtype", args.dtypes.dtype.is_some()),
+        ("--special-dtype", !args.dtypes.special_dtype.is_empty()),
+        ("--context", args.workload.context.is_some()),
+        ("--prompt-tokens", args.workload.prompt_tokens.is_some()),
+    ];
+    if let Some((flag, _)) = refused.iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!(
+            "{flag}: not for models of several parts: leave it out"
+        )));
+    }
+    let (pipeline, request) = (ImagePipeline::open(folder, None)?, ImageRequest::new(""));
+    let compute = args.workload.dtypes.compute;
+    let mut settings = settings(args.max_memory.as_ref(), compute, &Machine::detect())?;
+    settings.planning.strategy = args.places.strategy;
+    settings.planning.reserve_bytes = args.places.reserve;
+    settings.planning.must_fit = args.places.must_fit;
+    let plans = pipeline.plan(&settings, &request)?;
+    let estimates = pipeline.estimate(&settings, &request)?;
+    let size = pipeline.size(&request)?;
+    show(PartsOutput::new(folder, size, &plans, &estimates, pipeline.notes()), args.json)
+}
+
+/// What each part of a pipeline needs: of `outsize estimate`.
+pub fn estimate(folder: &Path, compute: ActivationDtype, json: bool) -> Result<(), Failure> {
+    let (pipeline, request) = (ImagePipeline::open(folder, None)?, ImageRequest::new(""));
+    let settings = ImageSettings { compute, ..ImageSettings::new(Budget::default()) };
+    let estimates = pipeline.estimate(&settings, &request)?;
+    show(
+        PartsOutput::new(folder, pipeline.size(&request)?, &[], &estimates, pipeline.notes()),
+        json,
+    )
+}
+
+fn show(report: PartsOutput, json: bool) -> Result<(), Failure> {
+    if json {
+        return print_json(&report);
+    }
+    print(&report.text(console::Term::stdout().size_checked().map(|(_, width)| width.into())))
+}
+
+/// Where each picture goes.
+fn outputs(path: &Path, seeds: &[u64]) -> Vec<PathBuf> {
+    match seeds {
+        [_] => vec![path.to_owned()],
+        seeds => seeds.iter().map(|seed| beside(path, &format!("-{seed}"))).collect(),
+    }
+}
+
+/// The path with something added to the file's name, before its extension.
+fn beside(path: &Path, addition: &str) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(addition);
+    name.push(".");
+    name.push(path.extension().unwrap_or("png".as_ref()));
+    path.with_file_name(name)
+}
+
+/// The model's name, without the place where it lies.
+fn name(model: &Path) -> String {
+    match model.is_dir() {
+        true => {
+            let path = model.canonicalize().unwrap_or_else(|_| model.to_owned());
+            path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        }
+        false => model.to_string_lossy().into_owned(),
+    }
+}
+
+/// Follows a run: progress for a terminal, previews, and what the report says.
+struct Watch<'a> {
+    args: &'a ImageArgs,
+    bar: Option<ProgressBar>,
+    preview: PathBuf,
+    failure: Option<Failure>,
+    began: Instant,
+    /// When the first and the last step were done, and the steps between.
+    steps: Option<(Instant, Instant, usize)>,
+    parts: Vec<PartOutput>,
+    cut: Vec<String>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(args: &'a ImageArgs) -> Self {
+        Self {
+            args,
+            bar: None,
+            preview: beside(&args.output, ".preview"),
+            failure: None,
+            began: Instant::now(),
+            steps: None,
+            parts: Vec::new(),
+            cut: Vec::new(),
+        }
+    }
+
+    fn see(&mut self, progress: &ImageProgress<'_>) {
+        match progress {
+            ImageProgress::Cut { text } => {
+                say_wrapped(&format!(
+                    "note: the prompt is longer than the model reads; this is not heard: {text}"
+                ));
+                self.cut.push((*text).to_owned());
+            }
+            ImageProgress::Began { part, map } => {
+                self.began = Instant::now();
+                self.parts.push(PartOutput::new(*part, map));
+                let bar = match part {
+                    PipelinePart::Unet => progress::steps(0),
+                    part => {
+                        let bar = progress::activity();
+                        bar.set_message(part.name());
+                        bar
+                    }
+                };
+                self.replace_bar(Some(bar));
+            }
+            ImageProgress::Step { picture, done, steps, size, latents } => {
+                if let Some(bar) = &self.bar {
+                    bar.set_length((steps * self.args.picture.count as usize) as u64);
+                    bar.set_position((picture * steps + done) as u64);
+                }
+                let now = Instant::now();
+                let (first, _, count) = self.steps.unwrap_or((now, now, 0));
+                self.steps = Some((first, now, count + 1));
+                if self.args.preview.is_some_and(|every| done.is_multiple_of(every) && done < steps)
+                {
+                    self.write_preview(latents, *size);
+                }
+            }
+            ImageProgress::Ended { stats, .. } => {
+                if let Some(part) = self.parts.last_mut() {
+                    part.ended(self.began.elapsed(), stats);
+                }
+                self.replace_bar(None);
+            }
+        }
+    }
+
+    fn replace_bar(&mut self, bar: Option<ProgressBar>) {
+        if let Some(bar) = std::mem::replace(&mut self.bar, bar) {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn write_preview(&mut self, latents: &[f32], [rows, columns]: [usize; 2]) {
+        if self.failure.is_some() {
+            return;
+        }
+        let written = Picture::preview(latents, rows, columns)
+            .map_or(Ok(()), |picture| picture.write_png(&self.preview, &[]));
+        self.failure = written.err().map(Failure::from);
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        self.replace_bar(None);
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Removes the preview: the picture is there.
+    fn remove_preview(&self) {
+        if self.args.preview.is_some() {
+            let _ = std::fs::remove_file(&self.preview);
+        }
+    }
+
+    /// Between the first step's end and the last one's.
+    fn seconds_per_step(&self) -> Option<f64> {
+        let (first, last, count) = self.steps.filter(|(.., count)| *count > 1)?;
+        Some(last.duration_since(first).as_secs_f64() / (count - 1) as f64)
+    }
+}

@@ -1,0 +1,228 @@
+//! The report of `outsize image`, and the parts of a pipeline as `outsize plan` and `estimate` show them.
+
+use super::human;
+use super::style::WIDTH;
+use super::table::Table;
+use super::text::wrapped;
+use outsize::checkpoint::plain;
+use outsize::diffuse::{PartPlan, PipelinePart};
+use outsize::plan::{DeviceMap, Estimate, format_size};
+use outsize::stream::Stats;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The result of `outsize image --json`. All times in seconds, all sizes in bytes.
+#[derive(Debug, Serialize)]
+pub struct ImageOutput {
+    /// The files written.
+    pub pictures: Vec<PictureOutput>,
+    /// Pixels of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Steps that were asked for.
+    pub steps: usize,
+    /// The scheduler's class.
+    pub scheduler: &'static str,
+    /// The guidance scale.
+    pub guidance_scale: f32,
+    /// Mean over all steps but the first; none if there was one only.
+    pub seconds_per_step: Option<f64>,
+    /// From the start of the process until the files were written.
+    pub seconds: f64,
+    /// The parts, in the order in which they took turns.
+    pub parts: Vec<PartOutput>,
+    /// The largest resident set of the process.
+    pub peak_rss_bytes: Option<u64>,
+    /// The ends of prompts for which there was no room.
+    pub cut: Vec<String>,
+    /// What a user should know.
+    pub notes: Vec<String>,
+}
+
+/// A picture that was written.
+#[derive(Debug, Serialize)]
+pub struct PictureOutput {
+    /// The file.
+    pub path: PathBuf,
+    /// The seed of its noise.
+    pub seed: u64,
+}
+
+/// One part's turn.
+#[derive(Debug, Serialize)]
+pub struct PartOutput {
+    /// text_encoder, unet or vae.
+    pub part: &'static str,
+    /// How long its turn was.
+    pub seconds: f64,
+    /// Read from its files.
+    pub bytes_read: u64,
+    /// Time that computing waited for weights.
+    pub waiting_for_data_seconds: f64,
+    /// Where its weights lived.
+    pub placement: DeviceMap,
+}
+
+impl PartOutput {
+    /// A part whose turn begins.
+    pub fn new(part: PipelinePart, map: &DeviceMap) -> Self {
+        Self {
+            part: part.name(),
+            seconds: 0.0,
+            bytes_read: 0,
+            waiting_for_data_seconds: 0.0,
+            placement: map.clone(),
+        }
+    }
+
+    /// Notes what its turn took.
+    pub fn ended(&mut self, elapsed: Duration, stats: &Stats) {
+        self.seconds = elapsed.as_secs_f64();
+        self.bytes_read = stats.bytes_read;
+        self.waiting_for_data_seconds = stats.waiting_for_data.as_secs_f64();
+    }
+}
+
+impl ImageOutput {
+    /// A summary in a few lines.
+    pub fn summary(&self) -> String {
+        let files: Vec<_> =
+            self.pictures.iter().map(|one| one.path.display().to_string()).collect();
+        let step = self
+            .seconds_per_step
+            .map_or_else(String::new, |step| format!(" · {} per step", human::seconds(step)));
+        let parts = self.parts.iter().map(|part| {
+            let read = format_size(part.bytes_read);
+            format!("{} {} ({read} read)", part.part, human::seconds(part.seconds))
+        });
+        let peak = self
+            .peak_rss_bytes
+            .map_or_else(String::new, |peak| format!(" · peak memory {}", format_size(peak)));
+        format!(
+            "wrote {}\n{}{step}{peak}\n{}",
+            files.join(", "),
+            human::seconds(self.seconds),
+            parts.collect::<Vec<_>>().join(" · ")
+        )
+    }
+}
+
+/// The parts of a pipeline. All sizes in bytes.
+#[derive(Debug, Serialize)]
+pub struct PartsOutput {
+    /// The model as it was named.
+    pub model: String,
+    /// Width and height of the picture that activations are counted for.
+    pub size: [usize; 2],
+    /// The parts, which take turns in memory.
+    pub parts: Vec<PartRow>,
+    /// The least budget with which each part runs.
+    pub least: Option<u64>,
+    /// What a user should know.
+    pub notes: Vec<String>,
+}
+
+/// A part, and what its turn takes.
+#[derive(Debug, Serialize)]
+pub struct PartRow {
+    /// text_encoder, unet or vae.
+    pub part: &'static str,
+    /// What it takes as it is stored.
+    pub estimate: Estimate,
+    /// Where its weights live, if there is a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<DeviceMap>,
+}
+
+impl PartsOutput {
+    /// The parts with their estimates, and the plans of those that are planned.
+    pub fn new(
+        model: &Path,
+        size: [usize; 2],
+        plans: &[PartPlan],
+        estimates: &[Estimate; 3],
+        notes: Vec<String>,
+    ) -> Self {
+        let row = |(part, estimate): (PipelinePart, &Estimate)| PartRow {
+            part: part.name(),
+            estimate: estimate.clone(),
+            placement: plans.iter().find(|plan| plan.part == part).map(|plan| plan.map.clone()),
+        };
+        Self {
+            model: model.display().to_string(),
+            size,
+            parts: PipelinePart::ALL.into_iter().zip(estimates).map(row).collect(),
+            least: estimates.iter().map(|estimate| estimate.least).max().flatten(),
+            notes,
+        }
+    }
+
+    /// A table of the parts.
+    pub fn text(&self, terminal: Option<usize>) -> String {
+        let width = terminal.unwrap_or(WIDTH);
+        let planned = self.parts.iter().any(|row| row.placement.is_some());
+        let mut table = Table::default();
+        match planned {
+            true => {
+                table.row([
+                    "part",
+                    "weights",
+                    "in memory",
+                    "streamed",
+                    "ring",
+                    "activations",
+                    "holds",
+                ]);
+            }
+            false => {
+                table.row(["part", "parameters", "weights", "activations", "to run", "at least"]);
+            }
+        }
+        for row in &self.parts {
+            table.0.push(cells(row));
+        }
+        table.align_right(&[1, 2, 3, 4, 5, 6]);
+        let least = self.least.map_or_else(String::new, |least| {
+            format!(" and run with {} at least", format_size(least))
+        });
+        let [columns, rows] = self.size;
+        let mut text = format!("{}\n\n{}\n", plain(&self.model), table.text(width));
+        let mut lines = vec![format!(
+            "The parts take turns in memory{least}, for a picture of {columns} x {rows} with guidance. Weights are \
+             counted as they are stored."
+        )];
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        for line in lines {
+            for line in wrapped(line.split(' '), width, width) {
+                text += &(line + "\n");
+            }
+        }
+        text
+    }
+}
+
+fn cells(row: &PartRow) -> Vec<String> {
+    let estimate = &row.estimate;
+    let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_size);
+    match &row.placement {
+        Some(map) => vec![
+            row.part.to_owned(),
+            format_size(estimate.weights),
+            format_size(map.resident_bytes()),
+            format_size(map.streamed_bytes()),
+            format_size(map.ring_bytes()),
+            format_size(map.needs().activations),
+            format_size(map.memory_bytes()),
+        ],
+        None => vec![
+            row.part.to_owned(),
+            human::parameters(estimate.parameters),
+            format_size(estimate.weights),
+            size(estimate.activations),
+            size(estimate.resident),
+            size(estimate.least),
+        ],
+    }
+}

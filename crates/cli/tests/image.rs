@@ -1,0 +1,121 @@
+//! `outsize image`, and what `plan` and `estimate` say of a pipeline.
+
+mod common;
+
+use common::{done, failed, folder, message, outsize, path, start, text};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffuse/tests/fixtures/pipeline")
+}
+
+fn image(output: &Path, more: &[&str]) -> std::process::Output {
+    let fixture = fixture();
+    let args = ["image", path(&fixture), "--output", path(output), "--prompt", "a cat"];
+    outsize(&[&args, more].concat())
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_picture_is_written_with_its_parameters() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    let options = ["--steps", "3", "--seed", "5", "--negative-prompt", "dög", "--preview", "1"];
+    let made = image(&output, &options);
+    done(&made);
+    assert!(message(&made).contains("wrote"), "{}", message(&made));
+    assert_eq!(names(folder.path()), ["cat.png"]);
+    let bytes = std::fs::read(&output).unwrap();
+    let all = text(&bytes);
+    for part in ["prompt\0a cat", "steps\x003", "seed\x005", "scheduler\0PNDM", "size\x0016x16"] {
+        assert!(all.contains(part), "{part}");
+    }
+    // Not a second time, unless it is wanted.
+    assert!(failed(&image(&output, &["--steps", "3"]), 2).contains("--force"));
+    done(&image(&output, &["--steps", "3", "--force"]));
+    assert_ne!(std::fs::read(&output).unwrap(), bytes);
+}
+
+#[test]
+fn several_pictures_have_their_seeds_in_their_names() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    let options = ["--steps", "2", "--seed", "8", "--count", "2", "--json", "--scheduler", "euler"];
+    let report: Value = serde_json::from_str(&done(&image(&output, &options))).unwrap();
+    assert_eq!(names(folder.path()), ["cat-8.png", "cat-9.png"]);
+    assert_eq!(report["pictures"][1]["seed"], 9);
+    assert_eq!(report["scheduler"], "EulerDiscreteScheduler");
+    assert_eq!(report["parts"][1]["part"], "unet");
+    assert!(report["parts"][1]["bytes_read"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn what_cannot_be_done_names_the_flag() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    for (options, named) in [
+        (["--width", "13"], "--width"),
+        (["--steps", "0"], "--steps"),
+        (["--guidance-scale", "nan"], "--guidance-scale"),
+        (["--max-memory", "cpu=1MB"], "--max-memory"),
+        (["--variant", "ema"], "model.ema.safetensors"),
+    ] {
+        let error = failed(&image(&output, &options), 1);
+        assert!(error.contains(named), "{error}");
+    }
+    assert!(failed(&image(&output, &["--scheduler", "heun"]), 2).contains("dpm++-karras"));
+    let empty = folder.path();
+    let args = ["image", path(empty), "--output", path(&output), "--prompt", "a cat"];
+    assert!(failed(&outsize(&args), 1).contains("model_index.json"));
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn plan_and_estimate_show_the_parts() {
+    let fixture = fixture();
+    for (command, budget) in [("plan", &["--max-memory", "cpu=1GB"][..]), ("estimate", &[])] {
+        let shown = done(&outsize(&[&[command, path(&fixture)], budget].concat()));
+        for part in ["text_encoder", "unet", "vae", "take turns"] {
+            assert!(shown.contains(part), "{shown}");
+        }
+        let json = done(&outsize(&[&[command, path(&fixture), "--json"], budget].concat()));
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["parts"].as_array().unwrap().len(), 3);
+        assert!(json["least"].as_u64().unwrap() > 0);
+        assert_eq!(json["parts"][0]["placement"].is_object(), command == "plan");
+    }
+}
+
+#[test]
+fn a_synthetic_pipeline_runs_and_is_interrupted_without_a_trace() {
+    let folder = folder();
+    let model = folder.path().join("tiny");
+    done(&outsize(&["synth", "stable-diffusion-tiny", path(&model), "--dtype", "f16"]));
+    let output = folder.path().join("out.png");
+    let run = |steps: &str| {
+        let args = ["image", path(&model), "--prompt", "x", "--output", path(&output)];
+        let args = [&args[..], &["--steps", steps, "--max-memory", "cpu=150MB", "--json"]].concat();
+        start(folder.path(), &args)
+    };
+    let report = run("2").wait_with_output().unwrap();
+    let report: Value = serde_json::from_str(&done(&report)).unwrap();
+    let peak = report["peak_rss_bytes"].as_u64().unwrap();
+    assert!(peak < 150_000_000, "{peak}");
+    std::fs::remove_file(&output).unwrap();
+    let child = run("900");
+    std::thread::sleep(Duration::from_secs(2));
+    let asked = Instant::now();
+    let pid = child.id().to_string();
+    std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    failed(&child.wait_with_output().unwrap(), 130);
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    assert_eq!(names(folder.path()), ["tiny"]);
+}

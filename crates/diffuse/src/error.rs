@@ -1,0 +1,134 @@
+//! What can go wrong between a prompt and a picture.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// Why no picture was made. Every message names the file, field or value at fault.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file that a pipeline needs is not there.
+    #[error("{} has no {}, which a model of diffusers needs: download the folder again", folder.display(), file)]
+    NoFile {
+        /// The pipeline's folder.
+        folder: PathBuf,
+        /// The file, within it.
+        file: String,
+    },
+    /// A file exists and could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A file that should hold JSON does not.
+    #[error("{} is not valid ({reason}): download it again", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        reason: String,
+    },
+    /// A field of a JSON file holds something that this software cannot run.
+    #[error("{}: {reason}", path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The field, its value, and what would be accepted.
+        reason: String,
+    },
+    /// The tokenizer cannot be loaded, or refuses a prompt.
+    #[error(transparent)]
+    Tokenizer(#[from] outsize_generate::Error),
+    /// The checkpoint, the plan or a read failed.
+    #[error(transparent)]
+    Core(#[from] outsize_core::Error),
+    /// A picture cannot be written as a PNG.
+    #[error("cannot write {}: {reason}", path.display())]
+    Png {
+        /// The file.
+        path: PathBuf,
+        /// What the encoder said.
+        reason: String,
+    },
+    /// A side of a picture that is not possible.
+    #[error(
+        "a {side} of {pixels} pixels is not possible: choose a multiple of {scale}, up to {most}"
+    )]
+    Size {
+        /// `width` or `height`.
+        side: &'static str,
+        /// Pixels asked for.
+        pixels: usize,
+        /// Pixels of a latent's side.
+        scale: usize,
+        /// The most pixels.
+        most: usize,
+    },
+    /// A guidance scale that is no number.
+    #[error("a guidance scale of {scale} is not possible: choose a number, such as 7.5")]
+    Guidance {
+        /// What was asked for.
+        scale: f32,
+    },
+    /// The text encoder refused the tokens of a prompt.
+    #[error("{}: the text encoder cannot read the prompt: {reason}; it and the tokenizer do not belong together", path.display())]
+    Prompt {
+        /// The text encoder's configuration.
+        path: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+    /// The denoiser gave infinities, or what is no number.
+    #[error(
+        "the model's values are not finite at step {step}: the weights or the scheduler's configuration may be damaged, or          not belong together"
+    )]
+    NotFinite {
+        /// The step, from 1.
+        step: usize,
+    },
+    /// Values could not be read back from the device.
+    #[error("the model's values could not be read back: {reason}")]
+    Values {
+        /// Why.
+        reason: String,
+    },
+    /// A number of steps that the scheduler cannot make.
+    #[error("{steps} steps are not possible: {reason}")]
+    Steps {
+        /// Steps asked for.
+        steps: usize,
+        /// Why, and what to choose.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether it was stopped by [`ImageSettings::stop`](crate::ImageSettings::stop).
+    pub fn is_stopped(&self) -> bool {
+        matches!(self, Self::Core(outsize_core::Error::Stopped))
+    }
+
+    /// A file that is not what it should be, as the parser says.
+    pub(crate) fn json(path: &Path, reason: impl Display) -> Self {
+        Self::Json { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    /// What is wrong with a configuration, said of the file at `path`.
+    pub(crate) fn field(path: &Path, error: outsize_models::Error) -> Self {
+        let reason = match error {
+            outsize_models::Error::Field { field, value, expected } => {
+                format!("`{field}` is {value}, but {expected}")
+            }
+            outsize_models::Error::MissingField { field } => {
+                format!(
+                    "the field `{field}` is missing; take the file from the model's own repository"
+                )
+            }
+            other => other.to_string(),
+        };
+        Self::Field { path: path.to_owned(), reason }
+    }
+}

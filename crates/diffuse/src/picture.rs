@@ -1,0 +1,132 @@
+//! Pictures in 8 bits, and PNG files of them.
+
+use std::path::Path;
+
+use outsize_checkpoint::write_file;
+
+use crate::error::Error;
+
+/// What the four channels of Stable Diffusion's latents add to red, green and blue. A linear fit by keturn, "Decoding latents to
+/// RGB without upscaling" (discuss.huggingface.co, 2022); those of versions 1 and 2 are alike.
+const LATENT_COLOURS: [[f32; 3]; 4] = [
+    [0.298, 0.207, 0.208],
+    [0.187, 0.286, 0.173],
+    [-0.158, 0.189, 0.264],
+    [-0.184, -0.271, -0.473],
+];
+
+/// A picture: three bytes a pixel (red, green, blue), row after row.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Picture {
+    /// Pixels of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// `3 * width * height` bytes.
+    pub rgb: Vec<u8>,
+}
+
+impl Picture {
+    /// A picture of values from -1 to 1, three for each pixel. What is beyond becomes the nearest of them, and what is not a
+    /// number becomes 0.
+    ///
+    /// # Panics
+    /// If there are not three values for each pixel.
+    pub fn from_values(width: usize, height: usize, values: impl Iterator<Item = f32>) -> Self {
+        let rgb: Vec<u8> = values.map(byte).collect();
+        assert_eq!(rgb.len(), 3 * width * height, "three values a pixel");
+        Self { width, height, rgb }
+    }
+
+    /// A small picture of latents `[rows, columns, 4]`, one pixel for each: a linear approximation of what the decoder would
+    /// make of them. `None` for latents of another number of channels.
+    pub fn preview(latents: &[f32], rows: usize, columns: usize) -> Option<Self> {
+        if latents.len() != 4 * rows * columns {
+            return None;
+        }
+        let values = latents.chunks_exact(4).flat_map(|latent| {
+            [0, 1, 2].map(|colour| {
+                latent.iter().zip(LATENT_COLOURS).map(|(value, share)| value * share[colour]).sum()
+            })
+        });
+        Some(Self::from_values(columns, rows, values))
+    }
+
+    /// Writes the picture as a PNG with `texts` as its metadata, each with a keyword of at most 79 letters of ASCII: beside its
+    /// place, then under its name.
+    ///
+    /// # Errors
+    /// [`Error::Png`] for a picture without pixels, or a keyword that is none; and what writing says.
+    pub fn write_png(&self, path: &Path, texts: &[(&str, String)]) -> Result<(), Error> {
+        let bytes = self
+            .png(texts)
+            .map_err(|source| Error::Png { path: path.to_owned(), reason: source.to_string() })?;
+        Ok(write_file(path, &bytes).map_err(outsize_core::Error::from)?)
+    }
+
+    fn png(&self, texts: &[(&str, String)]) -> Result<Vec<u8>, png::EncodingError> {
+        let mut bytes = Vec::new();
+        let side = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut encoder = png::Encoder::new(&mut bytes, side(self.width), side(self.height));
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_depth(png::BitDepth::Eight);
+        for (keyword, text) in texts {
+            let (keyword, text) = ((*keyword).to_owned(), text.clone());
+            // Plain text chunks are in Latin-1.
+            match text.chars().all(|letter| u8::try_from(letter).is_ok()) {
+                true => encoder.add_text_chunk(keyword, text)?,
+                false => encoder.add_itxt_chunk(keyword, text)?,
+            }
+        }
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&self.rgb)?;
+        writer.finish()?;
+        Ok(bytes)
+    }
+}
+
+impl std::fmt::Debug for Picture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Picture({} x {})", self.width, self.height)
+    }
+}
+
+/// A value from -1 to 1 as a byte.
+pub(crate) fn byte(value: f32) -> u8 {
+    ((value * 0.5 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_written_picture_reads_back_with_its_texts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.png");
+        let values = [-2.0, -1.0, 0.0, 1.0, 2.0, f32::NAN, -0.5, 0.5, 0.25, 0.0, 0.0, 0.0];
+        let picture = Picture::from_values(2, 2, values.into_iter());
+        assert_eq!(picture.rgb[..9], [0, 0, 128, 255, 255, 0, 64, 191, 159]);
+        let texts = [("prompt", "a café".to_owned()), ("negative_prompt", "猫".to_owned())];
+        picture.write_png(&path, &texts).unwrap();
+        let file = std::io::BufReader::new(std::fs::File::open(&path).unwrap());
+        let mut reader = png::Decoder::new(file).read_info().unwrap();
+        let mut rgb = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut rgb).unwrap();
+        assert_eq!(rgb, picture.rgb);
+        let info = reader.info();
+        assert_eq!(info.uncompressed_latin1_text[0].text, "a café");
+        assert_eq!(info.utf8_text[0].get_text().unwrap(), "猫");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1);
+        assert!(picture.write_png(&path, &[("", String::new())]).is_err());
+    }
+
+    #[test]
+    fn a_preview_has_a_pixel_for_each_latent() {
+        let latents = [0.0; 24];
+        let picture = Picture::preview(&latents, 2, 3).unwrap();
+        assert_eq!((picture.width, picture.height), (3, 2));
+        assert!(picture.rgb.iter().all(|byte| *byte == 128));
+        assert_eq!(Picture::preview(&latents, 2, 2), None);
+    }
+}

@@ -1,0 +1,390 @@
+//! `scheduler_config.json`, as diffusers reads it.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use outsize_checkpoint::shown;
+use outsize_models::Fields;
+use serde_json::Value;
+
+use super::noise_schedule::Betas;
+use crate::error::Error;
+
+/// The most timesteps that a model may be trained with.
+const MAX_TIMESTEPS: usize = 1_000_000;
+
+/// How a picture is freed from noise, step by step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchedulerKind {
+    /// Denoising diffusion implicit models, without noise added. Song et al. 2020.
+    Ddim,
+    /// Pseudo numerical methods: a linear multistep method, after Runge-Kutta steps if it is not told to skip them. Liu et al.
+    /// 2022.
+    Pndm,
+    /// Euler's method, without noise added. Karras et al. 2022.
+    Euler,
+    /// DPM-Solver++ of first or second order, multistep. Lu et al. 2022.
+    DpmSolver,
+}
+
+impl SchedulerKind {
+    const ALL: [Self; 4] = [Self::Ddim, Self::Pndm, Self::Euler, Self::DpmSolver];
+
+    /// What diffusers calls the class.
+    pub fn class_name(self) -> &'static str {
+        match self {
+            Self::Ddim => "DDIMScheduler",
+            Self::Pndm => "PNDMScheduler",
+            Self::Euler => "EulerDiscreteScheduler",
+            Self::DpmSolver => "DPMSolverMultistepScheduler",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ddim => "ddim",
+            Self::Pndm => "pndm",
+            Self::Euler => "euler",
+            Self::DpmSolver => "dpm++",
+        }
+    }
+
+    /// Fields that change the result in a way that is not built in, with the values that do not.
+    fn only(self) -> &'static [(&'static str, &'static [&'static str])] {
+        match self {
+            Self::Ddim => &[("thresholding", &["false"])],
+            Self::Pndm => &[],
+            Self::Euler => &[
+                ("interpolation_type", &["\"linear\""]),
+                ("timestep_type", &["\"discrete\""]),
+                ("use_beta_sigmas", &["false"]),
+            ],
+            Self::DpmSolver => &[
+                ("algorithm_type", &["\"dpmsolver++\"", "\"deis\""]),
+                ("solver_type", &["\"midpoint\"", "\"heun\"", "\"logrho\"", "\"bh1\"", "\"bh2\""]),
+                ("thresholding", &["false"]),
+                ("use_beta_sigmas", &["false"]),
+                ("use_dynamic_shifting", &["false"]),
+                ("use_flow_sigmas", &["false"]),
+                ("use_lu_lambdas", &["false"]),
+                ("variance_type", &[]),
+            ],
+        }
+    }
+
+    fn predictions(self) -> &'static [PredictionType] {
+        match self {
+            Self::Pndm => &[PredictionType::Epsilon, PredictionType::Velocity],
+            _ => &[PredictionType::Epsilon, PredictionType::Velocity, PredictionType::Sample],
+        }
+    }
+}
+
+/// A scheduler by its short name, as a user asks for one instead of the checkpoint's own: `ddim`, `pndm`, `euler`, `dpm++`;
+/// `euler-karras` and `dpm++-karras` with the noise levels of Karras et al.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchedulerChoice {
+    /// Which method.
+    pub kind: SchedulerKind,
+    /// With the noise levels of Karras et al., whatever the checkpoint says.
+    pub karras: bool,
+}
+
+impl FromStr for SchedulerChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, karras) = match text.strip_suffix("-karras") {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        let kind = SchedulerKind::ALL.into_iter().find(|kind| kind.name() == name);
+        let has_sigmas = |kind: &SchedulerKind| {
+            !karras || matches!(kind, SchedulerKind::Euler | SchedulerKind::DpmSolver)
+        };
+        kind.filter(has_sigmas).map(|kind| Self { kind, karras }).ok_or_else(|| {
+            format!(
+                "expected one of ddim, pndm, euler, dpm++, euler-karras, dpm++-karras, not {text:?}"
+            )
+        })
+    }
+}
+
+impl fmt::Display for SchedulerChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.kind.name(), if self.karras { "-karras" } else { "" })
+    }
+}
+
+/// What a model predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PredictionType {
+    /// The noise.
+    Epsilon,
+    /// A mixture of noise and picture, `v`. Salimans and Ho 2022.
+    Velocity,
+    /// The picture.
+    Sample,
+}
+
+impl PredictionType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Epsilon => "epsilon",
+            Self::Velocity => "v_prediction",
+            Self::Sample => "sample",
+        }
+    }
+}
+
+/// How timesteps are spread over those of training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spacing {
+    Leading,
+    Linspace,
+    Trailing,
+}
+
+/// How noise levels are spread between the largest and the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SigmaSpacing {
+    /// Those of the timesteps.
+    Timesteps,
+    Karras,
+    Exponential,
+}
+
+/// A `scheduler_config.json`, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SchedulerConfig {
+    /// Which method.
+    pub kind: SchedulerKind,
+    /// What the model predicts.
+    pub prediction: PredictionType,
+    pub(crate) train_timesteps: usize,
+    pub(crate) betas: Betas,
+    pub(crate) zero_snr: bool,
+    pub(crate) spacing: Spacing,
+    pub(crate) steps_offset: usize,
+    /// What a predicted picture is clipped to, on both sides of zero.
+    pub(crate) clip: Option<f32>,
+    pub(crate) alpha_to_one: bool,
+    pub(crate) skip_prk_steps: bool,
+    pub(crate) sigma_spacing: SigmaSpacing,
+    pub(crate) sigma_range: [Option<f64>; 2],
+    /// The last noise level is the least of training instead of zero.
+    pub(crate) ends_at_sigma_min: bool,
+    pub(crate) solver_order: usize,
+    pub(crate) heun: bool,
+    pub(crate) lower_order_final: bool,
+    pub(crate) euler_at_final: bool,
+    pub(crate) lambda_min: f64,
+}
+
+impl SchedulerConfig {
+    /// Reads the text of the file at `path`, which messages name. With a `choice`, its fields are read as diffusers'
+    /// `from_config` of that class does: what the class does not know is passed over, what is absent has the class's default.
+    ///
+    /// # Errors
+    /// Text that is not a JSON object; a class, or a field's value, that is not built in.
+    pub fn from_json(
+        path: &Path,
+        text: &str,
+        choice: Option<SchedulerChoice>,
+    ) -> Result<Self, Error> {
+        let parsed = serde_json::from_str(text)
+            // Python writes the default of `lambda_min_clipped` so.
+            .or_else(|error| {
+                serde_json::from_str(&text.replace("-Infinity", "null")).map_err(|_| error)
+            });
+        let object = match parsed {
+            Ok(Value::Object(object)) => object,
+            Ok(_) => return Err(Error::json(path, "it is not an object")),
+            Err(error) => return Err(Error::json(path, error)),
+        };
+        Self::read(&Fields::new(&object), choice).map_err(|error| Error::field(path, error))
+    }
+
+    fn read(
+        fields: &Fields<'_>,
+        choice: Option<SchedulerChoice>,
+    ) -> Result<Self, outsize_models::Error> {
+        let kind = match choice {
+            Some(choice) => choice.kind,
+            None => class(fields)?,
+        };
+        for (field, values) in kind.only() {
+            check(fields, field, values)?;
+        }
+        let train_timesteps = fields.size_or("num_train_timesteps", 1000, MAX_TIMESTEPS)?;
+        let (ddim, dpm) = (kind == SchedulerKind::Ddim, kind == SchedulerKind::DpmSolver);
+        let has_sigmas = dpm || kind == SchedulerKind::Euler;
+        let flag = |of_kind: bool, field, default| match of_kind {
+            true => fields.flag_or(field, default),
+            false => Ok(default),
+        };
+        let clip = flag(ddim, "clip_sample", ddim)?;
+        let karras = choice.is_some_and(|choice| choice.karras);
+        let levels = [
+            karras || flag(has_sigmas, "use_karras_sigmas", false)?,
+            flag(has_sigmas && !karras, "use_exponential_sigmas", false)?,
+        ];
+        let sigma = |field| match has_sigmas && fields.get(field).is_some() {
+            true => fields.number_within(field, f64::from(f32::MIN_POSITIVE), 1e6).map(Some),
+            false => Ok(None),
+        };
+        Ok(Self {
+            kind,
+            prediction: pick(
+                fields,
+                "prediction_type",
+                kind.predictions(),
+                PredictionType::name,
+                PredictionType::Epsilon,
+            )?,
+            train_timesteps,
+            betas: betas(fields, train_timesteps)?,
+            zero_snr: flag(kind != SchedulerKind::Pndm, "rescale_betas_zero_snr", false)?,
+            spacing: pick(
+                fields,
+                "timestep_spacing",
+                &[Spacing::Leading, Spacing::Linspace, Spacing::Trailing],
+                |spacing| match spacing {
+                    Spacing::Leading => "leading",
+                    Spacing::Linspace => "linspace",
+                    Spacing::Trailing => "trailing",
+                },
+                if has_sigmas { Spacing::Linspace } else { Spacing::Leading },
+            )?,
+            steps_offset: match fields.get("steps_offset").map(Value::as_u64) {
+                None | Some(Some(0)) => 0,
+                Some(_) => fields.size("steps_offset", MAX_TIMESTEPS)?,
+            },
+            clip: match clip {
+                true => Some(match fields.get("clip_sample_range") {
+                    Some(_) => fields.number_within("clip_sample_range", 0.0, 1e6)? as f32,
+                    None => 1.0,
+                }),
+                false => None,
+            },
+            alpha_to_one: flag(!has_sigmas, "set_alpha_to_one", ddim)?,
+            skip_prk_steps: flag(kind == SchedulerKind::Pndm, "skip_prk_steps", false)?,
+            sigma_spacing: match levels {
+                [true, true] => {
+                    let only = "only one of it and `use_karras_sigmas` can be true".to_owned();
+                    return Err(fields.refuse("use_exponential_sigmas", only));
+                }
+                [true, false] => SigmaSpacing::Karras,
+                [false, true] => SigmaSpacing::Exponential,
+                [false, false] => SigmaSpacing::Timesteps,
+            },
+            // DPM-Solver++ knows no such fields.
+            sigma_range: match dpm {
+                true => [None, None],
+                false => [sigma("sigma_min")?, sigma("sigma_max")?],
+            },
+            ends_at_sigma_min: has_sigmas
+                && pick(
+                    fields,
+                    "final_sigmas_type",
+                    &[false, true],
+                    |least| if least { "sigma_min" } else { "zero" },
+                    false,
+                )?,
+            solver_order: if dpm { fields.size_or("solver_order", 2, 2)? } else { 1 },
+            heun: dpm && fields.text("solver_type")? == Some("heun"),
+            lower_order_final: flag(dpm, "lower_order_final", true)?,
+            euler_at_final: flag(dpm, "euler_at_final", false)?,
+            lambda_min: match dpm && fields.get("lambda_min_clipped").is_some() {
+                true => fields.number("lambda_min_clipped")?,
+                false => f64::NEG_INFINITY,
+            },
+        })
+    }
+
+    /// The configuration as diffusers' pipeline of Stable Diffusion runs it: with an offset of one timestep, and without
+    /// clipping, whatever old files say. Returns the names of the fields that are changed.
+    pub fn for_stable_diffusion(&mut self) -> Vec<&'static str> {
+        let mut changed = Vec::new();
+        if self.steps_offset != 1 {
+            self.steps_offset = 1;
+            changed.push("steps_offset");
+        }
+        if self.clip.take().is_some() {
+            changed.push("clip_sample");
+        }
+        changed
+    }
+}
+
+fn class(fields: &Fields<'_>) -> Result<SchedulerKind, outsize_models::Error> {
+    let name = fields.text("_class_name")?.ok_or_else(|| fields.missing("_class_name"))?;
+    let found = SchedulerKind::ALL.into_iter().find(|kind| kind.class_name() == name);
+    found.ok_or_else(|| {
+        let names: Vec<_> = SchedulerKind::ALL.map(SchedulerKind::class_name).into();
+        fields.refuse(
+            "_class_name",
+            format!("only {} are built in: choose one of them instead", names.join(", ")),
+        )
+    })
+}
+
+fn betas(fields: &Fields<'_>, steps: usize) -> Result<Betas, outsize_models::Error> {
+    if let Some(value) = fields.get("trained_betas") {
+        let betas: Option<Vec<f32>> = value.as_array().and_then(|values| {
+            let beta = |value: &Value| value.as_f64().filter(|beta| (0.0..=1.0).contains(beta));
+            values.iter().map(|value| beta(value).map(|beta| beta as f32)).collect()
+        });
+        return betas.filter(|betas| betas.len() == steps).map(Betas::Trained).ok_or_else(|| {
+            fields.refuse("trained_betas", format!("it must be {steps} numbers from 0 to 1"))
+        });
+    }
+    let limit = |field, default| match fields.get(field) {
+        Some(_) => fields.number_within(field, 0.0, 1.0),
+        None => Ok(default),
+    };
+    let (start, end) = (limit("beta_start", 0.0001)?, limit("beta_end", 0.02)?);
+    pick(
+        fields,
+        "beta_schedule",
+        &[Betas::Linear(start, end), Betas::ScaledLinear(start, end), Betas::SquaredCosine],
+        |betas| match betas {
+            Betas::ScaledLinear(..) => "scaled_linear",
+            Betas::SquaredCosine => "squaredcos_cap_v2",
+            _ => "linear",
+        },
+        Betas::Linear(start, end),
+    )
+}
+
+/// Refuses a value that is not one of `values`, which are JSON.
+fn check(fields: &Fields<'_>, field: &str, values: &[&str]) -> Result<(), outsize_models::Error> {
+    match fields.get(field) {
+        Some(value) if !values.contains(&value.to_string().as_str()) => {
+            let expected = match values {
+                [] => "schedulers that set it are not built in".to_owned(),
+                values => format!("only {} is built in", values.join(" or ")),
+            };
+            Err(fields.refuse(field, expected))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Which of `all` a field names.
+fn pick<T: Clone>(
+    fields: &Fields<'_>,
+    field: &str,
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+    default: T,
+) -> Result<T, outsize_models::Error> {
+    let Some(text) = fields.text(field)? else {
+        return Ok(default);
+    };
+    all.iter().find(|one| name((*one).clone()) == text).cloned().ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|one| shown(name(one.clone()), 80)).collect();
+        fields.refuse(field, format!("only these are built in: {}", names.join(", ")))
+    })
+}

@@ -1,0 +1,158 @@
+//! From noise to a picture in steps: what to ask a model for, and what to make of its answer.
+
+mod config;
+mod ddim;
+mod dpm_solver;
+mod euler;
+mod noise_schedule;
+mod pndm;
+mod sigmas;
+
+use self::config::Spacing;
+pub use self::config::{PredictionType, SchedulerChoice, SchedulerConfig, SchedulerKind};
+use self::ddim::Ddim;
+use self::dpm_solver::DpmSolver;
+use self::euler::Euler;
+use self::pndm::Pndm;
+use crate::error::Error;
+
+/// A scheduler with its timesteps and what it remembers of a picture under way.
+#[derive(Debug, Clone)]
+pub struct Scheduler {
+    timesteps: Vec<f32>,
+    /// Steps done.
+    index: usize,
+    method: Method,
+}
+
+#[derive(Debug, Clone)]
+enum Method {
+    Ddim(Ddim),
+    Pndm(Pndm),
+    Euler(Euler),
+    DpmSolver(DpmSolver),
+}
+
+impl Scheduler {
+    /// A scheduler for a picture of `steps` steps.
+    ///
+    /// # Errors
+    /// [`Error::Steps`]: no steps, or more than the configuration has timesteps for.
+    pub fn new(config: &SchedulerConfig, steps: usize) -> Result<Self, Error> {
+        let most = config.train_timesteps;
+        let refused = |reason: String| Error::Steps { steps, reason };
+        if !(1..=most).contains(&steps) {
+            return Err(refused(format!("choose 1 to {most}")));
+        }
+        let (timesteps, method) = match config.kind {
+            SchedulerKind::Ddim => {
+                let (method, timesteps) = Ddim::new(config, steps);
+                (timesteps, Method::Ddim(method))
+            }
+            SchedulerKind::Pndm => {
+                if !config.skip_prk_steps && steps < 4 {
+                    return Err(refused("Runge-Kutta steps need at least 4".to_owned()));
+                }
+                let (method, timesteps) = Pndm::new(config, steps);
+                (timesteps, Method::Pndm(method))
+            }
+            SchedulerKind::Euler => {
+                let (method, timesteps) = Euler::new(config, steps);
+                (timesteps, Method::Euler(method))
+            }
+            SchedulerKind::DpmSolver => {
+                let (method, timesteps) = DpmSolver::new(config, steps);
+                if !method.descends() {
+                    return Err(refused(
+                        "two of them would have the same noise: choose fewer".to_owned(),
+                    ));
+                }
+                (timesteps, Method::DpmSolver(method))
+            }
+        };
+        match timesteps.iter().find(|timestep| !(0.0..most as f32).contains(*timestep)) {
+            Some(timestep) => Err(refused(format!(
+                "they would begin at timestep {timestep}, and the model was trained on 0 to {}: \
+                 choose fewer, or a smaller `steps_offset`",
+                most - 1
+            ))),
+            None => Ok(Self { timesteps, index: 0, method }),
+        }
+    }
+
+    /// The timestep of each call of the model. There may be more of them than steps.
+    pub fn timesteps(&self) -> &[f32] {
+        &self.timesteps
+    }
+
+    /// What normal noise is multiplied with to begin.
+    pub fn initial_scale(&self) -> f32 {
+        match &self.method {
+            Method::Euler(euler) => euler.initial_scale(),
+            _ => 1.0,
+        }
+    }
+
+    /// What the sample is divided by for the model's next call.
+    pub fn input_divisor(&self) -> f32 {
+        match &self.method {
+            Method::Euler(euler) => euler.input_divisor(self.index),
+            _ => 1.0,
+        }
+    }
+
+    /// One step: `output` is what the model made of `sample` at the next of the [timesteps](Self::timesteps), and `sample`
+    /// becomes what the model is to see then. Both have the same length; any order of values will do. Does nothing once all
+    /// timesteps are done.
+    pub fn step(&mut self, output: &[f32], sample: &mut [f32]) {
+        let Some(&timestep) = self.timesteps.get(self.index) else {
+            return;
+        };
+        match &mut self.method {
+            Method::Ddim(ddim) => ddim.step(timestep as i64, output, sample),
+            Method::Pndm(pndm) => pndm.step(timestep as i64, output, sample),
+            Method::Euler(euler) => euler.step(self.index, output, sample),
+            Method::DpmSolver(solver) => solver.step(self.index, output, sample),
+        }
+        self.index += 1;
+    }
+}
+
+/// The timesteps of a configuration's spacing, falling; `of` is the number of those of training, and `divisions` into how many
+/// parts they are divided, which may be one more than steps.
+fn spaced(spacing: Spacing, of: usize, steps: usize, divisions: usize, offset: usize) -> Vec<f64> {
+    let whole = of as f64;
+    let timestep = |index: usize| match spacing {
+        Spacing::Leading => ((divisions - 1 - index) * (of / divisions) + offset) as f64,
+        Spacing::Linspace if divisions == 1 => 0.0,
+        Spacing::Linspace => {
+            (divisions - 1 - index) as f64 * ((whole - 1.0) / (divisions - 1) as f64)
+        }
+        Spacing::Trailing => {
+            (whole - index as f64 * (whole / steps as f64)).round_ties_even() - 1.0
+        }
+    };
+    (0..steps).map(timestep).collect()
+}
+
+/// The products of alphas, with the one before the first timestep.
+#[derive(Debug, Clone)]
+struct AlphasCumprod {
+    values: Vec<f32>,
+    before: f32,
+}
+
+impl AlphasCumprod {
+    fn new(config: &SchedulerConfig) -> Self {
+        let values = config.betas.alphas_cumprod(config.train_timesteps, config.zero_snr);
+        let before = if config.alpha_to_one { 1.0 } else { values[0] };
+        Self { values, before }
+    }
+
+    fn at(&self, timestep: i64) -> f32 {
+        match usize::try_from(timestep) {
+            Ok(timestep) => self.values[timestep.min(self.values.len() - 1)],
+            Err(_) => self.before,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a pipeline is run with, and what it is asked for.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use burn::tensor::Device;
+use outsize_core::{PROCESS_BYTES, Planning};
+use outsize_models::ActivationDtype;
+use outsize_plan::Budget;
+
+use crate::schedulers::SchedulerChoice;
+
+/// What a pipeline is run with.
+#[derive(Debug, Clone)]
+pub struct ImageSettings {
+    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set.
+    pub max_memory: Budget,
+    /// The type in which activations are multiplied with weights.
+    pub compute: ActivationDtype,
+    /// What the process takes by itself, in bytes; what it is found to take counts if that is more.
+    pub process: u64,
+    /// How places are chosen.
+    pub planning: Planning,
+    /// Once another thread or a signal sets it, the pass under way ends in the middle.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Where it computes.
+    pub device: Device,
+}
+
+impl ImageSettings {
+    /// Exact activations on the CPU, in the command's own process.
+    pub fn new(max_memory: Budget) -> Self {
+        Self {
+            max_memory,
+            compute: ActivationDtype::F32,
+            process: PROCESS_BYTES,
+            planning: Planning::default(),
+            stop: None,
+            device: Device::flex(),
+        }
+    }
+}
+
+/// What pictures to make.
+#[derive(Debug, Clone)]
+pub struct ImageRequest {
+    /// What is to be seen.
+    pub prompt: String,
+    /// What is not to be seen; heard with guidance only.
+    pub negative_prompt: String,
+    /// How much more the prompt counts than the negative one. Up to 1 there is no guidance, and half of the work.
+    pub guidance_scale: f32,
+    /// Steps of the scheduler.
+    pub steps: usize,
+    /// Pixels of a row; what the model was trained with if it is not said.
+    pub width: Option<usize>,
+    /// Rows; what the model was trained with if it is not said.
+    pub height: Option<usize>,
+    /// A picture is made of each.
+    pub seeds: Vec<u64>,
+    /// Another scheduler than the model's own.
+    pub scheduler: Option<SchedulerChoice>,
+}
+
+impl ImageRequest {
+    /// One picture of seed 0, as diffusers makes it by default: 50 steps, and guidance of 7.5.
+    pub fn new(prompt: impl Into<String>) -> Self {
+        Self {
+            prompt: prompt.into(),
+            negative_prompt: String::new(),
+            guidance_scale: 7.5,
+            steps: 50,
+            width: None,
+            height: None,
+            seeds: vec![0],
+            scheduler: None,
+        }
+    }
+
+    /// Texts that the model reads at once: the prompt, and the negative one with guidance.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        match self.guides() {
+            true => vec![&self.negative_prompt, &self.prompt],
+            false => vec![&self.prompt],
+        }
+    }
+
+    pub(crate) fn guides(&self) -> bool {
+        self.guidance_scale > 1.0
+    }
+}

@@ -1,0 +1,246 @@
+//! CLIP's tokenizer: prompts to as many token ids as the text encoder reads.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use outsize_checkpoint::shown;
+use outsize_generate::{Tokenizer, TokenizerFile};
+use serde_json::{Map, Value, json};
+
+use crate::error::Error;
+use crate::json_file::{read_json, read_limited};
+
+/// The most bytes read from vocab.json and from merges.txt. Those of CLIP have about 1 MB.
+const LIMIT: u64 = 64 << 20;
+
+/// Tokens that CLIP was trained with, where the configuration does not say.
+const LENGTH: usize = 77;
+
+/// The most tokens of a prompt that a configuration may ask for. Some write numbers beyond any meaning for "no limit".
+const MOST_TOKENS: u64 = 1 << 16;
+
+/// The tokenizer of a text encoder of CLIP.
+#[derive(Debug)]
+pub struct ClipTokenizer {
+    inner: Tokenizer,
+    pad: u32,
+    length: usize,
+}
+
+/// A prompt as the text encoder reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EncodedPrompt {
+    /// As many as the text encoder reads: the tokens between those of beginning and end, and padding.
+    pub ids: Vec<u32>,
+    /// The text of what there was no room for.
+    pub cut: Option<String>,
+}
+
+/// The files of a tokenizer, read and not parsed.
+#[derive(Debug)]
+pub struct ClipTokenizerFiles {
+    file: TokenizerFile,
+    pad: String,
+    pad_path: PathBuf,
+    length: usize,
+}
+
+impl ClipTokenizerFiles {
+    /// Reads the tokenizer in `folder`: tokenizer.json, or vocab.json and merges.txt; and what tokenizer_config.json and
+    /// special_tokens_map.json say of its special tokens.
+    ///
+    /// # Errors
+    /// A file that is missing, cannot be read or is damaged; a special token that is not in the vocabulary.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let config_path = folder.join("tokenizer_config.json");
+        let config = read_json(&config_path)?.unwrap_or_default();
+        let length = match config.get("model_max_length").and_then(Value::as_u64) {
+            Some(length @ 2..MOST_TOKENS) => length as usize,
+            _ => LENGTH,
+        };
+        let map_path = folder.join("special_tokens_map.json");
+        // As in transformers: newer files say all in one place.
+        let map = match config.contains_key("added_tokens_decoder") {
+            true => Map::new(),
+            false => read_json(&map_path)?.unwrap_or_default(),
+        };
+        let token = |key: &'static str, default: &str| {
+            let (path, value) = match (map.get(key), config.get(key)) {
+                (Some(value), _) if !value.is_null() => (&map_path, value),
+                (_, Some(value)) if !value.is_null() => (&config_path, value),
+                _ => return SpecialToken::new(&config_path, key, &Value::from(default)),
+            };
+            let added = config.get("added_tokens_decoder").and_then(Value::as_object);
+            let mut added = added.into_iter().flat_map(Map::values);
+            let described = added.find(|token| token["content"] == *value);
+            SpecialToken::new(path, key, described.unwrap_or(value))
+        };
+        let pad = token("pad_token", "<|endoftext|>")?;
+        let (pad_content, pad_path) = (pad.content.clone(), pad.path.clone());
+        let file = match folder.join("tokenizer.json").is_file() {
+            true => TokenizerFile::read(folder)?,
+            false => {
+                let bos = token("bos_token", "<|startoftext|>")?;
+                let eos = token("eos_token", "<|endoftext|>")?;
+                assembled(folder, [bos, eos, token("unk_token", "<|endoftext|>")?, pad])?
+            }
+        };
+        Ok(Self { file, pad: pad_content, pad_path, length })
+    }
+
+    /// An upper bound on what loading and holding the tokenizer takes in memory, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.file.memory()
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// Files that are no tokenizer.
+    pub fn load(self) -> Result<ClipTokenizer, Error> {
+        let Self { file, pad, pad_path, length } = self;
+        let inner = Tokenizer::load(file)?;
+        let pad = inner.token_id(&pad).ok_or_else(|| not_in_vocabulary(&pad_path, &pad))?;
+        Ok(ClipTokenizer { inner, pad, length })
+    }
+}
+
+impl ClipTokenizer {
+    /// Reads and loads the tokenizer in `folder`.
+    ///
+    /// # Errors
+    /// As [`ClipTokenizerFiles::read`] and [`ClipTokenizerFiles::load`].
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        ClipTokenizerFiles::read(folder)?.load()
+    }
+
+    /// Tokens of a prompt, with those of beginning and end.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The tokens of a prompt, cut or padded to [`length`](Self::length).
+    ///
+    /// # Errors
+    /// What the tokenizer says.
+    pub fn encode(&self, text: &str) -> Result<EncodedPrompt, Error> {
+        let mut ids = self.inner.encode(text, true)?;
+        let mut cut = None;
+        if ids.len() > self.length {
+            // The last one is the token of the end.
+            let rest = ids.drain(self.length - 1..ids.len() - 1).collect::<Vec<_>>();
+            let text = self.inner.decode(&rest, false)?.replace("</w>", " ");
+            cut = Some(text.trim().to_owned());
+        }
+        ids.resize(self.length, self.pad);
+        Ok(EncodedPrompt { ids, cut })
+    }
+}
+
+/// A special token, as a file names it.
+struct SpecialToken {
+    path: PathBuf,
+    content: String,
+    /// How it is matched, in the words of a tokenizer.json.
+    flags: Value,
+}
+
+impl SpecialToken {
+    /// Of the `key` of the file at `path`: a string, or an object with the content and how it is matched.
+    fn new(path: &Path, key: &'static str, value: &Value) -> Result<Self, Error> {
+        let Some(content) = value.get("content").unwrap_or(value).as_str() else {
+            let found = shown(&value.to_string(), 80);
+            let reason = format!("`{key}` is {found}, but it must be a token");
+            return Err(Error::Field { path: path.to_owned(), reason });
+        };
+        let flag = |name: &str| value.get(name).and_then(Value::as_bool).unwrap_or(false);
+        let flags = json!({
+            "special": true, "normalized": flag("normalized"), "single_word": flag("single_word"),
+            "lstrip": flag("lstrip"), "rstrip": flag("rstrip"),
+        });
+        Ok(Self { path: path.to_owned(), content: content.to_owned(), flags })
+    }
+
+    fn id(&self, vocabulary: &HashMap<String, u32>) -> Result<u32, Error> {
+        let id = vocabulary.get(&self.content).copied();
+        id.ok_or_else(|| not_in_vocabulary(&self.path, &self.content))
+    }
+}
+
+/// A tokenizer.json of vocab.json and merges.txt, as transformers makes one of them.
+fn assembled(folder: &Path, special: [SpecialToken; 4]) -> Result<TokenizerFile, Error> {
+    let text = |name: &str| {
+        let path = folder.join(name);
+        match read_limited(&path, LIMIT)? {
+            Some(text) => Ok((path, text)),
+            None => Err(Error::NoFile { folder: folder.to_owned(), file: name.to_owned() }),
+        }
+    };
+    let (path, vocabulary) = text("vocab.json")?;
+    let ids: HashMap<String, u32> =
+        serde_json::from_str(&vocabulary).map_err(|error| Error::json(&path, error))?;
+    let mut added: Vec<Value> = Vec::new();
+    for token in &special {
+        let id = token.id(&ids)?;
+        // Of two tokens of the same letters the last one counts.
+        added.retain(|other| other["id"] != id);
+        let mut entry = token.flags.clone();
+        entry["id"] = id.into();
+        entry["content"] = token.content.as_str().into();
+        added.push(entry);
+    }
+    let [bos, eos, unknown, _] = &special;
+    let (bos, eos) = ((&bos.content, bos.id(&ids)?), (&eos.content, eos.id(&ids)?));
+    let (path, merges) = text("merges.txt")?;
+    let mut pairs = String::new();
+    for (number, line) in merges.lines().enumerate() {
+        if line.is_empty() || (number == 0 && line.starts_with("#version")) {
+            continue;
+        }
+        if line.split(' ').count() != 2 {
+            let reason = format!("line {} is not two tokens: {:?}", number + 1, shown(line, 80));
+            return Err(Error::Field { path, reason });
+        }
+        let separator = if pairs.is_empty() { "" } else { "," };
+        pairs += &format!("{separator}{}", Value::from(line));
+    }
+    let pattern = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+    let around = json!({
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "NFC" },
+            { "type": "Replace", "pattern": { "Regex": r"\s+" }, "content": " " },
+            { "type": "Lowercase" },
+        ] },
+        "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
+            { "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Removed", "invert": true },
+            { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+        ] },
+        "post_processor": {
+            "type": "RobertaProcessing", "sep": eos, "cls": bos,
+            "trim_offsets": false, "add_prefix_space": false,
+        },
+        "decoder": {
+            "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true,
+        },
+    })
+    .to_string();
+    let model = json!({
+        "type": "BPE", "dropout": null, "unk_token": unknown.content, "continuing_subword_prefix": "",
+        "end_of_word_suffix": "</w>", "fuse_unk": false, "byte_fallback": false,
+    })
+    .to_string();
+    // The vocabulary as it stands: a tree of it would take more memory than all else.
+    let file = format!(
+        "{},\"model\":{},\"vocab\":{vocabulary},\"merges\":[{pairs}]}}}}",
+        around.strip_suffix('}').unwrap_or_default(),
+        model.strip_suffix('}').unwrap_or_default(),
+    );
+    Ok(TokenizerFile::new(folder.join("vocab.json"), file.into_bytes()))
+}
+
+fn not_in_vocabulary(path: &Path, token: &str) -> Error {
+    let reason = format!("the token {:?} is not in the vocabulary", shown(token, 80));
+    Error::Field { path: path.to_owned(), reason }
+}

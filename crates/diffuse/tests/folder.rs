@@ -1,0 +1,100 @@
+//! What is found in a pipeline's folder, and what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use outsize_diffuse::PipelineFolder;
+use tempfile::TempDir;
+
+const INDEX: &str = r#"{
+    "_class_name": "StableDiffusionPipeline", "_diffusers_version": "0.6.0",
+    "feature_extractor": ["transformers", "CLIPImageProcessor"],
+    "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"],
+    "scheduler": ["diffusers", "PNDMScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"], "tokenizer": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"], "vae": ["diffusers", "AutoencoderKL"]
+}"#;
+
+/// A pipeline with empty files of these names beside its configurations.
+fn folder(index: &str, files: &[&str]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let small = ["text_encoder/config.json", "unet/config.json", "vae/config.json"];
+    let small = small.iter().chain(&["scheduler/scheduler_config.json"]);
+    for file in small.chain(files) {
+        let path = folder.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    fs::write(folder.path().join("model_index.json"), index).unwrap();
+    folder
+}
+
+fn message(folder: &Path, variant: Option<&str>) -> String {
+    PipelineFolder::open(folder, variant).unwrap_err().to_string()
+}
+
+#[test]
+fn safetensors_come_before_pickled_files_and_plain_ones_before_halves() {
+    let folder = folder(
+        INDEX,
+        &[
+            "text_encoder/model.fp16.safetensors",
+            "text_encoder/model.safetensors",
+            "text_encoder/pytorch_model.bin",
+            "unet/diffusion_pytorch_model.fp16.safetensors",
+            "unet/diffusion_pytorch_model.bin",
+            "vae/diffusion_pytorch_model.fp16.bin",
+        ],
+    );
+    let found = PipelineFolder::open(folder.path(), None).unwrap();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(name(&found.text_encoder.weights), "model.safetensors");
+    assert_eq!(name(&found.unet.weights), "diffusion_pytorch_model.fp16.safetensors");
+    assert_eq!(name(&found.vae.weights), "diffusion_pytorch_model.fp16.bin");
+    assert!(found.has_safety_checker);
+    let found = PipelineFolder::open(folder.path(), Some("fp16")).unwrap();
+    assert_eq!(name(&found.text_encoder.weights), "model.fp16.safetensors");
+    let error = message(folder.path(), Some("ema"));
+    assert!(error.contains("text_encoder/model.ema.safetensors"), "{error}");
+}
+
+#[test]
+fn shards_are_found_by_their_index() {
+    let folder = folder(
+        &INDEX.replace(r#"["stable_diffusion", "StableDiffusionSafetyChecker"]"#, "[null, null]"),
+        &[
+            "text_encoder/model.safetensors.index.json",
+            "unet/diffusion_pytorch_model.safetensors.index.fp16.json",
+            "vae/diffusion_pytorch_model.bin.index.json",
+        ],
+    );
+    let found = PipelineFolder::open(folder.path(), None).unwrap();
+    assert!(found.unet.weights.ends_with("diffusion_pytorch_model.safetensors.index.fp16.json"));
+    assert!(!found.has_safety_checker);
+}
+
+#[test]
+fn what_is_missing_or_not_built_in_is_named() {
+    let empty = tempfile::tempdir().unwrap();
+    assert!(!PipelineFolder::is_at(empty.path()));
+    assert!(message(empty.path(), None).contains("model_index.json"));
+    let all = ["text_encoder/model.safetensors", "unet/diffusion_pytorch_model.safetensors"];
+    let without = folder(INDEX, &all);
+    assert!(message(without.path(), None).contains("vae/diffusion_pytorch_model.safetensors"));
+    fs::remove_file(without.path().join("unet/config.json")).unwrap();
+    assert!(message(without.path(), None).contains("unet/config.json"));
+    for (from, to, named) in [
+        (
+            "StableDiffusionPipeline",
+            "StableDiffusionXLPipeline",
+            "`_class_name` is \"StableDiffusionXLPipeline\"",
+        ),
+        ("CLIPTextModel", "T5EncoderModel", "`text_encoder` is \"T5EncoderModel\""),
+        ("AutoencoderKL", "AsymmetricAutoencoderKL", "`vae` is"),
+        ("[\"transformers\", \"CLIPTokenizer\"]", "null", "`tokenizer` is \"\""),
+        ("{", "[", "model_index.json is not valid"),
+    ] {
+        let error = message(folder(&INDEX.replace(from, to), &all).path(), None);
+        assert!(error.contains(named), "{error}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Noise and schedulers give what torch and diffusers give; scripts/fixtures/schedulers.py recorded it.
+
+mod common;
+
+use std::path::Path;
+
+use common::{fixture, floats};
+use outsize_checkpoint::Checkpoint;
+use outsize_diffuse::{Scheduler, SchedulerConfig, randn};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// Of the largest value.
+const TOLERANCE: f32 = 1e-5;
+
+/// `before` are values whose rounding the expected ones inherit.
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f32], before: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().chain(before).fold(1.0, |most: f32, value| most.max(value.abs()));
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let off = (found - expected).abs() / largest;
+        assert!(off <= TOLERANCE, "{what}, value {index}: {found}, expected {expected}");
+    }
+}
+
+#[test]
+fn noise_is_that_of_torch() {
+    let recorded = Checkpoint::open(fixture("noise.safetensors")).unwrap();
+    for tensor in recorded.tensors() {
+        let (seed, len) = tensor.name.split_once('.').unwrap();
+        let mut values = vec![0.0; len.parse().unwrap()];
+        randn(seed.parse().unwrap(), &mut values);
+        if values.len() > 64 {
+            values = [&values[..20], &values[values.len() - 20..]].concat();
+        }
+        let expected = floats(&recorded, &tensor.name);
+        for (found, expected) in values.iter().zip(&expected) {
+            assert!((found - expected).abs() < 2e-6, "{}: {found}, {expected}", tensor.name);
+        }
+    }
+    assert_eq!(recorded.tensors().len(), 44);
+}
+
+#[test]
+fn schedulers_are_those_of_diffusers() {
+    let recorded = Checkpoint::open(fixture("schedulers.safetensors")).unwrap();
+    let text = std::fs::read_to_string(fixture("schedulers.json")).unwrap();
+    let table: Value = serde_json::from_str(&text).unwrap();
+    for (name, entry) in table.as_object().unwrap() {
+        let choice = entry["choice"].as_str().map(|choice| choice.parse().unwrap());
+        let config =
+            SchedulerConfig::from_json(Path::new(name), &entry["config"].to_string(), choice);
+        let steps = entry["steps"].as_u64().unwrap() as usize;
+        let mut scheduler = Scheduler::new(&config.unwrap(), steps).unwrap();
+        let timesteps = floats(&recorded, &format!("{name}.timesteps"));
+        assert_close(scheduler.timesteps(), &timesteps, &[], name);
+        let samples = floats(&recorded, &format!("{name}.samples"));
+        let mut samples = samples.chunks(samples.len() / (timesteps.len() + 1));
+        let first = samples.next().unwrap();
+        let mut sample = vec![0.0; first.len()];
+        randn(7, &mut sample);
+        sample.iter_mut().for_each(|value| *value *= scheduler.initial_scale());
+        assert_close(&sample, first, &[], &format!("{name}, noise"));
+        // Noise of scale 4096 would carry its last bits into the first steps.
+        sample.copy_from_slice(first);
+        for (step, expected) in samples.enumerate() {
+            let divisor = scheduler.input_divisor();
+            let output =
+                |value: &f32| 0.8 * (2.0 * value / divisor + timesteps[step] / 300.0).sin();
+            let output: Vec<f32> = sample.iter().map(output).collect();
+            let before = sample.clone();
+            scheduler.step(&output, &mut sample);
+            assert_close(&sample, expected, &before, &format!("{name}, step {step}"));
+            sample.copy_from_slice(expected);
+        }
+        let before = sample.clone();
+        scheduler.step(&vec![1.0; sample.len()], &mut sample);
+        assert_eq!(sample, before, "{name}: nothing is left to do");
+    }
+}
+
+fn refusal(config: &str) -> String {
+    let config = SchedulerConfig::from_json(Path::new("scheduler_config.json"), config, None);
+    config.unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_not_built_in_is_refused_by_name() {
+    for (class, field, value) in [
+        ("LCMScheduler", "_class_name", "LCMScheduler"),
+        ("DDIMScheduler", "thresholding", "true"),
+        ("DDIMScheduler", "beta_schedule", "\"laplace\""),
+        ("DDIMScheduler", "prediction_type", "\"flow_prediction\""),
+        ("DDIMScheduler", "trained_betas", "[0.1, 2.0]"),
+        ("DDIMScheduler", "num_train_timesteps", "0"),
+        ("DDIMScheduler", "steps_offset", "-1"),
+        ("PNDMScheduler", "prediction_type", "\"sample\""),
+        ("PNDMScheduler", "timestep_spacing", "\"random\""),
+        ("EulerDiscreteScheduler", "interpolation_type", "\"log_linear\""),
+        ("EulerDiscreteScheduler", "timestep_type", "\"continuous\""),
+        ("EulerDiscreteScheduler", "use_beta_sigmas", "true"),
+        ("EulerDiscreteScheduler", "sigma_min", "-1"),
+        ("DPMSolverMultistepScheduler", "algorithm_type", "\"sde-dpmsolver++\""),
+        ("DPMSolverMultistepScheduler", "solver_order", "3"),
+        ("DPMSolverMultistepScheduler", "use_flow_sigmas", "true"),
+        ("DPMSolverMultistepScheduler", "use_lu_lambdas", "true"),
+        ("DPMSolverMultistepScheduler", "variance_type", "\"learned\""),
+        ("DPMSolverMultistepScheduler", "final_sigmas_type", "\"half\""),
+    ] {
+        let config = match field {
+            "_class_name" => format!("{{\"_class_name\": \"{value}\"}}"),
+            _ => format!("{{\"_class_name\": \"{class}\", \"{field}\": {value}}}"),
+        };
+        let message = refusal(&config);
+        assert!(message.starts_with("scheduler_config.json: "), "{message}");
+        assert!(message.contains(&format!("`{field}`")), "{message}");
+    }
+    assert!(refusal("[1]").contains("not valid"));
+    assert!(refusal("{}").contains("`_class_name` is missing"));
+}
+
+#[test]
+fn infinity_as_python_writes_it_is_read() {
+    let text = r#"{"_class_name": "DPMSolverMultistepScheduler", "lambda_min_clipped": -Infinity}"#;
+    let config = SchedulerConfig::from_json(Path::new("config"), text, None).unwrap();
+    assert_eq!(Scheduler::new(&config, 20).unwrap().timesteps()[0], 999.0);
+}
+
+#[test]
+fn impossible_numbers_of_steps_are_refused() {
+    let config = |text: &str, choice: Option<&str>| {
+        let choice = choice.map(|name| name.parse().unwrap());
+        SchedulerConfig::from_json(Path::new("config"), text, choice).unwrap()
+    };
+    for (choice, text, steps) in [
+        ("ddim", "{}", 0),
+        ("ddim", "{}", 1001),
+        ("ddim", "{\"steps_offset\": 1}", 1000),
+        ("pndm", "{}", 3),
+        ("dpm++", "{}", 1000),
+    ] {
+        let error = Scheduler::new(&config(text, Some(choice)), steps).unwrap_err().to_string();
+        assert!(error.contains("steps are not possible"), "{choice} {text} {steps}: {error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_configuration_is_run_or_refused(
+        kind in 0..4usize,
+        fields in [
+            (0..4usize, 0.0..1.0f64, 0.0..1.0f64),
+            (0..4usize, -1.0..30.0f64, -1.0..30.0f64),
+            (0..3usize, -20.0..20.0f64, 0.0..3.0f64),
+        ],
+        flags in proptest::collection::vec(any::<bool>(), 10),
+        train in 0..60usize,
+        offset in 0..40usize,
+        steps in 0..70usize,
+    ) {
+        let [(betas, start, end), (prediction, least, greatest), (spacing, lambda, clip)] = fields;
+        let name = |names: &[&str], index: usize| names.get(index).copied().unwrap_or("other").to_owned();
+        let config = json!({
+            "num_train_timesteps": train,
+            "beta_schedule": name(&["linear", "scaled_linear", "squaredcos_cap_v2"], betas),
+            "beta_start": start, "beta_end": end,
+            "prediction_type": name(&["epsilon", "v_prediction", "sample"], prediction),
+            "timestep_spacing": name(&["leading", "linspace", "trailing"], spacing),
+            "steps_offset": offset,
+            "sigma_min": least, "sigma_max": greatest,
+            "lambda_min_clipped": lambda,
+            "clip_sample_range": clip,
+            "clip_sample": flags[0], "set_alpha_to_one": flags[1], "skip_prk_steps": flags[2],
+            "use_karras_sigmas": flags[3], "use_exponential_sigmas": flags[4],
+            "rescale_betas_zero_snr": flags[5], "lower_order_final": flags[6],
+            "euler_at_final": flags[7],
+            "final_sigmas_type": if flags[8] { "zero" } else { "sigma_min" },
+            "solver_type": if flags[9] { "midpoint" } else { "heun" },
+        });
+        let choice = ["ddim", "pndm", "euler", "dpm++"][kind].parse().unwrap();
+        let path = Path::new("scheduler_config.json");
+        let config = SchedulerConfig::from_json(path, &config.to_string(), Some(choice));
+        if let Ok(mut scheduler) = config.and_then(|config| Scheduler::new(&config, steps)) {
+            let calls = scheduler.timesteps().len();
+            prop_assert!(calls >= 1 && calls <= 4 * steps + 1);
+            let mut sample = [0.5, -0.5];
+            for _ in 0..=calls {
+                prop_assert!(scheduler.input_divisor() >= 1.0);
+                scheduler.step(&[0.25, -1.0], &mut sample);
+            }
+        }
+    }
+}
