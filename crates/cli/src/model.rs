@@ -89,7 +89,14 @@ fn within(folder: &Path) -> Result<PathBuf, Failure> {
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
 /// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
-    let config = read_config(args.folder())?;
+    let folder = args.folder();
+    if folder.join("model_index.json").exists() && !folder.join("config.json").exists() {
+        return Err(Failure::usage(format!(
+            "{} holds a model that makes pictures: `outsize image` runs it",
+            shown(&folder.to_string_lossy(), 200)
+        )));
+    }
+    let config = read_config(folder)?;
     note_unknown("config.json", &config.unknown_fields);
     if config.is_part() {
         say(format!(

@@ -59,6 +59,8 @@ fn several_pictures_have_their_seeds_in_their_names() {
 
 #[test]
 fn what_cannot_be_done_names_the_flag() {
+    let run = outsize(&["run", path(&fixture()), "--prompt", "a cat"]);
+    assert!(failed(&run, 2).contains("`outsize image`"), "{}", message(&run));
     let folder = folder();
     let output = folder.path().join("cat.png");
     for (options, named) in [

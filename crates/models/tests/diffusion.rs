@@ -4,9 +4,9 @@
 mod common;
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use common::folder;
 use common::reference::{ROUNDED_TOLERANCE, assert_close, assert_within};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::Dispatched;
@@ -17,6 +17,10 @@ use outsize_plan::Budget;
 const CLIPS: [&str; 2] = ["clip-text-v1", "clip-text-v2"];
 const UNETS: [&str; 3] = ["unet-v1", "unet-v2", "unet-deep"];
 const VAES: [&str; 2] = ["vae", "vae-old"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/components").join(name)
+}
 
 fn config<C: Component>(name: &str) -> ComponentConfig<C> {
     let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
