@@ -61,12 +61,8 @@ impl<C: Component> ComponentConfig<C> {
     /// Text that is not a JSON object, the configuration of another class, a field that is missing, out of bounds, or asks
     /// for something this crate does not run; the message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let value: serde_json::Value =
-            serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
-        let serde_json::Value::Object(map) = &value else {
-            return Err(Error::Json { message: "it is not an object".to_owned() });
-        };
-        let fields = Fields::new(map);
+        let map = config::object(text)?;
+        let fields = Fields::new(&map);
         let key = if fields.has("_class_name") { "_class_name" } else { "model_type" };
         let found = fields.text(key)?.ok_or_else(|| fields.missing(key))?;
         let Some((model_type, _)) = C::MODEL_TYPES.iter().find(|(known, _)| *known == found) else {

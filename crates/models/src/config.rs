@@ -7,6 +7,7 @@ mod rope;
 mod window;
 
 use outsize_checkpoint::Dtype;
+use serde_json::{Map, Value};
 
 pub use self::fields::Fields;
 pub(crate) use self::fields::MAX_QUOTE;
@@ -28,6 +29,15 @@ pub(crate) const MAX_HEADS: usize = 1 << 12;
 pub(crate) const MAX_HEAD_DIM: usize = 1 << 12;
 pub(crate) const MAX_VOCAB: usize = 1 << 24;
 pub(crate) const MAX_POSITIONS: usize = 1 << 30;
+
+/// The object that the text of a `config.json` is.
+pub(crate) fn object(text: &str) -> Result<Map<String, Value>, Error> {
+    let value = serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(Error::Json { message: "it is not an object".to_owned() }),
+    }
+}
 
 /// The non-linear function that `field` names, or `default` if it is absent.
 pub(crate) fn activation(

@@ -41,12 +41,8 @@ impl ModelConfig {
     /// Text that is not a JSON object, an architecture that is not supported, a field that is missing, out of bounds, or
     /// asks for something this crate does not run; the message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let value: serde_json::Value =
-            serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
-        let serde_json::Value::Object(map) = &value else {
-            return Err(Error::Json { message: "it is not an object".to_owned() });
-        };
-        let fields = Fields::new(map);
+        let map = config::object(text)?;
+        let fields = Fields::new(&map);
         let (row, decoder) = registry::read(&fields)?;
         Ok(Self {
             row,

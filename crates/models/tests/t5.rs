@@ -4,7 +4,7 @@
 mod common;
 
 use burn::tensor::Device;
-use common::dispatched::{config, load, load_in};
+use common::dispatched::{assert_same_streamed, config, load, load_in};
 use common::reference::*;
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, KvCache, KvDtype, Logits,
@@ -129,18 +129,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
             }
             found
         };
-        let resident = run(&*model);
-        let mut most = 0;
-        for kibibytes in (10..=120).step_by(10) {
-            let memory = format!("{kibibytes}KiB");
-            let Some((model, streamed)) = load_in(name, TILE, &memory, ActivationDtype::F32) else {
-                continue;
-            };
-            most = most.max(streamed);
-            let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-            assert!(run(&*model).iter().zip(&resident).all(same), "{name} in {memory}");
-        }
-        assert!(most > 10_000, "{name}: {most} bytes streamed");
+        assert_same_streamed(name, TILE, &run(&*model), run);
     }
 }
 

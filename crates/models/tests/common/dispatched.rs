@@ -47,3 +47,24 @@ pub fn load(name: &str, tile_bytes: u64) -> (ModelConfig, Box<dyn DispatchedDeco
     assert_eq!(streamed, 0);
     (config(name), model)
 }
+
+/// Compares what `run` gives of the fixture's model in many memories with what it gave in enough, bit by bit.
+pub fn assert_same_streamed(
+    name: &str,
+    tile_bytes: u64,
+    resident: &[f32],
+    run: impl Fn(&dyn DispatchedDecoder) -> Vec<f32>,
+) {
+    let mut most = 0;
+    for kibibytes in (10..=120).step_by(10) {
+        let memory = format!("{kibibytes}KiB");
+        let Some((model, streamed)) = load_in(name, tile_bytes, &memory, ActivationDtype::F32)
+        else {
+            continue;
+        };
+        most = most.max(streamed);
+        let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        assert!(run(&*model).iter().zip(resident).all(same), "{name} in {memory}");
+    }
+    assert!(most > 10_000, "{name}: {most} bytes streamed");
+}
