@@ -83,23 +83,26 @@ fn run(toy: &Toy, requests: &[Request], search: &BeamSearch) -> Vec<Vec<Hypothes
     beam_search(&mut toy.clone(), requests, search, |_, _| Ok(false)).unwrap()
 }
 
-/// Every sequence that ends, with its score, the best first.
+/// Every sequence that ends, with its score, the best first; of equal ones, first the one whose beginning is the better.
 fn all(toy: &Toy, request: &Request, penalty: f32) -> Vec<(Vec<u32>, f64)> {
     let mut open = vec![(Vec::new(), 0.0)];
     let mut ended = Vec::new();
-    while let Some((tokens, sum)) = open.pop() {
-        let sequence = [&request.ids[..], &tokens].concat();
-        for (token, log) in (0..).zip(toy.log_probabilities(&sequence)) {
-            let tokens = [&tokens[..], &[token]].concat();
-            let sum: f64 = sum + f64::from(log);
-            match request.eos.contains(&token) || tokens.len() == request.max_new_tokens {
-                true => {
-                    let score = sum / (tokens.len() as f64).powf(f64::from(penalty));
-                    ended.push((tokens, score));
-                }
-                false => open.push((tokens, sum)),
+    for length in 1..=request.max_new_tokens {
+        let mut longer = Vec::new();
+        for (tokens, sum) in &open {
+            let sequence = [&request.ids[..], tokens].concat();
+            for (token, log) in (0..).zip(toy.log_probabilities(&sequence)) {
+                longer.push(([&tokens[..], &[token]].concat(), sum + f64::from(log)));
             }
         }
+        longer.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let ends = |tokens: &[u32]| {
+            length == request.max_new_tokens || request.eos.contains(&tokens[length - 1])
+        };
+        let (done, next): (Vec<_>, _) = longer.into_iter().partition(|(tokens, _)| ends(tokens));
+        let power = (length as f64).powf(f64::from(penalty));
+        ended.extend(done.into_iter().map(|(tokens, sum)| (tokens, sum / power)));
+        open = next;
     }
     ended.sort_by(|a, b| b.1.total_cmp(&a.1));
     ended
@@ -271,4 +274,16 @@ fn impossible_searches_are_refused() {
     assert!(message.contains("does not sample"), "{message}");
     let penalty = Sampling { repetition_penalty: Some(-1.0), ..none };
     assert!(refused(BeamSearch::new(2), penalty).contains("repetition_penalty is -1"));
+}
+
+/// Two sequences of one score, to the last bit: that of the better beginning comes first, as from a stable top-k.
+#[test]
+fn equal_scores_keep_the_order_of_their_beams() {
+    let request = request(&[1, 2], 2, &[]);
+    let search = BeamSearch { length_penalty: 0.0, num_return_sequences: 4, ..BeamSearch::new(36) };
+    let toy = Toy::new(6, 36);
+    let found = run(&toy, &[request.clone()], &search);
+    let expected = &all(&toy, &request, 0.0)[..4];
+    assert_eq!((expected[1].1, &expected[1].0[..]), (expected[2].1, &[4, 0][..]), "{expected:?}");
+    assert_same(&found[0], expected);
 }
