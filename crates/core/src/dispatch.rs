@@ -74,7 +74,7 @@ pub fn dispatch<M: Module>(
 }
 
 /// Reads the scales of what is dequantized on its way in.
-fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
+pub(crate) fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
     for entry in matched {
         let stored = entry.stored.as_ref();
         let tensor = stored.and_then(|stored| stored.weight.scales());
