@@ -4,9 +4,15 @@
 //! feature `mpi`, `MpiRanks`. Burn's own all-reduce (NCCL, one process, CUDA only) would be one
 //! more.
 
+mod environment;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod single;
 mod threads;
 
+pub(crate) use environment::from_environment;
+#[cfg(feature = "mpi")]
+pub use mpi::MpiRanks;
 pub use single::SingleRank;
 pub use threads::ThreadRanks;
 
@@ -31,6 +37,9 @@ pub trait Communicator: Send + Sync {
         self.rank()
     }
 
+    /// Ends the job of all ranks, as this one cannot go on.
+    fn abort(&self, reason: &str);
+
     /// Gives every rank the bytes of all ranks, in their order. Lengths may differ.
     ///
     /// # Errors
@@ -44,6 +53,26 @@ pub trait Communicator: Send + Sync {
     ///
     /// A rank failed, calls something else, or is late.
     fn broadcast(&self, bytes: Vec<u8>, from: usize) -> Result<Vec<u8>, Error>;
+
+    /// Gives each rank its part of what rank `from` has; those of the others are dropped.
+    ///
+    /// # Errors
+    ///
+    /// A rank failed, calls something else, or is late.
+    fn scatter(&self, parts: Vec<Vec<u8>>, from: usize) -> Result<Vec<u8>, Error> {
+        let lengths = parts.iter().flat_map(|part| (part.len() as u64).to_le_bytes());
+        let sent: Vec<u8> = lengths.chain(parts.iter().flatten().copied()).collect();
+        let sent = self.broadcast(sent, from)?;
+        let (lengths, mut rest) = sent.split_at(8 * self.world_size());
+        for (rank, length) in lengths.as_chunks().0.iter().enumerate() {
+            let (part, after) = rest.split_at(u64::from_le_bytes(*length) as usize);
+            if rank == self.rank() {
+                return Ok(part.to_vec());
+            }
+            rest = after;
+        }
+        Ok(Vec::new())
+    }
 
     /// Sums buckets of values over all ranks, each bucket in the same order of ranks on every
     /// rank, so that all get the same bits.

@@ -1,5 +1,6 @@
 //! What can go wrong in a training run.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a training run cannot start or go on. Every message says what to do about it.
@@ -64,10 +65,35 @@ pub enum Error {
         /// How long this rank waited.
         timeout: Duration,
     },
+    /// A tensor of another rank does not go with this rank's.
+    #[error("tensors of ranks do not go together: {0}")]
+    Wire(String),
+    /// A model cannot be computed in a lower precision.
+    #[error(
+        "{model} cannot be computed in {precision}: {reason}; train it in float32, or cast inside the module"
+    )]
+    Precision {
+        /// The module, by its path or type.
+        model: String,
+        /// What was asked for.
+        precision: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
     /// A setting cannot be met.
     #[error("{0}")]
     Setting(String),
     /// An object could not be sent to other ranks.
-    #[error("an object could not be written as JSON for other ranks, or read from them: {0}")]
-    Object(#[from] serde_json::Error),
+    #[error(
+        "an object could not be written as MessagePack for other ranks, or read from them: {0}"
+    )]
+    Object(String),
 }

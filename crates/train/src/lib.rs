@@ -18,10 +18,26 @@ pub mod accelerator;
 pub mod communicator;
 pub mod data;
 mod error;
+mod gradients;
+mod loss_scaler;
+mod memory;
+mod optimizer;
+mod panic;
+mod scheduler;
+mod seed;
 pub mod state;
+mod step_state;
 pub mod tracking;
+mod wire;
 
-pub use accelerator::threads;
-pub use accelerator::{Accelerator, AcceleratorBuilder};
+pub use accelerator::{
+    Accelerator, AcceleratorBuilder, CastFloats, LocalSgd, MixedPrecision, Reduction, threads,
+};
 pub use communicator::Communicator;
+pub use data::DataLoaderBuilder;
 pub use error::Error;
+pub use gradients::StepGradients;
+pub use loss_scaler::LossScaler;
+pub use memory::find_executable_batch_size;
+pub use optimizer::AcceleratedOptimizer;
+pub use scheduler::AcceleratedScheduler;

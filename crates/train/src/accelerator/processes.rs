@@ -95,6 +95,7 @@ impl Accelerator {
     ///
     /// A rank failed, calls something else, or is late.
     pub fn wait_for_everyone(&self) -> Result<(), Error> {
+        self.agree(|| "wait_for_everyone".to_owned())?;
         self.communicator().barrier()
     }
 

@@ -20,6 +20,8 @@ impl Communicator for SingleRank {
         1
     }
 
+    fn abort(&self, _reason: &str) {}
+
     fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
         Ok(vec![bytes])
     }

@@ -39,7 +39,7 @@ struct Round {
 /// Why no round ends any more.
 #[derive(Clone)]
 enum Failure {
-    Panicked { rank: usize, reason: String },
+    Failed { rank: usize, reason: String },
     Ended { rank: usize },
     Late { operation: String, missing: Vec<usize> },
     Differs { rank: usize, found: String, expected: String },
@@ -124,7 +124,7 @@ impl Round {
 impl Failure {
     fn error(&self, timeout: Duration) -> Error {
         match self.clone() {
-            Self::Panicked { rank, reason } => Error::RankFailed { rank, reason },
+            Self::Failed { rank, reason } => Error::RankFailed { rank, reason },
             Self::Ended { rank } => Error::RankFailed {
                 rank,
                 reason: "it returned while other ranks still wait for it".to_owned(),
@@ -137,16 +137,16 @@ impl Failure {
     }
 }
 
-/// Tells the other ranks that this one is over, on drop or by [`panicked`](Self::panicked).
+/// Tells the other ranks that this one is over, on drop or by [`failed`](Self::failed).
 pub(crate) struct RankEnd {
     rank: usize,
     table: Arc<Table>,
 }
 
 impl RankEnd {
-    pub(crate) fn panicked(&self, reason: String) {
+    pub(crate) fn failed(&self, reason: String) {
         let mut round = self.table.round.lock().unwrap_or_else(PoisonError::into_inner);
-        round.failure.get_or_insert(Failure::Panicked { rank: self.rank, reason });
+        round.failure.get_or_insert(Failure::Failed { rank: self.rank, reason });
     }
 }
 
@@ -171,6 +171,10 @@ impl Communicator for ThreadRanks {
         self.table.round.lock().unwrap_or_else(PoisonError::into_inner).ended.len()
     }
 
+    fn abort(&self, reason: &str) {
+        self.end().failed(reason.to_owned());
+    }
+
     fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Error> {
         let parts = self.exchange("all_gather".to_owned(), bytes)?;
         Ok(parts.iter().map(|part| part.to_vec()).collect())
@@ -180,6 +184,11 @@ impl Communicator for ThreadRanks {
         let bytes = if self.rank == from { bytes } else { Vec::new() };
         let parts = self.exchange(format!("broadcast from rank {from}"), bytes)?;
         Ok(parts[from].to_vec())
+    }
+
+    fn scatter(&self, parts: Vec<Vec<u8>>, from: usize) -> Result<Vec<u8>, Error> {
+        let ranks = self.exchange(format!("scatter from rank {from}"), parts)?;
+        Ok(ranks[from].get(self.rank).cloned().unwrap_or_default())
     }
 
     fn all_reduce(
