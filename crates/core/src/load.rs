@@ -25,11 +25,24 @@ pub fn load<M: Module>(module: M, checkpoint: &Checkpoint, options: &Options) ->
         (parameter.autodiff, parameter.streams) = (false, false);
     }
     let matched = match_parameters(&parameters, &checkpoint.into(), options)?;
-    crate::dispatch::load_scales(checkpoint, &matched)?;
+    load_scales(checkpoint, &matched)?;
     let mut load = Load::new(checkpoint, &matched);
     let module = module.map(&mut load);
     load.finish()?;
     Ok(module)
+}
+
+/// Reads the scales of what is dequantized on its way in.
+pub(crate) fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
+    for entry in matched {
+        let stored = entry.stored.as_ref();
+        let tensor = stored.and_then(|stored| stored.weight.scales());
+        if let (Some(scales), Some(tensor)) = (&entry.scales, tensor) {
+            let values = checkpoint.read(tensor)?;
+            scales.get_or_init(|| values);
+        }
+    }
+    Ok(())
 }
 
 /// Gives their values to the parameters that cannot be streamed.

@@ -1,6 +1,7 @@
 //! Settings of an [`Accelerator`], and how its ranks are found.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub(super) struct Settings {
     pub bucket_bytes: usize,
     pub seed: Option<u64>,
     pub debug: bool,
+    pub state_dir: Option<PathBuf>,
+    pub total_limit: Option<usize>,
 }
 
 /// Builds an [`Accelerator`].
@@ -50,6 +53,8 @@ impl Accelerator {
                 bucket_bytes: 25 << 20,
                 seed: None,
                 debug: cfg!(debug_assertions),
+                state_dir: std::env::var_os("OUTSIZE_STATE_DIR").map(PathBuf::from),
+                total_limit: None,
             },
         }
     }
@@ -122,6 +127,19 @@ impl AcceleratorBuilder {
         self
     }
 
+    /// Where states are saved and looked for (default: the variable `OUTSIZE_STATE_DIR`, which a
+    /// launcher sets).
+    pub fn state_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.settings.state_dir = Some(folder.into());
+        self
+    }
+
+    /// How many states are kept: the newest ones (default: all).
+    pub fn total_limit(mut self, states: usize) -> Self {
+        self.settings.total_limit = Some(states);
+        self
+    }
+
     /// Joins the ranks that the program was started with: those of MPI, or one.
     ///
     /// # Errors
@@ -164,6 +182,8 @@ impl AcceleratorBuilder {
             scaler: Mutex::new(is_fp16.then(|| settings.loss_scaler.clone())),
             profile: Mutex::default(),
             trigger: Default::default(),
+            objects: Default::default(),
+            trackers: Default::default(),
             settings,
         };
         Accelerator { inner: Arc::new(inner) }
