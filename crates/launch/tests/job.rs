@@ -40,7 +40,6 @@ fn run(job: &Job, interrupts: impl Fn() -> usize) -> Ran {
         Event::Restart { failure, .. } => restarts.push(failure.to_string()),
     });
     let ended = job.run(interrupts, &show).unwrap();
-    drop(show);
     Ran { ended, lines, restarts }
 }
 
