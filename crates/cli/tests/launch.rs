@@ -53,7 +53,7 @@ fn the_first_failure_is_said_last_and_its_status_is_the_commands() {
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(9), "out\n"));
     let messages = text(&output.stderr);
     assert!(messages.starts_with("starts one process, one rank\n--bad\n"), "{messages}");
-    assert!(messages.ends_with("  --bad\nthe program ended with exit status 9\n"), "{messages}");
+    assert!(messages.ends_with("  --bad\nthe job ended with exit status 9\n"), "{messages}");
     assert_eq!(std::fs::read_to_string(logs.join("output.log")).unwrap().lines().count(), 2);
 }
 

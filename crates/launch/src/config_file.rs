@@ -8,7 +8,7 @@ use outsize_checkpoint::{read_text, write_file};
 use serde_saphyr::Error as YamlError;
 
 use crate::error::Error;
-use crate::key::{Key, Kind};
+use crate::key::{Key, SettingKind};
 
 /// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
@@ -94,7 +94,7 @@ pub fn write_config(path: &Path, values: &BTreeMap<Key, String>) -> Result<(), E
 /// A value as YAML: words that YAML would read as something else, and paths, are quoted as in JSON.
 fn scalar(key: Key, value: &str) -> String {
     match key.kind() {
-        Kind::Count(_) | Kind::Switch => value.to_string(),
+        SettingKind::Count(_) | SettingKind::Switch => value.to_string(),
         _ => serde_json::Value::from(value).to_string(),
     }
 }
@@ -139,7 +139,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(path in "[ -~\u{e9}]{1,20}", count in 1usize..1000, on in any::<bool>(), word in 0usize..3) {
-            let Kind::OneOf(words) = Key::MixedPrecision.kind() else { unreachable!() };
+            let SettingKind::OneOf(words) = Key::MixedPrecision.kind() else { unreachable!() };
             let values = BTreeMap::from([
                 (Key::LogDir, path), (Key::NumProcesses, count.to_string()), (Key::Cpu, on.to_string()),
                 (Key::MixedPrecision, words[word].to_string()), (Key::GpuIds, "0,1".to_string()),

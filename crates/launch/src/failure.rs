@@ -26,7 +26,7 @@ impl Display for RankFailure {
         }
         match self.rank {
             Some(rank) => write!(f, "rank {rank}")?,
-            None => write!(f, "the program")?,
+            None => write!(f, "the job")?,
         }
         if let Some(machine) = &self.machine {
             write!(f, " on {machine}")?;
@@ -110,7 +110,7 @@ mod tests {
         words.take(None, "no such host");
         assert_eq!(
             words.failure(1).to_string(),
-            "  no such host\nthe program ended with exit status 1"
+            "  no such host\nthe job ended with exit status 1"
         );
         let mut words = LastWords::new("job-1");
         words.take(Some(0), "job-1 137 b");

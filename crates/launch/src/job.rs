@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use crate::allocation::{Allocation, ranks_around};
 use crate::environment::{JOB, program_environment};
 use crate::error::Error;
+use crate::event::{Event, OutputStream};
 use crate::failure::{LastWords, RankFailure};
 use crate::key::Key;
 use crate::mpirun::{arguments, find_mpirun};
-use crate::output::{Output, Stream};
+use crate::output::Output;
 use crate::process_tree::JobMark;
 use crate::program::Program;
 use crate::settings::Settings;
@@ -41,29 +42,6 @@ pub enum Engine {
     Started {
         /// All of them.
         ranks: usize,
-    },
-}
-
-/// What happens while a job runs.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// A process wrote a line.
-    Line {
-        /// Where to.
-        stream: Stream,
-        /// The rank, if it is a process of its own.
-        rank: Option<usize>,
-        /// The line without its end.
-        text: &'a str,
-    },
-    /// The job failed and starts again.
-    Restart {
-        /// What failed.
-        failure: &'a RankFailure,
-        /// How often it was started again, with this time.
-        count: usize,
-        /// How often it may be.
-        most: usize,
     },
 }
 
@@ -240,8 +218,8 @@ impl Job {
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let (status, interrupted) = std::thread::scope(|scope| {
             let output = &output;
-            scope.spawn(move || out.map(|pipe| output.read(Stream::Out, pipe)));
-            scope.spawn(move || err.map(|pipe| output.read(Stream::Err, pipe)));
+            scope.spawn(move || out.map(|pipe| output.read(OutputStream::Out, pipe)));
+            scope.spawn(move || err.map(|pipe| output.read(OutputStream::Err, pipe)));
             // On one machine, mpirun ends when its ranks do; it gives them no time if it is asked to end.
             let spared = marked && !self.is_spread();
             let ended = wait(&mut child, &mark, spared, interrupts);

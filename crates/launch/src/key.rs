@@ -33,7 +33,7 @@ pub enum Key {
 
 /// What a value may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// A whole number, at least this.
     Count(usize),
     /// One of some words.
@@ -114,17 +114,17 @@ impl Key {
     }
 
     /// What a value may be.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> SettingKind {
         match self {
             Self::NumProcesses | Self::ThreadsPerProcess | Self::GradientAccumulationSteps => {
-                Kind::Count(1)
+                SettingKind::Count(1)
             }
-            Self::MaxRestarts => Kind::Count(0),
-            Self::Engine => Kind::OneOf(&["auto", "threads", "mpi"]),
-            Self::MixedPrecision => Kind::OneOf(&["no", "bf16", "fp16"]),
-            Self::Cpu | Self::Debug => Kind::Switch,
-            Self::GpuIds => Kind::Numbers,
-            Self::Hostfile | Self::StateDir | Self::LogDir => Kind::Path,
+            Self::MaxRestarts => SettingKind::Count(0),
+            Self::Engine => SettingKind::OneOf(&["auto", "threads", "mpi"]),
+            Self::MixedPrecision => SettingKind::OneOf(&["no", "bf16", "fp16"]),
+            Self::Cpu | Self::Debug => SettingKind::Switch,
+            Self::GpuIds => SettingKind::Numbers,
+            Self::Hostfile | Self::StateDir | Self::LogDir => SettingKind::Path,
         }
     }
 }
@@ -135,7 +135,7 @@ impl Display for Key {
     }
 }
 
-impl Kind {
+impl SettingKind {
     /// The value as it is kept, or what is wrong with it.
     ///
     /// # Errors

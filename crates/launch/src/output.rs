@@ -7,18 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
+use crate::event::{Event, OutputStream};
 use crate::failure::LastWords;
-use crate::job::Event;
 use crate::tagged::RankLines;
-
-/// Where a line was written to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Out,
-    /// Standard error.
-    Err,
-}
 
 /// Takes the lines of a job, one at a time.
 pub(crate) struct Output<'a> {
@@ -45,7 +36,7 @@ impl<'a> Output<'a> {
     }
 
     /// Reads a stream to its end.
-    pub fn read(&self, stream: Stream, pipe: impl Read) {
+    pub fn read(&self, stream: OutputStream, pipe: impl Read) {
         let mut pipe = BufReader::new(pipe);
         let mut lines = RankLines::default();
         let mut line = Vec::new();
@@ -61,10 +52,10 @@ impl<'a> Output<'a> {
         lines.end(|rank, text| self.line(stream, rank, text));
     }
 
-    fn line(&self, stream: Stream, rank: Option<usize>, text: &[u8]) {
+    fn line(&self, stream: OutputStream, rank: Option<usize>, text: &[u8]) {
         let text = String::from_utf8_lossy(text);
         let Ok(mut kept) = self.kept.lock() else { return };
-        if stream == Stream::Err && kept.words.take(rank, &text) {
+        if stream == OutputStream::Err && kept.words.take(rank, &text) {
             return;
         }
         if let Some(logs) = &mut kept.logs {

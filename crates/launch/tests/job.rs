@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use outsize_launch::{Ended, Event, Job, Key, Layers, Program, Settings, Stream, find_mpirun};
+use outsize_launch::{
+    Ended, Event, Job, Key, Layers, OutputStream, Program, Settings, find_mpirun,
+};
 use outsize_machine::Machine;
 
 /// A line that was shown: of which rank, and where it was written to.
-type Line = (Option<usize>, Stream, String);
+type Line = (Option<usize>, OutputStream, String);
 
 struct Ran {
     ended: Ended,
@@ -77,12 +79,12 @@ fn lines_of_ranks_are_told_apart_and_stay_in_order() {
     let mut expected: Vec<String> = Vec::new();
     (1..=200).for_each(|at| expected.extend([format!("line {at}"), "parts".to_string()]));
     for rank in [Some(0), Some(1)] {
-        let of = |stream: Stream| {
+        let of = |stream: OutputStream| {
             let own = ran.lines.iter().filter(move |line| (line.0, line.1) == (rank, stream));
             own.map(|line| line.2.as_str()).collect::<Vec<_>>()
         };
-        assert_eq!(of(Stream::Out), expected, "{rank:?}");
-        assert_eq!(of(Stream::Err), ["done"]);
+        assert_eq!(of(OutputStream::Out), expected, "{rank:?}");
+        assert_eq!(of(OutputStream::Err), ["done"]);
     }
     assert!(ran.lines.iter().all(|line| line.0.is_some()), "{:?}", ran.lines);
     let log = std::fs::read_to_string(logs.join("rank-1.log")).unwrap();

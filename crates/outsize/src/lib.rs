@@ -57,6 +57,7 @@
 //! | [`kernels`] | products with weights kept as stored |
 //! | [`stream`] | bytes from disk into a fixed pool of memory |
 //! | [`machine`] | what this machine has |
+//! | [`train`] | the same training loop on one rank or many |
 #![forbid(unsafe_code)]
 
 pub use outsize_bench as bench;
@@ -70,6 +71,7 @@ pub use outsize_machine as machine;
 pub use outsize_models as models;
 pub use outsize_plan as plan;
 pub use outsize_stream as stream;
+pub use outsize_train as train;
 
 pub use outsize_checkpoint::Checkpoint;
 pub use outsize_core::{

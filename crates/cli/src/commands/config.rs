@@ -8,7 +8,7 @@ use crate::views::output::{print, print_json, refuse_to_replace, say};
 use crate::views::style::style;
 use crate::views::table::Table;
 use dialoguer::{Confirm, Input, Select};
-use outsize::launch::{Allocation, Key, Kind, Layers, Settings, read_config, write_config};
+use outsize::launch::{Allocation, Key, Layers, SettingKind, Settings, read_config, write_config};
 use outsize::machine::{Machine, Sourced};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -120,13 +120,13 @@ fn ask(path: &Path) -> Result<(), Failure> {
 /// One question; none for an empty answer.
 fn answer(key: Key, default: &str) -> Result<Option<String>, Failure> {
     let asked = match key.kind() {
-        Kind::OneOf(words) => Select::new()
+        SettingKind::OneOf(words) => Select::new()
             .with_prompt(key.describe())
             .items(words)
             .default(words.iter().position(|word| *word == default).unwrap_or(0))
             .interact()
             .map(|at| words[at].to_string()),
-        Kind::Switch => Confirm::new()
+        SettingKind::Switch => Confirm::new()
             .with_prompt(key.describe())
             .default(default == "true")
             .interact()

@@ -5,7 +5,8 @@ use crate::error::Failure;
 use crate::interrupt;
 use crate::views::output::{print, say};
 use outsize::launch::{
-    Allocation, Event, Job, Layers, Program, RankFailure, Settings, Stream, build, read_config,
+    Allocation, Event, Job, Layers, OutputStream, Program, RankFailure, Settings, build,
+    read_config,
 };
 use outsize::machine::Machine;
 use std::path::{Path, PathBuf};
@@ -93,8 +94,8 @@ fn show(event: Event<'_>) {
             let prefix = rank.map_or(String::new(), |rank| format!("[rank {rank}] "));
             match stream {
                 // A reader who has gone does not end the training.
-                Stream::Out => drop(print(&format!("{prefix}{text}\n"))),
-                Stream::Err => say(format!("{prefix}{text}")),
+                OutputStream::Out => drop(print(&format!("{prefix}{text}\n"))),
+                OutputStream::Err => say(format!("{prefix}{text}")),
             }
         }
         Event::Restart { failure, count, most } => {

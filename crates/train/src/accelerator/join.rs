@@ -1,0 +1,75 @@
+//! Ranks that run out of batches before others.
+
+use burn::module::Module;
+
+use super::Accelerator;
+use crate::Error;
+
+/// A stretch of training in which ranks may have different numbers of batches.
+///
+/// While it lives, ranks ask each other before each step who still trains. End it with
+/// [`finish`](Self::finish).
+#[must_use = "call finish after the loop"]
+pub struct JoinUnevenInputs<'a> {
+    accelerator: &'a Accelerator,
+}
+
+impl Accelerator {
+    /// Begins a stretch in which ranks may have different numbers of batches, as with
+    /// [`even_batches(false)`](crate::AcceleratorBuilder::even_batches).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), outsize_train::Error> {
+    /// # use burn::nn::{Linear, LinearConfig};
+    /// # use outsize_train::Accelerator;
+    /// # let accelerator = Accelerator::builder().build()?;
+    /// # let mut model: Linear = LinearConfig::new(2, 2).init(&accelerator.device());
+    /// let uneven = accelerator.join_uneven_inputs();
+    /// // for batch in loader.iter() { … }
+    /// model = uneven.finish(model)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn join_uneven_inputs(&self) -> JoinUnevenInputs<'_> {
+        self.step_state().is_uneven = true;
+        JoinUnevenInputs { accelerator: self }
+    }
+
+    /// In an uneven stretch, says whether this rank still trains; gives the first rank that does.
+    pub(super) fn joining(&self, trains: bool) -> Result<Option<usize>, Error> {
+        let is_alone = self.num_processes() == 1;
+        if is_alone || !self.step_state().is_uneven || self.step_state().is_local {
+            return Ok(None);
+        }
+        Ok(self.gather_object(&trains)?.iter().position(|&trains| trains))
+    }
+}
+
+impl JoinUnevenInputs<'_> {
+    /// Takes part in the steps of the ranks that have more batches, with the gradients that this
+    /// rank has left and then with none, and takes the weights of the last.
+    ///
+    /// # Errors
+    ///
+    /// A rank failed, calls something else, or is late.
+    pub fn finish<M: Module>(self, model: M) -> Result<M, Error> {
+        let accelerator = self.accelerator;
+        let mut last = None;
+        while let Some(rank) = accelerator.joining(false)? {
+            last = Some(rank);
+            accelerator.average_accumulated(&model)?;
+        }
+        // Ranks that end together have the same weights already, and each sees no other train.
+        let last = accelerator.gather_object(&last)?.into_iter().flatten().next();
+        match last {
+            None => Ok(model),
+            Some(rank) => accelerator.broadcast_model(model, rank),
+        }
+    }
+}
+
+impl Drop for JoinUnevenInputs<'_> {
+    fn drop(&mut self) {
+        self.accelerator.step_state().is_uneven = false;
+    }
+}

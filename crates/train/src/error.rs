@@ -1,0 +1,99 @@
+//! What can go wrong in a training run.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a training run cannot start or go on. Every message says what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The environment describes several ranks, and this build cannot reach the others.
+    #[error(
+        "{variable}={size} announces {size} ranks, but this program was built without the feature `mpi` and would \
+         train {size} separate models: build it with `--features mpi`, or start it once"
+    )]
+    NeedsMpi {
+        /// The environment variable.
+        variable: &'static str,
+        /// Its value.
+        size: usize,
+    },
+    /// The environment describes several ranks in the way of a launcher other than MPI's.
+    #[error(
+        "{variable}={size} announces {size} ranks, but no MPI world of {size} was found: start the program \
+         with `mpirun -n {size} PROGRAM` or `srun --mpi=pmix -n {size} PROGRAM` (torchrun starts Python programs)"
+    )]
+    NoMpiWorld {
+        /// The environment variable.
+        variable: &'static str,
+        /// Its value.
+        size: usize,
+    },
+    /// Another rank failed, so this one cannot go on.
+    #[error("rank {rank} failed: {reason}")]
+    RankFailed {
+        /// The rank that failed first.
+        rank: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// Ranks disagree on what they exchange.
+    #[error(
+        "rank {rank} calls {found}, while rank {reference} calls {expected}: all ranks must make the same calls in the same order"
+    )]
+    RankDiffers {
+        /// The rank that differs.
+        rank: usize,
+        /// What it calls.
+        found: String,
+        /// A rank that most others agree with.
+        reference: usize,
+        /// What that one calls.
+        expected: String,
+    },
+    /// Other ranks did not come to a collective in time.
+    #[error(
+        "ranks {missing:?} did not reach {operation} within {} s: they may wait elsewhere; a longer `timeout` \
+         helps if they are only slow",
+        timeout.as_secs_f32()
+    )]
+    Timeout {
+        /// What was called.
+        operation: String,
+        /// The ranks that did not come, where the engine knows them.
+        missing: Vec<usize>,
+        /// How long this rank waited.
+        timeout: Duration,
+    },
+    /// A tensor of another rank does not go with this rank's.
+    #[error("tensors of ranks do not go together: {0}")]
+    Wire(String),
+    /// A model cannot be computed in a lower precision.
+    #[error(
+        "{model} cannot be computed in {precision}: {reason}; train it in float32, or cast inside the module"
+    )]
+    Precision {
+        /// The module, by its path or type.
+        model: String,
+        /// What was asked for.
+        precision: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A setting cannot be met.
+    #[error("{0}")]
+    Setting(String),
+    /// An object could not be sent to other ranks.
+    #[error(
+        "an object could not be written as MessagePack for other ranks, or read from them: {0}"
+    )]
+    Object(String),
+}

@@ -1,0 +1,43 @@
+//! The same training loop on one rank or many.
+//!
+//! A *rank* is one copy of the training program: the only one, one of several threads of a
+//! process, or one of several processes started by `mpirun`. Every rank holds the whole model and
+//! trains on its share of each batch; gradients are averaged over ranks, so that all ranks take
+//! the same step.
+//!
+//! | module | its one job |
+//! |---|---|
+//! | [`accelerator`] | [`Accelerator`]: backward, accumulation, clipping, collectives, processes |
+//! | [`communicator`] | how ranks exchange bytes and sum gradients |
+//! | [`data`] | which rank reads which items |
+//! | [`state`] | saving and resuming |
+//! | [`tracking`] | metrics to files and services |
+#![forbid(unsafe_code)]
+
+pub mod accelerator;
+pub mod communicator;
+pub mod data;
+mod error;
+mod gradients;
+mod loss_scaler;
+mod memory;
+mod optimizer;
+mod panic;
+mod scheduler;
+mod seed;
+pub mod state;
+mod step_state;
+pub mod tracking;
+mod wire;
+
+pub use accelerator::{
+    Accelerator, AcceleratorBuilder, CastFloats, LocalSgd, MixedPrecision, Reduction, threads,
+};
+pub use communicator::Communicator;
+pub use data::DataLoaderBuilder;
+pub use error::Error;
+pub use gradients::StepGradients;
+pub use loss_scaler::LossScaler;
+pub use memory::find_executable_batch_size;
+pub use optimizer::AcceleratedOptimizer;
+pub use scheduler::AcceleratedScheduler;

@@ -1,0 +1,1 @@
+//! Metrics of a run, to files and services.

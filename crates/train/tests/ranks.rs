@@ -1,0 +1,130 @@
+//! What ranks tell each other, and what happens when one fails.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Int, Tensor};
+use outsize_train::{Accelerator, Error, Reduction, threads};
+
+fn ranks(accelerator: &Accelerator) -> (usize, f32) {
+    (accelerator.process_index(), accelerator.process_index() as f32)
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().to_vec().unwrap()
+}
+
+#[test]
+fn tensors_and_objects_reach_all_ranks() {
+    let results = threads(3, |accelerator| -> Result<(), Error> {
+        let device = accelerator.device();
+        let (rank, number) = ranks(&accelerator);
+
+        // Ranks may have different numbers of rows.
+        let rows = Tensor::<2>::full([rank + 1, 2], number, &device);
+        let all = accelerator.gather(rows.clone())?;
+        assert_eq!(all.dims(), [6, 2]);
+        assert_eq!(values(all.narrow(1, 0, 1)), [0., 1., 1., 2., 2., 2.]);
+
+        let flags = Tensor::<1, Int>::from_data([rank as i64], &device).greater_elem(0);
+        let flags: Vec<bool> = accelerator.gather(flags)?.into_data().iter().collect();
+        assert_eq!(flags, [false, true, true]);
+
+        let sum =
+            accelerator.reduce(Tensor::<1>::from_data([number, 1.0], &device), Reduction::Sum)?;
+        assert_eq!(values(sum), [3., 3.]);
+        let whole = Tensor::<1, Int>::from_data([rank as i64 * 3], &device);
+        let mean = accelerator.reduce(whole, Reduction::Mean)?;
+        assert_eq!(mean.into_scalar::<i64>(), 3);
+
+        let of_two = accelerator.broadcast(rows.clone(), 2)?;
+        assert_eq!(values(of_two), [2.; 6]);
+        let padded = accelerator.pad_across_processes(rows, 0, -1.0, rank == 1)?;
+        let expected: [&[f32]; 3] =
+            [&[0., 0., -1., -1., -1., -1.], &[-1., -1., 1., 1., 1., 1.], &[2.; 6]];
+        assert_eq!(values(padded), expected[rank]);
+
+        assert_eq!(accelerator.gather_object(&(rank, "x".repeat(rank)))?[2], (2, "xx".to_owned()));
+        let mut objects = vec![rank; 2];
+        accelerator.broadcast_object_list(&mut objects, 1)?;
+        assert_eq!(objects, [1, 1]);
+
+        let prompts = ["a", "b", "c", "d"];
+        let expected: [&[&str]; 3] = [&["a", "b"], &["c"], &["d"]];
+        assert_eq!(accelerator.split_between_processes(&prompts, false), expected[rank]);
+        assert_eq!(accelerator.split_between_processes(&prompts, true).len(), 2);
+
+        assert!(!accelerator.check_trigger()?);
+        accelerator.on_process(1, || accelerator.set_trigger());
+        assert!(accelerator.check_trigger()? && !accelerator.check_trigger()?);
+        Ok(())
+    });
+    results.unwrap().into_iter().for_each(Result::unwrap);
+}
+
+#[test]
+fn the_main_process_goes_first() {
+    let order = std::sync::Mutex::new(Vec::new());
+    threads(3, |accelerator| {
+        std::thread::sleep(Duration::from_millis(30 - 10 * accelerator.process_index() as u64));
+        let note = || order.lock().unwrap().push(accelerator.process_index());
+        accelerator.main_process_first(note).unwrap();
+        assert_eq!(accelerator.on_last_process(|| 1).is_some(), accelerator.is_last_process());
+    })
+    .unwrap();
+    assert_eq!(order.into_inner().unwrap()[0], 0);
+}
+
+#[test]
+fn a_rank_that_differs_is_named() {
+    let fault = |train: &(dyn Fn(&Accelerator) -> Result<(), Error> + Sync), debug| {
+        let results = Accelerator::builder().debug(debug).threads(3, |rank| train(&rank)).unwrap();
+        results.into_iter().map(|result| result.unwrap_err().to_string()).collect::<Vec<_>>()
+    };
+    let shapes = |accelerator: &Accelerator| {
+        let columns = if accelerator.process_index() == 1 { 3 } else { 2 };
+        let tensor = Tensor::<2>::zeros([1, columns], &accelerator.device());
+        accelerator.gather(tensor).map(drop)
+    };
+    for debug in [false, true] {
+        for message in fault(&shapes, debug) {
+            assert!(message.contains("rank 1 calls gather of F32 [any, 3]"), "{message}");
+            assert!(message.contains("rank 0 calls gather of F32 [any, 2]"), "{message}");
+        }
+    }
+    let calls = |accelerator: &Accelerator| match accelerator.process_index() {
+        2 => accelerator.wait_for_everyone(),
+        _ => accelerator.gather_object(&1).map(drop),
+    };
+    for message in fault(&calls, true) {
+        assert!(message.contains("rank 2 calls wait_for_everyone"), "{message}");
+    }
+    for message in fault(&calls, false) {
+        assert!(message.contains("rank 2 calls"), "{message}");
+    }
+}
+
+#[test]
+fn a_rank_that_fails_frees_the_others_at_once() {
+    let began = Instant::now();
+    let panicked = threads(3, |accelerator| {
+        assert!(accelerator.process_index() != 1, "rank one gives up");
+        accelerator.wait_for_everyone().unwrap_err().to_string()
+    });
+    let message = panicked.unwrap_err().to_string();
+    assert!(message.contains("rank 1") && message.contains("rank one gives up"), "{message}");
+
+    let returned = threads(3, |accelerator| match accelerator.process_index() {
+        1 => String::new(),
+        _ => accelerator.wait_for_everyone().unwrap_err().to_string(),
+    });
+    assert!(returned.unwrap()[2].contains("rank 1 failed: it returned"));
+
+    let late = Accelerator::builder().timeout(Duration::from_millis(50)).threads(2, |rank| {
+        rank.on_main_process(|| std::thread::sleep(Duration::from_millis(200)));
+        rank.wait_for_everyone().unwrap_err().to_string()
+    });
+    assert!(late.unwrap()[1].contains("ranks [0] did not reach wait_for_everyone"));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
