@@ -22,6 +22,7 @@ pub use step::NoSync;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::module::ParamId;
 use burn::tensor::Device;
 
 use crate::Communicator;
@@ -47,6 +48,8 @@ struct Inner {
     scaler: Mutex<Option<LossScaler>>,
     profile: Mutex<Option<Profile>>,
     trigger: AtomicBool,
+    /// The model that was last found fit for a lower precision, by its first parameter.
+    castable: Mutex<Option<ParamId>>,
 }
 
 impl Inner {

@@ -91,9 +91,9 @@ fn worker() {
         "differ" => {
             let accelerator = builder(&Run::PLAIN).build().unwrap();
             if accelerator.process_index() == 1 {
-                accelerator.wait_for_everyone().unwrap();
+                accelerator.wait_for_everyone().unwrap_or_else(|fault| panic!("{fault}"));
             } else {
-                accelerator.gather_object(&1).unwrap();
+                accelerator.gather_object(&1).unwrap_or_else(|fault| panic!("{fault}"));
             }
         }
         other => panic!("unknown job {other}"),

@@ -12,7 +12,7 @@ fn ranks(accelerator: &Accelerator) -> (usize, f32) {
 }
 
 fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().to_vec().unwrap()
+    tensor.into_data().iter().collect()
 }
 
 #[test]

@@ -70,6 +70,9 @@ impl ThreadRanks {
         let table = &self.table;
         let deadline = Instant::now() + table.timeout;
         let mut round = table.round.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failure) = &round.failure {
+            return Err(failure.error(table.timeout));
+        }
         let number = round.number;
         round.parts[self.rank] = Some((call.clone(), Arc::new(part)));
         if round.parts.iter().all(Option::is_some) {
