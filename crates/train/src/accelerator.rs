@@ -72,7 +72,8 @@ impl Accelerator {
     /// The device that batches are made on and models are meant to live on, with autodiff.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.inner.settings.device.clone()
+        let devices = &self.inner.settings.devices;
+        devices[self.inner.communicator.local_rank() % devices.len()].clone()
     }
 
     /// The scale of the loss in fp16 training; none otherwise.

@@ -211,4 +211,13 @@ fn random_operations_follow_seed_rank_and_step() {
     assert_eq!(first, draw(0, 0));
     assert_ne!(first, draw(0, 1));
     assert_ne!(first, draw(1, 0));
+
+    // So a run with dropout repeats, bit for bit.
+    let run = |dropout, seed| {
+        let run = common::Run { dropout, ..common::Run::PLAIN };
+        common::train(&Accelerator::builder().seed(seed).build().unwrap(), &run).unwrap()
+    };
+    assert_eq!(run(0.5, 9), run(0.5, 9));
+    assert_ne!(run(0.5, 9), run(0.5, 8));
+    assert_ne!(run(0.5, 9), run(0.0, 9));
 }

@@ -20,7 +20,8 @@ const RANKS_IN_PROCESS: &str = "OUTSIZE_NUM_PROCESSES";
 /// What an [`Accelerator`] is set to.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    pub device: Device,
+    /// By local rank, in turn.
+    pub devices: Vec<Device>,
     pub timeout: Duration,
     pub gradient_accumulation_steps: usize,
     pub mixed_precision: MixedPrecision,
@@ -51,7 +52,7 @@ impl Accelerator {
     pub fn builder() -> AcceleratorBuilder {
         let mut builder = AcceleratorBuilder {
             settings: Settings {
-                device: Device::default().autodiff(),
+                devices: vec![Device::default().autodiff()],
                 timeout: Duration::from_secs(1800),
                 gradient_accumulation_steps: 1,
                 mixed_precision: MixedPrecision::No,
@@ -94,8 +95,18 @@ fn set_from<T: FromStr<Err: Display>>(variable: &str, set: impl FnOnce(T)) -> Re
 
 impl AcceleratorBuilder {
     /// The device to train on. Autodiff is added.
-    pub fn device(mut self, device: Device) -> Self {
-        self.settings.device = device.autodiff();
+    pub fn device(self, device: Device) -> Self {
+        self.devices([device])
+    }
+
+    /// The devices of a machine, which its ranks take in turn. Autodiff is added.
+    ///
+    /// # Panics
+    ///
+    /// There is none.
+    pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
+        self.settings.devices = devices.into_iter().map(Device::autodiff).collect();
+        assert!(!self.settings.devices.is_empty(), "give a rank at least one device");
         self
     }
 
