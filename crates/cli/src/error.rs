@@ -13,6 +13,8 @@ pub enum Failure {
     Usage(String),
     /// A failure: exit status 1.
     Failed(String),
+    /// The exit status of a program that was started, which has said why.
+    Status(u8),
     /// An interrupt: exit status 130.
     Interrupted,
     /// The output's reader closed the pipe, as `| head` does: not an error.
@@ -48,6 +50,7 @@ macro_rules! failed {
 }
 
 failed!(
+    outsize::launch::Error;
     outsize::checkpoint::Error;
     CoreError, core_flags;
     DescribeError, describe_flags;

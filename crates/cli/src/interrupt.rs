@@ -1,10 +1,16 @@
 //! Ctrl-C: the first one stops in order, the second one at once.
 
 use crate::error::Failure;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// How often an interrupt came, for who ends others in order and counts.
+static TIMES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the second interrupt is for somebody who counts.
+static COUNTED: AtomicBool = AtomicBool::new(false);
 
 /// Exit status of a program ended by an interrupt, as shells count it.
 pub const STATUS: u8 = 130;
@@ -13,7 +19,8 @@ pub const STATUS: u8 = 130;
 pub fn watch() -> Result<(), Failure> {
     LazyLock::force(&ASKED); // not first in the handler
     ctrlc::set_handler(|| {
-        if ASKED.swap(true, Ordering::Relaxed) {
+        TIMES.fetch_add(1, Ordering::Relaxed);
+        if ASKED.swap(true, Ordering::Relaxed) && !COUNTED.load(Ordering::Relaxed) {
             std::process::exit(STATUS.into());
         }
     })
@@ -23,6 +30,12 @@ pub fn watch() -> Result<(), Failure> {
 /// The flag that an interrupt sets.
 pub fn flag() -> Arc<AtomicBool> {
     ASKED.clone()
+}
+
+/// How often an interrupt came. From the first call on, a second one does not end this process.
+pub fn times() -> usize {
+    COUNTED.store(true, Ordering::Relaxed);
+    TIMES.load(Ordering::Relaxed)
 }
 
 /// Whether there was an interrupt.

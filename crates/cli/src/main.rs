@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let (message, status) = match done {
         Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => (message, 2),
+        Err(Failure::Status(status)) => return ExitCode::from(status),
         Err(Failure::Interrupted) => ("interrupted".to_string(), interrupt::STATUS),
         Err(Failure::Failed(message)) => (message, 1),
     };

@@ -46,6 +46,8 @@ fn the_keys_stay_as_they_are() {
         "cache",
         "current",
         "calibration",
+        "training",
+        "mpi",
     ];
     expected.sort_unstable();
     let mut found = keys.clone();

@@ -53,6 +53,7 @@
 //! | [`generate`] | tokens in, tokens out |
 //! | [`diffuse`] | noise in, pictures out |
 //! | [`mod@bench`] | measures the machine, and runs a model beside its limits |
+//! | [`launch`] | starts a training program on n processes or machines |
 //! | [`kernels`] | products with weights kept as stored |
 //! | [`stream`] | bytes from disk into a fixed pool of memory |
 //! | [`machine`] | what this machine has |
@@ -65,6 +66,7 @@ pub use outsize_core as core;
 pub use outsize_diffuse as diffuse;
 pub use outsize_generate as generate;
 pub use outsize_kernels as kernels;
+pub use outsize_launch as launch;
 pub use outsize_machine as machine;
 pub use outsize_models as models;
 pub use outsize_plan as plan;

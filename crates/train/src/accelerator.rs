@@ -24,6 +24,7 @@ pub use step::NoSync;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::module::ParamId;
 use burn::tensor::Device;
 
 use crate::Communicator;
@@ -53,6 +54,8 @@ struct Inner {
     trigger: AtomicBool,
     objects: Objects,
     trackers: Trackers,
+    /// The model that was last found fit for a lower precision, by its first parameter.
+    castable: Mutex<Option<ParamId>>,
 }
 
 impl Inner {
@@ -75,7 +78,8 @@ impl Accelerator {
     /// The device that batches are made on and models are meant to live on, with autodiff.
     #[must_use]
     pub fn device(&self) -> Device {
-        self.inner.settings.device.clone()
+        let devices = &self.inner.settings.devices;
+        devices[self.inner.communicator.local_rank() % devices.len()].clone()
     }
 
     /// The scale of the loss in fp16 training; none otherwise.

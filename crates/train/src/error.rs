@@ -55,8 +55,9 @@ pub enum Error {
     },
     /// Other ranks did not come to a collective in time.
     #[error(
-        "ranks {missing:?} did not reach {operation} within {} s: they may wait elsewhere; a longer `timeout` \
-         helps if they are only slow",
+        "{} did not reach {operation} within {} s: they may wait elsewhere; a longer `timeout` helps if they are only \
+         slow",
+        if missing.is_empty() { "other ranks".to_owned() } else { format!("ranks {missing:?}") },
         timeout.as_secs_f32()
     )]
     Timeout {

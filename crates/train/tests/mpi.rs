@@ -16,7 +16,7 @@ const JOB: &str = "OUTSIZE_MPI_TEST_JOB";
 
 fn builder(run: &Run) -> AcceleratorBuilder {
     let builder = Accelerator::builder().split_batches(true).debug(true).bucket_bytes(200);
-    builder.gradient_accumulation_steps(run.accumulation)
+    builder.gradient_accumulation_steps(run.accumulation).seed(3)
 }
 
 /// Runs this binary's worker on `ranks` ranks; nothing if that cannot be done here.
@@ -91,9 +91,9 @@ fn worker() {
         "differ" => {
             let accelerator = builder(&Run::PLAIN).build().unwrap();
             if accelerator.process_index() == 1 {
-                accelerator.wait_for_everyone().unwrap();
+                accelerator.wait_for_everyone().unwrap_or_else(|fault| panic!("{fault}"));
             } else {
-                accelerator.gather_object(&1).unwrap();
+                accelerator.gather_object(&1).unwrap_or_else(|fault| panic!("{fault}"));
             }
         }
         other => panic!("unknown job {other}"),
@@ -135,6 +135,18 @@ fn processes_learn_the_same_weights_as_one() {
         assert!(output.status.success(), "{}", errors(&output));
         assert!(difference <= bound, "{ranks} ranks, {run:?}: {difference:e}");
     }
+}
+
+#[test]
+fn processes_repeat_a_run_with_dropout() {
+    let run = |dropout| {
+        let run = Run { dropout, ..Run::PLAIN };
+        let (output, _) = mpirun(2, &format!("train {}", serde_json::to_string(&run).unwrap()))?;
+        Some(result::<Vec<f32>>(&output))
+    };
+    let Some(first) = run(0.5) else { return };
+    assert_eq!(Some(&first), run(0.5).as_ref());
+    assert_ne!(Some(first), run(0.0));
 }
 
 #[test]

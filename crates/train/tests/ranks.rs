@@ -12,7 +12,7 @@ fn ranks(accelerator: &Accelerator) -> (usize, f32) {
 }
 
 fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().to_vec().unwrap()
+    tensor.into_data().iter().collect()
 }
 
 #[test]
@@ -127,4 +127,58 @@ fn a_rank_that_fails_frees_the_others_at_once() {
     });
     assert!(late.unwrap()[1].contains("ranks [0] did not reach wait_for_everyone"));
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Fields<'a>(&'a mut String);
+        impl tracing::field::Visit for Fields<'_> {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{field}={value:?} "));
+            }
+        }
+        let mut line = format!("{} ", event.metadata().level());
+        event.record(&mut Fields(&mut line));
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn loggers_know_their_rank() {
+    let log = Log::default();
+    threads(2, |accelerator| {
+        tracing::subscriber::with_default(log.clone(), || {
+            let logger = accelerator.get_logger("loop");
+            logger.info("once");
+            logger.in_order(tracing::Level::WARN, "each").unwrap();
+        });
+    })
+    .unwrap();
+    let lines = log.0.lock().unwrap().join("\n");
+    let expected = [
+        r#"INFO message=once rank=0 logger="loop" "#,
+        r#"WARN message=each rank=0 logger="loop" "#,
+        r#"WARN message=each rank=1 logger="loop" "#,
+    ];
+    assert_eq!(lines, expected.join("\n"));
 }

@@ -5,6 +5,7 @@ mod estimate;
 mod fetch;
 mod generate;
 mod image;
+mod launch;
 mod model;
 mod plan;
 mod synth;
@@ -16,11 +17,13 @@ pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
 pub use generate::{EndArgs, LogitsArgs, RunArgs};
 pub use image::ImageArgs;
+pub use launch::{ConfigAction, ConfigArgs, LaunchArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
 pub use synth::{BF16, SynthArgs, SynthDtype};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::path::PathBuf;
 
 /// Run language models bigger than memory, straight from their checkpoint.
 #[derive(Parser, Debug)]
@@ -56,6 +59,28 @@ pub enum Command {
     Env(JsonArgs),
     /// Measure this machine's limits, and what share of them a model gets
     Bench(BenchArgs),
+    /// Start a training program on one rank or many
+    Launch(LaunchArgs),
+    /// Ask how `launch` starts programs, and keep the answers
+    Config(ConfigArgs),
+    /// Print a shell's completions of this command
+    Completions(CompletionsArgs),
+    /// Write this command's manual pages to a folder
+    Man(ManArgs),
+}
+
+/// `outsize completions`.
+#[derive(ClapArgs, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `outsize man`.
+#[derive(ClapArgs, Debug)]
+pub struct ManArgs {
+    /// The folder, made if it is not there
+    pub folder: PathBuf,
 }
 
 /// `outsize demo`, `outsize env` and `outsize list`.

@@ -2,20 +2,23 @@
 
 use crate::args::JsonArgs;
 use crate::cache;
+use crate::commands::config::held;
 use crate::error::Failure;
 use crate::views::env::{Calibrated, Env};
 use crate::views::output;
 use crate::views::style::style;
 use outsize::kernels::{Isa, threads};
+use outsize::launch::find_mpirun;
 use outsize::machine::{
     CALIBRATION_FILE, Calibration, Machine, Sourced, current_rss, detected_budget, figures_for,
     volume,
 };
 use std::path::Path;
+use std::process::Command;
 
 /// Runs the command. It fails only if it cannot print.
 pub fn env(args: &JsonArgs) -> Result<(), Failure> {
-    let env = Env::new();
+    let env = Env::new()?;
     match args.json {
         true => output::print(&(serde_json::to_string_pretty(&env)? + "\n")),
         false => output::print(&env.text(style().width)),
@@ -23,11 +26,11 @@ pub fn env(args: &JsonArgs) -> Result<(), Failure> {
 }
 
 impl Env {
-    fn new() -> Self {
+    fn new() -> Result<Self, Failure> {
         let machine = Machine::detect();
         let folder = cache::folder().ok();
         let budget = detected_budget(&machine, current_rss().unwrap_or(0)).into_iter().collect();
-        Self {
+        Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
             backends: vec!["cpu"],
@@ -41,7 +44,9 @@ impl Env {
             cache: folder.as_deref().map(volume),
             calibration: Calibrated::new(&machine, folder.as_deref()),
             machine,
-        }
+            training: held(None)?,
+            mpi: mpi_version(),
+        })
     }
 }
 
@@ -57,6 +62,14 @@ impl Calibrated {
             provenance,
         }
     }
+}
+
+/// What the mpirun in `PATH` says of itself.
+fn mpi_version() -> Option<Sourced<String>> {
+    let mpirun = find_mpirun("").ok()?;
+    let said = Command::new(&mpirun).arg("--version").output().ok()?.stdout;
+    let line = String::from_utf8_lossy(&said).lines().next()?.trim().to_string();
+    Some(Sourced::new(line, mpirun.display().to_string()))
 }
 
 /// How many threads matmuls use, and why.

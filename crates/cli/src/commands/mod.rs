@@ -2,13 +2,16 @@
 
 mod bench;
 mod calibrate;
+pub mod config;
 mod demo;
 mod env;
 mod estimate;
 mod fetch;
 mod image;
+mod launch;
 mod list;
 mod logits;
+mod manual;
 mod plan;
 mod random_values;
 mod run;
@@ -39,5 +42,9 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Demo(args) => demo::demo(args, began),
         Command::Env(args) => env::env(args),
         Command::Bench(args) => bench::bench(args),
+        Command::Launch(args) => launch::launch(args),
+        Command::Config(args) => config::config(args),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::pages(args),
     }
 }

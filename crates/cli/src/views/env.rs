@@ -2,6 +2,7 @@
 
 use super::human::{bandwidth, time};
 use super::table::Table;
+use crate::commands::config::{SettingsByName, rows};
 use outsize::bench::RateUnit::{Bytes, Operations};
 use outsize::machine::{DiskFigures, GpuMemory, Machine, Provenance, Sourced, Volume};
 use outsize::plan::{HardwareProfile, Tier, format_size};
@@ -34,6 +35,10 @@ pub struct Env {
     pub current: Option<Volume>,
     /// How fast the machine was measured to be.
     pub calibration: Calibrated,
+    /// How programs are started: the settings that hold.
+    pub training: SettingsByName,
+    /// The version of the mpirun that is found.
+    pub mpi: Option<Sourced<String>>,
 }
 
 /// What predictions are made of.
@@ -68,6 +73,12 @@ impl Env {
             table.entry("cpu", "unknown", "give one: --max-memory cpu=SIZE");
         }
         self.calibration.rows(&mut table);
+        table.heading("Training");
+        rows(&mut table, &self.training);
+        match &self.mpi {
+            Some(_) => sourced(&mut table, "MPI", &self.mpi),
+            None => table.entry("MPI", "not found", "no mpirun in PATH"),
+        }
         table.text(width)
     }
 

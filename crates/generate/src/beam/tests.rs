@@ -282,7 +282,7 @@ fn equal_scores_keep_the_order_of_their_beams() {
     let request = request(&[1, 2], 2, &[]);
     let search = BeamSearch { length_penalty: 0.0, num_return_sequences: 4, ..BeamSearch::new(36) };
     let toy = Toy::new(6, 36);
-    let found = run(&toy, &[request.clone()], &search);
+    let found = run(&toy, std::slice::from_ref(&request), &search);
     let expected = &all(&toy, &request, 0.0)[..4];
     assert_eq!((expected[1].1, &expected[1].0[..]), (expected[2].1, &[4, 0][..]), "{expected:?}");
     assert_same(&found[0], expected);

@@ -1,7 +1,10 @@
 //! Settings of an [`Accelerator`], and how its ranks are found.
 
+use std::fmt::Display;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,10 +15,14 @@ use crate::communicator::{ThreadRanks, from_environment};
 use crate::loss_scaler::LossScaler;
 use crate::{Communicator, Error};
 
+/// How many threads of this process are ranks.
+const RANKS_IN_PROCESS: &str = "OUTSIZE_NUM_PROCESSES";
+
 /// What an [`Accelerator`] is set to.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
-    pub device: Device,
+    /// By local rank, in turn.
+    pub devices: Vec<Device>,
     pub timeout: Duration,
     pub gradient_accumulation_steps: usize,
     pub mixed_precision: MixedPrecision,
@@ -35,14 +42,20 @@ pub(super) struct Settings {
 #[must_use]
 pub struct AcceleratorBuilder {
     settings: Settings,
+    /// A variable of the environment that says something else than it may.
+    fault: Option<String>,
 }
 
 impl Accelerator {
     /// Starts with the defaults: one micro-batch a step, float32, Burn's default device.
+    ///
+    /// `OUTSIZE_GRADIENT_ACCUMULATION_STEPS`, `OUTSIZE_MIXED_PRECISION` and `OUTSIZE_DEBUG` are
+    /// taken from the environment, where `outsize launch` puts them; calls of the builder go
+    /// before.
     pub fn builder() -> AcceleratorBuilder {
-        AcceleratorBuilder {
+        let mut builder = AcceleratorBuilder {
             settings: Settings {
-                device: Device::default().autodiff(),
+                devices: vec![Device::default().autodiff()],
                 timeout: Duration::from_secs(1800),
                 gradient_accumulation_steps: 1,
                 mixed_precision: MixedPrecision::No,
@@ -56,14 +69,49 @@ impl Accelerator {
                 state_dir: std::env::var_os("OUTSIZE_STATE_DIR").map(PathBuf::from),
                 total_limit: None,
             },
-        }
+            fault: None,
+        };
+        let settings = &mut builder.settings;
+        let fault = set_from("OUTSIZE_GRADIENT_ACCUMULATION_STEPS", |steps: NonZeroUsize| {
+            settings.gradient_accumulation_steps = steps.get();
+        });
+        let fault = fault.and(set_from("OUTSIZE_DEBUG", |debug| settings.debug = debug));
+        let fault = fault.and(set_from("OUTSIZE_MIXED_PRECISION", |precision| {
+            settings.mixed_precision = precision;
+        }));
+        builder.fault = fault.err();
+        builder
+    }
+}
+
+/// Passes a variable of the environment on, if it is set.
+fn set_from<T: FromStr<Err: Display>>(variable: &str, set: impl FnOnce(T)) -> Result<(), String> {
+    match std::env::var(variable) {
+        Err(_) => Ok(()),
+        Ok(value) => match value.parse() {
+            Ok(value) => {
+                set(value);
+                Ok(())
+            }
+            Err(fault) => Err(format!("{variable}={value} in the environment: {fault}")),
+        },
     }
 }
 
 impl AcceleratorBuilder {
     /// The device to train on. Autodiff is added.
-    pub fn device(mut self, device: Device) -> Self {
-        self.settings.device = device.autodiff();
+    pub fn device(self, device: Device) -> Self {
+        self.devices([device])
+    }
+
+    /// The devices of a machine, which its ranks take in turn. Autodiff is added.
+    ///
+    /// # Panics
+    ///
+    /// There is none.
+    pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
+        self.settings.devices = devices.into_iter().map(Device::autodiff).collect();
+        assert!(!self.settings.devices.is_empty(), "give a rank at least one device");
         self
     }
 
@@ -144,30 +192,52 @@ impl AcceleratorBuilder {
     ///
     /// # Errors
     ///
-    /// The environment announces more ranks than can be reached.
+    /// The environment announces more ranks than can be reached, or has an invalid setting.
     pub fn build(self) -> Result<Accelerator, Error> {
-        let communicator = from_environment(self.settings.timeout)?;
-        Ok(self.build_with(communicator))
+        match self.ranks_in_process()? {
+            1 => {
+                let communicator = from_environment(self.settings.timeout)?;
+                Ok(self.build_with(communicator))
+            }
+            ranks => Err(Error::Setting(format!(
+                "{RANKS_IN_PROCESS}={ranks} asks for ranks that are threads of this process, which begin with \
+                 `Accelerator::builder().run(train)` in place of `build()`"
+            ))),
+        }
     }
 
-    /// As [`build`](Self::build), then runs `train`; if it fails, the job of all ranks ends.
+    /// Runs `train` on all ranks of this process: one of MPI, as many threads as `outsize launch`
+    /// asks for, or one.
     ///
-    /// Without this, other ranks learn of an error only when they have waited for
-    /// [`timeout`](Self::timeout), unless it is a panic.
+    /// If it fails, the job of all ranks ends at once. With [`build`](Self::build), ranks in
+    /// other processes learn of an error, unless it is a panic, only when they have waited for
+    /// [`timeout`](Self::timeout).
     ///
     /// # Errors
     ///
-    /// The ranks cannot be joined; `train` failed.
-    pub fn run<T, E: From<Error> + std::fmt::Display>(
+    /// The ranks cannot be joined; `train` failed on the rank whose error this is.
+    pub fn run<E: From<Error> + Display + Send>(
         self,
-        train: impl FnOnce(Accelerator) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let accelerator = self.build()?;
-        let result = train(accelerator.clone());
-        if let Err(fault) = &result {
-            accelerator.communicator().abort(&fault.to_string());
+        train: impl Fn(Accelerator) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        let run = |accelerator: Accelerator| {
+            let result = train(accelerator.clone());
+            if let Err(fault) = &result {
+                accelerator.communicator().abort(&fault.to_string());
+            }
+            result
+        };
+        match self.ranks_in_process()? {
+            1 => run(self.build()?),
+            ranks => self.threads(ranks, run)?.into_iter().collect(),
         }
-        result
+    }
+
+    fn ranks_in_process(&self) -> Result<usize, Error> {
+        let mut ranks = 1;
+        let set = |asked: NonZeroUsize| ranks = asked.get();
+        let fault = self.fault.clone().map_or_else(|| set_from(RANKS_IN_PROCESS, set), Err);
+        fault.map(|()| ranks).map_err(Error::Setting)
     }
 
     /// Uses an engine of the caller's.
@@ -184,6 +254,7 @@ impl AcceleratorBuilder {
             trigger: Default::default(),
             objects: Default::default(),
             trackers: Default::default(),
+            castable: Mutex::default(),
             settings,
         };
         Accelerator { inner: Arc::new(inner) }

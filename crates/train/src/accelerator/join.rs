@@ -16,7 +16,7 @@ pub struct JoinUnevenInputs<'a> {
 
 impl Accelerator {
     /// Begins a stretch in which ranks may have different numbers of batches, as with
-    /// [`even_batches(false)`](crate::AcceleratorBuilder::even_batches).
+    /// [`even_batches(false)`](crate::AcceleratorBuilder::even_batches). It is for one model.
     ///
     /// ```
     /// # fn main() -> Result<(), outsize_train::Error> {

@@ -2,11 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
+use std::sync::PoisonError;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, FloatDType, Int, Tensor};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
 
 use super::Accelerator;
+use super::step::first_parameter;
 use crate::Error;
 
 /// What [`Accelerator::autocast`] computes in.
@@ -133,13 +135,16 @@ impl Accelerator {
             precision: precision.name(),
             reason,
         };
-        let low = model.clone().map(&mut Cast(dtype));
-        if let Some(path) = shared_state(model, dtype) {
-            // What a clone shares was cast in place: put it back.
-            drop(low.map(&mut Cast(FloatDType::F32)));
-            let reason = "it has running statistics, which stay in float32".to_owned();
-            return Err(fault(path, reason));
+        let mut castable = self.inner.castable.lock().unwrap_or_else(PoisonError::into_inner);
+        if *castable != Some(first_parameter(model)) {
+            if let Some(path) = shared_state(model) {
+                let reason = "it has running statistics, which stay in float32".to_owned();
+                return Err(fault(path, reason));
+            }
+            *castable = Some(first_parameter(model));
         }
+        drop(castable);
+        let low = model.clone().map(&mut Cast { dtype, trainable: true });
         let input = input.cast_floats(dtype);
         match catch_unwind(AssertUnwindSafe(|| forward(&low, input))) {
             Ok(output) => Ok(output.cast_floats(FloatDType::F32)),
@@ -156,20 +161,26 @@ impl Accelerator {
 }
 
 /// Casts float parameters, within the graph, so that gradients reach what they were cast from.
-struct Cast(FloatDType);
+struct Cast {
+    dtype: FloatDType,
+    /// Whether trainable parameters are cast too.
+    trainable: bool,
+}
 
 impl ModuleMapper for Cast {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.is_require_grad() && !self.trainable {
+            return param;
+        }
         let (id, value, mapper) = param.consume();
-        Param::from_mapped_value(id, value.cast(self.0), mapper)
+        Param::from_mapped_value(id, value.cast(self.dtype), mapper)
     }
 }
 
-/// The path of a parameter that casting a clone changed: running statistics.
-fn shared_state<M: Module>(model: &M, dtype: FloatDType) -> Option<String> {
+/// The path of a parameter that changes when a clone is cast: running statistics.
+fn shared_state<M: Module>(model: &M) -> Option<String> {
     struct Visitor {
         path: Vec<String>,
-        dtype: FloatDType,
         found: Option<String>,
     }
     impl ModuleVisitor for Visitor {
@@ -182,12 +193,18 @@ fn shared_state<M: Module>(model: &M, dtype: FloatDType) -> Option<String> {
         }
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.base().dtype() == self.dtype.into() && self.found.is_none() {
-                self.found = Some(self.path.join("."));
+            if param.is_initialized() && param.base().dtype() == DType::F64 {
+                self.found.get_or_insert(self.path.join("."));
             }
         }
     }
-    let mut visitor = Visitor { path: Vec::new(), dtype, found: None };
+    // From f32 to f64 and back loses nothing.
+    let cast = |dtype| drop(model.clone().map(&mut Cast { dtype, trainable: false }));
+    let mut visitor = Visitor { path: Vec::new(), found: None };
+    cast(FloatDType::F64);
     model.visit(&mut visitor);
+    if visitor.found.is_some() {
+        cast(FloatDType::F32);
+    }
     visitor.found
 }

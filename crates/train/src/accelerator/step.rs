@@ -275,7 +275,7 @@ impl Accumulated {
 }
 
 /// What tells a model from others.
-fn first_parameter<M: Module>(model: &M) -> ParamId {
+pub(super) fn first_parameter<M: Module>(model: &M) -> ParamId {
     struct First(Option<ParamId>);
     impl ModuleVisitor for First {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -149,7 +149,6 @@ impl Communicator for MpiRanks {
                 let request = world.immediate_all_gather_varcount_into(scope, sent, &mut partition);
                 self.wait(request, "all_gather");
             });
-            drop(partition);
             for ((part, count), start) in parts.iter_mut().zip(&counts).zip(&starts) {
                 part.extend_from_slice(&all[*start as usize..][..*count as usize]);
             }

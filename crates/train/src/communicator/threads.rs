@@ -20,6 +20,7 @@ pub struct ThreadRanks {
 }
 
 struct Table {
+    ranks: usize,
     timeout: Duration,
     round: Mutex<Round>,
     changed: Condvar,
@@ -56,7 +57,12 @@ impl ThreadRanks {
             ended: vec![false; size],
             failure: None,
         };
-        let table = Arc::new(Table { timeout, round: Mutex::new(round), changed: Condvar::new() });
+        let table = Arc::new(Table {
+            ranks: size,
+            timeout,
+            round: Mutex::new(round),
+            changed: Condvar::new(),
+        });
         (0..size).map(|rank| Self { rank, table: table.clone() }).collect()
     }
 
@@ -70,6 +76,9 @@ impl ThreadRanks {
         let table = &self.table;
         let deadline = Instant::now() + table.timeout;
         let mut round = table.round.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failure) = &round.failure {
+            return Err(failure.error(table.timeout));
+        }
         let number = round.number;
         round.parts[self.rank] = Some((call.clone(), Arc::new(part)));
         if round.parts.iter().all(Option::is_some) {
@@ -168,7 +177,7 @@ impl Communicator for ThreadRanks {
     }
 
     fn world_size(&self) -> usize {
-        self.table.round.lock().unwrap_or_else(PoisonError::into_inner).ended.len()
+        self.table.ranks
     }
 
     fn abort(&self, reason: &str) {

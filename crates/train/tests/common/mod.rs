@@ -6,7 +6,7 @@ use burn::data::dataset::InMemDataset;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use outsize_train::{Accelerator, DataLoaderBuilder, Error};
@@ -25,16 +25,26 @@ pub struct Run {
     pub adam: bool,
     pub clip: Option<f64>,
     pub steps: usize,
+    /// What part of the hidden features is dropped.
+    pub dropout: f64,
 }
 
 impl Run {
-    pub const PLAIN: Self =
-        Self { batch_size: 12, items: 48, accumulation: 1, adam: false, clip: None, steps: 20 };
+    pub const PLAIN: Self = Self {
+        batch_size: 12,
+        items: 48,
+        accumulation: 1,
+        adam: false,
+        clip: None,
+        steps: 20,
+        dropout: 0.0,
+    };
 }
 
 #[derive(Module, Debug)]
 pub struct Classifier {
     pub hidden: Linear,
+    pub dropout: Dropout,
     pub output: Linear,
 }
 
@@ -49,11 +59,16 @@ impl Classifier {
             layer.bias = Some(Param::from_data(TensorData::new(bias, [outputs]), device));
             layer
         };
-        Self { hidden: linear(FEATURES, 16, salt), output: linear(16, CLASSES, salt + 2) }
+        Self {
+            hidden: linear(FEATURES, 16, salt),
+            dropout: DropoutConfig::new(0.0).init(),
+            output: linear(16, CLASSES, salt + 2),
+        }
     }
 
     pub fn forward(&self, features: Tensor<2>) -> Tensor<2> {
-        self.output.forward(activation::tanh(self.hidden.forward(features)))
+        let hidden = activation::tanh(self.hidden.forward(features));
+        self.output.forward(self.dropout.forward(hidden))
     }
 
     pub fn weights(&self) -> Vec<f32> {
@@ -125,7 +140,8 @@ pub fn optimizer(adam: bool) -> ModuleOptimizer {
 /// The weights after `run.steps` optimizer steps.
 pub fn train(accelerator: &Accelerator, run: &Run) -> Result<Vec<f32>, Error> {
     // Every rank begins with other weights: rank 0's are taken.
-    let model = Classifier::new(accelerator.process_index() as u64, &accelerator.device());
+    let mut model = Classifier::new(accelerator.process_index() as u64, &accelerator.device());
+    model.dropout = DropoutConfig::new(run.dropout).init();
     let loader = DataLoaderBuilder::new(SampleBatcher)
         .batch_size(run.batch_size)
         .shuffle(7)
