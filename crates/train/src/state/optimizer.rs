@@ -99,3 +99,55 @@ pub(super) fn read(
     }
     Ok(optimizer)
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Module;
+    use burn::nn::LinearConfig;
+    use burn::optim::{AdamConfig, GradientsParams};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Checksums aside: whatever is in the file, it is read or refused.
+    #[test]
+    fn damaged_files_do_not_panic() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("optimizer.bpk");
+        let device = Device::default().autodiff();
+        let model = LinearConfig::new(3, 2).init(&device);
+        let mut optimizer: ModuleOptimizer = AdamConfig::new().init();
+        let input = burn::tensor::Tensor::<2>::ones([1, 3], &device);
+        let gradients = GradientsParams::from_grads(model.forward(input).sum().backward(), &model);
+        let model = optimizer.step(0.1, model, gradients);
+        write(&optimizer, &path).unwrap();
+        let parameters = outsize_core::parameters(&model).into_iter();
+        let identities = parameters.map(|parameter| {
+            let id = parameter.id.val();
+            (id, (id, parameter.shape))
+        });
+        let identities: Identities = identities.collect();
+        let fresh: ModuleOptimizer = AdamConfig::new().init();
+        assert!(read(fresh.clone(), &path, &identities).is_ok());
+        assert_eq!(model.num_params(), 8);
+
+        let whole = std::fs::read(&path).unwrap();
+        let config = ProptestConfig::with_cases(2000);
+        let mut runner = proptest::test_runner::TestRunner::new(config);
+        let damages = (any::<prop::sample::Index>(), any::<u8>(), any::<bool>());
+        runner
+            .run(&damages, |(at, byte, truncates)| {
+                let mut bytes = whole.clone();
+                let at = at.index(bytes.len());
+                if truncates {
+                    bytes.truncate(at)
+                } else {
+                    bytes[at] = byte
+                }
+                std::fs::write(&path, bytes).unwrap();
+                let _ = read(fresh.clone(), &path, &identities);
+                Ok(())
+            })
+            .unwrap();
+    }
+}

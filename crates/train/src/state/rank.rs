@@ -102,8 +102,8 @@ impl RankState {
             for tensor in tensors.map_err(damaged)? {
                 let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(damaged)?;
                 let (id, whole) = parameter(&name)?;
-                if shape.to_vec() != [whole.iter().product::<usize>()] {
-                    let what = format!("a gradient of shape {shape:?} for {whole:?}");
+                if shape.to_vec() != [whole.iter().product::<usize>()] || !dtype.is_float() {
+                    let what = format!("a gradient of {shape:?} {dtype:?} for {whole:?}");
                     return Err(StateFault::mismatch(file_name(&path), what));
                 }
                 // A copy: the file may go while the gradient is still in use.
