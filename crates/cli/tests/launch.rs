@@ -232,3 +232,20 @@ fn shells_and_man_know_the_command() {
     let page = std::fs::read_to_string(pages.join("outsize-launch.1")).unwrap();
     assert!(page.contains("num\\-processes"), "{page}");
 }
+
+#[test]
+fn a_self_check_passes_on_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    for (ranks, precision, steps) in [("1", "no", "1"), ("3", "bf16", "2"), ("2", "fp16", "3")] {
+        let settings = ["test", "--num-processes", ranks, "--mixed-precision", precision];
+        let args = [&settings[..], &["--gradient-accumulation-steps", steps]].concat();
+        let output = command(&folder, &args).current_dir(folder.path()).output().unwrap();
+        let (table, messages) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{table}{messages}");
+        assert_eq!(table.lines().filter(|line| line.contains(" passed ")).count(), 5, "{table}");
+        assert!(table.contains(&format!("{ranks} ranks")) && table.contains(precision), "{table}");
+        assert_eq!(messages.contains("ranks are threads"), !cfg!(feature = "mpi"), "{messages}");
+    }
+    let left = folder.path().join("outsize-state").read_dir().map_or(0, |entries| entries.count());
+    assert_eq!(left, 0, "the state is removed");
+}

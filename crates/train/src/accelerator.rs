@@ -82,6 +82,12 @@ impl Accelerator {
         devices[self.inner.communicator.local_rank() % devices.len()].clone()
     }
 
+    /// What [`autocast`](Self::autocast) computes in.
+    #[must_use]
+    pub fn mixed_precision(&self) -> MixedPrecision {
+        self.inner.settings.mixed_precision
+    }
+
     /// The scale of the loss in fp16 training; none otherwise.
     #[must_use]
     pub fn loss_scaler(&self) -> Option<LossScaler> {

@@ -53,6 +53,20 @@ impl LaunchArgs {
     }
 }
 
+/// `outsize test`.
+#[derive(Args, Debug)]
+pub struct TestArgs {
+    /// What the ranks are
+    #[command(flatten)]
+    pub settings: SettingArgs,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Be the ranks of this process, and write a state to this folder
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    pub ranks: Option<PathBuf>,
+}
+
 /// Settings by flags; the library checks their values.
 #[derive(Args, Debug)]
 pub struct SettingArgs {

@@ -17,7 +17,7 @@ pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
 pub use generate::{EndArgs, LogitsArgs, RunArgs};
 pub use image::ImageArgs;
-pub use launch::{ConfigAction, ConfigArgs, LaunchArgs};
+pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
 pub use synth::{BF16, SynthArgs, SynthDtype};
@@ -61,6 +61,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Start a training program on one rank or many
     Launch(LaunchArgs),
+    /// Try whether ranks exchange, share, train and save as they should
+    Test(TestArgs),
     /// Ask how `launch` starts programs, and keep the answers
     Config(ConfigArgs),
     /// Print a shell's completions of this command

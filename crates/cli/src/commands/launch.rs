@@ -1,6 +1,6 @@
 //! `outsize launch`: starts a program, shows what its ranks write, and ends as it does.
 
-use crate::args::LaunchArgs;
+use crate::args::{LaunchArgs, SettingArgs};
 use crate::error::Failure;
 use crate::interrupt;
 use crate::views::output::{print, say};
@@ -14,22 +14,35 @@ use std::sync::Mutex;
 
 /// Runs the command.
 pub fn launch(args: &LaunchArgs) -> Result<(), Failure> {
-    if let Some(flag) = args.settings.started_by_hand() {
+    let job = job(&args.settings, |_| program(args))?;
+    if args.dry_run {
+        say(format!("would start {}", job.describe()));
+        return print(&(job.command_line() + "\n"));
+    }
+    run(&job)
+}
+
+/// What is started of a program with the settings that hold, and these.
+pub fn job(
+    args: &SettingArgs,
+    program: impl FnOnce(&Settings) -> Result<Program, Failure>,
+) -> Result<Job, Failure> {
+    if let Some(flag) = args.started_by_hand() {
         return Err(Failure::usage(format!(
             "{flag} is not needed: name the machines in a file, a line each as `node1 slots=2`, and give it as \
              --hostfile on one of them; mpirun starts the others"
         )));
     }
-    let mut layers = layers(args.settings.config_file.as_deref())?;
-    layers.flags = args.settings.given();
+    let mut layers = layers(args.config_file.as_deref())?;
+    layers.flags = args.given();
     let allocation = Allocation::detect(&layers.environment)?;
     let settings = Settings::resolve(&layers, &Machine::detect(), allocation.as_ref())?;
-    let program = program(args)?;
-    let job = Job::new(program, settings, allocation.as_ref(), &layers.environment)?;
-    if args.dry_run {
-        say(format!("would start {}", job.describe()));
-        return print(&(job.command_line() + "\n"));
-    }
+    let program = program(&settings)?;
+    Ok(Job::new(program, settings, allocation.as_ref(), &layers.environment)?)
+}
+
+/// Starts a job, shows what its ranks write, and fails as it does.
+pub fn run(job: &Job) -> Result<(), Failure> {
     say(format!("starts {}", job.describe()));
     let ended = job.run(interrupt::times, &Mutex::new(show))?;
     if let Err(error) = &ended.logs {

@@ -17,6 +17,7 @@ mod random_values;
 mod run;
 mod synth;
 mod synth_pipeline;
+mod test;
 
 use crate::args::{Command, LogitsArgs, RunArgs};
 use crate::error::Failure;
@@ -43,6 +44,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Env(args) => env::env(args),
         Command::Bench(args) => bench::bench(args),
         Command::Launch(args) => launch::launch(args),
+        Command::Test(args) => test::test(args),
         Command::Config(args) => config::config(args),
         Command::Completions(args) => manual::completions(args),
         Command::Man(args) => manual::pages(args),
