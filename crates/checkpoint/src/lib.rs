@@ -34,7 +34,6 @@
 
 mod buffered_file;
 mod checkpoint;
-mod destination;
 mod dtype;
 mod error;
 mod fault;
@@ -47,6 +46,7 @@ mod index;
 mod json;
 mod layout;
 mod masquerade;
+mod output_folder;
 mod parallel;
 mod partial;
 mod remote;
@@ -66,6 +66,7 @@ pub use format::{ElementBlock, Encoding, FormatFault, ScaleGrid, StorageFormat, 
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
+pub use output_folder::OutputFolder;
 pub use remote::{Headers, Part, RemoteFile, weights_file};
 pub use text::{plain, shown};
 pub use torch::{StateDict, Storage, TensorView, TorchFault};

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::path::{Component, Path};
 
 use crate::buffered_file::BufferedFile;
-use crate::destination::Destination;
 use crate::error::Error;
 use crate::folder::INDEX_FILE;
 use crate::index;
 use crate::layout::{Layout, Progress, Shard, TensorSpec};
+use crate::output_folder::OutputFolder;
 
 /// Bytes gathered before a write to disk; larger pieces go straight through.
 const BUFFER: usize = 1 << 20;
@@ -28,7 +28,7 @@ const BUFFER: usize = 1 << 20;
 pub struct ShardWriter {
     // Before `destination`, so that on drop the files are closed before their folder is removed.
     open: BTreeMap<usize, OpenShard>,
-    destination: Destination,
+    destination: OutputFolder,
     progress: Progress,
     total_parameters: Option<u64>,
     added: HashSet<String>,
@@ -58,7 +58,7 @@ impl ShardWriter {
         max_shard_size: u64,
     ) -> Result<Self, Error> {
         let progress = Progress::new(specs, max_shard_size)?;
-        let destination = Destination::prepare(out.as_ref())?;
+        let destination = OutputFolder::prepare(out.as_ref())?;
         Ok(Self {
             open: BTreeMap::new(),
             destination,

@@ -1,4 +1,4 @@
-use crate::load::Load;
+use crate::load::{Load, load_scales};
 use crate::matching::{Matched, match_parameters};
 use crate::pass::Pass;
 use crate::placeholder::poison;
@@ -71,19 +71,6 @@ pub fn dispatch<M: Module>(
     });
     stream.begin()?;
     Ok(Dispatched::new(module, map.clone(), stream, pass))
-}
-
-/// Reads the scales of what is dequantized on its way in.
-fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
-    for entry in matched {
-        let stored = entry.stored.as_ref();
-        let tensor = stored.and_then(|stored| stored.weight.scales());
-        if let (Some(scales), Some(tensor)) = (&entry.scales, tensor) {
-            let values = checkpoint.read(tensor)?;
-            scales.get_or_init(|| values);
-        }
-    }
-    Ok(())
 }
 
 /// Whether all that the map uses is there.

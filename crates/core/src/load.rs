@@ -1,14 +1,49 @@
-//! What Burn has no hook for, or what drops it, loaded at once.
+//! Values that are loaded at once: of a module that is to be trained, and of parameters that have
+//! no hook or drop it.
 
-use crate::matching::{Matched, Stored};
-use crate::{Error, Kind, convert};
-use burn::module::{ModuleMapper, Param};
+use crate::matching::{Matched, Stored, match_parameters};
+use crate::{Error, Kind, Options, convert, parameters};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
 use std::collections::HashMap;
 
 /// Bytes that are read at once: the memory that loading takes besides the values.
 const READ: usize = 1 << 20;
+
+/// Gives every parameter of `module` its value from the checkpoint, as plain tensors: for training,
+/// where nothing is streamed. Of `options` only names, types and what may be missing count.
+///
+/// Parameters keep their [`ParamId`](burn::module::ParamId)s, devices and whether they require a
+/// gradient.
+///
+/// # Errors
+/// [`Error::Mismatch`] before anything is read; what reading said.
+pub fn load<M: Module>(module: M, checkpoint: &Checkpoint, options: &Options) -> Result<M, Error> {
+    let mut parameters = parameters(&module);
+    for parameter in &mut parameters {
+        (parameter.autodiff, parameter.streams) = (false, false);
+    }
+    let matched = match_parameters(&parameters, &checkpoint.into(), options)?;
+    load_scales(checkpoint, &matched)?;
+    let mut load = Load::new(checkpoint, &matched);
+    let module = module.map(&mut load);
+    load.finish()?;
+    Ok(module)
+}
+
+/// Reads the scales of what is dequantized on its way in.
+pub(crate) fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
+    for entry in matched {
+        let stored = entry.stored.as_ref();
+        let tensor = stored.and_then(|stored| stored.weight.scales());
+        if let (Some(scales), Some(tensor)) = (&entry.scales, tensor) {
+            let values = checkpoint.read(tensor)?;
+            scales.get_or_init(|| values);
+        }
+    }
+    Ok(())
+}
 
 /// Gives their values to the parameters that cannot be streamed.
 pub(crate) struct Load<'a> {
@@ -45,14 +80,16 @@ impl<'a> Load<'a> {
         self.error.map_or(Ok(()), Err)
     }
 
-    /// The value of the parameter that is being visited, if it is to be loaded.
-    fn data(&mut self) -> Option<TensorData> {
+    /// The value of the parameter that is being visited, if it is to be loaded, and whether it is
+    /// stored with its axes the other way round.
+    fn data(&mut self) -> Option<(TensorData, bool)> {
         if self.error.is_some() {
             return None;
         }
         let (entry, stored) = self.matched.get(self.path.join(".").as_str())?;
         let data = read(self.checkpoint, stored, entry);
-        data.map_err(|error| self.error = Some(error)).ok()
+        let data = data.map_err(|error| self.error = Some(error)).ok()?;
+        Some((data, entry.transposed))
     }
 }
 
@@ -115,9 +152,11 @@ impl ModuleMapper for Load<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.data() {
-            Some(data) => {
+            Some((data, transposed)) => {
                 let (id, device, dtype) = (param.id, param.lazy_device(), data.dtype());
-                param.transform_for_load(Tensor::from_data(data, (&device, dtype)), id)
+                let tensor = Tensor::from_data(data, (&device, dtype));
+                let tensor = if transposed { tensor.swap_dims(0, 1) } else { tensor };
+                param.transform_for_load(tensor, id)
             }
             None => param,
         }
@@ -125,9 +164,9 @@ impl ModuleMapper for Load<'_> {
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         match self.data() {
-            Some(data) => {
-                let (id, device) = (param.id, param.lazy_device());
-                param.transform_for_load(Tensor::from_data(data, &device), id)
+            Some((data, _)) => {
+                let (id, device, dtype) = (param.id, param.lazy_device(), data.dtype());
+                param.transform_for_load(Tensor::from_data(data, (&device, dtype)), id)
             }
             None => param,
         }
@@ -138,9 +177,9 @@ impl ModuleMapper for Load<'_> {
         param: Param<Tensor<D, Bool>>,
     ) -> Param<Tensor<D, Bool>> {
         match self.data() {
-            Some(data) => {
-                let (id, device) = (param.id, param.lazy_device());
-                param.transform_for_load(Tensor::from_data(data, &device), id)
+            Some((data, _)) => {
+                let (id, device, dtype) = (param.id, param.lazy_device(), data.dtype());
+                param.transform_for_load(Tensor::from_data(data, (&device, dtype)), id)
             }
             None => param,
         }

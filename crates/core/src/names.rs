@@ -134,6 +134,17 @@ impl Names {
         self.plain(parameter).tensor
     }
 
+    /// Where the value is written: as the layout's own software would have it, packed modules
+    /// included.
+    ///
+    /// # Errors
+    /// [`Error::NormOrder`] if [`Self::norm_first`] is needed.
+    pub(crate) fn destination(&self, parameter: &Parameter) -> Result<Location, Error> {
+        let (plain, packed) = self.locations(parameter);
+        let unknown = |_| Error::NormOrder { path: parameter.path.clone() };
+        Ok(packed.map_err(unknown)?.unwrap_or(plain))
+    }
+
     fn plain(&self, parameter: &Parameter) -> Location {
         let mut name = parameter.path.clone();
         if self.layout == Layout::PyTorch {

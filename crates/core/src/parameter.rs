@@ -196,7 +196,11 @@ impl ModuleVisitor for List {
         );
         if let Some(parameter) = self.found.last_mut() {
             parameter.quantized = quantized;
-            parameter.flips = D == 2 && !device.is_autodiff() && !quantized && flips(param);
+            parameter.flips = D == 2 && !quantized && flips(param);
+            // Once there is a value, its shape is what Burn gives.
+            if parameter.flips && param.is_initialized() {
+                parameter.shape.reverse();
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use burn::nn::*;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::{Numbers, options, write};
 use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_core::{Error, Layout, Names, Options, dispatch, tree};
+use outsize_core::{Error, FloatType, Layout, Names, Options, dispatch, load, save, tree};
 use outsize_plan::{Budget, place};
 use std::path::PathBuf;
 
@@ -46,6 +46,7 @@ fn check_with<M: Module, const I: usize, const O: usize>(
 ) {
     let checkpoint = fixture(name);
     let options = torch(names);
+    comes_back(&checkpoint, &options, module.clone());
     let tree =
         tree(&module, &checkpoint, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
     let map = place(&tree, &Budget::default(), &options.plan(), |_| false).unwrap();
@@ -59,6 +60,27 @@ fn check_with<M: Module, const I: usize, const O: usize>(
         let scale: f32 = expected.clone().abs().max().into_scalar();
         assert!(error <= 1e-5 * scale, "{name}: {error} of {scale}");
     }
+}
+
+/// Loads the fixture as for training, and saves it: the same tensors with the same bytes.
+fn comes_back<M: Module>(checkpoint: &Checkpoint, options: &Options, module: M) {
+    let options = Options { float_type: FloatType::AsStored, ..options.clone() };
+    let loaded = load(module.fork(&Device::flex().autodiff()), checkpoint, &options).unwrap();
+    let (_dir, path) = common::folder();
+    let out = path.with_file_name("saved");
+    save(&loaded, &out, &options.names, 200).unwrap();
+    let saved = Checkpoint::open(out).unwrap();
+    let is_weight = |name: &str| !name.starts_with("io.") && !name.ends_with("batches_tracked");
+    let weights = checkpoint.tensors().iter().filter(|tensor| is_weight(&tensor.name));
+    let mut count = 0;
+    for expected in weights {
+        let found =
+            saved.get(&expected.name).unwrap_or_else(|| panic!("{} is lost", expected.name));
+        assert_eq!((&found.shape, found.dtype), (&expected.shape, expected.dtype));
+        assert_eq!(saved.read(found).unwrap(), checkpoint.read(expected).unwrap());
+        count += 1;
+    }
+    assert_eq!(saved.tensors().len(), count);
 }
 
 fn check<M: Module, const I: usize, const O: usize>(

@@ -1,6 +1,7 @@
 //! [`Accelerator`]: what a training loop asks for on one rank or many.
 
 mod builder;
+mod checkpointing;
 mod collectives;
 mod join;
 mod local_sgd;
@@ -10,6 +11,7 @@ mod prepare;
 mod processes;
 mod profile;
 mod step;
+mod trackers;
 
 pub use builder::{AcceleratorBuilder, threads};
 pub use collectives::Reduction;
@@ -27,7 +29,9 @@ use burn::tensor::Device;
 
 use crate::Communicator;
 use crate::loss_scaler::LossScaler;
+use crate::state::Objects;
 use crate::step_state::{SharedStep, StepState};
+use crate::tracking::Trackers;
 use builder::Settings;
 use profile::Profile;
 use step::Accumulated;
@@ -48,6 +52,8 @@ struct Inner {
     scaler: Mutex<Option<LossScaler>>,
     profile: Mutex<Option<Profile>>,
     trigger: AtomicBool,
+    objects: Objects,
+    trackers: Trackers,
     /// The model that was last found fit for a lower precision, by its first parameter.
     castable: Mutex<Option<ParamId>>,
 }

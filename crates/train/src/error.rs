@@ -1,7 +1,9 @@
 //! What can go wrong in a training run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::state::StateFault;
 
 /// Why a training run cannot start or go on. Every message says what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,14 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// A state could not be saved or loaded.
+    #[error("the state {}: {fault}", folder.display())]
+    State {
+        /// The folder of the state.
+        folder: PathBuf,
+        /// What is wrong.
+        fault: Box<StateFault>,
+    },
     /// A setting cannot be met.
     #[error("{0}")]
     Setting(String),
@@ -97,4 +107,10 @@ pub enum Error {
         "an object could not be written as MessagePack for other ranks, or read from them: {0}"
     )]
     Object(String),
+}
+
+impl Error {
+    pub(crate) fn state(folder: &Path, fault: StateFault) -> Self {
+        Self::State { folder: folder.to_owned(), fault: Box::new(fault) }
+    }
 }

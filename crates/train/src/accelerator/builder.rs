@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub(super) struct Settings {
     pub bucket_bytes: usize,
     pub seed: Option<u64>,
     pub debug: bool,
+    pub state_dir: Option<PathBuf>,
+    pub total_limit: Option<usize>,
 }
 
 /// Builds an [`Accelerator`].
@@ -63,6 +66,8 @@ impl Accelerator {
                 bucket_bytes: 25 << 20,
                 seed: None,
                 debug: cfg!(debug_assertions),
+                state_dir: std::env::var_os("OUTSIZE_STATE_DIR").map(PathBuf::from),
+                total_limit: None,
             },
             fault: None,
         };
@@ -170,6 +175,19 @@ impl AcceleratorBuilder {
         self
     }
 
+    /// Where states are saved and looked for (default: the variable `OUTSIZE_STATE_DIR`, which a
+    /// launcher sets).
+    pub fn state_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.settings.state_dir = Some(folder.into());
+        self
+    }
+
+    /// How many states are kept: the newest ones (default: all).
+    pub fn total_limit(mut self, states: usize) -> Self {
+        self.settings.total_limit = Some(states);
+        self
+    }
+
     /// Joins the ranks that the program was started with: those of MPI, or one.
     ///
     /// # Errors
@@ -234,6 +252,8 @@ impl AcceleratorBuilder {
             scaler: Mutex::new(is_fp16.then(|| settings.loss_scaler.clone())),
             profile: Mutex::default(),
             trigger: Default::default(),
+            objects: Default::default(),
+            trackers: Default::default(),
             castable: Mutex::default(),
             settings,
         };

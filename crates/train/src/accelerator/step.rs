@@ -13,9 +13,9 @@ use crate::gradients::{self, StepGradients, each_gradient};
 /// Gradients that wait for the micro-batch that ends the step.
 #[derive(Debug, Default)]
 pub(super) struct Accumulated {
-    flat: HashMap<ParamId, Tensor<1>>,
+    pub(super) flat: HashMap<ParamId, Tensor<1>>,
     /// Tokens so far, by the first parameter of the model.
-    tokens: HashMap<ParamId, f64>,
+    pub(super) tokens: HashMap<ParamId, f64>,
 }
 
 /// While it lives, gradients accumulate and no rank waits for another.

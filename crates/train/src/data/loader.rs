@@ -154,6 +154,11 @@ impl<O: Send + 'static> ShardedLoader<O> {
         self.layout.batches(self.num_items())
     }
 
+    /// Items of a batch of all ranks together.
+    pub(crate) fn items_per_batch(&self) -> usize {
+        self.layout.batch_size
+    }
+
     /// Where the loader is, to be saved.
     #[must_use]
     pub fn state(&self) -> LoaderState {

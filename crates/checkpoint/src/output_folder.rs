@@ -6,17 +6,23 @@ use crate::error::Error;
 use crate::folder::folder_of;
 use crate::partial::{self, PartialFolder};
 
-/// A folder that is filled under a temporary name and appears complete or not at all.
+/// A folder that is filled under a temporary name and appears complete or not at all. Dropped
+/// before it is published, it leaves nothing; what a killed process left is removed by the next one
+/// that prepares the same folder (on Unix, where the file system has locks).
 #[derive(Debug)]
-pub(crate) struct Destination {
+pub struct OutputFolder {
     out: PathBuf,
     /// Beside `out`.
     partial: PartialFolder,
 }
 
-impl Destination {
+impl OutputFolder {
     /// Checks that `out` does not exist or is an empty folder, and makes the partial folder beside
     /// it, with its parents.
+    ///
+    /// # Errors
+    ///
+    /// If `out` is not free, or no folder can be made there.
     pub fn prepare(out: &Path) -> Result<Self, Error> {
         let out = resolve(out)?;
         let failed = |cause| Error::Create { path: out.clone(), cause };
@@ -44,6 +50,10 @@ impl Destination {
 
     /// Renames the folder, once its files are on the disk. If only that fails, the complete folder
     /// stays under a name that cleaning up leaves alone.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be renamed; the message says where it is.
     pub fn publish(self) -> Result<(), Error> {
         let Self { out, partial } = self;
         let complete = partial.complete_name(&out);
