@@ -19,6 +19,12 @@ impl PictureSize {
         [self.batch, self.rows, self.columns].into_iter().fold(1, |n, m| n.saturating_mul(m as u64))
     }
 
+    /// The same picture with as many halvings of its sides, each rounded up.
+    pub(crate) fn halved(&self, times: usize) -> Self {
+        let halve = |side: usize| (0..times).fold(side, |side, _| side.div_ceil(2));
+        Self { rows: halve(self.rows), columns: halve(self.columns), ..*self }
+    }
+
     /// What so many values for each pixel take.
     pub(crate) fn values(&self, channels: usize) -> Activations {
         Activations::values(self.pixels().saturating_mul(channels as u64))

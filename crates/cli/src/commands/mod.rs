@@ -20,6 +20,7 @@ mod synth_pipeline;
 
 use crate::args::{Command, LogitsArgs, RunArgs};
 use crate::error::Failure;
+use crate::hub::Wanted;
 use crate::model;
 use std::time::Instant;
 
@@ -28,7 +29,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
     if let Command::Run(RunArgs { model, .. }) | Command::Logits(LogitsArgs { model, .. }) =
         &mut command
     {
-        model.model = model::located(&model.model)?;
+        model.model = model::located(&model.model, Wanted::Text)?;
     }
     match &command {
         Command::Run(args) => run::run(args, began),

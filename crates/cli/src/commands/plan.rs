@@ -4,12 +4,12 @@ use super::image;
 use crate::args::values::model_and_values;
 use crate::args::{PlanArgs, workload};
 use crate::error::Failure;
+use crate::model::ModelDescription;
 use crate::views::output::{self, print, print_json, say};
 use crate::views::plan::{ModelReport, PlanReport, Planned};
 use crate::views::style;
 use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
-use outsize::diffuse::PipelineFolder;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
 use outsize::plan::{HardwareProfile, Options, Tier, Tree};
@@ -26,10 +26,12 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(file) = &args.svg {
         output::refuse_to_overwrite(path, file)?;
     }
-    if PipelineFolder::is_at(path) {
-        return image::plan(args, path);
-    }
-    let described = model::described(path)?;
+    let described = match model::described(path, args.variant.as_deref())? {
+        ModelDescription::Text(described) => *described,
+        ModelDescription::Pictures(described, notes) => {
+            return image::plan(args, path, &described, notes);
+        }
+    };
     let request = workload::request(&args.workload, &described)?;
     let machine = Machine::detect();
     let (figures, figures_source) = figures(args, path, &machine)?;
@@ -102,7 +104,7 @@ fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
 }
 
 /// The hardware profile of this machine or of a file, and where it comes from.
-fn figures(
+pub fn figures(
     args: &PlanArgs,
     model: &Path,
     machine: &Machine,

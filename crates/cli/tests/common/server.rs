@@ -38,9 +38,10 @@ impl Asked {
         self.path.starts_with("/api/models/")
     }
 
-    /// The last part of the path.
+    /// The path of the file in the model.
     pub fn file(&self) -> &str {
-        self.path.rsplit('/').next().unwrap()
+        let within = self.path.split_once("/resolve/").and_then(|(_, path)| path.split_once('/'));
+        within.map_or(&self.path, |(_, file)| file)
     }
 }
 
@@ -171,14 +172,22 @@ pub fn names(names: &[&str]) -> Vec<u8> {
     json!({"sha": COMMIT, "siblings": files}).to_string().into_bytes()
 }
 
+/// The files in a folder and in those within, by their paths.
 pub fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = folder.read_dir().unwrap();
-    let file = |entry: std::io::Result<std::fs::DirEntry>| {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        (name, std::fs::read(entry.path()).unwrap())
-    };
-    entries.map(file).collect()
+    let mut files = BTreeMap::new();
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        match path.is_dir() {
+            true => files.extend(
+                self::files(&path)
+                    .into_iter()
+                    .map(|(inner, bytes)| (format!("{name}/{inner}"), bytes)),
+            ),
+            false => drop(files.insert(name, std::fs::read(&path).unwrap())),
+        }
+    }
+    files
 }
 
 fn serve(stream: TcpStream, list: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) -> Reply) {
