@@ -13,8 +13,8 @@ pub use self::fetch::{cached_or_fetched, fetch};
 pub use self::settings::HubSettings;
 
 use self::client::Client;
+use crate::description::ModelDescription;
 use crate::error::Failure;
-use crate::model::ModelDescription;
 use crate::views::progress;
 use outsize::checkpoint::{Error, Headers, Index, TorchFault, weights_file};
 use outsize::diffuse::{ImageModel, PipelineFiles};

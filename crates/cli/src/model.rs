@@ -1,6 +1,7 @@
 //! Opening a model as the arguments say.
 
 use crate::args::{ModelArgs, PlaceArgs, workload};
+use crate::description::ModelDescription;
 use crate::error::Failure;
 use crate::hub::{self, Address, Wanted};
 use crate::interrupt;
@@ -10,8 +11,8 @@ use outsize::checkpoint::shown;
 use outsize::core::Planning;
 use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, PipelineSettings, SizeSource, default_budget,
-    describe, read_config,
+    ConfigText, Described, GenerationWorkload, PipelineSettings, default_budget, describe,
+    read_config,
 };
 use outsize::machine::{Machine, current_rss};
 use outsize::models::{CacheOptions, ModelConfig, presets};
@@ -104,35 +105,6 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
         ));
     }
     Ok(config)
-}
-
-/// A model without its weights.
-pub enum ModelDescription {
-    /// A language model.
-    Text(Box<Described>),
-    /// A model of pictures, and what a user should know of it.
-    Pictures(Box<ImageModel>, Vec<String>),
-}
-
-impl ModelDescription {
-    /// A language model.
-    pub fn text(described: Described) -> Self {
-        Self::Text(Box::new(described))
-    }
-
-    /// A model of pictures, with what else a user should know than it says itself.
-    pub fn pictures(model: ImageModel, more: Vec<String>) -> Self {
-        let notes = model.notes().into_iter().chain(more).collect();
-        Self::Pictures(Box::new(model), notes)
-    }
-
-    /// Whether it is more than what a configuration says.
-    pub fn has_weights(&self) -> bool {
-        match self {
-            Self::Text(described) => described.source != SizeSource::Config,
-            Self::Pictures(..) => true,
-        }
-    }
 }
 
 /// Describes a model without its weights, and of a model of pictures a variant. `path` is a folder, a file, the name of a preset

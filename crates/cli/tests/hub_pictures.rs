@@ -7,32 +7,13 @@ mod server;
 
 use common::{done, failed, folder, path};
 use serde_json::Value;
-use server::{COMMIT, Server, files};
+use server::{COMMIT, Server, files, outsize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 type Files = BTreeMap<String, Vec<u8>>;
-
-/// The command with a cache in `home`, and the Hub at `endpoint`; offline without one.
-fn outsize(home: &Path, endpoint: Option<&str>, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
-    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_TOKEN_PATH"] {
-        command.env_remove(name);
-    }
-    command
-        .args(args)
-        .env("NO_PROXY", "127.0.0.1,localhost")
-        .env("HF_HOME", home)
-        .env("OUTSIZE_CACHE", home)
-        .env("HF_ENDPOINT", endpoint.unwrap_or("http://127.0.0.1:9"))
-        .env("HF_HUB_OFFLINE", if endpoint.is_some() { "0" } else { "1" })
-        .current_dir(home)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffuse/tests/fixtures").join(name)

@@ -6,7 +6,6 @@ use outsize_models::arch::Unet2dConditionModel;
 
 use crate::error::Error;
 use crate::noise::randn;
-use crate::pipeline::values;
 use crate::progress::ImageProgress;
 use crate::schedulers::Scheduler;
 use crate::settings::ImageRequest;
@@ -73,4 +72,10 @@ fn initial_noise(seed: u64, [rows, columns, channels]: [usize; 3]) -> Vec<f32> {
     randn(seed, &mut drawn);
     let value = |index: usize| drawn[index % channels * pixels + index / channels];
     (0..drawn.len()).map(value).collect()
+}
+
+/// The values of a tensor.
+pub(crate) fn values<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, Error> {
+    let values = tensor.into_data().try_into_vec();
+    values.map_err(|error| Error::Values { reason: format!("{error:?}") })
 }

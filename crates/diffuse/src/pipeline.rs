@@ -7,7 +7,7 @@ use outsize_checkpoint::Checkpoint;
 use outsize_core::{InTurn, Turns};
 use outsize_models::arch::{AutoencoderKl, ClipTextModel};
 
-use crate::denoising::Denoising;
+use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::files::TOKENIZER;
 use crate::model::{COLOURS, ImageModel};
@@ -173,10 +173,4 @@ impl ImagePipeline {
             None => Ok(Picture { width, height, rgb }),
         }
     }
-}
-
-/// The values of a tensor.
-pub(crate) fn values<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f32>, Error> {
-    let values = tensor.into_data().try_into_vec();
-    values.map_err(|error| Error::Values { reason: format!("{error:?}") })
 }

@@ -2,39 +2,7 @@
 
 use outsize_plan::{Access, BlockCost, PassCost, Tree};
 
-use crate::{Component, ComponentConfig, PictureSize};
-
-/// A pass of one part of a model of pictures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PicturePass {
-    /// The latents: of a text encoder the number of texts alone counts.
-    pub latents: PictureSize,
-    /// Tokens of each text.
-    pub tokens: usize,
-}
-
-/// What a pass does with a weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WeightUse {
-    /// Rows that it makes: pixels or tokens of all pictures or texts.
-    pub rows: u64,
-    /// Positions that each of these rows attends to, if they are queries.
-    pub attended: u64,
-}
-
-impl WeightUse {
-    /// Of rows that are no queries.
-    pub(crate) fn of_rows(rows: u64) -> Self {
-        Self { rows, attended: 0 }
-    }
-}
-
-impl PicturePass {
-    /// Tokens of all texts.
-    pub fn all_tokens(&self) -> u64 {
-        (self.latents.batch as u64).saturating_mul(self.tokens as u64)
-    }
-}
+use crate::{Component, ComponentConfig, PicturePass, WeightUse};
 
 impl<C: Component> ComponentConfig<C> {
     /// Says of each block of the part's `tree` what it does in such a pass.

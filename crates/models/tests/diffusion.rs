@@ -300,7 +300,7 @@ fn work_is_counted_weight_by_weight() {
     let flops: u64 = tree.blocks.iter().map(|block| block.work.pass.unwrap().flops).sum();
     let counted = unet.weights().into_iter().filter(|weight| weight.shape.len() >= 2);
     let counted = counted.map(|weight| 2 * weight.elements() * rows(&weight.name).0);
-    assert_eq!(flops, counted.sum());
+    assert_eq!(flops, counted.sum::<u64>());
     // The decoder doubles the latents at the end of each level but the last.
     let vae = config::<AutoencoderKl>("vae");
     let rows = |path: &str| {

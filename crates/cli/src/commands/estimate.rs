@@ -3,8 +3,9 @@
 use super::image;
 use crate::args::values::{estimated_dtype, model_and_values};
 use crate::args::{EstimateArgs, workload};
+use crate::description::ModelDescription;
 use crate::error::Failure;
-use crate::model::{self, ModelDescription};
+use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
 use crate::views::plan::stored_bytes;

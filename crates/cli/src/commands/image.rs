@@ -127,7 +127,8 @@ pub fn plan(
         )));
     }
     let machine = Machine::detect();
-    let (figures, source) = super::plan::figures(args, path, &machine)?;
+    let given = args.workload.figures.as_deref();
+    let (figures, source) = cache::figures_of(given, path, &machine)?;
     let compute = args.workload.dtypes.compute;
     let mut settings = settings(args.max_memory.as_ref(), compute, &machine, figures)?;
     settings.planning.strategy = args.places.strategy;

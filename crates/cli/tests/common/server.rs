@@ -11,10 +11,30 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// The commit of all files.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// The command with a cache in `home`, and the Hub at `endpoint`; offline without one.
+pub fn outsize(home: &Path, endpoint: Option<&str>, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_TOKEN_PATH"] {
+        command.env_remove(name);
+    }
+    command
+        .args(args)
+        .env("NO_PROXY", "127.0.0.1,localhost")
+        .env("HF_HOME", home)
+        .env("HF_ENDPOINT", endpoint.unwrap_or("http://127.0.0.1:9"))
+        .env("HF_HUB_OFFLINE", if endpoint.is_some() { "0" } else { "1" })
+        .env("HF_HUB_DOWNLOAD_TIMEOUT", "5")
+        .current_dir(home)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
 
 /// What was asked.
 #[derive(Debug, Clone)]
