@@ -16,7 +16,7 @@ use self::client::Client;
 use crate::description::ModelDescription;
 use crate::error::Failure;
 use crate::views::progress;
-use outsize::checkpoint::{Error, Headers, Index, TorchFault, weights_file};
+use outsize::checkpoint::{CONFIG_LIMIT, Error, Headers, Index, TorchFault, weights_file};
 use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{ConfigText, Described, SizeSource, describe};
 use std::path::Path;
@@ -24,8 +24,7 @@ use std::path::Path;
 /// Requests in flight.
 const CONNECTIONS: usize = 8;
 
-/// The most bytes of a config.json, and of an index of shards. Real ones stay below a tenth.
-const CONFIG_LIMIT: u64 = 16 << 20;
+/// The most bytes of an index of shards. Real ones stay below a tenth.
 const INDEX_LIMIT: u64 = 100_000_000;
 
 /// What a model on the Hub is to be. Of models of pictures it is said which variant of the weights is wanted.

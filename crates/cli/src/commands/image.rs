@@ -136,8 +136,8 @@ pub fn plan(
     settings.planning.must_fit = args.places.must_fit;
     let request = ImageRequest::new("");
     let plans = model.plan(&settings, &request)?;
-    let prediction = PredictionOutput::new(model.predict(&plans, &request)?, source);
-    show(path, model, (&settings, &request), (&plans, prediction), notes, args.json)
+    let placement = (&plans, &plans[..], source);
+    show(path, model, (&settings, &request), placement, notes, args.json)
 }
 
 /// What each part of a model needs, and how long pictures take if all of it is in memory: of `outsize estimate`.
@@ -155,20 +155,28 @@ pub fn estimate(
     let compute = args.run_dtypes.compute;
     let settings = ImageSettings { compute, planning, ..ImageSettings::new(unbounded) };
     let plans = model.plan(&settings, &request)?;
-    let prediction = PredictionOutput::new(model.predict(&plans, &request)?, provenance.note);
-    show(path, model, (&settings, &request), (&[], prediction), notes, args.json)
+    let placement = (&plans, &plans[..0], provenance.note);
+    show(path, model, (&settings, &request), placement, notes, args.json)
 }
 
+/// Shows what the parts take, the plans that are to be shown, and the speed of all plans by figures that come from `source`.
 fn show(
     path: &Path,
     model: &ImageModel,
     (settings, request): (&ImageSettings, &ImageRequest),
-    planned: (&[PartPlan], PredictionOutput),
-    notes: Vec<String>,
+    (plans, shown, source): (&[PartPlan; 3], &[PartPlan], String),
+    mut notes: Vec<String>,
     json: bool,
 ) -> Result<(), Failure> {
     let estimates = model.estimate(settings, request)?;
-    let report = PartsOutput::new(path, model.size(request)?, planned, &estimates, notes);
+    let prediction = model.predict(plans, request).inspect_err(|error| {
+        notes.push(format!(
+            "the model's own scheduler is not run, so no speed is predicted: {error}"
+        ));
+    });
+    let prediction = prediction.ok().map(|known| PredictionOutput::new(known, source));
+    let size = model.size(request)?;
+    let report = PartsOutput::new(path, size, (shown, prediction), &estimates, notes);
     if json {
         return print_json(&report);
     }

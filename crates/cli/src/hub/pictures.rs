@@ -1,9 +1,9 @@
 //! Models of pictures on the Hub: a folder for each part.
 
 use super::client::Client;
-use super::{CONFIG_LIMIT, headers_in, shards};
+use super::{headers_in, shards};
 use crate::error::Failure;
-use outsize::checkpoint::parse_object;
+use outsize::checkpoint::{CONFIG_LIMIT, parse_object};
 use outsize::diffuse::{
     ImageModel, MODEL_INDEX, PartDescription, PartFiles, PipelineDescription, PipelineFiles,
     SCHEDULER_CONFIG,

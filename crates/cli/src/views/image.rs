@@ -177,8 +177,9 @@ pub struct PartsOutput {
     pub parts: Vec<PartRow>,
     /// The least budget with which each part runs.
     pub least: Option<u64>,
-    /// How long a picture of that size takes: placed as planned, or with all weights in memory.
-    pub prediction: PredictionOutput,
+    /// How long a picture of that size takes: placed as planned, or with all weights in memory. None for a scheduler that is
+    /// not built in.
+    pub prediction: Option<PredictionOutput>,
     /// What a user should know.
     pub notes: Vec<String>,
 }
@@ -200,7 +201,7 @@ impl PartsOutput {
     pub fn new(
         model: &Path,
         size: [usize; 2],
-        (plans, prediction): (&[PartPlan], PredictionOutput),
+        (plans, prediction): (&[PartPlan], Option<PredictionOutput>),
         estimates: &[Estimate; 3],
         notes: Vec<String>,
     ) -> Self {
@@ -253,13 +254,15 @@ impl PartsOutput {
             "The parts take turns in memory{least}, for a picture of {columns} x {rows} with guidance. Weights are \
              counted as they are stored."
         )];
-        let source = self.prediction.figures_source.as_str();
-        lines.push(format!(
-            "Such a picture takes {}{}. Figures {}.",
-            if planned { "" } else { "with all weights in memory " },
-            self.prediction.text(),
-            source.strip_prefix("figures ").unwrap_or(source)
-        ));
+        if let Some(prediction) = &self.prediction {
+            let source = prediction.figures_source.as_str();
+            lines.push(format!(
+                "{}uch a picture takes {}. Figures: {}.",
+                if planned { "S" } else { "With all weights in memory, s" },
+                prediction.text(),
+                source.strip_prefix("figures ").unwrap_or(source)
+            ));
+        }
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         for line in lines {
             for line in wrapped(line.split(' '), width, width) {
