@@ -34,6 +34,7 @@
 
 mod buffered_file;
 mod checkpoint;
+mod config_file;
 mod dtype;
 mod error;
 mod fault;
@@ -57,6 +58,9 @@ mod whole_file;
 mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
+pub use config_file::{
+    CONFIG_LIMIT, ConfigFileError, parse_object, read_object, read_optional, read_optional_text,
+};
 pub use dtype::{Dtype, UnknownDtype};
 pub use error::Error;
 pub use fault::{HeaderFault, IndexFault, SpecFault};

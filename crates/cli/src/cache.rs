@@ -2,7 +2,7 @@
 
 use crate::error::Failure;
 use crate::interrupt;
-use outsize::machine::{Machine, Provenance, figures_for};
+use outsize::machine::{Machine, Provenance, figures_for, read_figures};
 use outsize::plan::HardwareProfile;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -49,4 +49,23 @@ pub fn lock(folder: &Path) -> Result<Option<File>, Failure> {
 /// The hardware profile for predicting a model's speed on this machine, and its provenance.
 pub fn figures(machine: &Machine, model: &Path) -> (HardwareProfile, Provenance) {
     figures_for(machine, folder().ok().as_deref(), model)
+}
+
+/// The hardware profile in the file `given`, or that of this machine; and where it comes from.
+pub fn figures_of(
+    given: Option<&Path>,
+    model: &Path,
+    machine: &Machine,
+) -> Result<(HardwareProfile, String), Failure> {
+    match given {
+        Some(path) => {
+            let figures = read_figures(path)
+                .map_err(|error| Failure::usage(format!("--figures: {error}")))?;
+            Ok((figures, format!("of {}", path.display())))
+        }
+        None => {
+            let (figures, source) = figures(machine, model);
+            Ok((figures, source.note))
+        }
+    }
 }

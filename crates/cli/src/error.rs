@@ -52,6 +52,7 @@ macro_rules! failed {
 failed!(
     outsize::launch::Error;
     outsize::checkpoint::Error;
+    outsize::checkpoint::ConfigFileError;
     CoreError, core_flags;
     DescribeError, describe_flags;
     TextError, generate_flags;
@@ -71,6 +72,7 @@ impl From<outsize::diffuse::Error> for Failure {
             Error::Size { .. } => "--width, --height",
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",
+            Error::DeviceMap => "--device-map",
             _ => "",
         };
         Self::Failed(with_flags(&error, flags))

@@ -5,6 +5,7 @@ mod args;
 mod cache;
 mod child;
 mod commands;
+mod description;
 mod error;
 mod generation;
 mod hub;

@@ -1,13 +1,15 @@
 //! Opening a model as the arguments say.
 
 use crate::args::{ModelArgs, PlaceArgs, workload};
+use crate::description::ModelDescription;
 use crate::error::Failure;
-use crate::hub::{self, Address};
+use crate::hub::{self, Address, Wanted};
 use crate::interrupt;
 use crate::map_file;
 use crate::views::output::{note_unknown, say};
 use outsize::checkpoint::shown;
 use outsize::core::Planning;
+use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{
     ConfigText, Described, GenerationWorkload, PipelineSettings, default_budget, describe,
     read_config,
@@ -22,15 +24,13 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// What a path that leads to no checkpoint is instead, and what to do; as [`hub::fetch`].
-pub fn located(model: &Path) -> Result<PathBuf, Failure> {
+pub fn located(model: &Path, wanted: Wanted<'_>) -> Result<PathBuf, Failure> {
     let (shown, name) = (shown(&model.to_string_lossy(), 200), model.to_str());
     let usage = |what: String| Err(Failure::usage(format!("{shown} {what}")));
     let is_name = |name: &&str| presets::names().any(|preset| preset == *name);
     if model.is_dir() {
-        return match model.join("config.json").exists() {
-            true => Ok(model.to_owned()),
-            false => within(model),
-        };
+        let holds_one = model.join("config.json").exists() || PipelineFiles::is_at(model);
+        return if holds_one { Ok(model.to_owned()) } else { within(model) };
     }
     if model.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
         return usage(
@@ -52,7 +52,7 @@ pub fn located(model: &Path) -> Result<PathBuf, Failure> {
             return Err(beside_folder(&shown, &address));
         }
         let settings = hub::HubSettings::from_env()?;
-        return Ok(hub::cached_or_fetched(&settings, &address)?.folder);
+        return Ok(hub::cached_or_fetched(&settings, &address, wanted)?.folder);
     }
     usage(
         "does not exist: MODEL is the folder of a Hugging Face checkpoint, with config.json and weights, or a file of weights \
@@ -90,7 +90,7 @@ fn within(folder: &Path) -> Result<PathBuf, Failure> {
 /// something.
 pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     let folder = args.folder();
-    if folder.join("model_index.json").exists() && !folder.join("config.json").exists() {
+    if PipelineFiles::is_at(folder) && !folder.join("config.json").exists() {
         return Err(Failure::usage(format!(
             "{} holds a model that makes pictures: `outsize image` runs it",
             shown(&folder.to_string_lossy(), 200)
@@ -107,9 +107,9 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     Ok(config)
 }
 
-/// Describes a model without its weights. `model` is a folder, a file, the name of a preset or of a
-/// model on the Hub: an existing path wins, unless `hf://` is before the name.
-pub fn described(path: &Path) -> Result<Described, Failure> {
+/// Describes a model without its weights, and of a model of pictures a variant. `path` is a folder, a file, the name of a preset
+/// or of a model on the Hub: an existing path wins, unless `hf://` is before the name.
+pub fn described(path: &Path, variant: Option<&str>) -> Result<ModelDescription, Failure> {
     // What is not UTF-8 can only be a path.
     let model = &*path.to_string_lossy();
     let (name, on_hub) = match model.strip_prefix("hf://") {
@@ -117,12 +117,16 @@ pub fn described(path: &Path) -> Result<Described, Failure> {
         None => (model, false),
     };
     // A link to nothing is a path too: the error says so.
+    if !on_hub && PipelineFiles::is_at(path) {
+        let model = ImageModel::open(path, variant)?;
+        return Ok(ModelDescription::pictures(model, Vec::new()));
+    }
     if !on_hub && path.symlink_metadata().is_ok() {
-        return Ok(describe(path)?);
+        return Ok(ModelDescription::text(describe(path)?));
     }
     if let (false, Ok(text)) = (on_hub, presets::config(model)) {
         let config = ConfigText { path: path.to_owned(), bytes: text.as_bytes().to_vec() };
-        return Ok(Described::new(path, Some(config), None)?);
+        return Ok(ModelDescription::text(Described::new(path, Some(config), None)?));
     }
     let named = shown(model, 200);
     let Some(address) = Address::parse(name) else {
@@ -136,7 +140,7 @@ pub fn described(path: &Path) -> Result<Described, Failure> {
     if !on_hub && Path::new(&address.org).is_dir() {
         return Err(beside_folder(&named, &address));
     }
-    hub::describe_model(&hub::HubSettings::from_env()?, &address)
+    hub::describe_model(&hub::HubSettings::from_env()?, &address, variant)
 }
 
 /// A slip in a path is no reason to tell the Hub.

@@ -6,11 +6,11 @@ mod server;
 
 use common::{done, failed, folder, path, tiny};
 use serde_json::{Value, json};
-use server::{Asked, Body, COMMIT, Reply, Server, files, list};
+use server::{Asked, Body, COMMIT, Reply, Server, files, list, outsize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
@@ -18,25 +18,6 @@ use tempfile::TempDir;
 const SINGLE: &str = "model.safetensors";
 
 type Files = BTreeMap<String, Vec<u8>>;
-
-/// The command with a cache in `home`, and the Hub at `endpoint`; offline without one.
-fn outsize(home: &Path, endpoint: Option<&str>, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
-    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_TOKEN_PATH"] {
-        command.env_remove(name);
-    }
-    command
-        .args(args)
-        .env("NO_PROXY", "127.0.0.1,localhost")
-        .env("HF_HOME", home)
-        .env("HF_ENDPOINT", endpoint.unwrap_or("http://127.0.0.1:9"))
-        .env("HF_HUB_OFFLINE", if endpoint.is_some() { "0" } else { "1" })
-        .env("HF_HUB_DOWNLOAD_TIMEOUT", "5")
-        .current_dir(home)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
 
 fn fetch(home: &Path, server: &Server) -> Output {
     outsize(home, Some(&server.url()), &["fetch", "org/model"])

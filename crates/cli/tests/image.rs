@@ -55,6 +55,8 @@ fn several_pictures_have_their_seeds_in_their_names() {
     assert_eq!(report["scheduler"], "EulerDiscreteScheduler");
     assert_eq!(report["parts"][1]["part"], "unet");
     assert!(report["parts"][1]["bytes_read"].as_u64().unwrap() > 0);
+    assert_eq!(report["predicted"]["steps"], 2);
+    assert!(report["predicted"]["seconds"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
@@ -85,7 +87,8 @@ fn plan_and_estimate_show_the_parts() {
     let fixture = fixture();
     for (command, budget) in [("plan", &["--max-memory", "cpu=1GB"][..]), ("estimate", &[])] {
         let shown = done(&outsize(&[&[command, path(&fixture)], budget].concat()));
-        for part in ["text_encoder", "unet", "vae", "take turns"] {
+        let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in ["text_encoder", "unet", "vae", "take turns", "51 passes of the denoiser"] {
             assert!(shown.contains(part), "{shown}");
         }
         let json = done(&outsize(&[&[command, path(&fixture), "--json"], budget].concat()));
@@ -93,6 +96,9 @@ fn plan_and_estimate_show_the_parts() {
         assert_eq!(json["parts"].as_array().unwrap().len(), 3);
         assert!(json["least"].as_u64().unwrap() > 0);
         assert_eq!(json["parts"][0]["placement"].is_object(), command == "plan");
+        let [step, all] =
+            ["seconds_per_step", "seconds"].map(|key| json["prediction"][key].as_f64().unwrap());
+        assert!(step > 0.0 && all > 51.0 * step, "{step} {all}");
     }
 }
 
@@ -120,4 +126,15 @@ fn a_synthetic_pipeline_runs_and_is_interrupted_without_a_trace() {
     failed(&child.wait_with_output().unwrap(), 130);
     assert!(asked.elapsed() < Duration::from_secs(10));
     assert_eq!(names(folder.path()), ["tiny"]);
+}
+
+#[test]
+fn another_scheduler_leaves_sizes_known() {
+    let folder = folder();
+    let model = folder.path().join("tiny");
+    done(&outsize(&["synth", "stable-diffusion-tiny", path(&model), "--dtype", "f16"]));
+    let config = model.join("scheduler/scheduler_config.json");
+    std::fs::write(&config, r#"{"_class_name": "LCMScheduler"}"#).unwrap();
+    let shown = done(&outsize(&["estimate", path(&model)]));
+    assert!(shown.contains("text_encoder") && shown.contains("no speed is predicted"), "{shown}");
 }

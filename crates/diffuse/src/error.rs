@@ -1,36 +1,24 @@
 //! What can go wrong between a prompt and a picture.
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
+
+use outsize_checkpoint::ConfigFileError;
 
 /// Why no picture was made. Every message names the file, field or value at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file that a pipeline needs is not there.
-    #[error("{} has no {}, which a model of diffusers needs: download the folder again", folder.display(), file)]
+    #[error("{} has no {}, which a model of diffusers needs: take a complete copy of it, or another variant", folder.display(), file)]
     NoFile {
         /// The pipeline's folder.
         folder: PathBuf,
         /// The file, within it.
         file: String,
     },
-    /// A file exists and could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// A file that should hold JSON does not.
-    #[error("{} is not valid ({reason}): download it again", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What the parser said.
-        reason: String,
-    },
+    /// A file could not be read, or is not what it should be.
+    #[error(transparent)]
+    File(#[from] ConfigFileError),
     /// A field of a JSON file holds something that this software cannot run.
     #[error("{}: {reason}", path.display())]
     Field {
@@ -53,6 +41,11 @@ pub enum Error {
         /// What the encoder said.
         reason: String,
     },
+    /// A device map is for models of one part.
+    #[error(
+        "a model of pictures has three parts, which no single device map describes: name a strategy instead"
+    )]
+    DeviceMap,
     /// A side of a picture that is not possible.
     #[error(
         "a {side} of {pixels} pixels is not possible: choose a multiple of {scale}, up to {most}"
@@ -83,7 +76,7 @@ pub enum Error {
     },
     /// The denoiser gave infinities, or what is no number.
     #[error(
-        "the model's values are not finite at step {step}: the weights or the scheduler's configuration may be damaged, or          not belong together"
+        "the model's values are not finite at step {step}: the weights or the scheduler's configuration may be damaged, or not belong together"
     )]
     NotFinite {
         /// The step, from 1.
@@ -111,9 +104,9 @@ impl Error {
         matches!(self, Self::Core(outsize_core::Error::Stopped))
     }
 
-    /// A file that is not what it should be, as the parser says.
-    pub(crate) fn json(path: &Path, reason: impl Display) -> Self {
-        Self::Json { path: path.to_owned(), reason: reason.to_string() }
+    /// What the pipeline in `folder` needs and has not.
+    pub(crate) fn no_file(folder: &Path, file: &str) -> Self {
+        Self::NoFile { folder: folder.to_owned(), file: file.to_owned() }
     }
 
     /// What is wrong with a configuration, said of the file at `path`.

@@ -1,5 +1,6 @@
 //! Noise in, pictures out: schedulers, text-to-image pipelines.
 //!
+//! - [`ImageModel`] is such a model as its configurations and headers describe it: what it can make, and what that takes.
 //! - [`ImagePipeline`] makes pictures of prompts with a model as diffusers saves it: its text encoder, denoiser and autoencoder
 //!   take turns in memory, within one budget.
 //! - [`Scheduler`] takes a sample from noise to a picture, step by step, as its [`SchedulerConfig`] says.
@@ -8,25 +9,33 @@
 //! - [`Picture`] is what comes out, and can be written as a PNG.
 #![forbid(unsafe_code)]
 
+mod denoising;
 mod error;
-mod folder;
-mod json_file;
+mod files;
+mod model;
 mod noise;
 mod part;
 mod picture;
 mod pipeline;
+mod planning;
 mod presets;
+mod progress;
 mod schedulers;
 mod settings;
+mod task;
 mod tokenizer;
 
 pub use error::Error;
-pub use folder::{MODEL_INDEX, PartFiles, PipelineFolder};
+pub use files::{MODEL_INDEX, PartFiles, PipelineFiles, SCHEDULER_CONFIG};
+pub use model::{ImageModel, PipelineDescription};
 pub use noise::randn;
-pub use part::{PartPlan, PipelinePart};
+pub use part::{PartDescription, PartPlan, PipelinePart};
 pub use picture::Picture;
-pub use pipeline::{ImagePipeline, ImageProgress};
+pub use pipeline::ImagePipeline;
+pub use planning::ImagePrediction;
 pub use presets::{PIPELINE_PRESETS, PipelinePreset, PresetPart};
+pub use progress::ImageProgress;
 pub use schedulers::{PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind};
 pub use settings::{ImageRequest, ImageSettings};
+pub use task::ImageTask;
 pub use tokenizer::{ClipTokenizer, ClipTokenizerFiles, EncodedPrompt};

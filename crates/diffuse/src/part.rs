@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{Checkpoint, TensorInfo};
 use outsize_core::{Dispatched, decide};
-use outsize_models::{Component, ComponentConfig, Init, WeightKind};
-use outsize_plan::{DeviceMap, Estimate, MemoryOverhead, Passes, Tree, estimate};
+use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PicturePass, WeightKind};
+use outsize_plan::{
+    DeviceMap, Estimate, MemoryOverhead, Passes, Prediction, Tree, Workload, estimate, predict,
+};
 
 use crate::error::Error;
-use crate::folder::PartFiles;
 use crate::settings::ImageSettings;
 
 /// The parts of a pipeline, in the order in which they take turns.
@@ -45,30 +46,58 @@ pub struct PartPlan {
     pub tree: Tree,
     /// Where it lives, and what it takes.
     pub map: DeviceMap,
+    /// How fast it is predicted to be: `decode` is a pass after the first.
+    pub prediction: Prediction,
 }
 
-/// A part whose configuration and headers are read.
+/// What a part's configuration and the headers of its weights say.
 #[derive(Debug)]
-pub(crate) struct OpenedPart<C: Component> {
+pub struct PartDescription {
+    /// The text of the `config.json`.
+    pub config: String,
+    /// The tensors of its weights.
+    pub tensors: Vec<TensorInfo>,
+}
+
+/// A part that is described.
+#[derive(Debug)]
+pub(crate) struct Part<C: Component> {
     pub part: PipelinePart,
     pub config: ComponentConfig<C>,
     pub tree: Tree,
-    checkpoint: Checkpoint,
+    /// Without what depends on settings.
+    options: outsize_core::Options,
 }
 
-impl<C: Component> OpenedPart<C> {
-    pub fn open(part: PipelinePart, files: &PartFiles) -> Result<Self, Error> {
-        let config = ComponentConfig::from_json(&files.config_text()?)
-            .map_err(|error| Error::field(&files.config, error))?;
-        let checkpoint = Checkpoint::open(&files.weights).map_err(outsize_core::Error::from)?;
-        let place = files.weights.parent().unwrap_or(Path::new("")).to_string_lossy();
-        let tree = config.tree(&place, checkpoint.tensors())?;
-        Ok(Self { part, config, tree, checkpoint })
+impl<C: Component> Part<C> {
+    /// Of the pipeline at `place`.
+    pub fn new(
+        part: PipelinePart,
+        place: &Path,
+        description: &PartDescription,
+    ) -> Result<Self, Error> {
+        let place = place.join(part.name());
+        let config = ComponentConfig::from_json(&description.config)
+            .map_err(|error| Error::field(&place.join("config.json"), error))?;
+        let tree = config.tree(&place.to_string_lossy(), &description.tensors)?;
+        let options = config.options(&description.tensors);
+        Ok(Self { part, config, tree, options })
     }
 
-    pub fn plan(&self, settings: &ImageSettings, needs: MemoryOverhead) -> Result<PartPlan, Error> {
-        let map = decide(&self.tree, &self.options(settings, needs))?;
-        Ok(PartPlan { part: self.part, tree: self.tree.clone(), map })
+    /// Where it lives for such passes, and how fast it is.
+    pub fn plan(
+        &self,
+        settings: &ImageSettings,
+        needs: MemoryOverhead,
+        pass: &PicturePass,
+    ) -> Result<PartPlan, Error> {
+        let mut tree = self.tree.clone();
+        self.config.add_work(&mut tree, pass);
+        let options = self.options(settings, needs);
+        let map = decide(&tree, &options)?;
+        let planning = &options.planning;
+        let prediction = predict(&tree, &map, &planning.figures, &planning.workload);
+        Ok(PartPlan { part: self.part, tree, map, prediction })
     }
 
     /// What the part takes as it is stored.
@@ -84,22 +113,30 @@ impl<C: Component> OpenedPart<C> {
 
     pub fn dispatch(
         &self,
+        checkpoint: &Checkpoint,
         settings: &ImageSettings,
         plan: &PartPlan,
     ) -> Result<Dispatched<C>, outsize_core::Error> {
         let mut init = Init::new(&settings.device);
         init.compute = settings.compute;
         let options = self.options(settings, *plan.map.needs());
-        self.config.dispatch(&init, &self.checkpoint, &plan.map, &options)
+        self.config.dispatch(&init, checkpoint, &plan.map, &options)
     }
 
     fn options(&self, settings: &ImageSettings, needs: MemoryOverhead) -> outsize_core::Options {
+        let mut planning = settings.planning.clone();
+        // A pass is one of a text or of latents, whatever the tokens.
+        planning.workload = Workload {
+            prompt: 1,
+            bf16: settings.compute == ActivationDtype::Bf16,
+            ..Workload::default()
+        };
         outsize_core::Options {
             budget: settings.max_memory.clone(),
             needs,
-            planning: settings.planning.clone(),
+            planning,
             stop: settings.stop.clone(),
-            ..self.config.options(self.checkpoint.tensors())
+            ..self.options.clone()
         }
     }
 

@@ -6,8 +6,9 @@ use outsize_checkpoint::write_file;
 
 use crate::error::Error;
 
-/// What the four channels of Stable Diffusion's latents add to red, green and blue. A linear fit by keturn, "Decoding latents to
-/// RGB without upscaling" (discuss.huggingface.co, 2022); those of versions 1 and 2 are alike.
+/// What the four channels of Stable Diffusion's latents add to red, green and blue: Kevin Turner's fit to the decoder of version
+/// 1.4 ("Decoding latents to RGB without upscaling", discuss.huggingface.co, 2022), as other software has it. It is not fitted to
+/// the model at hand: another decoder's colours may differ.
 const LATENT_COLOURS: [[f32; 3]; 4] = [
     [0.298, 0.207, 0.208],
     [0.187, 0.286, 0.173],
@@ -57,7 +58,8 @@ impl Picture {
     ///
     /// # Errors
     /// [`Error::Png`] for a picture without pixels, or a keyword that is none; and what writing says.
-    pub fn write_png(&self, path: &Path, texts: &[(&str, String)]) -> Result<(), Error> {
+    pub fn write_png(&self, path: impl AsRef<Path>, texts: &[(&str, String)]) -> Result<(), Error> {
+        let path = path.as_ref();
         let bytes = self
             .png(texts)
             .map_err(|source| Error::Png { path: path.to_owned(), reason: source.to_string() })?;

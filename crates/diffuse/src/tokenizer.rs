@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::shown;
+use outsize_checkpoint::{ConfigFileError, read_object, read_optional_text, shown};
 use outsize_generate::{Tokenizer, TokenizerFile};
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
-use crate::json_file::{read_json, read_limited};
 
 /// The most bytes read from vocab.json and from merges.txt. Those of CLIP have about 1 MB.
 const LIMIT: u64 = 64 << 20;
@@ -53,7 +52,7 @@ impl ClipTokenizerFiles {
     /// A file that is missing, cannot be read or is damaged; a special token that is not in the vocabulary.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let config_path = folder.join("tokenizer_config.json");
-        let config = read_json(&config_path)?.unwrap_or_default();
+        let config = read_object(&config_path)?.unwrap_or_default();
         let length = match config.get("model_max_length").and_then(Value::as_u64) {
             Some(length @ 2..MOST_TOKENS) => length as usize,
             _ => LENGTH,
@@ -62,7 +61,7 @@ impl ClipTokenizerFiles {
         // As in transformers: newer files say all in one place.
         let map = match config.contains_key("added_tokens_decoder") {
             true => Map::new(),
-            false => read_json(&map_path)?.unwrap_or_default(),
+            false => read_object(&map_path)?.unwrap_or_default(),
         };
         let token = |key: &'static str, default: &str| {
             let (path, value) = match (map.get(key), config.get(key)) {
@@ -171,14 +170,14 @@ impl SpecialToken {
 fn assembled(folder: &Path, special: [SpecialToken; 4]) -> Result<TokenizerFile, Error> {
     let text = |name: &str| {
         let path = folder.join(name);
-        match read_limited(&path, LIMIT)? {
+        match read_optional_text(&path, LIMIT)? {
             Some(text) => Ok((path, text)),
-            None => Err(Error::NoFile { folder: folder.to_owned(), file: name.to_owned() }),
+            None => Err(Error::no_file(folder, name)),
         }
     };
     let (path, vocabulary) = text("vocab.json")?;
-    let ids: HashMap<String, u32> =
-        serde_json::from_str(&vocabulary).map_err(|error| Error::json(&path, error))?;
+    let ids: HashMap<String, u32> = serde_json::from_str(&vocabulary)
+        .map_err(|error| ConfigFileError::not_json(&path, error))?;
     let mut added: Vec<Value> = Vec::new();
     for token in &special {
         let id = token.id(&ids)?;

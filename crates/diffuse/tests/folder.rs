@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use outsize_diffuse::PipelineFolder;
+use outsize_diffuse::PipelineFiles;
 use tempfile::TempDir;
 
 const INDEX: &str = r#"{
@@ -30,7 +30,7 @@ fn folder(index: &str, files: &[&str]) -> TempDir {
 }
 
 fn message(folder: &Path, variant: Option<&str>) -> String {
-    PipelineFolder::open(folder, variant).unwrap_err().to_string()
+    PipelineFiles::open(folder, variant).unwrap_err().to_string()
 }
 
 #[test]
@@ -46,16 +46,23 @@ fn safetensors_come_before_pickled_files_and_plain_ones_before_halves() {
             "vae/diffusion_pytorch_model.fp16.bin",
         ],
     );
-    let found = PipelineFolder::open(folder.path(), None).unwrap();
-    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
-    assert_eq!(name(&found.text_encoder.weights), "model.safetensors");
-    assert_eq!(name(&found.unet.weights), "diffusion_pytorch_model.fp16.safetensors");
-    assert_eq!(name(&found.vae.weights), "diffusion_pytorch_model.fp16.bin");
+    let found = PipelineFiles::open(folder.path(), None).unwrap();
+    let weights = |found: &PipelineFiles| found.parts.clone().map(|part| part.weights);
+    assert_eq!(
+        weights(&found),
+        [
+            "text_encoder/model.safetensors",
+            "unet/diffusion_pytorch_model.fp16.safetensors",
+            "vae/diffusion_pytorch_model.fp16.bin",
+        ]
+    );
     assert!(found.has_safety_checker);
-    let found = PipelineFolder::open(folder.path(), Some("fp16")).unwrap();
-    assert_eq!(name(&found.text_encoder.weights), "model.fp16.safetensors");
-    let error = message(folder.path(), Some("ema"));
-    assert!(error.contains("text_encoder/model.ema.safetensors"), "{error}");
+    let found = PipelineFiles::open(folder.path(), Some("fp16")).unwrap();
+    assert_eq!(weights(&found)[0], "text_encoder/model.fp16.safetensors");
+    for variant in ["ema", "../unet/x", "fp16.safetensors/../model"] {
+        let error = message(folder.path(), Some(variant));
+        assert!(error.contains(&format!("text_encoder/model.{variant}.safetensors")), "{error}");
+    }
 }
 
 #[test]
@@ -68,15 +75,18 @@ fn shards_are_found_by_their_index() {
             "vae/diffusion_pytorch_model.bin.index.json",
         ],
     );
-    let found = PipelineFolder::open(folder.path(), None).unwrap();
-    assert!(found.unet.weights.ends_with("diffusion_pytorch_model.safetensors.index.fp16.json"));
+    let found = PipelineFiles::open(folder.path(), None).unwrap();
+    assert!(found.parts.iter().all(|part| part.is_sharded()));
+    let unet = "unet/diffusion_pytorch_model.safetensors.index.fp16.json";
+    assert_eq!(found.parts[1].weights, unet);
+    assert!(found.names().any(|name| name == unet));
     assert!(!found.has_safety_checker);
 }
 
 #[test]
 fn what_is_missing_or_not_built_in_is_named() {
     let empty = tempfile::tempdir().unwrap();
-    assert!(!PipelineFolder::is_at(empty.path()));
+    assert!(!PipelineFiles::is_at(empty.path()));
     assert!(message(empty.path(), None).contains("model_index.json"));
     let all = ["text_encoder/model.safetensors", "unet/diffusion_pytorch_model.safetensors"];
     let without = folder(INDEX, &all);
@@ -92,7 +102,7 @@ fn what_is_missing_or_not_built_in_is_named() {
         ("CLIPTextModel", "T5EncoderModel", "`text_encoder` is \"T5EncoderModel\""),
         ("AutoencoderKL", "AsymmetricAutoencoderKL", "`vae` is"),
         ("[\"transformers\", \"CLIPTokenizer\"]", "null", "`tokenizer` is \"\""),
-        ("{", "[", "model_index.json is not valid"),
+        ("{", "[", "model_index.json is not a JSON object"),
     ] {
         let error = message(folder(&INDEX.replace(from, to), &all).path(), None);
         assert!(error.contains(named), "{error}");

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::fixture;
 use outsize_checkpoint::Checkpoint;
 use outsize_diffuse::{
-    ImagePipeline, ImageProgress, ImageRequest, ImageSettings, Picture, PipelinePart,
+    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, ImageTask, PipelinePart,
 };
-use outsize_plan::Budget;
+use outsize_generate::pipeline;
+use outsize_plan::{Budget, HardwareProfile, ManualMap, Strategy};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -30,7 +31,12 @@ fn request(prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
         guidance_scale: entry["guidance_scale"].as_f64().unwrap_or(7.5) as f32,
         width: side("width"),
         height: side("height"),
-        seeds: vec![entry["seed"].as_u64().unwrap()],
+        seeds: entry["seeds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|seed| seed.as_u64().unwrap())
+            .collect(),
         scheduler: entry["scheduler"].as_str().map(|name| name.parse().unwrap()),
         steps,
         ..ImageRequest::new(prompt)
@@ -38,9 +44,9 @@ fn request(prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
 }
 
 /// A copy of the fixture to change.
-fn copied() -> TempDir {
+fn copied(name: &str) -> TempDir {
     let copy = tempfile::tempdir().unwrap();
-    copy_folder(&fixture("pipeline"), copy.path());
+    copy_folder(&fixture(name), copy.path());
     copy
 }
 
@@ -55,31 +61,36 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-fn one(pipeline: &ImagePipeline, settings: &ImageSettings, request: &ImageRequest) -> Picture {
-    pipeline.generate(settings, request, |_| {}).unwrap().remove(0)
+fn open(folder: &Path, budget: &str) -> ImagePipeline {
+    ImagePipeline::open(folder, None, settings(budget)).unwrap()
 }
 
-#[test]
-fn pictures_are_those_of_diffusers() {
-    let expected = Checkpoint::open(fixture("pipeline/expected.safetensors")).unwrap();
-    let table = fs::read(fixture("pipeline/expected.json")).unwrap();
+fn model() -> ImageModel {
+    ImageModel::open(&fixture("pipeline"), None).unwrap()
+}
+
+/// The pictures of each request within a step of those recorded beside the fixture.
+fn assert_recorded(fixture_name: &str) {
+    let expected = Checkpoint::open(fixture(fixture_name).join("expected.safetensors")).unwrap();
+    let table = fs::read(fixture(fixture_name).join("expected.json")).unwrap();
     let table: Value = serde_json::from_slice(&table).unwrap();
     let (prompt, steps) = (table["prompt"].as_str().unwrap(), table["steps"].as_u64().unwrap());
     for (name, entry) in table["requests"].as_object().unwrap() {
-        let folder = copied();
+        let folder = copied(fixture_name);
         if let Some(prediction) = entry["prediction_type"].as_str() {
             let path = folder.path().join("scheduler/scheduler_config.json");
             let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
             config["prediction_type"] = prediction.into();
             fs::write(&path, config.to_string()).unwrap();
         }
-        let pipeline = ImagePipeline::open(folder.path(), None).unwrap();
         let request = request(prompt, steps as usize, entry);
-        let picture = one(&pipeline, &settings("cpu=1GB"), &request);
+        let pictures = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
         let tensor = expected.get(name).unwrap();
-        assert_eq!(tensor.shape, [picture.height, picture.width, 3], "{name}");
+        let [width, height] = [pictures[0].width, pictures[0].height];
+        assert_eq!(tensor.shape, [pictures.len(), height, width, 3], "{name}");
         let bytes = expected.read(tensor).unwrap();
-        for (index, (found, expected)) in picture.rgb.iter().zip(&bytes[..]).enumerate() {
+        let found = pictures.iter().flat_map(|picture| &picture.rgb);
+        for (index, (found, expected)) in found.zip(&bytes[..]).enumerate() {
             let off = (i16::from(*found) - i16::from(*expected)).abs();
             assert!(off <= TOLERANCE, "{name}, byte {index}: {found}, expected {expected}");
         }
@@ -87,16 +98,27 @@ fn pictures_are_those_of_diffusers() {
 }
 
 #[test]
+fn pictures_are_those_of_diffusers() {
+    assert_recorded("pipeline");
+}
+
+#[test]
+fn pictures_of_the_second_version_are_those_of_diffusers() {
+    assert_recorded("pipeline-v2");
+}
+
+#[test]
 fn several_pictures_are_those_of_their_seeds() {
-    let pipeline = ImagePipeline::open(&fixture("pipeline"), Some("fp16")).unwrap();
     let settings = settings("cpu=1GB");
+    let pipeline = ImagePipeline::open(&fixture("pipeline"), Some("fp16"), settings).unwrap();
     let request = |seeds: &[u64]| ImageRequest {
         seeds: seeds.to_vec(),
         steps: 3,
         ..ImageRequest::new("a cat")
     };
+    let one = |seed| pipeline.generate(&request(&[seed])).unwrap().remove(0);
     let mut seen = Vec::new();
-    let both = pipeline.generate(&settings, &request(&[4, 9]), |progress| match progress {
+    let both = pipeline.generate_watched(&request(&[4, 9]), |progress| match progress {
         ImageProgress::Began { part, .. } => seen.push(part.name().to_owned()),
         ImageProgress::Step { picture, done, steps, size, latents } => {
             assert_eq!(size, [8, 8]);
@@ -106,8 +128,8 @@ fn several_pictures_are_those_of_their_seeds() {
         _ => {}
     });
     let both = both.unwrap();
-    assert_eq!(both[0], one(&pipeline, &settings, &request(&[4])));
-    assert_eq!(both[1], one(&pipeline, &settings, &request(&[9])));
+    assert_eq!(both[0], one(4));
+    assert_eq!(both[1], one(9));
     assert_ne!(both[0], both[1]);
     let steps = ["0.1", "0.2", "0.3", "0.4", "1.1", "1.2", "1.3", "1.4"];
     assert_eq!(seen, [&["text_encoder", "unet"][..], &steps, &["vae"]].concat());
@@ -115,11 +137,14 @@ fn several_pictures_are_those_of_their_seeds() {
 
 #[test]
 fn a_stop_ends_the_pass_under_way() {
-    let pipeline = ImagePipeline::open(&fixture("pipeline"), None).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let settings = ImageSettings { stop: Some(stop.clone()), ..settings("cpu=1GB") };
+    let pipeline = pipeline(ImageTask::new(), fixture("pipeline"))
+        .max_memory(Budget::parse("cpu=1GB").unwrap())
+        .stop(stop.clone())
+        .build()
+        .unwrap();
     let mut steps = 0;
-    let made = pipeline.generate(&settings, &ImageRequest::new("a cat"), |progress| {
+    let made = pipeline.generate_watched(&ImageRequest::new("a cat"), |progress| {
         if let ImageProgress::Step { done, .. } = progress {
             steps = done;
             stop.store(done == 2, Ordering::Relaxed);
@@ -131,8 +156,7 @@ fn a_stop_ends_the_pass_under_way() {
 
 #[test]
 fn a_budget_that_does_not_do_is_refused_with_one_that_does() {
-    let pipeline = ImagePipeline::open(&fixture("pipeline"), None).unwrap();
-    let request = ImageRequest::new("a cat");
+    let (pipeline, request) = (model(), ImageRequest::new("a cat"));
     let error = pipeline.plan(&settings("cpu=1MB"), &request).unwrap_err().to_string();
     assert!(error.contains("cpu=1000000 is too small"), "{error}");
     let estimates = pipeline.estimate(&settings("cpu=1MB"), &request).unwrap();
@@ -146,10 +170,8 @@ fn a_budget_that_does_not_do_is_refused_with_one_that_does() {
 
 #[test]
 fn requests_that_cannot_be_made_are_refused() {
-    let pipeline = ImagePipeline::open(&fixture("pipeline"), None).unwrap();
-    let message = |request: ImageRequest| {
-        pipeline.generate(&settings("cpu=1GB"), &request, |_| {}).unwrap_err().to_string()
-    };
+    let pipeline = open(&fixture("pipeline"), "cpu=1GB");
+    let message = |request| pipeline.generate(&request).unwrap_err().to_string();
     let cat = || ImageRequest::new("a cat");
     for (request, named) in [
         (ImageRequest { width: Some(17), ..cat() }, "a width of 17 pixels"),
@@ -172,25 +194,80 @@ fn parts_that_do_not_belong_together_are_refused() {
         ("vae/config.json", "shift_factor", 1, "`shift_factor` is 1"),
         ("text_encoder/config.json", "hidden_size", 7, "7"),
     ] {
-        let folder = copied();
+        let folder = copied("pipeline");
         let path = folder.path().join(file);
         let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         config[field] = value.into();
         fs::write(&path, config.to_string()).unwrap();
-        let error = ImagePipeline::open(folder.path(), None).unwrap_err().to_string();
+        let error = ImageModel::open(folder.path(), None).unwrap_err().to_string();
         assert!(error.contains(named), "{error}");
     }
 }
 
 #[test]
 fn a_safety_checker_is_named_as_not_run() {
-    let folder = copied();
-    assert!(ImagePipeline::open(folder.path(), None).unwrap().notes().is_empty());
+    let folder = copied("pipeline");
+    assert!(ImageModel::open(folder.path(), None).unwrap().notes().is_empty());
     let path = folder.path().join("model_index.json");
     let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     index["safety_checker"] =
         serde_json::json!(["stable_diffusion", "StableDiffusionSafetyChecker"]);
     fs::write(&path, index.to_string()).unwrap();
-    let notes = ImagePipeline::open(folder.path(), None).unwrap().notes();
+    let notes = ImageModel::open(folder.path(), None).unwrap().notes();
     assert!(notes[0].contains("safety checker is not run"), "{notes:?}");
+}
+
+#[test]
+fn a_built_pipeline_keeps_its_budget_and_gives_the_same_bits() {
+    let (folder, request) = (fixture("pipeline-v2"), ImageRequest::new("a cat"));
+    let request = ImageRequest { steps: 2, seeds: vec![1, 2], ..request };
+    let built = |bytes: u64| {
+        pipeline(ImageTask::new(), &folder)
+            .device_map(Strategy::Auto)
+            .max_memory(Budget::parse(&format!("cpu={bytes}")).unwrap())
+            .build()
+            .unwrap()
+    };
+    let roomy = built(1 << 30);
+    let least = roomy.model().estimate(roomy.settings(), &request).unwrap();
+    let least = least.iter().filter_map(|estimate| estimate.least).max().unwrap();
+    let pictures = roomy.generate(&request).unwrap();
+    // What this process takes by itself has grown since it was counted.
+    let tight = built(least + (64 << 20));
+    assert_eq!(tight.generate(&request).unwrap(), pictures);
+    assert_eq!(tight.generate(&request).unwrap(), pictures, "again");
+    let error = built(1 << 20).generate(&request).unwrap_err().to_string();
+    assert!(error.contains("is too small"), "{error}");
+    let map = ManualMap::parse(r#"{"": "cpu"}"#).unwrap();
+    let error = pipeline(ImageTask::new(), &folder).device_map(map).build().unwrap_err();
+    assert!(error.to_string().contains("name a strategy"), "{error}");
+    let error = pipeline(ImageTask::new().variant("ema"), &folder).build().unwrap_err();
+    assert!(error.to_string().contains("model.ema.safetensors"), "{error}");
+    let error = pipeline(ImageTask::new(), fixture("tokenizer")).build().unwrap_err();
+    assert!(error.to_string().contains("model_index.json"), "{error}");
+}
+
+#[test]
+fn predicted_times_follow_steps_pictures_and_size() {
+    let (model, settings) = (model(), settings("cpu=1GB"));
+    let predict = |request: ImageRequest| {
+        model.predict(&model.plan(&settings, &request).unwrap(), &request).unwrap()
+    };
+    let cat = || ImageRequest { steps: 20, ..ImageRequest::new("a cat") };
+    let one = predict(cat());
+    // The fixture's scheduler takes one pass more than steps.
+    assert_eq!(one.steps, 21);
+    let sum = one.text_encoder_seconds + one.unet_seconds + one.vae_seconds;
+    assert_eq!(one.seconds, sum);
+    assert!(one.unet_seconds > 20.0 * one.seconds_per_step);
+    let three = predict(ImageRequest { seeds: vec![0, 1, 2], ..cat() });
+    let passes = (three.unet_seconds - one.unet_seconds) / one.seconds_per_step;
+    assert!((passes - 42.0).abs() < 1e-6, "{passes}");
+    assert!(three.vae_seconds > one.vae_seconds);
+    let large = ImageRequest { width: Some(512), height: Some(512), ..cat() };
+    // 1024 times the pixels, of which each attends to as many more.
+    assert!(predict(large).seconds_per_step > 100.0 * one.seconds_per_step);
+    let plans = model.plan(&settings, &cat()).unwrap();
+    let profile = HardwareProfile::default();
+    assert!(one.seconds_per_step >= profile.cpu.block_seconds * plans[1].tree.blocks.len() as f64);
 }

@@ -116,7 +116,7 @@ fn what_is_not_built_in_is_refused_by_name() {
         assert!(message.starts_with("scheduler_config.json: "), "{message}");
         assert!(message.contains(&format!("`{field}`")), "{message}");
     }
-    assert!(refusal("[1]").contains("not valid"));
+    assert!(refusal("[1]").contains("not a JSON object"));
     assert!(refusal("{}").contains("`_class_name` is missing"));
 }
 

@@ -5,7 +5,10 @@ mod names;
 
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::{Checkpoint, Error as CheckpointError, TensorInfo, TorchFault, shown};
+use outsize_checkpoint::{
+    CONFIG_LIMIT, Checkpoint, Error as CheckpointError, TensorInfo, TorchFault, parse_object,
+    read_optional, shown,
+};
 use outsize_core::{Error as CoreError, KeyMismatch};
 use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
 use outsize_plan::Tree;
@@ -13,7 +16,6 @@ use outsize_plan::Tree;
 pub use self::error::DescribeError;
 pub(crate) use self::error::without_name;
 use crate::error::Error;
-use crate::json_file::{CONFIG_LIMIT, read_bounded, reason};
 use crate::tokenizer_file::TokenizerFile;
 
 /// A model as the planner sees it.
@@ -120,7 +122,7 @@ fn tokenizer_bytes(folder: &Path) -> u64 {
 }
 
 fn read(path: &Path) -> Result<Option<ConfigText>, Error> {
-    let bytes = read_bounded(path, CONFIG_LIMIT)?;
+    let bytes = read_optional(path, CONFIG_LIMIT)?;
     Ok(bytes.map(|bytes| ConfigText { path: path.to_owned(), bytes }))
 }
 
@@ -138,11 +140,7 @@ impl Described {
         let mut architecture = None;
         let mut known = None;
         if let Some(text) = config {
-            let object: serde_json::Map<String, serde_json::Value> =
-                serde_json::from_slice(&text.bytes).map_err(|error| Error::NotJson {
-                    path: text.path.clone(),
-                    reason: reason(&text.bytes, &error),
-                })?;
+            let object = parse_object(&text.path, &text.bytes).map_err(Error::from)?;
             architecture =
                 object.get("model_type").and_then(|name| name.as_str()).map(|name| shown(name, 80));
             // What was parsed as an object is UTF-8.

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use outsize_checkpoint::read_object;
 use serde_json::{Map, Value};
 
 use crate::error::Result;
-use crate::json_file::{bad_key, read_config};
+use crate::json_value::bad_key;
 
 const KEY: &str = "eos_token_id";
 
@@ -13,7 +14,7 @@ const KEY: &str = "eos_token_id";
 /// keep the language part. Empty if there are none.
 pub(crate) fn model_eos(folder: &Path) -> Result<Vec<u32>> {
     let path = folder.join("config.json");
-    let config = read_config(&path)?.unwrap_or_default();
+    let config = read_object(&path)?.unwrap_or_default();
     let nested = config.get("text_config").and_then(Value::as_object);
     for part in std::iter::once(&config).chain(nested) {
         let ids = eos_of(part, &path)?;

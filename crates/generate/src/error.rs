@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use outsize_checkpoint::ConfigFileError;
+
 /// Why text, tokens or logits could not be processed. Every message names the file or field at fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -16,30 +18,9 @@ pub enum Error {
         /// The checkpoint's folder.
         folder: PathBuf,
     },
-    /// A file exists and could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: std::io::Error,
-    },
-    /// A file is larger than any file of its kind should be; it was not read to its end.
-    #[error("{} is larger than {limit} bytes, which no such file should be: check that it is the right file", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The most bytes that are read from it.
-        limit: u64,
-    },
-    /// A file that should hold a JSON object does not.
-    #[error("{} is not a JSON object ({reason}): download it again", path.display())]
-    NotJson {
-        /// The file.
-        path: PathBuf,
-        /// What the parser said.
-        reason: String,
-    },
+    /// A file could not be read, or is not what it should be.
+    #[error(transparent)]
+    File(#[from] ConfigFileError),
     /// tokenizer.json is not a tokenizer that the `tokenizers` library can build.
     #[error("{} is not a tokenizer that can be loaded ({reason}): download it again, or give token ids instead", path.display())]
     BadTokenizer {

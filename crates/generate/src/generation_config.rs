@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use outsize_checkpoint::{ConfigFileError, read_object};
 use outsize_models::ModelConfig;
 use serde_json::{Map, Value};
 
 use crate::beam::{BeamSearch, EarlyStopping};
 use crate::eos::{eos_of, model_eos};
 use crate::error::{Error, Result};
-use crate::json_file::{bad_key, read_config, shown};
+use crate::json_value::{bad_key, shown};
 use crate::sampling::Sampling;
 use crate::stop::StopStrings;
 
@@ -154,7 +155,7 @@ impl GenerationConfig {
     /// [`Error::UnsupportedKey`] for a field that would change the text and is not built in.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let path = folder.as_ref().join("generation_config.json");
-        match read_config(&path)? {
+        match read_object(&path)? {
             Some(config) => Self::from_map(&config, path)?.or_eos_of(folder.as_ref()),
             None => Self::without_file(folder),
         }
@@ -163,12 +164,15 @@ impl GenerationConfig {
     /// As [`open`](Self::open), with the file at `path` in place of the folder's.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::Read`] if there is no such file.
+    /// As [`open`](Self::open), and [`ConfigFileError::Read`] if there is no such file.
     pub fn open_file(folder: impl AsRef<Path>, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        match read_config(&path)? {
+        match read_object(&path)? {
             Some(config) => Self::from_map(&config, path)?.or_eos_of(folder.as_ref()),
-            None => Err(Error::Read { path, source: std::io::ErrorKind::NotFound.into() }),
+            None => {
+                let source = std::io::ErrorKind::NotFound.into();
+                Err(ConfigFileError::Read { path, source }.into())
+            }
         }
     }
 

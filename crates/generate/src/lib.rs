@@ -1,7 +1,7 @@
 //! Tokens in, tokens out: tokenizer, sampling, pipelines.
 //!
 //! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
-//! - [`pipeline()`] opens a checkpoint for a [`Task`] within a budget: text in, text out, streamed, in batches, with beams.
+//! - [`pipeline()`] opens a checkpoint for a [`TextTask`] within a budget: text in, text out, streamed, in batches, with beams.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
 //! - [`generate()`] is the loop around any [`LanguageModel`], [`Generation`] that of several texts side by side, and
 //!   [`beam_search`] that which looks for the likeliest ones.
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod beam;
+mod builder;
 mod byte_tokenizer;
 mod describe;
 mod eos;
@@ -18,7 +19,7 @@ mod error;
 mod generate;
 mod generation_config;
 mod growth;
-mod json_file;
+mod json_value;
 mod language_model;
 mod pipeline;
 mod planning;
@@ -35,6 +36,7 @@ mod tokenizer_file;
 mod tokenizer_memory;
 
 pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
+pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget, pipeline};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};
@@ -47,11 +49,10 @@ pub use request::{Finish, GenerateError, Outcome, Request};
 pub use sampling::{Sampler, Sampling};
 pub use shield::panic_is_caught;
 pub use stop::{StopScan, StopStrings};
-pub use task::Task;
+pub use task::TextTask;
 pub use text::{TextOptions, TextOutcome, TextParts, generate_text};
 pub use text_pipeline::{
-    BeamText, DEFAULT_NEW_TOKENS, DeviceMapChoice, GenerateOptions, PipelineBuilder, TextPipeline,
-    TextResult, default_budget, pipeline,
+    BeamText, DEFAULT_NEW_TOKENS, GenerateOptions, TextPipeline, TextPipelineOptions, TextResult,
 };
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use burn::tensor::{Device, Tensor};
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::{Planning, process_bytes};
 use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
@@ -22,7 +22,6 @@ use outsize_stream::Stats;
 pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::error::Error;
-use crate::json_file::{CONFIG_LIMIT, read_bounded};
 use crate::planning::{GenerationWorkload, Planner};
 use crate::tokenizer_file::TokenizerFile;
 
@@ -89,11 +88,9 @@ pub struct Pipeline {
 /// A file that is missing, larger than 16 MiB or asks for something that cannot be run.
 pub fn read_config(folder: &Path) -> Result<ModelConfig, PipelineError> {
     let path = folder.join("config.json");
-    let Some(bytes) = read_bounded(&path, CONFIG_LIMIT)? else {
+    let Some(text) = read_optional_text(&path, CONFIG_LIMIT).map_err(Error::from)? else {
         return Err(PipelineError::NoConfig { folder: folder.to_owned() });
     };
-    let text = String::from_utf8(bytes)
-        .map_err(|error| Error::NotJson { path: path.clone(), reason: error.to_string() })?;
     ModelConfig::from_json(&text).map_err(|source| PipelineError::BadConfig { path, source })
 }
 

@@ -1,19 +1,19 @@
-//! What a model is run for.
+//! What a model of text is run for.
 
 use std::fmt;
 
 use outsize_models::ModelConfig;
 
-/// What a model is run for, by the name that it has in transformers.
+/// What a model of text is run for, by the name that it has in transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Task {
+pub enum TextTask {
     /// A decoder goes on from the prompt: GPT-2, Llama.
     TextGeneration,
     /// An encoder reads the prompt, and a decoder answers it: T5.
     Text2TextGeneration,
 }
 
-impl Task {
+impl TextTask {
     /// What a model of this configuration is for.
     pub fn of(config: &ModelConfig) -> Self {
         match config.decoder_start() {
@@ -31,7 +31,7 @@ impl Task {
     }
 }
 
-impl fmt::Display for Task {
+impl fmt::Display for TextTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -4,7 +4,7 @@ mod builder;
 
 use outsize_models::ModelConfig;
 
-pub use self::builder::{DeviceMapChoice, PipelineBuilder, default_budget, pipeline};
+pub use self::builder::TextPipelineOptions;
 use crate::beam::{BeamSearch, Hypothesis, beam_search};
 use crate::error::Error;
 use crate::generation_config::GenerationConfig;
@@ -65,7 +65,7 @@ pub struct BeamText {
 /// The errors of a [`TextPipeline`].
 pub type TextResult<T> = Result<T, GenerateError<PipelineError>>;
 
-/// A model within a memory budget, with its tokenizer and its makers' defaults: made by [`pipeline`](pipeline()).
+/// A model within a memory budget, with its tokenizer and its makers' defaults: made by [`pipeline`](crate::pipeline()).
 ///
 /// Each call begins new texts.
 #[derive(Debug)]

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
+use outsize_checkpoint::read_object;
 use serde_json::{Map, Value};
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::models::ModelWrapper;
 
 use crate::error::{Error, Result};
 use crate::growth::Rewriting;
-use crate::json_file::{bad_key, read_config};
+use crate::json_value::bad_key;
 use crate::shield::shielded;
 use crate::text_stream::TextStream;
 use crate::tokenizer_file::TokenizerFile;
@@ -71,7 +72,7 @@ impl Tokenizer {
         let inner = inner.map_err(refused)?;
 
         let config_path = path.with_file_name("tokenizer_config.json");
-        let config = read_config(&config_path)?.unwrap_or_default();
+        let config = read_object(&config_path)?.unwrap_or_default();
         let alone = shielded(|| {
             let count = |special| inner.encode_fast("", special).map(|encoding| encoding.len());
             Ok(count(true)? == count(false)?)

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use outsize_checkpoint::read_optional;
+
 use crate::error::{Error, Result};
-use crate::json_file::read_bounded;
 use crate::tokenizer_memory::TokenizerCounts;
 
 /// The most bytes read from a tokenizer.json. Those with 256k tokens have about 35 MB.
@@ -29,7 +30,7 @@ impl TokenizerFile {
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         let path = folder.join("tokenizer.json");
-        match read_bounded(&path, LIMIT)? {
+        match read_optional(&path, LIMIT)? {
             Some(bytes) => Ok(Self { path, bytes }),
             None => Err(Error::NoTokenizer { folder: folder.to_owned() }),
         }

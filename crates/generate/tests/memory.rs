@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::checkpoint::with_tokenizer;
 use outsize_generate::{
-    BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, Task, pipeline,
+    BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, TextTask, pipeline,
 };
 use outsize_plan::{Budget, Tier};
 use tempfile::TempDir;
@@ -20,10 +20,15 @@ const DECODER: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermedia
 const ENCODER: &str = r#"{"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_layers": 4, "num_heads": 8,
     "vocab_size": 6000, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false, "decoder_start_token_id": 0}"#;
 
-fn builder(folder: &str, task: Task, [texts, beams]: [usize; 2], bytes: u64) -> PipelineBuilder {
+fn builder(
+    folder: &str,
+    task: TextTask,
+    [texts, beams]: [usize; 2],
+    bytes: u64,
+) -> PipelineBuilder<TextTask> {
     let mut budget = Budget::default();
     budget.set(Tier::Cpu, bytes);
-    let context = if task == Task::TextGeneration { 340 } else { 30 };
+    let context = if task == TextTask::TextGeneration { 340 } else { 30 };
     pipeline(task, folder)
         .context(context)
         .prompt_tokens(300)
@@ -33,7 +38,7 @@ fn builder(folder: &str, task: Task, [texts, beams]: [usize; 2], bytes: u64) -> 
 }
 
 /// The least budget that works, from the planner's own message.
-fn least(builder: PipelineBuilder) -> u64 {
+fn least(builder: PipelineBuilder<TextTask>) -> u64 {
     match builder.build().unwrap_err() {
         PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
             shortfall,
@@ -54,7 +59,7 @@ fn child() {
         .collect::<Vec<_>>()
         .try_into()
         .unwrap();
-    let task = [Task::TextGeneration, Task::Text2TextGeneration][encodes];
+    let task = [TextTask::TextGeneration, TextTask::Text2TextGeneration][encodes];
     let shape = [texts, beams];
     // The process grows a little between two looks at it.
     let budget = least(builder(&folder, task, shape, 1)) + (1 << 20) + extra as u64;

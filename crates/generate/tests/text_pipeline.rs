@@ -10,7 +10,7 @@ use common::checkpoint::{fixture, with_tokenizer};
 use common::write;
 use outsize_generate::{
     BeamSearch, EarlyStopping, Finish, GenerateOptions, PipelineBuilder, Sampling, StopStrings,
-    Task, TextOutcome, TextPipeline, pipeline,
+    TextOutcome, TextPipeline, TextTask, pipeline,
 };
 use outsize_models::KvDtype;
 use outsize_plan::{Budget, ChosenBy, ManualMap, Strategy};
@@ -29,10 +29,10 @@ fn checkpoint(config: &str, generation: &str) -> (TempDir, std::path::PathBuf) {
     (dir, folder)
 }
 
-fn builder(folder: &Path) -> PipelineBuilder {
+fn builder(folder: &Path) -> PipelineBuilder<TextTask> {
     let task = match std::fs::read_to_string(folder.join("config.json")).unwrap().contains("t5") {
-        true => Task::Text2TextGeneration,
-        false => Task::TextGeneration,
+        true => TextTask::Text2TextGeneration,
+        false => TextTask::TextGeneration,
     };
     pipeline(task, folder).prompt_tokens(40).context(120)
 }
@@ -224,25 +224,25 @@ fn a_pipeline_is_placed_as_it_is_asked() {
         let path = entry.unwrap().path();
         path.extension().is_some_and(|end| end == "safetensors").then_some(path)
     });
-    let pipe = pipeline(Task::TextGeneration, file.unwrap()).build().unwrap();
+    let pipe = pipeline(TextTask::TextGeneration, file.unwrap()).build().unwrap();
     assert_eq!(pipe.pipeline().cache_options().context, 200);
     assert_eq!(text(pipe), expected);
 }
 
 #[test]
 fn what_is_wrong_is_said() {
-    let failed = |builder: PipelineBuilder| builder.build().unwrap_err().to_string();
-    let error = failed(pipeline(Task::Text2TextGeneration, fixture("gpt2")));
+    let failed = |builder: PipelineBuilder<TextTask>| builder.build().unwrap_err().to_string();
+    let error = failed(pipeline(TextTask::Text2TextGeneration, fixture("gpt2")));
     for part in ["gpt2 is not a model for text2text-generation", "one for text-generation"] {
         assert!(error.contains(part), "{error}");
     }
-    let error = failed(pipeline(Task::TextGeneration, fixture("t5")));
+    let error = failed(pipeline(TextTask::TextGeneration, fixture("t5")));
     for part in ["t5 is not a model for text-generation", "one for text2text-generation"] {
         assert!(error.contains(part), "{error}");
     }
-    let error = failed(pipeline(Task::TextGeneration, fixture("gpt2")));
+    let error = failed(pipeline(TextTask::TextGeneration, fixture("gpt2")));
     assert!(error.contains("tokenizer.json"), "{error}");
-    let error = failed(pipeline(Task::TextGeneration, "/nowhere"));
+    let error = failed(pipeline(TextTask::TextGeneration, "/nowhere"));
     assert!(error.contains("/nowhere has no config.json"), "{error}");
 
     let (_dir, folder) = checkpoint(ENCODER, r#"{"decoder_start_token_id": 3}"#);

@@ -184,7 +184,7 @@ fn a_configuration_at_odds_with_itself_is_refused() {
     assert!(message.contains("bos_token is 7"), "{message}");
     let message = first_tokens(r#"{"add_eos_token": "yes"}"#, false).unwrap_err().to_string();
     assert!(message.contains("add_eos_token is \"yes\""), "{message}");
-    assert!(matches!(first_tokens("{", false), Err(Error::NotJson { .. })));
+    assert!(matches!(first_tokens("{", false), Err(Error::File(_))));
 }
 
 #[test]

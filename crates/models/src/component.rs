@@ -14,7 +14,9 @@ use outsize_plan::{DeviceMap, Tree};
 
 use crate::architecture::class_name;
 use crate::config::{self, COMMON, Fields, MAX_QUOTE, check};
-use crate::{ActivationDtype, Architecture, Error, Init, WeightKind, WeightSpec};
+use crate::{
+    ActivationDtype, Architecture, Error, Init, PicturePass, WeightKind, WeightSpec, WeightUse,
+};
 
 /// An architecture that is one part of a model. Its driver calls the module's own forward within
 /// [`Dispatched::run`].
@@ -35,6 +37,9 @@ pub trait Component: Architecture {
     fn is_convolution(_config: &Self::Config, _path: &str) -> bool {
         false
     }
+
+    /// What a pass does with the weight of that path, a matrix or a convolution.
+    fn weight_use(config: &Self::Config, path: &str, pass: &PicturePass) -> WeightUse;
 
     /// How a weight is read if it is streamed.
     fn access(weight: &WeightSpec) -> Access {

@@ -7,12 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use common::dispatched::placed_in;
 use common::reference::{ROUNDED_TOLERANCE, assert_close, assert_within};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::Dispatched;
 use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
-use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init, PictureSize};
-use outsize_plan::Budget;
+use outsize_models::{
+    ActivationDtype, Component, ComponentConfig, Error, Init, PicturePass, PictureSize,
+};
 
 const CLIPS: [&str; 2] = ["clip-text-v1", "clip-text-v2"];
 const UNETS: [&str; 3] = ["unet-v1", "unet-v2", "unet-deep"];
@@ -27,7 +29,7 @@ fn config<C: Component>(name: &str) -> ComponentConfig<C> {
     ComponentConfig::from_json(&text).unwrap()
 }
 
-/// The fixture's module in as much memory, if that is enough, and what of it is streamed, in tiles of some bytes.
+/// The fixture's module in as much memory, if that is enough, and what of it is streamed.
 fn load_in<C: Component>(
     name: &str,
     memory: &str,
@@ -36,20 +38,9 @@ fn load_in<C: Component>(
     let config = config::<C>(name);
     assert_eq!(config.unknown_fields, [""; 0], "{name}");
     let checkpoint = Checkpoint::open(folder(name).join("model.safetensors")).unwrap();
-    let options = outsize_core::Options {
-        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
-        tile_bytes: 300,
-        read_bytes: 4096,
-        min_ring_bytes: 0,
-        ..config.options(checkpoint.tensors())
-    };
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
-    let plan = outsize_plan::Options {
-        // Nothing is too small to be streamed.
-        small_tensor: 0,
-        ..options.plan()
-    };
-    let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
+    let options = config.options(checkpoint.tensors());
+    let (map, options) = placed_in(&tree, options, 300, memory)?;
     let init = Init { device: Device::flex(), compute };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     Some((model, map.streamed_bytes()))
@@ -273,4 +264,53 @@ fn ids_that_a_text_encoder_cannot_run_are_refused() {
     assert!(matches!(forward(&[1; 14], 1), Error::Context { context: 14, max: 13 }));
     assert!(matches!(forward(&[], 1), Error::NoTokens));
     assert!(matches!(forward(&[1; 3], 2), Error::NoTokens));
+}
+
+#[test]
+fn work_is_counted_weight_by_weight() {
+    let unet = config::<Unet2dConditionModel>("unet-v1");
+    let checkpoint = Checkpoint::open(folder("unet-v1").join("model.safetensors")).unwrap();
+    let mut tree = unet.tree("unet-v1", checkpoint.tensors()).unwrap();
+    // Latents of 7 x 5, halved to 4 x 3; two levels of 8 and 12 channels.
+    let latents = PictureSize { batch: 2, rows: 7, columns: 5 };
+    let pass = PicturePass { latents, tokens: 11 };
+    unet.add_work(&mut tree, &pass);
+    let rows = |path: &str| {
+        let used = Unet2dConditionModel::weight_use(&unet.config, path, &pass);
+        (used.rows, used.attended)
+    };
+    let (large, small) = (2 * 7 * 5, 2 * 4 * 3);
+    for (path, expected) in [
+        ("time_embedding.linear_1.weight", (1, 0)),
+        ("down_blocks.1.resnets.0.time_emb_proj.weight", (1, 0)),
+        ("conv_in.weight", (large, 0)),
+        ("down_blocks.0.resnets.0.conv1.weight", (large, 0)),
+        ("down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q.weight", (large, 35)),
+        ("down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_q.weight", (large, 11)),
+        ("down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight", (22, 0)),
+        ("down_blocks.0.downsamplers.0.conv.weight", (small, 0)),
+        ("down_blocks.1.resnets.0.conv1.weight", (small, 0)),
+        ("mid_block.attentions.0.transformer_blocks.0.attn1.to_q.weight", (small, 12)),
+        ("up_blocks.0.resnets.0.conv1.weight", (small, 0)),
+        ("up_blocks.0.upsamplers.0.conv.weight", (large, 0)),
+        ("up_blocks.1.resnets.0.conv1.weight", (large, 0)),
+    ] {
+        assert_eq!(rows(path), expected, "{path}");
+    }
+    let flops: u64 = tree.blocks.iter().map(|block| block.work.pass.unwrap().flops).sum();
+    let counted = unet.weights().into_iter().filter(|weight| weight.shape.len() >= 2);
+    let counted = counted.map(|weight| 2 * weight.elements() * rows(&weight.name).0);
+    assert_eq!(flops, counted.sum::<u64>());
+    // The decoder doubles the latents at the end of each level but the last.
+    let vae = config::<AutoencoderKl>("vae");
+    let rows = |path: &str| {
+        let used = AutoencoderKl::weight_use(&vae.config, path, &pass);
+        (used.rows, used.attended)
+    };
+    assert_eq!(rows("post_quant_conv.weight"), (large, 0));
+    assert_eq!(rows("decoder.mid_block.attentions.0.to_q.weight"), (large, 35));
+    assert_eq!(rows("decoder.up_blocks.0.resnets.1.conv1.weight"), (large, 0));
+    assert_eq!(rows("decoder.up_blocks.0.upsamplers.0.conv.weight"), (4 * large, 0));
+    assert_eq!(rows("decoder.up_blocks.1.resnets.0.conv_shortcut.weight"), (4 * large, 0));
+    assert_eq!(rows("decoder.conv_out.weight"), (4 * large, 0));
 }

@@ -42,6 +42,22 @@
 //! # }
 //! ```
 //!
+//! Models of pictures are one more task of the same call:
+//!
+//! ```no_run
+//! use outsize::{Budget, ImageRequest, Task, pipeline};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pipe = pipeline(Task::TextToImage, "path/to/stable-diffusion")
+//!     .max_memory(Budget::parse("cpu=800MB")?)
+//!     .build()?;
+//! for picture in pipe.generate(&ImageRequest::new("a horse on the moon"))? {
+//!     picture.write_png("horse.png", &[])?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Each crate of the workspace is a module here:
 //!
 //! | module | its one job |
@@ -60,6 +76,8 @@
 //! | [`train`] | the same training loop on one rank or many |
 #![forbid(unsafe_code)]
 
+mod task;
+
 pub use outsize_bench as bench;
 pub use outsize_checkpoint as checkpoint;
 pub use outsize_core as core;
@@ -77,5 +95,7 @@ pub use outsize_checkpoint::Checkpoint;
 pub use outsize_core::{
     Dispatched, Error, Options, Streamed, dispatch, load_checkpoint_and_dispatch,
 };
-pub use outsize_generate::{GenerateOptions, Task, pipeline};
+pub use outsize_diffuse::ImageRequest;
+pub use outsize_generate::{GenerateOptions, pipeline};
 pub use outsize_plan::{Budget, DeviceMap};
+pub use task::Task;

@@ -2,7 +2,8 @@
 
 use crate::steps::DiskTraffic;
 use crate::{
-    Block, BlockCost, Gpu, HardwareProfile, Processor, Tensor, Tier, Tree, WeightDtype, Workload,
+    Block, BlockCost, Gpu, HardwareProfile, PassCost, Processor, Tensor, Tier, Tree, WeightDtype,
+    Workload,
 };
 
 /// Attention's operations for each byte of keys and values that a prompt's token attends to, if
@@ -52,6 +53,8 @@ struct Amounts {
     window: f64,
     /// Whether it computes anything.
     computes: bool,
+    /// What it does instead in each pass, if that is always the same.
+    pass: Option<PassCost>,
 }
 
 /// Equal passes.
@@ -99,6 +102,14 @@ impl Amounts {
         };
         arithmetic.max(seconds(weights, on.product_bytes_per_second))
     }
+
+    /// Seconds of a pass that is always the same.
+    fn fixed(&self, pass: &PassCost, on: &Processor) -> f64 {
+        let (flops, values) = (pass.flops as f64, pass.values as f64);
+        self.matmuls(self.weights, flops, values, f64::INFINITY, on)
+            + seconds(pass.attention_flops as f64, attention_rate(on))
+            + on.block_seconds.max(0.0)
+    }
 }
 
 impl Costs {
@@ -128,6 +139,9 @@ impl Costs {
     /// Seconds for one token of each sequence.
     pub(crate) fn decode(&self, block: usize, on: &Processor) -> f64 {
         let amounts = &self.blocks[block];
+        if let Some(pass) = &amounts.pass {
+            return amounts.fixed(pass, on);
+        }
         if !amounts.computes {
             return 0.0;
         }
@@ -159,9 +173,8 @@ impl Costs {
         let rows = amounts.tokens(pass.tokens) * self.batch;
         let seen = (pass.before + pass.tokens / 2.0).min(amounts.window);
         let operations = amounts.attention_flops * rows * seen;
-        let flops = on.prefill.map_or(on.product_flops, |rates| rates.attention_flops);
         seconds(seen * amounts.cache_per_position, on.cache_bytes_per_second)
-            .max(seconds(operations, flops))
+            .max(seconds(operations, attention_rate(on)))
     }
 
     /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each sequence.
@@ -169,13 +182,19 @@ impl Costs {
         let amounts = &self.blocks[block];
         let memory = seconds(amounts.weights, on.product_bytes_per_second)
             + seconds(amounts.kv_bytes, on.cache_bytes_per_second);
-        let operations = amounts.flops * self.batch * amounts.tokens(tokens as f64);
+        let operations = match &amounts.pass {
+            Some(pass) => pass.flops as f64 + pass.attention_flops as f64,
+            None => amounts.flops * self.batch * amounts.tokens(tokens as f64),
+        };
         (memory, seconds(operations, on.product_flops))
     }
 
     /// Seconds for one of these passes over the prompt.
     pub(crate) fn pass(&self, block: usize, on: &Processor, pass: &Passes) -> f64 {
         let amounts = &self.blocks[block];
+        if let Some(pass) = &amounts.pass {
+            return amounts.fixed(pass, on);
+        }
         let once = if pass.first { self.once(block, on) } else { 0.0 };
         if !amounts.computes {
             return once + if once > 0.0 { on.block_seconds.max(0.0) } else { 0.0 };
@@ -344,7 +363,13 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
         cache_per_position: kv_bytes_per_position as f64,
         window: window.map_or(f64::INFINITY, |window| window as f64),
         computes: flops > 0.0 || kv_bytes_per_position > 0 || unknown,
+        pass: block.work.pass,
     }
+}
+
+/// Operations of attention per second in passes of many tokens.
+fn attention_rate(on: &Processor) -> f64 {
+    on.prefill.map_or(on.product_flops, |rates| rates.attention_flops)
 }
 
 /// Two operations for each value of a matrix.
@@ -417,6 +442,27 @@ mod tests {
         let [half, brain] = [WeightDtype::F16, WeightDtype::Bf16];
         assert!(seconds(brain, true) < seconds(brain, false));
         assert_eq!(seconds(half, true), seconds(half, false));
+    }
+
+    #[test]
+    fn a_pass_of_one_size_does_not_depend_on_the_workload() {
+        let matrix = Tensor { shape: vec![64, 64], bytes: 16_384, ..Tensor::default() };
+        let pass = PassCost { flops: 2_000_000, values: 1000, attention_flops: 300_000 };
+        let work = BlockCost { pass: Some(pass), ..BlockCost::default() };
+        let block = Block { tensors: vec![matrix], work, ..Block::default() };
+        let tree = Tree { blocks: vec![block], ..Tree::default() };
+        let on = HardwareProfile::default().cpu;
+        let rates = on.prefill.unwrap();
+        let expected = 16_384.0 / rates.f32.bytes_per_second
+            + 2e6 / rates.f32.flops
+            + 1000.0 / rates.f32.values_per_second
+            + 3e5 / rates.attention_flops
+            + on.block_seconds;
+        for tokens in [1, 700] {
+            let costs = Costs::new(&tree, &workload(tokens, tokens));
+            assert_eq!(costs.prefill(0, &on), expected);
+            assert_eq!(costs.decode(0, &on), expected);
+        }
     }
 
     #[test]

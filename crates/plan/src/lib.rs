@@ -86,4 +86,4 @@ pub use strategy::{Assignment, ChosenBy, Strategy};
 pub use tier::Tier;
 pub use tree::{Access, Block, Tensor, TensorKind, Tree, unit_footprint};
 pub use units::format_size;
-pub use workload::{BlockCost, Workload};
+pub use workload::{BlockCost, PassCost, Workload};

@@ -46,4 +46,19 @@ pub struct BlockCost {
     pub last_only: bool,
     /// Floating point operations for one sequence in the first pass over a prompt and in no other: what an encoder does.
     pub flops_once: u64,
+    /// What every pass does, if that does not depend on tokens: of a block of a model of pictures. Then nothing else of these
+    /// is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pass: Option<PassCost>,
+}
+
+/// The compute of a block in a pass that is of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PassCost {
+    /// Floating point operations of matmuls and convolutions.
+    pub flops: u64,
+    /// Values that go into these and come out of them.
+    pub values: u64,
+    /// Floating point operations of attention.
+    pub attention_flops: u64,
 }

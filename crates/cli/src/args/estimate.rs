@@ -30,6 +30,10 @@ pub struct EstimateArgs {
     /// Dtypes beside those of the weights.
     #[command(flatten)]
     pub run_dtypes: RunDtypeArgs,
+    /// Of a model of pictures, count weights of this variant, such as fp16 [default: plain files, or fp16 if
+    /// there are no others]
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

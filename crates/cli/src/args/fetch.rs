@@ -7,6 +7,10 @@ use clap::Args;
 pub struct FetchArgs {
     /// The model: org/name or org/name@revision
     pub model: String,
+    /// Of a model of pictures, fetch weights of this variant, such as fp16 [default: plain files, or fp16 if
+    /// there are no others]
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
     /// Print one JSON object instead of the folder
     #[arg(long)]
     pub json: bool,

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// `outsize image`.
 #[derive(Args, Debug)]
 pub struct ImageArgs {
-    /// Folder of a Stable Diffusion model as diffusers saves it, with a model_index.json; or its name
-    /// on the Hub, if it is in the cache
+    /// Folder of a Stable Diffusion model as diffusers saves it, with a model_index.json; or a model on
+    /// the Hub, org/name or org/name@revision, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
     /// File to write, a PNG; of several pictures each has its seed in its name
     #[arg(long, value_name = "FILE")]

@@ -3,12 +3,12 @@
 use super::image;
 use crate::args::values::{estimated_dtype, model_and_values};
 use crate::args::{EstimateArgs, workload};
+use crate::description::ModelDescription;
 use crate::error::Failure;
 use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
 use crate::views::plan::stored_bytes;
-use outsize::diffuse::PipelineFolder;
 use outsize::generate::{Described, SizeSource};
 use outsize::models::KvCache;
 use outsize::plan::{Estimate, TensorKind, WeightDtype, estimate as estimate_tree};
@@ -23,14 +23,17 @@ const MOST_OF_CACHE: u64 = 1 << 60;
 /// Runs the command.
 pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
     let (model, dtypes) = model_and_values(&args.model, &args.dtypes)?;
-    if PipelineFolder::is_at(model) {
-        return image::estimate(model, args.run_dtypes.compute, args.json);
-    }
     let dtypes = dtypes.iter().map(|name| {
         estimated_dtype(name).map_err(|error| Failure::usage(format!("--dtypes {name}: {error}")))
     });
     let dtypes = dtypes.collect::<Result<Vec<_>, _>>()?;
-    let report = report(args, model, &dtypes, model::described(model)?)?;
+    let described = match model::described(model, args.variant.as_deref())? {
+        ModelDescription::Text(described) => *described,
+        ModelDescription::Pictures(described, notes) => {
+            return image::estimate(args, model, &described, notes);
+        }
+    };
+    let report = report(args, model, &dtypes, described)?;
     if args.json {
         return output::print_json(&report);
     }

@@ -2,7 +2,7 @@
 
 use crate::args::FetchArgs;
 use crate::error::Failure;
-use crate::hub::{self, Address, HubSettings};
+use crate::hub::{self, Address, HubSettings, Wanted};
 use crate::views::output::{print, print_json};
 use outsize::checkpoint::shown;
 use serde_json::json;
@@ -16,7 +16,8 @@ pub fn fetch(args: &FetchArgs) -> Result<(), Failure> {
             "{named} is no name on the Hub, which is org/name or org/name@revision"
         ))
     })?;
-    let snapshot = hub::fetch(&HubSettings::from_env()?, &address)?;
+    let snapshot =
+        hub::fetch(&HubSettings::from_env()?, &address, Wanted::Any(args.variant.as_deref()))?;
     match args.json {
         true => print_json(&json!({
             "model": address.to_string(),

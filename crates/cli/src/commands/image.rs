@@ -1,35 +1,42 @@
 //! `outsize image`: a prompt in, pictures out, under a budget; and what `outsize plan` and `estimate` say of such a model.
 
-use crate::args::{ImageArgs, PlanArgs};
+use crate::args::{EstimateArgs, ImageArgs, PlanArgs};
 use crate::error::Failure;
-use crate::views::image::{ImageOutput, PartOutput, PartsOutput, PictureOutput};
+use crate::hub::Wanted;
+use crate::views::image::{ImageOutput, PartOutput, PartsOutput, PictureOutput, PredictionOutput};
 use crate::views::output::{self, print, print_json, say_wrapped};
 use crate::views::progress;
-use crate::{interrupt, model};
+use crate::{cache, interrupt, model};
 use indicatif::ProgressBar;
+use outsize::core::Planning;
 use outsize::diffuse::{
-    ImagePipeline, ImageProgress, ImageRequest, ImageSettings, Picture, PipelinePart,
+    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, Picture,
+    PipelinePart,
 };
 use outsize::generate::default_budget;
 use outsize::machine::Machine;
 use outsize::models::ActivationDtype;
-use outsize::plan::{Budget, Tier};
+use outsize::plan::{Budget, HardwareProfile, Tier};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
 pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
-    let folder = model::located(&args.model)?;
+    let variant = args.variant.as_deref();
+    let folder = model::located(&args.model, Wanted::Pictures(variant))?;
     let request = args.picture.request();
     let outputs = outputs(&args.output, &request.seeds);
     for path in &outputs {
         output::refuse_to_replace(path, args.force)?;
     }
-    let pipeline = ImagePipeline::open(&folder, args.variant.as_deref())?;
-    let settings = settings(args.max_memory.as_ref(), args.compute, &Machine::detect())?;
-    let [width, height] = pipeline.size(&request)?;
-    let (scheduler, overridden) = pipeline.scheduler(&request)?;
-    let mut notes = pipeline.notes();
+    let machine = Machine::detect();
+    let (figures, provenance) = cache::figures(&machine, &folder);
+    let settings = settings(args.max_memory.as_ref(), args.compute, &machine, figures)?;
+    let pipeline = ImagePipeline::open(&folder, variant, settings)?;
+    let model = pipeline.model();
+    let [width, height] = model.size(&request)?;
+    let (scheduler, overridden) = model.scheduler(&request)?;
+    let mut notes = model.notes();
     if !overridden.is_empty() {
         notes.push(format!(
             "scheduler_config.json is outdated: {} {} as diffusers sets it",
@@ -38,8 +45,8 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         ));
     }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
-    let mut watch = Watch::new(args);
-    let pictures = pipeline.generate(&settings, &request, |progress| watch.see(&progress))?;
+    let mut watch = Watch::new(args, provenance.note);
+    let pictures = pipeline.generate_watched(&request, |progress| watch.see(&progress))?;
     watch.finish()?;
     interrupt::check()?;
     let mut written = Vec::with_capacity(pictures.len());
@@ -69,6 +76,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         seconds_per_step: watch.seconds_per_step(),
         seconds: began.elapsed().as_secs_f64(),
         parts: watch.parts,
+        predicted: watch.predicted,
         peak_rss_bytes: outsize::machine::peak_rss(),
         cut: watch.cut,
         notes,
@@ -82,21 +90,29 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     }
 }
 
-/// What a pipeline is run with under a budget.
+/// What a pipeline is run with under a budget, on a machine whose speed is known.
 fn settings(
     budget: Option<&Budget>,
     compute: ActivationDtype,
     machine: &Machine,
+    figures: HardwareProfile,
 ) -> Result<ImageSettings, Failure> {
     let held = outsize::machine::current_rss().unwrap_or(0);
     let budget = budget.cloned().unwrap_or_else(|| default_budget(machine, held));
     model::refuse_gpus(&budget)?;
     model::warn_of_excess(budget.get(Tier::Cpu), machine);
-    Ok(ImageSettings { compute, stop: Some(interrupt::flag()), ..ImageSettings::new(budget) })
+    let planning = Planning { figures, ..Planning::default() };
+    let stop = Some(interrupt::flag());
+    Ok(ImageSettings { compute, stop, planning, ..ImageSettings::new(budget) })
 }
 
-/// What each part of a pipeline holds while it is its turn: of `outsize plan`.
-pub fn plan(args: &PlanArgs, folder: &Path) -> Result<(), Failure> {
+/// What each part of a model holds while it is its turn, and how long pictures take: of `outsize plan`.
+pub fn plan(
+    args: &PlanArgs,
+    path: &Path,
+    model: &ImageModel,
+    notes: Vec<String>,
+) -> Result<(), Failure> {
     let refused = [
         ("--svg", args.svg.is_some()),
         ("--device-map", args.places.device_map.is_some()),
@@ -110,30 +126,57 @@ pub fn plan(args: &PlanArgs, folder: &Path) -> Result<(), Failure> {
             "{flag}: not for models of several parts: leave it out"
         )));
     }
-    let (pipeline, request) = (ImagePipeline::open(folder, None)?, ImageRequest::new(""));
+    let machine = Machine::detect();
+    let given = args.workload.figures.as_deref();
+    let (figures, source) = cache::figures_of(given, path, &machine)?;
     let compute = args.workload.dtypes.compute;
-    let mut settings = settings(args.max_memory.as_ref(), compute, &Machine::detect())?;
+    let mut settings = settings(args.max_memory.as_ref(), compute, &machine, figures)?;
     settings.planning.strategy = args.places.strategy;
     settings.planning.reserve_bytes = args.places.reserve;
     settings.planning.must_fit = args.places.must_fit;
-    let plans = pipeline.plan(&settings, &request)?;
-    let estimates = pipeline.estimate(&settings, &request)?;
-    let size = pipeline.size(&request)?;
-    show(PartsOutput::new(folder, size, &plans, &estimates, pipeline.notes()), args.json)
+    let request = ImageRequest::new("");
+    let plans = model.plan(&settings, &request)?;
+    let placement = (&plans, &plans[..], source);
+    show(path, model, (&settings, &request), placement, notes, args.json)
 }
 
-/// What each part of a pipeline needs: of `outsize estimate`.
-pub fn estimate(folder: &Path, compute: ActivationDtype, json: bool) -> Result<(), Failure> {
-    let (pipeline, request) = (ImagePipeline::open(folder, None)?, ImageRequest::new(""));
-    let settings = ImageSettings { compute, ..ImageSettings::new(Budget::default()) };
-    let estimates = pipeline.estimate(&settings, &request)?;
-    show(
-        PartsOutput::new(folder, pipeline.size(&request)?, &[], &estimates, pipeline.notes()),
-        json,
-    )
+/// What each part of a model needs, and how long pictures take if all of it is in memory: of `outsize estimate`.
+pub fn estimate(
+    args: &EstimateArgs,
+    path: &Path,
+    model: &ImageModel,
+    notes: Vec<String>,
+) -> Result<(), Failure> {
+    let request = ImageRequest::new("");
+    let (figures, provenance) = cache::figures(&Machine::detect(), path);
+    let mut unbounded = Budget::default();
+    unbounded.set(Tier::Cpu, u64::MAX / 2);
+    let planning = Planning { figures, ..Planning::default() };
+    let compute = args.run_dtypes.compute;
+    let settings = ImageSettings { compute, planning, ..ImageSettings::new(unbounded) };
+    let plans = model.plan(&settings, &request)?;
+    let placement = (&plans, &plans[..0], provenance.note);
+    show(path, model, (&settings, &request), placement, notes, args.json)
 }
 
-fn show(report: PartsOutput, json: bool) -> Result<(), Failure> {
+/// Shows what the parts take, the plans that are to be shown, and the speed of all plans by figures that come from `source`.
+fn show(
+    path: &Path,
+    model: &ImageModel,
+    (settings, request): (&ImageSettings, &ImageRequest),
+    (plans, shown, source): (&[PartPlan; 3], &[PartPlan], String),
+    mut notes: Vec<String>,
+    json: bool,
+) -> Result<(), Failure> {
+    let estimates = model.estimate(settings, request)?;
+    let prediction = model.predict(plans, request).inspect_err(|error| {
+        notes.push(format!(
+            "the model's own scheduler is not run, so no speed is predicted: {error}"
+        ));
+    });
+    let prediction = prediction.ok().map(|known| PredictionOutput::new(known, source));
+    let size = model.size(request)?;
+    let report = PartsOutput::new(path, size, (shown, prediction), &estimates, notes);
     if json {
         return print_json(&report);
     }
@@ -178,11 +221,14 @@ struct Watch<'a> {
     /// When the first and the last step were done, and the steps between.
     steps: Option<(Instant, Instant, usize)>,
     parts: Vec<PartOutput>,
+    /// Where the figures for predictions come from, and what was predicted.
+    figures: String,
+    predicted: Option<PredictionOutput>,
     cut: Vec<String>,
 }
 
 impl<'a> Watch<'a> {
-    fn new(args: &'a ImageArgs) -> Self {
+    fn new(args: &'a ImageArgs, figures: String) -> Self {
         Self {
             args,
             bar: None,
@@ -191,12 +237,21 @@ impl<'a> Watch<'a> {
             began: Instant::now(),
             steps: None,
             parts: Vec::new(),
+            figures,
+            predicted: None,
             cut: Vec::new(),
         }
     }
 
     fn see(&mut self, progress: &ImageProgress<'_>) {
         match progress {
+            ImageProgress::Planned { prediction, .. } => {
+                let predicted = PredictionOutput::new(**prediction, self.figures.clone());
+                if !self.args.json {
+                    say_wrapped(&format!("predicted: {}", predicted.text()));
+                }
+                self.predicted = Some(predicted);
+            }
             ImageProgress::Cut { text } => {
                 say_wrapped(&format!(
                     "note: the prompt is longer than the model reads; this is not heard: {text}"

@@ -7,6 +7,8 @@ use crate::hub::{Address, HubSettings, Snapshot, entries, snapshots};
 use crate::views::list::{ListOutput, ListedModel};
 use crate::views::output::{print, print_json};
 use crate::views::style::style;
+use outsize::core::Planning;
+use outsize::diffuse::{ImageModel, ImageRequest, ImageSettings, PipelineFiles};
 use outsize::generate::{
     Described, GenerationWorkload, Planner, SizeSource, default_budget, describe,
 };
@@ -54,8 +56,20 @@ fn listed(
         architecture: None,
         streamed_bytes: None,
         seconds_per_token: None,
+        seconds_per_picture: None,
         problem: None,
     };
+    if PipelineFiles::is_at(&snapshot.folder) {
+        match plan_pictures(&snapshot.folder, machine, budget) {
+            Ok((streamed, seconds)) => {
+                (listed.streamed_bytes, listed.seconds_per_picture) =
+                    (Some(streamed), Some(seconds));
+            }
+            Err(error) => listed.problem = Some(error.to_string()),
+        }
+        listed.architecture = Some("StableDiffusionPipeline".to_owned());
+        return listed;
+    }
     let planned = describe(&snapshot.folder).map_err(Failure::from).and_then(|described| {
         listed.architecture = described.architecture.clone();
         plan(described, &snapshot.folder, machine, budget)
@@ -100,6 +114,20 @@ fn plan(
     let options = &plan.options;
     let prediction = predict(planner.tree(), &plan.map, &options.figures, &options.workload);
     Ok((plan.map.streamed_bytes(), prediction.decode.seconds))
+}
+
+/// Bytes that each pass of the denoiser streams, and the seconds that a picture is predicted to take.
+fn plan_pictures(
+    folder: &Path,
+    machine: &Machine,
+    budget: &Budget,
+) -> Result<(u64, f64), outsize::diffuse::Error> {
+    let (model, request) = (ImageModel::open(folder, None)?, ImageRequest::new(""));
+    let (figures, _) = cache::figures(machine, folder);
+    let planning = Planning { figures, ..Planning::default() };
+    let settings = ImageSettings { planning, ..ImageSettings::new(budget.clone()) };
+    let plans = model.plan(&settings, &request)?;
+    Ok((plans[1].map.streamed_bytes(), model.predict(&plans, &request)?.seconds))
 }
 
 /// Bytes of all files in a folder and in those within.

@@ -21,6 +21,7 @@ mod test;
 
 use crate::args::{Command, LogitsArgs, RunArgs};
 use crate::error::Failure;
+use crate::hub::Wanted;
 use crate::model;
 use std::time::Instant;
 
@@ -29,7 +30,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
     if let Command::Run(RunArgs { model, .. }) | Command::Logits(LogitsArgs { model, .. }) =
         &mut command
     {
-        model.model = model::located(&model.model)?;
+        model.model = model::located(&model.model, Wanted::Text)?;
     }
     match &command {
         Command::Run(args) => run::run(args, began),

@@ -3,16 +3,16 @@
 use super::image;
 use crate::args::values::model_and_values;
 use crate::args::{PlanArgs, workload};
+use crate::description::ModelDescription;
 use crate::error::Failure;
 use crate::views::output::{self, print, print_json, say};
 use crate::views::plan::{ModelReport, PlanReport, Planned};
 use crate::views::style;
 use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
-use outsize::diffuse::PipelineFolder;
 use outsize::generate::{Described, Planner};
-use outsize::machine::{Machine, complete_budget, detected_budget, read_figures};
-use outsize::plan::{HardwareProfile, Options, Tier, Tree};
+use outsize::machine::{Machine, complete_budget, detected_budget};
+use outsize::plan::{Options, Tier, Tree};
 use std::path::Path;
 
 /// Runs the command.
@@ -26,13 +26,16 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(file) = &args.svg {
         output::refuse_to_overwrite(path, file)?;
     }
-    if PipelineFolder::is_at(path) {
-        return image::plan(args, path);
-    }
-    let described = model::described(path)?;
+    let described = match model::described(path, args.variant.as_deref())? {
+        ModelDescription::Text(described) => *described,
+        ModelDescription::Pictures(described, notes) => {
+            return image::plan(args, path, &described, notes);
+        }
+    };
     let request = workload::request(&args.workload, &described)?;
     let machine = Machine::detect();
-    let (figures, figures_source) = figures(args, path, &machine)?;
+    let given = args.workload.figures.as_deref();
+    let (figures, figures_source) = cache::figures_of(given, path, &machine)?;
     let held = outsize::machine::current_rss().unwrap_or(0);
     let detected = detected_budget(&machine, held);
     let full = complete_budget(&budget, &detected);
@@ -98,25 +101,6 @@ fn write(args: &PlanArgs, report: &PlanReport) -> Result<(), Failure> {
     match args.json {
         true => print_json(report),
         false => print(&report.text(&style::style())),
-    }
-}
-
-/// The hardware profile of this machine or of a file, and where it comes from.
-fn figures(
-    args: &PlanArgs,
-    model: &Path,
-    machine: &Machine,
-) -> Result<(HardwareProfile, String), Failure> {
-    match &args.workload.figures {
-        Some(path) => {
-            let figures = read_figures(path)
-                .map_err(|error| Failure::usage(format!("--figures: {error}")))?;
-            Ok((figures, format!("of {}", path.display())))
-        }
-        None => {
-            let (figures, source) = cache::figures(machine, model);
-            Ok((figures, source.note))
-        }
     }
 }
 

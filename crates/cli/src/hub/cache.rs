@@ -1,7 +1,8 @@
 //! The local cache, laid out as by `huggingface_hub`.
 
-use super::{Address, HubSettings};
+use super::{Address, HubSettings, Wanted};
 use outsize::checkpoint::{Checkpoint, read_text};
+use outsize::diffuse::PipelineFiles;
 use outsize::generate::SizeSource;
 use std::path::{Path, PathBuf};
 
@@ -28,9 +29,19 @@ impl Snapshot {
         format!("from the Hub's cache at commit {commit} ({}){weights}", folder.display())
     }
 
-    /// Whether it can be run as it is.
-    pub fn is_complete(&self) -> bool {
-        self.folder.join("config.json").exists() && Checkpoint::open(&self.folder).is_ok()
+    /// Whether it can be run as it is, as what is wanted.
+    pub fn is_complete(&self, wanted: Wanted<'_>) -> bool {
+        let is_there = |weights: PathBuf| Checkpoint::open(weights).is_ok();
+        match wanted {
+            Wanted::Pictures(variant) | Wanted::Any(variant)
+                if PipelineFiles::is_at(&self.folder) =>
+            {
+                PipelineFiles::open(&self.folder, variant).is_ok_and(|files| {
+                    files.parts.iter().all(|part| is_there(self.folder.join(&part.weights)))
+                })
+            }
+            _ => self.folder.join("config.json").exists() && is_there(self.folder.clone()),
+        }
     }
 }
 

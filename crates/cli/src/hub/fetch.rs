@@ -6,13 +6,14 @@
 
 use super::cache::snapshot;
 use super::client::{Client, HubFile, PAUSE};
-use super::{Address, HubSettings, INDEX_LIMIT, Snapshot};
+use super::{Address, HubSettings, Snapshot, Wanted, pictures, shards};
 use crate::cache::lock;
 use crate::error::Failure;
 use crate::interrupt;
 use crate::views::{output::say, progress};
 use indicatif::ProgressBar;
-use outsize::checkpoint::{Error, Index, weights_file};
+use outsize::checkpoint::weights_file;
+use outsize::diffuse::MODEL_INDEX;
 use outsize::machine::volume;
 use outsize::plan::format_size;
 use sha1::Sha1;
@@ -44,29 +45,30 @@ struct Download<'a> {
     link: PathBuf,
 }
 
-/// Downloads what of a model is not in the cache: its configuration, its tokenizer, and its weights
+/// Downloads what of a model is not in the cache: its configurations, its tokenizer, and its weights
 /// as safetensors, or else as PyTorch's files.
 ///
 /// # Errors
 /// As [`Client::open`]; no weights that can be read, no room for them, connections that break again
 /// and again, or a file that is not the one that the Hub promised.
-pub fn fetch(settings: &HubSettings, address: &Address) -> Result<Snapshot, Failure> {
+pub fn fetch(
+    settings: &HubSettings,
+    address: &Address,
+    wanted: Wanted<'_>,
+) -> Result<Snapshot, Failure> {
     if settings.offline {
         return Err(super::offline(settings, address));
     }
     let client = Client::open(settings, address)?;
-    let has = |name: &str| client.find(name).is_some();
-    let Some((weights, is_index)) = weights_file(has).filter(|_| has("config.json")) else {
-        return Err(no_model(&client));
+    let names = match (pictures::is_one(&client), wanted) {
+        (true, wanted) => pictures::names(&client, wanted.variant(address)?)?,
+        (false, Wanted::Pictures(_)) => {
+            return Err(Failure::usage(format!(
+                "{address} has no {MODEL_INDEX}, as models that make pictures have"
+            )));
+        }
+        (false, _) => names(&client)?,
     };
-    let mut names: Vec<String> =
-        SMALL_FILES.into_iter().chain([weights]).filter(|name| has(name)).map(Into::into).collect();
-    if is_index {
-        let text = client.file(weights, INDEX_LIMIT)?;
-        let path = Path::new(&address.to_string()).join(weights);
-        let index = Index::parse(&text).map_err(|fault| Error::Index { path, fault })?;
-        names.extend(index.shards().iter().cloned());
-    }
     let files = names.iter().map(|name| Download::new(&client, name));
     let files = files.collect::<Result<Vec<_>, _>>()?;
     let repo = settings.cache.repo(address.repo(address.revision()));
@@ -116,15 +118,33 @@ pub fn fetch(settings: &HubSettings, address: &Address) -> Result<Snapshot, Fail
     Ok(Snapshot { folder, commit: client.commit })
 }
 
+/// The files that a run of a language model reads.
+fn names(client: &Client<'_>) -> Result<Vec<String>, Failure> {
+    let has = |name: &str| client.find(name).is_some();
+    let Some((weights, is_index)) = weights_file(has).filter(|_| has("config.json")) else {
+        return Err(no_model(client));
+    };
+    let mut names: Vec<String> =
+        SMALL_FILES.into_iter().chain([weights]).filter(|name| has(name)).map(Into::into).collect();
+    if is_index {
+        names.extend(shards(client, weights)?);
+    }
+    Ok(names)
+}
+
 /// The model in the cache, downloaded if it is not there.
 ///
 /// # Errors
 /// As [`fetch`].
-pub fn cached_or_fetched(settings: &HubSettings, address: &Address) -> Result<Snapshot, Failure> {
+pub fn cached_or_fetched(
+    settings: &HubSettings,
+    address: &Address,
+    wanted: Wanted<'_>,
+) -> Result<Snapshot, Failure> {
     let cached = snapshot(settings, address);
-    match cached.filter(|found| settings.offline || found.is_complete()) {
+    match cached.filter(|found| settings.offline || found.is_complete(wanted)) {
         Some(found) => Ok(found),
-        None => fetch(settings, address),
+        None => fetch(settings, address, wanted),
     }
 }
 

@@ -5,7 +5,7 @@ use super::style::WIDTH;
 use super::table::Table;
 use super::text::wrapped;
 use outsize::checkpoint::plain;
-use outsize::diffuse::{PartPlan, PipelinePart};
+use outsize::diffuse::{ImagePrediction, PartPlan, PipelinePart};
 use outsize::plan::{DeviceMap, Estimate, format_size};
 use outsize::stream::Stats;
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub struct ImageOutput {
     pub seconds: f64,
     /// The parts, in the order in which they took turns.
     pub parts: Vec<PartOutput>,
+    /// How long it was predicted to take.
+    pub predicted: Option<PredictionOutput>,
     /// The largest resident set of the process.
     pub peak_rss_bytes: Option<u64>,
     /// The ends of prompts for which there was no room.
@@ -109,6 +111,61 @@ impl ImageOutput {
     }
 }
 
+/// How long pictures are predicted to take, in seconds.
+#[derive(Debug, Serialize)]
+pub struct PredictionOutput {
+    /// The text encoder, with reading its weights.
+    pub text_encoder_seconds: f64,
+    /// A pass of the denoiser, but for the first, which also reads the weights that stay in memory.
+    pub seconds_per_step: f64,
+    /// Passes of the denoiser for each picture.
+    pub steps: usize,
+    /// All passes of the denoiser.
+    pub unet_seconds: f64,
+    /// All pictures decoded.
+    pub vae_seconds: f64,
+    /// All of it.
+    pub seconds: f64,
+    /// Where the figures of the machine come from.
+    pub figures_source: String,
+}
+
+impl PredictionOutput {
+    /// From figures that come from `source`.
+    pub fn new(prediction: ImagePrediction, source: String) -> Self {
+        let ImagePrediction {
+            text_encoder_seconds,
+            seconds_per_step,
+            steps,
+            unet_seconds,
+            vae_seconds,
+            seconds,
+        } = prediction;
+        Self {
+            text_encoder_seconds,
+            seconds_per_step,
+            steps,
+            unet_seconds,
+            vae_seconds,
+            seconds,
+            figures_source: source,
+        }
+    }
+
+    /// In one line, without where the figures come from.
+    pub fn text(&self) -> String {
+        format!(
+            "{}: text encoder {}, {} passes of the denoiser {} ({} each after the first), decoder {}",
+            human::seconds(self.seconds),
+            human::seconds(self.text_encoder_seconds),
+            self.steps,
+            human::seconds(self.unet_seconds),
+            human::seconds(self.seconds_per_step),
+            human::seconds(self.vae_seconds),
+        )
+    }
+}
+
 /// The parts of a pipeline. All sizes in bytes.
 #[derive(Debug, Serialize)]
 pub struct PartsOutput {
@@ -120,6 +177,9 @@ pub struct PartsOutput {
     pub parts: Vec<PartRow>,
     /// The least budget with which each part runs.
     pub least: Option<u64>,
+    /// How long a picture of that size takes: placed as planned, or with all weights in memory. None for a scheduler that is
+    /// not built in.
+    pub prediction: Option<PredictionOutput>,
     /// What a user should know.
     pub notes: Vec<String>,
 }
@@ -137,11 +197,11 @@ pub struct PartRow {
 }
 
 impl PartsOutput {
-    /// The parts with their estimates, and the plans of those that are planned.
+    /// The parts with their estimates, the plans of those that are planned, and how long a picture takes.
     pub fn new(
         model: &Path,
         size: [usize; 2],
-        plans: &[PartPlan],
+        (plans, prediction): (&[PartPlan], Option<PredictionOutput>),
         estimates: &[Estimate; 3],
         notes: Vec<String>,
     ) -> Self {
@@ -155,6 +215,7 @@ impl PartsOutput {
             size,
             parts: PipelinePart::ALL.into_iter().zip(estimates).map(row).collect(),
             least: estimates.iter().map(|estimate| estimate.least).max().flatten(),
+            prediction,
             notes,
         }
     }
@@ -193,6 +254,15 @@ impl PartsOutput {
             "The parts take turns in memory{least}, for a picture of {columns} x {rows} with guidance. Weights are \
              counted as they are stored."
         )];
+        if let Some(prediction) = &self.prediction {
+            let source = prediction.figures_source.as_str();
+            lines.push(format!(
+                "{}uch a picture takes {}. Figures: {}.",
+                if planned { "S" } else { "With all weights in memory, s" },
+                prediction.text(),
+                source.strip_prefix("figures ").unwrap_or(source)
+            ));
+        }
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         for line in lines {
             for line in wrapped(line.split(' '), width, width) {

@@ -33,10 +33,12 @@ pub struct ListedModel {
     pub bytes: u64,
     /// `model_type` in its config.json.
     pub architecture: Option<String>,
-    /// What each token would read from the disk, zero if all stays in memory; none if it cannot run.
+    /// What each token, or step of a picture, would read from the disk, zero if all stays in memory; none if it cannot run.
     pub streamed_bytes: Option<u64>,
     /// How long a token is predicted to take.
     pub seconds_per_token: Option<f64>,
+    /// How long a picture of 50 steps is predicted to take.
+    pub seconds_per_picture: Option<f64>,
     /// Why it cannot run.
     pub problem: Option<String>,
 }
@@ -53,13 +55,19 @@ impl ListOutput {
         }
         let mut table = Table::default();
         for model in &self.models {
-            let runs = match (model.streamed_bytes, model.seconds_per_token, &model.problem) {
-                (Some(streamed), Some(seconds), _) => {
-                    let rate = human::rate(1.0 / seconds);
-                    match streamed {
-                        0 => format!("fits in memory, {rate} tokens/s"),
-                        bytes => format!("streams {} a token, {rate} tokens/s", format_size(bytes)),
-                    }
+            let speed = match (model.seconds_per_token, model.seconds_per_picture) {
+                (Some(token), _) => {
+                    Some(("token", format!("{} tokens/s", human::rate(1.0 / token))))
+                }
+                (_, Some(picture)) => {
+                    Some(("step", format!("{} a picture", human::seconds(picture))))
+                }
+                (None, None) => None,
+            };
+            let runs = match (model.streamed_bytes, speed, &model.problem) {
+                (Some(0), Some((_, speed)), _) => format!("fits in memory, {speed}"),
+                (Some(bytes), Some((unit, speed)), _) => {
+                    format!("streams {} a {unit}, {speed}", format_size(bytes))
                 }
                 (.., problem) => {
                     format!("does not run: {}", problem.as_deref().unwrap_or("interrupted"))

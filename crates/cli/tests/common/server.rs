@@ -11,10 +11,30 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// The commit of all files.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// The command with a cache in `home`, and the Hub at `endpoint`; offline without one.
+pub fn outsize(home: &Path, endpoint: Option<&str>, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_CACHE", "HF_TOKEN_PATH"] {
+        command.env_remove(name);
+    }
+    command
+        .args(args)
+        .env("NO_PROXY", "127.0.0.1,localhost")
+        .env("HF_HOME", home)
+        .env("HF_ENDPOINT", endpoint.unwrap_or("http://127.0.0.1:9"))
+        .env("HF_HUB_OFFLINE", if endpoint.is_some() { "0" } else { "1" })
+        .env("HF_HUB_DOWNLOAD_TIMEOUT", "5")
+        .current_dir(home)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
 
 /// What was asked.
 #[derive(Debug, Clone)]
@@ -38,9 +58,10 @@ impl Asked {
         self.path.starts_with("/api/models/")
     }
 
-    /// The last part of the path.
+    /// The path of the file in the model.
     pub fn file(&self) -> &str {
-        self.path.rsplit('/').next().unwrap()
+        let within = self.path.split_once("/resolve/").and_then(|(_, path)| path.split_once('/'));
+        within.map_or(&self.path, |(_, file)| file)
     }
 }
 
@@ -171,14 +192,22 @@ pub fn names(names: &[&str]) -> Vec<u8> {
     json!({"sha": COMMIT, "siblings": files}).to_string().into_bytes()
 }
 
+/// The files in a folder and in those within, by their paths.
 pub fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = folder.read_dir().unwrap();
-    let file = |entry: std::io::Result<std::fs::DirEntry>| {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        (name, std::fs::read(entry.path()).unwrap())
-    };
-    entries.map(file).collect()
+    let mut files = BTreeMap::new();
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        match path.is_dir() {
+            true => files.extend(
+                self::files(&path)
+                    .into_iter()
+                    .map(|(inner, bytes)| (format!("{name}/{inner}"), bytes)),
+            ),
+            false => drop(files.insert(name, std::fs::read(&path).unwrap())),
+        }
+    }
+    files
 }
 
 fn serve(stream: TcpStream, list: &Mutex<Vec<Asked>>, answer: &dyn Fn(&Asked) -> Reply) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use outsize_checkpoint::shown;
+use outsize_checkpoint::{ConfigFileError, shown};
 use outsize_models::Fields;
 use serde_json::Value;
 
@@ -200,8 +200,8 @@ impl SchedulerConfig {
             });
         let object = match parsed {
             Ok(Value::Object(object)) => object,
-            Ok(_) => return Err(Error::json(path, "it is not an object")),
-            Err(error) => return Err(Error::json(path, error)),
+            Ok(_) => return Err(ConfigFileError::not_json(path, "it is not an object").into()),
+            Err(error) => return Err(ConfigFileError::not_json(path, error).into()),
         };
         Self::read(&Fields::new(&object), choice).map_err(|error| Error::field(path, error))
     }

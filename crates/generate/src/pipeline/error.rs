@@ -6,7 +6,7 @@ use outsize_models::Error as ModelError;
 
 use crate::describe::without_name;
 use crate::error::Error;
-use crate::task::Task;
+use crate::task::TextTask;
 
 /// Why a pipeline could not be opened or run.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +47,17 @@ pub enum PipelineError {
     #[error(
         "{model_type} is not a model for {task}: {reason}; it is one for {right}",
         reason = match right {
-            Task::TextGeneration => "it has no encoder, and goes on from the prompt",
-            Task::Text2TextGeneration => "an encoder reads the prompt, and the decoder answers it",
+            TextTask::TextGeneration => "it has no encoder, and goes on from the prompt",
+            TextTask::Text2TextGeneration => "an encoder reads the prompt, and the decoder answers it",
         }
     )]
     Task {
         /// The model's `model_type`.
         model_type: &'static str,
         /// What was asked for.
-        task: Task,
+        task: TextTask,
         /// What the model is for.
-        right: Task,
+        right: TextTask,
     },
     /// The context asked for is not the model's.
     #[error(

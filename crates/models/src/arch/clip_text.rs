@@ -9,7 +9,7 @@ use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{self, Fields, KnownField, MAX_INTERMEDIATE};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend_causal, three};
-use crate::{Activations, Error};
+use crate::{Activations, Error, PicturePass, WeightUse};
 
 use super::sizes::LayerNormSizes;
 
@@ -159,7 +159,13 @@ impl Architecture for ClipTextModel {
     }
 }
 
-impl Component for ClipTextModel {}
+impl Component for ClipTextModel {
+    fn weight_use(_: &ClipTextConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        // A token attends to those before it.
+        let attended = if path.contains(".q_proj.") { pass.tokens as u64 / 2 } else { 0 };
+        WeightUse { rows: pass.all_tokens(), attended }
+    }
+}
 
 impl ClipTextModel {
     /// Runs `rows` texts of equal length, whose token ids are one behind the other: `[rows, tokens, hidden]` f32, behind

@@ -2,8 +2,9 @@
 
 use burn::tensor::Device;
 use outsize_checkpoint::Checkpoint;
+use outsize_core::Options;
 use outsize_models::{ActivationDtype, DispatchedDecoder, Init, ModelConfig};
-use outsize_plan::Budget;
+use outsize_plan::{Budget, DeviceMap, Tree, infer};
 
 use super::folder;
 
@@ -11,6 +12,28 @@ use super::folder;
 pub fn config(name: &str) -> ModelConfig {
     let file = folder(name).join("config.json");
     ModelConfig::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// Where the weights of a tree live in as much memory, if that is enough, in tiles of so many bytes; and how they are loaded.
+pub fn placed_in(
+    tree: &Tree,
+    options: Options,
+    tile_bytes: u64,
+    memory: &str,
+) -> Option<(DeviceMap, Options)> {
+    let options = Options {
+        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
+        tile_bytes,
+        read_bytes: 4096,
+        min_ring_bytes: 0,
+        ..options
+    };
+    let plan = outsize_plan::Options {
+        // Nothing is too small to be streamed.
+        small_tensor: 0,
+        ..options.plan()
+    };
+    Some((infer(tree, &options.budget, &plan).ok()?, options))
 }
 
 /// The fixture's model in as much memory, if that is enough, and what of it is streamed, in tiles of so many bytes.
@@ -22,20 +45,9 @@ pub fn load_in(
 ) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
     let config = config(name);
     let checkpoint = Checkpoint::open(folder(name)).unwrap();
-    let options = outsize_core::Options {
-        budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
-        tile_bytes,
-        read_bytes: 4096,
-        min_ring_bytes: 0,
-        ..config.options(checkpoint.tensors())
-    };
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
-    let plan = outsize_plan::Options {
-        // Nothing is too small to be streamed.
-        small_tensor: 0,
-        ..options.plan()
-    };
-    let map = outsize_plan::infer(&tree, &options.budget, &plan).ok()?;
+    let options = config.options(checkpoint.tensors());
+    let (map, options) = placed_in(&tree, options, tile_bytes, memory)?;
     let init = Init { device: Device::flex(), compute };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     Some((model, map.streamed_bytes()))

@@ -4,6 +4,7 @@
 mod blocks;
 mod config;
 mod transformer;
+mod work;
 
 use burn::module::Module;
 use burn::tensor::activation::silu;
@@ -18,7 +19,7 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{Conv2d, GroupNorm, Linear};
-use crate::{Activations, Error, PictureSize};
+use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
 /// The longest period of the sines that tell the time.
 const MAX_PERIOD: f32 = 10_000.0;
@@ -121,6 +122,10 @@ impl Component for Unet2dConditionModel {
         let projects =
             [".proj_in.weight", ".proj_out.weight"].iter().any(|end| path.ends_with(end));
         path.ends_with(".conv_shortcut.weight") || (projects && !config.use_linear_projection)
+    }
+
+    fn weight_use(config: &Unet2dConditionConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        work::weight_use(config, path, pass)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::layers::{
     attend_all, three,
 };
 use crate::pass_shape::attention_scratch;
-use crate::{Activations, Error, PictureSize, WeightSpec};
+use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse};
 
 /// What norms add to variances.
 const EPSILON: f64 = 1e-6;
@@ -179,6 +179,20 @@ impl Component for AutoencoderKl {
 
     fn is_convolution(_: &AutoencoderKlConfig, path: &str) -> bool {
         path == "post_quant_conv.weight" || path.ends_with(".conv_shortcut.weight")
+    }
+
+    fn weight_use(config: &AutoencoderKlConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        let number =
+            |after: &str| path.split_once(after)?.1.split('.').next()?.parse::<usize>().ok();
+        // Each level but the last doubles the picture at its end.
+        let doublings = match number("decoder.up_blocks.") {
+            Some(block) => block + usize::from(path.contains(".upsamplers.")),
+            None if path.starts_with("decoder.conv_out") => config.channels.len() - 1,
+            None => 0,
+        };
+        let rows = (0..doublings).fold(pass.latents, |size, _| size.doubled()).pixels();
+        let pixels = rows / (pass.latents.batch as u64).max(1);
+        WeightUse { rows, attended: if path.contains(".to_q.") { pixels } else { 0 } }
     }
 
     fn access(weight: &WeightSpec) -> Access {

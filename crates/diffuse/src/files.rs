@@ -1,0 +1,188 @@
+//! A pipeline as diffusers saves it: `model_index.json` and a folder for each part.
+
+use std::path::Path;
+
+use outsize_checkpoint::{plain, read_object, shown};
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+use crate::part::PipelinePart;
+
+/// The file that says what a pipeline is made of.
+pub const MODEL_INDEX: &str = "model_index.json";
+
+/// The configuration of the scheduler.
+pub const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
+
+/// The folder of the tokenizer.
+pub const TOKENIZER: &str = "tokenizer";
+
+/// The files of a tokenizer that are read, as far as they are there.
+const TOKENIZER_FILES: [&str; 5] = [
+    "tokenizer/tokenizer.json",
+    "tokenizer/vocab.json",
+    "tokenizer/merges.txt",
+    "tokenizer/tokenizer_config.json",
+    "tokenizer/special_tokens_map.json",
+];
+
+/// The pipeline that is built in.
+const CLASS: &str = "StableDiffusionPipeline";
+
+/// The variant that is taken if there is no other.
+const HALF: &str = "fp16";
+
+/// The files of a text-to-image pipeline, by their paths in its folder: chosen and not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipelineFiles {
+    /// Those of text encoder, denoiser and autoencoder.
+    pub parts: [PartFiles; 3],
+    /// Those of the tokenizer.
+    pub tokenizer: Vec<&'static str>,
+    /// Whether there is a safety checker, which is not run.
+    pub has_safety_checker: bool,
+}
+
+/// The files of one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartFiles {
+    /// The `config.json`.
+    pub config: String,
+    /// The file of weights, or the index of several.
+    pub weights: String,
+}
+
+impl PipelineFiles {
+    /// Whether `folder` holds a pipeline.
+    pub fn is_at(folder: &Path) -> bool {
+        folder.join(MODEL_INDEX).is_file()
+    }
+
+    /// Chooses the files of the pipeline in `folder`: see [`choose`](Self::choose).
+    ///
+    /// # Errors
+    /// As there, and a `model_index.json` that cannot be read.
+    pub fn open(folder: &Path, variant: Option<&str>) -> Result<Self, Error> {
+        let index = read_object(&folder.join(MODEL_INDEX))?;
+        let index = index.ok_or_else(|| Error::no_file(folder, MODEL_INDEX))?;
+        Self::choose(folder, &index, variant, |name| folder.join(name).is_file())
+    }
+
+    /// Chooses from the files that a pipeline has, at `place`, whose `model_index.json` holds `index`. Safetensors are preferred
+    /// to `.bin` files. With a `variant`, such as `fp16`, only weights of that variant are taken; else plain ones, or those of
+    /// `fp16` if there are no others.
+    ///
+    /// # Errors
+    /// A file that is missing, or a pipeline that is not built in.
+    pub fn choose(
+        place: &Path,
+        index: &Map<String, Value>,
+        variant: Option<&str>,
+        has: impl Fn(&str) -> bool,
+    ) -> Result<Self, Error> {
+        let path = place.join(MODEL_INDEX);
+        let refused = |reason: String| Error::Field { path: path.clone(), reason };
+        let class = index.get("_class_name").and_then(Value::as_str).unwrap_or_default();
+        if class != CLASS {
+            return Err(refused(format!(
+                "`_class_name` is {:?}, but only \"{CLASS}\" is built in",
+                shown(class, 80)
+            )));
+        }
+        for (part, classes) in [
+            ("text_encoder", &["CLIPTextModel"][..]),
+            ("unet", &["UNet2DConditionModel"]),
+            ("vae", &["AutoencoderKL"]),
+            ("tokenizer", &["CLIPTokenizer", "CLIPTokenizerFast"]),
+        ] {
+            let found = class_of(index, part).unwrap_or_default();
+            if !classes.contains(&found) {
+                return Err(refused(format!(
+                    "`{part}` is {:?}, but only \"{}\" is built in",
+                    shown(found, 80),
+                    classes[0]
+                )));
+            }
+        }
+        let part = |part: PipelinePart| {
+            let name = part.name();
+            let config = format!("{name}/config.json");
+            if !has(&config) {
+                return Err(Error::no_file(place, &config));
+            }
+            let bases = match part {
+                PipelinePart::TextEncoder => ["model", "pytorch_model"],
+                _ => ["diffusion_pytorch_model"; 2],
+            };
+            let weights = weights(name, bases, variant, &has)
+                .ok_or_else(|| Error::no_file(place, &wanted(name, bases[0], variant)))?;
+            Ok(PartFiles { config, weights })
+        };
+        let [text_encoder, unet, vae] = PipelinePart::ALL.map(part);
+        let parts = [text_encoder?, unet?, vae?];
+        if !has(SCHEDULER_CONFIG) {
+            return Err(Error::no_file(place, SCHEDULER_CONFIG));
+        }
+        Ok(Self {
+            parts,
+            tokenizer: TOKENIZER_FILES.into_iter().filter(|name| has(name)).collect(),
+            has_safety_checker: class_of(index, "safety_checker").is_some(),
+        })
+    }
+
+    /// All of them: of weights in shards the index alone.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let parts = self.parts.iter().flat_map(|part| [&*part.config, &*part.weights]);
+        [MODEL_INDEX, SCHEDULER_CONFIG]
+            .into_iter()
+            .chain(self.tokenizer.iter().copied())
+            .chain(parts)
+    }
+}
+
+impl PartFiles {
+    /// Whether the weights are in shards.
+    pub fn is_sharded(&self) -> bool {
+        self.weights.ends_with(".json")
+    }
+}
+
+/// The class of a part: of `["library", "class"]`. `None` if it is absent or left out.
+fn class_of<'a>(index: &'a Map<String, Value>, part: &str) -> Option<&'a str> {
+    index.get(part)?.as_array()?.get(1)?.as_str()
+}
+
+/// The first that is there of the names that weights can have: in one file or in shards with an index.
+fn weights(
+    part: &str,
+    [base, pickled]: [&str; 2],
+    variant: Option<&str>,
+    has: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let variants = match variant {
+        // It becomes a part of a name, and no path.
+        Some(variant) if variant.contains(['/', '\\']) => return None,
+        Some(variant) => vec![Some(variant)],
+        None => vec![None, Some(HALF)],
+    };
+    let kinds = [(base, "safetensors"), (pickled, "bin")];
+    kinds.into_iter().find_map(|(base, end)| {
+        variants.iter().find_map(|variant| {
+            let names = match variant {
+                None => [format!("{base}.{end}"), format!("{base}.{end}.index.json")],
+                Some(variant) => [
+                    format!("{base}.{variant}.{end}"),
+                    format!("{base}.{end}.index.{variant}.json"),
+                ],
+            };
+            names.into_iter().map(|name| format!("{part}/{name}")).find(|name| has(name))
+        })
+    })
+}
+
+fn wanted(part: &str, base: &str, variant: Option<&str>) -> String {
+    match variant {
+        Some(variant) => format!("{part}/{base}.{}.safetensors", plain(variant)),
+        None => format!("{part}/{base}.safetensors"),
+    }
+}

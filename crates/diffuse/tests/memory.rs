@@ -1,0 +1,83 @@
+//! The budget holds for a built pipeline, over two calls: its peak of memory, measured in a process of its own.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use outsize_checkpoint::{Dtype, FileWriter};
+use outsize_diffuse::{ImagePipeline, ImageRequest, ImageTask, PIPELINE_PRESETS, PipelinePreset};
+use outsize_generate::pipeline;
+use outsize_plan::{Budget, Tier};
+
+/// A pipeline of 80 MB, in which every weight is a small number.
+fn write_pipeline(folder: &Path) {
+    let preset = PipelinePreset::named(PIPELINE_PRESETS[1], Dtype::F16).unwrap().unwrap();
+    let made = |path: &Path| fs::create_dir_all(path.parent().unwrap()).unwrap();
+    for part in preset.parts {
+        let place = folder.join(part.folder);
+        made(&place.join(part.file));
+        fs::write(place.join("config.json"), &part.config).unwrap();
+        let mut writer = FileWriter::create(place.join(part.file), part.tensors).unwrap();
+        let mut state = 1u32;
+        for weight in &part.weights {
+            // Of either sign, from 2^-6 to 2^-5.
+            let value = |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (0x2400 | (state >> 16) as u16 & 0x83ff).to_le_bytes()
+            };
+            let bytes: Vec<u8> = (0..weight.elements()).flat_map(value).collect();
+            writer.write(&weight.name, &bytes).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+    for (name, text) in preset.files {
+        made(&folder.join(name));
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+fn built(folder: &str, bytes: u64) -> ImagePipeline {
+    let mut budget = Budget::default();
+    budget.set(Tier::Cpu, bytes);
+    pipeline(ImageTask::new(), folder).max_memory(budget).build().unwrap()
+}
+
+#[test]
+fn child() {
+    let Ok(folder) = std::env::var("OUTSIZE_CHILD_PIPELINE") else {
+        return; // an ordinary test run: this is no test of its own
+    };
+    outsize_stream::return_freed_memory();
+    let request = ImageRequest { steps: 2, seeds: vec![3, 4], ..ImageRequest::new("a horse") };
+    let pipe = built(&folder, u64::MAX / 2);
+    let estimates = pipe.model().estimate(pipe.settings(), &request).unwrap();
+    let least = estimates.iter().filter_map(|estimate| estimate.least).max().unwrap();
+    // The process grows a little between two looks at it.
+    let budget = least + (2 << 20);
+    let pipe = built(&folder, budget);
+    let plans = pipe.model().plan(pipe.settings(), &request).unwrap();
+    let streamed = plans[1].map.streamed_bytes();
+    let pictures = pipe.generate(&request).unwrap();
+    assert_eq!(pipe.generate(&request).unwrap(), pictures);
+    println!("budget={budget} streamed={streamed} peak={}", outsize_machine::peak_rss().unwrap());
+}
+
+#[test]
+fn a_built_pipeline_stays_within_its_budget() {
+    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    write_pipeline(folder.path());
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env("OUTSIZE_CHILD_PIPELINE", folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let [budget, streamed, peak] = ["budget=", "streamed=", "peak="].map(|name| {
+        let (_, rest) = text.split_once(name).unwrap();
+        rest.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    });
+    eprintln!("budget {budget}, peak {peak}, streamed {streamed}");
+    assert!(streamed > 30_000_000, "{streamed}");
+    assert!(peak <= budget, "{peak} > {budget}");
+}
