@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use half::f16;
 use outsize_kernels::group_norm::{GroupSums, normalize_groups_into, row_sums};
-use outsize_kernels::matmul::{Convolution, ConvolutionShape, convolve_into};
+use outsize_kernels::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/timing.rs"]
@@ -45,8 +45,8 @@ fn main() {
     );
     for &(sides, n, stride) in shapes {
         let [batch, rows, columns, channels] = sides;
-        let shape =
-            ConvolutionShape { batch, rows, columns, channels, stride, above: true, below: true };
+        let window = ConvolutionWindow::three(stride);
+        let shape = ConvolutionShape { batch, rows, columns, channels, window };
         let [height, width] = shape.output();
         let x = values(sides.iter().product());
         let weight: Vec<f16> = values(n * channels * 9).into_iter().map(f16::from_f32).collect();

@@ -157,20 +157,16 @@ impl<C: Component> ComponentConfig<C> {
     /// What products and convolutions take besides activations, in bytes, for at most so many rows of activations: pixels or
     /// tokens of all sequences.
     pub fn packed_bytes(&self, compute: ActivationDtype, rows: u64) -> u64 {
-        let (mut inputs, mut channels) = (0, 0);
+        let (mut inputs, mut convolutions) = (0, 0);
         for weight in self.weights() {
             match weight.shape[..] {
                 [_, width] if weight.kind == WeightKind::Linear => inputs = width.max(inputs),
-                [_, width, ..] if weight.kind == WeightKind::Linear => {
-                    channels = width.max(channels)
+                [_, _, ..] if weight.kind == WeightKind::Linear => {
+                    convolutions = matmul::convolution_bytes();
                 }
                 _ => {}
             }
         }
-        let convolutions = match channels {
-            0 => 0,
-            channels => matmul::convolution_bytes(channels as u64),
-        };
         matmul::packed_bytes(compute, rows, inputs as u64)
             .saturating_add(convolutions.saturating_mul(threads() as u64))
     }

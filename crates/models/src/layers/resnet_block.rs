@@ -65,7 +65,7 @@ impl ResnetBlock2d {
     /// What is added to what the convolutions give.
     pub(crate) fn shortcut(&self, x: Tensor<4>) -> Tensor<4> {
         match &self.conv_shortcut {
-            Some(shortcut) => shortcut.forward(x),
+            Some(shortcut) => shortcut.forward_pixels(x),
             None => x,
         }
     }

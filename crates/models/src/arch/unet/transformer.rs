@@ -7,7 +7,7 @@ use outsize_kernels::gate_halves;
 use super::Unet2dConditionConfig;
 use crate::architecture::Init;
 use crate::layers::{
-    GroupNorm, LayerNorm, Linear, QueryPositions, Scores, attend_all, product, three,
+    GroupNorm, LayerNorm, Linear, QueryPositions, Scores, attend_all,
 };
 use crate::pass_shape::attention_scratch;
 use crate::{Activations, PictureSize};
@@ -106,7 +106,7 @@ impl Transformer2dModel {
     pub fn forward(&self, picture: Tensor<4>, text: &Tensor<3>) -> Tensor<4> {
         let [batch, rows, columns, channels] = picture.dims();
         let pixels = self.norm.forward(picture.clone()).reshape([batch, rows * columns, channels]);
-        let (mut x, mut pending) = (self.proj_in.forward(pixels), None);
+        let (mut x, mut pending) = (self.proj_in.forward_pixels(pixels), None);
         for block in &self.transformer_blocks {
             let (sum, normed) = block.norm1.after(x, pending);
             let mixed = block.attn1.forward(normed, None);
@@ -119,7 +119,7 @@ impl Transformer2dModel {
             Some(pending) => x + pending,
             None => x,
         };
-        self.proj_out.forward(x).reshape([batch, rows, columns, channels]) + picture
+        self.proj_out.forward_pixels(x).reshape([batch, rows, columns, channels]) + picture
     }
 
     /// What it holds at most, its input included.
@@ -150,22 +150,17 @@ impl UnetAttention {
 
     /// `[batch, pixels, channels]` f32 to the same, over these pixels or a text `[batch, tokens, text]` f32.
     fn forward(&self, x: Tensor<3>, text: Option<&Tensor<3>>) -> Tensor<3> {
-        let projected = match text {
-            None => three([&self.to_q, &self.to_k, &self.to_v], x),
-            Some(text) => [
-                self.to_q.forward(x),
-                self.to_k.forward(text.clone()),
-                self.to_v.forward(text.clone()),
-            ],
-        };
-        let heads = projected.map(|y| {
+        let seen = text.unwrap_or(&x).clone();
+        let keys = [&self.to_k, &self.to_v].map(|linear| linear.forward_pixels(seen.clone()));
+        let [key, value] = keys;
+        let heads = [self.to_q.forward_pixels(x), key, value].map(|y| {
             let [batch, tokens, channels] = y.dims();
             y.reshape([batch, tokens, self.heads, channels / self.heads])
         });
         let padding = vec![0; heads[0].dims()[0]];
         let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
         let mixed = attend_all(heads, Scores { scale: None, bias: None }, &positions);
-        self.to_out.iter().fold(mixed, |x, linear| linear.forward(x))
+        self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x))
     }
 }
 
@@ -173,11 +168,6 @@ impl GatedFeedForward {
     /// `[batch, pixels, channels]` f32 to the same.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let (GeGlu { proj }, _, down) = &self.net;
-        let halves = product(proj.compute, x, &proj.weight);
-        let inner = match &proj.bias {
-            Some(bias) => gate_halves(halves, bias.val()),
-            None => unreachable!("the projection has a bias"),
-        };
-        down.forward(inner)
+        down.forward_pixels(gate_halves(proj.forward_pixels(x)))
     }
 }

@@ -22,7 +22,7 @@ use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
     Conv2d, GroupNorm, Linear, QueryPositions, Resampler, ResnetBlock2d, ResnetSizes, Scores,
-    attend_all, three,
+    attend_all,
 };
 use crate::pass_shape::attention_scratch;
 use crate::{Activations, Error, PictureSize, WeightSpec};
@@ -200,7 +200,7 @@ impl AutoencoderKl {
     /// calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
     pub fn decode(&self, latents: Tensor<4>, mut rows: impl FnMut(Tensor<4>)) {
         let latents = match &self.post_quant_conv {
-            Some(conv) => conv.forward(latents),
+            Some(conv) => conv.forward_pixels(latents),
             None => latents,
         };
         let decoder = &self.decoder;
@@ -327,12 +327,14 @@ impl VaeAttention {
         let [batch, rows, columns, channels] = picture.dims();
         let pixels = self.group_norm.forward(picture.clone());
         let pixels = pixels.reshape([batch, rows * columns, channels]);
-        let heads = three([&self.to_q, &self.to_k, &self.to_v], pixels)
+        let heads = [&self.to_q, &self.to_k, &self.to_v]
+            .map(|linear| linear.forward_pixels(pixels.clone()))
             .map(|y| y.reshape([batch, rows * columns, 1, channels]));
+        drop(pixels);
         let padding = vec![0; batch];
         let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
         let mixed = attend_all(heads, Scores { scale: None, bias: None }, &positions);
-        let mixed = self.to_out.iter().fold(mixed, |x, linear| linear.forward(x));
+        let mixed = self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x));
         mixed.reshape([batch, rows, columns, channels]) + picture
     }
 
