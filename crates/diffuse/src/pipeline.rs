@@ -257,23 +257,13 @@ impl ImagePipeline {
             + pictures * pixels * COLOURS as u64;
         let process = settings.process.max(self.process);
         let process = process.saturating_add(self.tokenizer).saturating_add(passed_on);
-        let last = self.unet.config.config.levels.len() - 1;
         let token_rows = (texts * text.positions) as u64;
-        let unet_rows = |path: &str| {
-            let mut parts = path.split('.');
-            let level = match (parts.next(), parts.next().and_then(|level| level.parse().ok())) {
-                (Some("down_blocks"), Some(level)) => level,
-                (Some("up_blocks"), Some(level)) => last.saturating_sub(level),
-                (Some("mid_block"), _) => last,
-                _ => 0,
-            };
-            let side = |side: usize| (side as u64).div_ceil(1 << level.min(last));
-            (texts as u64 * side(rows) * side(columns)).max(token_rows)
-        };
+        let convolutions = outsize_kernels::matmul::convolution_bytes() * threads as u64;
+        // Matmuls of pixels are convolutions; what is left is the embedding of a time.
         let packed = [
-            self.text_encoder.packed_bytes(settings, |_| token_rows),
-            self.unet.packed_bytes(settings, unet_rows),
-            self.vae.packed_bytes(settings, |_| (rows * columns) as u64),
+            self.text_encoder.packed_bytes(settings, token_rows),
+            convolutions.saturating_add(self.unet.packed_bytes(settings, 1)),
+            convolutions,
         ];
         let one = PictureSize { batch: 1, ..latents };
         let activations = [
@@ -313,6 +303,8 @@ impl ImagePipeline {
         let vae = turns.module(|| self.vae.dispatch(settings, vae_plan));
 
         let began = |plan: &'_ PartPlan, observe: &mut dyn FnMut(ImageProgress<'_>)| {
+            // What the part before worked with.
+            outsize_kernels::free_buffers();
             observe(ImageProgress::Began { part: plan.part, map: &plan.map });
         };
         began(text_plan, &mut observe);

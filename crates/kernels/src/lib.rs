@@ -12,7 +12,7 @@
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`convolution_into`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
+//! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
@@ -88,7 +88,7 @@ pub use layer::{
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
 pub use matmul::ConvolutionWindow;
 pub use picture::{
-    convolution_into, gate_halves, group_norm, group_sums, normalize_groups, unwritten,
+    attend_pixels, convolution_into, gate_halves, group_norm, group_sums, normalize_groups, unwritten,
     upsample_nearest,
 };
 pub use rotary::RotaryPairs;

@@ -2,7 +2,7 @@
 //! `[batch, rows, columns, channels]`.
 
 use burn::backend::Dispatch;
-use burn::tensor::activation::{gelu, silu};
+use burn::tensor::activation::{gelu, silu, softmax};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -174,6 +174,34 @@ pub fn gate_halves<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     }
     let n = x.dims()[D - 1] / 2;
     x.clone().narrow(D - 1, 0, n) * gelu(x.narrow(D - 1, n, n))
+}
+
+/// Attention of `queries [batch, tokens, heads, width]` over all of `keys` and `values`
+/// `[batch, seen, heads, width]`, to the shape of the queries; scores are multiplied by `scale`. On Flex
+/// it is [one operation](crate::attention::attend_pixels_into), with no backward pass and no tensor of
+/// scores.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn attend_pixels(
+    compute: ActivationDtype,
+    [queries, keys, values]: [Tensor<4>; 3],
+    scale: f32,
+) -> Tensor<4> {
+    let here = |x: &Tensor<4>| is_flex(&x.device()) && x.dtype() == DType::F32;
+    if [&queries, &keys, &values].into_iter().all(here) {
+        return Tensor::from_dispatch(Dispatch::pixel_attention(
+            queries.into_dispatch(),
+            keys.into_dispatch(),
+            values.into_dispatch(),
+            scale,
+            compute,
+        ));
+    }
+    let [queries, keys, values] = [queries, keys, values].map(|x| x.swap_dims(1, 2));
+    let weights = softmax(queries.matmul(keys.transpose()) * scale, 3);
+    weights.matmul(values).swap_dims(1, 2)
 }
 
 /// Each pixel four times: `[batch, 2 · rows, 2 · columns, channels]`.

@@ -7,6 +7,7 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::TensorData;
 
 use crate::activation::{ActivationFunction, gate_halves_into};
+use crate::attention::{PixelAttentionShape, attend_pixels_into};
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::group_norm::{Moments, normalize_groups_into, row_sums};
 use crate::matmul::{Convolution, ConvolutionWindow, ConvolutionShape, convolve_into};
@@ -59,6 +60,20 @@ pub trait PictureOps: Backend {
     ///
     /// If a size or a dtype is another.
     fn gate_both_halves(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self>;
+
+    /// Attention of `queries [batch, tokens, heads, width]` f32 over all of `keys` and `values`
+    /// `[batch, seen, heads, width]` f32, to the shape of the queries.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn pixel_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f32,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self>;
 
     /// Each pixel of `x` f32 four times: twice the rows and columns.
     ///
@@ -135,6 +150,23 @@ impl PictureOps for Flex {
         let mut y = buffer::take(from.len() / 2);
         gate_halves_into(Isa::detected(), function, from, (&mut y, n));
         FlexTensor::from_data(buffer::data(y, shape))
+    }
+
+    fn pixel_attention(
+        queries: FlexTensor,
+        keys: FlexTensor,
+        values: FlexTensor,
+        scale: f32,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
+        let tensors = [queries, keys, values].map(contiguous);
+        let [batch, tokens, heads, width] = dims(&tensors[0], "attention: queries");
+        let [_, seen, ..] = dims::<4>(&tensors[1], "attention: keys");
+        let shape = PixelAttentionShape { batch, tokens, seen, heads, width };
+        let slices = tensors.each_ref().map(|tensor| f32_elements(tensor, "attention"));
+        let mut y = buffer::take(slices[0].len());
+        attend_pixels_into(Isa::detected(), compute, slices, shape, scale, &mut y);
+        FlexTensor::from_data(buffer::data(y, [batch, tokens, heads, width]))
     }
 
     fn double_nearest(x: FlexTensor) -> FlexTensor {

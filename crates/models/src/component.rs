@@ -36,6 +36,11 @@ pub trait Component: Architecture {
         false
     }
 
+    /// Whether a layer's bias is asked for before its matrix.
+    fn is_bias_first(_path: &str) -> bool {
+        false
+    }
+
     /// How a weight is read if it is streamed.
     fn access(weight: &WeightSpec) -> Access {
         weight.access
@@ -97,6 +102,15 @@ impl<C: Component> ComponentConfig<C> {
         let mut weights: Vec<_> =
             weights.map(|weight| WeightSpec { access: C::access(&weight), ..weight }).collect();
         in_order(&mut weights);
+        let mut pairs = weights.as_mut_slice();
+        while let [matrix, bias, ..] = pairs {
+            let layer = bias.name.strip_suffix(".bias").unwrap_or_default();
+            let first = matrix.shape.len() > 1 && C::is_bias_first(&bias.name);
+            if first && matrix.name.strip_suffix(".weight") == Some(layer) {
+                std::mem::swap(matrix, bias);
+            }
+            pairs = &mut pairs[1..];
+        }
         weights
     }
 

@@ -35,6 +35,7 @@ mod element;
 mod inputs;
 mod lanes;
 mod partial;
+mod pixels;
 mod relative_bias;
 mod score;
 mod share;
@@ -48,6 +49,7 @@ use half::{bf16, f16};
 
 use crate::{Isa, Weight};
 pub use alibi::Alibi;
+pub use pixels::{PixelAttentionShape, attend_pixels_into};
 use columns::TypedSegment;
 use element::KvElement;
 use inputs::{AttentionInputs, Task};

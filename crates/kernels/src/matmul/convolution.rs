@@ -12,6 +12,8 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::blocks::OutputPtr;
 use super::broadcast::{self, Destination, MAX_COLUMNS, Seen, WIDTH, Word};
 use super::claims::Claims;
@@ -38,6 +40,10 @@ const PANEL_WORDS: usize = 2880;
 
 /// Pixels of a line of a convolution of 1x1, at most.
 const LINE: usize = 28;
+
+/// Words behind the last line: tiles of sixteen pixels read what lies beyond the last pixel, and make
+/// nothing of it.
+const SLACK: usize = 32;
 
 thread_local! {
     static PANEL: Cell<Vec<Word>> = const { Cell::new(Vec::new()) };
@@ -184,23 +190,13 @@ pub fn convolve_into(isa: Isa, compute: ActivationDtype, convolution: Convolutio
     }
 }
 
-/// The words that are multiplied.
-fn words(isa: Isa, compute: ActivationDtype) -> Words {
-    match (isa, compute) {
-        (_, ActivationDtype::F32) => Words::Singles,
-        (Isa::Avx512Bf16, ActivationDtype::Bf16) => Words::Pairs,
-        (Isa::AmxBf16, ActivationDtype::Bf16) => Words::Tiles,
-        (_, ActivationDtype::Bf16) => Words::Rounded,
-    }
-}
-
 fn convolve<E: Element>(
     isa: Isa,
     compute: ActivationDtype,
     weight: &[E],
     Convolution { x, shape, bias, y, n, outputs, .. }: Convolution<'_>,
 ) {
-    let words = words(isa, compute);
+    let words = Words::of(isa, compute);
     let lines = Lines::new(words, &shape);
     let mut packed = lines.pack(isa, words, x);
     let packed: &[Word] = packed.words();
@@ -227,7 +223,8 @@ fn convolve<E: Element>(
                 if held != Some((index, channels.start)) {
                     held = Some((index, channels.start));
                     let weight = &weight[some.start * row..some.end * row];
-                    let source = PanelSource { weight, row, side, channels: channels.clone() };
+                    let (rows, channels) = (some.len(), channels.clone());
+                    let source = PanelSource { weight, rows, row, side, channels };
                     // SAFETY: the assertions: the processor has the instructions.
                     unsafe { pack_panel(isa, words, &source, &mut memory) };
                 }
@@ -350,8 +347,8 @@ impl Lines {
         let ConvolutionShape { batch, rows, columns, channels, window } = self.shape;
         match window {
             ConvolutionWindow::One => {
-                let mut packed = buffer::take(self.count * self.words);
-                let lines = packed.words().chunks_mut(self.words.max(1)).enumerate();
+                let mut packed = buffer::take(self.count * self.words + SLACK);
+                let lines = packed.words().chunks_exact_mut(self.words.max(1)).take(self.count).enumerate();
                 loops::share(lines, |(line, to)| {
                     let (line, count) = self.line(line);
                     let values = &x[line * self.width * channels..][..count * channels];
@@ -363,8 +360,8 @@ impl Lines {
             }
             ConvolutionWindow::Three { stride, above, .. } => {
                 let (padded, above) = (self.padded_rows(), usize::from(above));
-                let mut packed = buffer::take(batch * padded * self.words);
-                let lines = packed.words().chunks_mut(self.words.max(1)).enumerate();
+                let mut packed = buffer::take(batch * padded * self.words + SLACK);
+                let lines = packed.words().chunks_exact_mut(self.words.max(1)).take(batch * padded).enumerate();
                 loops::share(lines, |(line, to)| {
                     let (picture, row) = (line / padded, line % padded);
                     let Some(row) = row.checked_sub(above).filter(|row| *row < rows) else {
@@ -410,6 +407,8 @@ impl Lines {
                     let seen = Seen { line, depth, word, taps: [0] };
                     match words {
                         #[cfg(target_arch = "x86_64")]
+                        Words::Tiles => amx::rows(x, seen, panel, pixels, to),
+                        #[cfg(target_arch = "x86_64")]
                         Words::Pairs => pairs_of_one(x, seen, panel, pixels, to),
                         _ => singles_of_one(isa, x, seen, panel, pixels, to),
                     }
@@ -419,6 +418,8 @@ impl Lines {
                     let taps = [tap(0), tap(1), tap(2)];
                     let seen = Seen { line, depth, word, taps };
                     match words {
+                        #[cfg(target_arch = "x86_64")]
+                        Words::Tiles => amx::rows(x, seen, panel, pixels, to),
                         #[cfg(target_arch = "x86_64")]
                         Words::Pairs => pairs_of_three(x, seen, panel, pixels, to),
                         _ => singles_of_three(isa, x, seen, panel, pixels, to),

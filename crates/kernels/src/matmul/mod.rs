@@ -20,7 +20,7 @@ mod element;
 mod gemm;
 mod in_out;
 mod pack;
-mod panel;
+pub(crate) mod panel;
 mod panels;
 mod small_m;
 mod tile;

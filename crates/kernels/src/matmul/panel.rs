@@ -12,6 +12,7 @@ use super::broadcast::{WIDTH, Word};
 use super::element::Element;
 use crate::cast::narrow_bf16;
 use crate::simd::{Vector, for_each_isa};
+use crate::{ActivationDtype, Isa};
 
 /// Rows and columns of a block that is turned over at once.
 const BLOCK: usize = 16;
@@ -35,6 +36,16 @@ pub(crate) enum Words {
 }
 
 impl Words {
+    /// Those that are multiplied.
+    pub fn of(isa: Isa, compute: ActivationDtype) -> Self {
+        match (isa, compute) {
+            (_, ActivationDtype::F32) => Words::Singles,
+            (Isa::Avx512Bf16, ActivationDtype::Bf16) => Words::Pairs,
+            (Isa::AmxBf16, ActivationDtype::Bf16) => Words::Tiles,
+            (_, ActivationDtype::Bf16) => Words::Rounded,
+        }
+    }
+
     /// Values in a word.
     pub fn values(self) -> usize {
         match self {
@@ -55,7 +66,7 @@ impl Words {
 
 /// A pair of bf16.
 #[inline(always)]
-fn pair(low: f32, high: f32) -> Word {
+pub(crate) fn pair(low: f32, high: f32) -> Word {
     Word::from(narrow_bf16(low)) | Word::from(narrow_bf16(high)) << 16
 }
 
@@ -151,7 +162,9 @@ for_each_isa! {
 pub(crate) struct PanelSource<'a, E> {
     /// Row after row.
     pub weight: &'a [E],
-    /// Values of a row.
+    /// How many rows there are.
+    pub rows: usize,
+    /// Values from one to the next.
     pub row: usize,
     /// Rows or columns of the taps: 1 or 3.
     pub side: usize,
@@ -173,9 +186,9 @@ for_each_isa! {
         source: &PanelSource<'_, E>,
         to: &mut [Word],
     ) {
-        let PanelSource { weight, row, side, ref channels } = *source;
+        let PanelSource { weight, rows, row, side, ref channels } = *source;
         let (taps, outputs) = (side * side, WIDTH * V::LANES);
-        let (lanes, rows) = (outputs.min(BLOCK), weight.len() / row.max(1));
+        let lanes = outputs.min(BLOCK);
         let all = words.count(channels.len());
         assert!(taps <= MAX_TAPS && channels.end * taps <= row && to.len() >= taps * all * outputs);
         // Where what is multiplied by a tap begins, in words or tiles of words.

@@ -27,6 +27,7 @@
 //! is infinite. What comes out as NaN is therefore computed again with fused multiply-adds: so what
 //! is not finite comes out as there.
 
+mod broadcast;
 mod grid;
 mod output;
 mod pack;
@@ -43,6 +44,7 @@ use super::{Element, Matmul, MatmulLoops, Operands, Size, small_m};
 use crate::ActivationDtype;
 use grid::Grid;
 use pack::{Layout, ROW_BLOCK};
+pub(super) use broadcast::rows;
 pub(crate) use rounds::rounds;
 use tiles::{COLUMNS, ROW_BYTES, ROWS, Tiles};
 use weights::{Edge, PanelPrefetch, weights};

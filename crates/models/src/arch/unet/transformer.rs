@@ -2,14 +2,12 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::gate_halves;
+use outsize_kernels::{attend_pixels, gate_halves};
 
 use super::Unet2dConditionConfig;
 use crate::architecture::Init;
-use crate::layers::{
-    GroupNorm, LayerNorm, Linear, QueryPositions, Scores, attend_all,
-};
-use crate::pass_shape::attention_scratch;
+use crate::layers::{GroupNorm, LayerNorm, Linear};
+use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, PictureSize};
 
 /// What the norms of pictures and of pixels add to variances, whatever the configuration says of others.
@@ -128,7 +126,7 @@ impl Transformer2dModel {
         let pixels = size.rows.saturating_mul(size.columns);
         let heads = self.transformer_blocks.first().map_or(1, |block| block.attn1.heads);
         let scratch =
-            |keys| attention_scratch([size.batch, pixels, keys], heads, channels / heads, threads);
+            |keys| pixel_attention_scratch([size.batch, pixels, keys], heads, channels / heads, threads);
         // The picture, the residual stream, a norm's output; queries, keys and values with a copy of one, or attention's
         // result; or both halves of the gate, with a copy if it comes in tiles, and what came through.
         let most = 3 * channels + (5 * channels).max(5 * EXPANSION * channels);
@@ -150,16 +148,19 @@ impl UnetAttention {
 
     /// `[batch, pixels, channels]` f32 to the same, over these pixels or a text `[batch, tokens, text]` f32.
     fn forward(&self, x: Tensor<3>, text: Option<&Tensor<3>>) -> Tensor<3> {
-        let seen = text.unwrap_or(&x).clone();
-        let keys = [&self.to_k, &self.to_v].map(|linear| linear.forward_pixels(seen.clone()));
-        let [key, value] = keys;
-        let heads = [self.to_q.forward_pixels(x), key, value].map(|y| {
-            let [batch, tokens, channels] = y.dims();
-            y.reshape([batch, tokens, self.heads, channels / self.heads])
+        let queries = self.to_q.forward_pixels(x.clone());
+        let seen = text.cloned().unwrap_or(x);
+        let keys = self.to_k.forward_pixels(seen.clone());
+        let values = self.to_v.forward_pixels(seen);
+        let [batch, tokens, channels] = queries.dims();
+        let width = channels / self.heads;
+        let heads = [queries, keys, values].map(|y| {
+            let [batch, tokens, _] = y.dims();
+            y.reshape([batch, tokens, self.heads, width])
         });
-        let padding = vec![0; heads[0].dims()[0]];
-        let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-        let mixed = attend_all(heads, Scores { scale: None, bias: None }, &positions);
+        let scale = (width as f32).sqrt().recip();
+        let mixed = attend_pixels(self.to_q.compute, heads, scale);
+        let mixed = mixed.reshape([batch, tokens, channels]);
         self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x))
     }
 }
