@@ -140,16 +140,15 @@ impl<C: Component> Part<C> {
         }
     }
 
-    /// The most that packed activations of one linear layer take, in bytes; `rows` is of how many rows a layer of that path
-    /// is.
-    pub fn packed_bytes(&self, settings: &ImageSettings, rows: impl Fn(&str) -> u64) -> u64 {
+    /// The most that packed activations of one linear layer take, in bytes; of at most so many `rows`.
+    pub fn packed_bytes(&self, settings: &ImageSettings, rows: u64) -> u64 {
         let linear = |kind| kind == WeightKind::Linear;
         let weights = self.config.weights();
         let products =
             weights.iter().filter(|weight| linear(weight.kind) && weight.shape.len() == 2);
         let packed = products.map(|weight| {
             let width = weight.shape[1] as u64;
-            outsize_kernels::matmul::packed_bytes(settings.compute, rows(&weight.name), width)
+            outsize_kernels::matmul::packed_bytes(settings.compute, rows, width)
         });
         packed.max().unwrap_or(0)
     }

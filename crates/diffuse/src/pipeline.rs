@@ -88,6 +88,8 @@ impl ImagePipeline {
         let vae = turns.module(|| model.vae.dispatch(of_vae, settings, vae_plan));
 
         let began = |plan: &'_ PartPlan, observe: &mut dyn FnMut(ImageProgress<'_>)| {
+            // What the part before worked with.
+            outsize_kernels::free_buffers();
             observe(ImageProgress::Began { part: plan.part, map: &plan.map });
         };
         began(text_plan, &mut observe);

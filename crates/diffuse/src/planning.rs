@@ -119,12 +119,12 @@ impl ImageModel {
             + pictures * pixels * COLOURS as u64;
         let process = settings.process.max(self.process);
         let process = process.saturating_add(self.tokenizer).saturating_add(passed_on);
+        let convolutions = outsize_kernels::matmul::convolution_bytes() * threads as u64;
+        // Matmuls of pixels are convolutions; what is left is the embedding of a time.
         let packed = [
-            self.text_encoder.packed_bytes(settings, |_| pass.all_tokens()),
-            self.unet.packed_bytes(settings, |path| {
-                Unet2dConditionModel::weight_use(&self.unet.config.config, path, &pass).rows
-            }),
-            self.vae.packed_bytes(settings, |_| one.latents.pixels()),
+            self.text_encoder.packed_bytes(settings, pass.all_tokens()),
+            convolutions.saturating_add(self.unet.packed_bytes(settings, 1)),
+            convolutions,
         ];
         let activations = [
             self.text_encoder.config.model().activation_bytes(texts, tokens, threads),

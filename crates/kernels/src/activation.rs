@@ -67,15 +67,13 @@ pub fn gate_halves_into(
     isa: Isa,
     function: ActivationFunction,
     x: &[f32],
-    bias: &[f32],
     (y, n): (&mut [f32], usize),
 ) {
     assert_eq!(x.len(), 2 * y.len(), "rows must be twice as wide as what comes of them");
     assert!(y.len().is_multiple_of(n.max(1)), "rows of {n} must fill {}", y.len());
-    assert!(bias.is_empty() || bias.len() == 2 * n, "a bias of {} for {n} twice", bias.len());
     let size = share_size(y.len(), n);
     share(x.chunks(2 * size).zip(y.chunks_mut(size)), |(x, y)| {
-        gate_halves(isa, function, x, bias, y, n);
+        gate_halves(isa, function, x, y, n);
     });
 }
 
@@ -83,20 +81,13 @@ for_each_isa! {
     fn gate_halves(
         function: ActivationFunction,
         x: &[f32],
-        bias: &[f32],
         y: &mut [f32],
         n: usize,
     ) {
         for (x, y) in x.chunks_exact(2 * n).zip(y.chunks_exact_mut(n)) {
             let (up, gate) = x.split_at(n);
             y.copy_from_slice(gate);
-            if bias.is_empty() {
-                times(function, y, up.iter().copied());
-                continue;
-            }
-            let (up_bias, gate_bias) = bias.split_at(n);
-            y.iter_mut().zip(gate_bias).for_each(|(y, bias)| *y += bias);
-            times(function, y, up.iter().zip(up_bias).map(|(x, bias)| x + bias));
+            times(function, y, up.iter().copied());
         }
     }
 }

@@ -68,7 +68,7 @@ for_each_isa! {
 
 /// The bf16 nearest to an f32.
 #[inline(always)]
-fn narrow_bf16(value: f32) -> u16 {
+pub(crate) fn narrow_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     // Half a unit in the last place that stays, less one where that place is even, carries exactly
     // when it should.

@@ -9,8 +9,8 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
+use crate::buffer::{self, Buffer};
 use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
-use crate::zeroed::zeroed;
 use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
@@ -185,7 +185,7 @@ fn matmuls<const N: usize>(
     x: FlexTensor,
     weights: [WeightOperand<Flex>; N],
     compute: ActivationDtype,
-) -> (Shape, [(usize, Vec<f32>); N]) {
+) -> (Shape, [(usize, Buffer); N]) {
     let (x, weights) = (contiguous(x), weights.map(contiguous_rows));
     let shape = x.shape();
     let Some((&k, rows)) = shape.as_slice().split_last() else {
@@ -198,7 +198,7 @@ fn matmuls<const N: usize>(
             k, width,
             "linear: x {shape:?} needs a weight [out, {k}], but it is [{n}, {width}]"
         );
-        (n, zeroed(m * n))
+        (n, buffer::take(m * n))
     });
     let mut weights = weights.iter();
     let mut each = ys.each_mut().map(|(n, y)| Matmul {
@@ -211,11 +211,11 @@ fn matmuls<const N: usize>(
 }
 
 /// A matmul as a tensor, if its activations had that shape.
-fn result((n, y): (usize, Vec<f32>), mut shape: Shape) -> FlexTensor {
+fn result((n, y): (usize, Buffer), mut shape: Shape) -> FlexTensor {
     if let Some(last) = shape.as_mut_slice().last_mut() {
         *last = n;
     }
-    FlexTensor::from_data(TensorData::new(y, shape))
+    FlexTensor::from_data(buffer::data(y, shape))
 }
 
 fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {

@@ -7,7 +7,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, Flex, TensorMetadata, backend_extension};
-use burn::tensor::{DType, TensorData};
+use burn::tensor::DType;
 
 use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
 use crate::attention::{
@@ -16,8 +16,7 @@ use crate::attention::{
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
-use crate::zeroed::zeroed;
-use crate::{Isa, Weight};
+use crate::{Isa, Weight, buffer};
 
 /// Weight, or weight and bias, of a norm; `[width]` each.
 #[derive(ExtensionType)]
@@ -141,18 +140,18 @@ impl LayerOps for Flex {
         let held: Vec<KvSegment<'_>> =
             older_ring.map(|ring| part(0, ring)).into_iter().chain([part(2, ring)]).collect();
         let from = f32_elements(&queries, "attention: queries");
-        let mut y = zeroed(from.len());
+        let mut y = buffer::take(from.len());
         attend_into(Isa::detected(), from, heads, &held, &mask, scale, &mut y);
-        FlexTensor::from_data(TensorData::new(y, [batch, tokens, heads.heads, width]))
+        FlexTensor::from_data(buffer::data(y, [batch, tokens, heads.heads, width]))
     }
 
     fn norm(x: FlexTensor, weights: NormOperand<Self>, kind: NormKind, epsilon: f64) -> FlexTensor {
         let (x, weights) = (contiguous(x), weights.contiguous());
         let from = f32_elements(&x, "norm: x");
-        let mut y = zeroed(from.len());
+        let mut y = buffer::take(from.len());
         let parameters = weights.parameters(&x, kind, epsilon);
         norm_into(Isa::detected(), from, parameters, &mut y);
-        FlexTensor::from_data(TensorData::new(y, x.shape()))
+        FlexTensor::from_data(buffer::data(y, x.shape()))
     }
 
     fn add_norm(
@@ -166,12 +165,12 @@ impl LayerOps for Flex {
         let (add, weights) = (contiguous(add), weights.contiguous());
         let mut x = whole(x);
         let shape = x.shape();
-        let mut y = zeroed(shape.num_elements());
+        let mut y = buffer::take(shape.num_elements());
         let parameters = weights.parameters(&x, kind, epsilon);
         let add = f32_elements(&add, "norm: what is added");
         let elements = f32_elements_mut(&mut x, "norm: x");
         add_norm_into(Isa::detected(), elements, add, parameters, &mut y);
-        (x, FlexTensor::from_data(TensorData::new(y, shape)))
+        (x, FlexTensor::from_data(buffer::data(y, shape)))
     }
 
     fn rotary(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, pairs: RotaryPairs) -> FlexTensor {

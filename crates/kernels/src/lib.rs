@@ -12,7 +12,7 @@
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`convolution_into`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
+//! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`] | the same over slices |
 //! | [`cast`] | conversions between dtypes over slices |
@@ -54,6 +54,7 @@ pub mod activation;
 mod activation_dtype;
 pub mod attention;
 mod blocks;
+mod buffer;
 pub mod cast;
 mod device;
 mod exp;
@@ -74,21 +75,21 @@ mod simd;
 mod thread_pool;
 mod weight;
 mod weight_tensor;
-mod zeroed;
 
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
+pub use buffer::free_buffers;
 pub use device::is_flex;
 pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
-pub use matmul::ConvolutionRows;
+pub use matmul::ConvolutionWindow;
 pub use picture::{
-    convolution_into, gate_halves, group_norm, group_sums, normalize_groups, upsample_nearest,
-    zeros,
+    attend_pixels, convolution_into, gate_halves, group_norm, group_sums, normalize_groups,
+    unwritten, upsample_nearest,
 };
 pub use rotary::RotaryPairs;
 pub use weight::Weight;

@@ -2,28 +2,26 @@
 //! `[batch, rows, columns, channels]`.
 
 use burn::backend::Dispatch;
-use burn::tensor::activation::{gelu, silu};
+use burn::tensor::activation::{gelu, silu, softmax};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::device::{is_flex, is_stored};
 use crate::group_norm::{GroupSums, Moments};
-use crate::matmul::ConvolutionRows;
+use crate::matmul::ConvolutionWindow;
 use crate::picture_extension::PictureOps;
-use crate::zeroed::zeroed;
-use crate::{ActivationDtype, ActivationFunction};
+use crate::{ActivationDtype, ActivationFunction, buffer};
 
-/// Zeros in f32, for [`convolution_into`] to write to.
-pub fn zeros(dims: [usize; 4], device: &Device) -> Tensor<4> {
-    let data = TensorData::new(zeroed(dims.iter().product()), dims);
+/// An f32 tensor whose values are to be written, all of them, by [`convolution_into`].
+pub fn unwritten(dims: [usize; 4], device: &Device) -> Tensor<4> {
+    let data = buffer::data(buffer::take(dims.iter().product()), dims);
     Tensor::from_data(data, (device, DType::F32))
 }
 
-/// Writes the outputs of a 3x3 convolution to `y [batch, rows, columns, n]`, from output `start` on:
-/// those that `weight [outputs, channels · 9]`, rows of a weight `[n, channels, 3, 3]` as a checkpoint
-/// stores it, gives of `x`, with `bias [outputs]` added. There are zeros on the left and right of the
-/// picture, and above and below as `rows` says.
+/// Writes the outputs of a convolution to `y [batch, rows, columns, n]`, from output `start` on: those
+/// that `weight [outputs, channels · taps]`, rows of a weight `[n, channels, 3, 3]` or `[n, channels]` as
+/// a checkpoint stores it, gives of `x`, with `bias [outputs]` added.
 ///
 /// On Flex, with `x` and `y` in f32 and the weight in bf16, f16 or f32, this is [one
 /// operation](crate::matmul::convolve_into), in place where `y` has no other owner; else Burn's own
@@ -38,7 +36,7 @@ pub fn convolution_into(
     x: Tensor<4>,
     weight: Tensor<2>,
     bias: Tensor<1>,
-    rows: ConvolutionRows,
+    window: ConvolutionWindow,
     start: usize,
 ) -> Tensor<4> {
     let plain = [&x, &y].into_iter().all(|x| is_flex(&x.device()) && x.dtype() == DType::F32);
@@ -49,20 +47,20 @@ pub fn convolution_into(
             x.into_dispatch(),
             weight.into_dispatch(),
             bias.into_dispatch(),
-            rows,
+            window,
             start,
             compute,
         ));
     }
     let ([batch, _, _, channels], [outputs, _], dtype) = (x.dims(), weight.dims(), x.dtype());
-    let weight = weight.cast(dtype).reshape([outputs, channels, 3, 3]);
-    let [above, below] = [rows.above, rows.below].map(usize::from);
-    let options = ConvOptions {
-        stride: [rows.stride; 2],
-        padding: [(above, below), (1, 1)],
-        dilation: [1, 1],
-        groups: 1,
+    let (side, stride, around) = match window {
+        ConvolutionWindow::One => (1, 1, [(0, 0), (0, 0)]),
+        ConvolutionWindow::Three { stride, above, below } => {
+            (3, stride, [(usize::from(above), usize::from(below)), (1, 1)])
+        }
     };
+    let weight = weight.cast(dtype).reshape([outputs, channels, side, side]);
+    let options = ConvOptions { stride: [stride; 2], padding: around, dilation: [1, 1], groups: 1 };
     let x = x.permute([0, 3, 1, 2]);
     let found = conv2d(x, weight, Some(bias.cast(dtype)), options).permute([0, 2, 3, 1]);
     let [_, height, width, n] = y.dims();
@@ -164,25 +162,45 @@ fn scaled(x: Tensor<4>, weight: Tensor<1>, bias: Tensor<1>, apply_silu: bool) ->
     if apply_silu { silu(y) } else { y }
 }
 
-/// `(x[.., ..n] + bias[..n]) · gelu(x[.., n..] + bias[n..])` of `x [.., 2 · n]`, to `[.., n]`
+/// `x[.., ..n] · gelu(x[.., n..])` of `x [.., 2 · n]`, to `[.., n]`
 /// ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)); on Flex in one pass.
-///
-/// # Panics
-///
-/// If the bias is not as wide as `x`.
-pub fn gate_halves<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
-    let here = is_flex(&x.device()) && x.dtype() == DType::F32;
-    if here && is_flex(&bias.device()) && is_stored(bias.dtype()) {
+pub fn gate_halves<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if is_flex(&x.device()) && x.dtype() == DType::F32 {
         return Tensor::from_dispatch(Dispatch::gate_both_halves(
             x.into_dispatch(),
-            bias.into_dispatch(),
             ActivationFunction::Gelu,
         ));
     }
-    let dtype = x.dtype();
-    let x = x + bias.cast(dtype).unsqueeze();
     let n = x.dims()[D - 1] / 2;
     x.clone().narrow(D - 1, 0, n) * gelu(x.narrow(D - 1, n, n))
+}
+
+/// Attention of `queries [batch, tokens, heads, width]` over all of `keys` and `values`
+/// `[batch, seen, heads, width]`, to the shape of the queries; scores are multiplied by `scale`. On Flex
+/// it is [one operation](crate::attention::attend_pixels_into), with no backward pass and no tensor of
+/// scores.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn attend_pixels(
+    compute: ActivationDtype,
+    [queries, keys, values]: [Tensor<4>; 3],
+    scale: f32,
+) -> Tensor<4> {
+    let here = |x: &Tensor<4>| is_flex(&x.device()) && x.dtype() == DType::F32;
+    if [&queries, &keys, &values].into_iter().all(here) {
+        return Tensor::from_dispatch(Dispatch::pixel_attention(
+            queries.into_dispatch(),
+            keys.into_dispatch(),
+            values.into_dispatch(),
+            scale,
+            compute,
+        ));
+    }
+    let [queries, keys, values] = [queries, keys, values].map(|x| x.swap_dims(1, 2));
+    let weights = softmax(queries.matmul(keys.transpose()) * scale, 3);
+    weights.matmul(values).swap_dims(1, 2)
 }
 
 /// Each pixel four times: `[batch, 2 · rows, 2 · columns, channels]`.

@@ -7,16 +7,16 @@ use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::TensorData;
 
 use crate::activation::{ActivationFunction, gate_halves_into};
+use crate::attention::{PixelAttentionShape, attend_pixels_into};
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::group_norm::{Moments, normalize_groups_into, row_sums};
-use crate::matmul::{Convolution, ConvolutionRows, ConvolutionShape, convolve_into};
-use crate::zeroed::zeroed;
-use crate::{ActivationDtype, Isa, loops};
+use crate::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
+use crate::{ActivationDtype, Isa, buffer, loops};
 
 /// What models of pictures do besides.
 #[backend_extension(Flex)]
 pub trait PictureOps: Backend {
-    /// Writes the outputs that `weight [outputs, 9 · channels]` (bf16, f16 or f32) gives of `x` f32
+    /// Writes the outputs that `weight [outputs, channels · taps]` (bf16, f16 or f32) gives of `x` f32
     /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added. In
     /// place where `y` has no other owner.
     ///
@@ -28,7 +28,7 @@ pub trait PictureOps: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        rows: ConvolutionRows,
+        window: ConvolutionWindow,
         start: usize,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
@@ -54,16 +54,25 @@ pub trait PictureOps: Backend {
         silu: bool,
     ) -> FloatTensor<Self>;
 
-    /// `(x[.., ..n] + bias[..n]) · function(x[.., n..] + bias[n..])` of `x [.., 2 · n]` f32, to
-    /// `[.., n]`; the bias in bf16, f16 or f32.
+    /// `x[.., ..n] · function(x[.., n..])` of `x [.., 2 · n]` f32, to `[.., n]`.
     ///
     /// # Panics
     ///
     /// If a size or a dtype is another.
-    fn gate_both_halves(
-        x: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        function: ActivationFunction,
+    fn gate_both_halves(x: FloatTensor<Self>, function: ActivationFunction) -> FloatTensor<Self>;
+
+    /// Attention of `queries [batch, tokens, heads, width]` f32 over all of `keys` and `values`
+    /// `[batch, seen, heads, width]` f32, to the shape of the queries.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn pixel_attention(
+        queries: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f32,
+        compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
     /// Each pixel of `x` f32 four times: twice the rows and columns.
@@ -80,7 +89,7 @@ impl PictureOps for Flex {
         x: FlexTensor,
         weight: FlexTensor,
         bias: FlexTensor,
-        rows: ConvolutionRows,
+        window: ConvolutionWindow,
         start: usize,
         compute: ActivationDtype,
     ) -> FlexTensor {
@@ -89,9 +98,7 @@ impl PictureOps for Flex {
         let [batch, height, columns, channels] = dims(&x, "convolution: x");
         let [.., n] = dims::<4>(&y, "convolution: y");
         let [outputs, _] = dims(&weight, "convolution: weight");
-        let ConvolutionRows { stride, above, below } = rows;
-        let shape =
-            ConvolutionShape { batch, rows: height, columns, channels, stride, above, below };
+        let shape = ConvolutionShape { batch, rows: height, columns, channels, window };
         let convolution = Convolution {
             x: f32_elements(&x, "convolution: x"),
             shape,
@@ -125,18 +132,14 @@ impl PictureOps for Flex {
         let [weight, bias] =
             [&weight, &bias].map(|tensor| stored(tensor, "group norm: weights").widened());
         let from = f32_elements(&x, "group norm: x");
-        let mut y = zeroed(from.len());
+        let mut y = buffer::take(from.len());
         let weights = (&*weight, &*bias);
         normalize_groups_into(Isa::detected(), from, shape, &moments, weights, silu, &mut y);
-        FlexTensor::from_data(TensorData::new(y, shape))
+        FlexTensor::from_data(buffer::data(y, shape))
     }
 
-    fn gate_both_halves(
-        x: FlexTensor,
-        bias: FlexTensor,
-        function: ActivationFunction,
-    ) -> FlexTensor {
-        let (x, bias) = (contiguous(x), contiguous(bias));
+    fn gate_both_halves(x: FlexTensor, function: ActivationFunction) -> FlexTensor {
+        let x = contiguous(x);
         let mut shape = x.shape();
         let Some(last) = shape.as_mut_slice().last_mut() else {
             panic!("gate: x must have a dimension")
@@ -144,10 +147,26 @@ impl PictureOps for Flex {
         *last /= 2;
         let n = *last;
         let from = f32_elements(&x, "gate: x");
-        let bias = stored(&bias, "gate: bias").widened();
-        let mut y = zeroed(from.len() / 2);
-        gate_halves_into(Isa::detected(), function, from, &bias, (&mut y, n));
-        FlexTensor::from_data(TensorData::new(y, shape))
+        let mut y = buffer::take(from.len() / 2);
+        gate_halves_into(Isa::detected(), function, from, (&mut y, n));
+        FlexTensor::from_data(buffer::data(y, shape))
+    }
+
+    fn pixel_attention(
+        queries: FlexTensor,
+        keys: FlexTensor,
+        values: FlexTensor,
+        scale: f32,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
+        let tensors = [queries, keys, values].map(contiguous);
+        let [batch, tokens, heads, width] = dims(&tensors[0], "attention: queries");
+        let [_, seen, ..] = dims::<4>(&tensors[1], "attention: keys");
+        let shape = PixelAttentionShape { batch, tokens, seen, heads, width };
+        let slices = tensors.each_ref().map(|tensor| f32_elements(tensor, "attention"));
+        let mut y = buffer::take(slices[0].len());
+        attend_pixels_into(Isa::detected(), compute, slices, shape, scale, &mut y);
+        FlexTensor::from_data(buffer::data(y, [batch, tokens, heads, width]))
     }
 
     fn double_nearest(x: FlexTensor) -> FlexTensor {
@@ -155,7 +174,7 @@ impl PictureOps for Flex {
         let [batch, rows, columns, channels] = dims(&x, "upsampling: x");
         let from = f32_elements(&x, "upsampling: x");
         let row = (columns * channels).max(1);
-        let mut y = zeroed(4 * from.len());
+        let mut y = buffer::take(4 * from.len());
         loops::share(from.chunks(row).zip(y.chunks_mut(4 * row)), |(from, to)| {
             let (first, second) = to.split_at_mut(2 * row);
             for (from, to) in from.chunks(channels).zip(first.chunks_mut(2 * channels)) {
@@ -164,6 +183,6 @@ impl PictureOps for Flex {
             }
             second.copy_from_slice(first);
         });
-        FlexTensor::from_data(TensorData::new(y, [batch, 2 * rows, 2 * columns, channels]))
+        FlexTensor::from_data(buffer::data(y, [batch, 2 * rows, 2 * columns, channels]))
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, multiplied, values};
 use outsize_kernels::activation::{ActivationFunction, gate_halves_into, gate_in_place};
 use outsize_kernels::group_norm::{GroupSums, normalize_groups_into, row_sums};
-use outsize_kernels::matmul::{Convolution, ConvolutionShape, convolve_into};
+use outsize_kernels::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
 use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
@@ -14,19 +14,27 @@ fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     pool.build().expect("threads can be started").install(work)
 }
 
-fn shape(sides: [usize; 4], stride: usize, [above, below]: [bool; 2]) -> ConvolutionShape {
+fn shape(sides: [usize; 4], window: ConvolutionWindow) -> ConvolutionShape {
     let [batch, rows, columns, channels] = sides;
-    ConvolutionShape { batch, rows, columns, channels, stride, above, below }
+    ConvolutionShape { batch, rows, columns, channels, window }
+}
+
+fn three(stride: usize, [above, below]: [bool; 2]) -> ConvolutionWindow {
+    ConvolutionWindow::Three { stride, above, below }
 }
 
 /// The convolution in f64, with what the sum of magnitudes is.
 fn reference(x: &[f32], shape: &ConvolutionShape, weight: &[f32], n: usize) -> Vec<[f64; 2]> {
-    let ConvolutionShape { batch, rows, columns, channels, stride, above, .. } = *shape;
+    let ConvolutionShape { batch, rows, columns, channels, window } = *shape;
     let [height, width] = shape.output();
+    let (side, stride, above, left) = match window {
+        ConvolutionWindow::One => (1, 1, false, 0),
+        ConvolutionWindow::Three { stride, above, .. } => (3, stride, above, 1),
+    };
     let mut found = Vec::with_capacity(batch * height * width * n);
     let pixel = |picture: usize, row: usize, column: usize| {
         let row = row.checked_sub(usize::from(above)).filter(|row| *row < rows)?;
-        let column = column.checked_sub(1).filter(|column| *column < columns)?;
+        let column = column.checked_sub(left).filter(|column| *column < columns)?;
         Some(&x[((picture * rows + row) * columns + column) * channels..][..channels])
     };
     for picture in 0..batch {
@@ -34,11 +42,11 @@ fn reference(x: &[f32], shape: &ConvolutionShape, weight: &[f32], n: usize) -> V
             for output in 0..n {
                 let mut sums = [0.0; 2];
                 for (tap, (down, right)) in
-                    (0..3).flat_map(|down| (0..3).map(move |right| (down, right))).enumerate()
+                    (0..side).flat_map(|down| (0..side).map(move |right| (down, right))).enumerate()
                 {
                     let seen = pixel(picture, row * stride + down, column * stride + right);
                     for (channel, x) in seen.into_iter().flatten().enumerate() {
-                        let weight = weight[(output * channels + channel) * 9 + tap];
+                        let weight = weight[(output * channels + channel) * window.taps() + tap];
                         let product = f64::from(*x) * f64::from(weight);
                         sums = [sums[0] + product, sums[1] + product.abs()];
                     }
@@ -73,21 +81,27 @@ fn check(
     dtype: Dtype,
     sides: [usize; 4],
     n: usize,
-    (stride, ends): (usize, [bool; 2]),
+    window: ConvolutionWindow,
     seed: u64,
 ) -> Result<(), TestCaseError> {
-    let shape = shape(sides, stride, ends);
+    let shape = shape(sides, window);
     let x = values(sides.iter().product(), seed);
-    let stored = Stored::new(dtype, &values(n * sides[3] * 9, seed + 1));
+    let k = sides[3] * window.taps();
+    let stored = Stored::new(dtype, &values(n * k, seed + 1));
     let bias = values(n, seed + 2);
     for isa in available() {
         for compute in COMPUTES {
             let y = convolved((isa, compute), &x, shape, &stored, &bias, n);
-            let expected = reference(&multiplied(compute, &x), &shape, &stored.values(), n);
+            // Where pairs of bf16 are multiplied, weights are rounded too.
+            let pairs = [Isa::Avx512Bf16, Isa::AmxBf16].contains(&isa);
+            let weight = match (compute, pairs) {
+                (ActivationDtype::Bf16, true) => multiplied(compute, &stored.values()),
+                _ => stored.values(),
+            };
+            let expected = reference(&multiplied(compute, &x), &shape, &weight, n);
             for (index, (y, [sum, magnitude])) in y.iter().zip(&expected).enumerate() {
                 let bias = f64::from(bias[index % n]);
-                let k = 9.0 * sides[3] as f64;
-                let allowed = (k / 4.0 + 4.0) * 2f64.powi(-23) * magnitude
+                let allowed = (k as f64 / 4.0 + 4.0) * 2f64.powi(-23) * magnitude
                     + 2f64.powi(-23) * (sum + bias).abs();
                 let error = (f64::from(*y) - sum - bias).abs();
                 prop_assert!(
@@ -111,7 +125,9 @@ proptest! {
     ) {
         let (batch, rows, columns, channels) = sides;
         for dtype in DTYPES {
-            check(dtype, [batch, rows, columns, channels], n, (stride, ends), seed.into())?;
+            let sides = [batch, rows, columns, channels];
+            check(dtype, sides, n, three(stride, ends), seed.into())?;
+            check(dtype, sides, n, ConvolutionWindow::One, seed.into())?;
         }
     }
 
@@ -122,29 +138,28 @@ proptest! {
         cut in any::<prop::sample::Index>(), threads in 1usize..4, seed in any::<u32>(),
     ) {
         let (cut_rows, cut_outputs) = (1 + cut.index(rows - 2), 1 + cut.index(n - 1));
-        let whole = shape([1, rows, columns, channels], 1, [true; 2]);
+        let whole = shape([1, rows, columns, channels], three(1, [true; 2]));
         let x = values(rows * columns * channels, seed.into());
         let stored = Stored::new(Dtype::F16, &values(n * channels * 9, u64::from(seed) + 1));
         let bias = values(n, u64::from(seed) + 2);
         let row = columns * channels;
-        for isa in available() {
-            let way = (isa, ActivationDtype::F32);
+        for way in available().flat_map(|isa| COMPUTES.map(|compute| (isa, compute))) {
             let y = convolved(way, &x, whole, &stored, &bias, n);
-            let top = shape([1, cut_rows + 1, columns, channels], 1, [true, false]);
-            let below = shape([1, rows - cut_rows + 1, columns, channels], 1, [false, true]);
+            let top = shape([1, cut_rows + 1, columns, channels], three(1, [true, false]));
+            let below = shape([1, rows - cut_rows + 1, columns, channels], three(1, [false, true]));
             let mut parts = on(threads, || {
                 convolved(way, &x[..(cut_rows + 1) * row], top, &stored, &bias, n)
             });
             parts.extend(convolved(way, &x[(cut_rows - 1) * row..], below, &stored, &bias, n));
-            prop_assert_eq!(bits(&parts), bits(&y), "{:?} cut at row {}", isa, cut_rows);
+            prop_assert_eq!(bits(&parts), bits(&y), "{:?} cut at row {}", way, cut_rows);
             let mut tiles = vec![f32::NAN; y.len()];
             for outputs in [0..cut_outputs, cut_outputs..n] {
                 let k = channels * 9;
                 let weight = stored.weight().slice(outputs.start * k, outputs.end * k);
                 let (bias, y) = (&bias[outputs.clone()], &mut tiles[..]);
-                convolve_into(isa, way.1, Convolution { x: &x, shape: whole, weight, bias, y, n, outputs });
+                convolve_into(way.0, way.1, Convolution { x: &x, shape: whole, weight, bias, y, n, outputs });
             }
-            prop_assert_eq!(bits(&tiles), bits(&y), "{:?} cut at output {}", isa, cut_outputs);
+            prop_assert_eq!(bits(&tiles), bits(&y), "{:?} cut at output {}", way, cut_outputs);
         }
     }
 
@@ -198,18 +213,16 @@ proptest! {
 
     #[test]
     fn halves_are_gated_as_one_after_the_other(
-        rows in 1usize..5, n in 1usize..60, biased in any::<bool>(), seed in any::<u32>(),
+        rows in 1usize..5, n in 1usize..60, seed in any::<u32>(),
     ) {
         let x = values(rows * 2 * n, seed.into());
-        let bias = if biased { values(2 * n, u64::from(seed) + 1) } else { vec![] };
-        let biased = |at: usize| x[at] + bias.get(at % (2 * n)).copied().unwrap_or(0.0);
         let half = |first: usize| {
-            let row = move |row: usize| (0..n).map(move |at| row * 2 * n + first + at);
-            (0..rows).flat_map(row).map(biased).collect::<Vec<f32>>()
+            let row = |row: usize| x[row * 2 * n + first..][..n].to_vec();
+            (0..rows).flat_map(row).collect::<Vec<f32>>()
         };
         for isa in available() {
             let (mut y, mut expected) = (vec![f32::NAN; rows * n], half(n));
-            gate_halves_into(isa, ActivationFunction::Gelu, &x, &bias, (&mut y, n));
+            gate_halves_into(isa, ActivationFunction::Gelu, &x, (&mut y, n));
             gate_in_place(isa, ActivationFunction::Gelu, &mut expected, &half(0));
             prop_assert_eq!(bits(&y), bits(&expected), "{:?}", isa);
         }
@@ -219,18 +232,22 @@ proptest! {
 /// Several panels of outputs, and groups of rows that threads share.
 #[test]
 fn large_convolutions_agree_with_f64() {
-    for (sides, n, stride) in
-        [([2, 16, 37, 33], 50, 1), ([1, 9, 64, 70], 30, 2), ([1, 2, 3, 500], 13, 1)]
-    {
-        check(Dtype::F16, sides, n, (stride, [true; 2]), 5)
-            .unwrap_or_else(|error| panic!("{error}"));
+    let whole = |stride| three(stride, [true; 2]);
+    for (sides, n, window) in [
+        ([2, 16, 37, 33], 50, whole(1)),
+        ([1, 9, 64, 70], 30, whole(2)),
+        ([1, 2, 3, 500], 13, whole(1)),
+        ([1, 3, 5, 1500], 13, whole(1)),
+        ([1, 3, 50, 6000], 33, ConvolutionWindow::One),
+    ] {
+        check(Dtype::F16, sides, n, window, 5).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
 /// Not finite in, not finite out, in what sees it alone.
 #[test]
 fn a_nan_reaches_what_sees_it_alone() {
-    let shape = shape([1, 7, 8, 5], 1, [true; 2]);
+    let shape = shape([1, 7, 8, 5], three(1, [true; 2]));
     let mut x = vec![1.0; 7 * 8 * 5];
     x[(3 * 8 + 4) * 5 + 2] = f32::NAN;
     let stored = Stored::new(Dtype::F32, &vec![1.0; 3 * 5 * 9]);
@@ -247,7 +264,7 @@ fn a_nan_reaches_what_sees_it_alone() {
 #[test]
 #[should_panic(expected = "weight must hold 2 rows of 3 channels")]
 fn a_weight_of_another_size_is_refused() {
-    let shape = shape([1, 2, 2, 3], 1, [true; 2]);
+    let shape = shape([1, 2, 2, 3], three(1, [true; 2]));
     let stored = Stored::new(Dtype::F32, &[1.0; 9]);
     convolved((Isa::detected(), ActivationDtype::F32), &[1.0; 12], shape, &stored, &[], 2);
 }

@@ -5,8 +5,10 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, RotaryPairs, activate, add_layer_norm, add_linear_in_out,
-    embedding, gated, gated_linear, layer_norm, linear, linear_qkv, linear_with, rotate,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, activate, add_layer_norm,
+    add_linear_in_out, attend_pixels, convolution_into, embedding, gate_halves, gated,
+    gated_linear, group_norm, layer_norm, linear, linear_qkv, linear_with, rotate, unwritten,
+    upsample_nearest,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -308,4 +310,52 @@ fn an_activation_is_a_gate_of_ones() {
         let want = gated(function, x.clone(), Tensor::ones_like(&x));
         assert_eq!(bits(&elements(alone)), bits(&elements(want)));
     }
+}
+
+/// Burn's own operations give what this crate's do.
+#[test]
+fn pictures_are_the_same_on_an_autodiff_device() {
+    let here = Device::flex();
+    let there = Device::flex().autodiff();
+    let moved = |x: &Tensor<4>| x.clone().to_device(&there);
+    let close = |what: &str, one: Tensor<4>, other: Tensor<4>| {
+        assert_eq!(one.dims(), other.dims(), "{what}");
+        for (one, other) in elements(one).into_iter().zip(elements(other)) {
+            assert!((one - other).abs() <= 1e-5 * one.abs().max(1.0), "{what}: {one} and {other}");
+        }
+    };
+    let x = tensor([2, 6, 5, 8], 1);
+    let (three, one) = (tensor([9, 72], 2), tensor([9, 8], 2));
+    let bias: Tensor<1> = tensor([9], 3);
+    let windows = [(1, true, true), (1, false, true), (1, true, false), (2, true, true)]
+        .map(|(stride, above, below)| ConvolutionWindow::Three { stride, above, below });
+    for window in windows.into_iter().chain([ConvolutionWindow::One]) {
+        let [height, width] = window.output(6, 5);
+        let weight = if window == ConvolutionWindow::One { &one } else { &three };
+        let convolved = |device: &Device| {
+            let mut y = unwritten([2, height, width, 9], device);
+            let x = x.clone().to_device(device);
+            for (start, count) in [(0, 4), (4, 5)] {
+                let weight = weight.clone().narrow(0, start, count).to_device(device);
+                let bias = bias.clone().narrow(0, start, count).to_device(device);
+                let compute = ActivationDtype::F32;
+                y = convolution_into(compute, y, x.clone(), weight, bias, window, start);
+            }
+            y
+        };
+        close("convolution", convolved(&here), convolved(&there));
+    }
+    let (scale, shift): (Tensor<1>, Tensor<1>) = (tensor([8], 4), tensor([8], 5));
+    let affine = (scale.clone(), shift.clone());
+    let affine_there = (scale.to_device(&there), shift.to_device(&there));
+    for silu in [false, true] {
+        let one = group_norm(x.clone(), 4, affine.clone(), 1e-3, silu);
+        close("norm", one, group_norm(moved(&x), 4, affine_there.clone(), 1e-3, silu));
+    }
+    close("gate", gate_halves(x.clone()), gate_halves(moved(&x)));
+    close("upsampling", upsample_nearest(x.clone()), upsample_nearest(moved(&x)));
+    let attended = [x, tensor([2, 7, 5, 8], 6), tensor([2, 7, 5, 8], 7)];
+    let there = attended.each_ref().map(moved);
+    let compute = ActivationDtype::F32;
+    close("attention", attend_pixels(compute, attended, 0.3), attend_pixels(compute, there, 0.3));
 }

@@ -5,7 +5,8 @@
 //! cargo run --release -p outsize-models --example picture_passes -- FOLDER/unet 800MB 64 64
 //! ```
 //!
-//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents.
+//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents. Behind them may
+//! stand `f32` or `bf16`, what is computed in, and then how many passes there are, or `-`: one for each line that comes in.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,13 +19,21 @@ use outsize_models::arch::{AutoencoderKl, Unet2dConditionModel};
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PictureSize};
 use outsize_plan::Budget;
 
-const PASSES: usize = 2;
-
 fn main() -> Result<(), Box<dyn Error>> {
     outsize_stream::return_freed_memory();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, memory, rows, columns] = &arguments[..] else {
+    let [folder, memory, rows, columns, more @ ..] = &arguments[..] else {
         return Err("give a folder, a budget as 800MB, rows and columns".into());
+    };
+    let compute = match more.first().map_or("f32", String::as_str) {
+        "f32" => ActivationDtype::F32,
+        "bf16" => ActivationDtype::Bf16,
+        other => return Err(format!("`{other}` is neither f32 nor bf16").into()),
+    };
+    let passes = match more.get(1).map(String::as_str) {
+        None => Some(2),
+        Some("-") => None,
+        Some(count) => Some(count.parse()?),
     };
     let folder = Path::new(folder);
     let size = PictureSize { batch: 1, rows: rows.parse()?, columns: columns.parse()? };
@@ -34,33 +43,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     if text.contains("AutoencoderKL") {
         let config = ComponentConfig::<AutoencoderKl>::from_json(&text)?;
         let held = config.model().activation_bytes(size, threads);
-        let model = load(&config, folder, memory, held, size.pixels())?;
+        let model = load(&config, folder, (memory, compute), held, size.pixels())?;
         let latents = noise([1, size.rows, size.columns, config.config.latent_channels]);
-        return time(|| Ok(model.run(|model| model.decode(latents.clone(), drop))?));
+        return time(passes, || {
+            model.run(|model| model.decode(latents.clone(), drop))?;
+            Ok(model.stats().bytes_read)
+        });
     }
     let config = ComponentConfig::<Unet2dConditionModel>::from_json(&text)?;
     let size = PictureSize { batch: 2, ..size };
     let held = config.model().activation_bytes(size, 77, threads);
-    let model = load(&config, folder, memory, held, size.pixels())?;
+    let model = load(&config, folder, (memory, compute), held, size.pixels())?;
     let latents = noise([2, size.rows, size.columns, config.config.in_channels]);
     let context = noise([2, 77, config.config.cross_attention_dim, 1]).squeeze_dim::<3>(3);
-    time(|| {
+    time(passes, || {
         model.run(|model| drop(model.forward(latents.clone(), 500.0, context.clone())))?;
-        Ok(())
+        Ok(model.stats().bytes_read)
     })
 }
 
 fn load<C: Component>(
     config: &ComponentConfig<C>,
     folder: &Path,
-    memory: &str,
+    (memory, compute): (&str, ActivationDtype),
     activations: u64,
     pixels: u64,
 ) -> Result<Dispatched<C>, Box<dyn Error>> {
     let mut files = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let file = files.find(|path| path.extension().is_some_and(|end| end == "safetensors"));
     let checkpoint = Checkpoint::open(file.ok_or("the folder has no weights")?)?;
-    let packed = config.packed_bytes(ActivationDtype::F32, pixels);
+    let packed = config.packed_bytes(compute, pixels);
     let options = Options {
         budget: Budget::parse(&format!("cpu={memory}"))?,
         needs: memory_overhead(PROCESS_BYTES, activations + packed),
@@ -74,14 +86,22 @@ fn load<C: Component>(
         (activations + packed) / 1_000_000,
         map.streamed_bytes() / 1_000_000
     );
-    Ok(config.dispatch(&Init::new(&Device::flex()), &checkpoint, &map, &options)?)
+    let init = Init { device: Device::flex(), compute };
+    Ok(config.dispatch(&init, &checkpoint, &map, &options)?)
 }
 
-fn time(pass: impl Fn() -> Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
-    for _ in 0..PASSES {
+/// Makes passes, which say how many bytes were read so far.
+fn time(
+    passes: Option<usize>,
+    pass: impl Fn() -> Result<u64, Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    let (mut lines, mut before, mut done) = (std::io::stdin().lines(), 0, 0);
+    while passes.map_or_else(|| lines.next().is_some(), |passes| done < passes) {
         let start = Instant::now();
-        pass()?;
-        println!("{:.2} s", start.elapsed().as_secs_f64());
+        let read = pass()?;
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{seconds:.3} s, {} MB read", (read - before) / 1_000_000);
+        (before, done) = (read, done + 1);
     }
     let status = std::fs::read_to_string("/proc/self/status")?;
     status.lines().filter(|line| line.starts_with("VmHWM")).for_each(|line| println!("{line}"));

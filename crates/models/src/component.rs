@@ -41,6 +41,11 @@ pub trait Component: Architecture {
     /// What a pass does with the weight of that path, a matrix or a convolution.
     fn weight_use(config: &Self::Config, path: &str, pass: &PicturePass) -> WeightUse;
 
+    /// Whether a layer's bias is asked for before its matrix.
+    fn is_bias_first(_path: &str) -> bool {
+        false
+    }
+
     /// How a weight is read if it is streamed.
     fn access(weight: &WeightSpec) -> Access {
         weight.access
@@ -102,6 +107,15 @@ impl<C: Component> ComponentConfig<C> {
         let mut weights: Vec<_> =
             weights.map(|weight| WeightSpec { access: C::access(&weight), ..weight }).collect();
         in_order(&mut weights);
+        let mut pairs = weights.as_mut_slice();
+        while let [matrix, bias, ..] = pairs {
+            let layer = bias.name.strip_suffix(".bias").unwrap_or_default();
+            let first = matrix.shape.len() > 1 && C::is_bias_first(&bias.name);
+            if first && matrix.name.strip_suffix(".weight") == Some(layer) {
+                std::mem::swap(matrix, bias);
+            }
+            pairs = &mut pairs[1..];
+        }
         weights
     }
 
@@ -162,20 +176,16 @@ impl<C: Component> ComponentConfig<C> {
     /// What products and convolutions take besides activations, in bytes, for at most so many rows of activations: pixels or
     /// tokens of all sequences.
     pub fn packed_bytes(&self, compute: ActivationDtype, rows: u64) -> u64 {
-        let (mut inputs, mut channels) = (0, 0);
+        let (mut inputs, mut convolutions) = (0, 0);
         for weight in self.weights() {
             match weight.shape[..] {
                 [_, width] if weight.kind == WeightKind::Linear => inputs = width.max(inputs),
-                [_, width, ..] if weight.kind == WeightKind::Linear => {
-                    channels = width.max(channels)
+                [_, _, ..] if weight.kind == WeightKind::Linear => {
+                    convolutions = matmul::convolution_bytes();
                 }
                 _ => {}
             }
         }
-        let convolutions = match channels {
-            0 => 0,
-            channels => matmul::convolution_bytes(channels as u64),
-        };
         matmul::packed_bytes(compute, rows, inputs as u64)
             .saturating_add(convolutions.saturating_mul(threads() as u64))
     }

@@ -1,6 +1,6 @@
 //! What a forward pass needs besides weights and the KV cache.
 
-use outsize_kernels::attention::AttentionShape;
+use outsize_kernels::attention::{AttentionShape, PixelAttentionShape};
 
 use crate::cache_options::window_and_capacity;
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
@@ -102,6 +102,16 @@ pub(crate) fn attention_scratch(
 ) -> u64 {
     let shape = AttentionShape { batch, tokens, heads, key_heads: heads, width };
     shape.scratch_bytes(keys, threads)
+}
+
+/// The same of attention of pixels, each of which sees all keys.
+pub(crate) fn pixel_attention_scratch(
+    [batch, tokens, seen]: [usize; 3],
+    heads: usize,
+    width: usize,
+    threads: usize,
+) -> u64 {
+    PixelAttentionShape { batch, tokens, seen, heads, width }.scratch_bytes(threads)
 }
 
 /// What is alive at once in a pass.

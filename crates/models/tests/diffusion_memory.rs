@@ -12,6 +12,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 /// The bytes that a second run of `work` has allocated at most: the first makes weights, and memory that threads keep.
 fn peak<T>(work: impl Fn() -> T) -> u64 {
     work();
+    outsize_kernels::free_buffers();
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
     work();

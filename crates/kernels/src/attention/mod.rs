@@ -35,6 +35,7 @@ mod element;
 mod inputs;
 mod lanes;
 mod partial;
+mod pixels;
 mod relative_bias;
 mod score;
 mod share;
@@ -51,6 +52,7 @@ pub use alibi::Alibi;
 use columns::TypedSegment;
 use element::KvElement;
 use inputs::{AttentionInputs, Task};
+pub use pixels::{PixelAttentionShape, attend_pixels_into};
 pub use relative_bias::RelativeBias;
 
 /// Columns that are scored before they are folded into what came before.

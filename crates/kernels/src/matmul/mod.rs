@@ -9,6 +9,7 @@ mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
 mod blocks;
+pub(crate) mod broadcast;
 mod claims;
 mod convolution;
 mod element;
@@ -19,6 +20,7 @@ mod element;
 mod gemm;
 mod in_out;
 mod pack;
+pub(crate) mod panel;
 mod panels;
 mod small_m;
 mod tile;
@@ -40,7 +42,7 @@ pub(crate) use blocks::OutputPtr;
 pub use blocks::panel_bytes;
 pub(crate) use claims::Claims;
 pub use convolution::{
-    Convolution, ConvolutionRows, ConvolutionShape, convolution_bytes, convolve_into,
+    Convolution, ConvolutionShape, ConvolutionWindow, convolution_bytes, convolve_into,
 };
 pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 use outsize_core::{Access, Streamed};
-use outsize_kernels::{ActivationDtype, ConvolutionRows, convolution_into};
+use outsize_kernels::{ActivationDtype, ConvolutionWindow, convolution_into};
 
 use super::linear::{lazy, normal, zeros};
 use crate::{Activations, Init, PictureSize};
@@ -47,21 +47,11 @@ impl Conv2d {
 
     /// The same with another bias `[out]`.
     pub(crate) fn forward_biased(&self, x: Tensor<4>, bias: Tensor<1>) -> Tensor<4> {
-        let rows = ConvolutionRows::whole(self.stride);
-        let [batch, height, width, _] = x.dims();
-        let ([outputs, _], [height, width]) = (self.shape(), rows.output(height, width));
-        let y = outsize_kernels::zeros([batch, height, width, outputs], &x.device());
-        match Streamed::of(&self.weight) {
-            Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-                // One tile at a time: the next one may need its memory.
-                streamed.tiles().fold(y, |y, (outputs, tile)| {
-                    let bias = bias.clone().narrow(0, outputs.start, outputs.len());
-                    let tile = tile.into_float(&x.device());
-                    convolution_into(self.compute, y, x.clone(), tile, bias, rows, outputs.start)
-                })
-            }
-            _ => convolution_into(self.compute, y, x, self.matrix(), bias, rows, 0),
-        }
+        convolved(self.compute, x, &self.weight, bias, self.window())
+    }
+
+    fn window(&self) -> ConvolutionWindow {
+        ConvolutionWindow::three(self.stride)
     }
 
     /// Some rows of a picture, with or without zeros above and below them, to what comes of them: of a stride of 1, with a
@@ -72,18 +62,14 @@ impl Conv2d {
         [above, below]: [bool; 2],
         weight: &Tensor<2>,
     ) -> Tensor<4> {
-        let rows = ConvolutionRows { stride: 1, above, below };
-        let [batch, height, width, _] = x.dims();
-        let [height, width] = rows.output(height, width);
-        let y = outsize_kernels::zeros([batch, height, width, self.shape()[0]], &x.device());
-        convolution_into(self.compute, y, x, weight.clone(), self.bias.val(), rows, 0)
+        let window = ConvolutionWindow::Three { stride: 1, above, below };
+        let y = output_of(&x, window, self.shape()[0]);
+        convolution_into(self.compute, y, x, weight.clone(), self.bias.val(), window, 0)
     }
 
     /// The whole weight `[out, in · 9]`. It is held in memory as long as this is.
     pub(crate) fn matrix(&self) -> Tensor<2> {
-        let weight = self.weight.val();
-        let [outputs, inputs, height, width] = weight.dims();
-        weight.reshape([outputs, inputs * height * width])
+        matrix(&self.weight)
     }
 
     /// Outputs and inputs.
@@ -94,7 +80,7 @@ impl Conv2d {
 
     /// What a picture of that size becomes.
     pub(crate) fn output(&self, size: PictureSize) -> PictureSize {
-        let [rows, columns] = ConvolutionRows::whole(self.stride).output(size.rows, size.columns);
+        let [rows, columns] = self.window().output(size.rows, size.columns);
         PictureSize { rows, columns, ..size }
     }
 
@@ -103,4 +89,42 @@ impl Conv2d {
         let [outputs, inputs] = self.shape();
         size.values(inputs).and(size.padded().values(inputs)).and(self.output(size).values(outputs))
     }
+}
+
+/// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either way, since each output
+/// depends on its own row of the weight alone.
+pub(super) fn convolved<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<4>,
+    weight: &Param<Tensor<D>>,
+    bias: Tensor<1>,
+    window: ConvolutionWindow,
+) -> Tensor<4> {
+    let y = output_of(&x, window, weight.lazy_shape()[0]);
+    match Streamed::of(weight) {
+        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
+            // One tile at a time: the next one may need its memory.
+            streamed.tiles().fold(y, |y, (outputs, tile)| {
+                let bias = bias.clone().narrow(0, outputs.start, outputs.len());
+                let tile = tile.into_float(&x.device());
+                convolution_into(compute, y, x.clone(), tile, bias, window, outputs.start)
+            })
+        }
+        _ => convolution_into(compute, y, x, matrix(weight), bias, window, 0),
+    }
+}
+
+/// A whole weight, `[out, ..]`, as a matrix `[out, all others]`.
+fn matrix<const D: usize>(weight: &Param<Tensor<D>>) -> Tensor<2> {
+    let weight = weight.val();
+    let outputs = weight.dims()[0];
+    let inputs = weight.dims()[1..].iter().product::<usize>();
+    weight.reshape([outputs, inputs])
+}
+
+/// A tensor for so many values of each output of a picture.
+fn output_of(x: &Tensor<4>, window: ConvolutionWindow, outputs: usize) -> Tensor<4> {
+    let [batch, rows, columns, _] = x.dims();
+    let [rows, columns] = window.output(rows, columns);
+    outsize_kernels::unwritten([batch, rows, columns, outputs], &x.device())
 }

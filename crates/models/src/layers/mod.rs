@@ -31,7 +31,7 @@ pub use fused_mlp::FusedMlp;
 pub use group_norm::GroupNorm;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub(crate) use linear::{product, three};
+pub(crate) use linear::three;
 pub use mlp::Mlp;
 pub(crate) use mlp::gated;
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};

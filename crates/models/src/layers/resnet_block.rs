@@ -53,11 +53,14 @@ impl ResnetBlock2d {
     /// `[batch, rows, columns, in]` f32 to `[batch, rows, columns, out]` f32; `time` is `silu` of the embedding of time,
     /// `[1, time]` f32.
     pub fn forward(&self, x: Tensor<4>, time: &Tensor<2>) -> Tensor<4> {
+        // In the order in which a stream expects them.
+        let time = self.time_emb_proj.as_ref().map(|project| project.forward(time.clone()));
+        let normed = self.norm1.forward_silu(x.clone());
         let mut bias = self.conv1.bias.val().cast(DType::F32);
-        if let Some(project) = &self.time_emb_proj {
-            bias = bias + project.forward(time.clone()).squeeze_dim(0);
+        if let Some(time) = time {
+            bias = bias + time.squeeze_dim(0);
         }
-        let h = self.conv1.forward_biased(self.norm1.forward_silu(x.clone()), bias);
+        let h = self.conv1.forward_biased(normed, bias);
         let h = self.conv2.forward(self.norm2.forward_silu(h));
         h + self.shortcut(x)
     }
@@ -65,7 +68,7 @@ impl ResnetBlock2d {
     /// What is added to what the convolutions give.
     pub(crate) fn shortcut(&self, x: Tensor<4>) -> Tensor<4> {
         match &self.conv_shortcut {
-            Some(shortcut) => shortcut.forward(x),
+            Some(shortcut) => shortcut.forward_pixels(x),
             None => x,
         }
     }

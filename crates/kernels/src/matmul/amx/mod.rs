@@ -27,6 +27,7 @@
 //! is infinite. What comes out as NaN is therefore computed again with fused multiply-adds: so what
 //! is not finite comes out as there.
 
+mod broadcast;
 mod grid;
 mod output;
 mod pack;
@@ -41,6 +42,7 @@ use half::bf16;
 use super::pack::Scratch;
 use super::{Element, Matmul, MatmulLoops, Operands, Size, small_m};
 use crate::ActivationDtype;
+pub(super) use broadcast::rows;
 use grid::Grid;
 use pack::{Layout, ROW_BLOCK};
 pub(crate) use rounds::rounds;

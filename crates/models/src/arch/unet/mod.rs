@@ -118,6 +118,11 @@ impl Architecture for Unet2dConditionModel {
 }
 
 impl Component for Unet2dConditionModel {
+    fn is_bias_first(path: &str) -> bool {
+        // The layers of a time have one row, and are matmuls.
+        !path.contains("time_emb")
+    }
+
     fn is_convolution(config: &Unet2dConditionConfig, path: &str) -> bool {
         let projects =
             [".proj_in.weight", ".proj_out.weight"].iter().any(|end| path.ends_with(end));

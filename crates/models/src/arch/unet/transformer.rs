@@ -2,14 +2,12 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::gate_halves;
+use outsize_kernels::{attend_pixels, gate_halves};
 
 use super::Unet2dConditionConfig;
 use crate::architecture::Init;
-use crate::layers::{
-    GroupNorm, LayerNorm, Linear, QueryPositions, Scores, attend_all, product, three,
-};
-use crate::pass_shape::attention_scratch;
+use crate::layers::{GroupNorm, LayerNorm, Linear};
+use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, PictureSize};
 
 /// What the norms of pictures and of pixels add to variances, whatever the configuration says of others.
@@ -106,7 +104,7 @@ impl Transformer2dModel {
     pub fn forward(&self, picture: Tensor<4>, text: &Tensor<3>) -> Tensor<4> {
         let [batch, rows, columns, channels] = picture.dims();
         let pixels = self.norm.forward(picture.clone()).reshape([batch, rows * columns, channels]);
-        let (mut x, mut pending) = (self.proj_in.forward(pixels), None);
+        let (mut x, mut pending) = (self.proj_in.forward_pixels(pixels), None);
         for block in &self.transformer_blocks {
             let (sum, normed) = block.norm1.after(x, pending);
             let mixed = block.attn1.forward(normed, None);
@@ -119,7 +117,7 @@ impl Transformer2dModel {
             Some(pending) => x + pending,
             None => x,
         };
-        self.proj_out.forward(x).reshape([batch, rows, columns, channels]) + picture
+        self.proj_out.forward_pixels(x).reshape([batch, rows, columns, channels]) + picture
     }
 
     /// What it holds at most, its input included.
@@ -127,8 +125,9 @@ impl Transformer2dModel {
         let [channels, _]: [usize; 2] = self.proj_in.weight.lazy_shape().dims();
         let pixels = size.rows.saturating_mul(size.columns);
         let heads = self.transformer_blocks.first().map_or(1, |block| block.attn1.heads);
-        let scratch =
-            |keys| attention_scratch([size.batch, pixels, keys], heads, channels / heads, threads);
+        let scratch = |keys| {
+            pixel_attention_scratch([size.batch, pixels, keys], heads, channels / heads, threads)
+        };
         // The picture, the residual stream, a norm's output; queries, keys and values with a copy of one, or attention's
         // result; or both halves of the gate, with a copy if it comes in tiles, and what came through.
         let most = 3 * channels + (5 * channels).max(5 * EXPANSION * channels);
@@ -150,22 +149,20 @@ impl UnetAttention {
 
     /// `[batch, pixels, channels]` f32 to the same, over these pixels or a text `[batch, tokens, text]` f32.
     fn forward(&self, x: Tensor<3>, text: Option<&Tensor<3>>) -> Tensor<3> {
-        let projected = match text {
-            None => three([&self.to_q, &self.to_k, &self.to_v], x),
-            Some(text) => [
-                self.to_q.forward(x),
-                self.to_k.forward(text.clone()),
-                self.to_v.forward(text.clone()),
-            ],
-        };
-        let heads = projected.map(|y| {
-            let [batch, tokens, channels] = y.dims();
-            y.reshape([batch, tokens, self.heads, channels / self.heads])
+        let queries = self.to_q.forward_pixels(x.clone());
+        let seen = text.cloned().unwrap_or(x);
+        let keys = self.to_k.forward_pixels(seen.clone());
+        let values = self.to_v.forward_pixels(seen);
+        let [batch, tokens, channels] = queries.dims();
+        let width = channels / self.heads;
+        let heads = [queries, keys, values].map(|y| {
+            let [batch, tokens, _] = y.dims();
+            y.reshape([batch, tokens, self.heads, width])
         });
-        let padding = vec![0; heads[0].dims()[0]];
-        let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-        let mixed = attend_all(heads, Scores { scale: None, bias: None }, &positions);
-        self.to_out.iter().fold(mixed, |x, linear| linear.forward(x))
+        let scale = (width as f32).sqrt().recip();
+        let mixed = attend_pixels(self.to_q.compute, heads, scale);
+        let mixed = mixed.reshape([batch, tokens, channels]);
+        self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x))
     }
 }
 
@@ -173,11 +170,6 @@ impl GatedFeedForward {
     /// `[batch, pixels, channels]` f32 to the same.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let (GeGlu { proj }, _, down) = &self.net;
-        let halves = product(proj.compute, x, &proj.weight);
-        let inner = match &proj.bias {
-            Some(bias) => gate_halves(halves, bias.val()),
-            None => unreachable!("the projection has a bias"),
-        };
-        down.forward(inner)
+        down.forward_pixels(gate_halves(proj.forward_pixels(x)))
     }
 }

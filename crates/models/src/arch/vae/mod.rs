@@ -12,7 +12,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_checkpoint::TensorInfo;
 use outsize_core::{Access, Names};
-use outsize_kernels::upsample_nearest;
+use outsize_kernels::{attend_pixels, upsample_nearest};
 
 use self::bands::Bands;
 pub use self::config::AutoencoderKlConfig;
@@ -21,10 +21,9 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Conv2d, GroupNorm, Linear, QueryPositions, Resampler, ResnetBlock2d, ResnetSizes, Scores,
-    attend_all, three,
+    Conv2d, GroupNorm, Linear, QueryPositions, Resampler, ResnetBlock2d, ResnetSizes,
 };
-use crate::pass_shape::attention_scratch;
+use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse};
 
 /// What norms add to variances.
@@ -214,7 +213,7 @@ impl AutoencoderKl {
     /// calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
     pub fn decode(&self, latents: Tensor<4>, mut rows: impl FnMut(Tensor<4>)) {
         let latents = match &self.post_quant_conv {
-            Some(conv) => conv.forward(latents),
+            Some(conv) => conv.forward_pixels(latents),
             None => latents,
         };
         let decoder = &self.decoder;
@@ -341,20 +340,21 @@ impl VaeAttention {
         let [batch, rows, columns, channels] = picture.dims();
         let pixels = self.group_norm.forward(picture.clone());
         let pixels = pixels.reshape([batch, rows * columns, channels]);
-        let heads = three([&self.to_q, &self.to_k, &self.to_v], pixels)
+        let heads = [&self.to_q, &self.to_k, &self.to_v]
+            .map(|linear| linear.forward_pixels(pixels.clone()))
             .map(|y| y.reshape([batch, rows * columns, 1, channels]));
-        let padding = vec![0; batch];
-        let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-        let mixed = attend_all(heads, Scores { scale: None, bias: None }, &positions);
-        let mixed = self.to_out.iter().fold(mixed, |x, linear| linear.forward(x));
+        drop(pixels);
+        let mixed = attend_pixels(self.to_q.compute, heads, (channels as f32).sqrt().recip());
+        let mixed = mixed.reshape([batch, rows * columns, channels]);
+        let mixed = self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x));
         mixed.reshape([batch, rows, columns, channels]) + picture
     }
 
     fn activations(&self, size: PictureSize, threads: usize) -> Activations {
         let [channels, _]: [usize; 2] = self.to_q.weight.lazy_shape().dims();
         let pixels = size.rows.saturating_mul(size.columns);
-        // The picture, its norm, queries, keys and values with a copy of one, or attention's result.
-        let scratch = attention_scratch([size.batch, pixels, pixels], 1, channels, threads);
+        // The picture, its norm with a copy, queries, keys and values; or attention's result beside these.
+        let scratch = pixel_attention_scratch([size.batch, pixels, pixels], 1, channels, threads);
         size.values(6 * channels).with_scratch(scratch)
     }
 }
