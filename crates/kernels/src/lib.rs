@@ -53,17 +53,21 @@
 pub mod activation;
 mod activation_dtype;
 pub mod attention;
+mod autodiff;
 mod blocks;
 pub mod cast;
 mod device;
 mod exp;
 pub mod extension;
+pub mod gradient;
 pub mod group_norm;
 mod isa;
 mod layer;
 pub mod layer_extension;
 mod linear;
 mod loops;
+mod loss;
+pub mod loss_extension;
 pub mod matmul;
 pub mod norm;
 pub mod peak;
@@ -79,12 +83,13 @@ mod zeroed;
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
-pub use device::is_flex;
+pub use device::{has_kernels, is_flex};
 pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
+pub use loss::cross_entropy;
 pub use matmul::ConvolutionRows;
 pub use picture::{
     convolution_into, gate_halves, group_norm, group_sums, normalize_groups, upsample_nearest,

@@ -62,7 +62,7 @@ unsafe impl Sync for OutputPtr {}
 
 impl OutputPtr {
     /// Where the elements of a column begin.
-    pub(super) fn column(&self, column: usize) -> *mut f32 {
+    pub(crate) fn column(&self, column: usize) -> *mut f32 {
         self.0.wrapping_add(column)
     }
 }

@@ -21,6 +21,7 @@ mod in_out;
 mod pack;
 mod panels;
 mod small_m;
+mod strided;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
@@ -44,7 +45,10 @@ pub use convolution::{
 };
 pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
-use pack::{RowBlocks, Scratch};
+use pack::RowBlocks;
+pub(crate) use pack::Scratch;
+pub use strided::weight_gradient_into;
+pub(crate) use strided::{Strided, add_product};
 use tile::Kernel;
 
 /// The sizes of one matmul: `x [m, k]`, `W [n, k]`, `y [m, n]`.
