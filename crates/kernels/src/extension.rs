@@ -10,7 +10,8 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
 use crate::matmul::{
-    InOutMatmul, Matmul, Size, add_linear_in_out_into, linear_each_into, weight_gradient_into,
+    InOutMatmul, Matmul, Size, add_linear_in_out_into, input_gradient_into, linear_each_into,
+    weight_gradient_into,
 };
 use crate::zeroed::zeroed;
 use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
@@ -168,28 +169,36 @@ impl StoredWeightOps for Flex {
 }
 
 /// The gradient of `x`, given that of `x · Wᵀ`: `dy · W`.
-pub(crate) fn input_gradient(dy: FlexTensor, weight: WeightOperand<Flex>) -> FlexTensor {
+pub(crate) fn input_gradient(
+    dy: FlexTensor,
+    weight: WeightOperand<Flex>,
+    compute: ActivationDtype,
+) -> FlexTensor {
     let weight = contiguous_rows(weight);
     let [n, k] = matrix(&weight, "linear: weight");
     let mut shape = dy.shape();
     let dy = f32_elements(&dy, "linear: gradient");
-    let mut dx = zeroed(dy.len() / n.max(1) * k);
-    let weight = operand(&weight, "linear: weight");
-    let matmul = InOutMatmul { x: dy, k: n, weight, rows: 0..n, y: &mut dx, n: k };
-    add_linear_in_out_into(Isa::detected(), ActivationDtype::F32, matmul);
+    let size = Size { m: dy.len() / n.max(1), n, k };
+    let mut dx = zeroed(size.m * k);
+    let weight = operand(&weight, "linear: weight").widened();
+    input_gradient_into(Isa::detected(), compute, dy, &weight, size, &mut dx);
     shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = k);
     FlexTensor::from_data(TensorData::new(dx, shape))
 }
 
 /// The gradient of a weight, given that of `x · Wᵀ`: `dyᵀ · x`, in f32.
-pub(crate) fn weight_gradient(dy: &FlexTensor, x: FlexTensor) -> FlexTensor {
+pub(crate) fn weight_gradient(
+    dy: &FlexTensor,
+    x: FlexTensor,
+    compute: ActivationDtype,
+) -> FlexTensor {
     let x = contiguous(x);
     let (dy_shape, x_shape) = (dy.shape(), x.shape());
     let (dy, x) = (f32_elements(dy, "linear: gradient"), f32_elements(&x, "linear: x"));
     let [n, k] = [dy_shape, x_shape].map(|shape| shape.as_slice().last().copied().unwrap_or(1));
     let size = Size { m: dy.len() / n.max(1), n, k };
     let mut dw = zeroed(n * k);
-    weight_gradient_into(Isa::detected(), dy, x, size, &mut dw);
+    weight_gradient_into(Isa::detected(), compute, dy, x, size, &mut dw);
     FlexTensor::from_data(TensorData::new(dw, [n, k]))
 }
 

@@ -31,7 +31,7 @@ impl<C: CheckpointStrategy> StoredWeightOps for Autodiff<Flex, C> {
             WeightOperand::Blocks(weight) => {
                 let y = Flex::stored_linear(x, WeightOperand::Blocks(weight.clone()), compute);
                 return match FrozenLinear.prepare::<C>([x_node]).compute_bound().stateful() {
-                    OpsKind::Tracked(prep) => prep.finish(weight, y),
+                    OpsKind::Tracked(prep) => prep.finish((weight, compute), y),
                     OpsKind::UnTracked(prep) => prep.finish(y),
                 };
             }
@@ -44,6 +44,11 @@ impl<C: CheckpointStrategy> StoredWeightOps for Autodiff<Flex, C> {
                     x: learns.then(|| x.clone()),
                     weight: moves.then(|| weight.clone()),
                     dtype: weight.dtype(),
+                    // Wider weights are not to be rounded.
+                    compute: match weight.dtype() {
+                        DType::BF16 => compute,
+                        _ => ActivationDtype::F32,
+                    },
                 };
                 let y = Flex::stored_linear(x, WeightOperand::Float(weight), compute);
                 prep.finish(state, y)
@@ -136,6 +141,8 @@ struct LinearState {
     weight: Option<FlexTensor>,
     /// Of the weight, and so of its gradient.
     dtype: DType,
+    /// What gradients are multiplied in, as activations were.
+    compute: ActivationDtype,
 }
 
 impl Backward<Flex, 2> for Linear {
@@ -148,12 +155,14 @@ impl Backward<Flex, 2> for Linear {
         _checkpointer: &mut Checkpointer,
     ) {
         let dy = contiguous(grads.consume::<Flex>(&ops.node));
-        let ([x_node, weight_node], LinearState { x, weight, dtype }) = (ops.parents, ops.state);
+        let LinearState { x, weight, dtype, compute } = ops.state;
+        let [x_node, weight_node] = ops.parents;
         if let (Some(node), Some(x)) = (weight_node, x) {
-            grads.register::<Flex>(node.id, cast(weight_gradient(&dy, x), dtype));
+            grads.register::<Flex>(node.id, cast(weight_gradient(&dy, x, compute), dtype));
         }
         if let (Some(node), Some(weight)) = (x_node, weight) {
-            grads.register::<Flex>(node.id, input_gradient(dy, WeightOperand::Float(weight)));
+            let dx = input_gradient(dy, WeightOperand::Float(weight), compute);
+            grads.register::<Flex>(node.id, dx);
         }
     }
 }
@@ -163,7 +172,7 @@ impl Backward<Flex, 2> for Linear {
 struct FrozenLinear;
 
 impl Backward<Flex, 1> for FrozenLinear {
-    type State = BlockWeight<Bytes>;
+    type State = (BlockWeight<Bytes>, ActivationDtype);
 
     fn backward(
         self,
@@ -172,9 +181,9 @@ impl Backward<Flex, 1> for FrozenLinear {
         _checkpointer: &mut Checkpointer,
     ) {
         let dy = contiguous(grads.consume::<Flex>(&ops.node));
-        if let [Some(node)] = ops.parents {
-            grads.register::<Flex>(node.id, input_gradient(dy, WeightOperand::Blocks(ops.state)));
-        }
+        let ([Some(node)], (weight, compute)) = (ops.parents, ops.state) else { return };
+        let dx = input_gradient(dy, WeightOperand::Blocks(weight), compute);
+        grads.register::<Flex>(node.id, dx);
     }
 }
 

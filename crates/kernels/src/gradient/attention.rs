@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use crate::ActivationDtype::F32;
 use crate::Isa;
 use crate::attention::{AttentionMask, AttentionShape};
 use crate::exp::exp;
@@ -157,8 +158,8 @@ impl Task<'_> {
             let spread = Size { m: count, n: width, k: rows };
             // SAFETY: the scratch has as many elements; gradients as the caller promises.
             unsafe {
-                add_product(isa, q, k.transposed(), (weights.as_mut_ptr(), count), scored);
-                add_product(isa, dy, v.transposed(), (slopes.as_mut_ptr(), count), scored);
+                add_product(isa, F32, q, k.transposed(), (weights.as_mut_ptr(), count), scored);
+                add_product(isa, F32, dy, v.transposed(), (slopes.as_mut_ptr(), count), scored);
                 for (row, token) in some.enumerate() {
                     let sees = mask.columns(self.sequence, token);
                     let sees = sees.start.max(seen.start)..sees.end.max(sees.start);
@@ -170,9 +171,23 @@ impl Task<'_> {
                 }
                 let (p, ds) = (Strided::rows(&weights, count), Strided::rows(&slopes, count));
                 let to = |gradient: &OutputPtr, at: usize| gradient.column(at);
-                add_product(isa, ds, k, (to(dq, at_query(first)), q_row), summed);
-                add_product(isa, ds.transposed(), q, (to(dk, at_key(seen.start)), k_row), spread);
-                add_product(isa, p.transposed(), dy, (to(dv, at_key(seen.start)), k_row), spread);
+                add_product(isa, F32, ds, k, (to(dq, at_query(first)), q_row), summed);
+                add_product(
+                    isa,
+                    F32,
+                    ds.transposed(),
+                    q,
+                    (to(dk, at_key(seen.start)), k_row),
+                    spread,
+                );
+                add_product(
+                    isa,
+                    F32,
+                    p.transposed(),
+                    dy,
+                    (to(dv, at_key(seen.start)), k_row),
+                    spread,
+                );
             }
         }
     }

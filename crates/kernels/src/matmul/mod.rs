@@ -47,8 +47,8 @@ pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
 use pack::RowBlocks;
 pub(crate) use pack::Scratch;
-pub use strided::weight_gradient_into;
 pub(crate) use strided::{Strided, add_product};
+pub use strided::{input_gradient_into, weight_gradient_into};
 use tile::Kernel;
 
 /// The sizes of one matmul: `x [m, k]`, `W [n, k]`, `y [m, n]`.

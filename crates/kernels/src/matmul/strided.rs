@@ -1,10 +1,13 @@
 //! `c += a · b` of f32 matrices of any strides, on one thread: what backward passes multiply.
 //!
 //! A few rows of `a` and some columns of `b` are packed in the order in which [`tile`] reads them,
-//! [`DEPTH`] products deep, so that neither strides nor powers of two cost anything in the loop.
-//! Each depth is summed from nothing in order, and these sums are added to `c` in order: what the
-//! bits of an output depend on is its row of `a`, its column of `b`, what it was, and whether the
-//! [`Isa`](crate::Isa) fuses multiply-adds.
+//! [`DEPTH`] packed numbers deep, so that neither strides nor powers of two cost anything in the
+//! loop. Each depth is summed from nothing in order, and these sums are added to `c` in order: what
+//! the bits of an output depend on is its row of `a`, its column of `b`, what it was, the
+//! [`ActivationDtype`], and the instructions of the [`Isa`].
+//!
+//! Under [`ActivationDtype::Bf16`], where there are products of pairs of bf16, a packed number is a
+//! pair of consecutive ones, each rounded.
 
 #![allow(
     clippy::needless_range_loop,
@@ -16,11 +19,13 @@ use std::ops::Range;
 
 use super::Size;
 use super::pack::Scratch;
-use crate::Isa;
 use crate::loops::share;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::F32x16;
 use crate::simd::{Vector, for_each_isa};
+use crate::{ActivationDtype, Isa};
 
-/// Products that are summed before they are added to the output.
+/// Packed numbers that are multiplied and summed before the sum is added to the output.
 const DEPTH: usize = 256;
 
 /// Rows of `a` that are packed at once: with their depth they stay in the second-level cache.
@@ -80,6 +85,7 @@ impl<'a> Strided<'a> {
 /// If `a` or `b` is not as large, or if this processor does not have `isa`.
 pub(crate) unsafe fn add_product(
     isa: Isa,
+    compute: ActivationDtype,
     a: Strided<'_>,
     b: Strided<'_>,
     (c, c_row): (*mut f32, usize),
@@ -92,7 +98,50 @@ pub(crate) unsafe fn add_product(
         return;
     }
     // SAFETY: the caller's promise, and what was asserted.
-    unsafe { product(isa, a, b, c, c_row, size) }
+    unsafe {
+        match (isa, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512Bf16 | Isa::AmxBf16, ActivationDtype::Bf16) => {
+                product_of_pairs(a, b, (c, c_row), size);
+            }
+            _ => product(isa, a, b, (c, c_row), size),
+        }
+    }
+}
+
+/// Writes `dy · W` to `dx`: `dy [m, n]`, `weight [n, k]` and `dx [m, k]`, on as many threads as the
+/// current rayon pool has. It is the gradient of `x` of `y = x · Wᵀ`.
+///
+/// # Panics
+///
+/// As [`weight_gradient_into`].
+pub fn input_gradient_into(
+    isa: Isa,
+    compute: ActivationDtype,
+    dy: &[f32],
+    weight: &[f32],
+    Size { m, n, k }: Size,
+    dx: &mut [f32],
+) {
+    assert_eq!(Some(dy.len()), m.checked_mul(n), "dy must hold {m} rows of {n}");
+    assert_eq!(Some(weight.len()), n.checked_mul(k), "the weight must hold {n} rows of {k}");
+    assert_eq!(Some(dx.len()), m.checked_mul(k), "dx must hold {m} rows of {k}");
+    dx.fill(0.0);
+    if n == 0 || k == 0 {
+        return;
+    }
+    let rows = rows_of_share(m);
+    share(dx.chunks_mut(rows * k).zip(dy.chunks(rows * n)), |(dx, dy)| {
+        let size = Size { m: dx.len() / k, n: k, k: n };
+        let (a, b) = (Strided::rows(dy, n), Strided::rows(weight, k));
+        // SAFETY: `dx` is as many rows of `k`, and this closure's alone.
+        unsafe { add_product(isa, compute, a, b, (dx.as_mut_ptr(), k), size) }
+    });
+}
+
+/// Rows that a thread takes at a time: the other matrix is packed for each of them.
+fn rows_of_share(rows: usize) -> usize {
+    rows.div_ceil(2 * crate::threads()).next_multiple_of(TALL).clamp(8 * TALL, ROWS)
 }
 
 /// Writes `dyᵀ · x` to `dw`: `dy [m, n]`, `x [m, k]` and `dw [n, k]`, on as many threads as the
@@ -104,13 +153,12 @@ pub(crate) unsafe fn add_product(
 /// `isa`.
 pub fn weight_gradient_into(
     isa: Isa,
+    compute: ActivationDtype,
     dy: &[f32],
     x: &[f32],
     Size { m, n, k }: Size,
     dw: &mut [f32],
 ) {
-    /// Rows that a thread takes at a time at least: `x` is packed for each of them.
-    const LEAST: usize = 8 * TALL;
     assert_eq!(Some(dy.len()), m.checked_mul(n), "dy must hold {m} rows of {n}");
     assert_eq!(Some(x.len()), m.checked_mul(k), "x must hold {m} rows of {k}");
     assert_eq!(Some(dw.len()), n.checked_mul(k), "dw must hold {n} rows of {k}");
@@ -118,12 +166,12 @@ pub fn weight_gradient_into(
     if m == 0 || k == 0 {
         return;
     }
-    let rows = n.div_ceil(2 * crate::threads()).next_multiple_of(TALL).clamp(LEAST, ROWS);
+    let rows = rows_of_share(n);
     share(dw.chunks_mut(rows * k).enumerate(), |(index, dw)| {
         let a = Strided::rows(&dy[index * rows..], n).transposed();
         let size = Size { m: dw.len() / k, n: k, k: m };
         // SAFETY: `dw` is as many rows of `k`, and this closure's alone.
-        unsafe { add_product(isa, a, Strided::rows(x, k), (dw.as_mut_ptr(), k), size) }
+        unsafe { add_product(isa, compute, a, Strided::rows(x, k), (dw.as_mut_ptr(), k), size) }
     });
 }
 
@@ -133,38 +181,86 @@ for_each_isa! {
     /// # Safety
     ///
     /// As there; the processor has the instructions, and `a` and `b` are as large.
-    unsafe fn product<V>(
-        a: Strided<'_>,
-        b: Strided<'_>,
-        c: *mut f32,
-        c_row: usize,
-        size: Size,
-    ) {
-        let Size { m, n, k } = size;
-        let most = if V::LANES == 16 { WIDE } else { 2 };
-        let depth = DEPTH.min(k);
-        let mut left = Scratch::new(ROWS.min(m.next_multiple_of(TALL)) * depth, &LEFT);
-        let mut right = Scratch::new(COLUMNS * depth, &RIGHT);
-        for first in (0..k).step_by(DEPTH) {
-            let depth = first..k.min(first + DEPTH);
-            for row in (0..m).step_by(ROWS) {
-                let rows = row..m.min(row + ROWS);
-                pack_left(a, rows.clone(), depth.clone(), &mut left);
-                let mut column = 0;
-                while column < n {
-                    let vectors = (n - column).div_ceil(V::LANES);
-                    let vectors = if vectors > 2 { most } else { vectors.min(most) };
-                    let columns = column..n.min(column + vectors * V::LANES);
-                    column = columns.end;
-                    pack_right(b, depth.clone(), columns.clone(), vectors * V::LANES, &mut right);
-                    // SAFETY: the caller's promises, for rows and columns within its own.
-                    unsafe {
-                        let packed = (left.as_ptr(), right.as_ptr(), depth.len());
-                        match vectors {
-                            1 => tiles::<V, 1>(packed, rows.clone(), columns, c, c_row),
-                            2 => tiles::<V, 2>(packed, rows.clone(), columns, c, c_row),
-                            _ => tiles::<V, WIDE>(packed, rows.clone(), columns, c, c_row),
-                        }
+    unsafe fn product<V>(a: Strided<'_>, b: Strided<'_>, c: (*mut f32, usize), size: Size) {
+        // SAFETY: the caller's promises, here and below.
+        let fma = |sum: V, b, a| unsafe { sum.fma(b, a) };
+        unsafe { packed_product::<V, 1>(a, b, c, size, |[x, _]| x, fma) }
+    }
+}
+
+/// The same with products of pairs of bf16.
+///
+/// # Safety
+///
+/// As there.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn product_of_pairs(a: Strided<'_>, b: Strided<'_>, c: (*mut f32, usize), size: Size) {
+    use std::arch::x86_64::*;
+    let fma = |sum: F32x16, b: F32x16, a: F32x16| {
+        let pairs = |vector: F32x16| {
+            let bits = _mm512_castps_si512(vector.0);
+            // SAFETY: a vector of bf16 is a vector of bits.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+        };
+        F32x16(_mm512_dpbf16_ps(sum.0, pairs(b), pairs(a)))
+    };
+    // SAFETY: the caller's promises.
+    unsafe { packed_product::<F32x16, 2>(a, b, c, size, pair, fma) }
+}
+
+/// Two numbers rounded to bf16, the first in the lower half of the bits.
+#[cfg(any(target_arch = "x86_64", test))]
+#[inline(always)]
+fn pair([low, high]: [f32; 2]) -> f32 {
+    // To nearest, ties to even; a NaN stays one.
+    let rounded = |x: f32| {
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+        if x.is_nan() { 0x7fc0_0000 } else { rounded & 0xffff_0000 }
+    };
+    f32::from_bits(rounded(low) >> 16 | rounded(high))
+}
+
+/// Multiplies matrices of which `DEEP` consecutive numbers make a packed one.
+///
+/// # Safety
+///
+/// As for [`product`], and for `fma`.
+#[inline(always)]
+unsafe fn packed_product<V: Vector, const DEEP: usize>(
+    a: Strided<'_>,
+    b: Strided<'_>,
+    c: (*mut f32, usize),
+    Size { m, n, k }: Size,
+    pack: impl Fn([f32; 2]) -> f32 + Copy,
+    fma: impl Fn(V, V, V) -> V + Copy,
+) {
+    let most = if V::LANES == 16 { WIDE } else { 2 };
+    let deepest = DEPTH.min(k.div_ceil(DEEP));
+    let mut left = Scratch::new(ROWS.min(m.next_multiple_of(TALL)) * deepest, &LEFT);
+    let mut right = Scratch::new(COLUMNS * deepest, &RIGHT);
+    for first in (0..k).step_by(DEPTH * DEEP) {
+        let depth = first..k.min(first + DEPTH * DEEP);
+        let packed = depth.len().div_ceil(DEEP);
+        for row in (0..m).step_by(ROWS) {
+            let rows = row..m.min(row + ROWS);
+            pack_left::<DEEP>(a, rows.clone(), depth.clone(), pack, &mut left);
+            let mut column = 0;
+            while column < n {
+                let vectors = (n - column).div_ceil(V::LANES);
+                let vectors = if vectors > 2 { most } else { vectors.min(most) };
+                let columns = column..n.min(column + vectors * V::LANES);
+                column = columns.end;
+                let width = vectors * V::LANES;
+                pack_right::<DEEP>(b, depth.clone(), columns.clone(), width, pack, &mut right);
+                let packed = (left.as_ptr(), right.as_ptr(), packed);
+                // SAFETY: the caller's promises, for rows and columns within its own.
+                unsafe {
+                    match vectors {
+                        1 => tiles::<V, 1>(packed, rows.clone(), columns, c, fma),
+                        2 => tiles::<V, 2>(packed, rows.clone(), columns, c, fma),
+                        _ => tiles::<V, WIDE>(packed, rows.clone(), columns, c, fma),
                     }
                 }
             }
@@ -172,56 +268,91 @@ for_each_isa! {
     }
 }
 
-/// Packs some rows of `a`: of [`TALL`] at a time, column by column. Rows beyond the last are zero.
+/// Packs some rows of `a`: of [`TALL`] at a time, column by column. Rows beyond the last are zero,
+/// and so is what a last packed number lacks.
 #[inline(always)]
-fn pack_left(a: Strided<'_>, rows: Range<usize>, depth: Range<usize>, to: &mut [f32]) {
-    let to = to.chunks_exact_mut(TALL * depth.len());
+fn pack_left<const DEEP: usize>(
+    a: Strided<'_>,
+    rows: Range<usize>,
+    depth: Range<usize>,
+    pack: impl Fn([f32; 2]) -> f32 + Copy,
+    to: &mut [f32],
+) {
+    let to = to.chunks_exact_mut(TALL * depth.len().div_ceil(DEEP));
     for (row, to) in rows.clone().step_by(TALL).zip(to) {
         let count = TALL.min(rows.end - row);
-        let from = row * a.row + depth.start * a.column;
         if count < TALL {
             to.fill(0.0);
         }
         if a.row == 1 {
-            for (l, to) in to.as_chunks_mut::<TALL>().0.iter_mut().enumerate() {
-                let from = &a.elements[from + l * a.column..][..count];
-                match from.as_array::<TALL>() {
-                    Some(from) => *to = *from,
-                    None => to[..count].copy_from_slice(from),
+            // Columns of `a` lie without gaps.
+            let column = |l: usize| match l < depth.end {
+                true => &a.elements[row + l * a.column..][..count],
+                false => &[0.0; TALL][..count],
+            };
+            for (l, to) in depth.clone().step_by(DEEP).zip(to.as_chunks_mut::<TALL>().0) {
+                let last = column(l + DEEP - 1);
+                match (column(l).as_array::<TALL>(), last.as_array::<TALL>()) {
+                    (Some(first), Some(last)) => {
+                        *to = std::array::from_fn(|i| pack([first[i], last[i]]));
+                    }
+                    _ => {
+                        let pairs = column(l).iter().zip(last);
+                        to.iter_mut().zip(pairs).for_each(|(to, (x, y))| *to = pack([*x, *y]));
+                    }
                 }
             }
             continue;
         }
         for i in 0..count {
-            let from = a.elements[from + i * a.row..].iter().step_by(a.column);
-            to[i..].iter_mut().step_by(TALL).zip(from).for_each(|(to, from)| *to = *from);
+            let row = &a.elements[(row + i) * a.row..];
+            let to = to[i..].iter_mut().step_by(TALL);
+            if a.column == 1 {
+                let (whole, rest) = row[depth.clone()].as_chunks::<DEEP>();
+                let last =
+                    |part: &[f32]| pack([part[0], part.get(DEEP - 1).copied().unwrap_or(0.0)]);
+                let packed = whole.iter().map(|part| pack([part[0], part[DEEP - 1]]));
+                let rest = (!rest.is_empty()).then(|| last(rest));
+                to.zip(packed.chain(rest)).for_each(|(to, packed)| *to = packed);
+                continue;
+            }
+            let at = |l: usize| if l < depth.end { row[l * a.column] } else { 0.0 };
+            let packed = depth.clone().step_by(DEEP).map(|l| pack([at(l), at(l + DEEP - 1)]));
+            to.zip(packed).for_each(|(to, packed)| *to = packed);
         }
     }
 }
 
 /// Packs some columns of `b` in rows of `width`, of which the last elements may be zero.
 #[inline(always)]
-fn pack_right(
+fn pack_right<const DEEP: usize>(
     b: Strided<'_>,
     depth: Range<usize>,
     columns: Range<usize>,
     width: usize,
+    pack: impl Fn([f32; 2]) -> f32 + Copy,
     to: &mut [f32],
 ) {
-    let to = &mut to[..depth.len() * width];
-    let from = depth.start * b.row + columns.start * b.column;
+    let to = &mut to[..depth.len().div_ceil(DEEP) * width];
     if columns.len() < width {
         to.fill(0.0);
     }
     if b.column == 1 {
-        for (l, to) in to.chunks_exact_mut(width).enumerate() {
-            to[..columns.len()].copy_from_slice(&b.elements[from + l * b.row..][..columns.len()]);
+        let row = |l: usize| match l < depth.end {
+            true => &b.elements[l * b.row + columns.start..][..columns.len()],
+            false => &[0.0; COLUMNS][..columns.len()],
+        };
+        for (l, to) in depth.clone().step_by(DEEP).zip(to.chunks_exact_mut(width)) {
+            let pairs = row(l).iter().zip(row(l + DEEP - 1));
+            to.iter_mut().zip(pairs).for_each(|(to, (x, y))| *to = pack([*x, *y]));
         }
         return;
     }
-    for j in 0..columns.len() {
-        let from = b.elements[from + j * b.column..].iter().step_by(b.row);
-        to[j..].iter_mut().step_by(width).zip(from).for_each(|(to, from)| *to = *from);
+    for (j, column) in columns.enumerate() {
+        let column = &b.elements[column * b.column..];
+        let at = |l: usize| if l < depth.end { column[l * b.row] } else { 0.0 };
+        let packed = depth.clone().step_by(DEEP).map(|l| pack([at(l), at(l + DEEP - 1)]));
+        to[j..].iter_mut().step_by(width).zip(packed).for_each(|(to, packed)| *to = packed);
     }
 }
 
@@ -230,21 +361,21 @@ fn pack_right(
 /// # Safety
 ///
 /// As for [`add_product`], with the instructions of `V`; and `left` and `right` are packed, so many
-/// products deep.
+/// numbers deep.
 #[inline(always)]
 unsafe fn tiles<V: Vector, const W: usize>(
     (left, right, depth): (*const f32, *const f32, usize),
     rows: Range<usize>,
     columns: Range<usize>,
-    c: *mut f32,
-    c_row: usize,
+    (c, c_row): (*mut f32, usize),
+    fma: impl Fn(V, V, V) -> V + Copy,
 ) {
     let whole = columns.len() == W * V::LANES;
     for (index, row) in rows.clone().step_by(TALL).enumerate() {
         // SAFETY: `left` holds as many tiles, `right` rows of `W` vectors; `c` has these rows and
         // columns.
         unsafe {
-            let sums = tile::<V, W>(left.add(index * TALL * depth), right, depth);
+            let sums = tile::<V, W>(left.add(index * TALL * depth), right, depth, fma);
             for (i, sums) in sums.into_iter().enumerate().take(rows.end - row) {
                 let c = c.add((row + i) * c_row + columns.start);
                 if whole {
@@ -254,11 +385,11 @@ unsafe fn tiles<V: Vector, const W: usize>(
                     }
                     continue;
                 }
-                let mut all = [[0.0; 16]; W];
-                for (all, sum) in all.as_flattened_mut().chunks_mut(V::LANES).zip(sums) {
+                let mut all = [0.0; COLUMNS];
+                for (all, sum) in all.chunks_exact_mut(V::LANES).zip(sums) {
                     sum.store(all.as_mut_ptr());
                 }
-                for (j, sum) in all.as_flattened()[..columns.len()].iter().enumerate() {
+                for (j, sum) in all[..columns.len()].iter().enumerate() {
                     *c.add(j) += sum;
                 }
             }
@@ -277,6 +408,7 @@ unsafe fn tile<V: Vector, const W: usize>(
     left: *const f32,
     right: *const f32,
     depth: usize,
+    fma: impl Fn(V, V, V) -> V + Copy,
 ) -> [[V; W]; TALL] {
     // SAFETY: the caller's promise.
     unsafe {
@@ -287,7 +419,7 @@ unsafe fn tile<V: Vector, const W: usize>(
             for i in 0..TALL {
                 let a = V::splat(left.add(l * TALL + i).read());
                 for j in 0..W {
-                    sums[i][j] = sums[i][j].fma(b[j], a);
+                    sums[i][j] = fma(sums[i][j], b[j], a);
                 }
             }
         }
@@ -320,11 +452,14 @@ mod tests {
             };
             let (a, b) = (values((m + gap) * (k + gap), 1), values((n + gap) * (k + gap), 2));
             let (a, b) = (matrix(m, k, left, &a), matrix(k, n, right, &b));
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let available = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+            for (isa, compute) in available.flat_map(|isa| {
+                [ActivationDtype::F32, ActivationDtype::Bf16].map(|compute| (isa, compute))
+            }) {
                 let mut c = values(m * (n + gap), 3);
                 let before = c.clone();
                 // SAFETY: `c` holds as many rows.
-                unsafe { add_product(isa, a, b, (c.as_mut_ptr(), n + gap), size) };
+                unsafe { add_product(isa, compute, a, b, (c.as_mut_ptr(), n + gap), size) };
                 for (index, (found, before)) in c.iter().zip(before).enumerate() {
                     let (i, j) = (index / (n + gap), index % (n + gap));
                     let product = |l| {
@@ -338,13 +473,31 @@ mod tests {
 
         #[test]
         fn gradients_of_weights(m in 0usize..70, n in 1usize..300, k in 1usize..70) {
-            let (dy, x) = (values(m * n, 1), values(m * k, 2));
-            let mut dw = vec![f32::NAN; n * k];
-            weight_gradient_into(Isa::detected(), &dy, &x, Size { m, n, k }, &mut dw);
+            let (isa, compute, size) = (Isa::detected(), ActivationDtype::F32, Size { m, n, k });
+            let (dy, x, weight) = (values(m * n, 1), values(m * k, 2), values(n * k, 4));
+            let (mut dw, mut dx) = (vec![f32::NAN; n * k], vec![f32::NAN; m * k]);
+            weight_gradient_into(isa, compute, &dy, &x, size, &mut dw);
             for (index, found) in dw.iter().enumerate() {
                 let sum: f32 =
                     (0..m).map(|l| dy[l * n + index / k] * x[l * k + index % k]).sum();
                 prop_assert_eq!(*found, sum);
+            }
+            input_gradient_into(isa, compute, &dy, &weight, size, &mut dx);
+            for (index, found) in dx.iter().enumerate() {
+                let sum: f32 =
+                    (0..n).map(|l| dy[index / k * n + l] * weight[l * k + index % k]).sum();
+                prop_assert_eq!(*found, sum);
+            }
+        }
+
+        #[test]
+        fn pairs_are_rounded_as_bf16_is(bits in any::<[u32; 2]>()) {
+            let numbers = bits.map(f32::from_bits);
+            let found = pair(numbers).to_bits();
+            for (half, number) in [found as u16, (found >> 16) as u16].into_iter().zip(numbers) {
+                let want = half::bf16::from_f32(number);
+                let found = half::bf16::from_bits(half);
+                prop_assert!(found == want || found.is_nan() && want.is_nan());
             }
         }
     }
