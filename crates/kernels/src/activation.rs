@@ -105,10 +105,11 @@ for_each_isa! {
     }
 }
 
+/// √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
+pub(crate) const SLOPE: f32 = 1.595_769;
+
 #[inline(always)]
 fn times(function: ActivationFunction, x: &mut [f32], up: impl Iterator<Item = f32>) {
-    // √(2/π), twice: a hyperbolic tangent is a sigmoid of twice its argument, stretched.
-    const SLOPE: f32 = 1.595_769;
     match function {
         ActivationFunction::Silu => each(x, up, |x| swish(x, x)),
         ActivationFunction::Gelu => each(x, up, gelu),
@@ -134,11 +135,17 @@ fn swish(x: f32, by: f32) -> f32 {
     x / (1.0 + exp(-by))
 }
 
-/// `x · Φ(x)`, off by at most 2⁻²² of `x`: the error function is Hastings' approximation
-/// (Abramowitz and Stegun, 7.1.26).
+/// `x · Φ(x)`, off by at most 2⁻²² of `x`.
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    x * normal(x).0
+}
+
+/// `Φ(x)` and `e^(-x²/2)`: the error function is Hastings' approximation (Abramowitz and Stegun,
+/// 7.1.26).
 #[inline(always)]
 #[allow(clippy::excessive_precision, reason = "the constants as they are published")]
-fn gelu(x: f32) -> f32 {
+pub(crate) fn normal(x: f32) -> (f32, f32) {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * z);
     let mut p = 1.061_405_429;
@@ -147,12 +154,13 @@ fn gelu(x: f32) -> f32 {
     p = p * t - 0.284_496_736;
     p = p * t + 0.254_829_592;
     // The share of the distribution beyond `|x|`.
-    let beyond = 0.5 * p * t * exp(-z * z);
-    x * if x < 0.0 { beyond } else { 1.0 - beyond }
+    let bell = exp(-z * z);
+    let beyond = 0.5 * p * t * bell;
+    (if x < 0.0 { beyond } else { 1.0 - beyond }, bell)
 }
 
 /// Zero below zero; a NaN stays one.
 #[inline(always)]
-fn relu(x: f32) -> f32 {
+pub(crate) fn relu(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }

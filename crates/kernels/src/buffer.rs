@@ -109,6 +109,13 @@ pub(crate) fn take(len: usize) -> Buffer {
     Buffer { values, start, len }
 }
 
+/// So many zeros.
+pub(crate) fn zeroed(len: usize) -> Buffer {
+    let mut buffer = take(len);
+    buffer.fill(0.0);
+    buffer
+}
+
 /// A tensor of these values.
 pub(crate) fn data(buffer: Buffer, shape: impl Into<Shape>) -> TensorData {
     let bytes = buffer.len * size_of::<f32>();

@@ -9,6 +9,15 @@ pub fn is_flex(device: &Device) -> bool {
     matches!(device.as_dispatch(), DispatchDevice::Flex(_))
 }
 
+/// Whether this crate has operations for a device: Flex, or autodiff around it, where those of
+/// weights and of decoder layers have a backward pass.
+pub fn has_kernels(device: &Device) -> bool {
+    match device.as_dispatch() {
+        DispatchDevice::Autodiff(device) => matches!(**device, DispatchDevice::Flex(_)),
+        device => matches!(device, DispatchDevice::Flex(_)),
+    }
+}
+
 /// Whether weights of a dtype are read as stored.
 pub(crate) fn is_stored(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16 | DType::F32)

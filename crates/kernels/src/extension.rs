@@ -10,11 +10,14 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use crate::activation::gate_in_place;
 use crate::buffer::{self, Buffer};
-use crate::matmul::{InOutMatmul, Matmul, add_linear_in_out_into, linear_each_into};
+use crate::matmul::{
+    InOutMatmul, Matmul, Size, add_linear_in_out_into, input_gradient_into, linear_each_into,
+    weight_gradient_into,
+};
 use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
-#[backend_extension(Flex)]
+#[backend_extension(Flex, Autodiff)]
 pub trait StoredWeightOps: Backend {
     /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16, f32 or blocks, to `[.., n]` f32.
     ///
@@ -165,6 +168,40 @@ impl StoredWeightOps for Flex {
     }
 }
 
+/// The gradient of `x`, given that of `x · Wᵀ`: `dy · W`.
+pub(crate) fn input_gradient(
+    dy: FlexTensor,
+    weight: WeightOperand<Flex>,
+    compute: ActivationDtype,
+) -> FlexTensor {
+    let weight = contiguous_rows(weight);
+    let [n, k] = matrix(&weight, "linear: weight");
+    let mut shape = dy.shape();
+    let dy = f32_elements(&dy, "linear: gradient");
+    let size = Size { m: dy.len() / n.max(1), n, k };
+    let mut dx = buffer::zeroed(size.m * k);
+    let weight = operand(&weight, "linear: weight").widened();
+    input_gradient_into(Isa::detected(), compute, dy, &weight, size, &mut dx);
+    shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = k);
+    FlexTensor::from_data(buffer::data(dx, shape))
+}
+
+/// The gradient of a weight, given that of `x · Wᵀ`: `dyᵀ · x`, in f32.
+pub(crate) fn weight_gradient(
+    dy: &FlexTensor,
+    x: FlexTensor,
+    compute: ActivationDtype,
+) -> FlexTensor {
+    let x = contiguous(x);
+    let (dy_shape, x_shape) = (dy.shape(), x.shape());
+    let (dy, x) = (f32_elements(dy, "linear: gradient"), f32_elements(&x, "linear: x"));
+    let [n, k] = [dy_shape, x_shape].map(|shape| shape.as_slice().last().copied().unwrap_or(1));
+    let size = Size { m: dy.len() / n.max(1), n, k };
+    let mut dw = buffer::zeroed(n * k);
+    weight_gradient_into(Isa::detected(), compute, dy, x, size, &mut dw);
+    FlexTensor::from_data(buffer::data(dw, [n, k]))
+}
+
 /// The tensor itself if its elements, and no others, fill its memory row after row; else a copy of
 /// which that is true. It is taken, so that the result may be its memory's only owner, which is
 /// written in place.
@@ -265,6 +302,13 @@ pub(crate) fn f32_elements<'a>(tensor: &'a FlexTensor, name: &str) -> &'a [f32] 
     tensor
         .as_slice()
         .unwrap_or_else(|| panic!("{name} must be f32, but it is {:?}", tensor.dtype()))
+}
+
+/// The elements of a tensor that fills its memory; those of a copy, if it is not the only owner.
+pub(crate) fn f32_elements_mut<'a>(tensor: &'a mut FlexTensor, name: &str) -> &'a mut [f32] {
+    let dtype = tensor.dtype();
+    assert!(dtype == DType::F32, "{name} must be f32, but it is {dtype:?}");
+    tensor.storage_mut()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::ActivationFunction;
 use crate::attention::{AttentionMask, RingLayout};
-use crate::device::{is_flex, is_stored};
+use crate::device::{has_kernels, is_stored};
 use crate::layer_extension::{LayerOps, NormOperand};
 use crate::norm::NormKind;
 use crate::rotary::RotaryPairs;
@@ -27,11 +27,12 @@ pub struct KvTensors {
 /// Older columns, if they are apart, come with `older`. Scores are multiplied by `scale`, which is
 /// `1 / √width` if none is given.
 ///
-/// There is no backward pass.
+/// With autodiff, gradients flow to queries, keys and values. These must then be all columns, from the
+/// first on, in f32, and there may be no relative bias.
 ///
 /// # Panics
 ///
-/// If a tensor is not on a device that [`is_flex`], if sizes or types do not fit each other, or if
+/// If a tensor is not on a device that [`has_kernels`], if sizes or types do not fit each other, or if
 /// a column that a token sees is not held, or if the scale is not above zero and finite.
 pub fn attend(
     queries: Tensor<4>,
@@ -43,7 +44,7 @@ pub fn attend(
     let ring = older.as_ref().map(|older| older.ring);
     let older = older.unwrap_or_else(|| held.clone());
     for tensor in [&queries, &held.keys, &held.values, &older.keys, &older.values] {
-        assert!(is_flex(&tensor.device()), "attention: tensors must be on Flex");
+        assert!(has_kernels(&tensor.device()), "attention: tensors must be on Flex");
     }
     Tensor::from_dispatch(Dispatch::attention(
         queries.into_dispatch(),
@@ -177,12 +178,12 @@ fn operand(weight: Tensor<1>, bias: Option<Tensor<1>>) -> NormOperand<Dispatch> 
 
 /// Whether these are activations that kernels take.
 fn is_plain<const D: usize>(x: &Tensor<D>) -> bool {
-    is_flex(&x.device()) && x.dtype() == DType::F32
+    has_kernels(&x.device()) && x.dtype() == DType::F32
 }
 
 /// Whether these are weights that kernels take.
 fn are_stored_here(weight: &Tensor<1>, bias: &Option<Tensor<1>>) -> bool {
-    let stored = |weight: &Tensor<1>| is_flex(&weight.device()) && is_stored(weight.dtype());
+    let stored = |weight: &Tensor<1>| has_kernels(&weight.device()) && is_stored(weight.dtype());
     stored(weight) && bias.as_ref().is_none_or(stored)
 }
 
@@ -229,24 +230,22 @@ pub fn rotate(x: Tensor<4>, pairs: RotaryPairs, cos: Tensor<4>, sin: Tensor<4>) 
     }
 }
 
-/// `function(x)`, element by element, in f32; in place where `x` has no other owner. There is no
-/// backward pass.
+/// `function(x)`, element by element, in f32; in place where `x` has no other owner.
 ///
 /// # Panics
 ///
-/// If `x` is not on a device that [`is_flex`], or not in f32.
+/// If `x` is not on a device that [`has_kernels`], or not in f32.
 pub fn activate<const D: usize>(function: ActivationFunction, x: Tensor<D>) -> Tensor<D> {
-    assert!(is_flex(&x.device()), "activation: x must be on Flex");
+    assert!(has_kernels(&x.device()), "activation: x must be on Flex");
     Tensor::from_dispatch(Dispatch::activation(x.into_dispatch(), function))
 }
 
-/// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner. There is no
-/// backward pass.
+/// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner.
 ///
 /// # Panics
 ///
-/// If a tensor is not on a device that [`is_flex`], is not in f32, or if shapes differ.
+/// If a tensor is not on a device that [`has_kernels`], is not in f32, or if shapes differ.
 pub fn gated<const D: usize>(gate: ActivationFunction, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
-    assert!(is_flex(&x.device()) && is_flex(&up.device()), "gate: tensors must be on Flex");
+    assert!(has_kernels(&x.device()) && has_kernels(&up.device()), "gate: tensors must be on Flex");
     Tensor::from_dispatch(Dispatch::gated(x.into_dispatch(), up.into_dispatch(), gate))
 }

@@ -13,7 +13,7 @@ use crate::activation::{ActivationFunction, activate_in_place, gate_in_place};
 use crate::attention::{
     AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
 };
-use crate::extension::{contiguous, dims, f32_elements, stored, whole};
+use crate::extension::{contiguous, dims, f32_elements, f32_elements_mut, stored, whole};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
 use crate::{Isa, Weight, buffer};
@@ -28,7 +28,7 @@ pub enum NormOperand<B: Backend> {
 }
 
 /// What a decoder layer does between its matmuls.
-#[backend_extension(Flex)]
+#[backend_extension(Flex, Autodiff)]
 pub trait LayerOps: Backend {
     /// Attention: queries `[batch, tokens, heads, width]` f32 over keys and values `[batch,
     /// key_heads, capacity, width]` of up to two parts, to `[batch, tokens, heads, width]` f32.
@@ -265,11 +265,4 @@ fn rows<'a>(tensor: &'a FlexTensor, name: &str) -> StridedRows<'a> {
         head_stride: stride(1),
         slot_stride: stride(2),
     }
-}
-
-/// The elements of a tensor that fills its memory; those of a copy, if it is not the only owner.
-fn f32_elements_mut<'a>(tensor: &'a mut FlexTensor, name: &str) -> &'a mut [f32] {
-    let dtype = tensor.dtype();
-    assert!(dtype == DType::F32, "{name} must be f32, but it is {dtype:?}");
-    tensor.storage_mut()
 }

@@ -53,18 +53,22 @@
 pub mod activation;
 mod activation_dtype;
 pub mod attention;
+mod autodiff;
 mod blocks;
 mod buffer;
 pub mod cast;
 mod device;
 mod exp;
 pub mod extension;
+pub mod gradient;
 pub mod group_norm;
 mod isa;
 mod layer;
 pub mod layer_extension;
 mod linear;
 mod loops;
+mod loss;
+pub mod loss_extension;
 pub mod matmul;
 pub mod norm;
 pub mod peak;
@@ -80,12 +84,13 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use buffer::free_buffers;
-pub use device::is_flex;
+pub use device::{has_kernels, is_flex};
 pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
+pub use loss::cross_entropy;
 pub use matmul::ConvolutionWindow;
 pub use picture::{
     attend_pixels, convolution_into, gate_halves, group_norm, group_sums, normalize_groups,

@@ -3,17 +3,17 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::device::{is_flex, is_stored};
+use crate::device::{has_kernels, is_stored};
 use crate::extension::StoredWeightOps;
 use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
 /// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16, f32 or blocks, the weight is
-/// read as it lies in memory and the result keeps this crate's [contract](crate#the-contract).
-/// Everything else, that is other devices, other dtypes and tensors on an autodiff device (there is
-/// no backward pass here), takes Burn's own matmul with the weight cast to the dtype of `x`. The
-/// result has the dtype of `x`.
+/// read as it lies in memory and the result keeps this crate's [contract](crate#the-contract); so it
+/// is with autodiff around Flex, where gradients flow to `x` and to a weight of floats, to the latter
+/// in its dtype. Everything else, that is other devices and other dtypes, takes Burn's own matmul
+/// with the weight cast to the dtype of `x`. The result has the dtype of `x`.
 ///
 /// # Panics
 ///
@@ -75,13 +75,12 @@ pub fn linear_qkv<const D: usize>(
 }
 
 /// `act(x · Gᵀ) · (x · Uᵀ)`: `x [.., in]`, `gate` and `up` `[out, in]`, to `[.., out]`; the same
-/// bits as [`linear_with`] and [`gated`](crate::gated) give, faster for a few rows. There is no
-/// backward pass.
+/// bits as [`linear_with`] and [`gated`](crate::gated) give, faster for a few rows.
 ///
 /// # Panics
 ///
-/// As [`linear`]; if the weights differ in size; if a tensor is not on a device that [`is_flex`],
-/// if `x` is not in f32 or a weight not in bf16, f16 or f32.
+/// As [`linear`]; if the weights differ in size; if a tensor is not on a device that
+/// [`has_kernels`], if `x` is not in f32 or a weight not in bf16, f16 or f32.
 pub fn gated_linear<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
@@ -118,7 +117,7 @@ pub fn add_linear_in_out<const D: usize>(
     weight: impl Into<WeightTensor>,
 ) -> Tensor<D> {
     let weight = weight.into();
-    if is_flex(&y.device()) && y.dtype() == DType::F32 && is_here(&x, &[&weight]) {
+    if has_kernels(&y.device()) && y.dtype() == DType::F32 && is_here(&x, &[&weight]) {
         return Tensor::from_dispatch(Dispatch::add_stored_linear_in_out(
             y.into_dispatch(),
             x.into_dispatch(),
@@ -138,13 +137,15 @@ pub fn add_linear_in_out<const D: usize>(
 
 /// Whether matmuls of these are computed in this crate.
 fn is_here<const D: usize>(x: &Tensor<D>, weights: &[&WeightTensor]) -> bool {
-    is_flex(&x.device()) && x.dtype() == DType::F32 && weights.iter().all(|weight| is_read(weight))
+    has_kernels(&x.device())
+        && x.dtype() == DType::F32
+        && weights.iter().all(|weight| is_read(weight))
 }
 
 /// Whether this crate reads the weight as it is stored.
 fn is_read(weight: &WeightTensor) -> bool {
     match weight {
-        WeightTensor::Float(weight) => is_flex(&weight.device()) && is_stored(weight.dtype()),
+        WeightTensor::Float(weight) => has_kernels(&weight.device()) && is_stored(weight.dtype()),
         WeightTensor::Blocks(_) => true,
     }
 }
@@ -168,7 +169,7 @@ fn check_width<const D: usize>(x: &Tensor<D>, weight: &WeightTensor) {
 /// ids first.)
 pub fn embedding(table: impl Into<WeightTensor>, ids: Tensor<1, Int>) -> Tensor<2> {
     let table = table.into();
-    if is_flex(&ids.device()) && is_read(&table) {
+    if has_kernels(&ids.device()) && is_read(&table) {
         Tensor::from_dispatch(Dispatch::stored_rows(table.into_operand(), ids.into_dispatch()))
     } else {
         let table = table.into_float(&ids.device());

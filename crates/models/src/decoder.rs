@@ -107,6 +107,22 @@ pub trait Decoder: Architecture {
         cache.advance(batch);
         Ok(logits)
     }
+
+    /// Runs whole sequences, and keeps nothing of them: logits `[batch, tokens, vocabulary]` f32 of
+    /// all positions, as [`forward_batch`](Self::forward_batch) gives them. On an autodiff device
+    /// gradients flow from them to the parameters.
+    ///
+    /// # Errors
+    /// An id outside the vocabulary, or a model with an encoder.
+    fn forward_uncached(&self, batch: &Batch) -> Result<Tensor<3>, Error> {
+        if !self.cache().cross.is_empty() {
+            return Err(Error::NoPrompt);
+        }
+        check_ids(batch, self.head().vocab_size())?;
+        let mut cache = KvCache::without_storage(self.cache(), batch);
+        let hidden = self.hidden(&Pass::new(batch, &cache, Logits::All), &mut cache)?;
+        Ok(self.head().project(hidden))
+    }
 }
 
 fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
@@ -242,7 +258,9 @@ impl<'a> Pass<'a> {
 
     /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.
     pub fn wanted(&self, x: Tensor<3>) -> Tensor<3> {
-        let tokens = x.dims()[1];
-        x.narrow(1, tokens - self.positions, self.positions)
+        match x.dims()[1] {
+            tokens if tokens == self.positions => x,
+            tokens => x.narrow(1, tokens - self.positions, self.positions),
+        }
     }
 }

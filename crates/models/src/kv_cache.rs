@@ -88,6 +88,25 @@ impl KvCache {
         })
     }
 
+    /// One that keeps nothing, for one pass of whole sequences.
+    pub(crate) fn without_storage(spec: &CacheSpec, batch: &Batch) -> Self {
+        let layer = |layer: &CacheLayer| {
+            let window = layer.window.unwrap_or(usize::MAX);
+            Layer { window, capacity: 0, keys: None, values: None }
+        };
+        Self {
+            layers: spec.layers.iter().map(layer).collect(),
+            cross: Vec::new(),
+            prompt: None,
+            spec: spec.clone(),
+            options: CacheOptions { batch: batch.rows(), ..CacheOptions::new(batch.tokens()) },
+            position: 0,
+            written: 0,
+            expected: 0,
+            padding: vec![0; batch.rows()],
+        }
+    }
+
     /// Bytes that such a cache holds.
     pub fn bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
         let layers = spec.layers.iter().map(|layer| Self::layer_bytes(layer, options));
@@ -278,6 +297,10 @@ impl KvCache {
         let lost = || Error::CacheLost { layer };
         let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
         let window = slot.window;
+        if slot.capacity == 0 {
+            let parts = vec![Part::of(keys, values)];
+            return Ok(Seen { parts, window, all: false, held_back: None });
+        }
         if slot.oldest(end) <= slot.oldest_seen(position) {
             slot.write(position, keys, values).ok_or_else(lost)?;
             return Ok(Seen {

@@ -30,6 +30,7 @@ mod error;
 mod kv_cache;
 mod layers;
 mod logits;
+mod loss;
 mod model_config;
 mod pass_shape;
 mod picture_size;
@@ -56,6 +57,7 @@ pub use layers::{
     ResnetBlock2d, ResnetSizes, RmsNorm, Rope, Rotation, SCORE_BYTES,
 };
 pub use logits::Logits;
+pub use loss::next_token_loss;
 pub use model_config::ModelConfig;
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;

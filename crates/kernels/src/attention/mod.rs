@@ -137,7 +137,7 @@ pub struct AttentionMask {
 
 impl AttentionMask {
     /// The columns that a token of a sequence sees.
-    fn columns(&self, sequence: usize, token: usize) -> Range<usize> {
+    pub(crate) fn columns(&self, sequence: usize, token: usize) -> Range<usize> {
         let padding = self.padding[sequence];
         if let Some(end) = self.end {
             return padding..end.max(padding);

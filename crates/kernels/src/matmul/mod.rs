@@ -23,6 +23,7 @@ mod pack;
 pub(crate) mod panel;
 mod panels;
 mod small_m;
+mod strided;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
@@ -46,7 +47,10 @@ pub use convolution::{
 };
 pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
-use pack::{RowBlocks, Scratch};
+use pack::RowBlocks;
+pub(crate) use pack::Scratch;
+pub(crate) use strided::{Strided, add_product};
+pub use strided::{input_gradient_into, weight_gradient_into};
 use tile::Kernel;
 
 /// The sizes of one matmul: `x [m, k]`, `W [n, k]`, `y [m, n]`.

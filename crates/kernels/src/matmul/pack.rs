@@ -43,7 +43,7 @@ thread_local! {
 }
 
 /// Memory that goes back to its thread.
-pub(super) struct Scratch<X: 'static> {
+pub(crate) struct Scratch<X: 'static> {
     values: Vec<X>,
     block: Range<usize>,
     home: &'static LocalKey<Cell<Vec<X>>>,
@@ -51,7 +51,7 @@ pub(super) struct Scratch<X: 'static> {
 
 impl<X: Copy + Default> Scratch<X> {
     /// Room for `len` values, which begin at a cache line.
-    pub(super) fn new(len: usize, home: &'static LocalKey<Cell<Vec<X>>>) -> Self {
+    pub(crate) fn new(len: usize, home: &'static LocalKey<Cell<Vec<X>>>) -> Self {
         let mut values = home.take();
         let gap = LINE / size_of::<X>();
         if values.len() < len + gap {

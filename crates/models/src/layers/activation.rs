@@ -5,7 +5,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, silu};
-use outsize_kernels::{ActivationFunction, is_flex};
+use outsize_kernels::{ActivationFunction, has_kernels};
 
 /// The non-linear function of the feed-forward block (`hidden_act`), as `transformers` defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -65,7 +65,7 @@ impl Activation {
 
     /// The function of every element, in place where the device has kernels and `x` no other owner.
     pub(crate) fn activate<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match is_flex(&x.device()) {
+        match has_kernels(&x.device()) {
             true => outsize_kernels::activate(self.kernel(), x),
             false => self.apply(x),
         }

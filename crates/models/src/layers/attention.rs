@@ -4,9 +4,9 @@ mod composed;
 mod position_bias;
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use outsize_kernels::attention::{Alibi, AttentionMask};
-use outsize_kernels::is_flex;
+use outsize_kernels::{has_kernels, is_flex};
 
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
 use super::{Linear, RmsNorm, Rotation, linear};
@@ -219,7 +219,7 @@ fn attend_seen(
     scores: Scores<'_>,
 ) -> Tensor<3> {
     match seen.parts.as_slice() {
-        [older @ .., newest] if older.len() < 2 && is_flex(&queries.device()) => {
+        [older @ .., newest] if has_kernel(&queries, older, newest, scores) => {
             let [batch, tokens, heads, width] = queries.dims();
             let mask = AttentionMask {
                 start: positions.start,
@@ -240,6 +240,20 @@ fn attend_seen(
             .reshape([batch, tokens, heads * width])
         }
         _ => composed::attend(queries, seen, positions, scores),
+    }
+}
+
+/// Whether there is a kernel for it: with autodiff, for what a pass without a cache sees.
+fn has_kernel(queries: &Tensor<4>, older: &[Part], newest: &Part, scores: Scores<'_>) -> bool {
+    let device = queries.device();
+    let alone = || {
+        let ring = newest.cached().ring;
+        let stored = newest.keys.dtype();
+        older.is_empty() && (ring.first, ring.origin) == (0, 0) && stored == DType::F32
+    };
+    match is_flex(&device) {
+        true => older.len() < 2,
+        false => has_kernels(&device) && scores.bias.is_none() && alone(),
     }
 }
 

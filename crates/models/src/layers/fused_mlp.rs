@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::is_flex;
+use outsize_kernels::has_kernels;
 
 use super::{Activation, Linear};
 use crate::{Activations, Init, PassShape};
@@ -34,7 +34,7 @@ impl FusedMlp {
         let inner = fused.dims()[2] / 2;
         let [gate, up] = [0, inner].map(|start| fused.clone().narrow(2, start, inner));
         drop(fused);
-        let inner = match is_flex(&gate.device()) {
+        let inner = match has_kernels(&gate.device()) {
             true => outsize_kernels::gated(self.activation.kernel(), gate, up),
             false => self.activation.apply(gate) * up,
         };

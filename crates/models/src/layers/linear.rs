@@ -4,8 +4,8 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear, is_flex,
-    linear_qkv, linear_with,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear,
+    has_kernels, linear_qkv, linear_with,
 };
 
 use super::conv2d::convolved;
@@ -93,7 +93,7 @@ pub(crate) fn gated<const D: usize>(
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
-    if !is_flex(&x.device()) || ![gate, up].into_iter().all(plain) {
+    if !has_kernels(&x.device()) || ![gate, up].into_iter().all(plain) {
         return None;
     }
     let [gate_weight, up_weight] = [gate, up].map(|layer| whole(&layer.weight));
@@ -151,12 +151,12 @@ pub(crate) fn zeros(outputs: usize, device: &Device) -> Param<Tensor<1>> {
     lazy([outputs], device, |shape, device| Tensor::zeros(shape, device))
 }
 
-/// A lazy parameter of the given shape.
+/// A lazy parameter of the given shape, which learns where there is autodiff.
 pub(crate) fn lazy<const D: usize>(
     shape: [usize; D],
     device: &Device,
     make: impl Fn([usize; D], &Device) -> Tensor<D> + Send + Sync + 'static,
 ) -> Param<Tensor<D>> {
     let make = move |device: &Device, grad| make(shape, device).set_require_grad(grad);
-    Param::uninitialized(ParamId::new(), make, device.clone(), false, shape.into())
+    Param::uninitialized(ParamId::new(), make, device.clone(), true, shape.into())
 }

@@ -12,7 +12,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_models::arch::LlamaForCausalLm;
-use outsize_models::{Init, ModelConfig};
+use outsize_models::{Decoder, Init, ModelConfig};
 
 /// The folder of a fixture.
 pub fn folder(name: &str) -> PathBuf {
@@ -26,17 +26,21 @@ pub fn load(name: &str) -> (ModelConfig, LlamaForCausalLm) {
 
 /// The same, created otherwise.
 pub fn load_with(name: &str, init: &Init) -> (ModelConfig, LlamaForCausalLm) {
-    let folder = folder(name);
+    load_from(&folder(name), init)
+}
+
+/// The model of a checkpoint in some folder.
+pub fn load_from<D: Decoder>(folder: &Path, init: &Init) -> (ModelConfig, D) {
     let config =
         ModelConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap())
             .unwrap();
-    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let checkpoint = Checkpoint::open(folder).unwrap();
     let mut loader = Loader { checkpoint, path: Vec::new(), loaded: BTreeSet::new() };
-    let model: LlamaForCausalLm = config.build(init).unwrap();
+    let model: D = config.build(init).unwrap();
     let model = model.map(&mut loader);
     let saved: BTreeSet<String> =
         loader.checkpoint.tensors().iter().map(|tensor| tensor.name.clone()).collect();
-    assert_eq!(loader.loaded, saved, "{name}: parameters and tensors differ");
+    assert_eq!(loader.loaded, saved, "{}: parameters and tensors differ", folder.display());
     (config, model)
 }
 
@@ -71,6 +75,7 @@ impl ModuleMapper for Loader {
         let data = TensorData::from_bytes(bytes, info.shape.clone(), dtype);
         let tensor = Tensor::from_data(data, (&param.lazy_device(), dtype));
         assert!(self.loaded.insert(name));
-        Param::initialized(param.id, tensor)
+        let id = param.id;
+        param.transform_for_load(tensor, id)
     }
 }

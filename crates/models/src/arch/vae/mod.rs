@@ -20,9 +20,7 @@ use self::config::FIELDS;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{
-    Conv2d, GroupNorm, Linear, QueryPositions, Resampler, ResnetBlock2d, ResnetSizes,
-};
+use crate::layers::{Conv2d, GroupNorm, Linear, Resampler, ResnetBlock2d, ResnetSizes};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse};
 
