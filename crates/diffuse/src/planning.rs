@@ -1,8 +1,7 @@
 //! What pictures take: memory part by part, and time.
 
 use outsize_core::memory_overhead;
-use outsize_models::arch::Unet2dConditionModel;
-use outsize_models::{Component, PicturePass, PictureSize};
+use outsize_models::{PicturePass, PictureSize};
 use outsize_plan::{Estimate, MemoryOverhead};
 
 use crate::error::Error;

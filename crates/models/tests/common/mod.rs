@@ -8,7 +8,7 @@ pub mod reference;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{ModuleMapper, Param};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_models::arch::LlamaForCausalLm;
