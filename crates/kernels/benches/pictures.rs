@@ -44,8 +44,13 @@ const CONVOLUTIONS: [([usize; 4], usize, ConvolutionWindow); 13] = [
 ];
 
 /// Queries, keys, heads and their width; of two pictures.
-const ATTENTIONS: [[usize; 4]; 5] =
-    [[4096, 4096, 8, 40], [1024, 1024, 8, 80], [256, 256, 8, 160], [4096, 77, 8, 40], [2048, 4096, 1, 512]];
+const ATTENTIONS: [[usize; 4]; 5] = [
+    [4096, 4096, 8, 40],
+    [1024, 1024, 8, 80],
+    [256, 256, 8, 160],
+    [4096, 77, 8, 40],
+    [2048, 4096, 1, 512],
+];
 
 /// How often each is repeated at least, and for how many seconds.
 const LEAST: usize = 3;
@@ -71,12 +76,7 @@ fn main() {
     norm([1, 32, 512, 128]);
 }
 
-fn convolution(
-    compute: ActivationDtype,
-    sides: [usize; 4],
-    n: usize,
-    window: ConvolutionWindow,
-) {
+fn convolution(compute: ActivationDtype, sides: [usize; 4], n: usize, window: ConvolutionWindow) {
     let [batch, rows, columns, channels] = sides;
     let shape = ConvolutionShape { batch, rows, columns, channels, window };
     let ([height, width], k) = (shape.output(), channels * window.taps());
@@ -108,10 +108,16 @@ fn attention(compute: ActivationDtype, [tokens, seen, heads, width]: [usize; 4])
     let of = |rows: usize| values(2 * rows * heads * width);
     let (queries, keys, mixed, mut y) = (of(tokens), of(seen), of(seen), of(tokens));
     let operations = 2 * 4 * tokens * seen * heads * width;
-    report(compute, "attention", &format!("{tokens}, {seen}, {heads} x {width}"), operations, || {
-        let inputs = [black_box(&queries[..]), &keys, &mixed];
-        attend_pixels_into(Isa::detected(), compute, inputs, shape, 0.1, &mut y);
-    });
+    report(
+        compute,
+        "attention",
+        &format!("{tokens}, {seen}, {heads} x {width}"),
+        operations,
+        || {
+            let inputs = [black_box(&queries[..]), &keys, &mixed];
+            attend_pixels_into(Isa::detected(), compute, inputs, shape, 0.1, &mut y);
+        },
+    );
 }
 
 /// Times the work, and what all threads compute on registers.

@@ -88,8 +88,8 @@ pub use layer::{
 pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
 pub use matmul::ConvolutionWindow;
 pub use picture::{
-    attend_pixels, convolution_into, gate_halves, group_norm, group_sums, normalize_groups, unwritten,
-    upsample_nearest,
+    attend_pixels, convolution_into, gate_halves, group_norm, group_sums, normalize_groups,
+    unwritten, upsample_nearest,
 };
 pub use rotary::RotaryPairs;
 pub use weight::Weight;

@@ -60,8 +60,7 @@ pub fn convolution_into(
         }
     };
     let weight = weight.cast(dtype).reshape([outputs, channels, side, side]);
-    let options =
-        ConvOptions { stride: [stride; 2], padding: around, dilation: [1, 1], groups: 1 };
+    let options = ConvOptions { stride: [stride; 2], padding: around, dilation: [1, 1], groups: 1 };
     let x = x.permute([0, 3, 1, 2]);
     let found = conv2d(x, weight, Some(bias.cast(dtype)), options).permute([0, 2, 3, 1]);
     let [_, height, width, n] = y.dims();

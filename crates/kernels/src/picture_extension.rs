@@ -10,7 +10,7 @@ use crate::activation::{ActivationFunction, gate_halves_into};
 use crate::attention::{PixelAttentionShape, attend_pixels_into};
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::group_norm::{Moments, normalize_groups_into, row_sums};
-use crate::matmul::{Convolution, ConvolutionWindow, ConvolutionShape, convolve_into};
+use crate::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
 use crate::{ActivationDtype, Isa, buffer, loops};
 
 /// What models of pictures do besides.

@@ -57,11 +57,13 @@ fn check(shape: PixelAttentionShape, seed: u64) -> Result<(), TestCaseError> {
             // All of the first and the last queries, some of the others.
             for (index, y) in y.iter().enumerate().step_by(1 + y.len() / 400) {
                 let (element, head) = (index % width, index / width % heads);
-                let (token, picture) = (index / (width * heads) % tokens, index / (width * heads * tokens));
+                let (token, picture) =
+                    (index / (width * heads) % tokens, index / (width * heads * tokens));
                 let [expected, magnitude, most] =
                     reference(inputs, &shape, [picture, token, head, element]);
                 let e = (width as f64 + 6.0) * 2f64.powi(-23) * most;
-                let mut allowed = (4.0 * e + (1.25 * seen as f64 + 32.0) * 2f64.powi(-23)) * magnitude;
+                let mut allowed =
+                    (4.0 * e + (1.25 * seen as f64 + 32.0) * 2f64.powi(-23)) * magnitude;
                 if compute == ActivationDtype::Bf16 {
                     allowed += (4.0 * 2f64.powi(-7) * most + 2f64.powi(-7)) * magnitude;
                 }

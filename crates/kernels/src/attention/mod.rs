@@ -49,10 +49,10 @@ use half::{bf16, f16};
 
 use crate::{Isa, Weight};
 pub use alibi::Alibi;
-pub use pixels::{PixelAttentionShape, attend_pixels_into};
 use columns::TypedSegment;
 use element::KvElement;
 use inputs::{AttentionInputs, Task};
+pub use pixels::{PixelAttentionShape, attend_pixels_into};
 pub use relative_bias::RelativeBias;
 
 /// Columns that are scored before they are folded into what came before.

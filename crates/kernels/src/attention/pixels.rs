@@ -133,9 +133,7 @@ pub fn attend_pixels_into(
 ) {
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     let PixelAttentionShape { batch, tokens, seen, heads, width } = shape;
-    let len = |rows: usize| {
-        [batch, rows, heads, width].into_iter().try_fold(1, usize::checked_mul)
-    };
+    let len = |rows: usize| [batch, rows, heads, width].into_iter().try_fold(1, usize::checked_mul);
     assert_eq!(Some(queries.len()), len(tokens), "queries must fill {shape:?}");
     assert_eq!(Some(y.len()), len(tokens), "y must fill {shape:?}");
     assert_eq!([Some(keys.len()), Some(values.len())], [len(seen); 2], "keys must fill {shape:?}");
@@ -190,7 +188,9 @@ pub fn attend_pixels_into(
 fn pack_keys(isa: Isa, layout: &Layout, keys: &[f32], to: &mut [Word]) {
     let PixelAttentionShape { seen, heads, width, .. } = layout.shape;
     let (row, channels) = (heads * width, 0..width);
-    for (first, to) in (0..).step_by(layout.panel).zip(to.chunks_exact_mut(layout.panel * layout.depth)) {
+    for (first, to) in
+        (0..).step_by(layout.panel).zip(to.chunks_exact_mut(layout.panel * layout.depth))
+    {
         if first >= seen {
             return to.fill(0);
         }

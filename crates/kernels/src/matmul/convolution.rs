@@ -348,12 +348,14 @@ impl Lines {
         match window {
             ConvolutionWindow::One => {
                 let mut packed = buffer::take(self.count * self.words + SLACK);
-                let lines = packed.words().chunks_exact_mut(self.words.max(1)).take(self.count).enumerate();
+                let lines =
+                    packed.words().chunks_exact_mut(self.words.max(1)).take(self.count).enumerate();
                 loops::share(lines, |(line, to)| {
                     let (line, count) = self.line(line);
                     let values = &x[line * self.width * channels..][..count * channels];
                     let slots = self.slots;
-                    let pixels = Pixels { values, count, step: channels, channels, start: 0, slots };
+                    let pixels =
+                        Pixels { values, count, step: channels, channels, start: 0, slots };
                     pack_pixels(isa, words, &pixels, to);
                 });
                 packed
@@ -361,7 +363,11 @@ impl Lines {
             ConvolutionWindow::Three { stride, above, .. } => {
                 let (padded, above) = (self.padded_rows(), usize::from(above));
                 let mut packed = buffer::take(batch * padded * self.words + SLACK);
-                let lines = packed.words().chunks_exact_mut(self.words.max(1)).take(batch * padded).enumerate();
+                let lines = packed
+                    .words()
+                    .chunks_exact_mut(self.words.max(1))
+                    .take(batch * padded)
+                    .enumerate();
                 loops::share(lines, |(line, to)| {
                     let (picture, row) = (line / padded, line % padded);
                     let Some(row) = row.checked_sub(above).filter(|row| *row < rows) else {

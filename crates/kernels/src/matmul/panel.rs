@@ -1,10 +1,7 @@
 //! Activations and weights in the order in which tiles of [outer products](super::broadcast) read
 //! them.
 
-#![allow(
-    clippy::needless_range_loop,
-    reason = "rows and columns are counted, and change places"
-)]
+#![allow(clippy::needless_range_loop, reason = "rows and columns are counted, and change places")]
 
 use std::ops::Range;
 

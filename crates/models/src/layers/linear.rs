@@ -4,11 +4,11 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear, is_flex, linear_qkv,
-    linear_with,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear, is_flex,
+    linear_qkv, linear_with,
 };
 
-use super::conv2d::convolved;
+use super::convolution::convolved;
 use crate::Init;
 
 /// Standard deviation of weights that nothing loads.
@@ -53,7 +53,11 @@ impl Linear {
     }
 
     /// The same with another bias `[out]`.
-    pub(crate) fn product_pixels<const D: usize>(&self, x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+    pub(crate) fn product_pixels<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        bias: Tensor<1>,
+    ) -> Tensor<D> {
         let mut dims = x.dims();
         let [rows, inputs] = [dims[..D - 1].iter().product(), dims[D - 1]];
         let x = x.reshape([1, 1, rows, inputs]);

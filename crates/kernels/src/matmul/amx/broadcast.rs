@@ -78,7 +78,8 @@ pub(in super::super) unsafe fn rows<const SIDE: usize>(
             // and masked accesses touch no others; a bias has room for all outputs of a panel.
             unsafe {
                 let sums = sums.add(tile * SUMS);
-                let vectors = std::array::from_fn(|row| _mm512_loadu_si512(sums.add(row * COLUMNS).cast()));
+                let vectors =
+                    std::array::from_fn(|row| _mm512_loadu_si512(sums.add(row * COLUMNS).cast()));
                 let there = ((1u32 << (to.columns - output).min(ROWS)) - 1) as __mmask16;
                 let pixels = transposed(vectors).into_iter().take(rows - pixel).enumerate();
                 for (row, sums) in pixels {
