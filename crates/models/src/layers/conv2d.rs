@@ -2,9 +2,9 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_core::{Access, Streamed};
 use outsize_kernels::{ActivationDtype, ConvolutionWindow, convolution_into};
 
+use super::convolution::{convolved, matrix, output_of};
 use super::linear::{lazy, normal, zeros};
 use crate::{Activations, Init, PictureSize};
 
@@ -89,42 +89,4 @@ impl Conv2d {
         let [outputs, inputs] = self.shape();
         size.values(inputs).and(size.padded().values(inputs)).and(self.output(size).values(outputs))
     }
-}
-
-/// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either way, since each output
-/// depends on its own row of the weight alone.
-pub(super) fn convolved<const D: usize>(
-    compute: ActivationDtype,
-    x: Tensor<4>,
-    weight: &Param<Tensor<D>>,
-    bias: Tensor<1>,
-    window: ConvolutionWindow,
-) -> Tensor<4> {
-    let y = output_of(&x, window, weight.lazy_shape()[0]);
-    match Streamed::of(weight) {
-        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-            // One tile at a time: the next one may need its memory.
-            streamed.tiles().fold(y, |y, (outputs, tile)| {
-                let bias = bias.clone().narrow(0, outputs.start, outputs.len());
-                let tile = tile.into_float(&x.device());
-                convolution_into(compute, y, x.clone(), tile, bias, window, outputs.start)
-            })
-        }
-        _ => convolution_into(compute, y, x, matrix(weight), bias, window, 0),
-    }
-}
-
-/// A whole weight, `[out, ..]`, as a matrix `[out, all others]`.
-fn matrix<const D: usize>(weight: &Param<Tensor<D>>) -> Tensor<2> {
-    let weight = weight.val();
-    let outputs = weight.dims()[0];
-    let inputs = weight.dims()[1..].iter().product::<usize>();
-    weight.reshape([outputs, inputs])
-}
-
-/// A tensor for so many values of each output of a picture.
-fn output_of(x: &Tensor<4>, window: ConvolutionWindow, outputs: usize) -> Tensor<4> {
-    let [batch, rows, columns, _] = x.dims();
-    let [rows, columns] = window.output(rows, columns);
-    outsize_kernels::unwritten([batch, rows, columns, outputs], &x.device())
 }

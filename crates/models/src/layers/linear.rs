@@ -8,7 +8,7 @@ use outsize_kernels::{
     has_kernels, linear_qkv, linear_with,
 };
 
-use super::conv2d::convolved;
+use super::convolution::convolved;
 use crate::Init;
 
 /// Standard deviation of weights that nothing loads.

@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod conv1d;
 mod conv2d;
+mod convolution;
 mod embedding;
 mod feed_forward;
 mod fused_attention;

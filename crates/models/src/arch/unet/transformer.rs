@@ -128,9 +128,9 @@ impl Transformer2dModel {
         let scratch = |keys| {
             pixel_attention_scratch([size.batch, pixels, keys], heads, channels / heads, threads)
         };
-        // The picture, the residual stream, a norm's output; queries, keys and values with a copy of one, or attention's
-        // result; or both halves of the gate, with a copy if it comes in tiles, and what came through.
-        let most = 3 * channels + (5 * channels).max(5 * EXPANSION * channels);
+        // The picture, the residual stream, a norm's output with a copy; queries, keys and values, or attention's result; or
+        // both halves of the gate, and what came through.
+        let most = 3 * channels + (5 * channels).max(3 * EXPANSION * channels);
         size.values(most).with_scratch(scratch(pixels).max(scratch(tokens)))
     }
 }
