@@ -15,6 +15,10 @@
 //! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`] | the same over slices |
+//! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
+//! | [`loss_extension`] | the same over Flex's own tensors |
+//! | [`gradient`] | the backward passes of matmuls, of a decoder layer and of the loss, over slices |
+//! | `autodiff` | the same as steps of Burn's autodiff graph |
 //! | [`cast`] | conversions between dtypes over slices |
 //! | [`peak`] | what the processor can do at most |
 //! | [`Isa`] | which vector instructions this processor has |

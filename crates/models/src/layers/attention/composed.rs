@@ -1,4 +1,4 @@
-//! Attention composed of Burn's own operations, for devices other than Flex and for training.
+//! Attention composed of Burn's own operations, for devices other than Flex and for training through a cache.
 
 use std::ops::Range;
 
