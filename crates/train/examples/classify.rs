@@ -7,7 +7,8 @@
 //! mpirun -n 2 target/release/examples/classify
 //! ```
 //!
-//! All three print the same losses, to the last digits that they print.
+//! The first and the last begin with the same weights. Threads draw theirs from one generator, and so
+//! begin with others each time.
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;

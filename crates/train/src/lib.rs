@@ -5,6 +5,30 @@
 //! trains on its share of each batch; gradients are averaged over ranks, so that all ranks take
 //! the same step.
 //!
+//! ```
+//! use burn::nn::LinearConfig;
+//! use burn::optim::SgdConfig;
+//! use burn::tensor::Tensor;
+//! use outsize_train::{Accelerator, Error, threads};
+//!
+//! // Two threads learn from different inputs, and the same.
+//! let weights = threads(2, |accelerator: Accelerator| -> Result<Vec<f32>, Error> {
+//!     let device = accelerator.device();
+//!     let mut model = accelerator.prepare_model(LinearConfig::new(2, 1).init(&device))?;
+//!     let mut optimizer = accelerator.prepare_optimizer(SgdConfig::new().init());
+//!     for step in 0..3 {
+//!         let own = (step + accelerator.process_index()) as f32;
+//!         let loss = model.forward(Tensor::<2>::full([4, 2], own, &device)).square().mean();
+//!         let gradients = accelerator.backward(loss, &model)?;
+//!         model = optimizer.step(0.01, model, gradients);
+//!     }
+//!     Ok(model.weight.val().into_data().iter().collect())
+//! })?;
+//! let weights = weights.into_iter().collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(weights[0], weights[1]);
+//! # Ok::<(), Error>(())
+//! ```
+//!
 //! | module | its one job |
 //! |---|---|
 //! | [`accelerator`] | [`Accelerator`]: backward, accumulation, clipping, collectives, processes |

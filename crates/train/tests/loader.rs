@@ -120,6 +120,9 @@ fn a_loader_resumes_in_mid_epoch() {
 
             // Without a state to resume from, an epoch that was left is over.
             assert_eq!(epoch(&stopped), epochs[2]);
+            let far = build(&accelerator);
+            far.load_state(LoaderState { epoch: u64::MAX, batch: usize::MAX });
+            assert!(epoch(&far).is_empty());
             let skipping = build(&accelerator);
             let rest = accelerator.skip_first_batches(&skipping, 3);
             assert_eq!(rest.map(Result::unwrap).collect::<Vec<_>>(), epochs[0][3..]);

@@ -5,6 +5,8 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,8 +21,8 @@ fn builder(run: &Run) -> AcceleratorBuilder {
     builder.gradient_accumulation_steps(run.accumulation).seed(3)
 }
 
-/// Runs this binary's worker on `ranks` ranks; nothing if that cannot be done here.
-fn mpirun(ranks: usize, job: &str) -> Option<(Output, Duration)> {
+/// This binary's worker on `ranks` ranks; nothing if that cannot be done here.
+fn start(ranks: usize, job: &str) -> Option<Command> {
     if !cfg!(feature = "mpi") {
         eprintln!("SKIPPED: build with `--features outsize/mpi` to test ranks of MPI");
         return None;
@@ -30,14 +32,19 @@ fn mpirun(ranks: usize, job: &str) -> Option<(Output, Duration)> {
         eprintln!("SKIPPED: there is no mpirun here (Debian: apt install openmpi-bin)");
         return None;
     }
-    let began = Instant::now();
-    let output = Command::new("mpirun")
+    let mut command = Command::new("mpirun");
+    command
         .args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "worker", "--nocapture", "--test-threads", "1"])
-        .env(JOB, job)
-        .output()
-        .unwrap();
+        .env(JOB, job);
+    Some(command)
+}
+
+/// The same, to its end.
+fn mpirun(ranks: usize, job: &str) -> Option<(Output, Duration)> {
+    let began = Instant::now();
+    let output = start(ranks, job)?.output().unwrap();
     Some((output, began.elapsed()))
 }
 
@@ -87,6 +94,12 @@ fn worker() {
                 "late" => run(short()).unwrap(),
                 _ => run(Accelerator::builder().build().unwrap()).unwrap(),
             }
+        }
+        "sleep" => {
+            let accelerator = Accelerator::builder().build().unwrap();
+            let ids = accelerator.gather_object(&id()).unwrap();
+            accelerator.on_main_process(|| println!("\nRESULT {}", ids.join(" ")));
+            std::thread::sleep(Duration::from_secs(60));
         }
         "differ" => {
             let accelerator = builder(&Run::PLAIN).build().unwrap();
@@ -169,5 +182,21 @@ fn a_rank_that_fails_ends_the_job() {
         assert!(!output.status.success(), "{job}: {text}");
         assert!(time < Duration::from_secs(10), "{job} took {time:?}: {text}");
         assert!(text.contains(said), "{job}: {text}");
+    }
+}
+
+#[test]
+fn a_killed_mpirun_leaves_no_rank_behind() {
+    let Some(mut command) = start(2, "sleep") else { return };
+    let mut mpirun = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(mpirun.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let ids = lines.find_map(|line| Some(line.strip_prefix("RESULT ")?.to_owned())).unwrap();
+    mpirun.kill().unwrap();
+    mpirun.wait().unwrap();
+    let lives = |id: &str| Path::new("/proc").join(id).join("exe").read_link().is_ok();
+    let killed = Instant::now();
+    while ids.split(' ').any(lives) {
+        assert!(killed.elapsed() < Duration::from_secs(10), "ranks {ids} outlive mpirun");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }

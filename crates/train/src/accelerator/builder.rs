@@ -108,7 +108,7 @@ impl AcceleratorBuilder {
     ///
     /// # Panics
     ///
-    /// There is none.
+    /// There is no device.
     pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
         self.settings.devices = devices.into_iter().map(Device::autodiff).collect();
         assert!(!self.settings.devices.is_empty(), "give a rank at least one device");

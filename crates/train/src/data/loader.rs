@@ -38,6 +38,12 @@ pub struct LoaderState {
     pub batch: usize,
 }
 
+impl LoaderState {
+    fn next_epoch(self) -> Self {
+        Self { epoch: self.epoch.saturating_add(1), batch: 0 }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Position {
     next: LoaderState,
@@ -105,9 +111,9 @@ impl<O: Send + 'static> ShardedLoader<O> {
         let mut position = lock(&self.position);
         if !std::mem::take(&mut position.resumes) && position.next.batch > 0 {
             // The last iteration was left early.
-            position.next = LoaderState { epoch: position.next.epoch + 1, batch: 0 };
+            position.next = position.next.next_epoch();
         }
-        position.next.batch += skipped;
+        position.next.batch = position.next.batch.saturating_add(skipped);
         let start = position.next;
         drop(position);
         let items = self.items();
@@ -193,12 +199,13 @@ impl<O: Send + 'static> ShardedIterator<O> {
             let (source, device) = (self.source.clone(), self.sharding.device.clone());
             let (layout, at) = (self.layout, self.at);
             std::thread::spawn(move || {
-                for batch in (at.batch + worker..).step_by(count) {
-                    let Some(stretch) = layout.stretch(items, batch, rank) else { break };
+                let mut next = at.batch.saturating_add(worker);
+                while let Some(stretch) = layout.stretch(items, next, rank) {
                     let batch = source.batch(at.epoch, stretch.items, &device);
                     if sender.send(batch).is_err() {
                         break; // the iteration was left
                     }
+                    next += count;
                 }
             });
             receiver
@@ -271,13 +278,15 @@ impl<O: Send + 'static> Iterator for ShardedIterator<O> {
     fn next(&mut self) -> Option<Self::Item> {
         let items = match self.items() {
             Ok(items) => items,
-            Err(fault) => return Some(Err(fault)),
+            Err(fault) => {
+                self.knows_items = true; // of none
+                return Some(Err(fault));
+            }
         };
-        let LoaderState { epoch, batch } = self.at;
+        let batch = self.at.batch;
         let rank = self.sharding.communicator.rank();
         let Some(stretch) = self.layout.stretch(items, batch, rank) else {
-            *lock(&self.position) =
-                Position { next: LoaderState { epoch: epoch + 1, batch: 0 }, resumes: false };
+            *lock(&self.position) = Position { next: self.at.next_epoch(), resumes: false };
             self.sharding.step.lock().leave(self.id);
             return None;
         };

@@ -39,7 +39,7 @@ impl Layout {
 
     /// What `rank` has of batch `batch`; nothing if it has no such batch.
     pub fn stretch(&self, items: usize, batch: usize, rank: usize) -> Option<Stretch> {
-        let start = batch * self.batch_size;
+        let start = batch.checked_mul(self.batch_size)?;
         let here = items.checked_sub(start).filter(|&left| left > 0)?.min(self.batch_size);
         let own = if self.even {
             share(here, rank, self.ranks)

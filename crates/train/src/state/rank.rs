@@ -56,7 +56,7 @@ impl RankState {
         self.named_tokens = tokens.collect::<Result<_, StateFault>>()?;
         let text = serde_json::to_vec(&self).map_err(|fault| StateFault::mismatch(&json, fault))?;
         outsize_checkpoint::write_file(folder.join(&json), &text)?;
-        let mut files = vec![json];
+        let mut files = vec![json.clone()];
         if !self.gradients.is_empty() {
             let tensor = |(id, gradient): (ParamId, Tensor<1>)| {
                 let (bytes, shape, dtype) = gradient.into_data().into_parts();
