@@ -25,7 +25,7 @@ impl LineFile {
     /// Opens the file to go on with it, without what a killed process has written of a line.
     /// Whether it is empty.
     pub fn open(&mut self) -> Result<bool, Error> {
-        let open = || {
+        let open = || -> io::Result<(File, bool)> {
             if let Some(folder) = self.path.parent() {
                 fs::create_dir_all(folder)?;
             }
