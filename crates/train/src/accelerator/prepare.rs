@@ -1,7 +1,7 @@
 //! Making models, optimizers, loaders and schedulers ready for several ranks.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
@@ -40,6 +40,8 @@ impl Accelerator {
     /// Ranks have different models; a rank failed or is late.
     pub fn prepare_model<M: Module>(&self, model: M) -> Result<M, Error> {
         let model = model.fork(&self.device());
+        // Now, so that lazy weights do not depend on what is seeded later.
+        model.visit(&mut Initialize);
         self.broadcast_model(model, 0)
     }
 
@@ -113,6 +115,15 @@ impl Accelerator {
         batches: usize,
     ) -> ShardedIterator<O> {
         loader.skip_first_batches(batches)
+    }
+}
+
+/// Draws the weights that are still lazy.
+struct Initialize;
+
+impl ModuleVisitor for Initialize {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        drop(param.base());
     }
 }
 
