@@ -24,7 +24,7 @@ pub(crate) struct RankState {
     pub micro_batches: usize,
     pub was_skipped: bool,
     /// `tokens` by the parameter's name.
-    named_tokens: Vec<(String, f64)>,
+    pub named_tokens: Vec<(String, f64)>,
     /// Tokens of the step so far, by a parameter of the model.
     #[serde(skip)]
     pub tokens: HashMap<ParamId, f64>,
