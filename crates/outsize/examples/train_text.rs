@@ -8,13 +8,14 @@
 //! target/release/outsize run OUT --prompt "In the beginning" --max-new-tokens 60
 //! ```
 //!
-//! `--minutes` ends the training early; the other options are those of [`Options`]. A rank's batch
+//! `--minutes` ends the training early. `--states FOLDER` saves the run every 200 steps, and goes on
+//! from there if it is started again. The other options are those of [`Options`]. A rank's batch
 //! has `--batch` sequences, and `--threads` compute it. `--precision bf16` multiplies in bf16, and
 //! `OUTSIZE_GRADIENT_ACCUMULATION_STEPS` makes larger steps.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use burn::data::dataloader::batcher::Batcher;
@@ -26,6 +27,7 @@ use outsize::checkpoint::{Dtype, ShardWriter, TensorSpec, read_text};
 use outsize::models::arch::LlamaForCausalLm;
 use outsize::models::{ActivationDtype, Batch, Decoder, Init, ModelConfig, next_token_loss};
 use outsize::train::accelerator::MixedPrecision;
+use outsize::train::state::TrainingState;
 use outsize::train::{Accelerator, DataLoaderBuilder};
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -39,13 +41,15 @@ const END: &str = "<|endoftext|>";
 /// The most bytes of a text.
 const LONGEST: u64 = 1 << 30;
 
-/// Steps between two lines of output.
+/// Steps between two lines of output, and between two states.
 const REPORTED: usize = 20;
+const SAVED: usize = 200;
 
 /// What the command line asks for.
 struct Options {
     text: PathBuf,
     out: PathBuf,
+    states: Option<PathBuf>,
     steps: usize,
     minutes: f64,
     batch: usize,
@@ -68,6 +72,7 @@ impl Options {
         let mut parsed = Self {
             text: text.into(),
             out: out.into(),
+            states: None,
             steps: 2000,
             minutes: f64::INFINITY,
             batch: 8,
@@ -82,6 +87,7 @@ impl Options {
         for option in options.chunks(2) {
             let [name, value] = option else { return Err("an option lacks its value".into()) };
             match name.as_str() {
+                "--states" => parsed.states = Some(value.into()),
                 "--steps" => parsed.steps = number(name, value)?,
                 "--minutes" => parsed.minutes = number(name, value)?,
                 "--batch" => parsed.batch = number(name, value)?,
@@ -150,7 +156,12 @@ fn main() -> Result<(), Fault> {
         return Err(format!("{}: too short a text", options.text.display()).into());
     }
     let bytes_of_token = text.len() as f64 / ids.len() as f64;
-    Accelerator::builder().seed(1).mixed_precision(options.precision).run(|accelerator| {
+    let builder = Accelerator::builder().seed(1).mixed_precision(options.precision);
+    let builder = match &options.states {
+        Some(folder) => builder.state_dir(folder).total_limit(2),
+        None => builder,
+    };
+    builder.run(|accelerator| {
         // Each rank has threads of its own.
         let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build()?;
         accelerator.print(format!(
@@ -224,15 +235,24 @@ fn train(
     let mut adamw = accelerator.prepare_optimizer(adamw.init());
     accelerator.print(format!("{} parameters", model.num_params()));
 
+    let done = Arc::new(Mutex::new(0usize));
+    accelerator.register_for_checkpointing("step", &done)?;
+    if options.states.is_some() {
+        let state = TrainingState::new().model(&mut model).optimizer(&mut adamw);
+        if let Some(resumed) = accelerator.resume(state.data_loader(&batches))? {
+            accelerator.print(resumed);
+        }
+    }
+    let mut step = *done.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
-    let (mut step, mut tokens, mut last) = (0, 0, (Instant::now(), 0));
+    let (mut tokens, mut last) = (0, (Instant::now(), 0));
     let mut losses = Vec::new();
     let is_over = |step| {
         let late = start.elapsed().as_secs_f64() > 60.0 * options.minutes;
         step >= options.steps || late
     };
     // All ranks end together: the first one's clock counts.
-    let mut over = false;
+    let mut over = is_over(step);
     while !over {
         for batch in batches.iter() {
             accelerator.accumulate();
@@ -248,6 +268,7 @@ fn train(
                 continue;
             }
             step += 1;
+            *done.lock().unwrap_or_else(PoisonError::into_inner) = step;
             if step % REPORTED == 0 {
                 let mean = losses.iter().sum::<f32>() / losses.len() as f32;
                 let all = accelerator.gather_object(&mean)?;
@@ -259,6 +280,10 @@ fn train(
                 ));
                 losses.clear();
                 last = (Instant::now(), tokens);
+            }
+            if options.states.is_some() && step % SAVED == 0 {
+                let state = TrainingState::new().model(&mut model).optimizer(&mut adamw);
+                accelerator.save_state(state.data_loader(&batches))?;
             }
             over = accelerator.gather_object(&is_over(step))?[0];
             if over {
