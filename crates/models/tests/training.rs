@@ -168,7 +168,7 @@ fn padding_adds_nothing_to_a_gradient() {
         let batch = Batch::left_padded(rows).unwrap();
         next_token_loss(model.forward_uncached(&batch).unwrap(), &batch)
     };
-    let [first, second] = [&rows[..1], &rows[1..]].map(|rows| loss(rows));
+    let [first, second] = [&rows[..1], &rows[1..]].map(&loss);
     // Means of eight and of two positions.
     let want = gradients(&model, &(first * 0.8 + second * 0.2).backward());
     for (path, (_, found)) in gradients(&model, &loss(&rows).backward()) {

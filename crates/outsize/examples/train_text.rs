@@ -269,7 +269,7 @@ fn train(
             }
             step += 1;
             *done.lock().unwrap_or_else(PoisonError::into_inner) = step;
-            if step % REPORTED == 0 {
+            if step.is_multiple_of(REPORTED) {
                 let mean = losses.iter().sum::<f32>() / losses.len() as f32;
                 let all = accelerator.gather_object(&mean)?;
                 let speed = (tokens - last.1) as f64 / last.0.elapsed().as_secs_f64();
@@ -281,7 +281,7 @@ fn train(
                 losses.clear();
                 last = (Instant::now(), tokens);
             }
-            if options.states.is_some() && step % SAVED == 0 {
+            if options.states.is_some() && step.is_multiple_of(SAVED) {
                 let state = TrainingState::new().model(&mut model).optimizer(&mut adamw);
                 accelerator.save_state(state.data_loader(&batches))?;
             }
@@ -336,7 +336,7 @@ fn save(out: &Path, model: &LlamaForCausalLm, config: &str, tokenizer: &str) -> 
             let value = param.val();
             let spec = TensorSpec::new(self.path.join("."), Dtype::BF16, value.dims());
             let data = value.cast(DType::BF16).into_data();
-            self.tensors.push((spec, Arc::from(&data.as_bytes()[..])));
+            self.tensors.push((spec, Arc::from(data.as_bytes())));
         }
     }
     let mut collector = Collector::default();
