@@ -41,8 +41,12 @@ pub(crate) struct LastWords {
     job: String,
     /// The last lines of each rank; of `None`, what nobody else wrote.
     lines: BTreeMap<Option<usize>, VecDeque<String>>,
-    first: Option<RankFailure>,
+    /// With its exit status.
+    first: Option<(i32, RankFailure)>,
 }
+
+/// The exit status of a rank that mpirun has asked to end, as another one failed before.
+const ASKED_TO_END: i32 = 143;
 
 impl LastWords {
     /// Listens to a job, whose ranks tell how they failed as [`REPORT`] does.
@@ -55,9 +59,12 @@ impl LastWords {
         if let Some(report) = line.strip_prefix(&self.job) {
             let (status, machine) = report.trim().split_once(' ').unwrap_or((report.trim(), ""));
             let last_lines = self.lines.remove(&rank).unwrap_or_default().into();
-            let how = status.parse().map_or(String::new(), how);
+            let status = status.parse().unwrap_or(1);
             let machine = Some(machine.to_string());
-            self.first.get_or_insert(RankFailure { rank, machine, how, last_lines });
+            let failure = RankFailure { rank, machine, how: how(status), last_lines };
+            if self.first.as_ref().is_none_or(|(first, _)| *first == ASKED_TO_END) {
+                self.first = Some((status, failure));
+            }
             return true;
         }
         let lines = self.lines.entry(rank).or_default();
@@ -68,15 +75,16 @@ impl LastWords {
         false
     }
 
-    /// The first failure; if no rank told of one, that of a job which ended with `status`.
+    /// The first failure; if no rank told of one, that of a job which ended with `status`. What mpirun says comes before
+    /// ranks that it asked to end.
     pub fn failure(mut self, status: i32) -> RankFailure {
-        let mut own = || self.lines.remove(&None).unwrap_or_default().into();
-        self.first.unwrap_or_else(|| RankFailure {
-            rank: None,
-            machine: None,
-            how: how(status),
-            last_lines: own(),
-        })
+        let own = self.lines.remove(&None).unwrap_or_default();
+        match self.first {
+            Some((first, failure)) if first != ASKED_TO_END || own.is_empty() => failure,
+            _ => {
+                RankFailure { rank: None, machine: None, how: how(status), last_lines: own.into() }
+            }
+        }
     }
 }
 
@@ -100,8 +108,9 @@ mod tests {
     fn the_first_report_counts() {
         let mut words = LastWords::new("job-1");
         (0..30).for_each(|at| assert!(!words.take(Some(1), &format!("line {at}"))));
+        assert!(words.take(Some(2), "job-1 143 node1"));
         assert!(words.take(Some(1), "job-1 3 node1"));
-        assert!(words.take(Some(0), "job-1 143 node0"));
+        assert!(words.take(Some(0), "job-1 4 node0"));
         let found = words.failure(9);
         assert_eq!((found.rank, found.last_lines.len()), (Some(1), 20));
         assert!(found.to_string().ends_with("  line 29\nrank 1 on node1 ended with exit status 3"));
@@ -115,5 +124,13 @@ mod tests {
         let mut words = LastWords::new("job-1");
         words.take(Some(0), "job-1 137 b");
         assert_eq!(words.failure(1).to_string(), "rank 0 on b ended with signal 9");
+
+        let mut words = LastWords::new("job-1");
+        words.take(Some(0), "job-1 143 a");
+        words.take(None, "lost a machine");
+        assert_eq!(
+            words.failure(1).to_string(),
+            "  lost a machine\nthe job ended with exit status 1"
+        );
     }
 }
