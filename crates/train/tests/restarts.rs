@@ -34,14 +34,17 @@ fn program() {
         let mut training = Training::new(accelerator.clone(), true, 1);
         let loaded = accelerator.resume(training.state())?;
         assert_eq!(loaded.is_some(), !first, "a state is there after a restart");
-        while accelerator.batches_taken() < BATCHES {
-            training.train_to((accelerator.batches_taken() + 4).min(BATCHES));
-            training.save();
-            if is_killed && accelerator.is_last_process() && accelerator.batches_taken() >= 12 {
+        training.train_to_with(BATCHES, |training| {
+            let taken = accelerator.batches_taken();
+            if taken.is_multiple_of(4) {
+                training.save();
+            }
+            // Not right after a state: what came since is trained again.
+            if is_killed && taken == 14 && accelerator.is_last_process() {
                 let own = std::process::id().to_string();
                 Command::new("kill").args(["-9", &own]).status().unwrap();
             }
-        }
+        });
         let weights = training.outcome();
         accelerator.on_main_process(|| std::fs::write(&result, format!("{weights:?}")).unwrap());
         Ok(())

@@ -7,6 +7,9 @@ mod state_common;
 
 use state_common::{Training, builder};
 
+/// What a rank does: weights and rate at its end, if they are wanted.
+type TrainRank<'a> = dyn Fn(&mut Training) -> Option<(Vec<f32>, f64)> + Sync + 'a;
+
 /// Batches of the whole run: 11 an epoch on one rank, 6 on two.
 const BATCHES: u64 = 29;
 
@@ -16,15 +19,14 @@ fn a_resumed_run_gives_the_same_bits() {
         // Random numbers are those of one thread only.
         for (ranks, noise) in [(1, true), (2, false)] {
             let place = tempfile::tempdir().unwrap();
-            let run =
-                |salt: u64, train: &(dyn Fn(&mut Training) -> Option<(Vec<f32>, f64)> + Sync)| {
-                    let results = builder(place.path()).threads(ranks, |accelerator| {
-                        let mut training = Training::new(accelerator, adam, salt);
-                        training.noise = noise;
-                        train(&mut training)
-                    });
-                    results.unwrap()
-                };
+            let run = |salt: u64, train: &TrainRank<'_>| {
+                let results = builder(place.path()).threads(ranks, |accelerator| {
+                    let mut training = Training::new(accelerator, adam, salt);
+                    training.noise = noise;
+                    train(&mut training)
+                });
+                results.unwrap()
+            };
             let whole = run(0, &|training| {
                 training.train_to(BATCHES);
                 Some(training.outcome())

@@ -62,7 +62,7 @@ fn records(path: &Path) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
     let check = |data: &[u8], sum: &[u8]| {
         let crc = crc32c::crc32c(data);
-        let masked = ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8);
+        let masked = crc.rotate_right(15).wrapping_add(0xa282_ead8);
         assert_eq!(sum, masked.to_le_bytes());
     };
     while !rest.is_empty() {

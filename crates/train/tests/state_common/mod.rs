@@ -62,6 +62,11 @@ impl Training {
 
     /// Trains until the rank has taken so many batches.
     pub fn train_to(&mut self, batches: u64) {
+        self.train_to_with(batches, |_| {});
+    }
+
+    /// The same, with something to do after each batch.
+    pub fn train_to_with(&mut self, batches: u64, mut after: impl FnMut(&mut Self)) {
         while self.accelerator.batches_taken() < batches {
             for batch in self.loader.iter() {
                 self.accelerator.accumulate();
@@ -75,6 +80,7 @@ impl Training {
                 let gradients = self.accelerator.backward(loss, &self.model).unwrap();
                 self.model =
                     self.optimizer.step(self.scheduler.step(), self.model.clone(), gradients);
+                after(self);
                 if self.accelerator.batches_taken() == batches {
                     break;
                 }
