@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{InTurn, Turns};
+use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AutoencoderKl, ClipTextModel};
 
 use crate::denoising::{Denoising, values};
@@ -87,9 +88,10 @@ impl ImagePipeline {
         let unet = turns.module(|| model.unet.dispatch(of_unet, settings, unet_plan));
         let vae = turns.module(|| model.vae.dispatch(of_vae, settings, vae_plan));
 
+        let _reuse = BufferReuse::begin();
         let began = |plan: &'_ PartPlan, observe: &mut dyn FnMut(ImageProgress<'_>)| {
             // What the part before worked with.
-            outsize_kernels::free_buffers();
+            free_buffers();
             observe(ImageProgress::Began { part: plan.part, map: &plan.map });
         };
         began(text_plan, &mut observe);

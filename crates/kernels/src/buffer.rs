@@ -3,11 +3,13 @@
 //! What is large goes back to the system when it is freed (a process that promises a bound must not
 //! keep it), and a page that is touched for the first time takes the system longer to provide than it
 //! takes a kernel to fill it. So freed buffers are kept here for the next ones of about their size, as
-//! long as they and those in use are no more than was in use at once before: the peak stays what it
-//! is.
+//! long as they and those in use are no more than was in use at once before: their peak stays what it
+//! is. Beside other memory that has its peak at another time it may not, so they are kept only where
+//! [`BufferReuse`] says so.
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, TensorData};
@@ -24,6 +26,29 @@ const HUGE: usize = 4 << 20;
 const LINE: usize = 16;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), kept: 0, used: 0, most: 0 });
+
+/// How many have asked for reuse.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+/// While there is one of these, large buffers of activations are kept for reuse when they are freed.
+#[derive(Debug)]
+pub struct BufferReuse(());
+
+impl BufferReuse {
+    /// Begins to keep buffers.
+    pub fn begin() -> Self {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for BufferReuse {
+    fn drop(&mut self) {
+        if ASKED.fetch_sub(1, Ordering::Relaxed) == 1 {
+            free_buffers();
+        }
+    }
+}
 
 /// Buffers that nobody uses, the first freed first; and bytes.
 struct Pool {
@@ -82,15 +107,18 @@ pub(crate) struct Buffer {
     values: Vec<f32>,
     start: usize,
     len: usize,
+    /// Whether the pool counts it.
+    pooled: bool,
 }
 
 /// Room for so many values, which are arbitrary numbers.
 pub(crate) fn take(len: usize) -> Buffer {
     let whole = len + LINE;
     let bytes = whole * size_of::<f32>();
-    let values = match bytes < LARGE {
-        true => vec![0.0; whole],
-        false => {
+    let pooled = bytes >= LARGE && ASKED.load(Ordering::Relaxed) > 0;
+    let values = match pooled {
+        false => fresh(whole),
+        true => {
             let mut pool = Pool::lock();
             match pool.reuse(whole) {
                 Some(values) => values,
@@ -106,7 +134,7 @@ pub(crate) fn take(len: usize) -> Buffer {
     // In theory nobody may say where a line begins; the values then begin anywhere, which is slower
     // and not wrong.
     let start = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-    Buffer { values, start, len }
+    Buffer { values, start, len, pooled }
 }
 
 /// So many zeros.
@@ -157,9 +185,12 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let bytes = size_of_val(&*self.values);
-        if bytes >= LARGE {
+        if self.pooled {
             let mut pool = Pool::lock();
             pool.used -= bytes;
+            if ASKED.load(Ordering::Relaxed) == 0 {
+                return;
+            }
             pool.kept += bytes;
             pool.free.push(std::mem::take(&mut self.values));
             // Buffers that were in use when all was forgotten may come to more than there were since.

@@ -87,7 +87,7 @@ mod weight_tensor;
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
-pub use buffer::free_buffers;
+pub use buffer::{BufferReuse, free_buffers};
 pub use device::{has_kernels, is_flex};
 pub use isa::Isa;
 pub use layer::{

@@ -20,6 +20,7 @@ use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PictureS
 use outsize_plan::Budget;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let _reuse = outsize_kernels::BufferReuse::begin();
     outsize_stream::return_freed_memory();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, memory, rows, columns, more @ ..] = &arguments[..] else {

@@ -36,6 +36,7 @@ fn check(what: &str, peak: u64, said: u64) {
 
 #[test]
 fn memory_is_what_is_said() {
+    let _reuse = outsize_kernels::BufferReuse::begin();
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let init = Init::new(&Device::flex());
     let text = r#", "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,

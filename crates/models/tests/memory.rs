@@ -2,7 +2,6 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use outsize_kernels::free_buffers;
 use outsize_models::arch::{
     BloomForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptjForCausalLm,
     LlamaForCausalLm, OptForCausalLm, Phi3ForCausalLm, T5ForConditionalGeneration,
@@ -15,15 +14,12 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Runs `work` and gives the bytes that it had allocated at most, and those it left allocated; without buffers that an
-/// earlier one has left for reuse.
+/// Runs `work` and gives the bytes that it had allocated at most, and those it left allocated.
 fn allocated<T>(work: impl FnOnce() -> T) -> (T, u64, u64) {
-    free_buffers();
     ALLOCATOR.reset_peak_usage();
     let before = ALLOCATOR.current_usage();
     let result = work();
     let peak = ALLOCATOR.peak_usage().saturating_sub(before);
-    free_buffers();
     (result, peak as u64, ALLOCATOR.current_usage().saturating_sub(before) as u64)
 }
 
