@@ -3,6 +3,7 @@
 use outsize_core::memory_overhead;
 use outsize_models::{PicturePass, PictureSize};
 use outsize_plan::{Estimate, MemoryOverhead};
+use serde::Serialize;
 
 use crate::error::Error;
 use crate::model::{COLOURS, ImageModel};
@@ -11,7 +12,7 @@ use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
 
 /// How long pictures are predicted to take, in seconds.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ImagePrediction {
     /// The text encoder, its weights read.
     pub text_encoder_seconds: f64,

@@ -15,13 +15,9 @@ pub(crate) fn slots(path: &Path) -> Result<usize, Error> {
     let text = read_text(path, LARGEST).map_err(|error| wrong(error.to_string()))?;
     let mut ranks = 0_usize;
     for (number, line) in (1..).zip(text.lines()) {
-        let words = line.split('#').next().unwrap_or_default().split_whitespace();
-        let Some((_machine, options)) =
-            words.collect::<Vec<_>>().split_first().map(|(name, rest)| (*name, rest.to_vec()))
-        else {
-            continue;
-        };
-        let given = options.iter().find_map(|option| option.strip_prefix("slots="));
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let Some(_machine) = words.next() else { continue };
+        let given = words.find_map(|option| option.strip_prefix("slots="));
         let own = given.map_or(Ok(1), str::parse::<usize>);
         let own = own.ok().filter(|own| *own > 0).ok_or_else(|| {
             wrong(format!("line {number}: slots has to be a whole number, as in `node1 slots=2`"))

@@ -182,18 +182,19 @@ impl Job {
         show: &Mutex<dyn FnMut(Event<'_>) + Send + '_>,
     ) -> Result<Ended, Error> {
         let most = self.settings.count(Key::MaxRestarts);
-        for count in 1.. {
-            let ended = self.attempt(count - 1, &interrupts, show)?;
+        let mut restarts = 0;
+        loop {
+            let ended = self.attempt(restarts, &interrupts, show)?;
             match &ended.failure {
-                Some(failure) if count <= most && !ended.interrupted => {
+                Some(failure) if restarts < most && !ended.interrupted => {
+                    restarts += 1;
                     if let Ok(mut show) = show.lock() {
-                        show(Event::Restart { failure, count, most });
+                        show(Event::Restart { failure, count: restarts, most });
                     }
                 }
                 _ => return Ok(ended),
             }
         }
-        unreachable!("the loop ends with a return")
     }
 
     fn attempt(

@@ -1,6 +1,6 @@
 //! `outsize config`: questions, and the file that keeps the answers.
 
-use super::launch::{config_path, layers};
+use super::launch::{config_path, layers, resolve};
 use crate::args::{ConfigAction, ConfigArgs};
 use crate::error::Failure;
 use crate::interrupt;
@@ -8,7 +8,7 @@ use crate::views::output::{print, print_json, refuse_to_replace, say};
 use crate::views::style::style;
 use crate::views::table::Table;
 use dialoguer::{Confirm, Input, Select};
-use outsize::launch::{Allocation, Key, Layers, SettingKind, Settings, read_config, write_config};
+use outsize::launch::{Key, Layers, SettingKind, Settings, read_config, write_config};
 use outsize::machine::{Machine, Sourced};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,11 +23,11 @@ pub fn config(args: &ConfigArgs) -> Result<(), Failure> {
         None => ask(&path),
         Some(ConfigAction::Default { force }) => {
             refuse_to_replace(&path, *force)?;
-            write(&path, &detected()?)
+            write(&path, &detected(&Machine::detect())?)
         }
         Some(ConfigAction::Update { settings }) => update(&path, settings),
         Some(ConfigAction::Show { json }) => {
-            let held = held(args.config_file.as_deref())?;
+            let held = held(args.config_file.as_deref(), &Machine::detect())?;
             match json {
                 true => print_json(&held),
                 false => {
@@ -40,11 +40,9 @@ pub fn config(args: &ConfigArgs) -> Result<(), Failure> {
     }
 }
 
-/// What holds here and now.
-pub fn held(config_file: Option<&Path>) -> Result<SettingsByName, Failure> {
-    let layers = layers(config_file)?;
-    let allocation = Allocation::detect(&layers.environment)?;
-    let settings = Settings::resolve(&layers, &Machine::detect(), allocation.as_ref())?;
+/// What holds here and now on `machine`.
+pub fn held(config_file: Option<&Path>, machine: &Machine) -> Result<SettingsByName, Failure> {
+    let (settings, _) = resolve(&layers(config_file)?, machine)?;
     let found = Key::ALL.into_iter();
     Ok(found.filter_map(|key| Some((key.name(), settings.get(key)?.clone()))).collect())
 }
@@ -60,8 +58,8 @@ pub fn rows(table: &mut Table, held: &SettingsByName) {
 }
 
 /// What a file says without any wishes.
-fn detected() -> Result<BTreeMap<Key, String>, Failure> {
-    let settings = Settings::resolve(&Layers::default(), &Machine::detect(), None)?;
+fn detected(machine: &Machine) -> Result<BTreeMap<Key, String>, Failure> {
+    let settings = Settings::resolve(&Layers::default(), machine, None)?;
     let value = |key: Key| Some((key, settings.get(key)?.value.clone()));
     Ok(Key::ALL.into_iter().filter_map(value).collect())
 }
@@ -99,11 +97,12 @@ fn ask(path: &Path) -> Result<(), Failure> {
              `outsize config update NAME=VALUE` changes it",
         ));
     }
-    let mut defaults = detected()?;
+    let machine = Machine::detect();
+    let mut defaults = detected(&machine)?;
     if path.exists() {
         defaults.extend(read_config(path)?);
     }
-    let gpus = !Machine::detect().gpus.found.is_empty();
+    let gpus = !machine.gpus.found.is_empty();
     let mut answers = BTreeMap::new();
     for key in Key::ALL {
         if matches!(key, Key::Cpu | Key::GpuIds) && !gpus {

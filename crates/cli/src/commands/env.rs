@@ -16,7 +16,7 @@ use outsize::machine::{
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the command. It fails only if it cannot print.
+/// Runs the command. It fails if it cannot print, or if a setting of training is wrong.
 pub fn env(args: &JsonArgs) -> Result<(), Failure> {
     let env = Env::new()?;
     match args.json {
@@ -43,8 +43,8 @@ impl Env {
             current: std::env::current_dir().ok().map(|folder| volume(&folder)),
             cache: folder.as_deref().map(volume),
             calibration: Calibrated::new(&machine, folder.as_deref()),
+            training: held(None, &machine)?,
             machine,
-            training: held(None)?,
             mpi: mpi_version(),
         })
     }

@@ -174,7 +174,8 @@ fn show(
             "the model's own scheduler is not run, so no speed is predicted: {error}"
         ));
     });
-    let prediction = prediction.ok().map(|known| PredictionOutput::new(known, source));
+    let prediction =
+        prediction.ok().map(|known| PredictionOutput { prediction: known, figures_source: source });
     let size = model.size(request)?;
     let report = PartsOutput::new(path, size, (shown, prediction), &estimates, notes);
     if json {
@@ -246,7 +247,10 @@ impl<'a> Watch<'a> {
     fn see(&mut self, progress: &ImageProgress<'_>) {
         match progress {
             ImageProgress::Planned { prediction, .. } => {
-                let predicted = PredictionOutput::new(**prediction, self.figures.clone());
+                let predicted = PredictionOutput {
+                    prediction: **prediction,
+                    figures_source: self.figures.clone(),
+                };
                 if !self.args.json {
                     say_wrapped(&format!("predicted: {}", predicted.text()));
                 }

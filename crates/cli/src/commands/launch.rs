@@ -35,8 +35,7 @@ pub fn job(
     }
     let mut layers = layers(args.config_file.as_deref())?;
     layers.flags = args.given();
-    let allocation = Allocation::detect(&layers.environment)?;
-    let settings = Settings::resolve(&layers, &Machine::detect(), allocation.as_ref())?;
+    let (settings, allocation) = resolve(&layers, &Machine::detect())?;
     let program = program(&settings)?;
     Ok(Job::new(program, settings, allocation.as_ref(), &layers.environment)?)
 }
@@ -58,6 +57,16 @@ pub fn run(job: &Job) -> Result<(), Failure> {
             Err(Failure::Status(u8::try_from(ended.status).unwrap_or(1)))
         }
     }
+}
+
+/// The settings that hold here and now, and the allocation that this process is in.
+pub fn resolve(
+    layers: &Layers,
+    machine: &Machine,
+) -> Result<(Settings, Option<Allocation>), Failure> {
+    let allocation = Allocation::detect(&layers.environment)?;
+    let settings = Settings::resolve(layers, machine, allocation.as_ref())?;
+    Ok((settings, allocation))
 }
 
 /// Where values come from, but for flags: the environment, and the file if there is one.

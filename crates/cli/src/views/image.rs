@@ -111,57 +111,27 @@ impl ImageOutput {
     }
 }
 
-/// How long pictures are predicted to take, in seconds.
+/// How long pictures are predicted to take.
 #[derive(Debug, Serialize)]
 pub struct PredictionOutput {
-    /// The text encoder, with reading its weights.
-    pub text_encoder_seconds: f64,
-    /// A pass of the denoiser, but for the first, which also reads the weights that stay in memory.
-    pub seconds_per_step: f64,
-    /// Passes of the denoiser for each picture.
-    pub steps: usize,
-    /// All passes of the denoiser.
-    pub unet_seconds: f64,
-    /// All pictures decoded.
-    pub vae_seconds: f64,
-    /// All of it.
-    pub seconds: f64,
+    #[serde(flatten)]
+    pub prediction: ImagePrediction,
     /// Where the figures of the machine come from.
     pub figures_source: String,
 }
 
 impl PredictionOutput {
-    /// From figures that come from `source`.
-    pub fn new(prediction: ImagePrediction, source: String) -> Self {
-        let ImagePrediction {
-            text_encoder_seconds,
-            seconds_per_step,
-            steps,
-            unet_seconds,
-            vae_seconds,
-            seconds,
-        } = prediction;
-        Self {
-            text_encoder_seconds,
-            seconds_per_step,
-            steps,
-            unet_seconds,
-            vae_seconds,
-            seconds,
-            figures_source: source,
-        }
-    }
-
     /// In one line, without where the figures come from.
     pub fn text(&self) -> String {
+        let time = &self.prediction;
         format!(
             "{}: text encoder {}, {} passes of the denoiser {} ({} each after the first), decoder {}",
-            human::seconds(self.seconds),
-            human::seconds(self.text_encoder_seconds),
-            self.steps,
-            human::seconds(self.unet_seconds),
-            human::seconds(self.seconds_per_step),
-            human::seconds(self.vae_seconds),
+            human::seconds(time.seconds),
+            human::seconds(time.text_encoder_seconds),
+            time.steps,
+            human::seconds(time.unet_seconds),
+            human::seconds(time.seconds_per_step),
+            human::seconds(time.vae_seconds),
         )
     }
 }

@@ -106,9 +106,6 @@ pub(super) trait RowLayout: Copy {
     /// Whether rows are filled with zeros up to a multiple of the lanes.
     const FILLED: bool = false;
 
-    /// Parts of equal length that a row is made of, in the order of `k`.
-    const PARTS: usize = 1;
-
     /// Where a row block of so many rows of `k` elements is, if a vector has so many lanes.
     fn steps(self, k: usize, lanes: usize, height: usize) -> RowSteps;
 }
@@ -121,8 +118,6 @@ pub(super) struct RowSteps {
     pub(super) row: usize,
     /// From one vector of a row to the next.
     pub(super) vector: usize,
-    /// From one part of a row to the next.
-    pub(super) part: usize,
 }
 
 /// Row after row without gaps.
@@ -132,7 +127,7 @@ pub(super) struct RowMajor;
 impl RowLayout for RowMajor {
     #[inline(always)]
     fn steps(self, k: usize, lanes: usize, _height: usize) -> RowSteps {
-        RowSteps { start: k, row: k, vector: lanes, part: 0 }
+        RowSteps { start: k, row: k, vector: lanes }
     }
 }
 
@@ -145,7 +140,7 @@ impl RowLayout for Packed {
 
     #[inline(always)]
     fn steps(self, k: usize, lanes: usize, height: usize) -> RowSteps {
-        RowSteps { start: k.next_multiple_of(lanes), row: lanes, vector: height * lanes, part: 0 }
+        RowSteps { start: k.next_multiple_of(lanes), row: lanes, vector: height * lanes }
     }
 }
 
@@ -345,54 +340,44 @@ unsafe fn tile<
     const LINE: usize = 64;
     let k = operands.size.k;
     let steps = layout.steps(k, K::LANES, HEIGHT);
-    let len = k / L::PARTS;
     // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`,
-    // each of `k` elements, in parts of `len`. A load of `LANES` elements at `at` happens only while
-    // `at + LANES <= len`; the last load is of the `len - at < LANES` elements left, but for packed
+    // each of `k` elements. A load of `LANES` elements at `at` happens only while
+    // `at + LANES <= k`; the last load is of the `k - at < LANES` elements left, but for packed
     // rows, which are filled up to a multiple of `LANES`. `y` has the elements written at the end,
     // and they are the caller's alone.
     unsafe {
-        let first = operands.x.add(row * steps.start);
         let weight = operands.weight.add(column * k);
         let mut sums = [[<K::Sum>::zero(); WIDTH]; HEIGHT];
 
-        for part in 0..L::PARTS {
-            let mut x = first.add(part * steps.part);
-            let weight = weight.add(part * len);
-            let mut at = 0;
-            while at + 2 * K::LANES <= len {
-                let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
-                let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
-                for line in 0..bytes.div_ceil(LINE) {
-                    <K::Sum>::prefetch(base.wrapping_add(line * LINE));
-                }
-                step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);
-                x = x.add(steps.vector);
-                step::<K, E, HEIGHT, WIDTH>(
-                    &mut sums,
-                    (x, steps.row),
-                    weight.add(at + K::LANES),
-                    k,
-                );
-                x = x.add(steps.vector);
-                at += 2 * K::LANES;
+        let mut x = operands.x.add(row * steps.start);
+        let mut at = 0;
+        while at + 2 * K::LANES <= k {
+            let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
+            let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
+            for line in 0..bytes.div_ceil(LINE) {
+                <K::Sum>::prefetch(base.wrapping_add(line * LINE));
             }
-            if at + K::LANES <= len {
-                step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);
-                x = x.add(steps.vector);
-                at += K::LANES;
-            }
-            if at < len {
-                for j in 0..WIDTH {
-                    let w = K::weight_part(weight.add(j * k + at), len - at);
-                    for i in 0..HEIGHT {
-                        let x = x.add(i * steps.row);
-                        let x = match L::FILLED {
-                            true => K::x(x),
-                            false => K::x_part(x, len - at),
-                        };
-                        sums[i][j] = K::fma(sums[i][j], w, x);
-                    }
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);
+            x = x.add(steps.vector);
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at + K::LANES), k);
+            x = x.add(steps.vector);
+            at += 2 * K::LANES;
+        }
+        if at + K::LANES <= k {
+            step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);
+            x = x.add(steps.vector);
+            at += K::LANES;
+        }
+        if at < k {
+            for j in 0..WIDTH {
+                let w = K::weight_part(weight.add(j * k + at), k - at);
+                for i in 0..HEIGHT {
+                    let x = x.add(i * steps.row);
+                    let x = match L::FILLED {
+                        true => K::x(x),
+                        false => K::x_part(x, k - at),
+                    };
+                    sums[i][j] = K::fma(sums[i][j], w, x);
                 }
             }
         }
