@@ -15,7 +15,7 @@ pub mod workload;
 pub use bench::BenchArgs;
 pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
-pub use generate::{EndArgs, LogitsArgs, RunArgs};
+pub use generate::{ChatArgs, ChoiceArgs, EndArgs, LogitsArgs, RunArgs, TextArgs};
 pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
@@ -40,6 +40,8 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
+    /// Talk with a model under a memory budget
+    Chat(ChatArgs),
     /// Make a picture of a text under a memory budget
     Image(ImageArgs),
     /// Draw the device map under a memory budget and predict the speed
