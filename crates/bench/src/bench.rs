@@ -180,7 +180,7 @@ impl<O: FnMut(BenchStep<'_>)> Bench<'_, O> {
             }
         }
         for budget in budgets.iter_mut().filter(|budget| !budget.runs.is_empty()) {
-            budget.phases = phases(&budget.runs, &model.cost, &model.task);
+            budget.phases = phases(&budget.runs, &model.cost, &model.task, budget.case.batch);
         }
         Ok(budgets)
     }

@@ -21,6 +21,16 @@ pub struct BudgetCase {
     /// Bytes of main memory that the process may hold.
     #[serde(rename = "budget_bytes")]
     pub bytes: Option<u64>,
+    /// Texts that run side by side, all of the same prompt.
+    pub batch: u32,
+}
+
+impl BudgetCase {
+    /// The same budget for so many texts.
+    pub fn with_batch(&self, batch: u32) -> Self {
+        let name = format!("{}, batch {batch}", self.name);
+        Self { name, batch, ..self.clone() }
+    }
 }
 
 /// All of the `free` memory, if a model of `weights` bytes fits it, and some shares of the weights.
@@ -31,6 +41,7 @@ pub fn default_budgets(weights: u64, free: Option<u64>) -> Vec<BudgetCase> {
         name: "all in memory".to_string(),
         max_memory: None,
         bytes: None,
+        batch: 1,
     });
     let shares = SHARES.into_iter().map(|share| {
         let bytes = weights / 100 * share;
@@ -38,6 +49,7 @@ pub fn default_budgets(weights: u64, free: Option<u64>) -> Vec<BudgetCase> {
             name: format!("{share} % of the weights, {}", format_size(bytes)),
             max_memory: Some(format!("cpu={bytes}B")),
             bytes: Some(bytes),
+            batch: 1,
         }
     });
     all.into_iter().chain(shares).collect()

@@ -119,11 +119,12 @@ const FIRST_TOUCH: &str = "memory, first touch";
 const FIRST_TOUCH_AND_FLOPS: &str = "first touch, and then multiply-adds";
 
 /// The phases of the runs in one budget, beside what bounds them.
-pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask) -> Vec<Phase> {
+pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask, batch: u32) -> Vec<Phase> {
+    let batch = f64::from(batch);
     let prompt = u64::from(task.prompt_tokens);
     let new = f64::from(task.new_tokens);
     let decoded = new - 1.0;
-    let flops = cost.prompt_flops(prompt);
+    let flops = batch * cost.prompt_flops(prompt);
     let (products, peak): (_, fn(&LimitSample) -> f64) = match task.compute {
         ActivationDtype::F32 => ("multiply-adds of f32", |limit| limit.f32_flops),
         ActivationDtype::Bf16 => ("multiply-adds of bf16", |limit| limit.bf16_flops),
@@ -154,11 +155,15 @@ pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask) -> Vec<Phas
         .bound(DISK, RateUnit::Bytes, |run| of_again(run, |again| again.bytes_read as f64), disk)
         .bound(MEMORY, RateUnit::Bytes, |_| cost.product_bytes as f64, memory)
         .bound(products, RateUnit::Operations, |_| flops, peak);
-    // A token in the middle of the answer.
-    let read = cost.token_bytes(prompt as f64 + new / 2.0);
-    let token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
+    // A token of each text in the middle of its answer.
+    let read = cost.token_bytes(batch * (prompt as f64 + new / 2.0));
+    let mut token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
         .bound(DISK, RateUnit::Bytes, |run| run.decode_bytes_read as f64 / decoded, disk)
         .bound(MEMORY, RateUnit::Bytes, |_| read, memory);
+    if batch > 1.0 {
+        let flops = batch * cost.prompt_flops(1);
+        token = token.bound(products, RateUnit::Operations, |_| flops, peak);
+    }
     [opening, first, again, token].map(Timed::done).into()
 }
 
@@ -230,7 +235,7 @@ pub(crate) mod tests {
     #[test]
     fn the_nearest_bound_comes_first() {
         let runs = [run(8.0, 1200), run(10.0, 1200), run(16.0, 1200)];
-        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32));
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32), 1);
         let names: Vec<_> = phases.iter().map(|phase| phase.name).collect();
         assert_eq!(names, ["opening", "first pass", "prompt again", "token"]);
         let token = &phases[3];
@@ -254,11 +259,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_batch_multiplies_work_and_not_weights() {
+        let runs = [run(8.0, 1200)];
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32), 10);
+        let token = &phases[3];
+        let achieved = |what: &str| {
+            token.bounds.iter().find(|bound| bound.limit_of == what).unwrap().achieved.median
+        };
+        // 2 s for a token of each text: the same 300 bytes of the disk, matrices once, and ten times keys, values and products.
+        assert_eq!(achieved(DISK), 150.0);
+        assert_eq!(achieved(MEMORY), (800.0 + 10.0 * 21.0) / 2.0);
+        assert_eq!(achieved("multiply-adds of f32"), 10.0 * 2.0 * (300.0 + 100.0) / 2.0);
+    }
+
+    #[test]
     fn prefaulted_memory_takes_less_of_a_first_pass() {
         let mut run = run(8.0, 0);
         run.before.prefaulted_bytes = 250;
         run.after.prefaulted_bytes = 500;
-        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32));
+        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32), 1);
         let of = |what| phases[1].bounds.iter().find(|bound| bound.limit_of == what);
         // Half of the 500 bytes at 500 a second and half at 50: 5.5 s; all of them at 500: 1 s.
         let limit = of(FIRST_TOUCH).unwrap().limit.median;
@@ -268,7 +287,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_not_needed_is_no_bound() {
         let runs = [run(8.0, 0)];
-        let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16));
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16), 1);
         assert!(
             phases[2..].iter().all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK))
         );

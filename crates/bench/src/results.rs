@@ -43,6 +43,14 @@ pub struct BenchResults {
     pub notes: Vec<String>,
 }
 
+impl BudgetResults {
+    /// Tokens that all texts together got in a second, after the first ones.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let token = self.phases.iter().find(|phase| phase.name == "token")?;
+        Some(f64::from(self.case.batch) / token.seconds.median.max(1e-9))
+    }
+}
+
 /// A model in one budget.
 #[derive(Serialize, Debug)]
 pub struct BudgetResults {

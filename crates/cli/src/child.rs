@@ -37,6 +37,7 @@ pub fn run(
     let child = Command::new(&program)
         .args(["run", "--json"])
         .args(arguments)
+        .args((case.batch > 1).then(|| format!("--copies={}", case.batch)))
         .args(case.max_memory.iter().map(|budget| format!("--max-memory={budget}")))
         .arg("--")
         .arg(model)

@@ -9,7 +9,8 @@ use crate::views::run::RunOutput;
 use crate::{cache, interrupt, model};
 use outsize::bench::{RepeatedRun, median};
 use outsize::generate::{
-    LanguageModel, OpenedModel, Pipeline, Step, TextOutcome, generate, generate_text,
+    Finish, Generation, LanguageModel, OpenedModel, Pipeline, Request, Step, TextOutcome, generate,
+    generate_text,
 };
 use outsize::machine::{Machine, Provenance};
 use outsize::stream::Stats;
@@ -41,6 +42,7 @@ pub fn run(
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.text.end.when_full;
+    settings.workload.cache.batch = args.copies.unwrap_or(1);
     let tokenizer = model.tokenizer_file(folder, &mut settings)?;
     let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
     let prompt = asked.request.ids.len();
@@ -100,6 +102,7 @@ pub fn run(
         }
     };
     let outcome = match &asked.tokenizer {
+        _ if args.copies.is_some() => copies(&mut pipeline, &asked.request, on_text)?,
         Some(tokenizer) => {
             generate_text(&mut pipeline, tokenizer, &asked.request, &asked.text, on_text)?
         }
@@ -142,12 +145,29 @@ pub fn following(pipeline: &Pipeline, to_run: usize) -> Following {
     Following::new(bar, move || read().bytes_read)
 }
 
+/// Generates as many texts of one prompt as there is room for; gives the first. All are alike but for their sampling.
+fn copies(
+    pipeline: &mut Pipeline,
+    request: &Request,
+    mut on_text: impl FnMut(&str) -> ControlFlow<()>,
+) -> Result<TextOutcome, Failure> {
+    let rows = pipeline.cache_options().batch;
+    let mut generation = Generation::new(pipeline, vec![request.clone(); rows])?;
+    while generation.advance()?.is_some() {
+        if on_text("").is_break() {
+            (0..rows).for_each(|row| generation.end(row, Finish::Stopped));
+        }
+    }
+    let outcome = generation.into_outcomes().remove(0);
+    Ok(TextOutcome { text: String::new(), stop_string: None, outcome })
+}
+
 /// Runs the prompt again as often as `outsize bench` asks.
 fn again(pipeline: &mut Pipeline, ids: &[u32], times: u32) -> Result<Vec<RepeatedRun>, Failure> {
     let run = |_| {
         pipeline.clear();
         let (before, began) = (pipeline.stats(), Instant::now());
-        pipeline.forward(ids)?;
+        pipeline.forward_rows(&vec![ids; pipeline.cache_options().batch])?;
         let seconds = began.elapsed().as_secs_f64();
         let since = pipeline.stats().since(&before);
         Ok(RepeatedRun {

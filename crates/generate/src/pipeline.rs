@@ -14,7 +14,7 @@ use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::{Planning, process_bytes};
 use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
-    MAX_BATCH, ModelConfig,
+    MAX_BATCH, ModelConfig, WhenFull,
 };
 use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tree, predict};
 use outsize_stream::Stats;
@@ -356,8 +356,12 @@ impl Pipeline {
         if skipped > 0 {
             self.cache.begin_at(skipped, batch);
         }
-        // Fewer texts than there is room for may take longer passes.
-        let longest = self.chunk * (self.cache.options().batch / batch.rows()).max(1);
+        let cache = self.cache.options();
+        let longest = match cache.when_full {
+            // Fewer texts than there is room for take longer passes.
+            WhenFull::Replace => self.chunk * (cache.batch / batch.rows()).max(1),
+            WhenFull::Refuse | WhenFull::Slide => self.chunk,
+        };
         for chunk in batch.columns(skipped..tokens).chunks(longest) {
             let logits = self.pass(&chunk, Logits::Last);
             if logits.is_err() && skipped > 0 && self.cache.position() == skipped {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use outsize_core::{LEAST_RING, PROCESS_BYTES, longest_pass, memory_overhead, with_longest_passes};
-use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
+use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tree, Workload, assign,
     from_assignment, infer,
@@ -61,9 +61,12 @@ impl GenerationWorkload {
     /// What planning with passes of `tokens` tokens depends on, beside strategy and budget.
     fn adjust(&self, options: &mut Options, config: Option<&ModelConfig>, tokens: usize) {
         let cache = &self.cache;
-        // A pass over some of the texts takes as many tokens of them as one over all.
-        let few = CacheOptions { batch: 1, ..*cache };
-        let passes = [(tokens, *cache), (tokens.saturating_mul(cache.batch), few)];
+        let mut passes = vec![(tokens, *cache)];
+        if cache.when_full == WhenFull::Replace {
+            // A pass over some of the texts takes as many tokens of them as one over all.
+            let few = CacheOptions { batch: 1, ..*cache };
+            passes.push((tokens.saturating_mul(cache.batch), few));
+        }
         let most = |bytes: &dyn Fn(&ModelConfig, usize, &CacheOptions) -> u64| {
             let of_passes = config.map(|config| {
                 passes.iter().map(|(tokens, cache)| bytes(config, *tokens, cache)).max()

@@ -3,7 +3,7 @@
 use super::values::{ACTIVATION_DTYPES, one_of, some};
 use clap::Args;
 use outsize::bench::{BudgetCase, LEAST_CALIBRATION_BYTES};
-use outsize::models::ActivationDtype;
+use outsize::models::{ActivationDtype, MAX_BATCH};
 use outsize::plan::{Budget, Error, Tier, format_size, parse_size};
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub struct BenchArgs {
     pub place: Option<PathBuf>,
     /// Measure disk, memory and processors in less than 20 seconds and store the figures for
     /// predictions; no model is run
-    #[arg(long, conflicts_with_all = ["max_memory", "prompt_tokens", "new_tokens", "rounds", "context", "compute"])]
+    #[arg(long, conflicts_with_all = ["max_memory", "prompt_tokens", "new_tokens", "rounds", "context", "compute", "batch"])]
     pub calibrate: bool,
     /// Budget to run the model in, as `outsize run` takes it; may be given several times [default:
     /// all that is free if the model fits, then 50 % and 10 % of its weights]
@@ -28,6 +28,9 @@ pub struct BenchArgs {
     /// Tokens to generate in each run, the first of which is the prompt's
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..), value_name = "N", default_value_t = 17)]
     pub new_tokens: u32,
+    /// Texts of that prompt that run side by side; several numbers, such as 1,8,32, run in turns in each budget [default: 1]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MAX_BATCH as i64), value_name = "N")]
+    pub batch: Vec<u32>,
     /// Runs in each budget, alternating
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N", default_value_t = 3)]
     pub rounds: u32,
@@ -48,7 +51,7 @@ pub struct BenchArgs {
 /// A budget, named as it is written.
 fn budget_case(text: &str) -> Result<BudgetCase, Error> {
     let bytes = Budget::parse(text)?.get(Tier::Cpu);
-    Ok(BudgetCase { name: text.to_string(), max_memory: Some(text.to_string()), bytes })
+    Ok(BudgetCase { name: text.to_string(), max_memory: Some(text.to_string()), bytes, batch: 1 })
 }
 
 /// The most memory and disk to take, in bytes.

@@ -40,6 +40,9 @@ pub struct RunArgs {
     /// time it; the disk's speed is not measured
     #[arg(long, value_name = "N", hide = true, requires = "json")]
     pub prompt_again: Option<u32>,
+    /// For `outsize bench`: N texts of the same prompt side by side, of which the first is reported
+    #[arg(long, value_name = "N", hide = true, requires = "json", value_parser = batch())]
+    pub copies: Option<usize>,
     /// How the text is generated.
     #[command(flatten)]
     pub text: TextArgs,

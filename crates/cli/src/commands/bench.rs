@@ -115,22 +115,25 @@ fn model_bench(
     let dtypes = RunDtypeArgs { kv_dtype: KvDtype::F32, compute: args.compute };
     let prompt = args.prompt_tokens as usize;
     let context = args.context.unwrap_or(prompt.saturating_add(args.new_tokens as usize));
-    let workload = workload::generation(&dtypes, [1, context, prompt], &described);
-    let planner = Planner::new(described.tree, described.config, workload, Options::default());
     let plan = |case: &BudgetCase| {
+        let sizes = [case.batch as usize, context, prompt];
+        let workload = workload::generation(&dtypes, sizes, &described);
+        let (tree, config) = (described.tree.clone(), described.config.clone());
+        let planner = Planner::new(tree, config, workload, Options::default());
         let budget = Budget::parse(case.max_memory.as_deref().unwrap_or_default())?;
         planner.plan(&budget).map(|_| ())
     };
     // Measuring takes long, and is of no use if the model runs in none of the budgets.
-    let plans: Vec<Result<(), outsize::plan::Error>> = args.max_memory.iter().map(plan).collect();
+    let given = in_batches(&args.max_memory, &args.batch);
+    let plans: Vec<Result<(), outsize::plan::Error>> = given.iter().map(plan).collect();
     if plans.iter().all(Result::is_err) {
         plans.into_iter().collect::<Result<(), _>>()?;
     }
     let bench = ModelBench {
         checkpoint: checkpoint.clone(),
         budgets: match &args.max_memory[..] {
-            [] => default_budgets(cost.weight_bytes, free),
-            given => given.to_vec(),
+            [] => in_batches(&default_budgets(cost.weight_bytes, free), &args.batch),
+            _ => given,
         },
         cost,
         task: BenchTask {
@@ -141,6 +144,19 @@ fn model_bench(
         },
     };
     Ok((bench, run))
+}
+
+/// Each budget with each number of texts.
+fn in_batches(budgets: &[BudgetCase], batches: &[u32]) -> Vec<BudgetCase> {
+    match batches {
+        [] => budgets.to_vec(),
+        batches => {
+            let of = |case: &BudgetCase| {
+                batches.iter().map(|batch| case.with_batch(*batch)).collect::<Vec<_>>()
+            };
+            budgets.iter().flat_map(of).collect()
+        }
+    }
 }
 
 /// What to measure with.

@@ -117,7 +117,9 @@ fn budget(table: &mut Table, budget: &BudgetResults) {
     };
     let error = budget.error.as_ref().map(|error| format!("; then: {error}"));
     let (peak, error) = (peak.unwrap_or_default(), error.unwrap_or_default());
-    table.heading(&format!("{}{peak}, {streamed} streamed{error}", budget.case.name));
+    let rate =
+        budget.tokens_per_second().map_or_else(String::new, |rate| format!(", {rate:.3} tokens/s"));
+    table.heading(&format!("{}{peak}, {streamed} streamed{rate}{error}", budget.case.name));
     table.row(["  phase", "median", "spread", "achieved", "share", "of the limit"]);
     for phase in &budget.phases {
         let (name, seconds) = (format!("  {}", phase.name), &phase.seconds);
