@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{done, folder, start};
+use common::{done, folder, report, start};
 
 #[test]
 fn two_at_once_make_one_model() {
@@ -18,4 +18,18 @@ fn two_at_once_make_one_model() {
     let left: Vec<_> =
         cache.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["llama-demo"]);
+}
+
+#[test]
+fn a_trained_model_writes_sentences() {
+    let cache = folder();
+    let demo = start(cache.path(), &["demo", "--text", "--json"]);
+    let report = report(&demo.wait_with_output().unwrap());
+    let budget = report["placement"]["budget"]["cpu"].as_u64().unwrap();
+    assert!(report["peak_rss_bytes"].as_u64().unwrap() <= budget, "{report}");
+    let text = report["text"].as_str().unwrap();
+    let common = ["the", "and", "of", "that", "to", "in", "he", "shall", "unto", "for", "I", "his"];
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let known = words.iter().filter(|word| common.contains(word)).count();
+    assert!(words.len() > 40 && 4 * known > words.len(), "a quarter of it is common: {text}");
 }

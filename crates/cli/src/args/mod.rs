@@ -57,7 +57,7 @@ pub enum Command {
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
-    Demo(JsonArgs),
+    Demo(DemoArgs),
     /// Show what this machine has, with the source of each figure
     Env(JsonArgs),
     /// Measure this machine's limits, and what share of them a model gets
@@ -91,7 +91,18 @@ pub struct ManArgs {
     pub folder: PathBuf,
 }
 
-/// `outsize demo`, `outsize env` and `outsize list`.
+/// `outsize demo`.
+#[derive(ClapArgs, Debug)]
+pub struct DemoArgs {
+    /// Run a small model that was trained on a book, and writes sentences, instead of a large one of random weights
+    #[arg(long)]
+    pub text: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `outsize env` and `outsize list`.
 #[derive(ClapArgs, Debug)]
 pub struct JsonArgs {
     /// Print one JSON object instead of text

@@ -1,27 +1,82 @@
 //! `outsize demo`: the five steps, shown as they happen, on a model that does not fit.
 
 use super::synth;
-use crate::args::{Args, BF16, Command, JsonArgs};
+use crate::args::{Args, BF16, Command, DemoArgs};
 use crate::error::Failure;
 use crate::views::output;
 use crate::{cache, generation, interrupt};
 use clap::Parser;
+use outsize::checkpoint::OutputFolder;
 use outsize::generate::{Step, read_config};
 use outsize::models::presets;
 use outsize::plan::format_size;
 use std::ffi::OsStr;
+use std::path::Path;
 use std::time::Instant;
 
-const PRESET: &str = "llama-demo";
-const PROMPT: &str = "Once upon a time";
-const NEW_TOKENS: usize = 24;
+/// A model, and how it is run.
+struct Demo {
+    /// Of its folder in the cache.
+    name: &'static str,
+    /// What is said while it is made.
+    making: &'static str,
+    make: fn(&Path) -> Result<(), Failure>,
+    prompt: &'static str,
+    /// Bytes that the process may take of so many bytes of weights.
+    budget: fn(u64) -> u64,
+    /// More options of `run`.
+    options: &'static [&'static str],
+    /// What is said of the words that came.
+    words: &'static str,
+}
 
-/// Size of a file of the demo's checkpoint, in bytes: several, as large models come.
-const SHARD: u64 = 200_000_000;
+const RANDOM: Demo = Demo {
+    name: "llama-demo",
+    making: "Making a model of random weights",
+    // Several files, as large models come.
+    make: |folder| {
+        let shard = 200_000_000;
+        synth::make(presets::config("llama-demo")?, folder, BF16, 0, shard).map(drop)
+    },
+    prompt: "Once upon a time",
+    budget: |weights| weights / 4,
+    // Random weights generate a token that ends a text by chance.
+    options: &["--max-new-tokens", "24", "--ignore-eos", "--generation-config", "none"],
+    words: "The weights are random, and so are the words.",
+};
+
+const TEXT: Demo = Demo {
+    name: "llama-kjv",
+    making: "Unpacking a model that was trained on the King James Bible",
+    make: |folder| {
+        let output = OutputFolder::prepare(folder)?;
+        for (name, bytes) in FILES {
+            let path = output.folder().join(name);
+            std::fs::write(&path, bytes)
+                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+        }
+        Ok(output.publish()?)
+    },
+    prompt: "And it came to pass",
+    // So small a model stays in memory: a ring to stream it through would be larger.
+    budget: |weights| weights + (50 << 20),
+    options: &["--max-new-tokens", "96", "--temperature", "0.7", "--seed", "1"],
+    words: "The model learned from one book; how is in its card.",
+};
+
+/// What `train_text` wrote, and its card.
+const FILES: [(&str, &[u8]); 5] = [
+    ("README.md", include_bytes!("../../demo/README.md")),
+    ("config.json", include_bytes!("../../demo/config.json")),
+    ("tokenizer_config.json", include_bytes!("../../demo/tokenizer_config.json")),
+    ("tokenizer.json", include_bytes!("../../demo/tokenizer.json")),
+    ("model.safetensors", include_bytes!("../../demo/model.safetensors")),
+];
 
 /// Runs the command; `began` is when the process did.
-pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
-    let folder = cache::folder()?.join(PRESET);
+pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
+    let demo = if args.text { TEXT } else { RANDOM };
+    let folder = cache::folder()?.join(demo.name);
     let show = |text: &str| match args.json {
         true => Ok(()),
         false => output::print(&format!("{text}\n")),
@@ -32,23 +87,22 @@ pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
         false => cache::lock(&cache::made_folder()?)?,
     };
     if !folder.is_dir() {
-        show(&format!("Making a model of random weights in {}, once.", folder.display()))?;
-        synth::make(presets::config(PRESET)?, &folder, BF16, 0, SHARD)?;
+        show(&format!("{} in {}, once.", demo.making, folder.display()))?;
+        (demo.make)(&folder)?;
     }
     drop(lock);
     let weights = read_config(&folder)?.parameter_count() * 2;
-    let budget = weights / 4;
+    let budget = (demo.budget)(weights);
     show(&format!(
         "The model has {} of weights. This process may take {} in all.\n",
         format_size(weights),
         format_size(budget)
     ))?;
     let limit = format!("cpu={budget}");
-    let tokens = NEW_TOKENS.to_string();
-    // Random weights generate a token that ends a text by chance.
-    let line = ["outsize", "run", "--prompt", PROMPT, "--max-new-tokens", &tokens, "--ignore-eos"]
+    let line = ["outsize", "run", "--prompt", demo.prompt, "--max-memory", &limit]
         .into_iter()
-        .chain(["--generation-config", "none", "--max-memory", &limit, "--"])
+        .chain(demo.options.iter().copied())
+        .chain(["--"])
         .map(OsStr::new)
         .chain([folder.as_os_str()]);
     let Command::Run(run) = Args::parse_from(line).command else {
@@ -59,7 +113,7 @@ pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
     let report = generation::run(&run, began, opening, |part| match args.json {
         true => Ok(()),
         false if std::mem::take(&mut first) => {
-            output::print(&format!("5 run         {PROMPT}{part}"))
+            output::print(&format!("5 run         {}{part}", demo.prompt))
         }
         false => output::print(part),
     })?;
@@ -71,7 +125,7 @@ pub fn demo(args: &JsonArgs, began: Instant) -> Result<(), Failure> {
             Some(peak) => show(&format!("\n              memory: {peak} at its peak"))?,
             None => show("")?,
         }
-        show("(The weights are random, and so are the words.)\n")?;
+        show(&format!("({})\n", demo.words))?;
         show(&report.summary())?;
         if let Some(peak) = peak {
             show(&format!("{} of weights ran in {peak} of memory.", format_size(weights)))?;
