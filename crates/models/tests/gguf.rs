@@ -23,6 +23,9 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-qwen2-yarn", TOLERANCE),
     ("gguf-qwen3", TOLERANCE),
     ("gguf-gemma3-f16", 5e-3),
+    ("gguf-gemma3-linear-q8_0", 2e-1),
+    ("gguf-phi3", TOLERANCE),
+    ("gguf-phi3-longrope-f16", 5e-3),
 ];
 
 /// Several tiles for each matrix.
