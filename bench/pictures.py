@@ -6,7 +6,7 @@
 
 MODEL is a folder made by `outsize synth stable-diffusion-v1 MODEL --dtype f16`. Each contender is a process that has its weights in
 memory and waits for its turn; all have as many threads. A pass of the denoiser is of batch 2 at 64 x 64 latents, a picture of 512 x 512
-with guidance by PNDM: three passes for two steps. The first round is not counted. Contenders that are not installed are left out:
+with guidance by PNDM: three passes for two steps, each by a process of its own if outsize makes it. The first round is not counted. Contenders that are not installed are left out:
 pip install torch diffusers transformers stable-diffusion-cpp-python.
 """
 
@@ -126,8 +126,9 @@ def contenders(args, job: str) -> dict:
     for dtype in args.dtypes:
         if job == "picture":
             output = args.folder / f"picture-{dtype}.png"
-            command = [args.outsize, "image", str(args.folder), "--prompt", PROMPT, "--steps", "2", "--output", str(output), "--compute", dtype]
+            command = [args.outsize, "image", str(args.folder), "--prompt", PROMPT, "--steps", "2", "--force", "--output", str(output), "--compute", dtype]
             found[f"outsize, {dtype}"] = Command(command + ["--max-memory", "cpu=16GB"], env)
+            found[f"outsize, {dtype}, in 800 MB"] = Command(command + ["--max-memory", "cpu=800MB"], env)
         else:
             command = [args.passes, str(args.folder / job), "16GB", "64", "64", dtype, "-"]
             found[f"outsize, {dtype}"] = Contender(command, env)
@@ -166,6 +167,7 @@ for number, job in enumerate(args.only):
     for _ in range(args.warm + args.rounds):
         for name, contender in turns.items():
             times[name].append(contender.turn())
+            print(f"{job}, {name}: {times[name][-1]} s", file=sys.stderr)
     for name, contender in turns.items():
         contender.end()
         counted = [seconds for seconds in times[name][args.warm :] if seconds is not None]

@@ -125,6 +125,7 @@ fn generate_flags(error: &TextError) -> &'static str {
         TextError::SamplingValue { field: "top_k", .. } => "--top-k",
         TextError::SamplingValue { field: "top_p", .. } => "--top-p",
         TextError::SamplingValue { .. } => "--min-p",
+        TextError::NoChatTemplate { .. } => "outsize run, --chat-template FILE",
         TextError::EmptyPrompt => "--prompt or --ids",
         TextError::PromptTooLong { .. } => "--context, --when-full slide",
         _ => "",

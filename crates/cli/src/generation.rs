@@ -40,7 +40,7 @@ pub fn run(
     let opened = opened_at.elapsed();
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
-    settings.workload.cache.when_full = args.end.when_full;
+    settings.workload.cache.when_full = args.text.end.when_full;
     let tokenizer = model.tokenizer_file(folder, &mut settings)?;
     let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
     let prompt = asked.request.ids.len();
@@ -128,12 +128,12 @@ fn least(args: &RunArgs, model: &OpenedModel) -> [usize; 2] {
     let prompt = args.ids.as_ref().map_or(1, |ids| ids.split(',').count());
     let config = model.config();
     let begins = config.context_of_prompt(prompt);
-    let needed = begins.saturating_add(args.end.max_new_tokens.unwrap_or(0));
+    let needed = begins.saturating_add(args.text.end.max_new_tokens.unwrap_or(0));
     [prompt, needed.min(config.cache().longest_context)]
 }
 
 /// A bar that follows the prompt if it takes several passes, else what is read.
-fn following(pipeline: &Pipeline, to_run: usize) -> Following {
+pub fn following(pipeline: &Pipeline, to_run: usize) -> Following {
     if to_run > pipeline.longest_pass() {
         return Following::new(count(to_run as u64, "prompt"), pipeline.watch_tokens());
     }

@@ -43,6 +43,11 @@ pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
+/// Forgets the interrupts so far, for who goes on after one: the next one is the first again.
+pub fn forget() {
+    ASKED.store(false, Ordering::Relaxed);
+}
+
 /// An error if there was an interrupt.
 pub fn check() -> Result<(), Failure> {
     if asked() { Err(Failure::Interrupted) } else { Ok(()) }

@@ -3,6 +3,7 @@
 
 mod args;
 mod cache;
+mod chat_input;
 mod child;
 mod commands;
 mod description;
@@ -12,6 +13,7 @@ mod hub;
 mod interrupt;
 mod map_file;
 mod model;
+mod prompts;
 mod request;
 mod views;
 

@@ -1,14 +1,15 @@
 //! What `outsize run` generates: flags first, then the checkpoint's defaults.
 
-use crate::args::{EndArgs, RunArgs};
+use crate::args::{ChoiceArgs, EndArgs, RunArgs, TextArgs};
 use crate::error::Failure;
 use crate::model;
 use crate::views::output::{note_unknown, say};
 use outsize::generate::{
-    DEFAULT_NEW_TOKENS, GenerationConfig, Request, Sampling, StopStrings, TextOptions, Tokenizer,
-    TokenizerFile,
+    ChatOptions, DEFAULT_NEW_TOKENS, GenerationConfig, Request, Sampling, StopStrings, TextOptions,
+    Tokenizer, TokenizerFile,
 };
 use outsize::models::ModelConfig;
+use std::path::Path;
 
 /// What to generate, and how to show it.
 #[derive(Debug)]
@@ -28,53 +29,111 @@ impl GenerateRequest {
         config: &ModelConfig,
         tokenizer: outsize::generate::Result<TokenizerFile>,
     ) -> Result<Self, Failure> {
-        let generation = generation_config(args)?;
-        generation.check_start(config)?;
-        let stop = if args.end.stop.is_empty() {
-            generation.stop_strings.clone()
-        } else {
-            StopStrings::new(args.end.stop.iter().cloned())?
+        let (tokenizer, missing) = match tokenizer.and_then(Tokenizer::load) {
+            Ok(tokenizer) => (Some(tokenizer), None),
+            Err(error) => (None, Some(error)),
         };
-        let tokenizer = match (tokenizer.and_then(Tokenizer::load), &args.prompt) {
-            (Ok(tokenizer), _) => Some(tokenizer),
-            // With ids, text is a bonus: it needs no tokenizer.
-            (Err(_), None) if stop.strings().is_empty() => None,
-            (Err(error), _) => return Err(error.into()),
+        let rules = TextRules::new(&args.text, args.model.folder(), config, tokenizer.as_ref());
+        // With ids, text is a bonus: it needs no tokenizer.
+        let needs_text = |rules: &TextRules| !rules.text.stop.strings().is_empty();
+        let rules = match (rules, missing) {
+            (_, Some(missing)) if args.prompt.is_some() => return Err(missing.into()),
+            (Ok(rules), Some(missing)) if needs_text(&rules) => return Err(missing.into()),
+            (rules, _) => rules?,
         };
         let ids = match (&args.prompt, &args.ids, &tokenizer) {
             (Some(prompt), _, Some(tokenizer)) => {
-                let ids = tokenizer.encode(prompt, !args.no_special_tokens)?;
-                tokenizer.check(&ids, config.vocab_size())?;
+                let ids = encoded(prompt, args, tokenizer, config)?;
                 if ids.is_empty() {
                     return Err(Failure::usage("--prompt: this text has no tokens"));
                 }
                 ids
             }
             (_, Some(ids), _) => model::ids("--ids", ids, config)?,
-            _ => return Err(Failure::usage("give --prompt or --ids")),
+            _ => return Err(Failure::usage("give --prompt, --ids or --prompts")),
         };
-        let max_new_tokens = match args.end.max_new_tokens {
-            Some(most) => most,
-            None => {
-                let prompt = config.context_of_prompt(ids.len());
-                generation.new_tokens(prompt)?.unwrap_or(DEFAULT_NEW_TOKENS)
-            }
-        };
-        Ok(Self {
-            request: Request {
-                max_new_tokens,
-                eos: eos(&args.end, &generation, tokenizer.as_ref(), config)?,
-                sampling: sampling(args, &generation),
-                ids,
-            },
-            text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
-            tokenizer,
-        })
+        Ok(Self { request: rules.request(ids, None, config)?, text: rules.text, tokenizer })
     }
 }
 
-fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
-    let folder = args.model.folder();
+/// How text is generated whatever the prompt: flags first, then the checkpoint's defaults.
+#[derive(Debug)]
+pub struct TextRules {
+    generation: GenerationConfig,
+    /// As the flag says.
+    max_new_tokens: Option<usize>,
+    eos: Vec<u32>,
+    sampling: Sampling,
+    /// How tokens become text.
+    pub text: TextOptions,
+}
+
+impl TextRules {
+    /// For the model in `folder`.
+    pub fn new(
+        args: &TextArgs,
+        folder: &Path,
+        config: &ModelConfig,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<Self, Failure> {
+        let generation = generation_config(args, folder)?;
+        generation.check_start(config)?;
+        let stop = match args.end.stop.is_empty() {
+            true => generation.stop_strings.clone(),
+            false => StopStrings::new(args.end.stop.iter().cloned())?,
+        };
+        Ok(Self {
+            max_new_tokens: args.end.max_new_tokens,
+            eos: eos(&args.end, &generation, tokenizer, config)?,
+            sampling: sampling(&args.choice, &generation),
+            text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
+            generation,
+        })
+    }
+
+    /// What to generate of a prompt, which may say itself how many tokens.
+    pub fn request(
+        &self,
+        ids: Vec<u32>,
+        max_new_tokens: Option<usize>,
+        config: &ModelConfig,
+    ) -> Result<Request, Failure> {
+        let max_new_tokens = match max_new_tokens.or(self.max_new_tokens) {
+            Some(most) => most,
+            None => {
+                let prompt = config.context_of_prompt(ids.len());
+                self.generation.new_tokens(prompt)?.unwrap_or(DEFAULT_NEW_TOKENS)
+            }
+        };
+        let (eos, sampling) = (self.eos.clone(), self.sampling);
+        Ok(Request { ids, max_new_tokens, eos, sampling })
+    }
+
+    /// The same for a chat, whose answers are as long as they like.
+    pub fn chat(self) -> ChatOptions {
+        let Self { generation, max_new_tokens, eos, sampling, text } = self;
+        ChatOptions {
+            max_new_tokens: max_new_tokens.or(generation.max_new_tokens),
+            eos,
+            sampling,
+            text,
+        }
+    }
+}
+
+/// The tokens of a prompt.
+pub fn encoded(
+    prompt: &str,
+    args: &RunArgs,
+    tokenizer: &Tokenizer,
+    config: &ModelConfig,
+) -> Result<Vec<u32>, Failure> {
+    let ids = tokenizer.encode(prompt, !args.no_special_tokens)?;
+    tokenizer.check(&ids, config.vocab_size())?;
+    Ok(ids)
+}
+
+fn generation_config(args: &TextArgs, folder: &Path) -> Result<GenerationConfig, Failure> {
     let config = match &args.generation_config {
         None => GenerationConfig::open(folder)?,
         Some(none) if none.as_os_str() == "none" => GenerationConfig::without_file(folder)?,
@@ -85,8 +144,7 @@ fn generation_config(args: &RunArgs) -> Result<GenerationConfig, Failure> {
     Ok(config.without_beams()?)
 }
 
-fn sampling(args: &RunArgs, generation: &GenerationConfig) -> Sampling {
-    let flags = &args.choice;
+fn sampling(flags: &ChoiceArgs, generation: &GenerationConfig) -> Sampling {
     let default = generation.sampling(flags.seed);
     let temperature = flags.temperature.unwrap_or(default.temperature);
     let given = [

@@ -372,6 +372,8 @@ fn help_is_in_sections() {
     }
     assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     assert!(text(&outsize(&["run", "--help"]).stderr).is_empty());
+    let help = done(&outsize(&["--help"]));
+    assert!(help.lines().count() <= 24, "a screen: {help}");
 }
 
 #[test]

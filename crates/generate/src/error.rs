@@ -53,6 +53,30 @@ pub enum Error {
         /// The missing token.
         token: String,
     },
+    /// A chat template cannot be used, or refuses the messages.
+    #[error("{}{line}: {reason}: correct the messages, or take another chat template", path.display())]
+    ChatTemplate {
+        /// The file.
+        path: PathBuf,
+        /// Where in the template, if that is known: ", line 3".
+        line: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The model has no chat template of that name.
+    #[error(
+        "{} has no chat template {name:?} (there is {}): the model may be made to go on with a text rather than to \
+         answer; give it a text to go on with, or a chat template's file",
+        folder.display(), if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    )]
+    NoChatTemplate {
+        /// The model's folder.
+        folder: PathBuf,
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
     /// generation_config.json asks for something that would change the text and is not built in.
     #[error(
         "{}: {key} is {found}, which changes the text and is not supported: set other values and read no \

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use crate::error::Error;
 use crate::language_model::LanguageModel;
 use crate::request::{Finish, GenerateError, Outcome, Request, limit, longest};
 use crate::sampling::{Sampler, SamplerScratch};
@@ -18,6 +19,8 @@ pub struct Generation<'d, D> {
     rows: Vec<GenerationRow>,
     /// The rows that the decoder's sequences are, in its order.
     live: Vec<usize>,
+    /// Those that have not begun.
+    new: Vec<usize>,
     scratch: SamplerScratch,
 }
 
@@ -44,21 +47,43 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         requests: Vec<Request>,
     ) -> Result<Self, GenerateError<D::Error>> {
         let longest = longest(decoder, &requests);
-        let row = |request: Request| {
-            let mut sampler = Sampler::new(request.sampling)?;
-            sampler.see(decoder.beginning(&request.ids));
-            let (limit, finish) = limit(decoder, &request, longest)?;
-            let outcome = Outcome {
-                tokens: Vec::new(),
-                finish,
-                prefill_seconds: 0.0,
-                token_seconds: Vec::new(),
-            };
-            Ok(GenerationRow { request, sampler, limit, outcome, ended: limit == 0 })
-        };
-        let rows = requests.into_iter().map(row).collect::<Result<Vec<_>, GenerateError<_>>>()?;
-        let live = (0..rows.len()).filter(|row| !rows[*row].ended).collect();
-        Ok(Self { decoder, rows, live, scratch: SamplerScratch::default() })
+        let rows =
+            requests.into_iter().map(|request| GenerationRow::new(decoder, request, longest));
+        let rows = rows.collect::<Result<Vec<_>, Error>>()?;
+        let new = (0..rows.len()).filter(|row| !rows[*row].ended).collect();
+        Ok(Self { decoder, rows, live: Vec::new(), new, scratch: SamplerScratch::default() })
+    }
+
+    /// Begins another text, in the place of one that has ended or as a further row, where texts
+    /// [are replaced](LanguageModel::replaces_rows) or all have ended. Gives what the one before has.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); the row stays as it was.
+    ///
+    /// # Panics
+    /// If there is no such row, and it is not the next one either, or if its text has not ended.
+    pub fn replace(
+        &mut self,
+        row: usize,
+        request: Request,
+    ) -> Result<Option<Outcome>, GenerateError<D::Error>> {
+        self.leave().map_err(GenerateError::Model)?;
+        let longest = self.decoder.beginning(&request.ids).len();
+        let new = GenerationRow::new(self.decoder, request, longest)?;
+        if !new.ended {
+            self.new.push(row);
+        }
+        if row == self.rows.len() {
+            self.rows.push(new);
+            return Ok(None);
+        }
+        assert!(self.rows[row].ended, "a text that has not ended is not replaced");
+        Ok(Some(std::mem::replace(&mut self.rows[row], new).outcome))
+    }
+
+    /// As [`LanguageModel::replaces_rows`].
+    pub(crate) fn replaces_rows(&self) -> bool {
+        self.decoder.replaces_rows()
     }
 
     /// Runs one pass. Gives the row and the new token of each text that has one, except tokens that end a text; `None` if all
@@ -70,29 +95,39 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         let pass = self.pass();
         if pass.is_err() {
             self.live.clear();
+            self.new.clear();
         }
         pass
     }
 
     fn pass(&mut self) -> Result<Option<NewTokens>, GenerateError<D::Error>> {
         self.leave().map_err(GenerateError::Model)?;
-        if self.live.is_empty() {
-            return Ok(None);
-        }
         let started = Instant::now();
-        let ids: Vec<&[u32]> = self.live.iter().map(|row| self.rows[*row].next_ids()).collect();
-        let logits = match self.decoder.forward_rows(&ids) {
+        let ids = |rows: &[usize]| -> Vec<&[u32]> {
+            rows.iter().map(|row| self.rows[*row].next_ids()).collect()
+        };
+        let (running, logits) = match (self.new.is_empty(), self.live.is_empty()) {
+            (true, true) => return Ok(None),
+            (true, false) => (self.live.clone(), self.decoder.forward_rows(&ids(&self.live))),
+            (false, _) => {
+                let held = self.live.len();
+                (self.new.clone(), self.decoder.begin_rows(held, &ids(&self.new)))
+            }
+        };
+        let logits = match logits {
             Err(error) if D::is_stopped(&error) => {
-                for row in std::mem::take(&mut self.live) {
+                let live = std::mem::take(&mut self.live);
+                for row in live.into_iter().chain(std::mem::take(&mut self.new)) {
                     self.end(row, Finish::Stopped);
                 }
                 return Ok(None);
             }
             logits => logits.map_err(GenerateError::Model)?,
         };
-        let vocabulary = logits.len() / self.live.len();
-        let mut chosen = Vec::with_capacity(self.live.len());
-        for (index, &number) in self.live.iter().enumerate() {
+        self.live.append(&mut self.new);
+        let vocabulary = logits.len() / running.len();
+        let mut chosen = Vec::with_capacity(running.len());
+        for (index, number) in running.into_iter().enumerate() {
             let row = &mut self.rows[number];
             let logits = &logits[index * vocabulary..][..vocabulary];
             let token = row.sampler.sample_in(&mut self.scratch, logits)?;
@@ -116,8 +151,8 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
                 copies.push((self.live.len(), at));
             }
         }
-        let begun = self.rows.iter().any(|row| !row.outcome.tokens.is_empty());
-        match begun && (1..held).contains(&self.live.len()) {
+        self.new.retain(|row| !self.rows[*row].ended);
+        match (1..held).contains(&self.live.len()) {
             true => self.decoder.copy_rows(&copies, self.live.len()),
             false => Ok(()),
         }
@@ -128,7 +163,7 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
     /// # Panics
     /// If there is no such row.
     pub fn has_ended(&self, row: usize) -> bool {
-        self.rows[row].ended || !self.live.contains(&row)
+        self.rows[row].ended || !self.live.contains(&row) && !self.new.contains(&row)
     }
 
     /// Ends a row, for that reason.
@@ -155,6 +190,18 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
 }
 
 impl GenerationRow {
+    /// A text that has not begun, beside others of which the longest begins with `longest` tokens.
+    fn new<D: LanguageModel>(decoder: &D, request: Request, longest: usize) -> Result<Self, Error> {
+        let mut sampler = Sampler::new(request.sampling)?;
+        let own = decoder.beginning(&request.ids);
+        sampler.see(own);
+        let longest = if decoder.replaces_rows() { own.len() } else { longest };
+        let (limit, finish) = limit(decoder, &request, longest)?;
+        let outcome =
+            Outcome { tokens: Vec::new(), finish, prefill_seconds: 0.0, token_seconds: Vec::new() };
+        Ok(Self { request, sampler, limit, outcome, ended: limit == 0 })
+    }
+
     fn next_ids(&self) -> &[u32] {
         match self.outcome.tokens.as_slice() {
             [] => &self.request.ids,

@@ -12,6 +12,20 @@ pub trait LanguageModel {
     /// The model's own.
     fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, Self::Error>;
 
+    /// Begins sequences behind the first `held`, which wait and stay as they are; returns the logits after the last token of each
+    /// new one. Where sequences are [not replaced](Self::replaces_rows) none is held.
+    ///
+    /// # Errors
+    /// The model's own.
+    fn begin_rows(&mut self, _held: usize, rows: &[&[u32]]) -> Result<Vec<f32>, Self::Error> {
+        self.forward_rows(rows)
+    }
+
+    /// Whether sequences may begin while others are on their way, each with a context of its own.
+    fn replaces_rows(&self) -> bool {
+        false
+    }
+
     /// Copies sequences, one after the other: of each pair the second becomes what the first is, and may be one past those there
     /// are. Then the first `rows` stay.
     ///

@@ -2,6 +2,7 @@
 //!
 //! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
 //! - [`pipeline()`] opens a checkpoint for a [`TextTask`] within a budget: text in, text out, streamed, in batches, with beams.
+//! - [`ChatSession`] is a conversation: a [`ChatTemplate`] makes its prompts, and the KV cache is kept from turn to turn.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
 //! - [`generate()`] is the loop around any [`LanguageModel`], [`Generation`] that of several texts side by side, and
 //!   [`beam_search`] that which looks for the likeliest ones.
@@ -13,6 +14,7 @@
 mod beam;
 mod builder;
 mod byte_tokenizer;
+mod chat;
 mod describe;
 mod eos;
 mod error;
@@ -21,6 +23,7 @@ mod generation_config;
 mod growth;
 mod json_value;
 mod language_model;
+mod many;
 mod pipeline;
 mod planning;
 mod request;
@@ -38,11 +41,13 @@ mod tokenizer_memory;
 pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
 pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget, pipeline};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
+pub use chat::{ChatAnswer, ChatMessage, ChatOptions, ChatSession, ChatTemplate, ChatTemplates};
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};
 pub use generate::{Generation, NewTokens, generate};
 pub use generation_config::GenerationConfig;
 pub use language_model::LanguageModel;
+pub use many::generate_many;
 pub use pipeline::{OpenedModel, Pipeline, PipelineError, PipelineSettings, Step, read_config};
 pub use planning::{GenerationWorkload, Plan, Planner};
 pub use request::{Finish, GenerateError, Outcome, Request};

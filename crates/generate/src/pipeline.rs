@@ -270,6 +270,12 @@ impl Pipeline {
         self.spec.tokens_to_run(tokens, self.cache.options())
     }
 
+    /// Whether the keys of tokens are the same whether a text of up to `longest` tokens is run at once or goes on from a part of
+    /// it: not where an encoder reads the text, nor where rotations depend on the text's length.
+    pub(crate) fn keeps_keys(&self, longest: usize) -> bool {
+        self.start.is_none() && self.spec.rescaled_beyond.is_none_or(|length| longest <= length)
+    }
+
     /// Tokens that one pass takes at most: an encoder reads a prompt in one.
     pub fn longest_pass(&self) -> usize {
         self.chunk.max(self.cache.options().prompt)
@@ -350,7 +356,9 @@ impl Pipeline {
         if skipped > 0 {
             self.cache.begin_at(skipped, batch);
         }
-        for chunk in batch.columns(skipped..tokens).chunks(self.chunk) {
+        // Fewer texts than there is room for may take longer passes.
+        let longest = self.chunk * (self.cache.options().batch / batch.rows()).max(1);
+        for chunk in batch.columns(skipped..tokens).chunks(longest) {
             let logits = self.pass(&chunk, Logits::Last);
             if logits.is_err() && skipped > 0 && self.cache.position() == skipped {
                 self.cache.clear();

@@ -61,9 +61,19 @@ impl GenerationWorkload {
     /// What planning with passes of `tokens` tokens depends on, beside strategy and budget.
     fn adjust(&self, options: &mut Options, config: Option<&ModelConfig>, tokens: usize) {
         let cache = &self.cache;
+        // A pass over some of the texts takes as many tokens of them as one over all.
+        let few = CacheOptions { batch: 1, ..*cache };
+        let passes = [(tokens, *cache), (tokens.saturating_mul(cache.batch), few)];
+        let most = |bytes: &dyn Fn(&ModelConfig, usize, &CacheOptions) -> u64| {
+            let of_passes = config.map(|config| {
+                passes.iter().map(|(tokens, cache)| bytes(config, *tokens, cache)).max()
+            });
+            of_passes.flatten().unwrap_or(0)
+        };
         let activations =
-            config.map_or(0, |config| config.activation_bytes(tokens, cache, self.logits));
-        let packed = config.map_or(0, |config| config.packed_bytes(self.compute, tokens, cache));
+            most(&|config, tokens, cache| config.activation_bytes(tokens, cache, self.logits));
+        let packed =
+            most(&|config, tokens, cache| config.packed_bytes(self.compute, tokens, cache));
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.

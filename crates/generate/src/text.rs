@@ -89,6 +89,7 @@ type NewTexts = Vec<(usize, String)>;
 #[derive(Debug)]
 pub(crate) struct TextGeneration<'a, D> {
     tokens: Generation<'a, D>,
+    tokenizer: &'a Tokenizer,
     rows: Vec<GrowingText<'a>>,
 }
 
@@ -100,7 +101,7 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
     ) -> Result<Self, GenerateError<D::Error>> {
         let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
         let (requests, rows) = requests.into_iter().map(row).unzip();
-        Ok(Self { tokens: Generation::new(decoder, requests)?, rows })
+        Ok(Self { tokens: Generation::new(decoder, requests)?, tokenizer, rows })
     }
 
     /// The text that is certain by one more token of each row, or by the end of some; `None` at the end of all.
@@ -148,17 +149,60 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         }
     }
 
+    /// An empty batch.
+    pub fn empty(
+        decoder: &'a mut D,
+        tokenizer: &'a Tokenizer,
+    ) -> Result<Self, GenerateError<D::Error>> {
+        Self::new(decoder, tokenizer, Vec::new())
+    }
+
+    /// Begins another text, as [`Generation::replace`] does.
+    pub fn replace(
+        &mut self,
+        row: usize,
+        (request, options): (Request, TextOptions),
+    ) -> Result<(), GenerateError<D::Error>> {
+        let text = GrowingText::new(self.tokenizer, &options);
+        match self.tokens.replace(row, request)? {
+            None => self.rows.push(text),
+            Some(_) => self.rows[row] = text,
+        }
+        Ok(())
+    }
+
+    /// As [`LanguageModel::replaces_rows`].
+    pub fn replaces_rows(&self) -> bool {
+        self.tokens.replaces_rows()
+    }
+
+    /// What there is of a row that has ended; none if it goes on.
+    pub fn ended(&mut self, row: usize) -> Result<Option<TextOutcome>, Error> {
+        if !self.tokens.has_ended(row) {
+            return Ok(None);
+        }
+        let text = &mut self.rows[row];
+        text.finish()?;
+        let outcome = self.tokens.outcome(row).clone();
+        let (text, stop_string) = (std::mem::take(&mut text.text), text.stop_string.take());
+        Ok(Some(text_outcome(text, stop_string, outcome)))
+    }
+
     /// What there is of all rows, in the order of the requests.
     pub fn into_outcomes(self) -> Vec<TextOutcome> {
         let rows = self.rows.into_iter().zip(self.tokens.into_outcomes());
-        let outcome = |(row, mut outcome): (GrowingText<'_>, Outcome)| {
-            if row.stop_string.is_some() {
-                outcome.finish = Finish::StopString;
-            }
-            TextOutcome { text: row.text, stop_string: row.stop_string, outcome }
+        let outcome = |(row, outcome): (GrowingText<'_>, Outcome)| {
+            text_outcome(row.text, row.stop_string, outcome)
         };
         rows.map(outcome).collect()
     }
+}
+
+fn text_outcome(text: String, stop_string: Option<String>, mut outcome: Outcome) -> TextOutcome {
+    if stop_string.is_some() {
+        outcome.finish = Finish::StopString;
+    }
+    TextOutcome { text, stop_string, outcome }
 }
 
 /// The text of a prompt's answer in parts, as they become certain: an iterator that computes when it is asked.

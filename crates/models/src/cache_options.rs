@@ -61,6 +61,9 @@ pub enum WhenFull {
     /// The oldest tokens are forgotten: every token sees itself and the `context - 1` tokens before it, which is what a
     /// model with a sliding window of `context` tokens does.
     Slide,
+    /// It is an error; and a text that ends makes room for another one, which begins while those beside it go on: see
+    /// [`KvCache::begin_beside`](crate::KvCache::begin_beside).
+    Replace,
 }
 
 /// What a KV cache is made for.
@@ -104,7 +107,7 @@ impl CacheOptions {
 pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
     let context = match options.when_full {
         WhenFull::Refuse => usize::MAX,
-        WhenFull::Slide => options.context,
+        WhenFull::Slide | WhenFull::Replace => options.context,
     };
     let window = window.unwrap_or(usize::MAX).min(context);
     (window, window.min(options.context))

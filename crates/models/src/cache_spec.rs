@@ -16,6 +16,8 @@ pub struct CacheSpec {
     pub longest_context: usize,
     /// Why a sequence cannot go on beyond its context with the oldest tokens forgotten, if so: "its rotary embedding …".
     pub cannot_slide: Option<&'static str>,
+    /// The longest text, in tokens, of which the keys do not depend on how long it is; none if they never do.
+    pub rescaled_beyond: Option<usize>,
 }
 
 /// One layer of a KV cache.
@@ -104,6 +106,7 @@ impl CacheSpec {
             trained_context,
             longest_context: trained_context,
             cannot_slide: None,
+            rescaled_beyond: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor};
 use self::layer::{Layer, Order};
 pub(crate) use self::layer::{Part, Seen};
 use self::prompt::Prompt;
+use self::rows::WaitingRows;
 use crate::cache_options::window_and_capacity;
 
 use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
@@ -44,6 +45,8 @@ pub struct KvCache {
     expected: usize,
     /// Of each text, how many columns have no token: of as many as can begin while it holds nothing, then of those held.
     padding: Vec<usize>,
+    /// The texts before these, which wait until these have begun.
+    waiting: Option<WaitingRows>,
 }
 
 impl KvCache {
@@ -85,6 +88,7 @@ impl KvCache {
             written: 0,
             expected: 0,
             padding: vec![0; options.batch],
+            waiting: None,
         })
     }
 
@@ -104,6 +108,7 @@ impl KvCache {
             written: 0,
             expected: 0,
             padding: vec![0; batch.rows()],
+            waiting: None,
         }
     }
 
@@ -149,7 +154,7 @@ impl KvCache {
     fn room(&self) -> usize {
         let end = match self.options.when_full {
             WhenFull::Refuse => self.options.context,
-            WhenFull::Slide => MAX_CONTEXT,
+            WhenFull::Slide | WhenFull::Replace => MAX_CONTEXT,
         };
         end - self.position
     }
@@ -161,7 +166,7 @@ impl KvCache {
 
     /// Forgets all tokens, those of a prompt that an encoder read too: new texts begin.
     pub fn clear(&mut self) {
-        self.prompt = None;
+        (self.prompt, self.waiting) = (None, None);
         (self.position, self.written, self.expected) = (0, 0, 0);
         self.padding = vec![0; self.options.batch];
     }
@@ -292,7 +297,7 @@ impl KvCache {
     ) -> Result<Seen, Error> {
         let dtype = self.options.dtype.dtype();
         let (keys, values) = (keys.cast(dtype), values.cast(dtype));
-        let (rows, tokens) = (keys.dims()[0], keys.dims()[2]);
+        let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };
         let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
@@ -302,9 +307,9 @@ impl KvCache {
             return Ok(Seen { parts, window, all: false, held_back: None });
         }
         if slot.oldest(end) <= slot.oldest_seen(position) {
-            slot.write(position, keys, values).ok_or_else(lost)?;
+            slot.write(first, position, keys, values).ok_or_else(lost)?;
             return Ok(Seen {
-                parts: vec![slot.part(end, rows).ok_or_else(lost)?],
+                parts: vec![slot.part(end, first..first + rows).ok_or_else(lost)?],
                 window,
                 all: false,
                 held_back: None,
@@ -312,7 +317,7 @@ impl KvCache {
         }
         let mut parts = Vec::with_capacity(2);
         if position > 0 {
-            parts.push(slot.part(position, rows).ok_or_else(lost)?);
+            parts.push(slot.part(position, first..first + rows).ok_or_else(lost)?);
         }
         parts.push(Part {
             keys: keys.clone(),
@@ -332,9 +337,10 @@ impl KvCache {
         let Some((keys, values)) = held_back else {
             return Ok(());
         };
+        let first = self.first_row();
         self.layers
             .get_mut(layer)
-            .and_then(|slot| slot.write(self.position, keys, values))
+            .and_then(|slot| slot.write(first, self.position, keys, values))
             .ok_or(Error::CacheLost { layer })
     }
 

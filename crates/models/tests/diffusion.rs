@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use common::dispatched::placed_in;
 use common::reference::{ROUNDED_TOLERANCE, assert_close, assert_within};
-use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_core::Dispatched;
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
 use outsize_models::{
     ActivationDtype, Component, ComponentConfig, Error, Init, PicturePass, PictureSize,
 };
+use outsize_plan::Budget;
 
 const CLIPS: [&str; 2] = ["clip-text-v1", "clip-text-v2"];
 const UNETS: [&str; 3] = ["unet-v1", "unet-v2", "unet-deep"];
@@ -152,6 +153,49 @@ fn streamed_or_resident_the_bits_are_the_same() {
     CLIPS.iter().for_each(|name| placed(name, encode));
     UNETS.iter().for_each(|name| placed(name, denoise));
     VAES.iter().for_each(|name| placed(name, decode));
+}
+
+#[test]
+fn a_pass_reads_each_streamed_weight_once() {
+    let text = r#"{"_class_name": "UNet2DConditionModel", "block_out_channels": [64, 256], "cross_attention_dim": 64,
+        "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+        "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"]}"#;
+    let config = ComponentConfig::<Unet2dConditionModel>::from_json(text).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = config.tensors(Dtype::F16).into_iter();
+    let specs: Vec<TensorSpec> =
+        tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
+    let mut writer = ShardWriter::create(dir.path().join("unet"), specs.clone(), u64::MAX).unwrap();
+    for spec in &specs {
+        writer.write(&spec.name, &vec![0; 2 * spec.shape.iter().product::<usize>()]).unwrap();
+    }
+    writer.finish().unwrap();
+    let checkpoint = Checkpoint::open(dir.path().join("unet")).unwrap();
+    let tree = config.tree("a denoiser", checkpoint.tensors()).unwrap();
+    let options = Options {
+        budget: Budget::parse("cpu=24MiB").unwrap(),
+        ..config.options(checkpoint.tensors())
+    };
+    let map = outsize_plan::infer(&tree, &options.budget, &options.plan()).unwrap();
+    let model = config.dispatch(&Init::new(&Device::flex()), &checkpoint, &map, &options).unwrap();
+    let weights = 2 * config.parameter_count();
+    let streamed = map.streamed_bytes();
+    assert!(weights > streamed + 2_000_000 && streamed > 5_000_000, "{streamed} of {weights}");
+    let ones = |sides| Tensor::<4>::ones(sides, (&Device::flex(), DType::F32));
+    // Reads begin and end with pages.
+    let pages = 2 * 4096 * specs.len() as u64;
+    // The first pass also loads what stays, and only guesses the order: what it reads too early may be read
+    // again. Later passes know it.
+    for most in [weights + weights / 4, streamed, streamed] {
+        let before = model.stats().bytes_read;
+        let pass = |model: &Unet2dConditionModel| {
+            drop(model.forward(ones([2, 8, 8, 4]), 7.0, ones([2, 9, 64, 1]).squeeze_dim(3)));
+        };
+        model.run(pass).unwrap();
+        let read = model.stats().bytes_read - before;
+        println!("{read} of {most} bytes");
+        assert!(read <= most + pages, "{read} of {most} bytes");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! `outsize run` and `outsize logits`.
+//! `outsize run`, `outsize chat` and `outsize logits`.
 
 use super::ModelArgs;
-use super::values::{WHEN_FULL, one_of, penalty, share, temperature};
+use super::values::{WHEN_FULL, batch, one_of, penalty, share, temperature};
 use clap::{ArgGroup, Args};
 use outsize::models::WhenFull;
 use std::path::PathBuf;
@@ -19,15 +19,20 @@ pub struct RunArgs {
     /// Token ids instead of text: 1,2,3
     #[arg(long, group = "input", value_name = "IDS")]
     pub ids: Option<String>,
+    /// Many prompts: a file with one JSON object a line, {"prompt": TEXT}, and in it, if wanted, "id" and
+    /// "max_new_tokens"; or {"ids": [1, 2]} for tokens instead of text
+    #[arg(long, group = "input", value_name = "FILE", requires = "output")]
+    pub prompts: Option<PathBuf>,
+    /// Prompts that run side by side; a pass over the weights serves all of them
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = batch(), requires = "prompts")]
+    pub batch: usize,
+    /// File that results are appended to as they are ready, one JSON object a line; prompts whose results it
+    /// has are not run again
+    #[arg(long, value_name = "FILE", requires = "prompts")]
+    pub output: Option<PathBuf>,
     /// Add no special tokens to the prompt, such as the one that begins a text
     #[arg(long)]
     pub no_special_tokens: bool,
-    /// Show special tokens in the text
-    #[arg(long)]
-    pub show_special_tokens: bool,
-    /// File to take defaults from, or none [default: generation_config.json beside the model]
-    #[arg(long, value_name = "FILE")]
-    pub generation_config: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -35,12 +40,43 @@ pub struct RunArgs {
     /// time it; the disk's speed is not measured
     #[arg(long, value_name = "N", hide = true, requires = "json")]
     pub prompt_again: Option<u32>,
+    /// How the text is generated.
+    #[command(flatten)]
+    pub text: TextArgs,
+}
+
+/// How text is generated.
+#[derive(Args, Debug)]
+pub struct TextArgs {
+    /// Show special tokens in the text
+    #[arg(long)]
+    pub show_special_tokens: bool,
+    /// File to take defaults from, or none [default: generation_config.json beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub generation_config: Option<PathBuf>,
     /// How tokens are sampled.
     #[command(flatten)]
     pub choice: ChoiceArgs,
     /// When the text ends.
     #[command(flatten)]
     pub end: EndArgs,
+}
+
+/// `outsize chat`.
+#[derive(Args, Debug)]
+pub struct ChatArgs {
+    /// Model and budget.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// A chat template's file, or the name of one of the model's templates [default: the model's own]
+    #[arg(long, value_name = "FILE|NAME")]
+    pub chat_template: Option<PathBuf>,
+    /// How answers are generated.
+    #[command(flatten)]
+    pub text: TextArgs,
 }
 
 /// How tokens are sampled, by default as generation_config.json says.
@@ -71,7 +107,7 @@ pub struct ChoiceArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Stopping (defaults from generation_config.json, if any)")]
 pub struct EndArgs {
-    /// The most tokens to generate [else: 64]
+    /// The most tokens to generate [else: 64, in a chat as many as the context has room for]
     #[arg(long, value_name = "N")]
     pub max_new_tokens: Option<usize>,
     /// Stop string, which is cut off; may be given several times

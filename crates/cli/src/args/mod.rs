@@ -15,7 +15,7 @@ pub mod workload;
 pub use bench::BenchArgs;
 pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
-pub use generate::{EndArgs, LogitsArgs, RunArgs};
+pub use generate::{ChatArgs, ChoiceArgs, EndArgs, LogitsArgs, RunArgs, TextArgs};
 pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
@@ -25,9 +25,10 @@ pub use synth::{BF16, SynthArgs, SynthDtype};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Run language models bigger than memory, straight from their checkpoint.
+/// Run and train models bigger than memory, straight from their checkpoint.
 #[derive(Parser, Debug)]
-#[command(name = "outsize", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "outsize", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -39,6 +40,8 @@ pub struct Args {
 pub enum Command {
     /// Generate text under a memory budget
     Run(RunArgs),
+    /// Talk with a model under a memory budget
+    Chat(ChatArgs),
     /// Make a picture of a text under a memory budget
     Image(ImageArgs),
     /// Draw the device map under a memory budget and predict the speed
@@ -49,7 +52,7 @@ pub enum Command {
     Estimate(EstimateArgs),
     /// Download a model of the Hugging Face Hub to its cache, as `run` does by itself
     Fetch(FetchArgs),
-    /// List the models in the Hub's cache, and which of them run in the memory that is available
+    /// List the models in the Hub's cache, and which of them fit in memory
     List(JsonArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
@@ -65,9 +68,12 @@ pub enum Command {
     Test(TestArgs),
     /// Ask how `launch` starts programs, and keep the answers
     Config(ConfigArgs),
+    // Hidden, these two, so that the list fits a screen of 24 lines; docs/launching.md names them.
     /// Print a shell's completions of this command
+    #[command(hide = true)]
     Completions(CompletionsArgs),
     /// Write this command's manual pages to a folder
+    #[command(hide = true)]
     Man(ManArgs),
 }
 

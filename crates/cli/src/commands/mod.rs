@@ -2,6 +2,7 @@
 
 mod bench;
 mod calibrate;
+mod chat;
 pub mod config;
 mod demo;
 mod env;
@@ -15,11 +16,12 @@ mod manual;
 mod plan;
 mod random_values;
 mod run;
+mod run_many;
 mod synth;
 mod synth_pipeline;
 mod test;
 
-use crate::args::{Command, LogitsArgs, RunArgs};
+use crate::args::{ChatArgs, Command, LogitsArgs, RunArgs};
 use crate::error::Failure;
 use crate::hub::Wanted;
 use crate::model;
@@ -27,13 +29,15 @@ use std::time::Instant;
 
 /// Runs a command; `began` is when the process did.
 pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
-    if let Command::Run(RunArgs { model, .. }) | Command::Logits(LogitsArgs { model, .. }) =
-        &mut command
+    if let Command::Run(RunArgs { model, .. })
+    | Command::Chat(ChatArgs { model, .. })
+    | Command::Logits(LogitsArgs { model, .. }) = &mut command
     {
         model.model = model::located(&model.model, Wanted::Text)?;
     }
     match &command {
         Command::Run(args) => run::run(args, began),
+        Command::Chat(args) => chat::chat(args),
         Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),

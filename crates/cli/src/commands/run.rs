@@ -1,5 +1,6 @@
 //! `outsize run`: a prompt in, text out, under a budget.
 
+use super::run_many;
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::views::output::{picture, print, print_json, say, say_wrapped};
@@ -11,6 +12,9 @@ use std::time::Instant;
 
 /// Runs the command; `began` is when the process did.
 pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
+    if let (Some(prompts), Some(output)) = (&args.prompts, &args.output) {
+        return run_many::run(args, prompts, output);
+    }
     let opening = |step: &Step<'_>, figures: &_| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             say(picture(map));

@@ -1,6 +1,6 @@
 //! A pipeline as the loops see it: sequences that tokens are appended to.
 
-use outsize_models::{Batch, WhenFull};
+use outsize_models::{Batch, MAX_CONTEXT, WhenFull};
 
 use super::{Pipeline, PipelineError};
 use crate::language_model::LanguageModel;
@@ -23,26 +23,54 @@ impl LanguageModel for Pipeline {
         logits
     }
 
+    fn begin_rows(&mut self, held: usize, rows: &[&[u32]]) -> Result<Vec<f32>, PipelineError> {
+        if held == 0 && self.cache.options().when_full == WhenFull::Replace {
+            self.cache.clear();
+        }
+        if !self.replaces_rows() {
+            return self.forward_rows(rows);
+        }
+        let batch = Batch::left_padded(rows)?;
+        self.cache.begin_beside(&batch)?;
+        let logits = self.run(&batch);
+        match &logits {
+            Ok(_) => self.cache.join(),
+            Err(_) => self.cache.forget_new(),
+        }
+        logits
+    }
+
+    fn replaces_rows(&self) -> bool {
+        // Columns end somewhere: then all texts end, and new ones begin in an empty cache.
+        let room = self.cache.position() < MAX_CONTEXT / 2;
+        room && self.start.is_none() && self.cache.options().when_full == WhenFull::Replace
+    }
+
     fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), PipelineError> {
         Ok(self.cache.copy_rows(copies, rows)?)
     }
 
     fn beginning<'a>(&'a self, prompt: &'a [u32]) -> &'a [u32] {
+        let replaces = self.cache.options().when_full == WhenFull::Replace;
         match &self.start {
-            Some(start) if !self.cache.has_prompt() => start,
+            Some(start) if replaces || !self.cache.has_prompt() => start,
             _ => prompt,
         }
     }
 
     fn context(&self) -> Option<usize> {
         match self.cache.options().when_full {
-            WhenFull::Refuse => Some(self.cache.capacity()),
+            WhenFull::Refuse | WhenFull::Replace => Some(self.cache.capacity()),
             WhenFull::Slide => None,
         }
     }
 
     fn position(&self) -> usize {
-        self.cache.position()
+        match self.cache.options().when_full {
+            // New texts begin in places of their own.
+            WhenFull::Replace => 0,
+            WhenFull::Refuse | WhenFull::Slide => self.cache.position(),
+        }
     }
 
     fn advice(&self, needed: usize) -> String {

@@ -140,6 +140,7 @@ impl Architecture for FalconForCausalLm {
         let scaling = config.rope.as_ref().map(|rope| &rope.scaling);
         let mut cache = sizes.cache(config.key_value_heads);
         cache.cannot_slide = config.rope.as_ref().and_then(RopeConfig::cannot_slide);
+        cache.rescaled_beyond = config.rope.as_ref().and_then(RopeConfig::rescaled_beyond);
         if matches!(scaling, None | Some(RopeScaling::Dynamic { .. })) {
             cache.longest_context = cache.trained_context.max(MAX_CONTEXT);
         }

@@ -121,6 +121,7 @@ impl Architecture for GptNeoxForCausalLm {
         let (hidden, vocabulary) = (sizes.hidden, sizes.vocabulary);
         let mut cache = sizes.cache(sizes.heads);
         cache.cannot_slide = config.rope.cannot_slide();
+        cache.rescaled_beyond = config.rope.rescaled_beyond();
         if let RopeScaling::Dynamic { .. } = config.rope.scaling {
             cache.longest_context = MAX_CONTEXT;
         }

@@ -241,6 +241,11 @@ impl RmsConfig {
                 _ => self.max_position_embeddings,
             },
             cannot_slide: self.rope.cannot_slide().or(local.and_then(RopeConfig::cannot_slide)),
+            rescaled_beyond: [Some(&self.rope), local]
+                .into_iter()
+                .flatten()
+                .filter_map(RopeConfig::rescaled_beyond)
+                .min(),
         }
     }
 }

@@ -147,6 +147,17 @@ impl RopeConfig {
         }
     }
 
+    /// The longest text of which the rotations do not depend on how long it is; none if they never do.
+    pub(crate) fn rescaled_beyond(&self) -> Option<usize> {
+        match self.scaling {
+            RopeScaling::Dynamic { max_position_embeddings, .. } => Some(max_position_embeddings),
+            RopeScaling::LongRope { original_max_position_embeddings, .. } => {
+                Some(original_max_position_embeddings)
+            }
+            _ => None,
+        }
+    }
+
     /// Reads one object, with the base that it has if it says none.
     pub(crate) fn read_object(
         object: &Fields<'_>,

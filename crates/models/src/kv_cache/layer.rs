@@ -31,11 +31,11 @@ impl Layer {
         (position + 1).saturating_sub(self.window)
     }
 
-    /// All places of the first `rows` texts, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
-    pub fn part(&self, end: usize, rows: usize) -> Option<Part> {
+    /// All places of some texts, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
+    pub fn part(&self, end: usize, rows: Range<usize>) -> Option<Part> {
         Some(Part {
-            keys: self.keys.clone()?.narrow(0, 0, rows),
-            values: self.values.clone()?.narrow(0, 0, rows),
+            keys: self.keys.clone()?.narrow(0, rows.start, rows.len()),
+            values: self.values.clone()?.narrow(0, rows.start, rows.len()),
             len: end.min(self.capacity),
             order: if end <= self.capacity {
                 Order::From(0)
@@ -45,10 +45,16 @@ impl Layer {
         })
     }
 
-    /// Writes columns from `position` on, of which the last `capacity` stay.
-    pub fn write(&mut self, position: usize, keys: Tensor<4>, values: Tensor<4>) -> Option<()> {
-        self.keys = Some(write(self.keys.take()?, position, keys));
-        self.values = Some(write(self.values.take()?, position, values));
+    /// Writes columns from `position` on of the texts from `row` on; the last `capacity` of them stay.
+    pub fn write(
+        &mut self,
+        row: usize,
+        position: usize,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+    ) -> Option<()> {
+        self.keys = Some(write(self.keys.take()?, row, position, keys));
+        self.values = Some(write(self.values.take()?, row, position, values));
         Some(())
     }
 
@@ -73,14 +79,14 @@ fn copy_row(storage: Tensor<4>, from: usize, to: usize, places: usize) -> Tensor
     storage.slice_assign(row(to), copy)
 }
 
-fn write(mut storage: Tensor<4>, position: usize, new: Tensor<4>) -> Tensor<4> {
+fn write(mut storage: Tensor<4>, row: usize, position: usize, new: Tensor<4>) -> Tensor<4> {
     let ([_, heads, capacity, width], [batch, _, tokens, _]) = (storage.dims(), new.dims());
     let mut done = tokens.saturating_sub(capacity);
     while done < tokens {
         let place = (position + done) % capacity;
         let count = (tokens - done).min(capacity - place);
         storage = storage.slice_assign(
-            [0..batch, 0..heads, place..place + count, 0..width],
+            [row..row + batch, 0..heads, place..place + count, 0..width],
             new.clone().narrow(2, done, count),
         );
         done += count;

@@ -52,7 +52,7 @@ impl KvCache {
         let dtype = self.options.dtype.dtype();
         let [keys, values] = [keys, values].map(|tensor| tensor.swap_dims(1, 2).cast(dtype));
         let slot = self.cross.get_mut(layer);
-        slot.and_then(|slot| slot.write(0, keys, values)).ok_or(Error::CacheLost { layer })
+        slot.and_then(|slot| slot.write(0, 0, keys, values)).ok_or(Error::CacheLost { layer })
     }
 
     /// Counts the prompt as held, once all layers have it.
@@ -65,7 +65,7 @@ impl KvCache {
     pub(crate) fn see_prompt(&self, layer: usize) -> Result<(Seen, &[usize]), Error> {
         let prompt = self.prompt.as_ref().ok_or(Error::NoPrompt)?;
         let slot = self.cross.get(layer);
-        let part = slot.and_then(|slot| slot.part(prompt.tokens, prompt.padding.len()));
+        let part = slot.and_then(|slot| slot.part(prompt.tokens, 0..prompt.padding.len()));
         let part: Part = part.ok_or(Error::CacheLost { layer })?;
         Ok((Seen::whole(part), &prompt.padding))
     }

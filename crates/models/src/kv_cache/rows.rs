@@ -2,9 +2,76 @@
 
 use super::KvCache;
 use super::prompt::Prompt;
-use crate::{CacheOptions, CacheSpec, Error};
+use crate::{Batch, CacheOptions, CacheSpec, Error};
+
+/// Texts that wait while others begin behind them.
+#[derive(Debug)]
+pub(super) struct WaitingRows {
+    /// Columns held.
+    position: usize,
+    /// Of each text, how many columns have no token.
+    padding: Vec<usize>,
+}
 
 impl KvCache {
+    /// Begins the texts of `batch` behind those held, in a cache that [replaces](crate::WhenFull::Replace) texts. Until
+    /// [`join`](Self::join) all passes are of the new texts alone: they take the batch's columns, however cut into pieces, and
+    /// end in the column where the others are.
+    ///
+    /// # Errors
+    /// More texts than the cache was made for, or longer ones than its context.
+    pub fn begin_beside(&mut self, batch: &Batch) -> Result<(), Error> {
+        let held = if self.is_empty() { 0 } else { self.rows() };
+        let (rows, most) = (held + batch.rows(), self.options.batch);
+        if rows > most {
+            return Err(Error::BatchRows { rows, batch: most });
+        }
+        if held == 0 {
+            // So many columns in that any text begins in one that there is, and not in the first.
+            (self.position, self.padding) = (self.options.context + 1, Vec::new());
+        }
+        let (position, tokens) = (self.position, batch.tokens());
+        if tokens > self.options.context || tokens >= position {
+            let capacity = self.options.context.min(position);
+            return Err(Error::ContextFull { position: 0, tokens, capacity });
+        }
+        self.position -= tokens;
+        self.written = self.position;
+        let padding = std::mem::replace(&mut self.padding, vec![self.position; batch.rows()]);
+        self.waiting = Some(WaitingRows { position, padding });
+        Ok(())
+    }
+
+    /// Has the texts that [began beside](Self::begin_beside) others go on together with these.
+    pub fn join(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            let new = std::mem::replace(&mut self.padding, waiting.padding);
+            self.padding.extend(new);
+            self.restore(waiting.position);
+        }
+    }
+
+    /// Forgets the texts that [began beside](Self::begin_beside) others, which go on.
+    pub fn forget_new(&mut self) {
+        match self.waiting.take() {
+            Some(waiting) if !waiting.padding.is_empty() => {
+                self.padding = waiting.padding;
+                self.restore(waiting.position);
+            }
+            Some(_) => self.clear(),
+            None => {}
+        }
+    }
+
+    fn restore(&mut self, position: usize) {
+        (self.position, self.written, self.expected) = (position, position, 0);
+    }
+
+    /// The first of the texts that passes are of.
+    pub(super) fn first_row(&self) -> usize {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.padding.len())
+    }
+
     /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, or values, of one sequence in the largest layer.
     pub fn row_bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
         let one = CacheOptions { batch: 1, beams: 1, ..*options };

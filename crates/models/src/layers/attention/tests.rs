@@ -77,7 +77,7 @@ impl Bench {
     fn new(shape: [usize; 3], window: Option<usize>, options: CacheOptions) -> Self {
         let slide = match options.when_full {
             WhenFull::Refuse => usize::MAX,
-            WhenFull::Slide => options.context,
+            WhenFull::Slide | WhenFull::Replace => options.context,
         };
         Self {
             cache: KvCache::new(&spec(shape, window), &options, &Device::default()).unwrap(),

@@ -1,0 +1,249 @@
+//! `outsize chat`: a conversation under a budget.
+
+use crate::args::ChatArgs;
+use crate::chat_input::ChatInput;
+use crate::error::Failure;
+use crate::generation::following;
+use crate::request::TextRules;
+use crate::views::output::{picture, print, refuse_to_overwrite, say, say_wrapped};
+use crate::views::run::predicted;
+use crate::{cache, interrupt, model};
+use outsize::checkpoint::{read_text, write_file};
+use outsize::generate::{
+    ChatAnswer, ChatMessage, ChatOptions, ChatSession, ChatTemplate, ChatTemplates, Finish,
+    GenerateError, OpenedModel, Tokenizer,
+};
+use outsize::machine::{Machine, peak_rss};
+use outsize::plan::format_size;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Tokens of the context if none are asked for, as far as the model has them.
+const CONTEXT: usize = 4096;
+
+/// The largest file of a conversation that is read, in bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// What can be said to the command rather than to the model.
+const HELP: &str = "\
+/reset        begin a new conversation
+/save FILE    write the conversation to a file, as JSON
+/load FILE    go on from such a file
+/stats        tokens, speed and memory
+/help         this list
+/bye          end, as Ctrl-D does
+\"\"\"           begins and ends a message of several lines
+Ctrl-C        ends an answer";
+
+/// Runs the command.
+pub fn chat(args: &ChatArgs) -> Result<(), Failure> {
+    let mut chat = Chat::open(args)?;
+    let mut input = ChatInput::new()?;
+    if matches!(input, ChatInput::Terminal(_)) {
+        say("/help lists commands, Ctrl-D ends");
+    }
+    while let Some(text) = input.next()? {
+        interrupt::check()?;
+        match text.strip_prefix('/') {
+            None => chat.say(text)?,
+            Some("bye" | "exit") => break,
+            Some(command) => match chat.command(command) {
+                Err(Failure::Usage(message) | Failure::Failed(message)) => {
+                    say(format!("error: {message}"));
+                }
+                done => done?,
+            },
+        }
+    }
+    interrupt::check()
+}
+
+/// A conversation, and what is asked of it.
+struct Chat {
+    session: ChatSession,
+    options: ChatOptions,
+    system: Option<ChatMessage>,
+    model: PathBuf,
+    last: Option<ChatAnswer>,
+}
+
+impl Chat {
+    /// Opens the model, and begins to read.
+    fn open(args: &ChatArgs) -> Result<Self, Failure> {
+        let machine = Machine::detect();
+        let config = model::config(&args.model)?;
+        let folder = args.model.folder();
+        let template = template(args, folder)?;
+        let opened = OpenedModel::new(&args.model.model, config)?;
+        let usual = CONTEXT.min(opened.config().cache().longest_context);
+        let mut settings = model::settings(&args.model, opened.config(), [usual, usual], &machine)?;
+        settings.workload.cache.when_full = args.text.end.when_full;
+        settings.workload.position = settings.workload.cache.context.div_ceil(2);
+        let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
+        let rules = TextRules::new(&args.text, folder, opened.config(), Some(&tokenizer))?;
+        let (profile, figures) = cache::figures(&machine, folder);
+        settings.planning.figures = profile;
+        let vocab_size = opened.config().vocab_size();
+        let pipeline = opened.dispatch(&settings, |_| {})?;
+        say(picture(pipeline.device_map()));
+        say_wrapped(&predicted(pipeline.prediction(), &figures));
+        let mut chat = Self {
+            session: ChatSession::new(pipeline, tokenizer, template, vocab_size),
+            options: rules.chat(),
+            system: args.system.as_ref().map(|text| ChatMessage::new("system", text)),
+            model: args.model.model.clone(),
+            last: None,
+        };
+        chat.begin()?;
+        Ok(chat)
+    }
+
+    /// Begins a new conversation.
+    fn begin(&mut self) -> Result<(), Failure> {
+        Ok(self.session.set_messages(self.system.iter().cloned().collect())?)
+    }
+
+    /// Shows the answer to a message. What goes wrong with one message does not end the conversation.
+    fn say(&mut self, text: String) -> Result<(), Failure> {
+        // The first answer waits until the weights that stay are read.
+        let mut progress = self.last.is_none().then(|| following(self.session.pipeline(), 1));
+        let mut failure = None;
+        let answer = self.session.answer(text, &self.options, |part| {
+            drop(progress.take());
+            match print(part) {
+                Ok(()) if interrupt::asked() => ControlFlow::Break(()),
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        drop(progress);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error @ GenerateError::Request(_)) => {
+                say(format!("error: {}", flagged(error.into())));
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if !answer.outcome.text.is_empty() {
+            print("\n")?;
+        }
+        let note = match answer.outcome.outcome.finish {
+            Finish::Stopped if answer.outcome.text.is_empty() => {
+                "note: interrupted before the answer began: the message is not part of the conversation"
+            }
+            Finish::Stopped => "note: interrupted: the answer so far is part of the conversation",
+            Finish::Context => {
+                "note: the context is full: /reset begins a new conversation; --context gives more, --when-full slide forgets \
+                 the oldest tokens"
+            }
+            _ => "",
+        };
+        if !note.is_empty() {
+            say(note);
+        }
+        interrupt::forget();
+        self.last = Some(answer);
+        Ok(())
+    }
+
+    fn command(&mut self, command: &str) -> Result<(), Failure> {
+        let (name, argument) = command.split_once(' ').unwrap_or((command, ""));
+        match (name, argument.trim()) {
+            ("reset", "") => {
+                self.begin()?;
+                self.last = None;
+                say("a new conversation");
+            }
+            ("save", file) if !file.is_empty() => self.save(Path::new(file))?,
+            ("load", file) if !file.is_empty() => self.load(Path::new(file))?,
+            ("stats", "") => self.stats(),
+            ("help", "") => HELP.lines().for_each(say),
+            _ => {
+                let command = outsize::checkpoint::shown(command, 80);
+                return Err(Failure::usage(format!("/{command} is no command; /help lists them")));
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&self, file: &Path) -> Result<(), Failure> {
+        refuse_to_overwrite(&self.model, file)?;
+        let mut text = serde_json::to_string_pretty(self.session.messages())?;
+        text.push('\n');
+        write_file(file, text.as_bytes())?;
+        say(format!("{} messages written to {}", self.session.messages().len(), file.display()));
+        Ok(())
+    }
+
+    fn load(&mut self, file: &Path) -> Result<(), Failure> {
+        let text = read_text(file, LONGEST);
+        let text = text
+            .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
+        let messages: Vec<ChatMessage> = serde_json::from_str(&text).map_err(|error| {
+            Failure::Failed(format!(
+                "{} is no conversation, a list of {{\"role\", \"content\"}}: {error}",
+                file.display()
+            ))
+        })?;
+        let count = messages.len();
+        self.session.set_messages(messages)?;
+        say(format!("{count} messages from {}", file.display()));
+        Ok(())
+    }
+
+    fn stats(&self) {
+        let context = self.session.pipeline().cache_options().context;
+        say(format!(
+            "conversation  {} messages · {} of {context} tokens in the KV cache",
+            self.session.messages().len(),
+            self.session.held_tokens(),
+        ));
+        if let Some(answer) = &self.last {
+            let outcome = &answer.outcome.outcome;
+            let decode: f64 = outcome.token_seconds.iter().sum();
+            let rate = match outcome.token_seconds.len() {
+                0 => String::new(),
+                count => format!(" at {:.2} tokens/s", count as f64 / decode.max(1e-9)),
+            };
+            say(format!(
+                "last answer   {} tokens{rate} · prompt {} tokens, {} of them kept, {:.2} s",
+                outcome.tokens.len(),
+                answer.prompt_tokens,
+                answer.reused_tokens,
+                outcome.prefill_seconds,
+            ));
+        }
+        let read = format_size(self.session.pipeline().stats().bytes_read);
+        let peak = peak_rss()
+            .map_or_else(String::new, |peak| format!(" · peak memory {}", format_size(peak)));
+        say(format!("so far        read {read}{peak}"));
+    }
+}
+
+/// The chat template: the one that the arguments name, or the model's own.
+fn template(args: &ChatArgs, folder: &Path) -> Result<ChatTemplate, Failure> {
+    let templates = ChatTemplates::open(folder)?;
+    let Some(given) = &args.chat_template else {
+        return Ok(templates.default_template()?);
+    };
+    let name = given.to_str().filter(|given| templates.names().any(|name| name == *given));
+    match name {
+        Some(name) => Ok(templates.get(name)?),
+        None => Ok(ChatTemplates::open_file(folder, given)?),
+    }
+}
+
+/// The message of a failure.
+fn flagged(failure: Failure) -> String {
+    match failure {
+        Failure::Usage(message) | Failure::Failed(message) => message,
+        _ => "interrupted".to_owned(),
+    }
+}

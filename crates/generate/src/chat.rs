@@ -1,0 +1,14 @@
+//! Conversations: their templates, and sessions that keep the KV cache from turn to turn.
+
+mod fuel;
+mod message;
+mod prefix;
+mod python_json;
+mod session;
+mod template;
+mod templates;
+
+pub use self::message::ChatMessage;
+pub use self::session::{ChatAnswer, ChatOptions, ChatSession};
+pub use self::template::ChatTemplate;
+pub use self::templates::ChatTemplates;

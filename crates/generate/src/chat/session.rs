@@ -1,0 +1,137 @@
+//! A conversation with a model.
+
+use std::ops::ControlFlow;
+
+use super::message::ChatMessage;
+use super::prefix::PrefixCache;
+use super::template::ChatTemplate;
+use crate::error::Error;
+use crate::pipeline::{Pipeline, PipelineError};
+use crate::request::{Finish, GenerateError, Request};
+use crate::sampling::Sampling;
+use crate::text::{TextOptions, TextOutcome, generate_text};
+use crate::tokenizer::Tokenizer;
+
+/// How a model answers.
+#[derive(Debug, Clone, Default)]
+pub struct ChatOptions {
+    /// The most tokens of an answer; else as many as the context has room for.
+    pub max_new_tokens: Option<usize>,
+    /// Tokens that end an answer.
+    pub eos: Vec<u32>,
+    /// How tokens are chosen; each answer begins with the seed.
+    pub sampling: Sampling,
+    /// How tokens become text.
+    pub text: TextOptions,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatAnswer {
+    /// Its text and tokens.
+    pub outcome: TextOutcome,
+    /// Tokens of the conversation before it, with the template's.
+    pub prompt_tokens: usize,
+    /// Of these, those that the KV cache held already: they were not run again.
+    pub reused_tokens: usize,
+}
+
+/// A conversation with a model, whose KV cache goes on from turn to turn. Of each prompt only that is run which comes after
+/// what the cache holds; the answer is the one that a new run over the whole conversation gives, bit for bit.
+#[derive(Debug)]
+pub struct ChatSession {
+    pipeline: Pipeline,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    vocab_size: usize,
+    messages: Vec<ChatMessage>,
+    /// The tokens that the KV cache holds.
+    held: Vec<u32>,
+}
+
+impl ChatSession {
+    /// A conversation with a model of `vocab_size` tokens in which nothing is said yet.
+    pub fn new(
+        pipeline: Pipeline,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        vocab_size: usize,
+    ) -> Self {
+        let (messages, held) = (Vec::new(), Vec::new());
+        Self { pipeline, tokenizer, template, vocab_size, messages, held }
+    }
+
+    /// What was said.
+    pub fn messages(&self) -> &[ChatMessage] {
+        &self.messages
+    }
+
+    /// Goes on from another conversation. What of it the KV cache holds is not run again.
+    ///
+    /// # Errors
+    /// Messages that the template refuses; the conversation stays as it was.
+    pub fn set_messages(&mut self, messages: Vec<ChatMessage>) -> Result<(), Error> {
+        if !messages.is_empty() {
+            self.template.render(&messages, false)?;
+        }
+        self.messages = messages;
+        Ok(())
+    }
+
+    /// The model.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// Tokens that the KV cache holds.
+    pub fn held_tokens(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Says `text` as the user, and gives the answer; `on_text` is as that of [`generate_text`].
+    ///
+    /// If it ends with an error, or is stopped before it has any text, nothing counts as said.
+    ///
+    /// # Errors
+    /// Messages that the template refuses, a conversation that is longer than the context, and what the model or a read said.
+    pub fn answer(
+        &mut self,
+        text: impl Into<String>,
+        options: &ChatOptions,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        self.messages.push(ChatMessage::new("user", text));
+        let answer = self.complete(options, on_text);
+        match &answer {
+            Ok(ChatAnswer { outcome, .. })
+                if !outcome.text.is_empty() || outcome.outcome.finish != Finish::Stopped =>
+            {
+                self.messages.push(ChatMessage::new("assistant", &outcome.text));
+            }
+            _ => drop(self.messages.pop()),
+        }
+        answer
+    }
+
+    fn complete(
+        &mut self,
+        options: &ChatOptions,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        let prompt = self.template.render(&self.messages, true)?;
+        // The template has written the special tokens.
+        let ids = self.tokenizer.encode(&prompt, false)?;
+        self.tokenizer.check(&ids, self.vocab_size)?;
+        let prompt_tokens = ids.len();
+        let request = Request {
+            ids,
+            max_new_tokens: options.max_new_tokens.unwrap_or(usize::MAX),
+            eos: options.eos.clone(),
+            sampling: options.sampling,
+        };
+        let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held);
+        let outcome = generate_text(&mut model, &self.tokenizer, &request, &options.text, on_text)?;
+        let reused_tokens = model.reused;
+        Ok(ChatAnswer { outcome, prompt_tokens, reused_tokens })
+    }
+}
