@@ -1,8 +1,9 @@
 """Writes the weights of a Llama in safetensors as one GGUF file for llama.cpp: the same bf16 values, nothing quantised.
 
-    python bench/gguf_from_safetensors.py MODEL OUT.gguf
+    python bench/gguf_from_safetensors.py MODEL OUT.gguf [TYPE FILE ...]
 
-The vocabulary is a dummy of the right size: benchmarks give token ids. Needs numpy and gguf.
+With types, such as Q8_0 and Q4_K_M, llama.cpp also quantises OUT.gguf, into a FILE each (needs llama-cpp-python). The vocabulary
+is a dummy of the right size: benchmarks give token ids. Needs numpy and gguf.
 """
 
 import json
@@ -127,7 +128,18 @@ def write(folder: pathlib.Path, out: pathlib.Path):
     os.rename(partial, out)
 
 
+def quantise(path: str, kind: str, out: str):
+    import llama_cpp
+
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    if llama_cpp.llama_model_quantize(path.encode(), out.encode(), parameters):
+        sys.exit(f"{path}: llama.cpp cannot quantise it to {kind}")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3 or len(sys.argv) % 2 == 0:
         sys.exit(__doc__)
     write(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    for kind, file in zip(sys.argv[3::2], sys.argv[4::2]):
+        quantise(sys.argv[2], kind, file)

@@ -4,6 +4,7 @@
     python bench/side_by_side.py MODEL MODEL.gguf --only resident      # only one half of it
     python bench/side_by_side.py MODEL MODEL.gguf --only streamed --shares 25
     python bench/side_by_side.py MODEL MODEL.gguf --only tokens --rounds 10   # a token with everything in memory, and nothing else
+    python bench/side_by_side.py MODEL.gguf MODEL.gguf --only tokens          # the same of outsize and llama.cpp on one file
 
 MODEL is a folder made by `outsize synth llama-1b MODEL --dtype bf16`, MODEL.gguf made of it by gguf_from_safetensors.py. Every run is in a
 memory cgroup of its own, which counts the page cache; in a row of the table all cgroups are equally large. Cold runs begin with an
@@ -41,7 +42,7 @@ parser.add_argument("--roomy", type=int, default=1_800_000_000, help="a larger c
 parser.add_argument("--timeout", type=float, default=90, help="seconds after which a run is given up")
 args = parser.parse_args()
 
-WEIGHTS = sum(path.stat().st_size for path in args.model.glob("*.safetensors"))
+WEIGHTS = sum(path.stat().st_size for path in ([args.model] if args.model.is_file() else args.model.glob("*.safetensors")))
 
 
 class Column:
@@ -133,6 +134,8 @@ def tokens():
     """Each run's token: where memory has more than one speed, a median of few runs says little."""
     limit = int(1.5 * WEIGHTS) + 1_000_000_000
     everyone = [contenders.outsize(args.outsize, args.model), contenders.torch(args.model), contenders.llama_cpp(args.gguf)]
+    if args.model.is_file():
+        everyone.pop(1)
     columns, rounds = {contender.name: Column() for contender in everyone}, []
     for at in range(args.rounds):
         rounds.append([])

@@ -174,12 +174,15 @@ fn tiles_of(checkpoint: &Checkpoint, most: u64) -> Vec<Tile> {
             Dtype::BF16 => DType::BF16,
             Dtype::F16 => DType::F16,
             Dtype::F32 => DType::F32,
+            // As good as any other bytes, of which all rows have an even number.
+            quantized if quantized.block().elements > 1 => DType::BF16,
             _ => continue,
         };
-        let [out, width] = tensor.shape[..] else {
+        let [out, _] = tensor.shape[..] else {
             continue;
         };
-        let row = (width * dtype.size()) as u64;
+        let row = tensor.len / (out as u64).max(1);
+        let width = row as usize / dtype.size();
         if out == 0 || row == 0 || row > TILE {
             continue;
         }

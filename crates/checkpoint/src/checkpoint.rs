@@ -6,7 +6,8 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::file::{ShardFile, read_exact_at};
-use crate::folder::{Container, Source, folder_of};
+use crate::folder::{Container, Source, folder_of, model_folder};
+use crate::gguf::GgufFile;
 use crate::header::HeaderEntry;
 use crate::index::{self, Index};
 use crate::parallel::{self, THREADS};
@@ -18,8 +19,7 @@ pub(crate) const MAX_HEADERS: u64 = 200_000_000;
 
 /// A tensor of a checkpoint and where its bytes lie.
 ///
-/// The range is proven to lie in its file, and `len` to be the product of `shape` times the size of
-/// `dtype`; no product over some of the dimensions overflows. The offset need not be a multiple of
+/// The range is proven to lie in its file, and `len` to be that of as many elements of `dtype` as the product of `shape`; no product over some of the dimensions overflows. The offset need not be a multiple of
 /// anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
@@ -59,7 +59,8 @@ impl Checkpoint {
     /// Opens the checkpoint at `path`: a folder with `model.safetensors`, or with
     /// `model.safetensors.index.json` and its shards; or one `.safetensors` file, or an index of
     /// shards, itself. Where there are none, the same of `pytorch_model.bin`, which `torch.save`
-    /// writes; a file given by itself may end in `.bin`, `.pt` or `.pth`.
+    /// writes; a file given by itself may end in `.bin`, `.pt` or `.pth`, or be one of GGUF, whose tensors then
+    /// have the names of transformers.
     ///
     /// Reads and checks all headers, and no weights. Nothing in a pickle is executed. Symbolic links are followed, as the cache of
     /// the Hub needs.
@@ -98,7 +99,8 @@ impl Checkpoint {
         &self.inner.files
     }
 
-    /// The folder that the checkpoint is in, where its configuration and tokenizer are too.
+    /// The folder that the checkpoint is in, where its configuration and tokenizer are too, or the GGUF file that holds
+    /// all of it: see [`model_folder`].
     pub fn folder(&self) -> &Path {
         &self.inner.folder
     }
@@ -178,7 +180,7 @@ impl Checkpoint {
 
 impl Inner {
     fn from_file(container: Container, path: PathBuf) -> Result<Self, Error> {
-        let folder = folder_of(&path).to_owned();
+        let folder = model_folder(&path).to_owned();
         let (file, entries, data_start) = open_file(container, path, |_| Ok(()))?;
         let tensors = entries.into_iter().map(|entry| entry.at(0, data_start)).collect();
         Ok(Self::new(folder, vec![file], tensors, Vec::new()))
@@ -254,6 +256,10 @@ fn open_file(
         }
         Container::Torch => {
             let (file, entries) = torch::open(path, admit)?;
+            Ok((file, entries, 0))
+        }
+        Container::Gguf => {
+            let (file, entries) = GgufFile::open(&path)?.into_shard();
             Ok((file, entries, 0))
         }
     }

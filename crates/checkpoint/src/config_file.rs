@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::error::Error;
+use crate::gguf;
 use crate::text::quoted;
 use crate::whole_file::read_file;
 
@@ -30,6 +32,12 @@ pub enum ConfigFileError {
         /// The most bytes that are read from it.
         limit: u64,
     },
+    /// It would be made from a GGUF file's metadata, which is wrong or asks for something that is not built in.
+    #[error(transparent)]
+    Made {
+        /// What is wrong with the GGUF file.
+        source: Box<Error>,
+    },
     /// It should hold a JSON object and does not.
     #[error("{} is not a JSON object ({reason}): download it again", path.display())]
     NotJson {
@@ -40,11 +48,20 @@ pub enum ConfigFileError {
     },
 }
 
-/// All bytes of the file at `path`, or `None` if there is no such file.
+/// All bytes of the file at `path`, or `None` if there is no such file. One below a GGUF file, such as
+/// `model.gguf/config.json`, is made from its metadata.
 ///
 /// # Errors
 /// [`ConfigFileError::Read`], or [`ConfigFileError::TooLarge`] above `limit` bytes, of which no more than the limit was read.
 pub fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConfigFileError> {
+    if let Some(made) = gguf::made_file(path) {
+        return match made.map_err(|source| ConfigFileError::Made { source: Box::new(source) })? {
+            Some(bytes) if bytes.len() as u64 > limit => {
+                Err(ConfigFileError::TooLarge { path: path.to_owned(), limit })
+            }
+            bytes => Ok(bytes),
+        };
+    }
     match read_file(path, limit) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) => match error.kind() {
@@ -55,6 +72,11 @@ pub fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConfigF
             _ => Err(ConfigFileError::Read { path: path.to_owned(), source: error }),
         },
     }
+}
+
+/// About what it takes in bytes to make a file that is made from a GGUF file's metadata; `None` for all others.
+pub fn made_length(path: &Path) -> Option<u64> {
+    gguf::made_length(path)
 }
 
 /// The text of the file at `path`, or `None` if there is no such file.

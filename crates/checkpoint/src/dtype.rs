@@ -43,16 +43,59 @@ pub enum Dtype {
     F8E8M0,
     /// Zero or one, 1 byte.
     Bool,
+    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of these four.
+    #[serde(skip)]
+    Q8_0,
+    /// GGUF's blocks of 32 numbers of 4 bits and their scale, 18 bytes.
+    #[serde(skip)]
+    Q4_0,
+    /// GGUF's blocks of 256 numbers of 4 bits, with a scale and an offset of 6 bits for each 32, 144 bytes.
+    #[serde(skip)]
+    Q4K,
+    /// GGUF's blocks of 256 numbers of 6 bits, with a scale of 8 bits for each 16, 210 bytes.
+    #[serde(skip)]
+    Q6K,
+}
+
+/// Elements that follow one another in a row and are stored together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ElementBlock {
+    /// How many there are; at least one.
+    pub elements: usize,
+    /// Bytes that they take together. These need not divide a page.
+    pub bytes: usize,
+}
+
+impl ElementBlock {
+    /// Bytes of a row of `columns` elements; none if it does not end with a block, or if that
+    /// overflows.
+    pub fn row_bytes(self, columns: usize) -> Option<u64> {
+        if self.elements == 0 || !columns.is_multiple_of(self.elements) {
+            return None;
+        }
+        let bytes = (columns / self.elements).checked_mul(self.bytes)?;
+        u64::try_from(bytes).ok()
+    }
 }
 
 impl Dtype {
-    /// Every dtype, in the order of declaration.
+    /// Every dtype of safetensors, in the order of declaration.
     pub const ALL: [Self; 16] = {
         use Dtype::*;
         [F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, F8E4M3, F8E5M2, F8E8M0, Bool]
     };
 
-    /// Bytes per element.
+    /// Elements that are stored together: one, but for GGUF's blocks.
+    pub const fn block(self) -> ElementBlock {
+        let elements = match self {
+            Self::Q8_0 | Self::Q4_0 => 32,
+            Self::Q4K | Self::Q6K => 256,
+            _ => 1,
+        };
+        ElementBlock { elements, bytes: self.size() }
+    }
+
+    /// Bytes per [block](Self::block): per element, but for GGUF's blocks.
     pub const fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 | Self::U64 => 8,
@@ -60,10 +103,14 @@ impl Dtype {
             Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
             Self::I8 | Self::U8 | Self::Bool => 1,
             Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 => 1,
+            Self::Q8_0 => 34,
+            Self::Q4_0 => 18,
+            Self::Q4K => 144,
+            Self::Q6K => 210,
         }
     }
 
-    /// The name in a safetensors header, such as `BF16`.
+    /// The name in a safetensors header, such as `BF16`, or in GGUF.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F64 => "F64",
@@ -82,16 +129,27 @@ impl Dtype {
             Self::F8E5M2 => "F8_E5M2",
             Self::F8E8M0 => "F8_E8M0",
             Self::Bool => "BOOL",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4K => "Q4_K",
+            Self::Q6K => "Q6_K",
         }
     }
 
-    /// Bytes of a tensor of this dtype and `shape`; none if that overflows.
+    /// Bytes of a tensor of this dtype and `shape`; none if that overflows, or if rows are no whole
+    /// blocks.
     ///
     /// Dimensions of zero count as one in the overflow check, so the product over any subset of the
     /// dimensions of an accepted shape fits a `usize`.
     pub(crate) fn bytes_of(self, shape: &[usize]) -> Option<u64> {
+        let ElementBlock { elements, bytes } = self.block();
         let widest =
-            shape.iter().try_fold(self.size(), |product, &dim| product.checked_mul(dim.max(1)))?;
+            shape.iter().try_fold(1, |product: usize, &dim| product.checked_mul(dim.max(1)))?;
+        let row = shape.last().copied().unwrap_or(1);
+        if !row.is_multiple_of(elements) {
+            return None;
+        }
+        let widest = widest.div_ceil(elements).checked_mul(bytes)?;
         let bytes = if shape.contains(&0) { 0 } else { widest };
         u64::try_from(bytes).ok()
     }

@@ -2,6 +2,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::fault::{HeaderFault, IndexFault, SpecFault};
+use crate::gguf::GgufFault;
 use crate::torch::TorchFault;
 
 /// Why a checkpoint could not be opened, read or written.
@@ -13,7 +14,7 @@ use crate::torch::TorchFault;
 pub enum Error {
     /// The path given leads nowhere.
     #[error(
-        "{path}: no such file or folder; give a checkpoint folder, a .safetensors or a .bin file \
+        "{path}: no such file or folder; give a checkpoint folder, a .safetensors, .gguf or .bin file \
          (a model on the Hub must be downloaded first)"
     )]
     NotFound {
@@ -65,6 +66,14 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         fault: TorchFault,
+    },
+    /// A GGUF file that is wrong, or asks for something that is not built in.
+    #[error("{path}: {fault}")]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: GgufFault,
     },
     /// A `.safetensors` file whose header, or whose size, is wrong.
     #[error("{path}: {fault}")]

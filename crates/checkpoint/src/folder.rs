@@ -2,6 +2,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::gguf;
 
 /// The file that holds a whole checkpoint.
 pub(crate) const SINGLE_FILE: &str = "model.safetensors";
@@ -18,13 +19,14 @@ pub(crate) const NAMES: [(&str, Container, IsIndex); 4] = [
     ("pytorch_model.bin.index.json", Container::Torch, true),
 ];
 /// The same of a file given by its path, by the end of its name.
-const ENDS: [(&str, Container, IsIndex); 6] = [
+const ENDS: [(&str, Container, IsIndex); 7] = [
     (".safetensors", Container::Safetensors, false),
     (".safetensors.index.json", Container::Safetensors, true),
     (".bin", Container::Torch, false),
     (".pt", Container::Torch, false),
     (".pth", Container::Torch, false),
     (".bin.index.json", Container::Torch, true),
+    (".gguf", Container::Gguf, false),
 ];
 /// Names of other programs for files of `torch.save`.
 const PICKLES: [&str; 2] = ["consolidated.00.pth", "model.pt"];
@@ -43,6 +45,7 @@ pub(crate) enum Container {
     Safetensors,
     /// A zip archive of `torch.save`.
     Torch,
+    Gguf,
 }
 
 impl Source {
@@ -124,6 +127,15 @@ fn no_checkpoint(folder: &Path) -> Error {
         [first, rest @ ..] => format!("{} other files, such as {first:?}", rest.len() + 1),
     };
     Error::NoCheckpoint { folder: folder.to_owned(), found }
+}
+
+/// The folder in which the `config.json` and the tokenizer of the checkpoint at `path` are: the folder itself or that of
+/// the file. A GGUF file is such a folder too: [`read_optional`](crate::read_optional) makes these files from its metadata.
+pub fn model_folder(path: &Path) -> &Path {
+    match path.is_file() && !gguf::is_gguf(path) {
+        true => folder_of(path),
+        false => path,
+    }
 }
 
 /// The folder that a file or folder is in, never empty.

@@ -4,14 +4,16 @@
 use std::ops::Range;
 
 use crate::checkpoint::TensorInfo;
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, ElementBlock};
 
 /// How a weight is stored: its elements in one tensor, and perhaps scales in another.
 ///
 /// | format | data | scales |
 /// |---|---|---|
 /// | [`plain`](Self::plain) | any [`Dtype`] | |
+/// | `plain` of GGUF's blocks | `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K` | in each block of the data |
 /// | [`fp8`](Self::fp8), as DeepSeek-V3 is published | `F8_E4M3` | `F32`, one per block of rows and columns, `weight_scale_inv` |
+/// | [`compressed_fp8`](Self::compressed_fp8), of compressed-tensors | `F8_E4M3` | `F32` or `BF16`, one per row or one, `weight_scale` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StorageFormat {
     /// How elements lie in the data tensor.
@@ -27,15 +29,6 @@ pub enum Encoding {
     Elements(Dtype),
 }
 
-/// Elements that follow one another in a row and are stored together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ElementBlock {
-    /// How many there are; at least one.
-    pub elements: usize,
-    /// Bytes that they take together. These need not divide a page.
-    pub bytes: usize,
-}
-
 /// One scale for each block of a matrix; blocks at the right and lower edges may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ScaleGrid {
@@ -45,18 +38,6 @@ pub struct ScaleGrid {
     pub dtype: Dtype,
     /// Rows and columns that one scale is for; each at least one.
     pub block: [usize; 2],
-}
-
-impl ElementBlock {
-    /// Bytes of a row of `columns` elements; none if it does not end with a block, or if that
-    /// overflows.
-    pub fn row_bytes(self, columns: usize) -> Option<u64> {
-        if self.elements == 0 || !columns.is_multiple_of(self.elements) {
-            return None;
-        }
-        let bytes = (columns / self.elements).checked_mul(self.bytes)?;
-        u64::try_from(bytes).ok()
-    }
 }
 
 impl Encoding {
@@ -70,7 +51,7 @@ impl Encoding {
     /// What is stored together.
     pub const fn block(self) -> ElementBlock {
         match self {
-            Self::Elements(dtype) => ElementBlock { elements: 1, bytes: dtype.size() },
+            Self::Elements(dtype) => dtype.block(),
         }
     }
 }
@@ -95,6 +76,28 @@ impl StorageFormat {
             encoding: Encoding::Elements(Dtype::F8E4M3),
             scales: Some(ScaleGrid { suffix: "_scale_inv", dtype: Dtype::F32, block }),
         }
+    }
+
+    /// Numbers of 8 bits (E4M3) as compressed-tensors writes them: with one scale for each row, or one for all.
+    pub const fn compressed_fp8(each_row: bool) -> Self {
+        /// More than a matrix has, and a multiple of the lanes of any vector.
+        const ALL: usize = 1 << 30;
+        let block = [if each_row { 1 } else { ALL }, ALL];
+        Self {
+            encoding: Encoding::Elements(Dtype::F8E4M3),
+            scales: Some(ScaleGrid { suffix: "_scale", dtype: Dtype::F32, block }),
+        }
+    }
+
+    /// The same with scales in bf16, if these are and may be.
+    #[must_use]
+    pub fn with_scales(mut self, found: Dtype) -> Self {
+        if let Some(grid) = &mut self.scales
+            && found == Dtype::BF16
+        {
+            grid.dtype = found;
+        }
+        self
     }
 
     /// Whether elements are numbers that need neither scales nor neighbours.
@@ -164,7 +167,9 @@ impl StoredWeight {
             };
             typed(scales, grid.dtype)?;
             let wanted = grid.shape([rows, columns]);
-            if scales.shape != wanted || grid.block.contains(&0) {
+            // One alone need not be a matrix.
+            let is_one = wanted == [1, 1] && scales.shape.iter().all(|size| *size == 1);
+            if scales.shape != wanted && !is_one || grid.block.contains(&0) {
                 return Err(FormatFault::ScaleShape {
                     tensor: scales.name.clone(),
                     found: scales.shape.clone(),

@@ -1,7 +1,7 @@
 //! A checkpoint on disk as an index of tensors: open, check, write sharded.
 //!
 //! [`Checkpoint::open`] reads the headers of a Hugging Face checkpoint (one `.safetensors` file, or
-//! shards and their index; or the same of PyTorch's own `.bin` files), proves that every tensor lies where it says, and keeps the files open
+//! shards and their index; the same of PyTorch's own `.bin` files; or one `.gguf` file), proves that every tensor lies where it says, and keeps the files open
 //! for positioned reads. No weight is read until it is asked for. [`ShardWriter`] goes the other
 //! way, in bounded memory, and makes the finished folder appear in one step.
 //!
@@ -42,6 +42,7 @@ mod file;
 mod file_writer;
 mod folder;
 mod format;
+mod gguf;
 mod header;
 mod index;
 mod json;
@@ -59,14 +60,17 @@ mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
 pub use config_file::{
-    CONFIG_LIMIT, ConfigFileError, parse_object, read_object, read_optional, read_optional_text,
+    CONFIG_LIMIT, ConfigFileError, made_length, parse_object, read_object, read_optional,
+    read_optional_text,
 };
-pub use dtype::{Dtype, UnknownDtype};
+pub use dtype::{Dtype, ElementBlock, UnknownDtype};
 pub use error::Error;
 pub use fault::{HeaderFault, IndexFault, SpecFault};
 pub use file::ShardFile;
 pub use file_writer::FileWriter;
-pub use format::{ElementBlock, Encoding, FormatFault, ScaleGrid, StorageFormat, StoredWeight};
+pub use folder::model_folder;
+pub use format::{Encoding, FormatFault, ScaleGrid, StorageFormat, StoredWeight};
+pub use gguf::{GgufFault, GgufFile, GgufHeader, GgufValue};
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;

@@ -17,7 +17,7 @@ pub(crate) fn identify(start: &[u8]) -> Option<(&'static str, &'static str)> {
     } else if start.starts_with(b"version https://git-lfs") {
         Some(("a Git LFS pointer", "the data is not here yet: run `git lfs pull` in its folder"))
     } else if start.starts_with(b"GGUF") {
-        Some(("a GGUF file", "download the model's safetensors files instead"))
+        Some(("a GGUF file", "give it a name that ends in .gguf"))
     } else if is_html(start) {
         Some(("a web page", "the download went wrong: download the file itself"))
     } else if start.first() == Some(&b'{') {

@@ -32,11 +32,6 @@ pub fn located(model: &Path, wanted: Wanted<'_>) -> Result<PathBuf, Failure> {
         let holds_one = model.join("config.json").exists() || PipelineFiles::is_at(model);
         return if holds_one { Ok(model.to_owned()) } else { within(model) };
     }
-    if model.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) {
-        return usage(
-            "is a GGUF file, which cannot be read yet: name the folder of safetensors that it was made from".into(),
-        );
-    }
     if model.symlink_metadata().is_ok() {
         return Ok(model.to_owned());
     }

@@ -324,7 +324,6 @@ fn what_is_no_checkpoint_is_told_what_it_is() {
     let adapter = dir.path().join("adapter");
     std::fs::create_dir(&adapter).unwrap();
     std::fs::write(adapter.join("adapter_config.json"), "{}").unwrap();
-    std::fs::write(dir.path().join("m.gguf"), "GGUF").unwrap();
     let run = |model: &str| {
         Command::new(env!("CARGO_BIN_EXE_outsize"))
             .args(["run", model, "--ids", "1", "--max-new-tokens", "1"])
@@ -339,7 +338,6 @@ fn what_is_no_checkpoint_is_told_what_it_is() {
     }
     for (model, part) in [
         ("llama-1b", "outsize synth llama-1b"),
-        ("m.gguf", "GGUF"),
         ("adapter", "PEFT adapter"),
         ("nothing", "does not exist"),
     ] {

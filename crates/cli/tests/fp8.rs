@@ -7,7 +7,7 @@ use outsize::checkpoint::{
     Checkpoint, Dtype, ShardWriter, StorageFormat, StoredWeight, TensorSpec,
 };
 use outsize::kernels::BlockWeight;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -28,10 +28,11 @@ fn model(dir: &TempDir) -> PathBuf {
 }
 
 /// The same model, its blocks in f32.
-fn twin(dir: &TempDir, model: &Path) -> PathBuf {
-    let out = dir.path().join("f32");
+fn twin(dir: &TempDir, model: &Path, format: StorageFormat) -> PathBuf {
+    let out = dir.path().join(format!("{}-f32", model.file_name().unwrap().display()));
     let checkpoint = Checkpoint::open(model).unwrap();
-    let is_scale = |name: &str| name.ends_with("_scale_inv");
+    let end = format!("weight{}", format.scales.unwrap().suffix);
+    let is_scale = |name: &str| name.ends_with(&end);
     let tensors: Vec<_> =
         (checkpoint.tensors().iter()).filter(|tensor| !is_scale(&tensor.name)).collect();
     let specs = tensors.iter().map(|tensor| {
@@ -44,8 +45,7 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
     let mut writer = ShardWriter::create(&out, specs.collect(), 1 << 30).unwrap();
     let text = std::fs::read_to_string(model.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(config["quantization_config"]["quant_method"], "fp8");
-    config.as_object_mut().unwrap().remove("quantization_config");
+    config.as_object_mut().unwrap().remove("quantization_config").unwrap();
     writer.add_file("config.json", config.to_string().as_bytes()).unwrap();
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         let file = std::fs::read(model.join(name)).unwrap();
@@ -54,8 +54,8 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
     for tensor in tensors {
         let mut bytes = checkpoint.read(tensor).unwrap();
         if tensor.dtype == Dtype::F8E4M3 {
-            let format = StorageFormat::fp8([128, 128]);
             let scales = checkpoint.get(&format.scales_name(&tensor.name).unwrap()).unwrap();
+            let format = format.with_scales(scales.dtype);
             StoredWeight::new(format, tensor.clone(), Some(scales.clone())).unwrap();
             let [rows, columns] = tensor.shape[..] else { panic!("{:?}", tensor.shape) };
             let scales = checkpoint.read(scales).unwrap();
@@ -68,6 +68,72 @@ fn twin(dir: &TempDir, model: &Path) -> PathBuf {
     }
     writer.finish().unwrap();
     out
+}
+
+/// The same model as compressed-tensors would store it, with scales in bf16.
+fn compressed(dir: &TempDir, fp8: &Path, twin: &Path, each_row: bool) -> PathBuf {
+    let out = dir.path().join(format!("compressed-{each_row}"));
+    let format = StorageFormat::compressed_fp8(each_row);
+    let [values, quantized] = [twin, fp8].map(|path| Checkpoint::open(path).unwrap());
+    let mut specs = Vec::new();
+    for tensor in values.tensors() {
+        let dtype = quantized.get(&tensor.name).unwrap().dtype;
+        specs.push(TensorSpec::new(&tensor.name, dtype, tensor.shape.clone()));
+        if dtype == Dtype::F8E4M3 {
+            let scales = if each_row { vec![tensor.shape[0], 1] } else { vec![1] };
+            let name = format.scales_name(&tensor.name).unwrap();
+            specs.push(TensorSpec::new(name, Dtype::BF16, scales));
+        }
+    }
+    let mut writer = ShardWriter::create(&out, specs, 1 << 30).unwrap();
+    let text = std::fs::read_to_string(fp8.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    let strategy = if each_row { "channel" } else { "tensor" };
+    config["quantization_config"] = json!({
+        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+        "quantization_status": "compressed", "kv_cache_scheme": null,
+        "config_groups": { "group_0": {
+            "targets": ["Linear"],
+            "weights": { "num_bits": 8, "type": "float", "strategy": strategy, "dynamic": false, "symmetric": true },
+            "input_activations": { "num_bits": 8, "type": "float", "strategy": "token", "dynamic": true },
+        } },
+    });
+    writer.add_file("config.json", config.to_string().as_bytes()).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        writer.add_file(name, &std::fs::read(fp8.join(name)).unwrap()).unwrap();
+    }
+    for tensor in values.tensors() {
+        let bytes = values.read(tensor).unwrap();
+        if quantized.get(&tensor.name).unwrap().dtype != Dtype::F8E4M3 {
+            writer.write(&tensor.name, &bytes).unwrap();
+            continue;
+        }
+        let floats: Vec<_> = bytes.as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)).collect();
+        let shape = tensor.shape[..].try_into().unwrap();
+        let weight = BlockWeight::quantize(format, shape, &floats).unwrap();
+        writer.write(&tensor.name, weight.data()).unwrap();
+        let scales: Vec<u8> =
+            weight.scales().as_chunks::<4>().0.iter().flat_map(|it| [it[2], it[3]]).collect();
+        writer.write(&format.scales_name(&tensor.name).unwrap(), &scales).unwrap();
+    }
+    writer.finish().unwrap();
+    out
+}
+
+#[test]
+fn compressed_tensors_in_fp8_give_the_bits_of_their_f32() {
+    let dir = folder();
+    let fp8 = model(&dir);
+    let values = twin(&dir, &fp8, StorageFormat::fp8([128, 128]));
+    for each_row in [true, false] {
+        let model = compressed(&dir, &fp8, &values, each_row);
+        let twin = twin(&dir, &model, StorageFormat::compressed_fp8(each_row));
+        let (wanted, tokens) = (logits(&dir, &twin, &[]), run(&twin, &[])["tokens"].take());
+        for budget in [&[][..], &["--max-memory", "cpu=62MB"]] {
+            assert_eq!(logits(&dir, &model, budget), wanted, "{each_row} {budget:?}");
+            assert_eq!(run(&model, budget)["tokens"], tokens);
+        }
+    }
 }
 
 fn logits(dir: &TempDir, model: &Path, more: &[&str]) -> Vec<u8> {
@@ -87,7 +153,7 @@ fn run(model: &Path, more: &[&str]) -> Value {
 fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
     let dir = folder();
     let model = model(&dir);
-    let twin = twin(&dir, &model);
+    let twin = twin(&dir, &model, StorageFormat::fp8([128, 128]));
     let checkpoint = Checkpoint::open(&model).unwrap();
     let stored = checkpoint.total_bytes();
     let wanted = logits(&dir, &twin, &[]);

@@ -23,6 +23,8 @@ pub(crate) fn burn_type(dtype: Dtype) -> DType {
         Dtype::U16 => DType::U16,
         // Those of 8 bits are no type of Burn's: `float` refuses them, and what they are called here means nothing.
         Dtype::U8 | Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => DType::U8,
+        // Nor are blocks.
+        Dtype::Q8_0 | Dtype::Q4_0 | Dtype::Q4K | Dtype::Q6K => DType::U8,
         Dtype::Bool => DType::Bool(BoolStore::Native),
     }
 }
@@ -114,11 +116,13 @@ fn for_each_scale(
 ) {
     let format = weight.format();
     let block = format.encoding.block();
-    let (Some(grid), &[_, columns]) = (format.scales, &weight.data().shape[..]) else {
+    let &[_, columns] = &weight.data().shape[..] else {
         return;
     };
-    let [height, width] = grid.block;
-    let (size, count) = (grid.dtype.size(), raw.len() / block.bytes * block.elements);
+    // Blocks that hold their scales have none here, of no bytes.
+    let [height, width] = format.scales.map_or([1, columns], |grid| grid.block);
+    let size = format.scales.map_or(0, |grid| grid.dtype.size());
+    let count = raw.len() / block.bytes * block.elements;
     let mut values = vec![0.0; width.min(columns)];
     let mut at = 0;
     while at < count {

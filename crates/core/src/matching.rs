@@ -184,12 +184,16 @@ fn weight(
     let is_of = |format: &StorageFormat| {
         parameter.kind == Kind::Float && tensor.dtype == format.encoding.dtype()
     };
-    let Some(format) = options.format.filter(is_of) else {
+    // Some types are blocks by themselves, with their scales in them.
+    let own = StorageFormat::plain(tensor.dtype);
+    let format = if own.is_plain() { options.format } else { Some(own) };
+    let Some(format) = format.filter(is_of) else {
         return Ok((StoredWeight::plain(tensor.clone()), None));
     };
     let scales = format.scales_name(&tensor.name);
     let scales = scales.and_then(|name| table.position(&name));
     let info = scales.map(|at| table.tensors()[at].clone());
+    let format = info.as_ref().map_or(format, |scales| format.with_scales(scales.dtype));
     Ok((StoredWeight::new(format, tensor.clone(), info)?, scales))
 }
 

@@ -73,6 +73,8 @@ pub(crate) fn join<K: Copy>(chunks: &[(K, Chunk)]) -> Vec<Joined<K>> {
                 name: names.join(", ").into(),
                 segments: vec![Segment {
                     len: members.iter().map(|member| member.segment.len).sum(),
+                    // Blocks ask for none, floats beside them do.
+                    align: members.iter().map(|member| member.segment.align).max().unwrap_or(1),
                     ..head.segment.clone()
                 }],
                 keep: true,

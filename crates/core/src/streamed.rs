@@ -232,10 +232,15 @@ impl Inner {
         if let Some(blocks) = held.and_then(|any| any.downcast_ref::<BlockWeight<SharedBytes>>()) {
             return Ok(blocks.clone());
         }
-        let Chunks::Whole(chunk) = &self.chunks else {
-            return Err(self.refuse("its whole value"));
+        let blocks = match &self.chunks {
+            Chunks::Whole(chunk) => self.blocks_of(self.lease(*chunk)?, &self.weight)?,
+            // What is read with neighbours is one tensor: it holds its scales.
+            Chunks::Part(chunk, range) => {
+                let data = SharedBytes::from_owner(self.lease(*chunk)?).slice(range.clone());
+                self.block_weight(&self.weight, data, SharedBytes::new())?
+            }
+            _ => return Err(self.refuse("its whole value")),
         };
-        let blocks = self.blocks_of(self.lease(*chunk)?, &self.weight)?;
         if let Some(resident) = &self.resident {
             let _ = resident.set(Box::new(blocks.clone()));
         }
@@ -248,8 +253,9 @@ impl Inner {
         lease: Lease,
         rows: &StoredWeight,
     ) -> Result<BlockWeight<SharedBytes>, Error> {
-        let [data, scales] = [0, 1].map(|at| SharedBytes::from_owner(lease.segment(at)));
-        self.block_weight(rows, data, scales)
+        let segment = |at| SharedBytes::from_owner(lease.segment(at));
+        let scales = rows.scales().map_or(SharedBytes::new(), |_| segment(1));
+        self.block_weight(rows, segment(0), scales)
     }
 
     fn block_weight(

@@ -282,7 +282,7 @@ fn odd(out: &Path, dtype: Dtype, shape: &[usize]) {
 #[test]
 fn scales_that_do_not_fit_are_refused_by_name() {
     for (dtype, shape) in [
-        (Dtype::BF16, &[19, 7][..]),
+        (Dtype::F16, &[19, 7][..]),
         (Dtype::F32, &[18, 7]),
         (Dtype::F32, &[19, 7, 1]),
         (Dtype::F32, &[133]),

@@ -6,8 +6,8 @@ mod names;
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{
-    CONFIG_LIMIT, Checkpoint, Error as CheckpointError, TensorInfo, TorchFault, parse_object,
-    read_optional, shown,
+    CONFIG_LIMIT, Checkpoint, Error as CheckpointError, TensorInfo, TorchFault, model_folder,
+    parse_object, read_optional, shown,
 };
 use outsize_core::{Error as CoreError, KeyMismatch};
 use outsize_models::{CacheOptions, Error as ModelError, Logits, ModelConfig};
@@ -77,10 +77,7 @@ pub struct ConfigText {
 /// cannot be run and no tensors that would tell the sizes.
 pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     let is_folder = path.is_dir();
-    let folder = match is_folder {
-        true => path,
-        false => path.parent().unwrap_or(Path::new("")),
-    };
+    let folder = model_folder(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if !is_folder && name.ends_with(".json") && !name.ends_with(".index.json") {
         let Some(config) = read(path)? else {

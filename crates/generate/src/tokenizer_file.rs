@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::read_optional;
+use outsize_checkpoint::{made_length, read_optional};
 
 use crate::error::{Error, Result};
 use crate::tokenizer_memory::TokenizerCounts;
@@ -40,7 +40,8 @@ impl TokenizerFile {
     /// is none.
     pub fn length(folder: impl AsRef<Path>) -> u64 {
         let path = folder.as_ref().join("tokenizer.json");
-        path.metadata().map_or(0, |file| file.len().min(LIMIT))
+        made_length(&path)
+            .unwrap_or_else(|| path.metadata().map_or(0, |file| file.len().min(LIMIT)))
     }
 
     /// An upper bound on what it takes in memory to load and to hold it, in bytes, this text included. Nothing is parsed.

@@ -2,15 +2,17 @@
 
 use std::ops::Range;
 
-use outsize_checkpoint::{Dtype, Encoding, StorageFormat};
+use outsize_checkpoint::{Dtype, Encoding, ScaleGrid, StorageFormat};
 
 use crate::Isa;
+use crate::quants::{self, is_quantized};
 use crate::simd::{Vector, for_each_isa};
 
 /// A weight `[out, in]`, or some of its rows, as [`StorageFormat`] stores it: `B` holds the bytes,
 /// shared ([`bytes::Bytes`]) or borrowed.
 ///
-/// An element is worth its encoded value times its scale, rounded once to f32.
+/// An element is worth its encoded value times its scale, and less its offset in formats that have
+/// one, rounded once to f32.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockWeight<B> {
     format: StorageFormat,
@@ -33,14 +35,20 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
         scales: B,
         skipped_rows: usize,
     ) -> Option<Self> {
-        let grid = format.scales?;
-        let known = format.encoding == Encoding::Elements(Dtype::F8E4M3);
-        let known = known && grid.dtype == Dtype::F32 && !grid.block.contains(&0);
+        let (known, scale_bytes) = match format.scales {
+            None => (is_quantized(format.encoding.dtype()) && skipped_rows == 0, 0),
+            Some(grid) => {
+                let known = format.encoding == Encoding::Elements(Dtype::F8E4M3);
+                let known = known
+                    && [Dtype::F32, Dtype::BF16].contains(&grid.dtype)
+                    && !grid.block.contains(&0);
+                let [height, width] = grid.shape([shape[0].checked_add(skipped_rows)?, shape[1]]);
+                (known, height.checked_mul(width)?.checked_mul(grid.dtype.size())?)
+            }
+        };
         let row = usize::try_from(format.encoding.block().row_bytes(shape[1])?).ok()?;
-        let [height, width] = grid.shape([shape[0].checked_add(skipped_rows)?, shape[1]]);
         let fits = data.as_ref().len() == shape[0].checked_mul(row)?
-            && scales.as_ref().len()
-                >= height.checked_mul(width)?.checked_mul(grid.dtype.size())?;
+            && scales.as_ref().len() >= scale_bytes;
         (known && fits).then_some(Self { format, shape, data, scales, skipped_rows })
     }
 
@@ -136,8 +144,18 @@ impl BlockWeight<&[u8]> {
     pub(crate) fn scales_of(&self, row: usize) -> impl Iterator<Item = f32> + use<'_> {
         let width = self.scale_row_bytes();
         let start = (self.skipped_rows + row) / self.block()[0] * width;
-        let (scales, _) = self.scales[start..start + width].as_chunks::<4>();
-        scales.iter().map(|scale| f32::from_le_bytes(*scale))
+        let size = self.scale_bytes();
+        // A bf16 is the upper half of an f32.
+        self.scales[start..start + width].chunks_exact(size.max(1)).map(move |scale| {
+            let mut bytes = [0; size_of::<f32>()];
+            bytes[4 - size..].copy_from_slice(scale);
+            f32::from_le_bytes(bytes)
+        })
+    }
+
+    /// Bytes of a scale; none in blocks that hold theirs.
+    fn scale_bytes(&self) -> usize {
+        self.format.scales.map_or(0, |grid| grid.dtype.size())
     }
 
     fn row_bytes(&self) -> usize {
@@ -145,7 +163,13 @@ impl BlockWeight<&[u8]> {
     }
 
     fn scale_row_bytes(&self) -> usize {
-        self.shape[1].div_ceil(self.block()[1]) * size_of::<f32>()
+        let scales = |grid: ScaleGrid| self.shape[1].div_ceil(grid.block[1]);
+        self.format.scales.map_or(0, scales) * self.scale_bytes()
+    }
+
+    /// The type of blocks that hold their scales, if it is one of those.
+    pub(crate) fn quantized(&self) -> Option<Dtype> {
+        self.format.scales.is_none().then(|| self.format.encoding.dtype())
     }
 
     /// The f32 that all rows are worth.
@@ -156,9 +180,18 @@ impl BlockWeight<&[u8]> {
     pub(crate) fn dequantize_with(&self, isa: Isa, to: &mut [f32]) {
         let [rows, columns] = self.shape;
         assert_eq!(to.len(), rows * columns, "a weight of {rows} x {columns}");
-        if !to.is_empty() {
-            dequantize_e4m3(isa, *self, to);
+        match self.quantized() {
+            _ if to.is_empty() => {}
+            Some(dtype) => dequantize_quantized(isa, dtype, self.data, to),
+            None => dequantize_e4m3(isa, *self, to),
         }
+    }
+}
+
+for_each_isa! {
+    /// Writes the f32 of every element of blocks that hold their scales.
+    fn dequantize_quantized<V>(dtype: Dtype, data: &[u8], to: &mut [f32]) {
+        quants::dequantize(dtype, data, to);
     }
 }
 
@@ -166,15 +199,13 @@ for_each_isa! {
     /// Writes the f32 of every element, of which there are as many as `to` has.
     fn dequantize_e4m3<V>(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
         let columns = weight.shape[1];
-        let [height, width] = weight.block();
-        let scale_row = weight.scale_row_bytes();
+        let width = weight.block()[1];
         let rows = weight.data.chunks_exact(columns).zip(to.chunks_exact_mut(columns));
         for (at, (data, to)) in rows.enumerate() {
-            let scales = &weight.scales[(weight.skipped_rows + at) / height * scale_row..];
             let blocks = data.chunks(width).zip(to.chunks_mut(width));
-            for ((data, to), scale) in blocks.zip(scales.as_chunks::<4>().0) {
+            for ((data, to), scale) in blocks.zip(weight.scales_of(at)) {
                 // SAFETY: this is compiled for the instructions of `V`.
-                unsafe { widen_block::<V>(data, f32::from_le_bytes(*scale), to) };
+                unsafe { widen_block::<V>(data, scale, to) };
             }
         }
     }

@@ -78,6 +78,7 @@ pub mod norm;
 pub mod peak;
 mod picture;
 pub mod picture_extension;
+mod quants;
 pub mod rotary;
 mod simd;
 mod thread_pool;

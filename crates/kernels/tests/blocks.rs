@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use bytes::Bytes;
-use outsize_checkpoint::StorageFormat;
+use outsize_checkpoint::{Dtype, StorageFormat};
 use outsize_kernels::matmul::{Matmul, linear_each_into};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, BlockWeight, Isa, Weight, embedding, gated_linear,
@@ -23,7 +23,8 @@ fn blocks(
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as u32
     };
-    let format = StorageFormat::fp8(block);
+    let scale_dtype = if seed & 2 == 0 { Dtype::F32 } else { Dtype::BF16 };
+    let format = StorageFormat::fp8(block).with_scales(scale_dtype);
     let mut data: Vec<u8> =
         (0..shape[0] * shape[1]).map(|_| ((next() % 127) | ((next() & 1) << 7)) as u8).collect();
     if nan && !data.is_empty() {
@@ -33,11 +34,29 @@ fn blocks(
     let [height, width] = format.scales.unwrap().shape([shape[0] + skipped, shape[1]]);
     let scales = (0..height * width).flat_map(|at| {
         let large = if nan && at == 1 { 1e5 } else { 1.0 };
-        (next() as f32 * large * 1e-12).to_le_bytes()
+        let scale = (next() as f32 * large * 1e-12).to_le_bytes();
+        scale[4 - scale_dtype.size()..].to_vec()
     });
     BlockWeight::new(format, shape, data.into(), scales.collect::<Vec<u8>>().into(), skipped)
         .unwrap()
 }
+
+/// GGUF's blocks, any of them.
+fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeight<Bytes> {
+    let format = StorageFormat::plain(dtype);
+    let len = format.encoding.block().row_bytes(columns).unwrap() as usize * rows;
+    let mut state = seed | 1;
+    let mut data = vec![0; len];
+    for byte in &mut data {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (state >> 56) as u8;
+    }
+    BlockWeight::new(format, [rows, columns], data.into(), Bytes::new(), 0).unwrap()
+}
+
+/// Those types, with the number of elements of a block.
+const QUANTIZED: [(Dtype, usize); 4] =
+    [(Dtype::Q8_0, 32), (Dtype::Q4_0, 32), (Dtype::Q4K, 256), (Dtype::Q6K, 256)];
 
 fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
     let [rows, columns] = weight.shape();
@@ -57,11 +76,15 @@ proptest! {
     fn matmuls_are_those_of_the_weights_in_f32(
         m in 0usize..40, k in 1usize..400, rows in prop::collection::vec((0usize..90, 0usize..9), 1..4),
         block in (1usize..9, prop_oneof![1usize..200, Just(16), Just(128)]), seed in any::<u64>(),
-        (rounded, nan) in any::<(bool, bool)>(),
+        (rounded, nan) in any::<(bool, bool)>(), own in prop::option::of(prop::sample::select(&QUANTIZED[..])),
     ) {
         let compute = if rounded { ActivationDtype::Bf16 } else { ActivationDtype::F32 };
+        let k = own.map_or(k, |(_, elements)| k.next_multiple_of(elements));
         let weights: Vec<_> = rows.iter()
-            .map(|(rows, skipped)| blocks([*rows, k], [block.0, block.1], *skipped, seed, nan))
+            .map(|(rows, skipped)| match own {
+                Some((dtype, _)) => quantized(dtype, [*rows, k], seed ^ *rows as u64),
+                None => blocks([*rows, k], [block.0, block.1], *skipped, seed, nan),
+            })
             .collect();
         let (x, twins) = (input(m * k), weights.iter().map(wide).collect::<Vec<_>>());
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
@@ -85,18 +108,21 @@ proptest! {
 /// Large enough for several threads and several panels.
 #[test]
 fn large_matmuls_are_too() {
-    let weight = blocks([700, 3000], [128, 128], 5, 9, false);
-    let twin = wide(&weight);
-    for m in [1, 2, 5, 64] {
-        let x = input(m * 3000);
-        let run = |weight| {
-            let mut y = vec![0.0; m * 700];
-            let compute = ActivationDtype::F32;
-            let matmul = Matmul { weight, n: 700, y: &mut y };
-            linear_each_into(Isa::detected(), compute, &x, [m, 3000], &mut [matmul]);
-            y
-        };
-        assert!(run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)), "{m} rows");
+    let (n, k) = (700, 2816);
+    let own = QUANTIZED.map(|(dtype, _)| quantized(dtype, [n, k], 7));
+    for weight in own.into_iter().chain([blocks([n, k], [128, 128], 5, 9, false)]) {
+        let twin = wide(&weight);
+        for m in [1, 2, 5, 64] {
+            let x = input(m * k);
+            let run = |weight| {
+                let mut y = vec![0.0; m * n];
+                let compute = ActivationDtype::F32;
+                let matmul = Matmul { weight, n, y: &mut y };
+                linear_each_into(Isa::detected(), compute, &x, [m, k], &mut [matmul]);
+                y.into_iter().map(|y| if y.is_nan() { 0 } else { y.to_bits() }).collect::<Vec<_>>()
+            };
+            assert!(run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)), "{m} rows");
+        }
     }
 }
 

@@ -44,7 +44,7 @@ impl ModelConfig {
                 true => FloatType::Cast(DType::F32),
                 false => FloatType::AsStored,
             },
-            format: self.quantization.as_ref().map(|quantization| quantization.format),
+            format: self.quantization.as_ref().and_then(|quantization| quantization.format),
             names,
             no_split: row.no_split.iter().map(|class| (*class).to_owned()).collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
@@ -134,7 +134,7 @@ impl ModelConfig {
         for weight in self.weights() {
             let blocks = (self.quantization.as_ref())
                 .filter(|quantization| quantization.converts(&weight))
-                .map(|quantization| quantization.format);
+                .and_then(|quantization| quantization.format);
             let scales = blocks.and_then(|format| {
                 let shape = format.scales?.shape(weight.shape[..].try_into().ok()?);
                 let name = format.scales_name(&weight.name)?;

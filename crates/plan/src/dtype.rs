@@ -28,6 +28,8 @@ pub enum WeightDtype {
     Int16,
     /// 8-bit integers, signed or not.
     Int8,
+    /// 6-bit integers, four in three bytes.
+    Int6,
     /// 4-bit integers, two in a byte.
     Int4,
     /// 2-bit integers, four in a byte.
@@ -37,7 +39,7 @@ pub enum WeightDtype {
 }
 
 /// Of each type, in the order of [`WeightDtype::ALL`].
-const NAMES_AND_BITS: [(&str, u64); 13] = [
+const NAMES_AND_BITS: [(&str, u64); 14] = [
     ("f64", 64),
     ("f32", 32),
     ("f16", 16),
@@ -48,6 +50,7 @@ const NAMES_AND_BITS: [(&str, u64); 13] = [
     ("int32", 32),
     ("int16", 16),
     ("int8", 8),
+    ("int6", 6),
     ("int4", 4),
     ("int2", 2),
     ("bool", 8),
@@ -55,9 +58,9 @@ const NAMES_AND_BITS: [(&str, u64); 13] = [
 
 impl WeightDtype {
     /// All of them: floating point types first, in the order in which they are declared.
-    pub const ALL: [Self; 13] = {
+    pub const ALL: [Self; 14] = {
         use WeightDtype::*;
-        [F64, F32, F16, Bf16, F8, F4, Int64, Int32, Int16, Int8, Int4, Int2, Bool]
+        [F64, F32, F16, Bf16, F8, F4, Int64, Int32, Int16, Int8, Int6, Int4, Int2, Bool]
     };
 
     /// Bits of one value.

@@ -2,6 +2,7 @@
 
 use super::values::{ACTIVATION_DTYPES, KV_DTYPES, STRATEGIES, one_of, some};
 use clap::Args;
+use outsize::checkpoint::model_folder;
 use outsize::models::{ActivationDtype, KvDtype};
 use outsize::plan::{Budget, Strategy, parse_size};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct ModelArgs {
     /// Folder of a Hugging Face checkpoint: config.json, weights (safetensors, or .bin of PyTorch),
     /// tokenizer.json; or one file of weights beside these; or a model on the Hub, org/name or
-    /// org/name@revision, which is downloaded to the Hub's cache unless it is there
+    /// org/name@revision, which is downloaded to the Hub's cache unless it is there; or a GGUF file
     pub model: PathBuf,
     /// The most memory to hold, the process itself included: `cpu=600MB` (MB decimal, MiB binary)
     /// [default: nine tenths of what is available]
@@ -32,10 +33,7 @@ pub struct ModelArgs {
 impl ModelArgs {
     /// The folder of config.json and tokenizer.json: the model's own, or that of its file.
     pub fn folder(&self) -> &Path {
-        match self.model.parent() {
-            Some(parent) if self.model.is_file() => parent,
-            _ => &self.model,
-        }
+        model_folder(&self.model)
     }
 }
 

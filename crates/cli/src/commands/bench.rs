@@ -12,7 +12,7 @@ use outsize::bench::{
     BenchResults, BenchStep, BenchTask, BudgetCase, CalibrateOptions, DiskToMeasure, ModelBench,
     ModelCost, default_budgets,
 };
-use outsize::checkpoint::Checkpoint;
+use outsize::checkpoint::{Checkpoint, model_folder};
 use outsize::generate::{Planner, default_budget, describe, read_config};
 use outsize::machine::Machine;
 use outsize::models::{CacheOptions, KvDtype};
@@ -174,6 +174,10 @@ fn disk(place: Option<&Path>) -> Result<DiskToMeasure, Failure> {
     let Some(place) = place else {
         return Ok(DiskToMeasure::Folder(cache::made_folder()?));
     };
+    // A GGUF file is a folder of its own.
+    if place.is_file() && model_folder(place) == place {
+        return Ok(DiskToMeasure::Checkpoint(Checkpoint::open(place)?));
+    }
     if !place.is_dir() {
         return Err(Failure::usage(format!(
             "{} is not a folder: name a model's folder, or any folder on the disk to measure",

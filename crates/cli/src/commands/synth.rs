@@ -83,8 +83,9 @@ pub fn make(
     let random = RandomWeights::new(seed);
     for tensor in &config.weights() {
         let quantization = config.quantization.as_ref();
-        if let Some(quantization) = quantization.filter(|config| config.converts(tensor)) {
-            write_blocks(&mut writer, quantization.format, tensor, &random)?;
+        let quantization = quantization.filter(|config| config.converts(tensor));
+        if let Some(format) = quantization.and_then(|config| config.format) {
+            write_blocks(&mut writer, format, tensor, &random)?;
             bar.set_position(writer.bytes_written());
             continue;
         }

@@ -1,5 +1,6 @@
 //! Pipelines of text.
 
+use outsize_checkpoint::model_folder;
 use outsize_models::{CacheOptions, KvDtype, WhenFull};
 
 use super::TextPipeline;
@@ -96,10 +97,7 @@ impl PipelineTask for TextTask {
     /// Opens the checkpoint, places the model within the budget, and begins to read.
     fn build(builder: PipelineBuilder<Self>) -> Result<TextPipeline, PipelineError> {
         let path = &builder.model;
-        let folder = match path.parent() {
-            Some(parent) if path.is_file() => parent,
-            _ => path,
-        };
+        let folder = model_folder(path);
         let config = read_config(folder)?;
         let (task, right) = (builder.task, Self::of(&config));
         if right != task {

@@ -6,8 +6,11 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use outsize_checkpoint::Dtype;
+
 use super::pack::Scratch;
 use crate::blocks::{E4M3_BIAS, is_biasable};
+use crate::quants::{bytes_of, dequantize};
 use crate::simd::Vector;
 use crate::{BlockWeight, Isa};
 
@@ -67,6 +70,9 @@ impl OutputPtr {
     }
 }
 
+/// Bytes that are fetched at once.
+const LINE: usize = 64;
+
 /// Rows of the weight that [`gemv`] takes side by side.
 const WIDTH: usize = 4;
 
@@ -87,6 +93,27 @@ pub(super) unsafe fn gemv<V: Vector>(
     others: &dyn Fn(Range<usize>),
 ) {
     let [n, k] = weight.shape();
+    if let Some(dtype) = weight.quantized() {
+        for start in (0..n).step_by(WIDTH) {
+            let some = weight.slice(start..n.min(start + WIDTH));
+            // SAFETY: the caller's promises: `y` has an element for each of these rows.
+            unsafe {
+                let y = y.add(start);
+                match some.shape()[0] {
+                    WIDTH => y
+                        .cast::<[f32; WIDTH]>()
+                        .write_unaligned(decoded::<V, WIDTH>(x, dtype, some, k)),
+                    len => {
+                        for row in 0..len {
+                            let [sum] = decoded::<V, 1>(x, dtype, some.slice(row..row + 1), k);
+                            y.add(row).write(sum);
+                        }
+                    }
+                }
+            }
+        }
+        return;
+    }
     if !weight.block()[1].is_multiple_of(V::LANES) {
         return others(0..n);
     }
@@ -117,6 +144,49 @@ pub(super) unsafe fn gemv<V: Vector>(
     }
 }
 
+/// Elements of a row that [`decoded`] decodes at a time: whole blocks of every format.
+const DECODED: usize = 256;
+
+/// The products of a few rows of a weight in GGUF's blocks with `x`, each one chain of multiply-adds
+/// as for f32. A few elements at a time are decoded into memory of the first-level cache.
+///
+/// # Safety
+///
+/// As for [`gemv`], with the instructions of `V`; and the weight has `N` rows of `k` columns.
+#[inline(always)]
+unsafe fn decoded<V: Vector, const N: usize>(
+    x: *const f32,
+    dtype: Dtype,
+    weight: BlockWeight<&[u8]>,
+    k: usize,
+) -> [f32; N] {
+    let (data, row_bytes) = (weight.data(), weight.data().len() / N);
+    let mut values = [[0f32; DECODED]; N];
+    // SAFETY: the caller's promises. Rows are whole blocks, which are a multiple of any vector's
+    // lanes. What is fetched ahead of need may be any address.
+    unsafe {
+        let mut sums = [V::zero(); N];
+        for start in (0..k).step_by(DECODED) {
+            let len = DECODED.min(k - start);
+            let bytes = bytes_of(dtype, start..start + len);
+            for (row, values) in values.iter_mut().enumerate() {
+                let data = &data[row * row_bytes..][bytes.clone()];
+                for line in data.chunks(LINE) {
+                    V::prefetch(line.as_ptr().wrapping_add(N * row_bytes));
+                }
+                dequantize(dtype, data, &mut values[..len]);
+            }
+            for at in (0..len).step_by(V::LANES) {
+                let x = V::f32(x.add(start + at));
+                for (sum, values) in sums.iter_mut().zip(&values) {
+                    *sum = sum.fma(V::f32(values.as_ptr().add(at)), x);
+                }
+            }
+        }
+        sums.map(|sum| sum.sum())
+    }
+}
+
 /// The products of a few rows of the weight with `x`, each one chain of multiply-adds as for f32.
 ///
 /// # Safety
@@ -128,7 +198,6 @@ unsafe fn tile<V: Vector, const N: usize>(
     weight: BlockWeight<&[u8]>,
     k: usize,
 ) -> [f32; N] {
-    const LINE: usize = 64;
     let (data, width) = (weight.data().as_ptr(), weight.block()[1]);
     let mut scales: [_; N] = std::array::from_fn(|row| weight.scales_of(row));
     // SAFETY: the caller's promises. A load of `LANES` bytes at `at` happens only while

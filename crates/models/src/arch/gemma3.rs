@@ -55,7 +55,7 @@ pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let local = rope(&around, "sliding_attention", ("rope_local_base_freq", 10_000.0))?;
     Ok(RmsConfig {
         norms: BlockNorms::Around,
-        norm_plus_one: true,
+        norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
         query_key_norms: Some(QueryKeyNorms::EachHead),
         query_pre_attn_scalar: Some(query_pre_attn_scalar),
         embed_scale: Some((config.hidden_size as f64).sqrt()),
@@ -101,6 +101,8 @@ pub(super) const TEXT: &[KnownField] = &[
     ("cache_implementation", Harmless),
     ("hidden_activation", Read),
     ("query_pre_attn_scalar", Read),
+    // Off in GGUF files, whose weights have it added.
+    ("rms_norm_add_unit_offset", Read),
     ("rope_local_base_freq", Read),
     ("sliding_window", Read),
     ("sliding_window_pattern", Read),

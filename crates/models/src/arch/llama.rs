@@ -20,7 +20,8 @@ pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, E
         "qwen2" => RmsConfig { attention_in_bias: true, ..config },
         _ => {
             let mlp_bias = fields.flag_or("mlp_bias", false)?;
-            RmsConfig { mlp_bias, ..config.with_attention_bias(fields)? }
+            let rope_interleaved = fields.flag_or("rope_interleaved", false)?;
+            RmsConfig { mlp_bias, rope_interleaved, ..config.with_attention_bias(fields)? }
         }
     };
     Ok(RmsConfig { windows: windows(model_type, fields, config.num_hidden_layers)?, ..config })
@@ -70,6 +71,7 @@ pub(super) const ACT: &[KnownField] = &[("hidden_act", Read)];
 pub(super) const LLAMA: &[KnownField] = &[
     ("attention_bias", Read),
     ("mlp_bias", Read),
+    ("rope_interleaved", Read),
     ("qkv_bias", Effect::OFF),
     ("use_qkv_bias", Effect::OFF),
     ("max_window_layers", Effect::UNSET),

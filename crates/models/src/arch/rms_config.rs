@@ -51,6 +51,8 @@ pub struct RmsConfig {
     pub rope: RopeConfig,
     /// The same of layers with a sliding window, if it is another.
     pub local_rope: Option<RopeConfig>,
+    /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have them.
+    pub rope_interleaved: bool,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
@@ -153,6 +155,7 @@ impl RmsConfig {
             embed_scale: None,
             rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default },
             local_rope: None,
+            rope_interleaved: false,
             rotary_dim: head_dim,
             windows: vec![None; num_hidden_layers],
             tie_word_embeddings: fields

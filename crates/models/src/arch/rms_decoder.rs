@@ -125,7 +125,12 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             },
             lm_head: (!config.tie_word_embeddings)
                 .then(|| Linear::new(hidden, vocabulary, false, init)),
-            ropes: ropes.map(|rope| Rope::new(rope, config.rotary_dim)).collect(),
+            ropes: ropes
+                .map(|rope| match config.rope_interleaved {
+                    true => Rope::new(rope, config.rotary_dim).interleaved(),
+                    false => Rope::new(rope, config.rotary_dim),
+                })
+                .collect(),
             embed_scale: config.embed_scale,
             cache: config.cache(),
         }

@@ -1,4 +1,4 @@
-//! `quantization_config`: in which blocks the weights of linear layers are stored.
+//! `quantization_config`: how the weights of linear layers are stored.
 
 use outsize_checkpoint::StorageFormat;
 use serde_json::Value;
@@ -12,7 +12,7 @@ const MAX_BLOCK: usize = 1 << 16;
 
 /// Of the object `quantization_config`.
 const FIELDS: &[KnownField] = &[
-    ("quant_method", Effect::Only(&["\"fp8\""])),
+    ("quant_method", Effect::Read),
     ("fmt", Effect::Only(&["\"e4m3\""])),
     ("weight_block_size", Effect::Read),
     ("modules_to_not_convert", Effect::Read),
@@ -21,11 +21,11 @@ const FIELDS: &[KnownField] = &[
     ("scale_fmt", Effect::Harmless),
 ];
 
-/// How linear layers are stored: in fp8, as DeepSeek-V3 is published.
+/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, or in GGUF's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
-    /// The blocks, and their scales.
-    pub format: StorageFormat,
+    /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files.
+    pub format: Option<StorageFormat>,
     /// Modules whose weights are stored as plain numbers.
     kept: Vec<String>,
 }
@@ -37,34 +37,36 @@ impl Quantization {
         let Some(fields) = all.object(name)? else {
             return Ok(None);
         };
-        if fields.get("quant_method").is_none() {
-            return Err(all.refuse(name, "it must have a `quant_method`".to_owned()));
-        }
-        known::check(&fields, &[FIELDS])?;
-        if fields.get("weight_block_size").is_none() {
-            return Err(fields.missing("weight_block_size"));
-        }
-        let block = fields.get("weight_block_size").and_then(Value::as_array);
-        let sizes = block.map_or(&[][..], Vec::as_slice).iter().map(|size| {
-            let size = usize::try_from(size.as_u64()?).ok()?;
-            (1..=MAX_BLOCK).contains(&size).then_some(size)
-        });
-        let [Some(height), Some(width)] = sizes.collect::<Vec<_>>()[..] else {
-            let expected = format!("it must be two whole numbers from 1 to {MAX_BLOCK}");
-            return Err(fields.refuse("weight_block_size", expected));
+        let (format, kept, absent) = match fields.text("quant_method")? {
+            None => return Err(all.refuse(name, "it must have a `quant_method`".to_owned())),
+            Some("gguf") => return Ok(Some(Self { format: None, kept: Vec::new() })),
+            Some("fp8") => {
+                known::check(&fields, &[FIELDS])?;
+                (fp8(&fields)?, "modules_to_not_convert", vec!["lm_head".to_owned()])
+            }
+            Some("compressed-tensors") => {
+                known::check(&fields, &[COMPRESSED])?;
+                (compressed(&fields)?, "ignore", Vec::new())
+            }
+            Some(other) => {
+                let advice = format!(
+                    "weights quantised by {other:?} are not built in (\"fp8\" and \"compressed-tensors\" are): take the \
+                     model's original weights, or a GGUF file of it"
+                );
+                return Err(fields.refuse("quant_method", advice));
+            }
         };
-        let kept = match fields.get("modules_to_not_convert") {
-            None => Some(vec!["lm_head".to_owned()]),
-            Some(value) => value.as_array().and_then(|names| {
-                let names = names.iter().map(|name| name.as_str().map(str::to_owned));
-                names.collect()
-            }),
+        let kept = match fields.get(kept) {
+            None => absent,
+            Some(value) => {
+                let names = value.as_array().and_then(|names| {
+                    let names = names.iter().map(|name| name.as_str().map(str::to_owned));
+                    names.collect()
+                });
+                names.ok_or_else(|| fields.refuse(kept, "it must be a list of names".to_owned()))?
+            }
         };
-        let wanted = "it must be a list of names".to_owned();
-        Ok(Some(Self {
-            format: StorageFormat::fp8([height, width]),
-            kept: kept.ok_or_else(|| fields.refuse("modules_to_not_convert", wanted))?,
-        }))
+        Ok(Some(Self { format: Some(format), kept }))
     }
 
     /// Whether a checkpoint of this configuration stores a weight in blocks. One at hand says so itself.
@@ -74,6 +76,98 @@ impl Quantization {
             let rest = path.strip_prefix(module.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        weight.kind == WeightKind::Linear && !self.kept.iter().any(is_in)
+        self.format.is_some() && weight.kind == WeightKind::Linear && !self.kept.iter().any(is_in)
     }
 }
+
+/// The blocks of DeepSeek-V3.
+fn fp8(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
+    if fields.get("weight_block_size").is_none() {
+        return Err(fields.missing("weight_block_size"));
+    }
+    let block = fields.get("weight_block_size").and_then(Value::as_array);
+    let sizes = block.map_or(&[][..], Vec::as_slice).iter().map(|size| {
+        let size = usize::try_from(size.as_u64()?).ok()?;
+        (1..=MAX_BLOCK).contains(&size).then_some(size)
+    });
+    match sizes.collect::<Vec<_>>()[..] {
+        [Some(height), Some(width)] => Ok(StorageFormat::fp8([height, width])),
+        _ => {
+            let expected = format!("it must be two whole numbers from 1 to {MAX_BLOCK}");
+            Err(fields.refuse("weight_block_size", expected))
+        }
+    }
+}
+
+/// The one group of weights of compressed-tensors, in fp8.
+fn compressed(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
+    let name = "config_groups";
+    let groups = fields.object(name)?.ok_or_else(|| fields.missing(name))?;
+    let mut names = groups.iter().map(|(name, _)| name);
+    let (Some(group), None) = (names.next(), names.next()) else {
+        return Err(fields.refuse(name, "only one group of weights is supported".to_owned()));
+    };
+    let group = groups.object(group)?.ok_or_else(|| fields.missing(name))?;
+    known::check(&group, &[GROUP])?;
+    if let Some(activations) = group.object("input_activations")? {
+        known::check(&activations, &[ACTIVATIONS])?;
+    }
+    let weights = group.object("weights")?.ok_or_else(|| group.missing("weights"))?;
+    known::check(&weights, &[WEIGHTS])?;
+    Ok(StorageFormat::compressed_fp8(weights.text("strategy")? == Some("channel")))
+}
+
+/// Of `quantization_config` of compressed-tensors.
+const COMPRESSED: &[KnownField] = &[
+    ("quant_method", Effect::Read),
+    ("config_groups", Effect::Read),
+    ("format", Effect::Only(&["\"float-quantized\""])),
+    ("global_compression_ratio", Effect::Harmless),
+    ("ignore", Effect::Read),
+    ("kv_cache_scheme", Effect::UNSET),
+    ("quantization_status", Effect::Only(&["\"compressed\""])),
+    ("sparsity_config", Effect::Only(&["{}"])),
+    ("transform_config", Effect::Only(&["{}"])),
+    ("version", Effect::Harmless),
+];
+
+/// Of a group in it.
+const GROUP: &[KnownField] = &[
+    ("format", Effect::Only(&["\"float-quantized\""])),
+    ("input_activations", Effect::Read),
+    ("output_activations", Effect::UNSET),
+    ("targets", Effect::Only(&["[\"Linear\"]"])),
+    ("weights", Effect::Read),
+];
+
+/// Of a group's weights.
+const WEIGHTS: &[KnownField] = &[
+    ("actorder", Effect::UNSET),
+    ("block_structure", Effect::UNSET),
+    ("dynamic", Effect::OFF),
+    ("group_size", Effect::UNSET),
+    ("num_bits", Effect::Only(&["8"])),
+    ("observer", Effect::Harmless),
+    ("observer_kwargs", Effect::Harmless),
+    ("scale_dtype", Effect::Harmless),
+    ("strategy", Effect::Only(&["\"channel\"", "\"tensor\""])),
+    ("symmetric", Effect::ON),
+    ("type", Effect::Only(&["\"float\""])),
+    ("zp_dtype", Effect::Harmless),
+];
+
+/// Of a group's activations, which are not quantised here: with scales made in each pass, so that no tensor holds them.
+const ACTIVATIONS: &[KnownField] = &[
+    ("actorder", Effect::Harmless),
+    ("block_structure", Effect::Harmless),
+    ("dynamic", Effect::ON),
+    ("group_size", Effect::Harmless),
+    ("num_bits", Effect::Harmless),
+    ("observer", Effect::Harmless),
+    ("observer_kwargs", Effect::Harmless),
+    ("scale_dtype", Effect::Harmless),
+    ("strategy", Effect::Harmless),
+    ("symmetric", Effect::Harmless),
+    ("type", Effect::Harmless),
+    ("zp_dtype", Effect::Harmless),
+];

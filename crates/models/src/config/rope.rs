@@ -136,10 +136,15 @@ impl RopeConfig {
 
     /// Why texts cannot slide on beyond their context, if so.
     pub(crate) fn cannot_slide(&self) -> Option<&'static str> {
-        match self.scaling {
+        match &self.scaling {
             RopeScaling::Dynamic { .. } => Some(
                 "its rotary embedding is of the type \"dynamic\", which depends on the text's length",
             ),
+            RopeScaling::LongRope { short_factor, long_factor, .. }
+                if short_factor == long_factor =>
+            {
+                None
+            }
             RopeScaling::LongRope { .. } => Some(
                 "its rotary embedding is of the type \"longrope\", which depends on the text's length",
             ),

@@ -151,12 +151,18 @@ fn what_is_not_built_in_is_refused_by_name() {
     let read = |changes| read(fp8(changes)).unwrap().model;
     let model = read(json!({"fmt": "e4m3", "activation_scheme": "dynamic"}));
     let quantization = model.quantization.clone().unwrap();
-    assert_eq!(quantization.format.scales.unwrap().block, [128, 64]);
+    assert_eq!(quantization.format.unwrap().scales.unwrap().block, [128, 64]);
     let converted = |model: &ModelConfig| {
         let weights = model.weights().into_iter();
         weights.filter(|weight| model.quantization.as_ref().unwrap().converts(weight)).count()
     };
     assert_eq!(converted(&model), 2 * 7);
+    let others = ["awq", "gptq", "bitsandbytes"];
+    for method in others {
+        let said = fp8(json!({ "quant_method": method }));
+        let said = self::read(said).unwrap_err().to_string();
+        assert!(said.contains(method) && said.contains("GGUF"), "{said}");
+    }
     let kept = ["model.layers.0.mlp", "model.layers.1.self_attn.q_proj"];
     assert_eq!(converted(&read(json!({"modules_to_not_convert": kept}))), 2 * 7 - 4 + 1);
     refusal(json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor");

@@ -1,7 +1,9 @@
 //! Dispatches a fixture's checkpoint into a model of any architecture.
 
+use std::path::PathBuf;
+
 use burn::tensor::Device;
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::Options;
 use outsize_models::{ActivationDtype, DispatchedDecoder, Init, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tree, infer};
@@ -10,8 +12,14 @@ use super::folder;
 
 /// The fixture's configuration.
 pub fn config(name: &str) -> ModelConfig {
-    let file = folder(name).join("config.json");
-    ModelConfig::from_json(&std::fs::read_to_string(file).unwrap()).unwrap()
+    let text = read_optional_text(&path(name).join("config.json"), CONFIG_LIMIT);
+    ModelConfig::from_json(&text.unwrap().unwrap()).unwrap()
+}
+
+/// Where the fixture's checkpoint is: its folder, or the GGUF file in it.
+fn path(name: &str) -> PathBuf {
+    let file = folder(name).join("model.gguf");
+    if file.exists() { file } else { folder(name) }
 }
 
 /// Where the weights of a tree live in as much memory, if that is enough, in tiles of so many bytes; and how they are loaded.
@@ -44,7 +52,7 @@ pub fn load_in(
     compute: ActivationDtype,
 ) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
     let config = config(name);
-    let checkpoint = Checkpoint::open(folder(name)).unwrap();
+    let checkpoint = Checkpoint::open(path(name)).unwrap();
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
     let options = config.options(checkpoint.tensors());
     let (map, options) = placed_in(&tree, options, tile_bytes, memory)?;

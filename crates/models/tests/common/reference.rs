@@ -32,6 +32,9 @@ pub struct Expected {
     pub batch_logits: Vec<f32>,
     #[serde(skip)]
     pub slide_logits: Vec<f32>,
+    /// Of a GGUF file, what llama.cpp computed.
+    #[serde(skip)]
+    pub llama_cpp_logits: Vec<f32>,
     /// With a cache of that type.
     #[serde(skip)]
     pub narrow_logits: Vec<(KvDtype, Vec<f32>)>,
@@ -53,6 +56,7 @@ pub fn expected(name: &str) -> Expected {
     expected.logits = read("logits");
     expected.batch_logits = read("batch");
     expected.slide_logits = read("slide");
+    expected.llama_cpp_logits = read("llama.cpp");
     for &dtype in KvDtype::ALL {
         expected.narrow_logits.push((dtype, read(dtype.name())));
     }

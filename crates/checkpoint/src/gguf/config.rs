@@ -1,0 +1,286 @@
+//! A `config.json` from the metadata of a GGUF file.
+
+use serde_json::{Map, Value, json};
+
+use super::fault::GgufFault;
+use super::header::{GgufHeader, metadata};
+use super::tokenizer::end_ids;
+
+/// Architectures of llama.cpp, and what transformers calls them.
+const ARCHITECTURES: &[(&str, &str)] = &[
+    ("llama", "llama"),
+    ("qwen2", "qwen2"),
+    ("qwen3", "qwen3"),
+    ("gemma3", "gemma3_text"),
+    ("phi3", "phi3"),
+];
+
+/// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
+/// for those to say who read them.
+const FIELDS: &[(&str, &str)] = &[
+    ("attention.causal", "is_causal"),
+    ("attention.clamp_kqv", "clip_qkv"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.scale", "attn_scale"),
+    ("attention.sliding_window", "sliding_window"),
+    ("attention.sliding_window_pattern", "sliding_window_pattern"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("embedding_scale", "embedding_multiplier"),
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("feed_forward_length", "intermediate_size"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("logit_scale", "logits_scaling"),
+    ("residual_scale", "residual_multiplier"),
+    ("rope.freq_base", "rope_theta"),
+    ("rope.freq_base_swa", "rope_local_base_freq"),
+    ("use_parallel_residual", "use_parallel_residual"),
+];
+
+/// Keys that are looked at below, or change no logit.
+const OTHERS: &[&str] = &[
+    "attention.value_length",
+    "rope.dimension_count",
+    "rope.scale_linear",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "tensor_data_layout",
+    "vocab_size",
+];
+
+/// The text of a `config.json` that says what the metadata says. `factors` are those of the rotary embedding of each pair of
+/// dimensions, where there are such tensors: of all texts, and of short and long ones.
+pub(super) fn json(
+    header: &GgufHeader,
+    factors: [Option<Vec<f32>>; 3],
+) -> Result<Vec<u8>, GgufFault> {
+    let mut config = Config::new(header)?;
+    config.add_rope(factors)?;
+    Ok(Value::from(config.fields).to_string().into_bytes())
+}
+
+struct Config<'a> {
+    header: &'a GgufHeader,
+    architecture: &'a str,
+    fields: Map<String, Value>,
+}
+
+impl<'a> Config<'a> {
+    /// All but the rotary embedding.
+    fn new(header: &'a GgufHeader) -> Result<Self, GgufFault> {
+        refuse_other_files(header)?;
+        let key = "general.architecture";
+        let architecture =
+            header.text(key)?.ok_or_else(|| metadata(key, "it is missing".to_owned()))?;
+        let known = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
+        let Some((_, model_type)) = known else {
+            let names: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+            let reason = format!(
+                "the architecture {architecture:?} is not built in for GGUF files: {} are",
+                names.join(", ")
+            );
+            return Err(metadata(key, reason));
+        };
+        let mut config = Self { header, architecture, fields: Map::new() };
+        config.set("model_type", *model_type);
+        config.copy()?;
+        config.add_shapes()?;
+        config.add_conventions();
+        Ok(config)
+    }
+
+    fn set(&mut self, field: &str, value: impl Into<Value>) {
+        self.fields.insert(field.to_owned(), value.into());
+    }
+
+    /// The whole key of one of the architecture.
+    fn key(&self, end: &str) -> String {
+        format!("{}.{end}", self.architecture)
+    }
+
+    fn unsigned(&self, end: &str) -> Result<Option<u64>, GgufFault> {
+        self.header.unsigned(&self.key(end))
+    }
+
+    fn number(&self, end: &str) -> Option<f64> {
+        self.header.get(&self.key(end))?.json()?.as_f64()
+    }
+
+    /// Values that transformers has under another name. Those that nobody here knows keep theirs, for who reads the
+    /// configuration to mention.
+    fn copy(&mut self) -> Result<(), GgufFault> {
+        for (key, value) in self.header.values() {
+            let own = key.strip_prefix(self.architecture).and_then(|rest| rest.strip_prefix('.'));
+            let Some(end) = own.filter(|end| !OTHERS.contains(end)) else {
+                continue;
+            };
+            let value = value.json();
+            let value = value.ok_or_else(|| metadata(key, "it has no place in JSON".to_owned()))?;
+            match FIELDS.iter().find(|(known, _)| *known == end) {
+                // As good as none.
+                Some((_, "sliding_window")) if value == 0 => {}
+                Some((_, field)) => self.set(field, value),
+                None => self.set(key, value),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the tensors' shapes and types say.
+    fn add_shapes(&mut self) -> Result<(), GgufFault> {
+        let header = self.header;
+        let find = |name: &str| header.tensors().iter().find(|entry| entry.name == name);
+        let table = find("token_embd.weight").and_then(|entry| entry.shape.first().copied());
+        match table {
+            Some(rows) => self.set("vocab_size", rows),
+            None => {
+                if let Some(size) = self.unsigned("vocab_size")? {
+                    self.set("vocab_size", size);
+                }
+            }
+        }
+        self.set("tie_word_embeddings", find("output.weight").is_none());
+        // Those of Qwen2 always are there.
+        if self.architecture != "qwen2" && find("blk.0.attn_q.bias").is_some() {
+            self.set("attention_bias", true);
+        }
+        if find("blk.0.ffn_up.bias").is_some() {
+            self.set("mlp_bias", true);
+        }
+        if header.tensors().iter().any(|entry| entry.dtype.block().elements > 1) {
+            self.set("quantization_config", json!({ "quant_method": "gguf" }));
+        }
+        let (heads, hidden) =
+            (self.unsigned("attention.head_count")?, self.unsigned("embedding_length")?);
+        let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
+            (Some(width), ..) => width,
+            (None, Some(heads @ 1..), Some(hidden)) => hidden / heads,
+            // Whoever reads the configuration says what is missing.
+            _ => return Ok(()),
+        };
+        if let Some(values) = self.unsigned("attention.value_length")?
+            && values != width
+        {
+            self.set("v_head_dim", values);
+        }
+        if let Some(rotated) = self.unsigned("rope.dimension_count")?
+            && rotated != width
+        {
+            // The part of a head is rounded down to whole elements.
+            self.set("partial_rotary_factor", (rotated as f64 + 0.5) / width as f64);
+        }
+        if self.architecture == "gemma3" {
+            // As llama.cpp tells the one of 27B, whose heads are narrower than their share.
+            let of_27b = self.unsigned("block_count")? == Some(62);
+            let share = hidden.zip(heads).map_or(width, |(hidden, heads)| hidden / heads.max(1));
+            self.set("query_pre_attn_scalar", if of_27b { share } else { width });
+        }
+        Ok(())
+    }
+
+    /// What GGUF files have otherwise than transformers.
+    fn add_conventions(&mut self) {
+        match self.architecture {
+            // Rows of queries and keys are in the order in which neighbours are rotated together.
+            "llama" => self.set("rope_interleaved", true),
+            // One is already added to the weights.
+            "gemma3" => self.set("rms_norm_add_unit_offset", false),
+            _ => {}
+        }
+        let [begin, end] = end_ids(self.header);
+        self.set("bos_token_id", begin);
+        self.set("eos_token_id", end);
+    }
+
+    /// The rotary embedding.
+    fn add_rope(&mut self, factors: [Option<Vec<f32>>; 3]) -> Result<(), GgufFault> {
+        let key = self.key("rope.scaling.type");
+        let kind = self.header.text(&key)?.filter(|kind| *kind != "none");
+        let original = "original_max_position_embeddings";
+        let trained = self.number("rope.scaling.original_context_length");
+        let stretch = self.number("rope.scaling.attn_factor").unwrap_or(1.0);
+        let by_factors = |short: &[f32], long: &[f32]| {
+            let (short, long) = (floats(short), floats(long));
+            json!({
+                "rope_type": "longrope", "short_factor": short, "long_factor": long,
+                "attention_factor": stretch,
+            })
+        };
+        let factor = self.number("rope.scaling.factor").or(self.number("rope.scale_linear"));
+        let mut rope = match (kind, factors) {
+            (None, [Some(all), None, None]) => by_factors(&all, &all),
+            (None | Some("longrope"), [None, Some(short), Some(long)]) => {
+                if let Some(trained) = trained {
+                    self.set(original, trained as u64);
+                }
+                by_factors(&short, &long)
+            }
+            (None, [None, None, None]) if factor.is_none_or(|factor| factor <= 1.0) => {
+                return Ok(());
+            }
+            (None | Some("linear"), [None, None, None]) => {
+                json!({ "rope_type": "linear", "factor": factor })
+            }
+            (Some("yarn"), [None, None, None]) => {
+                let factor = factor.unwrap_or(1.0);
+                let mut yarn = json!({ "rope_type": "yarn", "factor": factor });
+                if stretch != 1.0 {
+                    yarn["attention_factor"] = (stretch * (0.1 * factor.ln() + 1.0)).into();
+                }
+                for name in ["beta_fast", "beta_slow"] {
+                    if let Some(beta) = self.number(&format!("rope.scaling.yarn_{name}")) {
+                        yarn[name] = beta.into();
+                    }
+                }
+                yarn
+            }
+            (kind, _) => {
+                let reason = format!(
+                    "rotary embeddings scaled by {:?} are not built in together with these tensors of factors",
+                    kind.unwrap_or("none")
+                );
+                return Err(metadata(&key, reason));
+            }
+        };
+        if let Some(trained) = trained {
+            rope[original] = (trained as u64).into();
+        }
+        self.set("rope_scaling", rope);
+        Ok(())
+    }
+}
+
+/// An f32 is exact in the f64 of JSON.
+fn floats(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// Refuses what is no model by itself.
+fn refuse_other_files(header: &GgufHeader) -> Result<(), GgufFault> {
+    let key = "general.type";
+    if let Some(kind) = header.text(key)?.filter(|kind| *kind != "model") {
+        let reason = format!("{kind:?} is not supported: name the file of the whole model");
+        return Err(metadata(key, reason));
+    }
+    let key = "split.count";
+    if header.unsigned(key)?.is_some_and(|count| count > 1) {
+        let reason = "a model in several files is not supported: put them together with `llama-gguf-split --merge`";
+        return Err(metadata(key, reason.to_owned()));
+    }
+    let key = "general.quantization_version";
+    match header.unsigned(key)? {
+        None | Some(2) => Ok(()),
+        Some(other) => Err(metadata(key, format!("{other} is not supported, only 2 is"))),
+    }
+}

@@ -1,0 +1,376 @@
+//! A `tokenizer.json` and a `tokenizer_config.json` from the metadata of a GGUF file.
+
+use std::collections::HashMap;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::fault::GgufFault;
+use super::header::{GgufHeader, metadata};
+use super::value::GgufValue;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+const PRE: &str = "tokenizer.ggml.pre";
+
+/// Bytes of text that all pairs of tokens that are merged may have. Those of 256k tokens have about 10 MB.
+const MAX_MERGES: usize = 64 << 20;
+
+/// Types of tokens, in the format.
+const NORMAL: i64 = 1;
+const UNKNOWN: i64 = 2;
+const CONTROL: i64 = 3;
+const USER_DEFINED: i64 = 4;
+const BYTE: i64 = 6;
+
+/// Where a text is cut before byte pairs are merged (`tokenizer.ggml.pre`).
+struct PreTokenizer {
+    names: &'static [&'static str],
+    /// What is kept together; GPT-2's own expression if empty.
+    pattern: &'static str,
+    /// Whether every digit stands by itself before that.
+    digits: bool,
+    /// Whether texts are brought to the normal form NFC.
+    nfc: bool,
+    /// Whether a word that is a token is not put together from byte pairs.
+    ignore_merges: bool,
+    /// Whether a text begins with a token of its own unless the file says otherwise.
+    begins: bool,
+}
+
+const PLAIN: PreTokenizer = PreTokenizer {
+    names: &["gpt-2"],
+    pattern: "",
+    digits: false,
+    nfc: false,
+    ignore_merges: false,
+    begins: false,
+};
+
+/// That of Llama 3.
+const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with single digits, that of Qwen2.
+const WORDS_AND_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// That of GPT-4o.
+const CASED_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// That of Mistral's Tekken.
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const PRE_TOKENIZERS: &[PreTokenizer] = &[
+    PLAIN,
+    PreTokenizer {
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3"],
+        pattern: WORDS,
+        ignore_merges: true,
+        begins: true,
+        ..PLAIN
+    },
+    PreTokenizer { names: &["dbrx", "smaug-bpe"], pattern: WORDS, ..PLAIN },
+    PreTokenizer { names: &["qwen2"], pattern: WORDS_AND_DIGITS, nfc: true, ..PLAIN },
+    PreTokenizer { names: &["deepseek-r1-qwen"], pattern: WORDS_AND_DIGITS, ..PLAIN },
+    PreTokenizer { names: &["smollm"], digits: true, ..PLAIN },
+    PreTokenizer { names: &["gpt-4o"], pattern: CASED_WORDS, ..PLAIN },
+    PreTokenizer {
+        names: &["tekken"],
+        pattern: TEKKEN,
+        ignore_merges: true,
+        begins: true,
+        ..PLAIN
+    },
+];
+
+/// Tokens that end an answer although the file names another one, as in llama.cpp.
+const ENDS: &[&str] =
+    &["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"];
+
+#[derive(Serialize)]
+struct TokenizerJson<'a> {
+    version: &'static str,
+    added_tokens: Vec<AddedToken<'a>>,
+    normalizer: Value,
+    pre_tokenizer: Value,
+    post_processor: (),
+    decoder: Value,
+    model: Bpe<'a>,
+}
+
+#[derive(Serialize)]
+struct AddedToken<'a> {
+    id: usize,
+    content: &'a str,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    normalized: bool,
+    special: bool,
+}
+
+#[derive(Serialize)]
+struct Bpe<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    unk_token: Option<&'a str>,
+    fuse_unk: bool,
+    byte_fallback: bool,
+    ignore_merges: bool,
+    #[serde(serialize_with = "numbered")]
+    vocab: &'a [&'a str],
+    merges: Merges<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Merges<'a> {
+    Texts(Vec<&'a str>),
+    Pairs(Vec<(&'a str, &'a str)>),
+}
+
+fn numbered<S: Serializer>(tokens: &&[&str], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(tokens.iter().zip(0usize..))
+}
+
+/// The text of a `tokenizer.json`; `None` if the file has no tokenizer.
+pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
+    let Some(model) = header.text(MODEL)?.filter(|model| !["none", "no_vocab"].contains(model))
+    else {
+        return Ok(None);
+    };
+    let missing = |key| metadata(key, "it is missing".to_owned());
+    let tokens = header.texts(TOKENS)?.ok_or_else(|| missing(TOKENS))?;
+    let types = types(header, tokens.len())?;
+    let is_of = |kind| types.contains(&kind);
+    let mut json = TokenizerJson {
+        version: "1.0",
+        added_tokens: added(&tokens, &types),
+        normalizer: Value::Null,
+        pre_tokenizer: Value::Null,
+        post_processor: (),
+        decoder: Value::Null,
+        model: Bpe {
+            kind: "BPE",
+            unk_token: None,
+            fuse_unk: false,
+            byte_fallback: false,
+            ignore_merges: false,
+            vocab: &tokens,
+            merges: Merges::Texts(Vec::new()),
+        },
+    };
+    match model {
+        "gpt2" => {
+            let pre = pre_tokenizer(header)?;
+            json.normalizer = if pre.nfc { json!({ "type": "NFC" }) } else { Value::Null };
+            json.pre_tokenizer = pre.json();
+            json.decoder = byte_level(true);
+            json.model.ignore_merges = pre.ignore_merges;
+            let merges = header.texts(MERGES)?.ok_or_else(|| missing(MERGES))?;
+            json.model.merges = Merges::Texts(merges);
+        }
+        "llama" => {
+            let unknown = types.iter().position(|kind| *kind == UNKNOWN);
+            json.model.unk_token = unknown.and_then(|at| tokens.get(at).copied());
+            json.model.fuse_unk = true;
+            json.model.byte_fallback = is_of(BYTE);
+            let number = |value| match value {
+                GgufValue::F32(score) => Some(score),
+                _ => None,
+            };
+            let scores = header.array(SCORES, "an array of F32", number)?;
+            let scores = scores.ok_or_else(|| missing(SCORES))?;
+            same_length(SCORES, scores.len(), tokens.len())?;
+            json.model.merges = Merges::Pairs(merges(&tokens, &types, &scores)?);
+            let prefix = header.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+            (json.normalizer, json.decoder) = spaces(prefix);
+        }
+        other => {
+            let reason =
+                format!("tokenizers of type {other:?} are not built in: gpt2 and llama are");
+            return Err(metadata(MODEL, reason));
+        }
+    }
+    if header.get("tokenizer.ggml.precompiled_charsmap").is_some() {
+        let reason = "a normalizer of its own is not built in".to_owned();
+        return Err(metadata("tokenizer.ggml.precompiled_charsmap", reason));
+    }
+    // Texts and numbers are all that is in it.
+    Ok(serde_json::to_vec(&json).ok())
+}
+
+/// The text of a `tokenizer_config.json`: what surrounds a text, and the chat template.
+pub(super) fn config(header: &GgufHeader) -> Result<Vec<u8>, GgufFault> {
+    let begins = match header.text(MODEL)? {
+        Some("llama") => true,
+        Some("gpt2") => pre_tokenizer(header)?.begins,
+        _ => false,
+    };
+    let flag = |name: &str, absent| {
+        header.flag(&format!("tokenizer.ggml.{name}")).map(|flag| flag.unwrap_or(absent))
+    };
+    let tokens = header.texts(TOKENS)?.unwrap_or_default();
+    let token = |name: &str| {
+        let id = special_id(header, name)?;
+        tokens.get(usize::try_from(id).ok()?).copied()
+    };
+    let config = json!({
+        "add_bos_token": flag("add_bos_token", begins)?,
+        "add_eos_token": flag("add_eos_token", false)?,
+        "bos_token": token("bos"),
+        "eos_token": token("eos"),
+        "unk_token": token("unknown"),
+        "pad_token": token("padding"),
+        "chat_template": header.text("tokenizer.chat_template")?,
+    });
+    Ok(config.to_string().into_bytes())
+}
+
+/// The ids of the token that a text begins with, and of those that end one.
+pub(super) fn end_ids(header: &GgufHeader) -> [Value; 2] {
+    let mut ends: Vec<u64> =
+        ["eos", "eot", "eom"].iter().filter_map(|name| special_id(header, name)).collect();
+    let tokens = header.texts(TOKENS).ok().flatten().unwrap_or_default();
+    let types = types(header, tokens.len()).unwrap_or_default();
+    let by_name = tokens.iter().zip(types).zip(0..).filter(|((token, kind), id)| {
+        *kind == CONTROL && ENDS.contains(token) && !ends.contains(id)
+    });
+    let by_name: Vec<u64> = by_name.map(|(_, id)| id).collect();
+    ends.extend(by_name);
+    [special_id(header, "bos").into(), if ends.is_empty() { Value::Null } else { ends.into() }]
+}
+
+fn special_id(header: &GgufHeader, name: &str) -> Option<u64> {
+    header.unsigned(&format!("tokenizer.ggml.{name}_token_id")).ok().flatten()
+}
+
+/// The type of each of `count` tokens.
+fn types(header: &GgufHeader, count: usize) -> Result<Vec<i64>, GgufFault> {
+    let number = |value| match value {
+        GgufValue::Signed(kind) => Some(kind),
+        GgufValue::Unsigned(kind) => i64::try_from(kind).ok(),
+        _ => None,
+    };
+    let types = header.array(TYPES, "an array of whole numbers", number)?;
+    let types = types.unwrap_or_else(|| vec![NORMAL; count]);
+    same_length(TYPES, types.len(), count)?;
+    Ok(types)
+}
+
+fn same_length(key: &str, found: usize, wanted: usize) -> Result<(), GgufFault> {
+    match found == wanted {
+        true => Ok(()),
+        false => {
+            Err(metadata(key, format!("it has {found} entries, and there are {wanted} tokens")))
+        }
+    }
+}
+
+/// Tokens that are looked for in a text before anything else.
+fn added<'a>(tokens: &[&'a str], types: &[i64]) -> Vec<AddedToken<'a>> {
+    let tokens = tokens.iter().zip(types).enumerate();
+    let added = tokens.filter(|(_, (token, kind))| {
+        [CONTROL, USER_DEFINED, UNKNOWN].contains(kind) && !token.is_empty()
+    });
+    let token = |(id, (content, kind)): (usize, (&&'a str, &i64))| AddedToken {
+        id,
+        content,
+        single_word: false,
+        lstrip: false,
+        rstrip: false,
+        normalized: false,
+        special: *kind != USER_DEFINED,
+    };
+    added.map(token).collect()
+}
+
+fn pre_tokenizer(header: &GgufHeader) -> Result<&'static PreTokenizer, GgufFault> {
+    let found = header.text(PRE)?.unwrap_or("");
+    let known = PRE_TOKENIZERS.iter().find(|pre| pre.names.contains(&found));
+    known.ok_or_else(|| {
+        let names: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|pre| pre.names).copied().collect();
+        metadata(PRE, format!("{found:?} is not built in: {} are", names.join(", ")))
+    })
+}
+
+impl PreTokenizer {
+    fn json(&self) -> Value {
+        let mut steps = Vec::new();
+        if self.digits {
+            steps.push(json!({ "type": "Digits", "individual_digits": true }));
+        }
+        if !self.pattern.is_empty() {
+            steps.push(json!({
+                "type": "Split", "pattern": { "Regex": self.pattern },
+                "behavior": "Isolated", "invert": false,
+            }));
+        }
+        steps.push(byte_level(self.pattern.is_empty()));
+        json!({ "type": "Sequence", "pretokenizers": steps })
+    }
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": use_regex,
+    })
+}
+
+/// How SentencePiece writes spaces: the normalizer, and the decoder. With a `prefix` one stands before each piece of text
+/// between special tokens, as in llama.cpp.
+fn spaces(prefix: bool) -> (Value, Value) {
+    let replace =
+        |from, to| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+    let mut normalizers = vec![replace(" ", "▁")];
+    let mut decoders =
+        vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+    if prefix {
+        normalizers.insert(0, json!({ "type": "Prepend", "prepend": "▁" }));
+        decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+    }
+    (
+        json!({ "type": "Sequence", "normalizers": normalizers }),
+        json!({ "type": "Sequence", "decoders": decoders }),
+    )
+}
+
+/// The pairs that SentencePiece would merge, those of the best scores first: every way to put a token together from two.
+///
+/// # Errors
+/// If their text is longer than that of any real tokenizer.
+fn merges<'a>(
+    tokens: &[&'a str],
+    types: &[i64],
+    scores: &[f32],
+) -> Result<Vec<(&'a str, &'a str)>, GgufFault> {
+    let pieces = || {
+        let all = tokens.iter().copied().zip(types).zip(scores);
+        all.filter(|((_, kind), _)| **kind == NORMAL).map(|((token, _), score)| (token, *score))
+    };
+    let known: HashMap<&str, f32> = pieces().collect();
+    let (mut merges, mut bytes) = (Vec::new(), 0);
+    for (piece, score) in pieces() {
+        for (at, _) in piece.char_indices().skip(1) {
+            let (left, right) = piece.split_at(at);
+            if known.contains_key(left) && known.contains_key(right) {
+                merges.push((score, left, right));
+                bytes += piece.len();
+            }
+        }
+        if bytes > MAX_MERGES {
+            return Err(metadata(
+                TOKENS,
+                "there are too many ways to put them together".to_owned(),
+            ));
+        }
+    }
+    let length = |text: &str| text.chars().count();
+    merges.sort_by(|(one, left, right), (other, its_left, its_right)| {
+        other
+            .total_cmp(one)
+            .then_with(|| length(its_left).cmp(&length(left)))
+            .then_with(|| length(its_right).cmp(&length(right)))
+    });
+    Ok(merges.into_iter().map(|(_, left, right)| (left, right)).collect())
+}

@@ -1,0 +1,260 @@
+//! GGUF files as checkpoints: tensors, and the small files that are made from their metadata.
+
+#[path = "../../../fuzz/checks/gguf.rs"]
+mod check;
+#[path = "common/gguf.rs"]
+mod made;
+
+use made::*;
+use outsize_checkpoint::{Checkpoint, Dtype, GgufFile, model_folder, read_object, read_optional};
+use proptest::prelude::*;
+use serde_json::{Map, Value as Json, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    (place, path)
+}
+
+/// What opening a file says.
+fn refusal(bytes: &[u8]) -> String {
+    let (_place, path) = written(bytes);
+    let said = Checkpoint::open(&path).unwrap_err().to_string();
+    assert!(said.contains("model.gguf: ") && !said.chars().any(char::is_control), "{said}");
+    said
+}
+
+fn object(path: &Path, name: &str) -> Map<String, Json> {
+    read_object(&path.join(name)).unwrap().unwrap()
+}
+
+fn config(architecture: &str, more: &[(&str, Value)]) -> Result<Map<String, Json>, String> {
+    let (_place, path) = written(&model(architecture, more));
+    let read = read_object(&path.join("config.json"));
+    read.map(Option::unwrap).map_err(|error| error.to_string())
+}
+
+#[test]
+fn tensors_have_the_names_of_transformers() {
+    let tensors: &[Tensor<'_>] = &[
+        ("token_embd.weight", &[256, 2], 14, 448),
+        ("blk.11.attn_q.weight", &[64, 3], 8, 0),
+        ("blk.0.ffn_norm.weight", &[5], 0, 224),
+        ("other.weight", &[2, 3, 5], 1, 256),
+        ("rope_freqs.weight", &[4], 0, 320),
+    ];
+    for (architecture, norm) in
+        [("llama", "post_attention_layernorm"), ("gemma3", "pre_feedforward_layernorm")]
+    {
+        let bytes = file(&[("general.architecture", text(architecture))], tensors, 900);
+        let (_place, path) = written(&bytes);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let found: Vec<_> = checkpoint
+            .tensors()
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor.dtype, tensor.shape.clone(), tensor.len))
+            .collect();
+        let norm = format!("model.layers.0.{norm}.weight");
+        assert_eq!(
+            found,
+            [
+                ("model.layers.11.self_attn.q_proj.weight", Dtype::Q8_0, vec![3, 64], 204),
+                (&norm, Dtype::F32, vec![5], 20),
+                ("other.weight", Dtype::F16, vec![5, 3, 2], 60),
+                ("model.embed_tokens.weight", Dtype::Q6K, vec![2, 256], 420),
+            ]
+        );
+        let norm = checkpoint.get(&norm).unwrap();
+        assert_eq!(checkpoint.read(norm).unwrap()[..2], [224, 225]);
+        assert_eq!((checkpoint.folder(), model_folder(&path)), (&*path, &*path));
+    }
+}
+
+#[test]
+fn damaged_files_are_named_with_their_fault() {
+    let good = model("llama", &[]);
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let tensors = |tensors: &[Tensor<'_>]| file(&[], tensors, 64);
+    let one = |shape: &[u64], kind, offset| tensors(&[("x", shape, kind, offset)]);
+    let twice: &[Tensor<'_>] = &[("x", &[1], 0, 0), ("x", &[1], 0, 32)];
+    let key = |key: &str, value| file(&[(key, value)], &[], 0);
+    for (bytes, part) in [
+        (b"GGML".to_vec(), "does not begin with \"GGUF\""),
+        (Vec::new(), "cut short"),
+        (with(4, 1), "version 1 is not supported"),
+        (b"GGUF\0\0\0\x03".to_vec(), "little-endian"),
+        (with(15, 0x80), "cut short"),
+        (with(23, 0x80), "keys, over the limit"),
+        (with(31, 0x80), "cut short"),
+        (one(&[33], 8, 0), "no whole blocks of Q8_0"),
+        (one(&[u64::MAX, 2], 0, 0), "too large"),
+        (one(&[0, u64::MAX, 3], 0, 0), "too large"),
+        (one(&[1], 0, 8), "multiple of the file's alignment"),
+        (one(&[1], 0, u64::MAX - 31), "ends beyond"),
+        (one(&[1], 0, 1 << 62), "ends beyond"),
+        (one(&[17], 0, 0), "ends beyond"),
+        (one(&[1, 1, 1, 1, 1], 0, 0), "5 dimensions"),
+        (one(&[32], 13, 0), "Q5_K, is not built in"),
+        (one(&[32], 39, 0), "MXFP4, is not built in"),
+        (one(&[32], 77, 0), "number 77, is not built in"),
+        (tensors(twice), "x\": it comes twice"),
+        (tensors(&[("a", &[9], 0, 0), ("b", &[1], 0, 32)]), "inside of tensor \"a\""),
+        (tensors(&[("a\u{1b}[2J", &[1], 0, 0)]), "control characters"),
+        (key("a", (9, [9u32.to_le_bytes(), [0; 4]].concat())), "its type, 9,"),
+        (key("a", (13, Vec::new())), "its type, 13,"),
+        (key("a", (9, [&10u32.to_le_bytes()[..], &[255; 8]].concat())), "cut short"),
+        (file(&[("a", u32(1)), ("a", u32(1))], &[], 0), "\"a\": it comes twice"),
+        (key("general.alignment", u32(48)), "power of two"),
+        (key("general.alignment", text("32")), "whole number"),
+    ] {
+        let said = refusal(&bytes);
+        assert!(said.contains(part), "{said}\nshould contain\n{part}");
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let good = model("llama", &[("a", texts(&["b", "c"])), ("d", f32(1.0))]);
+    check::check(&good);
+    for len in 0..good.len() {
+        refusal(&good[..len]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever is read lies in the file.
+    #[test]
+    fn damage_never_panics(damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let tokens = [("tokenizer.ggml.model", text("llama")), ("tokenizer.ggml.tokens", texts(&["a", "b", "ab"])),
+            ("tokenizer.ggml.scores", array(&[f32(0.0), f32(1.0), f32(2.0)]))];
+        let mut bytes = model("llama", &tokens);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        check::check(&bytes);
+        let (_place, path) = written(&bytes);
+        if let Ok(checkpoint) = Checkpoint::open(&path) {
+            for tensor in checkpoint.tensors() {
+                prop_assert_eq!(checkpoint.read(tensor).unwrap().len() as u64, tensor.len);
+            }
+        }
+        for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            if let Err(error) = read_optional(&path.join(name), 1 << 20) {
+                prop_assert!(!error.to_string().chars().any(char::is_control));
+            }
+        }
+    }
+}
+
+#[test]
+fn metadata_becomes_a_configuration() {
+    let more = [
+        ("llama.block_count", u32(2)),
+        ("llama.embedding_length", u32(32)),
+        ("llama.attention.head_count", u32(4)),
+        ("llama.attention.layer_norm_rms_epsilon", f32(1e-5)),
+        ("llama.rope.dimension_count", u32(8)),
+        ("llama.context_length", u32(64)),
+        ("llama.new_thing", u32(7)),
+        ("general.name", text("x")),
+        ("tokenizer.ggml.eos_token_id", u32(2)),
+        ("tokenizer.ggml.eot_token_id", u32(5)),
+    ];
+    let found = config("llama", &more).unwrap();
+    let wanted = json!({
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "llama.new_thing": 7, "vocab_size": 3,
+        "tie_word_embeddings": true, "quantization_config": { "quant_method": "gguf" },
+        "rope_interleaved": true, "bos_token_id": null, "eos_token_id": [2, 5],
+    });
+    assert_eq!(Json::from(found), wanted);
+}
+
+#[test]
+fn what_is_not_built_in_is_refused_by_name() {
+    for (architecture, more, part) in [
+        ("mamba", ("general.type", text("model")), "\"mamba\" is not built in for GGUF"),
+        ("llama", ("general.type", text("adapter")), "name the file of the whole model"),
+        ("llama", ("split.count", u32(3)), "llama-gguf-split --merge"),
+        ("llama", ("general.quantization_version", u32(1)), "only 2 is"),
+        ("llama", ("llama.rope.scaling.type", text("ntk")), "\"ntk\" are not built in"),
+    ] {
+        let said = config(architecture, &[more]).unwrap_err();
+        assert!(said.contains("model.gguf: metadata ") && said.contains(part), "{said}");
+    }
+    let (_place, path) = written(&file(&[], &[], 0));
+    let said = read_object(&path.join("config.json")).unwrap_err().to_string();
+    assert!(said.contains("general.architecture\": it is missing"), "{said}");
+}
+
+#[test]
+fn scores_become_merges() {
+    let tokens = ["<unk>", "<s>", "<0x41>", "a", "b", "ab", "aab", "c"];
+    let kinds = [2, 3, 6, 1, 1, 1, 1, 4];
+    let kinds: Vec<_> = kinds.iter().map(|kind| (5, i32::to_le_bytes(*kind).to_vec())).collect();
+    let scores = [0.0, 0.0, 0.0, -3.0, -4.0, -2.0, -1.0, 0.0].map(f32);
+    let values = [
+        ("tokenizer.ggml.model", text("llama")),
+        ("tokenizer.ggml.tokens", texts(&tokens)),
+        ("tokenizer.ggml.token_type", array(&kinds)),
+        ("tokenizer.ggml.scores", array(&scores)),
+        ("tokenizer.ggml.bos_token_id", u32(1)),
+        ("tokenizer.ggml.add_eos_token", flag(true)),
+        ("tokenizer.chat_template", text("{{ messages }}")),
+    ];
+    let (_place, path) = written(&model("llama", &values));
+    let tokenizer = object(&path, "tokenizer.json");
+    assert_eq!(tokenizer["model"]["vocab"]["aab"], 6);
+    assert_eq!(tokenizer["model"]["merges"], json!([["a", "ab"], ["a", "b"]]));
+    assert_eq!(tokenizer["model"]["unk_token"], "<unk>");
+    assert_eq!(tokenizer["model"]["byte_fallback"], true);
+    let added = tokenizer["added_tokens"].as_array().unwrap();
+    let added: Vec<_> = added.iter().map(|token| (&token["id"], &token["special"])).collect();
+    assert_eq!(json!(added), json!([[0, true], [1, true], [7, false]]));
+    let around = object(&path, "tokenizer_config.json");
+    assert_eq!(around["bos_token"], "<s>");
+    assert_eq!((&around["add_bos_token"], &around["add_eos_token"]), (&json!(true), &json!(true)));
+    let opened = GgufFile::open(&path).unwrap();
+    assert_eq!(opened.chat_template().unwrap(), Some("{{ messages }}"));
+    assert_eq!(around["chat_template"], "{{ messages }}");
+    assert!(read_optional(&path.join("generation_config.json"), 1).unwrap().is_none());
+}
+
+#[test]
+fn tokenizers_are_refused_by_name() {
+    let tokens = ("tokenizer.ggml.tokens", texts(&["a", "b"]));
+    let gpt2 = ("tokenizer.ggml.model", text("gpt2"));
+    let llama = ("tokenizer.ggml.model", text("llama"));
+    for (values, part) in [
+        (vec![("tokenizer.ggml.model", text("bert")), tokens.clone()], "\"bert\" are not built in"),
+        (vec![gpt2.clone()], "tokens\": it is missing"),
+        (vec![gpt2.clone(), tokens.clone(), ("tokenizer.ggml.pre", text("odd"))], "\"odd\" is not"),
+        (vec![gpt2.clone(), tokens.clone()], "pre\": \"\" is not built in"),
+        (
+            vec![gpt2, tokens.clone(), ("tokenizer.ggml.pre", text("qwen2"))],
+            "merges\": it is missing",
+        ),
+        (vec![llama.clone(), tokens.clone()], "scores\": it is missing"),
+        (
+            vec![llama, tokens, ("tokenizer.ggml.scores", array(&[f32(0.0)]))],
+            "1 entries, and there are 2 tokens",
+        ),
+    ] {
+        let (_place, path) = written(&model("llama", &values));
+        let said = read_optional(&path.join("tokenizer.json"), 1 << 20).unwrap_err().to_string();
+        assert!(said.contains(part), "{said}\nshould contain\n{part}");
+    }
+    let (_place, path) = written(&model("llama", &[]));
+    assert!(read_optional(&path.join("tokenizer.json"), 1 << 20).unwrap().is_none());
+}
