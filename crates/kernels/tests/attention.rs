@@ -319,6 +319,25 @@ proptest! {
     }
 }
 
+/// Nothing is seen beside work that is shared by blocks of columns.
+#[test]
+fn a_sequence_of_padding_is_zero() {
+    let heads = AttentionShape { batch: 2, tokens: 4, heads: 2, key_heads: 1, width: 80 };
+    let mask = AttentionMask {
+        start: 466,
+        end: None,
+        window: usize::MAX,
+        padding: vec![0, 470],
+        alibi: None,
+        relative_bias: None,
+    };
+    let sequences = Sequences::new(heads, mask, DTYPES[0], 1);
+    for isa in available() {
+        let y = sequences.attend(isa, Layout::Straight);
+        assert!(y[4 * 2 * 80..].iter().all(|&y| y == 0.0), "{isa:?}");
+    }
+}
+
 /// Work enough to be shared: by tasks, and by blocks of columns where there are few tasks.
 #[test]
 fn threads_change_nothing() {
