@@ -29,7 +29,7 @@ mod scheduler;
 pub use fault::StateFault;
 pub use parts::{LoadedState, TrainingState};
 
-pub(crate) use folder::{keep, next, states};
+pub(crate) use folder::{keep, next, remove_unnamed, states};
 pub(crate) use manifest::Manifest;
 pub(crate) use object::Objects;
 pub(crate) use parts::Run;

@@ -41,11 +41,19 @@ impl Accelerator {
     pub fn save_state(&self, state: TrainingState<'_>) -> Result<PathBuf, Error> {
         let folder = self.state_dir()?;
         let failed = |cause| Error::state(folder, StateFault::File { file: folder.into(), cause });
-        let saved = self.save(|| state::next(folder).map_err(failed), state)?;
-        if let (true, Some(limit)) = (self.is_main_process(), self.inner.settings.total_limit)
-            && let Err(cause) = state::keep(folder, limit.max(1))
-        {
-            tracing::warn!("old states stay in {}: {cause}", folder.display());
+        let remove_old = || match self.inner.settings.total_limit {
+            Some(limit) if folder.exists() => state::keep(folder, limit.max(1)),
+            _ => Ok(()),
+        };
+        let warn = |cause| tracing::warn!("old states stay in {}: {cause}", folder.display());
+        // First what processes that were killed left, so that it does not pile up.
+        let place = || {
+            remove_old().unwrap_or_else(warn);
+            state::next(folder).map_err(failed)
+        };
+        let saved = self.save(place, state)?;
+        if self.is_main_process() && self.inner.settings.total_limit.is_some() {
+            remove_old().and_then(|()| state::remove_unnamed(folder)).unwrap_or_else(warn);
         }
         Ok(saved)
     }

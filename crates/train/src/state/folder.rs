@@ -31,7 +31,7 @@ pub(crate) fn next(folder: &Path) -> io::Result<PathBuf> {
     Ok(folder.join(format!("{PREFIX}{number}")))
 }
 
-/// Removes the oldest states but `limit`, and what a process that was killed meanwhile has left.
+/// Removes the oldest states but `limit`, and those that a process which was killed has left amid their removal.
 ///
 /// A state gets another name first, so that none is ever there in part.
 pub(crate) fn keep(folder: &Path, limit: usize) -> io::Result<()> {
@@ -39,11 +39,21 @@ pub(crate) fn keep(folder: &Path, limit: usize) -> io::Result<()> {
     for (number, path) in &states[..states.len().saturating_sub(limit)] {
         fs::rename(path, folder.join(format!(".{PREFIX}{number}.removed")))?;
     }
+    remove_hidden(folder, |rest| rest.ends_with(".removed"))
+}
+
+/// Removes what was complete but for its name when a process was killed, once there is a newer one.
+pub(crate) fn remove_unnamed(folder: &Path) -> io::Result<()> {
+    remove_hidden(folder, |rest| rest.contains(".complete-"))
+}
+
+/// Removes the hidden folders of states for whose names, behind `.checkpoint_`, something holds.
+fn remove_hidden(folder: &Path, holds: impl Fn(&str) -> bool) -> io::Result<()> {
     for entry in folder.read_dir()? {
         let entry = entry?;
         let name = entry.file_name();
         let rest = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_prefix(PREFIX));
-        if rest.is_some_and(|rest| rest.ends_with(".removed") || rest.contains(".complete-")) {
+        if rest.is_some_and(&holds) {
             fs::remove_dir_all(entry.path())?;
         }
     }
