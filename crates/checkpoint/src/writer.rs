@@ -134,6 +134,11 @@ impl ShardWriter {
         self.progress.layout.total_bytes
     }
 
+    /// How many files the tensors are written to.
+    pub fn shards(&self) -> usize {
+        self.progress.layout.shards.len()
+    }
+
     /// Writes the index, waits until everything is on the disk, and gives the folder its name.
     ///
     /// # Errors

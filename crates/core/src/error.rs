@@ -145,6 +145,16 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A weight cannot be written in another type.
+    #[error("tensor `{tensor}`, of type {stored}, cannot be written as {dtype}: leave the type as it is")]
+    Rewrite {
+        /// The tensor's name in the checkpoint.
+        tensor: String,
+        /// How it is stored.
+        stored: outsize_checkpoint::Dtype,
+        /// What it was to become.
+        dtype: outsize_checkpoint::Dtype,
+    },
 }
 
 /// All that does not fit between a module and a checkpoint, in one list.

@@ -174,4 +174,7 @@ pub enum Error {
         /// The layer, counted from 0.
         layer: usize,
     },
+    /// A tensor of a checkpoint cannot become what was asked for.
+    #[error(transparent)]
+    Core(#[from] outsize_core::Error),
 }

@@ -38,6 +38,7 @@ mod picture_work;
 pub mod presets;
 mod random;
 mod registry;
+mod rewriting;
 mod tree;
 mod weights;
 
@@ -66,4 +67,5 @@ pub use pass_shape::{Activations, PassShape};
 pub use picture_size::{PicturePass, PictureSize, WeightUse};
 pub use random::{RANDOM_BLOCK, RandomWeights};
 pub use registry::model_types;
+pub use rewriting::{Rewriting, rewriting};
 pub use weights::{WeightKind, WeightSpec};

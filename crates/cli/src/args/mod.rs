@@ -8,6 +8,7 @@ mod image;
 mod launch;
 mod model;
 mod plan;
+mod shard;
 mod synth;
 pub mod values;
 pub mod workload;
@@ -20,6 +21,7 @@ pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
+pub use shard::{RewriteArgs, ShardArgs};
 pub use synth::{BF16, SynthArgs, SynthDtype};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -46,14 +48,14 @@ pub enum Command {
     Image(ImageArgs),
     /// Draw the device map under a memory budget and predict the speed
     Plan(PlanArgs),
-    /// Write the raw logits of some tokens as safetensors, to compare with other software
-    Logits(LogitsArgs),
     /// Print the memory that a model needs to run and to train, by the dtype of its weights
     Estimate(EstimateArgs),
     /// Download a model of the Hugging Face Hub to its cache, as `run` does by itself
     Fetch(FetchArgs),
     /// List the models in the Hub's cache, and which of them fit in memory
     List(JsonArgs),
+    /// Write a checkpoint of any format as safetensors, in shards (`merge`: in one file)
+    Shard(ShardArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
@@ -68,7 +70,13 @@ pub enum Command {
     Test(TestArgs),
     /// Ask how `launch` starts programs, and keep the answers
     Config(ConfigArgs),
-    // Hidden, these two, so that the list fits a screen of 24 lines; docs/launching.md names them.
+    // Hidden, these, so that the list fits a screen of 24 lines; the documents name them.
+    /// Write a checkpoint of any format as safetensors, in one file
+    #[command(hide = true)]
+    Merge(RewriteArgs),
+    /// Write the raw logits of some tokens as safetensors, to compare with other software
+    #[command(hide = true)]
+    Logits(LogitsArgs),
     /// Print a shell's completions of this command
     #[command(hide = true)]
     Completions(CompletionsArgs),

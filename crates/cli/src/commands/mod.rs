@@ -17,11 +17,12 @@ mod plan;
 mod random_values;
 mod run;
 mod run_many;
+mod shard;
 mod synth;
 mod synth_pipeline;
 mod test;
 
-use crate::args::{ChatArgs, Command, LogitsArgs, RunArgs};
+use crate::args::{ChatArgs, Command, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ShardArgs};
 use crate::error::Failure;
 use crate::hub::Wanted;
 use crate::model;
@@ -29,11 +30,13 @@ use std::time::Instant;
 
 /// Runs a command; `began` is when the process did.
 pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
-    if let Command::Run(RunArgs { model, .. })
-    | Command::Chat(ChatArgs { model, .. })
-    | Command::Logits(LogitsArgs { model, .. }) = &mut command
+    if let Command::Run(RunArgs { model: ModelArgs { model, .. }, .. })
+    | Command::Chat(ChatArgs { model: ModelArgs { model, .. }, .. })
+    | Command::Logits(LogitsArgs { model: ModelArgs { model, .. }, .. })
+    | Command::Shard(ShardArgs { rewrite: RewriteArgs { model, .. }, .. })
+    | Command::Merge(RewriteArgs { model, .. }) = &mut command
     {
-        model.model = model::located(&model.model, Wanted::Text)?;
+        *model = model::located(model, Wanted::Text)?;
     }
     match &command {
         Command::Run(args) => run::run(args, began),
@@ -41,6 +44,8 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),
+        Command::Shard(args) => shard::shard(&args.rewrite, args.max_shard_size),
+        Command::Merge(args) => shard::shard(args, u64::MAX),
         Command::Synth(args) => synth::synth(args),
         Command::Estimate(args) => estimate::estimate(args),
         Command::Fetch(args) => fetch::fetch(args),

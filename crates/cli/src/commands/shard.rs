@@ -1,0 +1,94 @@
+//! `outsize shard` and `outsize merge`: a checkpoint written anew as safetensors.
+
+use crate::args::RewriteArgs;
+use crate::error::Failure;
+use crate::interrupt;
+use crate::small_files::{self, SmallFiles};
+use crate::views::output::{print_json, say};
+use crate::views::progress;
+use outsize::checkpoint::{Checkpoint, ShardWriter, read_object};
+use outsize::core::{Error, Rewrite};
+use outsize::diffuse::PipelineFiles;
+use outsize::machine::volume;
+use outsize::models::rewriting;
+use outsize::plan::format_size;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+const CONFIG: &str = "config.json";
+
+/// Runs the command: files of at most `limit` bytes.
+pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
+    let began = Instant::now();
+    let model = &args.model;
+    if PipelineFiles::is_at(model) && !model.join(CONFIG).exists() {
+        return Err(Failure::usage(format!(
+            "{} holds several models, which make pictures together: name the file of weights of one of them",
+            model.display()
+        )));
+    }
+    let checkpoint = Checkpoint::open(model)?;
+    let folder = checkpoint.folder();
+    let config = read_object(&folder.join(CONFIG))?;
+    let found = rewriting(&checkpoint, config.clone().unwrap_or_default(), args.dtype)?;
+    let SmallFiles { mut files, left_out } = small_files::of(folder)?;
+    if Some(&found.config) != config.as_ref() && !found.config.is_empty() {
+        files.retain(|(name, _)| name != CONFIG);
+        files.push((CONFIG.into(), serde_json::to_vec_pretty(&Value::from(found.config))?));
+    }
+
+    let specs = found.weights.iter().map(Rewrite::spec).collect();
+    let mut writer = ShardWriter::create(&args.out, specs, limit)?;
+    let bytes = writer.total_bytes();
+    require_room(args, bytes)?;
+    for (name, bytes) in &files {
+        writer.add_file(name, bytes)?;
+    }
+    let bar = progress::bytes(bytes, "writing");
+    for weight in &found.weights {
+        let go_on = |writer: &ShardWriter| {
+            bar.set_position(writer.bytes_written());
+            !interrupt::asked()
+        };
+        weight.write(&checkpoint, &mut writer, go_on).map_err(|error| match error {
+            Error::Stopped => Failure::Interrupted,
+            error => error.into(),
+        })?;
+    }
+    let shards = writer.shards();
+    writer.finish()?;
+    bar.finish_and_clear();
+
+    let (seconds, tensors) = (began.elapsed().as_secs_f64(), found.weights.len());
+    if !left_out.is_empty() {
+        say(format!("note: not copied: {}", left_out.join(", ")));
+    }
+    if args.json {
+        return print_json(&json!({
+            "path": args.out, "tensors": tensors, "bytes": bytes, "shards": shards, "not_copied": left_out,
+            "seconds": seconds,
+        }));
+    }
+    say(format!(
+        "made {} ({tensors} tensors, {} in {shards} {} in {seconds:.1} s)",
+        args.out.display(),
+        format_size(bytes),
+        if shards == 1 { "file" } else { "files" }
+    ));
+    Ok(())
+}
+
+/// Refuses what does not fit on the disk, before hours are spent on it.
+fn require_room(args: &RewriteArgs, bytes: u64) -> Result<(), Failure> {
+    let out = std::path::absolute(&args.out).unwrap_or_else(|_| args.out.clone());
+    let free = out.parent().and_then(|parent| volume(parent).free);
+    match free.filter(|free| free.value < bytes) {
+        Some(free) => Err(Failure::Failed(format!(
+            "{} needs {}, and {} are free there: make room, write to another disk, or take a smaller --dtype",
+            args.out.display(),
+            format_size(bytes),
+            format_size(free.value)
+        ))),
+        None => Ok(()),
+    }
+}
