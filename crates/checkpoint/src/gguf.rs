@@ -55,14 +55,6 @@ impl GgufFile {
         &self.header
     }
 
-    /// The chat template, a Jinja text; `None` if the file has none.
-    ///
-    /// # Errors
-    /// If it is no text.
-    pub fn chat_template(&self) -> Result<Option<&str>, Error> {
-        self.header.text("tokenizer.chat_template").map_err(|fault| self.wrong(fault))
-    }
-
     /// The file, and its tensors under the names of transformers, with offsets from the file's beginning.
     pub(crate) fn into_shard(self) -> (ShardFile, Vec<HeaderEntry>) {
         let Self { path, file, opened, header } = self;

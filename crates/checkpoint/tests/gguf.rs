@@ -6,7 +6,7 @@ mod check;
 mod made;
 
 use made::*;
-use outsize_checkpoint::{Checkpoint, Dtype, GgufFile, model_folder, read_object, read_optional};
+use outsize_checkpoint::{Checkpoint, Dtype, model_folder, read_object, read_optional};
 use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 use std::fs;
@@ -225,8 +225,6 @@ fn scores_become_merges() {
     let around = object(&path, "tokenizer_config.json");
     assert_eq!(around["bos_token"], "<s>");
     assert_eq!((&around["add_bos_token"], &around["add_eos_token"]), (&json!(true), &json!(true)));
-    let opened = GgufFile::open(&path).unwrap();
-    assert_eq!(opened.chat_template().unwrap(), Some("{{ messages }}"));
     assert_eq!(around["chat_template"], "{{ messages }}");
     assert!(read_optional(&path.join("generation_config.json"), 1).unwrap().is_none());
 }

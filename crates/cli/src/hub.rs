@@ -4,6 +4,7 @@ mod address;
 mod cache;
 mod client;
 mod fetch;
+mod gguf;
 mod pictures;
 mod settings;
 
@@ -107,6 +108,12 @@ fn online(client: &Client<'_>) -> Result<Described, Failure> {
     let config = config.transpose()?;
     let config = config.map(|bytes| ConfigText { path: place.join("config.json"), bytes });
     let headers = headers(client, place)?;
+    let is_gguf = client.files.iter().any(|file| gguf::is_one(&file.name));
+    if headers.is_none() && is_gguf && (config.is_none() || client.address.file.is_some()) {
+        return Err(Failure::Failed(format!(
+            "{id} has its weights as GGUF files, which tell their sizes once they are here: download one with `outsize fetch` first"
+        )));
+    }
     if config.is_none() && headers.is_none() {
         return Err(Failure::Failed(format!(
             "{id} has neither config.json nor weights (model.safetensors, pytorch_model.bin, or an index of shards) on the Hub, so \

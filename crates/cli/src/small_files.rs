@@ -10,8 +10,20 @@ const LIMIT: u64 = 64 << 20;
 
 /// The endings of files of weights, and of what other software makes of them.
 const WEIGHTS: [&str; 14] = [
-    ".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".ckpt", ".npz", ".tflite",
-    ".index.json", ".lock",
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".ot",
+    ".ckpt",
+    ".npz",
+    ".tflite",
+    ".index.json",
+    ".lock",
 ];
 
 /// What is made of a GGUF file's metadata.

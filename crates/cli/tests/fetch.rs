@@ -258,7 +258,6 @@ fn lists_that_lie_write_nothing() {
 fn what_cannot_be_run_is_not_downloaded() {
     for (name, part) in [
         ("adapter_config.json", "PEFT adapter"),
-        ("model-q4.gguf", "GGUF"),
         ("tf_model.h5", "no config.json with weights beside it"),
     ] {
         let home = folder();
@@ -272,6 +271,45 @@ fn what_cannot_be_run_is_not_downloaded() {
     let home = folder();
     let said = failed(&outsize(home.path(), None, &["fetch", "./x"]), 2);
     assert!(said.contains("./x is no name on the Hub"), "{said}");
+}
+
+#[test]
+fn a_gguf_file_is_a_model_by_its_name_on_the_hub() {
+    let home = folder();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
+    let file = |name: &str| fs::read(fixtures.join(name).join("model.gguf")).unwrap();
+    let files = [("m-Q8_0.gguf", file("gguf-llama-q8_0")), ("m-F16.gguf", file("gguf-llama-f16"))];
+    let files: Files = files.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+    let server = Server::of(files.clone(), |_, reply| reply);
+    let ask = |endpoint: Option<&str>, command: &str, model: &str| {
+        let more = match command {
+            "run" => &["--ids", "5,6", "--max-new-tokens", "2"][..],
+            _ => &[],
+        };
+        outsize(home.path(), endpoint, &[&[command, model], more].concat())
+    };
+    let url = server.url();
+    let said = failed(&ask(Some(&url), "run", "org/model"), 2);
+    assert!(
+        said.contains("several GGUF files") && said.contains("m-F16.gguf, m-Q8_0.gguf"),
+        "{said}"
+    );
+    let said = failed(&ask(Some(&url), "estimate", "org/model:q8_0"), 1);
+    assert!(said.contains("outsize fetch"), "{said}");
+    let text = done(&ask(Some(&url), "run", "org/model:q8_0"));
+    let path = snapshot(home.path()).join("m-Q8_0.gguf");
+    assert_eq!(names(&snapshot(home.path())), ["m-Q8_0.gguf"]);
+    // And without the Hub, by that name or as the only one.
+    assert_eq!(done(&ask(None, "run", "org/model:Q8_0")), text);
+    assert_eq!(done(&ask(None, "run", "org/model")), text);
+    assert_eq!(done(&ask(Some(&url), "fetch", "org/model:Q8_0")).trim(), common::path(&path));
+    done(&ask(None, "estimate", "org/model:Q8_0"));
+    failed(&ask(None, "run", "org/model:F16"), 1);
+    let listed = done(&outsize(home.path(), None, &["list"]));
+    assert!(
+        listed.contains("org/model:m-Q8_0.gguf") && listed.contains("fits in memory"),
+        "{listed}"
+    );
 }
 
 #[test]

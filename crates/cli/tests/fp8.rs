@@ -67,7 +67,23 @@ fn twin(dir: &TempDir, model: &Path, format: StorageFormat) -> PathBuf {
         writer.write(&tensor.name, &bytes).unwrap();
     }
     writer.finish().unwrap();
+    assert_shard_gives(&out, model);
     out
+}
+
+/// `shard` dequantises to the same numbers.
+fn assert_shard_gives(twin: &Path, model: &Path) {
+    let out = twin.with_extension("sharded");
+    done(&outsize(&["shard", path(model), path(&out), "--dtype", "f32"]));
+    let [found, wanted] = [out.as_path(), twin].map(|path| Checkpoint::open(path).unwrap());
+    assert_eq!(found.tensors().len(), wanted.tensors().len());
+    for tensor in wanted.tensors().iter().filter(|tensor| tensor.dtype == Dtype::F32) {
+        let same = found.get(&tensor.name).unwrap();
+        assert!(found.read(same).unwrap() == wanted.read(tensor).unwrap(), "{}", tensor.name);
+    }
+    let config = std::fs::read_to_string(out.join("config.json")).unwrap();
+    assert!(!config.contains("quantization_config"));
+    std::fs::remove_dir_all(out).unwrap();
 }
 
 /// The same model as compressed-tensors would store it, with scales in bf16.

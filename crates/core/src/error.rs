@@ -146,7 +146,9 @@ pub enum Error {
         reason: String,
     },
     /// A weight cannot be written in another type.
-    #[error("tensor `{tensor}`, of type {stored}, cannot be written as {dtype}: leave the type as it is")]
+    #[error(
+        "tensor `{tensor}`, of type {stored}, cannot be written as {dtype}: leave the type as it is"
+    )]
     Rewrite {
         /// The tensor's name in the checkpoint.
         tensor: String,

@@ -1,7 +1,7 @@
 //! A weight of a checkpoint written to another, in another type or order.
 
-use crate::convert::{NoConversion, Scales, burn_type, dequantize, float};
 use crate::Error;
+use crate::convert::{NoConversion, Scales, burn_type, dequantize, float};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorSpec};
 use outsize_stream::Convert;
 
@@ -37,11 +37,7 @@ impl Rewrite {
     ///
     /// # Errors
     /// If it is stored as something that cannot become that, or has not as many rows as `change` needs.
-    pub fn new(
-        weight: StoredWeight,
-        dtype: Dtype,
-        change: Option<Change>,
-    ) -> Result<Self, Error> {
+    pub fn new(weight: StoredWeight, dtype: Dtype, change: Option<Change>) -> Result<Self, Error> {
         let rewrite = Self { weight, dtype, change };
         let whole = match change {
             Some(Change::Halves(head)) => {
@@ -123,9 +119,7 @@ impl Rewrite {
         };
         let wide = burn_type(Dtype::F32);
         let converts = match self.change {
-            Some(Change::MinusOne) => {
-                [via(wide)?, Some(minus_one()), float(Dtype::F32, to)?]
-            }
+            Some(Change::MinusOne) => [via(wide)?, Some(minus_one()), float(Dtype::F32, to)?],
             _ => [via(to)?, None, None],
         };
         Ok(converts.into_iter().flatten().collect())

@@ -4,29 +4,12 @@ mod common;
 
 use std::path::Path;
 
-use common::checkpoint::fixture;
+use common::checkpoint::{DECODERS, fixture};
 use outsize_generate::{
     Finish, Generation, GenerationWorkload, LanguageModel, Outcome, Pipeline, PipelineSettings,
     Request, Sampling, read_config,
 };
 use outsize_models::{CacheOptions, KvDtype, Logits, WhenFull};
-
-/// Of each kind of architecture.
-const FIXTURES: [&str; 13] = [
-    "gqa",
-    "mistral-window",
-    "dynamic-rope",
-    "qwen3-window-bias",
-    "gemma3",
-    "phi3-longrope",
-    "gpt2",
-    "gptj",
-    "gpt_neox",
-    "opt",
-    "bloom",
-    "falcon",
-    "t5",
-];
 
 fn open(folder: &Path, cache: CacheOptions, chunk: usize) -> Pipeline {
     let settings = PipelineSettings {
@@ -72,7 +55,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 fn rows_have_the_bits_that_they_have_alone() {
     let prompts = prompts();
     let more: [[u32; 3]; 4] = [[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]];
-    for name in FIXTURES {
+    for name in DECODERS.into_iter().chain(["t5"]) {
         let folder = fixture(name);
         // Passes of 7 columns, so that some hold padding alone.
         let options = CacheOptions { dtype: KvDtype::Bf16, ..cache(4) };

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::checkpoint::{fixture, with_tokenizer};
+use common::checkpoint::{DECODERS, fixture, with_tokenizer};
 use outsize_generate::{
     Error, Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineSettings, Request,
     Sampling, StopStrings, TextOptions, TextOutcome, Tokenizer, generate_many, generate_text,
@@ -16,22 +16,6 @@ use outsize_generate::{
 };
 use outsize_models::{CacheOptions, KvDtype, WhenFull};
 use tempfile::TempDir;
-
-/// Of each kind of architecture whose decoder reads the prompt.
-const FIXTURES: [&str; 12] = [
-    "gqa",
-    "mistral-window",
-    "dynamic-rope",
-    "qwen3-window-bias",
-    "gemma3",
-    "phi3-longrope",
-    "gpt2",
-    "gptj",
-    "gpt_neox",
-    "opt",
-    "bloom",
-    "falcon",
-];
 
 const CONFIGS: [&str; 2] = [
     r#"{"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -78,7 +62,7 @@ fn texts_that_begin_beside_others_have_the_bits_that_they_have_alone() {
                 (ids.collect(), prompt as usize, begins)
             })
             .collect();
-    for name in FIXTURES {
+    for name in DECODERS {
         let folder = fixture(name);
         let vocabulary = read_config(&folder).unwrap().vocab_size();
         for dtype in [KvDtype::F32, KvDtype::Bf16] {

@@ -32,7 +32,8 @@ pub fn rewriting(
     mut config: Map<String, Value>,
     dtype: Option<Dtype>,
 ) -> Result<Rewriting, Error> {
-    let is_set = |config: &Map<String, Value>, field, to| config.get(field) == Some(&Value::from(to));
+    let is_set =
+        |config: &Map<String, Value>, field, to| config.get(field) == Some(&Value::from(to));
     let quantization = match dtype {
         Some(_) => Quantization::read(&Fields::new(&config))?,
         None => None,

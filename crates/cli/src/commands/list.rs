@@ -130,11 +130,10 @@ fn plan_pictures(
     Ok((plans[1].map.streamed_bytes(), model.predict(&plans, &request)?.seconds))
 }
 
-/// Bytes of all files in a folder and in those within.
-fn bytes_in(folder: &Path) -> u64 {
-    let sizes = entries(folder).into_iter().map(|path| match path.metadata() {
-        Ok(found) if found.is_dir() => bytes_in(&path),
+/// Bytes of a file, or of all files in a folder and in those within.
+fn bytes_in(path: &Path) -> u64 {
+    match path.metadata() {
+        Ok(found) if found.is_dir() => entries(path).iter().map(|path| bytes_in(path)).sum(),
         found => found.map_or(0, |found| found.len()),
-    });
-    sizes.sum()
+    }
 }

@@ -9,7 +9,7 @@ use crate::views::progress;
 use outsize::checkpoint::{Checkpoint, ShardWriter, read_object};
 use outsize::core::{Error, Rewrite};
 use outsize::diffuse::PipelineFiles;
-use outsize::machine::volume;
+use outsize::machine::{peak_rss, volume};
 use outsize::models::rewriting;
 use outsize::plan::format_size;
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
     if args.json {
         return print_json(&json!({
             "path": args.out, "tensors": tensors, "bytes": bytes, "shards": shards, "not_copied": left_out,
-            "seconds": seconds,
+            "peak_rss_bytes": peak_rss(), "seconds": seconds,
         }));
     }
     say(format!(

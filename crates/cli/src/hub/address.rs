@@ -7,13 +7,15 @@ use std::fmt;
 const MOST: usize = 96;
 const MOST_OF_REVISION: usize = 256;
 
-/// A model on the Hub: `org/name`, or `org/name@revision`.
+/// A model on the Hub: `org/name`, with `:FILE` for one of its GGUF files, and `@revision`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// The organisation or user.
     pub org: String,
     /// The repository.
     pub name: String,
+    /// How the name of one of its GGUF files ends, such as `Q4_K_M`.
+    pub file: Option<String>,
     /// A branch, a tag or a commit; none for the main branch.
     pub revision: Option<String>,
 }
@@ -25,13 +27,19 @@ impl Address {
             Some((id, revision)) => (id, Some(revision)),
             None => (text, None),
         };
+        let (id, file) = match id.split_once(':') {
+            Some((id, file)) => (id, Some(file)),
+            None => (id, None),
+        };
         let (org, name) = id.split_once('/')?;
-        let right = is_name(org) && is_name(name) && revision.is_none_or(is_revision);
+        let names = [Some(org), Some(name), file];
+        let right = names.into_iter().flatten().all(is_name) && revision.is_none_or(is_revision);
         // Endings of files, not of repositories.
-        let file = [".json", ".safetensors", ".gguf", ".bin", ".git"];
-        (right && !file.iter().any(|end| name.ends_with(end))).then(|| Self {
+        let files = [".json", ".safetensors", ".gguf", ".bin", ".git"];
+        (right && !files.iter().any(|end| name.ends_with(end))).then(|| Self {
             org: org.to_owned(),
             name: name.to_owned(),
+            file: file.map(str::to_owned),
             revision: revision.map(str::to_owned),
         })
     }
@@ -51,10 +59,12 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.org, self.name)?;
-        match &self.revision {
-            Some(revision) => write!(f, "@{revision}"),
-            None => Ok(()),
+        for (mark, part) in [(':', &self.file), ('@', &self.revision)] {
+            if let Some(part) = part {
+                write!(f, "{mark}{part}")?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -86,7 +96,9 @@ mod tests {
     #[test]
     fn names_of_the_hub_are_told_from_paths() {
         let read = |text: &str| Address::parse(text).map(|address| address.to_string());
-        for text in ["meta-llama/Llama-3.2-1B", "a/b_c.d", "a/b@main", "a/b@refs/pr/3"] {
+        for text in
+            ["meta-llama/Llama-3.2-1B", "a/b_c.d", "a/b@main", "a/b@refs/pr/3", "a/b:Q4_K_M@main"]
+        {
             assert_eq!(read(text).as_deref(), Some(text));
         }
         for text in [
@@ -101,6 +113,8 @@ mod tests {
             "~/a",
             "a b/c",
             "a/b@",
+            "a/b:",
+            "a/b:../x",
             "a/b@../x",
             "a/b@x//y",
             "a/b@/x",

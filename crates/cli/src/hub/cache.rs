@@ -1,6 +1,6 @@
 //! The local cache, laid out as by `huggingface_hub`.
 
-use super::{Address, HubSettings, Wanted};
+use super::{Address, HubSettings, Wanted, gguf};
 use outsize::checkpoint::{Checkpoint, read_text};
 use outsize::diffuse::PipelineFiles;
 use outsize::generate::SizeSource;
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 const MOST_OF_REF: u64 = 1024;
 
 /// A model in the cache.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its files, as links.
+    /// Its files, as links; or one of them that is a GGUF file.
     pub folder: PathBuf,
     /// The commit that it is of.
     pub commit: String,
@@ -40,7 +40,10 @@ impl Snapshot {
                     files.parts.iter().all(|part| is_there(self.folder.join(&part.weights)))
                 })
             }
-            _ => self.folder.join("config.json").exists() && is_there(self.folder.clone()),
+            _ => {
+                let is_whole = gguf::is_one(&self.folder.to_string_lossy());
+                (is_whole || has_config(&self.folder)) && is_there(self.folder.clone())
+            }
         }
     }
 }
@@ -54,7 +57,33 @@ pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
         false => named(&repo.pointer_path("").with_file_name("refs").join(revision))?,
     };
     let folder = repo.pointer_path(&commit);
-    folder.is_dir().then_some(Snapshot { folder, commit })
+    if !folder.is_dir() {
+        return None;
+    }
+    let names = names(&folder);
+    let file = match gguf::choose(address, names.iter().map(String::as_str)) {
+        Ok(file) => file.filter(|_| address.file.is_some() || !has_config(&folder)),
+        Err(_) if address.file.is_some() => return None,
+        Err(_) => None,
+    };
+    Some(Snapshot { folder: file.map_or(folder.clone(), |file| folder.join(file)), commit })
+}
+
+fn has_config(folder: &Path) -> bool {
+    folder.join("config.json").exists()
+}
+
+/// The names of a folder's files, and of those in folders within.
+fn names(folder: &Path) -> Vec<String> {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let within = |path: PathBuf| match (path.is_dir(), name(&path)) {
+        (true, Some(own)) => {
+            let files = entries(&path).into_iter().filter_map(|path| name(&path));
+            files.map(|name| format!("{own}/{name}")).collect()
+        }
+        (_, own) => Vec::from_iter(own),
+    };
+    entries(folder).into_iter().flat_map(within).collect()
 }
 
 /// All models in the cache, each with those of its commits that a branch or tag names, or else with
@@ -73,9 +102,21 @@ pub fn snapshots(settings: &HubSettings) -> Vec<(Address, Snapshot)> {
             let revision = Some(revision.into_owned()).filter(|name| name != "main");
             let address = Address { revision, ..address.clone() };
             let known = |one: &Snapshot| of_model.iter().any(|(_, other)| one == other);
-            if let Some(one) = snapshot(settings, &address).filter(|one| !known(one)) {
+            let Some(one) = snapshot(settings, &address).filter(|one| !known(one)) else {
+                continue;
+            };
+            // Each GGUF file is a model.
+            let files = names(&one.folder).into_iter().filter(|name| gguf::is_one(name));
+            let files: Vec<_> = files.filter(|_| !has_config(&one.folder)).collect();
+            if files.is_empty() {
                 of_model.push((address, one));
+                continue;
             }
+            of_model.extend(files.into_iter().map(|file| {
+                let folder = one.folder.join(&file);
+                let file = file.rsplit('/').next().map(str::to_owned);
+                (Address { file, ..address.clone() }, Snapshot { folder, ..one.clone() })
+            }));
         }
         found.extend(of_model);
     }

@@ -6,7 +6,7 @@
 
 use super::cache::snapshot;
 use super::client::{Client, HubFile, PAUSE};
-use super::{Address, HubSettings, Snapshot, Wanted, pictures, shards};
+use super::{Address, HubSettings, Snapshot, Wanted, gguf, pictures, shards};
 use crate::cache::lock;
 use crate::error::Failure;
 use crate::interrupt;
@@ -67,7 +67,10 @@ pub fn fetch(
                 "{address} has no {MODEL_INDEX}, as models that make pictures have"
             )));
         }
-        (false, _) => names(&client)?,
+        (false, _) => match gguf_file(&client)? {
+            Some(file) => vec![file.to_owned()],
+            None => names(&client)?,
+        },
     };
     let files = names.iter().map(|name| Download::new(&client, name));
     let files = files.collect::<Result<Vec<_>, _>>()?;
@@ -115,7 +118,18 @@ pub fn fetch(
     if address.revision() != client.commit {
         repo.create_ref(&client.commit).map_err(|error| cannot(&folder, &error))?;
     }
+    let whole = names.into_iter().next().filter(|name| gguf::is_one(name));
+    let folder = whole.map_or(folder.clone(), |file| folder.join(file));
     Ok(Snapshot { folder, commit: client.commit })
+}
+
+/// The GGUF file that is the model, where its weights are nothing else or one was asked for.
+fn gguf_file<'a>(client: &'a Client<'_>) -> Result<Option<&'a str>, Failure> {
+    let others = weights_file(|name| client.find(name).is_some());
+    match others.filter(|_| client.address.file.is_none()) {
+        Some(_) => Ok(None),
+        None => gguf::choose(client.address, client.files.iter().map(|file| &*file.name)),
+    }
 }
 
 /// The files that a run of a language model reads.
@@ -150,13 +164,9 @@ pub fn cached_or_fetched(
 
 /// What a model is that cannot be run.
 fn no_model(client: &Client<'_>) -> Failure {
-    let ends_in = |end: &str| client.files.iter().any(|file| file.name.ends_with(end));
     let what = match () {
         () if client.find("adapter_config.json").is_some() => {
             "is a PEFT adapter, which changes another model: merge the two (`merge_and_unload` of peft), and give the result's folder"
-        }
-        () if ends_in(".gguf") => {
-            "has its weights as GGUF: name the repository of safetensors that they were made from"
         }
         () => {
             "has no config.json with weights beside it (model.safetensors, pytorch_model.bin, or an index of shards)"

@@ -6,6 +6,22 @@ use outsize_checkpoint::{Dtype, ShardWriter, TensorSpec};
 use outsize_generate::byte_level_tokenizer;
 use outsize_models::{ModelConfig, RandomWeights};
 
+/// Fixtures of each kind of architecture whose decoder reads the prompt.
+pub const DECODERS: [&str; 12] = [
+    "gqa",
+    "mistral-window",
+    "dynamic-rope",
+    "qwen3-window-bias",
+    "gemma3",
+    "phi3-longrope",
+    "gpt2",
+    "gptj",
+    "gpt_neox",
+    "opt",
+    "bloom",
+    "falcon",
+];
+
 /// The folder of a fixture: a tiny checkpoint with what transformers computed.
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
