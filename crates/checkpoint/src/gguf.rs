@@ -50,11 +50,6 @@ impl GgufFile {
         Ok(Self { path: path.to_owned(), file, opened, header })
     }
 
-    /// The metadata, and the tensors under the names that they have in the file.
-    pub fn header(&self) -> &GgufHeader {
-        &self.header
-    }
-
     /// The file, and its tensors under the names of transformers, with offsets from the file's beginning.
     pub(crate) fn into_shard(self) -> (ShardFile, Vec<HeaderEntry>) {
         let Self { path, file, opened, header } = self;

@@ -305,11 +305,12 @@ fn a_gguf_file_is_a_model_by_its_name_on_the_hub() {
     assert_eq!(done(&ask(Some(&url), "fetch", "org/model:Q8_0")).trim(), common::path(&path));
     done(&ask(None, "estimate", "org/model:Q8_0"));
     failed(&ask(None, "run", "org/model:F16"), 1);
-    let listed = done(&outsize(home.path(), None, &["list"]));
-    assert!(
-        listed.contains("org/model:m-Q8_0.gguf") && listed.contains("fits in memory"),
-        "{listed}"
-    );
+    let list = || done(&outsize(home.path(), None, &["list"]));
+    assert!(list().contains("org/model  ") && list().contains("fits in memory"), "{}", list());
+    done(&ask(Some(&url), "fetch", "org/model:f16"));
+    for name in ["org/model:m-Q8_0.gguf", "org/model:m-F16.gguf"] {
+        assert!(list().contains(name), "{}", list());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Beyond the process itself: pieces, a file's buffer, headers.
-const PEAK: u64 = 60_000_000;
+const PEAK: u64 = 40_000_000;
 
 /// GGUF files and others that transformers computed logits from.
 fn fixture(name: &str) -> PathBuf {

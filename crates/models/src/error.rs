@@ -176,5 +176,5 @@ pub enum Error {
     },
     /// A tensor of a checkpoint cannot become what was asked for.
     #[error(transparent)]
-    Core(#[from] outsize_core::Error),
+    Core(Box<outsize_core::Error>),
 }

@@ -44,12 +44,13 @@ pub fn rewriting(
     };
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
     let stored = |tensor: &TensorInfo| stored(checkpoint, tensor, format);
-    let weights = checkpoint.tensors().iter().map(stored).collect::<Result<Vec<_>, _>>()?;
+    let weights = checkpoint.tensors().iter().map(stored).collect::<Result<Vec<_>, _>>();
+    let weights = weights.map_err(|error| Error::Core(error.into()))?;
     let scales: HashSet<_> =
         weights.iter().filter_map(StoredWeight::scales).map(|scales| scales.name.clone()).collect();
     let weights = (weights.into_iter())
         .filter(|weight| !scales.contains(&weight.data().name))
-        .map(|weight| layout.rewrite(weight, dtype))
+        .map(|weight| layout.rewrite(weight, dtype).map_err(|error| Error::Core(error.into())))
         .collect::<Result<Vec<_>, _>>()?;
 
     config.remove("rope_interleaved");

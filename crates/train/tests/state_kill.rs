@@ -55,34 +55,54 @@ fn start(folder: &Path) -> (Accelerator, Classifier, Arc<Mutex<u64>>) {
     (accelerator, model, counter)
 }
 
+/// The names in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = folder.read_dir().unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Starts the child, and kills it some time after it has begun to save. Gives the time between its first and its
+/// second save if it came so far.
+fn kill_after(folder: &Path, wait: Duration) -> Option<Duration> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_saving = |name: &String| name.contains(".partial-");
+    let before = names(folder);
+    let new = || names(folder).into_iter().find(|name| is_saving(name) && !before.contains(name));
+    let started = Instant::now();
+    while new().is_none() && started.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (first, begun, mut save) = (new(), Instant::now(), None);
+    while begun.elapsed() < wait {
+        std::thread::sleep(Duration::from_micros(200));
+        if save.is_none() && new().is_some_and(|name| Some(name) != first) {
+            save = Some(begun.elapsed());
+        }
+    }
+    assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    save
+}
+
 #[test]
 fn fifty_kills_leave_a_consistent_state() {
     let place = tempfile::tempdir().unwrap();
+    // How long a save takes here, so that most kills come after the first and amid another.
+    let measured = || kill_after(place.path(), Duration::from_secs(2));
+    let save = measured().expect("a second save within two seconds");
     let (mut newest, mut went_on, mut interrupted) = (0, 0, 0);
     for kill in 0..KILLS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child"])
-            .env(FOLDER, place.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        // Not before it has begun to save.
-        let begun = Instant::now();
-        let count = || place.path().read_dir().unwrap().count();
-        let before = count();
-        while before == count() && begun.elapsed() < Duration::from_secs(5) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let wait = (noise(kill as u64, 1, 1.0)[0].abs() * 60_000.0) as u64;
-        std::thread::sleep(Duration::from_micros(wait));
-        assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let wait = noise(kill as u64, 1, 1.0)[0].abs();
+        kill_after(place.path(), (4 * save).mul_f32(wait));
+        let names = names(place.path());
         let is_hidden = |name: &str| name.starts_with('.');
-        let names = place.path().read_dir().unwrap();
-        let names: Vec<_> =
-            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         interrupted += usize::from(names.iter().any(|name| is_hidden(name)));
         // What is there: two states, and at most one more that came and two that were being written and removed.
         assert!(names.len() <= 5, "{names:?}");
