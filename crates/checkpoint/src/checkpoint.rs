@@ -8,14 +8,10 @@ use crate::fault::IndexFault;
 use crate::file::{ShardFile, read_exact_at};
 use crate::folder::{Container, Source, folder_of, model_folder};
 use crate::gguf::GgufFile;
-use crate::header::HeaderEntry;
+use crate::header::{HeaderEntry, MAX_HEADERS};
 use crate::index::{self, Index};
 use crate::parallel::{self, THREADS};
 use crate::torch;
-
-/// Bytes that the headers of all shards may have together: ten times those of the largest real
-/// checkpoints. What is kept of them in memory is in proportion.
-pub(crate) const MAX_HEADERS: u64 = 200_000_000;
 
 /// A tensor of a checkpoint and where its bytes lie.
 ///
@@ -72,6 +68,7 @@ impl Checkpoint {
         let inner = match Source::find(path.as_ref())? {
             Source::File(container, path) => Inner::from_file(container, path)?,
             Source::Index(container, path) => Inner::from_index(container, &path)?,
+            Source::Gguf(path) => Inner::from_gguf(&path)?,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -186,6 +183,15 @@ impl Inner {
         Ok(Self::new(folder, vec![file], tensors, Vec::new()))
     }
 
+    fn from_gguf(path: &Path) -> Result<Self, Error> {
+        let (files, headers): (_, Vec<_>) = GgufFile::open(path)?.into_shards().into_iter().unzip();
+        let of_file = |(file, entries): (usize, Vec<HeaderEntry>)| {
+            entries.into_iter().map(move |entry| entry.at(file, 0))
+        };
+        let tensors = headers.into_iter().enumerate().flat_map(of_file).collect();
+        Ok(Self::new(model_folder(path).to_owned(), files, tensors, Vec::new()))
+    }
+
     fn from_index(container: Container, path: &Path) -> Result<Self, Error> {
         let folder = folder_of(path).to_owned();
         let wrong = |fault| Error::Index { path: path.to_owned(), fault };
@@ -256,10 +262,6 @@ fn open_file(
         }
         Container::Torch => {
             let (file, entries) = torch::open(path, admit)?;
-            Ok((file, entries, 0))
-        }
-        Container::Gguf => {
-            let (file, entries) = GgufFile::open(&path)?.into_shard();
             Ok((file, entries, 0))
         }
     }

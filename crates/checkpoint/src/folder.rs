@@ -19,14 +19,13 @@ pub(crate) const NAMES: [(&str, Container, IsIndex); 4] = [
     ("pytorch_model.bin.index.json", Container::Torch, true),
 ];
 /// The same of a file given by its path, by the end of its name.
-const ENDS: [(&str, Container, IsIndex); 7] = [
+const ENDS: [(&str, Container, IsIndex); 6] = [
     (".safetensors", Container::Safetensors, false),
     (".safetensors.index.json", Container::Safetensors, true),
     (".bin", Container::Torch, false),
     (".pt", Container::Torch, false),
     (".pth", Container::Torch, false),
     (".bin.index.json", Container::Torch, true),
-    (".gguf", Container::Gguf, false),
 ];
 /// Names of other programs for files of `torch.save`.
 const PICKLES: [&str; 2] = ["consolidated.00.pth", "model.pt"];
@@ -37,6 +36,8 @@ pub(crate) enum Source {
     File(Container, PathBuf),
     /// An index of shards, beside them.
     Index(Container, PathBuf),
+    /// A GGUF file, or the first of its parts.
+    Gguf(PathBuf),
 }
 
 /// What a file with tensors is.
@@ -45,7 +46,6 @@ pub(crate) enum Container {
     Safetensors,
     /// A zip archive of `torch.save`.
     Torch,
-    Gguf,
 }
 
 impl Source {
@@ -63,6 +63,9 @@ impl Source {
                 return Err(Error::Read { path: path.to_owned(), cause });
             }
         };
+        if gguf::is_gguf(path) {
+            return Ok(Self::Gguf(path.to_owned()));
+        }
         if !kind.is_dir() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let known = ENDS.iter().find(|(end, ..)| name.ends_with(end));

@@ -9,9 +9,11 @@ mod config;
 mod fault;
 mod header;
 mod names;
+mod parts;
 mod tokenizer;
 mod value;
 
+use std::collections::HashSet;
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
 
@@ -19,27 +21,35 @@ use self::names::{ROPE_FACTORS, ROPE_FREQUENCIES};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::file::{ShardFile, open_regular, read_exact_at};
-use crate::header::HeaderEntry;
+use crate::header::{HeaderEntry, MAX_HEADERS};
+use crate::text::quoted;
 
 pub use self::fault::GgufFault;
 pub use self::header::GgufHeader;
+pub use self::parts::GgufPartName;
 pub use self::value::GgufValue;
 
-/// An open GGUF file whose header was found right.
+const ARCHITECTURE: &str = "general.architecture";
+const SPLIT_COUNT: &str = "split.count";
+
+/// An open GGUF file whose header was found right, with the other parts if it is the first of several.
 #[derive(Debug)]
 pub struct GgufFile {
+    first: Part,
+    others: Vec<Part>,
+}
+
+/// One file.
+#[derive(Debug)]
+struct Part {
     path: PathBuf,
     file: File,
     opened: Metadata,
     header: GgufHeader,
 }
 
-impl GgufFile {
-    /// Opens a file and checks its header. No weight is read.
-    ///
-    /// # Errors
-    /// If it cannot be read, or is no GGUF file of a kind that is supported.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+impl Part {
+    fn open(path: &Path) -> Result<Self, Error> {
         let (file, opened) = open_regular(path)?;
         let fill = |at, to: &mut [u8]| {
             read_exact_at(&file, to, at)
@@ -50,25 +60,115 @@ impl GgufFile {
         Ok(Self { path: path.to_owned(), file, opened, header })
     }
 
-    /// The file, and its tensors under the names of transformers, with offsets from the file's beginning.
-    pub(crate) fn into_shard(self) -> (ShardFile, Vec<HeaderEntry>) {
-        let Self { path, file, opened, header } = self;
-        let tensors = names::renamed(&header);
-        (ShardFile::new(path, file, opened), tensors)
+    fn find(&self, name: &str) -> Option<&HeaderEntry> {
+        self.header.tensors().iter().find(|entry| entry.name == name)
+    }
+
+    /// The number of the part from 0, and how many there are.
+    fn split(&self) -> Result<(u64, u64), Error> {
+        let number = |key| self.header.unsigned(key).map_err(|fault| self.wrong(fault));
+        Ok((number("split.no")?.unwrap_or(0), number(SPLIT_COUNT)?.unwrap_or(1)))
+    }
+
+    fn wrong(&self, fault: GgufFault) -> Error {
+        Error::Gguf { path: self.path.clone(), fault }
+    }
+
+    /// What is wrong with the parts that there are.
+    fn wrong_split(&self, reason: String) -> Error {
+        self.wrong(header::metadata(SPLIT_COUNT, reason))
+    }
+}
+
+impl GgufFile {
+    /// Opens a file, or all parts by the first, and checks their headers. No weight is read.
+    ///
+    /// # Errors
+    /// If one cannot be read, or is no GGUF file of a kind that is supported; if parts are missing, or do not belong together.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let first = Part::open(path)?;
+        let (number, count) = first.split()?;
+        if count <= 1 {
+            return Ok(Self { first, others: Vec::new() });
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(GgufPartName::parse);
+        let name =
+            name.filter(|name| name.number as u64 == number + 1 && name.count as u64 == count);
+        let Some(name) = name else {
+            return Err(first.wrong_split(format!(
+                "this is part {} of {count}, and its name should end in -{:05}-of-{count:05}.gguf",
+                number + 1,
+                number + 1
+            )));
+        };
+        if number > 0 {
+            let first_name = name.all().next().unwrap_or_default();
+            return Err(first.wrong_split(format!("this is not the first part: name {first_name}")));
+        }
+        let mut file = Self { first, others: Vec::new() };
+        for (at, name) in name.all().enumerate().skip(1) {
+            let path = path.with_file_name(name);
+            if let Ok(false) = path.try_exists() {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                return Err(file
+                    .first
+                    .wrong_split(format!("the part {name} is missing beside it")));
+            }
+            let part = Part::open(&path)?;
+            if part.split()? != (at as u64, count) {
+                return Err(part.wrong_split(format!("it is not part {} of {count}", at + 1)));
+            }
+            file.others.push(part);
+            if file.header_bytes() > MAX_HEADERS {
+                return Err(file
+                    .first
+                    .wrong_split(format!("the parts' headers have over {MAX_HEADERS} bytes")));
+            }
+        }
+        let mut seen = HashSet::new();
+        for part in file.parts() {
+            if let Some(twice) =
+                part.header.tensors().iter().find(|entry| !seen.insert(&*entry.name))
+            {
+                let reason = "another part has it too".to_owned();
+                return Err(part.wrong(GgufFault::Tensor { tensor: quoted(&twice.name), reason }));
+            }
+        }
+        drop(seen);
+        Ok(file)
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    fn header_bytes(&self) -> u64 {
+        self.parts().map(|part| part.header.len()).sum()
+    }
+
+    /// The files, each with its tensors under the names of transformers and offsets from the file's beginning.
+    pub(crate) fn into_shards(self) -> Vec<(ShardFile, Vec<HeaderEntry>)> {
+        let architecture = self.first.header.text(ARCHITECTURE).ok().flatten();
+        let architecture = architecture.unwrap_or_default().to_owned();
+        let shard = |Part { path, file, opened, header }: Part| {
+            (ShardFile::new(path, file, opened), names::renamed(&architecture, header.tensors()))
+        };
+        std::iter::once(self.first).chain(self.others).map(shard).collect()
     }
 
     /// A small file of a checkpoint's folder, made from the metadata; `None` if there would be none.
     fn made(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        let wrong = |fault| self.wrong(fault);
+        let (header, wrong) = (&self.first.header, |fault| self.first.wrong(fault));
         Ok(match name {
             "config.json" => {
                 let floats = |name| self.floats(name);
                 let factors =
                     [floats(ROPE_FREQUENCIES)?, floats(ROPE_FACTORS[0])?, floats(ROPE_FACTORS[1])?];
-                Some(config::json(&self.header, factors).map_err(wrong)?)
+                let tensors: Vec<_> = self.parts().flat_map(|part| part.header.tensors()).collect();
+                Some(config::json(header, &tensors, factors).map_err(wrong)?)
             }
-            "tokenizer.json" => tokenizer::json(&self.header).map_err(wrong)?,
-            "tokenizer_config.json" => Some(tokenizer::config(&self.header).map_err(wrong)?),
+            "tokenizer.json" => tokenizer::json(header).map_err(wrong)?,
+            "tokenizer_config.json" => Some(tokenizer::config(header).map_err(wrong)?),
             _ => None,
         })
     }
@@ -76,22 +176,19 @@ impl GgufFile {
     /// The values of a small tensor of 32-bit floats; `None` if there is none.
     fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
         const MOST: u64 = 1 << 16;
-        let Some(entry) = self.header.tensors().iter().find(|entry| entry.name == name) else {
+        let found = self.parts().find_map(|part| Some((part, part.find(name)?)));
+        let Some((part, entry)) = found else {
             return Ok(None);
         };
         let len = entry.end - entry.start;
         if entry.dtype != Dtype::F32 || len > MOST {
             let reason = format!("it must be of type F32 and have at most {MOST} bytes");
-            return Err(self.wrong(GgufFault::Tensor { tensor: name.to_owned(), reason }));
+            return Err(part.wrong(GgufFault::Tensor { tensor: name.to_owned(), reason }));
         }
         let mut bytes = vec![0; len as usize];
-        read_exact_at(&self.file, &mut bytes, entry.start)
-            .map_err(|cause| Error::Read { path: self.path.clone(), cause })?;
+        read_exact_at(&part.file, &mut bytes, entry.start)
+            .map_err(|cause| Error::Read { path: part.path.clone(), cause })?;
         Ok(Some(bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()))
-    }
-
-    fn wrong(&self, fault: GgufFault) -> Error {
-        Error::Gguf { path: self.path.clone(), fault }
     }
 }
 
@@ -122,5 +219,5 @@ pub(crate) fn made_file(path: &Path) -> Option<Result<Option<Vec<u8>>, Error>> {
 pub(crate) fn made_length(path: &Path) -> Option<u64> {
     let (file, _) = within(path)?;
     // Its text, what it is made from, and what that is looked up in.
-    Some(GgufFile::open(file).map_or(0, |file| 4 * file.header.len()))
+    Some(GgufFile::open(file).map_or(0, |file| 4 * file.header_bytes()))
 }

@@ -11,6 +11,10 @@ use crate::json::{Notes, Text, twice, within};
 use crate::masquerade;
 use crate::text::{name_fault, quoted, shortened};
 
+/// Bytes that the headers of all shards may have together: ten times those of the largest real
+/// checkpoints. What is kept of them in memory is in proportion.
+pub(crate) const MAX_HEADERS: u64 = 200_000_000;
+
 /// Bytes before the header: its length, little endian.
 pub(crate) const LENGTH_BYTES: u64 = 8;
 /// Bytes that a header may have, by the format's definition.

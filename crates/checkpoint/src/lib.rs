@@ -70,7 +70,7 @@ pub use file::ShardFile;
 pub use file_writer::FileWriter;
 pub use folder::model_folder;
 pub use format::{Encoding, FormatFault, ScaleGrid, StorageFormat, StoredWeight};
-pub use gguf::{GgufFault, GgufHeader, GgufValue};
+pub use gguf::{GgufFault, GgufHeader, GgufPartName, GgufValue};
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;

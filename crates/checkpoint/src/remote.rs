@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::checkpoint::{MAX_HEADERS, TensorInfo, sort_out};
+use crate::checkpoint::{TensorInfo, sort_out};
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::folder::NAMES;
+use crate::header::MAX_HEADERS;
 use crate::header::{Header, HeaderEntry, LENGTH_BYTES};
 use crate::index::Index;
 use crate::parallel;

@@ -181,12 +181,83 @@ fn metadata_becomes_a_configuration() {
     assert_eq!(Json::from(found), wanted);
 }
 
+/// A model of which each part has one tensor, by the names of the parts and what is wrong with them.
+fn in_parts(change: impl Fn(usize, &mut Vec<(&str, Value)>, &mut &str)) -> (TempDir, Vec<PathBuf>) {
+    let place = tempfile::tempdir().unwrap();
+    let tensors = ["token_embd.weight", "blk.0.attn_q.bias", "output.weight"];
+    let paths = (0..3).map(|at| {
+        let mut values = vec![("split.no", u32(at as u32)), ("split.count", u32(3))];
+        if at == 0 {
+            values.push(("general.architecture", text("llama")));
+        }
+        let mut name = tensors[at];
+        change(at, &mut values, &mut name);
+        let path = place.path().join(format!("m-{:05}-of-00003.gguf", at + 1));
+        let data = 1000 * (at + 1);
+        fs::write(&path, file(&values, &[(name, &[2, 3], 0, 32 * at as u64)], data)).unwrap();
+        path
+    });
+    let paths = paths.collect();
+    (place, paths)
+}
+
+#[test]
+fn parts_are_one_checkpoint() {
+    let (_place, paths) = in_parts(|_, _, _| {});
+    let checkpoint = Checkpoint::open(&paths[0]).unwrap();
+    let found: Vec<_> =
+        checkpoint.tensors().iter().map(|tensor| (tensor.file, &*tensor.name)).collect();
+    let wanted =
+        ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.bias", "lm_head.weight"];
+    assert_eq!(found, wanted.into_iter().enumerate().collect::<Vec<_>>());
+    for (at, tensor) in checkpoint.tensors().iter().enumerate() {
+        // The data counts up.
+        assert_eq!(checkpoint.read(tensor).unwrap()[..2], [32 * at as u8, 32 * at as u8 + 1]);
+    }
+    // The configuration is made of all.
+    let config = object(&paths[0], "config.json");
+    assert_eq!(
+        (&config["tie_word_embeddings"], &config["attention_bias"]),
+        (&json!(false), &json!(true))
+    );
+    assert_eq!(config["vocab_size"], 3);
+}
+
+#[test]
+fn parts_that_do_not_belong_together_are_refused() {
+    let said = |paths: &[PathBuf], at: usize| Checkpoint::open(&paths[at]).unwrap_err().to_string();
+    let (_place, paths) = in_parts(|_, _, _| {});
+    let not_first = said(&paths, 1);
+    assert!(not_first.contains("not the first part: name m-00001-of-00003.gguf"), "{not_first}");
+    fs::remove_file(&paths[2]).unwrap();
+    let missing = said(&paths, 0);
+    assert!(missing.contains("the part m-00003-of-00003.gguf is missing"), "{missing}");
+    let (_place, paths) = in_parts(|at, values, _| {
+        if at == 2 {
+            values[0].1 = u32(1);
+        }
+    });
+    let other = said(&paths, 0);
+    assert!(other.contains("m-00003") && other.contains("it is not part 3 of 3"), "{other}");
+    let (_place, paths) = in_parts(|_, _, name| *name = "output.weight");
+    let twice = said(&paths, 0);
+    assert!(twice.contains("\"output.weight\": another part has it too"), "{twice}");
+    let (place, paths) = in_parts(|_, _, _| {});
+    let renamed = place.path().join("m.gguf");
+    fs::rename(&paths[0], &renamed).unwrap();
+    let renamed = said(&[renamed], 0);
+    assert!(
+        renamed.contains("part 1 of 3, and its name should end in -00001-of-00003.gguf"),
+        "{renamed}"
+    );
+}
+
 #[test]
 fn what_is_not_built_in_is_refused_by_name() {
     for (architecture, more, part) in [
         ("mamba", ("general.type", text("model")), "\"mamba\" is not built in for GGUF"),
         ("llama", ("general.type", text("adapter")), "name the file of the whole model"),
-        ("llama", ("split.count", u32(3)), "llama-gguf-split --merge"),
+        ("llama", ("split.count", u32(3)), "-00001-of-00003.gguf"),
         ("llama", ("general.quantization_version", u32(1)), "only 2 is"),
         ("llama", ("llama.rope.scaling.type", text("ntk")), "\"ntk\" are not built in"),
     ] {

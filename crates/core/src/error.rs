@@ -145,17 +145,13 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// A weight cannot be written in another type.
-    #[error(
-        "tensor `{tensor}`, of type {stored}, cannot be written as {dtype}: leave the type as it is"
-    )]
+    /// A weight cannot be written to another checkpoint as it was to be.
+    #[error("tensor `{tensor}` cannot be written anew: {reason}")]
     Rewrite {
         /// The tensor's name in the checkpoint.
         tensor: String,
-        /// How it is stored.
-        stored: outsize_checkpoint::Dtype,
-        /// What it was to become.
-        dtype: outsize_checkpoint::Dtype,
+        /// Why.
+        reason: String,
     },
 }
 

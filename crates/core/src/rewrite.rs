@@ -39,19 +39,17 @@ impl Rewrite {
     /// If it is stored as something that cannot become that, or has not as many rows as `change` needs.
     pub fn new(weight: StoredWeight, dtype: Dtype, change: Option<Change>) -> Result<Self, Error> {
         let rewrite = Self { weight, dtype, change };
-        let whole = match change {
-            Some(Change::Halves(head)) => {
-                head > 0 && head % 2 == 0 && rewrite.weight.rows().is_multiple_of(head)
+        let (data, rows) = (rewrite.weight.data(), rewrite.weight.rows());
+        let reason = match change {
+            Some(Change::Halves(head)) if head == 0 || head % 2 > 0 || rows % head > 0 => {
+                format!("its {rows} rows are no whole heads of {head}")
             }
-            _ => true,
+            _ if rewrite.converts(&Scales::default()).is_err() => {
+                format!("{} cannot become {dtype}; leave the type as it is", data.dtype)
+            }
+            _ => return Ok(rewrite),
         };
-        match rewrite.converts(&Scales::default()) {
-            Ok(_) if whole => Ok(rewrite),
-            _ => {
-                let data = rewrite.weight.data();
-                Err(Error::Rewrite { tensor: data.name.clone(), stored: data.dtype, dtype })
-            }
-        }
+        Err(Error::Rewrite { tensor: data.name.clone(), reason })
     }
 
     /// How the weight is declared to a [`ShardWriter`].

@@ -2,9 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::ARCHITECTURE;
 use super::fault::GgufFault;
 use super::header::{GgufHeader, metadata};
 use super::tokenizer::end_ids;
+use crate::header::HeaderEntry;
 
 /// Architectures of llama.cpp, and what transformers calls them.
 const ARCHITECTURES: &[(&str, &str)] = &[
@@ -63,24 +65,27 @@ const OTHERS: &[&str] = &[
 /// dimensions, where there are such tensors: of all texts, and of short and long ones.
 pub(super) fn json(
     header: &GgufHeader,
+    tensors: &[&HeaderEntry],
     factors: [Option<Vec<f32>>; 3],
 ) -> Result<Vec<u8>, GgufFault> {
-    let mut config = Config::new(header)?;
+    let mut config = Config::new(header, tensors)?;
     config.add_rope(factors)?;
     Ok(Value::from(config.fields).to_string().into_bytes())
 }
 
 struct Config<'a> {
     header: &'a GgufHeader,
+    /// Of all parts.
+    tensors: &'a [&'a HeaderEntry],
     architecture: &'a str,
     fields: Map<String, Value>,
 }
 
 impl<'a> Config<'a> {
     /// All but the rotary embedding.
-    fn new(header: &'a GgufHeader) -> Result<Self, GgufFault> {
+    fn new(header: &'a GgufHeader, tensors: &'a [&'a HeaderEntry]) -> Result<Self, GgufFault> {
         refuse_other_files(header)?;
-        let key = "general.architecture";
+        let key = ARCHITECTURE;
         let architecture =
             header.text(key)?.ok_or_else(|| metadata(key, "it is missing".to_owned()))?;
         let known = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
@@ -92,7 +97,7 @@ impl<'a> Config<'a> {
             );
             return Err(metadata(key, reason));
         };
-        let mut config = Self { header, architecture, fields: Map::new() };
+        let mut config = Self { header, tensors, architecture, fields: Map::new() };
         config.set("model_type", *model_type);
         config.copy()?;
         config.add_shapes()?;
@@ -139,8 +144,8 @@ impl<'a> Config<'a> {
 
     /// What the tensors' shapes and types say.
     fn add_shapes(&mut self) -> Result<(), GgufFault> {
-        let header = self.header;
-        let find = |name: &str| header.tensors().iter().find(|entry| entry.name == name);
+        let tensors = self.tensors;
+        let find = |name: &str| tensors.iter().find(|entry| entry.name == name);
         let table = find("token_embd.weight").and_then(|entry| entry.shape.first().copied());
         match table {
             Some(rows) => self.set("vocab_size", rows),
@@ -158,7 +163,7 @@ impl<'a> Config<'a> {
         if find("blk.0.ffn_up.bias").is_some() {
             self.set("mlp_bias", true);
         }
-        if header.tensors().iter().any(|entry| entry.dtype.block().elements > 1) {
+        if tensors.iter().any(|entry| entry.dtype.block().elements > 1) {
             self.set("quantization_config", json!({ "quant_method": "gguf" }));
         }
         let (heads, hidden) =
@@ -272,11 +277,6 @@ fn refuse_other_files(header: &GgufHeader) -> Result<(), GgufFault> {
     if let Some(kind) = header.text(key)?.filter(|kind| *kind != "model") {
         let reason = format!("{kind:?} is not supported: name the file of the whole model");
         return Err(metadata(key, reason));
-    }
-    let key = "split.count";
-    if header.unsigned(key)?.is_some_and(|count| count > 1) {
-        let reason = "a model in several files is not supported: put them together with `llama-gguf-split --merge`";
-        return Err(metadata(key, reason.to_owned()));
     }
     let key = "general.quantization_version";
     match header.unsigned(key)? {

@@ -1,6 +1,5 @@
 //! What transformers calls the tensors of a GGUF file.
 
-use super::header::GgufHeader;
 use crate::header::HeaderEntry;
 
 /// Tensors of the whole model.
@@ -35,12 +34,11 @@ pub(super) const ROPE_FACTORS: [&str; 2] =
     ["rope_factors_short.weight", "rope_factors_long.weight"];
 
 /// The tensors under the names of transformers; those that have none there keep theirs.
-pub(super) fn renamed(header: &GgufHeader) -> Vec<HeaderEntry> {
-    let architecture = header.text("general.architecture").ok().flatten().unwrap_or_default();
+pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<HeaderEntry> {
     let is_weight = |entry: &&HeaderEntry| {
         entry.name != ROPE_FREQUENCIES && !ROPE_FACTORS.contains(&&*entry.name)
     };
-    let tensors = header.tensors().iter().filter(is_weight).cloned();
+    let tensors = tensors.iter().filter(is_weight).cloned();
     let tensors = tensors.map(|entry| HeaderEntry {
         name: renamed_one(architecture, &entry.name).unwrap_or(entry.name),
         ..entry

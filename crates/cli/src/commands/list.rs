@@ -52,7 +52,7 @@ fn listed(
         model: address.to_string(),
         commit: snapshot.commit.clone(),
         folder: snapshot.folder.clone(),
-        bytes: bytes_in(&snapshot.folder),
+        bytes: snapshot.files().iter().map(|path| bytes_in(path)).sum(),
         architecture: None,
         streamed_bytes: None,
         seconds_per_token: None,

@@ -19,6 +19,20 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// What it is made of: the folder, or the parts of a GGUF file.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let name = self
+            .folder
+            .file_name()
+            .and_then(|name| name.to_str())
+            .filter(|name| gguf::is_one(name));
+        let parts = name.map(gguf::parts).unwrap_or_default();
+        match parts[..] {
+            [] => vec![self.folder.clone()],
+            _ => parts.iter().map(|part| self.folder.with_file_name(part)).collect(),
+        }
+    }
+
     /// Says where the figures come from.
     pub fn note(&self, source: SizeSource) -> String {
         let Self { folder, commit } = self;

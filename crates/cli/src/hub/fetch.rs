@@ -68,7 +68,7 @@ pub fn fetch(
             )));
         }
         (false, _) => match gguf_file(&client)? {
-            Some(file) => vec![file.to_owned()],
+            Some(file) => gguf::parts(file),
             None => names(&client)?,
         },
     };

@@ -2,15 +2,22 @@
 
 use super::Address;
 use crate::error::Failure;
+use outsize::checkpoint::GgufPartName;
 
 /// More names than this help nobody to choose.
 const MOST_NAMED: usize = 16;
 
-/// Whether a file of a repository is a GGUF file of a language model: not the part that sees pictures.
+/// Whether a file of a repository is a GGUF file of a language model, or the first of its parts: not what sees pictures.
 pub fn is_one(name: &str) -> bool {
+    let is_later = GgufPartName::parse(name).is_some_and(|part| part.number > 1);
     let name = name.to_ascii_lowercase();
-    name.ends_with(".gguf")
-        && !name.rsplit('/').next().is_some_and(|name| name.starts_with("mmproj"))
+    let own = name.rsplit('/').next().unwrap_or(&name);
+    name.ends_with(".gguf") && !own.starts_with("mmproj") && !is_later
+}
+
+/// The file, or all of its parts if it is the first.
+pub fn parts(name: &str) -> Vec<String> {
+    GgufPartName::parse(name).map_or(vec![name.to_owned()], |part| part.all().collect())
 }
 
 /// The GGUF file that an address names: of several that whose name ends in what is behind the colon; none if there are no
@@ -47,8 +54,9 @@ pub fn choose<'a>(
 
 /// Whether a name is the one asked for, or ends in it: `model-Q4_K_M.gguf` in `q4_k_m`.
 fn is_asked(name: &str, asked: &str) -> bool {
+    let stem = GgufPartName::parse(name).map_or(name, |part| part.stem).to_ascii_lowercase();
+    let stem = stem.strip_suffix(".gguf").unwrap_or(&stem);
     let (name, asked) = (name.to_ascii_lowercase(), asked.to_ascii_lowercase());
-    let stem = name.strip_suffix(".gguf").unwrap_or(&name);
     [&*name, stem].iter().any(|whole| {
         let rest = whole.strip_suffix(&asked);
         rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '.', '_', '/']))
@@ -80,6 +88,9 @@ mod tests {
         };
         assert_eq!(choose("a/m:q4_k_m", &names), Ok(Some("m-Q4_K_M.gguf")));
         assert_eq!(choose("a/m:m-Q8_0.gguf", &names), Ok(Some("m-Q8_0.gguf")));
+        let parts = ["q8/m-q8-00001-of-00002.gguf", "q8/m-q8-00002-of-00002.gguf"];
+        assert_eq!(choose("a/m:Q8", &parts), Ok(Some(parts[0])));
+        assert_eq!(super::parts(parts[0]), parts);
         assert_eq!(choose("a/m", &names[..1]), Ok(Some("m-Q8_0.gguf")));
         assert_eq!(choose("a/m", &["mmproj-f16.gguf", "x.txt"]), Ok(None));
         for (text, names, part) in [
