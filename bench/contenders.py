@@ -1,5 +1,6 @@
 """The programs that are compared: how each is started for a task, and what it came to."""
 
+import importlib
 import importlib.metadata
 import json
 import pathlib
@@ -79,5 +80,17 @@ def run_command(command: list[str], limit: int | None, timeout: float) -> dict:
 
 
 def versions(*packages: str) -> str:
-    """The installed versions of these packages, as words."""
-    return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
+    """The versions of these packages, as words."""
+    return ", ".join(f"{package} {version(package)}" for package in packages)
+
+
+def version(package: str) -> str:
+    """What is installed; or what the module says that is found otherwise (`PYTHONPATH`)."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    try:
+        return importlib.import_module(package.removesuffix("-python").replace("-", "_")).__version__
+    except ImportError:
+        return "not installed"

@@ -5,7 +5,7 @@ use std::ops::Range;
 use outsize_checkpoint::{Dtype, Encoding, ScaleGrid, StorageFormat};
 
 use crate::Isa;
-use crate::quants::{self, is_quantized};
+use crate::quants::{self, is_quantized, with_quants};
 use crate::simd::{Vector, for_each_isa};
 
 /// A weight `[out, in]`, or some of its rows, as [`StorageFormat`] stores it: `B` holds the bytes,
@@ -191,7 +191,8 @@ impl BlockWeight<&[u8]> {
 for_each_isa! {
     /// Writes the f32 of every element of blocks that hold their scales.
     fn dequantize_quantized<V>(dtype: Dtype, data: &[u8], to: &mut [f32]) {
-        quants::dequantize(dtype, data, to);
+        // SAFETY: this is compiled for the instructions of `V`.
+        unsafe { with_quants!(dtype, Q => quants::dequantize::<V, Q>(data, to)) };
     }
 }
 

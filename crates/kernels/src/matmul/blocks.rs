@@ -4,13 +4,14 @@
 //! activations needs no panel: each weight is used once, and decoded in registers.
 
 use std::cell::Cell;
+use std::hint::black_box;
 use std::ops::Range;
 
 use outsize_checkpoint::Dtype;
 
 use super::pack::Scratch;
 use crate::blocks::{E4M3_BIAS, is_biasable};
-use crate::quants::{bytes_of, dequantize};
+use crate::quants::{Quants, Sink, with_quants};
 use crate::simd::Vector;
 use crate::{BlockWeight, Isa};
 
@@ -73,6 +74,9 @@ impl OutputPtr {
 /// Bytes that are fetched at once.
 const LINE: usize = 64;
 
+/// How far ahead of need weights are fetched, in bytes, about: see `Prefetch::Far`.
+const FAR: usize = 16 << 10;
+
 /// Rows of the weight that [`gemv`] takes side by side.
 const WIDTH: usize = 4;
 
@@ -94,25 +98,10 @@ pub(super) unsafe fn gemv<V: Vector>(
 ) {
     let [n, k] = weight.shape();
     if let Some(dtype) = weight.quantized() {
-        for start in (0..n).step_by(WIDTH) {
-            let some = weight.slice(start..n.min(start + WIDTH));
-            // SAFETY: the caller's promises: `y` has an element for each of these rows.
-            unsafe {
-                let y = y.add(start);
-                match some.shape()[0] {
-                    WIDTH => y
-                        .cast::<[f32; WIDTH]>()
-                        .write_unaligned(decoded::<V, WIDTH>(x, dtype, some, k)),
-                    len => {
-                        for row in 0..len {
-                            let [sum] = decoded::<V, 1>(x, dtype, some.slice(row..row + 1), k);
-                            y.add(row).write(sum);
-                        }
-                    }
-                }
-            }
-        }
-        return;
+        // SAFETY: the caller's promises.
+        return unsafe {
+            with_quants!(dtype, Q => gemv_quants::<V, Q>(x, weight.data(), [n, k], y))
+        };
     }
     if !weight.block()[1].is_multiple_of(V::LANES) {
         return others(0..n);
@@ -144,46 +133,107 @@ pub(super) unsafe fn gemv<V: Vector>(
     }
 }
 
-/// Elements of a row that [`decoded`] decodes at a time: whole blocks of every format.
-const DECODED: usize = 256;
-
-/// The products of a few rows of a weight in GGUF's blocks with `x`, each one chain of multiply-adds
-/// as for f32. A few elements at a time are decoded into memory of the first-level cache.
+/// [`gemv`] with a weight `[n, k]` in GGUF's blocks.
 ///
 /// # Safety
 ///
-/// As for [`gemv`], with the instructions of `V`; and the weight has `N` rows of `k` columns.
+/// As there, with the instructions of `V`.
 #[inline(always)]
-unsafe fn decoded<V: Vector, const N: usize>(
+unsafe fn gemv_quants<V: Vector, Q: Quants>(
     x: *const f32,
-    dtype: Dtype,
-    weight: BlockWeight<&[u8]>,
+    weight: &[u8],
+    [n, k]: [usize; 2],
+    y: *mut f32,
+) {
+    let row = k / Q::ELEMENTS * size_of::<Q::Block>();
+    assert_eq!(weight.len(), n * row, "rows of whole blocks");
+    let ahead = FAR.next_multiple_of((WIDTH * row).max(1));
+    // SAFETY: the caller's promises; as was checked, there are these rows.
+    unsafe {
+        for start in (0..n).step_by(WIDTH) {
+            let rows = weight.as_ptr().add(start * row);
+            let ahead = rows.wrapping_add(ahead);
+            let y = y.add(start);
+            if start + WIDTH <= n {
+                let sums = decoded::<V, Q, WIDTH>(x, rows, k, ahead);
+                y.cast::<[f32; WIDTH]>().write_unaligned(sums);
+                continue;
+            }
+            for at in 0..n - start {
+                let [sum] = decoded::<V, Q, 1>(x, rows.add(at * row), k, ahead);
+                y.add(at).write(sum);
+            }
+        }
+    }
+}
+
+/// Multiply-adds of elements with as many activations.
+struct Products<V> {
+    sum: V,
+    x: *const f32,
+}
+
+impl<V: Vector> Sink<V> for Products<V> {
+    #[inline(always)]
+    unsafe fn take(&mut self, at: usize, elements: V) {
+        // SAFETY: the caller's promise; there are activations for a step.
+        unsafe { self.sum = self.sum.fma(elements, V::f32(self.x.add(at))) };
+    }
+}
+
+/// The products of a few rows of a weight in GGUF's blocks with `x`, each one chain of multiply-adds
+/// as for f32. As many bytes as are read are fetched from `ahead` on, in the order in which they lie
+/// in memory.
+///
+/// # Safety
+///
+/// As for [`gemv`], with the instructions of `V`; and there are `N` rows of `k` elements.
+#[inline(always)]
+unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
+    x: *const f32,
+    rows: *const u8,
     k: usize,
+    ahead: *const u8,
 ) -> [f32; N] {
-    let (data, row_bytes) = (weight.data(), weight.data().len() / N);
-    let mut values = [[0f32; DECODED]; N];
-    // SAFETY: the caller's promises. Rows are whole blocks, which are a multiple of any vector's
-    // lanes. What is fetched ahead of need may be any address.
+    let bytes = size_of::<Q::Block>();
+    let row_bytes = k / Q::ELEMENTS * bytes;
+    // SAFETY: the caller's promises. Rows are whole blocks of whole steps. What is fetched ahead of
+    // need may be any address.
     unsafe {
         let mut sums = [V::zero(); N];
-        for start in (0..k).step_by(DECODED) {
-            let len = DECODED.min(k - start);
-            let bytes = bytes_of(dtype, start..start + len);
-            for (row, values) in values.iter_mut().enumerate() {
-                let data = &data[row * row_bytes..][bytes.clone()];
-                for line in data.chunks(LINE) {
-                    V::prefetch(line.as_ptr().wrapping_add(N * row_bytes));
-                }
-                dequantize(dtype, data, &mut values[..len]);
+        for index in 0..k / Q::ELEMENTS {
+            for line in 0..(N * bytes).div_ceil(LINE) {
+                V::prefetch(ahead.wrapping_add(index * N * bytes + line * LINE));
             }
-            for at in (0..len).step_by(V::LANES) {
-                let x = V::f32(x.add(start + at));
-                for (sum, values) in sums.iter_mut().zip(&values) {
-                    *sum = sum.fma(V::f32(values.as_ptr().add(at)), x);
+            let blocks = rows.add(index * bytes);
+            let mut scales = [Q::Scales::default(); N];
+            for (row, scales) in scales.iter_mut().enumerate() {
+                *scales = Q::scales::<V>(&*blocks.add(row * row_bytes).cast());
+            }
+            // Instructions broadcast what is in memory; the compiler would shuffle registers first.
+            let scales = match Q::ELEMENTS > Q::STEP {
+                true => black_box(&scales),
+                false => &scales,
+            };
+            for step in 0..Q::ELEMENTS / Q::STEP {
+                let x = x.add(index * Q::ELEMENTS + step * Q::STEP);
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    let block = &*blocks.add(row * row_bytes).cast();
+                    let mut products = Products { sum: *sum, x };
+                    Q::decode::<V>(block, &scales[row], step, &mut products);
+                    *sum = products.sum;
                 }
             }
         }
-        sums.map(|sum| sum.sum())
+        let mut results = [0.0; N];
+        let (fours, rest) = sums.as_chunks::<4>();
+        for (at, four) in fours.iter().enumerate() {
+            results[4 * at..][..4].copy_from_slice(&V::sums(*four));
+        }
+        for (result, sum) in results[4 * fours.len()..].iter_mut().zip(rest) {
+            *result = sum.sum();
+        }
+        results
     }
 }
 

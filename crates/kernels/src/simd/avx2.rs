@@ -36,6 +36,12 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn mul(self, by: Self) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm256_mul_ps(self.0, by.0) })
+    }
+
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: as in `zero`. Halves onto each other, three times.
         unsafe {
@@ -80,6 +86,71 @@ impl Vector for F32x8 {
         }
     }
 
+    /// The scale and the offset.
+    type Sixteen = [Self; 2];
+
+    #[inline(always)]
+    unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> [Self; 2] {
+        // SAFETY: as in `zero`.
+        unsafe { [Self::splat(scale), Self::splat(offset)] }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const LESS: i32>(from: *const u8, [low, high]: [[Self; 2]; 2]) -> [Self; 2] {
+        // SAFETY: as in `zero`, and `from` points to eight bytes.
+        unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+            let less = _mm256_set1_epi32(LESS);
+            let lower = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
+            let lower = _mm256_sub_epi32(lower, less);
+            let upper = _mm256_sub_epi32(_mm256_srli_epi32::<4>(bytes), less);
+            let lower = _mm256_fmsub_ps(_mm256_cvtepi32_ps(lower), low[0].0, low[1].0);
+            let upper = _mm256_fmsub_ps(_mm256_cvtepi32_ps(upper), high[0].0, high[1].0);
+            [Self(lower), Self(upper)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn upper_six(low: [&[u8; 32]; 2], high: &[u8; 32]) -> [[u8; 32]; 4] {
+        // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring from
+        // a neighbour is masked.
+        unsafe {
+            let a = _mm256_loadu_si256(low[0].as_ptr().cast());
+            let b = _mm256_loadu_si256(low[1].as_ptr().cast());
+            let high = _mm256_loadu_si256(high.as_ptr().cast());
+            std::mem::transmute([
+                six(_mm256_slli_epi16::<2>(a), _mm256_slli_epi16::<6>(high)),
+                six(_mm256_slli_epi16::<2>(b), _mm256_slli_epi16::<4>(high)),
+                six(_mm256_srli_epi16::<2>(a), _mm256_slli_epi16::<2>(high)),
+                six(_mm256_srli_epi16::<2>(b), high),
+            ])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn i8(from: *const u8) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight bytes.
+        let wide = unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())) };
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm256_cvtepi32_ps(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn widen_f16(bits: u16) -> f32 {
+        let vector;
+        // SAFETY: as in `zero`. The compiler would insert the bits into a register that holds
+        // something else, and wait for that.
+        unsafe {
+            std::arch::asm!(
+                "vmovd {vector}, {bits:e}",
+                vector = lateout(xmm_reg) vector,
+                bits = in(reg) u32::from(bits),
+                options(pure, nomem, nostack, preserves_flags),
+            );
+            _mm_cvtss_f32(_mm_cvtph_ps(vector))
+        }
+    }
+
     #[inline(always)]
     unsafe fn f32(from: *const f32) -> Self {
         // SAFETY: as in `zero`, and `from` points to eight elements.
@@ -107,5 +178,20 @@ impl Vector for F32x8 {
         // SAFETY: SSE is part of x86-64, and a prefetch of any address, here to the second-level
         // cache, is harmless.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+}
+
+/// Of each byte 4 bits of `low` and 2 of `high`, of which the uppermost is flipped.
+///
+/// # Safety
+///
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn six(low: __m256i, high: __m256i) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = _mm256_and_si256(low, _mm256_set1_epi8(0x3c));
+        let high = _mm256_and_si256(high, _mm256_set1_epi8(0xc0_u8 as i8));
+        _mm256_xor_si256(_mm256_or_si256(low, high), _mm256_set1_epi8(0x80_u8 as i8))
     }
 }

@@ -36,6 +36,12 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn mul(self, by: Self) -> Self {
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_mul_ps(self.0, by.0) })
+    }
+
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         // SAFETY: as in `zero`. Written out: the order of `_mm512_reduce_add_ps` is the compiler's
         // to choose.
@@ -82,6 +88,54 @@ impl Vector for F32x16 {
             let bits = _mm512_and_si512(_mm512_slli_epi32::<20>(wide), fields);
             Self(_mm512_mul_ps(_mm512_castsi512_ps(bits), scale.0))
         }
+    }
+
+    type Sixteen = Self;
+
+    #[inline(always)]
+    unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> Self {
+        let mut numbers = [0.0; 16];
+        for (at, number) in numbers.iter_mut().enumerate() {
+            *number = (at as i32 - LESS) as f32;
+        }
+        // SAFETY: as in `zero`. Not fused: as two instructions each takes its scalar from memory.
+        unsafe {
+            let products = Self::f32(numbers.as_ptr()).mul(Self::splat(scale));
+            Self(_mm512_sub_ps(products.0, _mm512_set1_ps(offset)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const LESS: i32>(from: *const u8, [low, high]: [Self; 2]) -> [Self; 2] {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes. What is looked up are the lower 4
+        // bits.
+        unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            [
+                Self(_mm512_permutexvar_ps(bytes, low.0)),
+                Self(_mm512_permutexvar_ps(_mm512_srli_epi32::<4>(bytes), high.0)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn upper_six(low: [&[u8; 32]; 2], high: &[u8; 32]) -> [[u8; 32]; 4] {
+        // SAFETY: as in `zero`.
+        unsafe { F32x8::upper_six(low, high) }
+    }
+
+    #[inline(always)]
+    unsafe fn i8(from: *const u8) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes.
+        let wide = unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) };
+        // SAFETY: as in `zero`.
+        Self(unsafe { _mm512_cvtepi32_ps(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn widen_f16(bits: u16) -> f32 {
+        // SAFETY: as in `zero`.
+        unsafe { F32x8::widen_f16(bits) }
     }
 
     #[inline(always)]

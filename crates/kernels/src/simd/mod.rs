@@ -105,6 +105,9 @@ pub(crate) trait Vector: Copy {
     /// `self + a * b`, lane by lane, fused where the instruction set has that.
     unsafe fn fma(self, a: Self, b: Self) -> Self;
 
+    /// `self * by`, lane by lane.
+    unsafe fn mul(self, by: Self) -> Self;
+
     /// The sum of all lanes, in a fixed order.
     unsafe fn sum(self) -> f32;
 
@@ -118,6 +121,39 @@ pub(crate) trait Vector: Copy {
     /// `LANES` E4M3, given as their bits and none of them a NaN, times a scale that was multiplied by
     /// 2¹²⁰: rounded once.
     unsafe fn e4m3(from: *const u8, scale: Self) -> Self;
+
+    /// What sixteen numbers of 4 bits are worth.
+    type Sixteen: Copy;
+
+    /// `(i - LESS) * scale - offset` for every `i` from 0 to 15, where the product is exact: rounded
+    /// once, fused or not.
+    unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> Self::Sixteen;
+
+    /// What the lower and the upper halves of `LANES` bytes are worth: those by `sixteen[0]`, these by
+    /// `sixteen[1]`.
+    unsafe fn halves<const LESS: i32>(from: *const u8, sixteen: [Self::Sixteen; 2]) -> [Self; 2];
+
+    /// 128 numbers of 6 bits in the upper bits of bytes, of which the uppermost is flipped: the lower
+    /// 4 bits come from the lower halves of `low`, then from the upper ones; the others from 2 bits of
+    /// `high` each time, the lowest first.
+    #[inline(always)]
+    unsafe fn upper_six(low: [&[u8; 32]; 2], high: &[u8; 32]) -> [[u8; 32]; 4] {
+        let mut numbers = [[0; 32]; 4];
+        for at in 0..32 {
+            let (a, b, high) = (low[0][at], low[1][at], high[at]);
+            numbers[0][at] = ((a << 2 & 0x3c) | (high << 6)) ^ 0x80;
+            numbers[1][at] = ((b << 2 & 0x3c) | (high << 4 & 0xc0)) ^ 0x80;
+            numbers[2][at] = ((a >> 2 & 0x3c) | (high << 2 & 0xc0)) ^ 0x80;
+            numbers[3][at] = ((b >> 2 & 0x3c) | (high & 0xc0)) ^ 0x80;
+        }
+        numbers
+    }
+
+    /// `LANES` numbers of 8 bits with a sign.
+    unsafe fn i8(from: *const u8) -> Self;
+
+    /// One f16, given as its bits, widened.
+    unsafe fn widen_f16(bits: u16) -> f32;
 
     /// `LANES` f32 from a pointer to as many.
     unsafe fn f32(from: *const f32) -> Self;

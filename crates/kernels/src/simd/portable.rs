@@ -35,6 +35,11 @@ impl Vector for F32x4 {
     }
 
     #[inline(always)]
+    unsafe fn mul(self, by: Self) -> Self {
+        Self(self.0 * by.0)
+    }
+
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         let [a, b, c, d] = self.0.to_array();
         (a + c) + (b + d)
@@ -49,6 +54,38 @@ impl Vector for F32x4 {
             f32::from_bits(bits as u32)
         });
         Self(f32x4::from(wide) * scale.0)
+    }
+
+    /// The scale and the offset.
+    type Sixteen = [Self; 2];
+
+    #[inline(always)]
+    unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> [Self; 2] {
+        [Self(f32x4::splat(scale)), Self(f32x4::splat(offset))]
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const LESS: i32>(from: *const u8, [low, high]: [[Self; 2]; 2]) -> [Self; 2] {
+        // SAFETY: `from` points to four bytes.
+        let bytes = unsafe { from.cast::<[u8; 4]>().read_unaligned() };
+        let lower = bytes.map(|byte| (i32::from(byte & 15) - LESS) as f32);
+        let upper = bytes.map(|byte| (i32::from(byte >> 4) - LESS) as f32);
+        [
+            Self(f32x4::new(lower) * low[0].0 - low[1].0),
+            Self(f32x4::new(upper) * high[0].0 - high[1].0),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn i8(from: *const u8) -> Self {
+        // SAFETY: `from` points to four bytes.
+        let bytes = unsafe { from.cast::<[i8; 4]>().read_unaligned() };
+        Self(f32x4::new(bytes.map(f32::from)))
+    }
+
+    #[inline(always)]
+    unsafe fn widen_f16(bits: u16) -> f32 {
+        widen_f16(bits)
     }
 
     #[inline(always)]
