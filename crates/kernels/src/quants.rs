@@ -26,11 +26,17 @@ pub(crate) trait Quants {
     /// What elements are multiplied by, and what is subtracted.
     type Scales: Copy + Default;
 
+    /// A step of a block, from which elements are decoded.
+    type Step<V: Vector>: Copy;
+
     /// Elements of a block.
     const ELEMENTS: usize;
 
-    /// Elements that are decoded at a time: a multiple of any vector's lanes.
+    /// Elements of a step: a multiple of any vector's lanes.
     const STEP: usize;
+
+    /// Whether a step holds unpacked numbers.
+    const UNPACKED: bool = false;
 
     /// The scales of a block.
     ///
@@ -39,28 +45,23 @@ pub(crate) trait Quants {
     /// The processor has the instructions of `V`.
     unsafe fn scales<V: Vector>(block: &Self::Block) -> Self::Scales;
 
-    /// Gives the elements of a step to `sink`, from the first on.
+    /// A step of a block, which has to live as long.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of `V`; the block has this step, and `sink` may be given
-    /// its elements.
-    unsafe fn decode<V: Vector>(
+    /// The processor has the instructions of `V`.
+    unsafe fn step<V: Vector>(
         block: &Self::Block,
         scales: &Self::Scales,
         step: usize,
-        sink: &mut impl Sink<V>,
-    );
-}
+    ) -> Self::Step<V>;
 
-/// What is done with decoded elements.
-pub(crate) trait Sink<V> {
-    /// Takes the elements that begin with number `at` of a step.
+    /// As many elements of a step as a vector has lanes, from number `at` on.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of `V`; what else is asked says who made this.
-    unsafe fn take(&mut self, at: usize, elements: V);
+    /// The processor has the instructions of `V`; the step has these elements.
+    unsafe fn elements<V: Vector>(step: &Self::Step<V>, at: usize) -> V;
 }
 
 /// Runs code with the [`Quants`] of a type.
@@ -90,17 +91,6 @@ macro_rules! with_quants {
 
 pub(crate) use with_quants;
 
-/// Where the elements of a step are written.
-struct Store(*mut f32);
-
-impl<V: Vector> Sink<V> for Store {
-    #[inline(always)]
-    unsafe fn take(&mut self, at: usize, elements: V) {
-        // SAFETY: the caller's promise; there is room for a step.
-        unsafe { elements.store(self.0.add(at)) };
-    }
-}
-
 /// Writes the f32 of every element of some blocks, of which there are as many as `to` has room for.
 ///
 /// # Safety
@@ -115,11 +105,22 @@ pub(crate) unsafe fn dequantize<V: Vector, Q: Quants>(data: &[u8], to: &mut [f32
         unsafe {
             let block = &*block.as_ptr().cast::<Q::Block>();
             let scales = &Q::scales::<V>(block);
-            for (step, to) in to.chunks_exact_mut(Q::STEP).enumerate() {
-                Q::decode::<V>(block, scales, step, &mut Store(to.as_mut_ptr()));
+            for (index, to) in to.chunks_exact_mut(Q::STEP).enumerate() {
+                let step = Q::step::<V>(block, scales, index);
+                let step = in_memory(Q::UNPACKED, &step);
+                for at in (0..Q::STEP).step_by(V::LANES) {
+                    Q::elements::<V>(step, at).store(to.as_mut_ptr().add(at));
+                }
             }
         }
     }
+}
+
+/// What is in memory from now on, if it should be: instructions broadcast and widen what is there,
+/// where the compiler would shuffle registers first.
+#[inline(always)]
+pub(crate) fn in_memory<T>(should: bool, value: &T) -> &T {
+    if should { black_box(value) } else { value }
 }
 
 /// The f16 that begins at a byte.
@@ -133,46 +134,39 @@ unsafe fn f16_at<V: Vector>(block: &[u8], at: usize) -> f32 {
     unsafe { V::widen_f16(u16::from_le_bytes([block[at], block[at + 1]])) }
 }
 
-/// Numbers of 8 bits times a factor.
+/// Numbers of 8 bits, each half of them times a factor.
 ///
 /// # Safety
 ///
 /// The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn products<V: Vector>(numbers: [u8; 16], factor: f32) -> [f32; 16] {
-    let mut products = [0.0; 16];
+unsafe fn products<V: Vector>(numbers: [u8; 16], [first, second]: [f32; 2]) -> [f32; 16] {
+    let mut products = [first; 16];
+    products[8..].fill(second);
     for at in (0..16).step_by(V::LANES) {
         // SAFETY: the caller's promise; both have elements for these lanes.
         unsafe {
-            let vector = V::i8(numbers.as_ptr().add(at)).mul(V::splat(factor));
-            vector.store(products.as_mut_ptr().add(at));
+            let product = products.as_mut_ptr().add(at);
+            V::i8(numbers.as_ptr().add(at)).mul(V::f32(product)).store(product);
         }
     }
     products
 }
 
-/// Gives `2 * N` elements to `sink`: those in the lower halves of bytes, then those in the upper.
+/// Up to 32 bytes, in vectors.
 ///
 /// # Safety
 ///
-/// That of [`Quants::decode`].
+/// The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn halves<V: Vector, const N: usize, const LESS: i32>(
-    bytes: &[u8; N],
-    sixteen: [V::Sixteen; 2],
-    sink: &mut impl Sink<V>,
-) {
-    // SAFETY: the caller's promise; `N` is a multiple of the lanes.
+unsafe fn bytes<V: Vector>(from: &[u8]) -> [V::Bytes; 8] {
+    // SAFETY: the caller's promise; these are whole vectors.
     unsafe {
-        let mut upper = [V::zero(); N];
-        for at in (0..N).step_by(V::LANES) {
-            let [low, high] = V::halves::<LESS>(bytes.as_ptr().add(at), sixteen);
-            sink.take(at, low);
-            upper[at] = high;
+        let mut bytes = [V::bytes(from.as_ptr()); 8];
+        for (bytes, from) in bytes.iter_mut().zip(from.chunks_exact(V::LANES)) {
+            *bytes = V::bytes(from.as_ptr());
         }
-        for at in (0..N).step_by(V::LANES) {
-            sink.take(N + at, upper[at]);
-        }
+        bytes
     }
 }
 
@@ -182,6 +176,7 @@ pub(crate) struct Q8_0;
 impl Quants for Q8_0 {
     type Block = [u8; 34];
     type Scales = f32;
+    type Step<V: Vector> = (V, *const u8);
     const ELEMENTS: usize = 32;
     const STEP: usize = 32;
 
@@ -192,16 +187,15 @@ impl Quants for Q8_0 {
     }
 
     #[inline(always)]
-    unsafe fn decode<V: Vector>(
-        block: &[u8; 34],
-        scale: &f32,
-        _step: usize,
-        sink: &mut impl Sink<V>,
-    ) {
-        for at in (0..32).step_by(V::LANES) {
-            // SAFETY: the caller's promise; a block has these numbers.
-            unsafe { sink.take(at, V::i8(block[2 + at..].as_ptr()).mul(V::splat(*scale))) };
-        }
+    unsafe fn step<V: Vector>(block: &[u8; 34], scale: &f32, _step: usize) -> (V, *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe { (V::splat(*scale), block[2..].as_ptr()) }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>((scale, numbers): &(V, *const u8), at: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::i8(numbers.add(at)).mul(*scale) }
     }
 }
 
@@ -212,6 +206,7 @@ pub(crate) struct Q4_0;
 impl Quants for Q4_0 {
     type Block = [u8; 18];
     type Scales = f32;
+    type Step<V: Vector> = (V::Sixteen, [V::Bytes; 8]);
     const ELEMENTS: usize = 32;
     const STEP: usize = 32;
 
@@ -222,16 +217,23 @@ impl Quants for Q4_0 {
     }
 
     #[inline(always)]
-    unsafe fn decode<V: Vector>(
+    unsafe fn step<V: Vector>(
         block: &[u8; 18],
         scale: &f32,
         _step: usize,
-        sink: &mut impl Sink<V>,
-    ) {
+    ) -> (V::Sixteen, [V::Bytes; 8]) {
+        // SAFETY: the caller's promise.
+        unsafe { (V::sixteen::<8>(*scale, 0.0), bytes::<V>(&block[2..])) }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>((sixteen, bytes): &(V::Sixteen, [V::Bytes; 8]), at: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
-            let sixteen = V::sixteen::<8>(*scale, 0.0);
-            halves::<V, 16, 8>(&block[2..].as_chunks().0[0], [sixteen; 2], sink);
+            match at < 16 {
+                true => V::halves::<false, 8>(bytes[at / V::LANES], *sixteen),
+                false => V::halves::<true, 8>(bytes[(at - 16) / V::LANES], *sixteen),
+            }
         }
     }
 }
@@ -242,12 +244,14 @@ pub(crate) struct Q4K;
 
 impl Quants for Q4K {
     type Block = [u8; 144];
-    type Scales = [[f32; 16]; 2];
+    /// Scales, then offsets.
+    type Scales = [f32; 16];
+    type Step<V: Vector> = ([V::Sixteen; 2], [V::Bytes; 8]);
     const ELEMENTS: usize = 256;
     const STEP: usize = 64;
 
     #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 144]) -> [[f32; 16]; 2] {
+    unsafe fn scales<V: Vector>(block: &[u8; 144]) -> [f32; 16] {
         let words = block[4..16].as_chunks().0;
         let a = u32::from_le_bytes(words[0]);
         let b = u32::from_le_bytes(words[1]);
@@ -255,37 +259,48 @@ impl Quants for Q4K {
         // Four at a time: the lower 6 bits of the first ones; of the others 4 bits here and 2 there.
         let scales = eight(a, (c & 0x0f0f_0f0f) | (a >> 6 & 0x0303_0303) << 4);
         let offsets = eight(b, (c >> 4 & 0x0f0f_0f0f) | (b >> 6 & 0x0303_0303) << 4);
+        let numbers = u128::from(scales) | u128::from(offsets) << 64;
         // SAFETY: the caller's promise.
         unsafe {
-            [
-                products::<V>(scales, f16_at::<V>(block, 0)),
-                products::<V>(offsets, f16_at::<V>(block, 2)),
-            ]
+            let factors = [f16_at::<V>(block, 0), f16_at::<V>(block, 2)];
+            products::<V>(numbers.to_le_bytes(), factors)
         }
     }
 
     #[inline(always)]
-    unsafe fn decode<V: Vector>(
+    unsafe fn step<V: Vector>(
         block: &[u8; 144],
-        [scales, offsets]: &[[f32; 16]; 2],
+        scales: &[f32; 16],
         step: usize,
-        sink: &mut impl Sink<V>,
-    ) {
-        let bytes = &block[16 + 32 * step..].as_chunks().0[0];
+    ) -> ([V::Sixteen; 2], [V::Bytes; 8]) {
         let (low, high) = (2 * step, 2 * step + 1);
         // SAFETY: the caller's promise.
         unsafe {
-            let low = V::sixteen::<0>(scales[low], offsets[low]);
-            let high = V::sixteen::<0>(scales[high], offsets[high]);
-            halves::<V, 32, 0>(bytes, [low, high], sink);
+            let low = V::sixteen::<0>(scales[low], scales[8 + low]);
+            let high = V::sixteen::<0>(scales[high], scales[8 + high]);
+            ([low, high], bytes::<V>(&block[16 + 32 * step..][..32]))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>(
+        ([low, high], bytes): &([V::Sixteen; 2], [V::Bytes; 8]),
+        at: usize,
+    ) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match at < 32 {
+                true => V::halves::<false, 0>(bytes[at / V::LANES], *low),
+                false => V::halves::<true, 0>(bytes[(at - 32) / V::LANES], *high),
+            }
         }
     }
 }
 
-/// The lower 6 bits of four bytes, four bytes more, and zeros.
+/// The lower 6 bits of four bytes, and four bytes more.
 #[inline(always)]
-fn eight(first: u32, rest: u32) -> [u8; 16] {
-    (u128::from(first & 0x3f3f_3f3f) | u128::from(rest) << 32).to_le_bytes()
+fn eight(first: u32, rest: u32) -> u64 {
+    u64::from(first & 0x3f3f_3f3f) | u64::from(rest) << 32
 }
 
 /// 128 bytes of the lower 4 bits, 64 of the upper 2 bits, 16 scales of 8 bits for 16 numbers each, and
@@ -296,36 +311,37 @@ pub(crate) struct Q6K;
 impl Quants for Q6K {
     type Block = [u8; 210];
     type Scales = [f32; 16];
+    type Step<V: Vector> = (*const f32, [u8; 128]);
     const ELEMENTS: usize = 256;
     const STEP: usize = 128;
+    const UNPACKED: bool = true;
 
     #[inline(always)]
     unsafe fn scales<V: Vector>(block: &[u8; 210]) -> [f32; 16] {
         // A quarter: numbers are taken four times.
         // SAFETY: the caller's promise.
-        unsafe { products::<V>(block[192..].as_chunks().0[0], f16_at::<V>(block, 208) * 0.25) }
+        unsafe {
+            let factor = f16_at::<V>(block, 208) * 0.25;
+            products::<V>(block[192..].as_chunks().0[0], [factor; 2])
+        }
     }
 
     #[inline(always)]
-    unsafe fn decode<V: Vector>(
+    unsafe fn step<V: Vector>(
         block: &[u8; 210],
         scales: &[f32; 16],
         step: usize,
-        sink: &mut impl Sink<V>,
-    ) {
+    ) -> (*const f32, [u8; 128]) {
         let low = block[64 * step..].as_chunks().0;
         let high = block[128 + 32 * step..].as_chunks().0;
         // SAFETY: the caller's promise.
-        let numbers = unsafe { V::upper_six([&low[0], &low[1]], &high[0]) };
-        // With the first bit flipped that is four times the number less 32. Loads widen what is in
-        // memory; the compiler would shuffle registers first.
-        let numbers = black_box(&numbers).as_ptr().cast::<u8>();
-        for at in (0..128).step_by(V::LANES) {
-            // SAFETY: the caller's promise; there are these numbers.
-            unsafe {
-                let scale = V::splat(scales[8 * step + at / 16]);
-                sink.take(at, V::i8(numbers.add(at)).mul(scale));
-            }
-        }
+        (scales[8 * step..].as_ptr(), unsafe { V::upper_six(&low[0], &high[0]) })
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>((scales, numbers): &(*const f32, [u8; 128]), at: usize) -> V {
+        // With the first bit flipped that is four times the number less 32.
+        // SAFETY: the caller's promise.
+        unsafe { V::i8(numbers.as_ptr().add(at)).mul(V::splat(scales.add(at / 16).read())) }
     }
 }

@@ -5,13 +5,14 @@
 
 use std::cell::Cell;
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use outsize_checkpoint::Dtype;
 
 use super::pack::Scratch;
 use crate::blocks::{E4M3_BIAS, is_biasable};
-use crate::quants::{Quants, Sink, with_quants};
+use crate::quants::{Quants, in_memory, with_quants};
 use crate::simd::Vector;
 use crate::{BlockWeight, Isa};
 
@@ -167,20 +168,6 @@ unsafe fn gemv_quants<V: Vector, Q: Quants>(
     }
 }
 
-/// Multiply-adds of elements with as many activations.
-struct Products<V> {
-    sum: V,
-    x: *const f32,
-}
-
-impl<V: Vector> Sink<V> for Products<V> {
-    #[inline(always)]
-    unsafe fn take(&mut self, at: usize, elements: V) {
-        // SAFETY: the caller's promise; there are activations for a step.
-        unsafe { self.sum = self.sum.fma(elements, V::f32(self.x.add(at))) };
-    }
-}
-
 /// The products of a few rows of a weight in GGUF's blocks with `x`, each one chain of multiply-adds
 /// as for f32. As many bytes as are read are fetched from `ahead` on, in the order in which they lie
 /// in memory.
@@ -201,27 +188,41 @@ unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
     // need may be any address.
     unsafe {
         let mut sums = [V::zero(); N];
-        for index in 0..k / Q::ELEMENTS {
+        for block in 0..k / Q::ELEMENTS {
             for line in 0..(N * bytes).div_ceil(LINE) {
-                V::prefetch(ahead.wrapping_add(index * N * bytes + line * LINE));
+                V::prefetch(ahead.wrapping_add(block * N * bytes + line * LINE));
             }
-            let blocks = rows.add(index * bytes);
+            let blocks = rows.add(block * bytes);
             let mut scales = [Q::Scales::default(); N];
             for (row, scales) in scales.iter_mut().enumerate() {
                 *scales = Q::scales::<V>(&*blocks.add(row * row_bytes).cast());
             }
-            // Instructions broadcast what is in memory; the compiler would shuffle registers first.
-            let scales = match Q::ELEMENTS > Q::STEP {
-                true => black_box(&scales),
-                false => &scales,
-            };
-            for step in 0..Q::ELEMENTS / Q::STEP {
-                let x = x.add(index * Q::ELEMENTS + step * Q::STEP);
-                for (row, sum) in sums.iter_mut().enumerate() {
+            let scales = in_memory(Q::ELEMENTS > Q::STEP, &scales);
+            for index in 0..Q::ELEMENTS / Q::STEP {
+                let x = x.add(block * Q::ELEMENTS + index * Q::STEP);
+                let mut steps = [const { MaybeUninit::uninit() }; N];
+                for (row, step) in steps.iter_mut().enumerate() {
                     let block = &*blocks.add(row * row_bytes).cast();
-                    let mut products = Products { sum: *sum, x };
-                    Q::decode::<V>(block, &scales[row], step, &mut products);
-                    *sum = products.sum;
+                    let step = step.write(Q::step::<V>(block, &scales[row], index));
+                    if Q::UNPACKED {
+                        continue;
+                    }
+                    for at in (0..Q::STEP).step_by(V::LANES) {
+                        let elements = Q::elements::<V>(step, at);
+                        sums[row] = sums[row].fma(elements, V::f32(x.add(at)));
+                    }
+                }
+                if !Q::UNPACKED {
+                    continue;
+                }
+                // All rows are unpacked by now: their sums, each of which waits for itself, go on
+                // side by side.
+                let steps = black_box(&steps);
+                for at in (0..Q::STEP).step_by(V::LANES) {
+                    let x = V::f32(x.add(at));
+                    for (step, sum) in steps.iter().zip(&mut sums) {
+                        *sum = sum.fma(Q::elements::<V>(step.assume_init_ref(), at), x);
+                    }
                 }
             }
         }

@@ -88,6 +88,7 @@ impl Vector for F32x8 {
 
     /// The scale and the offset.
     type Sixteen = [Self; 2];
+    type Bytes = __m256i;
 
     #[inline(always)]
     unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> [Self; 2] {
@@ -96,27 +97,34 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
-    unsafe fn halves<const LESS: i32>(from: *const u8, [low, high]: [[Self; 2]; 2]) -> [Self; 2] {
+    unsafe fn bytes(from: *const u8) -> __m256i {
         // SAFETY: as in `zero`, and `from` points to eight bytes.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const UPPER: bool, const LESS: i32>(
+        bytes: __m256i,
+        [scale, offset]: [Self; 2],
+    ) -> Self {
+        // SAFETY: as in `zero`.
         unsafe {
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
-            let less = _mm256_set1_epi32(LESS);
-            let lower = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
-            let lower = _mm256_sub_epi32(lower, less);
-            let upper = _mm256_sub_epi32(_mm256_srli_epi32::<4>(bytes), less);
-            let lower = _mm256_fmsub_ps(_mm256_cvtepi32_ps(lower), low[0].0, low[1].0);
-            let upper = _mm256_fmsub_ps(_mm256_cvtepi32_ps(upper), high[0].0, high[1].0);
-            [Self(lower), Self(upper)]
+            let halves = match UPPER {
+                true => _mm256_srli_epi32::<4>(bytes),
+                false => _mm256_and_si256(bytes, _mm256_set1_epi32(15)),
+            };
+            let numbers = _mm256_cvtepi32_ps(_mm256_sub_epi32(halves, _mm256_set1_epi32(LESS)));
+            Self(_mm256_fmsub_ps(numbers, scale.0, offset.0))
         }
     }
 
     #[inline(always)]
-    unsafe fn upper_six(low: [&[u8; 32]; 2], high: &[u8; 32]) -> [[u8; 32]; 4] {
+    unsafe fn upper_six(low: &[u8; 64], high: &[u8; 32]) -> [u8; 128] {
         // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring from
         // a neighbour is masked.
         unsafe {
-            let a = _mm256_loadu_si256(low[0].as_ptr().cast());
-            let b = _mm256_loadu_si256(low[1].as_ptr().cast());
+            let a = _mm256_loadu_si256(low.as_ptr().cast());
+            let b = _mm256_loadu_si256(low[32..].as_ptr().cast());
             let high = _mm256_loadu_si256(high.as_ptr().cast());
             std::mem::transmute([
                 six(_mm256_slli_epi16::<2>(a), _mm256_slli_epi16::<6>(high)),

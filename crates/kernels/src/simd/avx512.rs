@@ -91,6 +91,7 @@ impl Vector for F32x16 {
     }
 
     type Sixteen = Self;
+    type Bytes = __m512i;
 
     #[inline(always)]
     unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> Self {
@@ -106,22 +107,35 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
-    unsafe fn halves<const LESS: i32>(from: *const u8, [low, high]: [Self; 2]) -> [Self; 2] {
-        // SAFETY: as in `zero`, and `from` points to sixteen bytes. What is looked up are the lower 4
-        // bits.
+    unsafe fn bytes(from: *const u8) -> __m512i {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const UPPER: bool, const LESS: i32>(bytes: __m512i, sixteen: Self) -> Self {
+        // SAFETY: as in `zero`. What is looked up are the lower 4 bits.
         unsafe {
-            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
-            [
-                Self(_mm512_permutexvar_ps(bytes, low.0)),
-                Self(_mm512_permutexvar_ps(_mm512_srli_epi32::<4>(bytes), high.0)),
-            ]
+            let bytes = if UPPER { _mm512_srli_epi32::<4>(bytes) } else { bytes };
+            Self(_mm512_permutexvar_ps(bytes, sixteen.0))
         }
     }
 
     #[inline(always)]
-    unsafe fn upper_six(low: [&[u8; 32]; 2], high: &[u8; 32]) -> [[u8; 32]; 4] {
-        // SAFETY: as in `zero`.
-        unsafe { F32x8::upper_six(low, high) }
+    unsafe fn upper_six(low: &[u8; 64], high: &[u8; 32]) -> [u8; 128] {
+        // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring from
+        // a neighbour is masked.
+        unsafe {
+            let low = _mm512_loadu_si512(low.as_ptr().cast());
+            let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.as_ptr().cast()));
+            let left = |a, b| _mm512_inserti64x4::<1>(_mm512_set1_epi16(a), _mm256_set1_epi16(b));
+            let first = _mm512_sllv_epi16(high, left(6, 4));
+            let second = _mm512_sllv_epi16(high, left(2, 0));
+            std::mem::transmute([
+                six(_mm512_slli_epi16::<2>(low), first),
+                six(_mm512_srli_epi16::<2>(low), second),
+            ])
+        }
     }
 
     #[inline(always)]
@@ -185,6 +199,21 @@ impl Vector for F32x16 {
 #[inline(always)]
 fn mask(count: usize) -> __mmask16 {
     (1 << count) - 1
+}
+
+/// Of each byte 4 bits of `low` and 2 of `high`, of which the uppermost is flipped.
+///
+/// # Safety
+///
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn six(low: __m512i, high: __m512i) -> __m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let both = _mm512_ternarylogic_epi32::<0xe4>(high, low, _mm512_set1_epi8(0xc0_u8 as i8));
+        let (kept, flipped) = (_mm512_set1_epi8(0xfc_u8 as i8), _mm512_set1_epi8(0x80_u8 as i8));
+        _mm512_ternarylogic_epi32::<0x6a>(both, kept, flipped)
+    }
 }
 
 /// A bf16 is the upper half of an f32.

@@ -129,22 +129,30 @@ pub(crate) trait Vector: Copy {
     /// once, fused or not.
     unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> Self::Sixteen;
 
-    /// What the lower and the upper halves of `LANES` bytes are worth: those by `sixteen[0]`, these by
-    /// `sixteen[1]`.
-    unsafe fn halves<const LESS: i32>(from: *const u8, sixteen: [Self::Sixteen; 2]) -> [Self; 2];
+    /// `LANES` bytes.
+    type Bytes: Copy;
+
+    /// `LANES` bytes from a pointer to as many.
+    unsafe fn bytes(from: *const u8) -> Self::Bytes;
+
+    /// What the lower, or the `UPPER`, halves of bytes are worth.
+    unsafe fn halves<const UPPER: bool, const LESS: i32>(
+        bytes: Self::Bytes,
+        sixteen: Self::Sixteen,
+    ) -> Self;
 
     /// 128 numbers of 6 bits in the upper bits of bytes, of which the uppermost is flipped: the lower
     /// 4 bits come from the lower halves of `low`, then from the upper ones; the others from 2 bits of
     /// `high` each time, the lowest first.
     #[inline(always)]
-    unsafe fn upper_six(low: [&[u8; 32]; 2], high: &[u8; 32]) -> [[u8; 32]; 4] {
-        let mut numbers = [[0; 32]; 4];
+    unsafe fn upper_six(low: &[u8; 64], high: &[u8; 32]) -> [u8; 128] {
+        let mut numbers = [0; 128];
         for at in 0..32 {
-            let (a, b, high) = (low[0][at], low[1][at], high[at]);
-            numbers[0][at] = ((a << 2 & 0x3c) | (high << 6)) ^ 0x80;
-            numbers[1][at] = ((b << 2 & 0x3c) | (high << 4 & 0xc0)) ^ 0x80;
-            numbers[2][at] = ((a >> 2 & 0x3c) | (high << 2 & 0xc0)) ^ 0x80;
-            numbers[3][at] = ((b >> 2 & 0x3c) | (high & 0xc0)) ^ 0x80;
+            let (a, b, high) = (low[at], low[32 + at], high[at]);
+            numbers[at] = ((a << 2 & 0x3c) | (high << 6)) ^ 0x80;
+            numbers[32 + at] = ((b << 2 & 0x3c) | (high << 4 & 0xc0)) ^ 0x80;
+            numbers[64 + at] = ((a >> 2 & 0x3c) | (high << 2 & 0xc0)) ^ 0x80;
+            numbers[96 + at] = ((b >> 2 & 0x3c) | (high & 0xc0)) ^ 0x80;
         }
         numbers
     }

@@ -58,6 +58,7 @@ impl Vector for F32x4 {
 
     /// The scale and the offset.
     type Sixteen = [Self; 2];
+    type Bytes = [u8; 4];
 
     #[inline(always)]
     unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> [Self; 2] {
@@ -65,15 +66,19 @@ impl Vector for F32x4 {
     }
 
     #[inline(always)]
-    unsafe fn halves<const LESS: i32>(from: *const u8, [low, high]: [[Self; 2]; 2]) -> [Self; 2] {
+    unsafe fn bytes(from: *const u8) -> [u8; 4] {
         // SAFETY: `from` points to four bytes.
-        let bytes = unsafe { from.cast::<[u8; 4]>().read_unaligned() };
-        let lower = bytes.map(|byte| (i32::from(byte & 15) - LESS) as f32);
-        let upper = bytes.map(|byte| (i32::from(byte >> 4) - LESS) as f32);
-        [
-            Self(f32x4::new(lower) * low[0].0 - low[1].0),
-            Self(f32x4::new(upper) * high[0].0 - high[1].0),
-        ]
+        unsafe { from.cast::<[u8; 4]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const UPPER: bool, const LESS: i32>(
+        bytes: [u8; 4],
+        [scale, offset]: [Self; 2],
+    ) -> Self {
+        let half = |byte: u8| if UPPER { byte >> 4 } else { byte & 15 };
+        let numbers = bytes.map(|byte| (i32::from(half(byte)) - LESS) as f32);
+        Self(f32x4::new(numbers) * scale.0 - offset.0)
     }
 
     #[inline(always)]
