@@ -10,7 +10,7 @@ mod portable;
 pub(crate) use avx2::F32x8;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::F32x16;
-pub(crate) use portable::{F32x4, widen_bf16, widen_f16};
+pub(crate) use portable::{F32x4, widen_bf16};
 
 /// Defines a function that is compiled once for each set of instructions, and takes the set before
 /// its own arguments. The compiler vectorizes loops in its body; `V` is the [`Vector`] of the set.

@@ -135,7 +135,7 @@ pub(crate) fn widen_bf16(bits: u16) -> f32 {
 
 /// The f32 of an f16, without branches, so that loops over it vectorize.
 #[inline(always)]
-pub(crate) fn widen_f16(bits: u16) -> f32 {
+fn widen_f16(bits: u16) -> f32 {
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
     // The fields in place, the exponent is too small by the difference of the biases, 127 - 15.
     // Multiplying by that power of two is exact, for subnormal numbers too.

@@ -1,0 +1,178 @@
+//! How fast weights in GGUF's blocks are multiplied, beside a plain read of the same memory.
+//!
+//! ```text
+//! cargo bench --workspace --bench blocks             # every format
+//! cargo bench --workspace --bench blocks -- --quick  # a quarter of the layers, fewer rounds
+//! ```
+//!
+//! One token: all matmuls of a Llama of 1.1 billion parameters, one after the other, from large pages.
+//! The formats take turns with reads of the same memory, one right before and one right after each
+//! pass; `share` is the median of their quotients. `cache` is one thread on 64 rows that stay in the
+//! second-level cache: what the loops do when they need not wait.
+//!
+//! More tokens: one weight in blocks beside the same weight in f32, in turns.
+
+#[path = "common/large.rs"]
+mod large;
+#[path = "common/timing.rs"]
+mod timing;
+
+use outsize_checkpoint::{Dtype, StorageFormat};
+use outsize_kernels::matmul::{Size, linear_into};
+use outsize_kernels::{ActivationDtype, BlockWeight, Isa, Weight, peak};
+
+use large::Large;
+use timing::{median, seconds, values};
+
+/// `[out, in]` of the weights of a layer.
+const LAYER: [[usize; 2]; 7] = [
+    [2048, 2048],
+    [256, 2048],
+    [256, 2048],
+    [2048, 2048],
+    [5632, 2048],
+    [5632, 2048],
+    [2048, 5632],
+];
+
+/// Number of layers.
+const LAYERS: usize = 22;
+
+/// `[out, in]` of the head.
+const HEAD: [usize; 2] = [32000, 2048];
+
+/// Formats, and where in a block their f16 are.
+const FORMATS: [(Dtype, &[usize]); 4] =
+    [(Dtype::Q8_0, &[0]), (Dtype::Q4_0, &[0]), (Dtype::Q4K, &[0, 2]), (Dtype::Q6K, &[208])];
+
+/// `[out, in]` of the weight that more tokens are multiplied with.
+const WEIGHT: [usize; 2] = [5632, 2048];
+
+/// Rows of activations.
+const TOKENS: [usize; 8] = [1, 2, 4, 8, 16, 32, 128, 512];
+
+fn main() {
+    let quick = std::env::args().any(|argument| argument == "--quick");
+    let (layers, rounds) = if quick { (LAYERS / 4, 7) } else { (LAYERS, 25) };
+    println!("{:?}, {} threads", Isa::detected(), rayon::current_num_threads());
+    one_token(layers, rounds);
+    more_tokens(rounds);
+}
+
+fn one_token(layers: usize, rounds: usize) {
+    let mut shapes: Vec<[usize; 2]> = (0..layers).flat_map(|_| LAYER).collect();
+    shapes.push(HEAD);
+    let x = values(5632);
+    let mut y = vec![0.0; HEAD[0]];
+    println!();
+    println!("one token, {layers} layers");
+    println!("format     GB | memory, GB/s |      time    GB/s  share | cache, GB/s");
+    for (dtype, scales) in FORMATS {
+        let total = shapes.iter().map(|&shape| bytes_of(dtype, shape)).sum();
+        let memory = Large::new(total, &blocks(dtype, scales, 5003));
+        let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+        let small = [64, 2048];
+        let (mut times, mut reads, mut shares, mut cached) = (vec![], vec![], vec![], vec![]);
+        for _ in 0..rounds {
+            let before = seconds(|| peak::read(memory.bytes()));
+            let time = seconds(|| {
+                let mut left = memory.bytes();
+                for &shape in &shapes {
+                    let (weight, rest) = left.split_at(bytes_of(dtype, shape));
+                    left = rest;
+                    multiply(dtype, weight, shape, &x[..shape[1]], &mut y[..shape[0]]);
+                }
+            });
+            let after = seconds(|| peak::read(memory.bytes()));
+            times.push(time);
+            shares.push((before + after) / 2.0 / time);
+            reads.extend([before, after]);
+            let weight = &memory.bytes()[..bytes_of(dtype, small)];
+            cached.extend((0..9).map(|_| {
+                alone.install(|| {
+                    seconds(|| multiply(dtype, weight, small, &x[..small[1]], &mut y[..small[0]]))
+                })
+            }));
+        }
+        let time = median(times);
+        println!(
+            "{:<7} {:>5.2} | {:>12.1} | {:>6.2} ms {:>7.1} {:>5.0}% | {:>11.1}",
+            dtype.to_string(),
+            total as f64 / 1e9,
+            total as f64 / median(reads) / 1e9,
+            1e3 * time,
+            total as f64 / time / 1e9,
+            100.0 * median(shares),
+            bytes_of(dtype, small) as f64 / median(cached) / 1e9,
+        );
+    }
+}
+
+fn more_tokens(rounds: usize) {
+    let [n, k] = WEIGHT;
+    println!();
+    println!("{WEIGHT:?}, in ms, and how many times as long as in f32");
+    println!(
+        "tokens |     f32 |{}",
+        FORMATS.map(|(dtype, _)| format!(" {:>15} |", dtype.to_string())).concat()
+    );
+    let all = FORMATS.map(|(dtype, scales)| {
+        let data = blocks(dtype, scales, bytes_of(dtype, WEIGHT) / dtype.block().bytes);
+        let weight = BlockWeight::new(StorageFormat::plain(dtype), WEIGHT, data, vec![], 0);
+        weight.expect("whole blocks")
+    });
+    let wide = values(n * k);
+    for m in TOKENS {
+        let x = values(m * k);
+        let mut y = vec![0.0; m * n];
+        let rounds = if m > 64 { rounds.div_ceil(4) } else { rounds };
+        let mut multiply = |weight: Weight| {
+            let size = Size { m, n, k };
+            seconds(|| {
+                linear_into(Isa::detected(), ActivationDtype::F32, &x, weight, size, &mut y);
+            })
+        };
+        let (mut plain, mut times) = (vec![], vec![vec![]; FORMATS.len()]);
+        for _ in 0..rounds {
+            plain.push(multiply(Weight::F32(&wide)));
+            for (times, weight) in times.iter_mut().zip(&all) {
+                times.push(multiply(Weight::Blocks(weight.view())));
+            }
+        }
+        let plain = median(plain);
+        let cells = times.into_iter().map(|times| {
+            let time = median(times);
+            format!(" {:>7.3} {:>5.2}x |", 1e3 * time, time / plain)
+        });
+        println!("{m:>6} | {:>7.3} |{}", 1e3 * plain, cells.collect::<String>());
+    }
+}
+
+/// The product of one row of activations and a weight in blocks.
+fn multiply(dtype: Dtype, data: &[u8], shape: [usize; 2], x: &[f32], y: &mut [f32]) {
+    let weight = BlockWeight::new(StorageFormat::plain(dtype), shape, data, &[][..], 0);
+    let weight = Weight::Blocks(weight.expect("whole blocks"));
+    let size = Size { m: 1, n: shape[0], k: shape[1] };
+    linear_into(Isa::detected(), ActivationDtype::F32, x, weight, size, y);
+}
+
+fn bytes_of(dtype: Dtype, [rows, columns]: [usize; 2]) -> usize {
+    rows * columns / dtype.block().elements * dtype.block().bytes
+}
+
+/// Blocks of any numbers, with scales between 2⁻⁷ and 2.
+fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    let mut data: Vec<u8> = (0..count * dtype.block().bytes).map(|_| next()).collect();
+    for block in data.chunks_exact_mut(dtype.block().bytes) {
+        for &at in scales {
+            // The upper byte of an f16: sign, exponent and the first two bits of the mantissa.
+            block[at + 1] = block[at + 1] & 0x9f | 0x20;
+        }
+    }
+    data
+}
