@@ -78,33 +78,45 @@ const LINE: usize = 64;
 /// How far ahead of need weights are fetched, in bytes, about: see `Prefetch::Far`.
 const FAR: usize = 16 << 10;
 
-/// Rows of the weight that [`gemv`] takes side by side.
+/// Rows of the weight that [`few_rows`] takes side by side.
 const WIDTH: usize = 4;
 
-/// Computes `y` for one row of activations, packed for `V`; rows of the weight that have a NaN or a
-/// scale out of all proportion are left to `others`, and so are all if a vector would need two
-/// scales.
+/// The most rows of activations that [`few_rows`] takes.
+pub(super) const FEW: usize = 4;
+
+/// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight that
+/// are multiplied otherwise are left to `others`: in E4M3 all if there are several rows of activations
+/// or a vector would need two scales, and those that have a NaN or a scale out of all proportion.
 ///
 /// # Safety
 ///
 /// This processor has the instructions of `V`; `x` points to as many values as the weight has
-/// columns, with zeros up to a multiple of the lanes, and `y` to an element for each of its rows,
-/// which nothing else reads or writes during the call.
+/// columns, with zeros up to a multiple of the lanes, for each row; `y` points to an element for each
+/// row of the weight, and so does, `stride` elements further, that of each other row of activations;
+/// nothing else reads or writes these during the call.
 #[inline(always)]
-pub(super) unsafe fn gemv<V: Vector>(
+pub(super) unsafe fn few_rows<V: Vector>(
+    m: usize,
     x: *const f32,
     weight: BlockWeight<&[u8]>,
     y: *mut f32,
+    stride: usize,
     others: &dyn Fn(Range<usize>),
 ) {
     let [n, k] = weight.shape();
     if let Some(dtype) = weight.quantized() {
+        let data = weight.data();
         // SAFETY: the caller's promises.
         return unsafe {
-            with_quants!(dtype, Q => gemv_quants::<V, Q>(x, weight.data(), [n, k], y))
+            with_quants!(dtype, Q => match m {
+                1 => few_rows_quants::<V, Q, 1, 4>(x, data, [n, k], y, stride),
+                2 => few_rows_quants::<V, Q, 2, 4>(x, data, [n, k], y, stride),
+                3 => few_rows_quants::<V, Q, 3, 2>(x, data, [n, k], y, stride),
+                _ => few_rows_quants::<V, Q, FEW, 2>(x, data, [n, k], y, stride),
+            })
         };
     }
-    if !weight.block()[1].is_multiple_of(V::LANES) {
+    if m > 1 || !weight.block()[1].is_multiple_of(V::LANES) {
         return others(0..n);
     }
     for start in (0..n).step_by(WIDTH) {
@@ -134,60 +146,62 @@ pub(super) unsafe fn gemv<V: Vector>(
     }
 }
 
-/// [`gemv`] with a weight `[n, k]` in GGUF's blocks.
+/// [`few_rows`] with `M` rows of activations and a weight `[n, k]` in GGUF's blocks, `N` rows of it
+/// side by side.
 ///
 /// # Safety
 ///
 /// As there, with the instructions of `V`.
 #[inline(always)]
-unsafe fn gemv_quants<V: Vector, Q: Quants>(
+unsafe fn few_rows_quants<V: Vector, Q: Quants, const M: usize, const N: usize>(
     x: *const f32,
     weight: &[u8],
     [n, k]: [usize; 2],
     y: *mut f32,
+    stride: usize,
 ) {
     let row = k / Q::ELEMENTS * size_of::<Q::Block>();
     assert_eq!(weight.len(), n * row, "rows of whole blocks");
-    let ahead = FAR.next_multiple_of((WIDTH * row).max(1));
+    let ahead = FAR.next_multiple_of((N * row).max(1));
     // SAFETY: the caller's promises; as was checked, there are these rows.
     unsafe {
-        for start in (0..n).step_by(WIDTH) {
+        for start in (0..n).step_by(N) {
             let rows = weight.as_ptr().add(start * row);
             let ahead = rows.wrapping_add(ahead);
             let y = y.add(start);
-            if start + WIDTH <= n {
-                let sums = decoded::<V, Q, WIDTH>(x, rows, k, ahead);
-                y.cast::<[f32; WIDTH]>().write_unaligned(sums);
+            if start + N <= n {
+                decoded::<V, Q, M, N>(x, rows, k, ahead, y, stride);
                 continue;
             }
             for at in 0..n - start {
-                let [sum] = decoded::<V, Q, 1>(x, rows.add(at * row), k, ahead);
-                y.add(at).write(sum);
+                decoded::<V, Q, M, 1>(x, rows.add(at * row), k, ahead, y.add(at), stride);
             }
         }
     }
 }
 
-/// The products of a few rows of a weight in GGUF's blocks with `x`, each one chain of multiply-adds
-/// as for f32. As many bytes as are read are fetched from `ahead` on, in the order in which they lie
+/// The products of `N` rows of a weight in GGUF's blocks with the rows of `x`, each one chain of
+/// multiply-adds as for f32. As many bytes as are read are fetched from `ahead` on, in the order in which they lie
 /// in memory.
 ///
 /// # Safety
 ///
-/// As for [`gemv`], with the instructions of `V`; and there are `N` rows of `k` elements.
+/// As for [`few_rows`], with the instructions of `V`; and there are `N` rows of `k` elements.
 #[inline(always)]
-unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
+unsafe fn decoded<V: Vector, Q: Quants, const M: usize, const N: usize>(
     x: *const f32,
     rows: *const u8,
     k: usize,
     ahead: *const u8,
-) -> [f32; N] {
+    y: *mut f32,
+    stride: usize,
+) {
     let bytes = size_of::<Q::Block>();
     let row_bytes = k / Q::ELEMENTS * bytes;
     // SAFETY: the caller's promises. Rows are whole blocks of whole steps. What is fetched ahead of
     // need may be any address.
     unsafe {
-        let mut sums = [V::zero(); N];
+        let mut sums = [[V::zero(); M]; N];
         for block in 0..k / Q::ELEMENTS {
             for line in 0..(N * bytes).div_ceil(LINE) {
                 V::prefetch(ahead.wrapping_add(block * N * bytes + line * LINE));
@@ -199,7 +213,7 @@ unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
             }
             let scales = in_memory(Q::ELEMENTS > Q::STEP, &scales);
             for index in 0..Q::ELEMENTS / Q::STEP {
-                let x = x.add(block * Q::ELEMENTS + index * Q::STEP);
+                let x = x.add(M * (block * Q::ELEMENTS + index * Q::STEP));
                 let mut steps = [const { MaybeUninit::uninit() }; N];
                 for (row, step) in steps.iter_mut().enumerate() {
                     let block = &*blocks.add(row * row_bytes).cast();
@@ -209,7 +223,9 @@ unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
                     }
                     for at in (0..Q::STEP).step_by(V::LANES) {
                         let elements = Q::elements::<V>(step, at);
-                        sums[row] = sums[row].fma(elements, V::f32(x.add(at)));
+                        for (i, sum) in sums[row].iter_mut().enumerate() {
+                            *sum = sum.fma(elements, V::f32(x.add(M * at + i * V::LANES)));
+                        }
                     }
                 }
                 if !Q::UNPACKED {
@@ -219,22 +235,20 @@ unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
                 // side by side.
                 let steps = black_box(&steps);
                 for at in (0..Q::STEP).step_by(V::LANES) {
-                    let x = V::f32(x.add(at));
-                    for (step, sum) in steps.iter().zip(&mut sums) {
-                        *sum = sum.fma(Q::elements::<V>(step.assume_init_ref(), at), x);
+                    for (step, sums) in steps.iter().zip(&mut sums) {
+                        let elements = Q::elements::<V>(step.assume_init_ref(), at);
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            *sum = sum.fma(elements, V::f32(x.add(M * at + i * V::LANES)));
+                        }
                     }
                 }
             }
         }
-        let mut results = [0.0; N];
-        let (fours, rest) = sums.as_chunks::<4>();
-        for (at, four) in fours.iter().enumerate() {
-            results[4 * at..][..4].copy_from_slice(&V::sums(*four));
+        for (row, sums) in sums.iter().enumerate() {
+            for (i, sum) in sums.iter().enumerate() {
+                y.add(i * stride + row).write(sum.sum());
+            }
         }
-        for (result, sum) in results[4 * fours.len()..].iter_mut().zip(rest) {
-            *result = sum.sum();
-        }
-        results
     }
 }
 
@@ -242,7 +256,7 @@ unsafe fn decoded<V: Vector, Q: Quants, const N: usize>(
 ///
 /// # Safety
 ///
-/// As for [`gemv`], with the instructions of `V`; and the weight has `N` rows of `k` columns.
+/// As for [`few_rows`], with the instructions of `V`; and the weight has `N` rows of `k` columns.
 #[inline(always)]
 unsafe fn tile<V: Vector, const N: usize>(
     x: *const f32,

@@ -280,19 +280,21 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// One row of activations by a weight in blocks; see [`blocks::gemv`].
+    /// A few rows of activations by a weight in blocks; see [`blocks::few_rows`].
     ///
     /// # Safety
     ///
     /// As there; and `x` is packed for this set of instructions.
-    unsafe fn gemv_blocks<V>(
+    unsafe fn few_rows_of_blocks<V>(
+        m: usize,
         x: *const f32,
         weight: BlockWeight<&[u8]>,
         y: *mut f32,
+        stride: usize,
         others: &dyn Fn(Range<usize>),
     ) {
         // SAFETY: the caller's promises.
-        unsafe { blocks::gemv::<V>(x, weight, y, others) }
+        unsafe { blocks::few_rows::<V>(m, x, weight, y, stride, others) }
     }
 }
 

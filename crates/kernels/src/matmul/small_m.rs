@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use super::blocks::{OutputPtr, for_each_panel};
+use super::blocks::{FEW, OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
 use super::tile::{self, Kernel, Prefetch, RowBlock};
-use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, gemv_blocks, pack};
+use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened, few_rows_of_blocks, pack};
 use crate::{Isa, Weight};
 
 /// Matmuls of fewer rows of activations than this are computed here.
@@ -143,14 +143,15 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
                 unsafe { loops.small_m(&operands, 0..rows.len()) };
             });
         };
-        if m > 1 {
+        if m > FEW {
             return panels(rows);
         }
         let first = rows.start;
         let others = |rows: Range<usize>| panels(first + rows.start..first + rows.end);
-        // SAFETY: as above; the only row of `x` is packed as it is, with zeros behind it.
+        // SAFETY: as above; the rows of `x`, no more than any row block has, are packed as one.
         unsafe {
-            gemv_blocks(isa, x.as_ptr(), weight.slice(rows), output.column(first), &others);
+            let (x, y) = (x.as_ptr(), output.column(first));
+            few_rows_of_blocks(isa, m, x, weight.slice(rows), y, *n, &others);
         }
     });
 }
