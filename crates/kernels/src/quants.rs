@@ -134,15 +134,14 @@ unsafe fn f16_at<V: Vector>(block: &[u8], at: usize) -> f32 {
     unsafe { V::widen_f16(u16::from_le_bytes([block[at], block[at + 1]])) }
 }
 
-/// Numbers of 8 bits, each half of them times a factor.
+/// Numbers of 8 bits times factors.
 ///
 /// # Safety
 ///
 /// The processor has the instructions of `V`.
 #[inline(always)]
-unsafe fn products<V: Vector>(numbers: [u8; 16], [first, second]: [f32; 2]) -> [f32; 16] {
-    let mut products = [first; 16];
-    products[8..].fill(second);
+unsafe fn products<V: Vector>(numbers: [u8; 16], factors: [f32; 16]) -> [f32; 16] {
+    let mut products = factors;
     for at in (0..16).step_by(V::LANES) {
         // SAFETY: the caller's promise; both have elements for these lanes.
         unsafe {
@@ -244,7 +243,7 @@ pub(crate) struct Q4K;
 
 impl Quants for Q4K {
     type Block = [u8; 144];
-    /// Scales, then offsets.
+    /// Four scales, as many offsets, four scales, and as many offsets.
     type Scales = [f32; 16];
     type Step<V: Vector> = ([V::Sixteen; 2], [V::Bytes; 8]);
     const ELEMENTS: usize = 256;
@@ -252,17 +251,18 @@ impl Quants for Q4K {
 
     #[inline(always)]
     unsafe fn scales<V: Vector>(block: &[u8; 144]) -> [f32; 16] {
-        let words = block[4..16].as_chunks().0;
-        let a = u32::from_le_bytes(words[0]);
-        let b = u32::from_le_bytes(words[1]);
-        let c = u32::from_le_bytes(words[2]);
-        // Four at a time: the lower 6 bits of the first ones; of the others 4 bits here and 2 there.
-        let scales = eight(a, (c & 0x0f0f_0f0f) | (a >> 6 & 0x0303_0303) << 4);
-        let offsets = eight(b, (c >> 4 & 0x0f0f_0f0f) | (b >> 6 & 0x0303_0303) << 4);
-        let numbers = u128::from(scales) | u128::from(offsets) << 64;
+        // Four scales and four offsets at a time: the lower 6 bits of the first ones; of the others 4
+        // bits here and 2 there.
+        let first = u64::from_le_bytes(block[4..].as_chunks().0[0]);
+        let last = u64::from(u32::from_le_bytes(block[12..].as_chunks().0[0]));
+        let rest = (last | last << 28) & 0x0f0f_0f0f_0f0f_0f0f | first >> 2 & 0x3030_3030_3030_3030;
+        let numbers = u128::from(first & 0x3f3f_3f3f_3f3f_3f3f) | u128::from(rest) << 64;
         // SAFETY: the caller's promise.
         unsafe {
-            let factors = [f16_at::<V>(block, 0), f16_at::<V>(block, 2)];
+            let (scale, offset) = (f16_at::<V>(block, 0), f16_at::<V>(block, 2));
+            let mut factors = [scale; 16];
+            factors[4..8].fill(offset);
+            factors[12..].fill(offset);
             products::<V>(numbers.to_le_bytes(), factors)
         }
     }
@@ -273,11 +273,11 @@ impl Quants for Q4K {
         scales: &[f32; 16],
         step: usize,
     ) -> ([V::Sixteen; 2], [V::Bytes; 8]) {
-        let (low, high) = (2 * step, 2 * step + 1);
+        let first = step / 2 * 8 + step % 2 * 2;
         // SAFETY: the caller's promise.
         unsafe {
-            let low = V::sixteen::<0>(scales[low], scales[8 + low]);
-            let high = V::sixteen::<0>(scales[high], scales[8 + high]);
+            let low = V::sixteen::<0>(scales[first], scales[first + 4]);
+            let high = V::sixteen::<0>(scales[first + 1], scales[first + 5]);
             ([low, high], bytes::<V>(&block[16 + 32 * step..][..32]))
         }
     }
@@ -295,12 +295,6 @@ impl Quants for Q4K {
             }
         }
     }
-}
-
-/// The lower 6 bits of four bytes, and four bytes more.
-#[inline(always)]
-fn eight(first: u32, rest: u32) -> u64 {
-    u64::from(first & 0x3f3f_3f3f) | u64::from(rest) << 32
 }
 
 /// 128 bytes of the lower 4 bits, 64 of the upper 2 bits, 16 scales of 8 bits for 16 numbers each, and
@@ -322,7 +316,7 @@ impl Quants for Q6K {
         // SAFETY: the caller's promise.
         unsafe {
             let factor = f16_at::<V>(block, 208) * 0.25;
-            products::<V>(block[192..].as_chunks().0[0], [factor; 2])
+            products::<V>(block[192..].as_chunks().0[0], [factor; 16])
         }
     }
 
