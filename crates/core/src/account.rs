@@ -26,6 +26,19 @@ pub fn memory_overhead(process: u64, activations: u64) -> MemoryOverhead {
     MemoryOverhead { process, activations, ..MemoryOverhead::default() }
 }
 
+/// What attention composed of a GPU's own operations holds beside the activations that layers report, and what products
+/// unpack of a tile, in bytes: four tensors of scores of 8 MiB, and a tile of 4 MiB four times in f32.
+const GPU_SCRATCH: u64 = 64 << 20;
+
+/// What a GPU's pools hold for small allocations, in bytes.
+const GPU_SMALL_POOL: u64 = 8 << 20;
+
+/// What a GPU takes besides weights, slots and KV cache, in bytes, for passes whose layers report so much. Its pools have
+/// pages of the size of the largest allocation, of which half may be unused.
+pub fn gpu_overhead(activations: u64) -> u64 {
+    (activations.saturating_add(GPU_SCRATCH)).saturating_mul(2).saturating_add(GPU_SMALL_POOL)
+}
+
 /// Tokens of each text in the longest pass over `texts` prompts of `prompt` tokens in a context of `context`, if there is
 /// room for it.
 pub fn longest_pass(texts: usize, prompt: usize, context: usize) -> usize {

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use outsize_core::{LEAST_RING, PROCESS_BYTES, longest_pass, memory_overhead, with_longest_passes};
+use outsize_core::{
+    LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead, with_longest_passes,
+};
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tree, Workload, assign,
@@ -80,7 +82,7 @@ impl GenerationWorkload {
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
-        options.gpu_activations = activations;
+        options.gpu_activations = gpu_overhead(activations);
         options.workload = Workload {
             batch: cache.sequences() as u64,
             prompt: if cache.prompt > 0 { cache.prompt } else { self.prompt } as u64,

@@ -1,4 +1,4 @@
-use crate::{HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
+use crate::{Budget, HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
 
 /// What a plan depends on besides sizes and budget.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +15,9 @@ pub struct Options {
     pub must_fit: bool,
     /// Classes of modules that Accelerate's strategies do not split.
     pub no_split: Vec<String>,
+    /// The GPU that computes all of the module; none where each block computes where that is predicted to
+    /// be fastest.
+    pub execute_on: Option<usize>,
     /// Whether buffers are offloaded with their modules (Accelerate's strategies).
     pub offload_buffers: bool,
     /// Whether a smaller module is tried if the next is too large for an empty device (Accelerate's
@@ -41,6 +44,7 @@ impl Default for Options {
             reserve: 0,
             must_fit: false,
             no_split: Vec::new(),
+            execute_on: None,
             offload_buffers: false,
             fallback_allocation: false,
             tile_bytes: 4 << 20,
@@ -53,10 +57,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The options with the staging memory that `tree` needs.
-    pub(crate) fn adjusted(&self, tree: &Tree) -> Self {
+    /// The options with the staging memory that `tree` needs, and what passes through main memory on its
+    /// way to the GPUs of the budget.
+    pub(crate) fn adjusted(&self, tree: &Tree, budget: &Budget) -> Self {
         let mut options = self.clone();
         options.needs.readers = options.needs.readers.max(tree.staging_bytes);
+        let is_gpu = |(tier, bytes): (Tier, u64)| matches!(tier, Tier::Gpu(_)) && bytes > 0;
+        if budget.iter().any(is_gpu) {
+            let largest = tree.tensors().map(|tensor| tensor.unit(self.tile_bytes)).max();
+            let passing = largest.unwrap_or(0).saturating_mul(2).max(self.min_ring);
+            options.needs.readers = options.needs.readers.saturating_add(passing);
+        }
         options
     }
 
