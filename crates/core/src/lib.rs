@@ -49,7 +49,7 @@ mod upload;
 
 pub use account::{
     LEAST_RING, LONGEST_PASS, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead,
-    process_bytes, with_longest_passes,
+    process_bytes, upload_bytes, with_longest_passes,
 };
 pub use device::{Devices, gpu};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};

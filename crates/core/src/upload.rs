@@ -2,7 +2,7 @@
 
 use crate::matching::{Matched, Stored};
 use crate::registry::tile_rows;
-use crate::{Devices, Error, Options};
+use crate::{Devices, Error, LEAST_RING, Options};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
 use outsize_kernels::WeightTensor;
@@ -77,7 +77,7 @@ impl Upload {
             None => None,
             Some(largest) => {
                 let all: u64 = chunks.iter().map(|chunk| chunk.block_len() as u64).sum();
-                let bytes = (2 * largest).max(options.min_ring_bytes).min(all);
+                let bytes = (2 * largest).max(LEAST_RING).min(all);
                 let order = (0..chunks.len()).collect();
                 Some(Stream::start(sources(), chunks, order, ring(bytes))?)
             }

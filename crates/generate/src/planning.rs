@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use outsize_core::{
-    LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead, with_longest_passes,
+    LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead, upload_bytes,
+    with_longest_passes,
 };
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 use outsize_plan::{
@@ -207,8 +208,10 @@ impl Planner {
         })
     }
 
-    fn place(&self, budget: &Budget, options: Options) -> Result<Plan, Error> {
+    fn place(&self, budget: &Budget, mut options: Options) -> Result<Plan, Error> {
         let tree = &self.tree;
+        let passing = upload_bytes(budget, options.tile_bytes);
+        options.needs.process = options.needs.process.saturating_add(passing);
         let assignment = match (&self.manual, options.strategy) {
             (Some(manual), _) => {
                 self.check_aliases(manual)?;

@@ -30,7 +30,7 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
     if options.strategy != Strategy::Auto {
         return assigned(tree, budget, options);
     }
-    let options = &options.adjusted(tree, budget);
+    let options = &options.adjusted(tree);
     let context = PlanContext::new(tree, budget, options)?;
     let placement = auto::choose(&context)?;
     let chosen_by = ChosenBy::Strategy(Strategy::Auto);
@@ -73,7 +73,7 @@ pub fn place(
     options: &Options,
     mut stays: impl FnMut(&Tensor) -> bool,
 ) -> Result<DeviceMap, Error> {
-    let options = &options.adjusted(tree, budget);
+    let options = &options.adjusted(tree);
     let mut without_gpus = Budget::default();
     for (tier, bytes) in budget.iter().filter(|(tier, _)| !matches!(tier, Tier::Gpu(_))) {
         without_gpus.set(tier, bytes);
@@ -107,7 +107,7 @@ pub fn from_assignment(
     budget: &Budget,
     options: &Options,
 ) -> Result<DeviceMap, Error> {
-    let options = &options.adjusted(tree, budget);
+    let options = &options.adjusted(tree);
     let mut context = PlanContext::new(tree, budget, options)?;
     for tier in &assignment.tiers {
         if let Tier::Gpu(number) = *tier {

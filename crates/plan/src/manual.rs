@@ -76,7 +76,7 @@ impl ManualMap {
         budget: &Budget,
         options: &Options,
     ) -> Result<Assignment, Error> {
-        let options = &options.adjusted(tree, budget);
+        let options = &options.adjusted(tree);
         let modules = Modules::new(tree, &[])?;
         let nodes = &modules.tree.0;
         self.check_names(tree, nodes)?;

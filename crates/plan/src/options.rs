@@ -1,4 +1,4 @@
-use crate::{Budget, HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
+use crate::{HardwareProfile, MemoryOverhead, Strategy, Tier, Tree, Workload};
 
 /// What a plan depends on besides sizes and budget.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,17 +57,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The options with the staging memory that `tree` needs, and what passes through main memory on its
-    /// way to the GPUs of the budget.
-    pub(crate) fn adjusted(&self, tree: &Tree, budget: &Budget) -> Self {
+    /// The options with the staging memory that `tree` needs.
+    pub(crate) fn adjusted(&self, tree: &Tree) -> Self {
         let mut options = self.clone();
         options.needs.readers = options.needs.readers.max(tree.staging_bytes);
-        let is_gpu = |(tier, bytes): (Tier, u64)| matches!(tier, Tier::Gpu(_)) && bytes > 0;
-        if budget.iter().any(is_gpu) {
-            let largest = tree.tensors().map(|tensor| tensor.unit(self.tile_bytes)).max();
-            let passing = largest.unwrap_or(0).saturating_mul(2).max(self.min_ring);
-            options.needs.readers = options.needs.readers.saturating_add(passing);
-        }
         options
     }
 

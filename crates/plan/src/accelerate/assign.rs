@@ -49,7 +49,7 @@ pub fn assign(tree: &Tree, budget: &Budget, options: &Options) -> Result<Assignm
         Strategy::Balanced => Some(false),
         Strategy::BalancedLow0 => Some(true),
     };
-    let options = &options.adjusted(tree, budget);
+    let options = &options.adjusted(tree);
     let modules = Modules::new(tree, &options.no_split)?;
     // What is for weights on each device, in the order in which these are filled.
     let usable = budget.iter().filter(|(tier, _)| *tier != Tier::Disk);
