@@ -100,7 +100,8 @@ fn plan_flags(error: &PlanError) -> &'static str {
 fn core_flags(error: &CoreError) -> &'static str {
     match error {
         CoreError::Plan(error) => plan_flags(error),
-        CoreError::NotBuilt { .. } => "--max-memory, --device-map",
+        CoreError::NotBuilt { .. } | CoreError::NoGpu { .. } => "--max-memory, --device-map",
+        CoreError::Gpu { .. } => "--max-memory, --reserve",
         _ => "",
     }
 }

@@ -8,7 +8,7 @@ use crate::interrupt;
 use crate::map_file;
 use crate::views::output::{note_unknown, say};
 use outsize::checkpoint::shown;
-use outsize::core::Planning;
+use outsize::core::{Planning, gpu};
 use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{
     ConfigText, Described, GenerationWorkload, PipelineSettings, default_budget, describe,
@@ -147,12 +147,24 @@ fn beside_folder(named: &str, address: &Address) -> Failure {
     ))
 }
 
-/// Refuses a budget for devices that this build does not compute on.
+/// Refuses a budget for GPUs that are not there, or not in this build.
+pub fn check_gpus(budget: &Budget) -> Result<(), Failure> {
+    for (tier, bytes) in budget.iter() {
+        if let (Tier::Gpu(number), 1..) = (tier, bytes)
+            && let Err(error) = gpu(number)
+        {
+            return Err(Failure::usage(format!("--max-memory: {error}")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a budget for GPUs where the work is done on the processors.
 pub fn refuse_gpus(budget: &Budget) -> Result<(), Failure> {
     let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
     match budget.iter().find(gpu) {
         Some((gpu, _)) => Err(Failure::usage(format!(
-            "--max-memory: this build computes and keeps weights on cpu only: leave {gpu} out"
+            "--max-memory: this is computed, and its weights are kept, on cpu only: leave {gpu} out"
         ))),
         None => Ok(()),
     }
@@ -189,7 +201,7 @@ pub fn settings(
         Some(budget) => budget.clone(),
         None => default_budget(machine, current_rss().unwrap_or(0)),
     };
-    refuse_gpus(&max_memory)?;
+    check_gpus(&max_memory)?;
     warn_of_excess(max_memory.get(Tier::Cpu), machine);
     let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;
     let cache = CacheOptions {

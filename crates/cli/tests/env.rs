@@ -41,6 +41,7 @@ fn the_keys_stay_as_they_are() {
         "backends",
         "instructions",
         "product_threads",
+        "gpus",
         "machine",
         "budget",
         "cache",

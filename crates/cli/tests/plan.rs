@@ -237,7 +237,7 @@ fn device_maps_are_taken_and_checked() {
         std::fs::write(&map, text).unwrap();
         plan(&bare, &["--max-memory", budget, "--device-map", path(&map), "--json"], &[])
     };
-    let roomy = "gpu0=100MB,cpu=500MB";
+    let roomy = "gpu0=200MB,cpu=500MB";
     let layers = r#"{"model.embed_tokens": "cpu", "model.layers.0": 0, "model.layers": "cpu", "model.norm": "cpu",
         "model.rotary_emb": "cpu", "lm_head": "disk"}"#;
     let taken: Value = serde_json::from_str(&done(&planned(layers, roomy))).unwrap();

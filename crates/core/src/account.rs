@@ -1,6 +1,6 @@
 //! The one account of what a run needs in main memory besides weights and the ring: plans, runs and refusals take from it.
 
-use outsize_plan::MemoryOverhead;
+use outsize_plan::{Budget, MemoryOverhead, Tier};
 
 /// What a process like `outsize run` takes by itself, in bytes: code, libraries, stacks of its threads, small allocations
 /// and what the allocator keeps of them. A constant, so that a plan is the same from one time to the next.
@@ -24,6 +24,26 @@ pub fn process_bytes(resident: u64) -> u64 {
 /// are counted by the blocks of a [`Tree`](outsize_plan::Tree), and so are the readers' conversions.
 pub fn memory_overhead(process: u64, activations: u64) -> MemoryOverhead {
     MemoryOverhead { process, activations, ..MemoryOverhead::default() }
+}
+
+/// What attention composed of a GPU's own operations holds beside the activations that layers report, and what products
+/// unpack of a tile, in bytes: four tensors of scores of 8 MiB, and a tile of 4 MiB four times in f32.
+const GPU_SCRATCH: u64 = 64 << 20;
+
+/// What a GPU's pools hold for small allocations, in bytes.
+const GPU_SMALL_POOL: u64 = 8 << 20;
+
+/// What a GPU takes besides weights, slots and KV cache, in bytes, for passes whose layers report so much. Its pools have
+/// pages of the size of the largest allocation, of which half may be unused.
+pub fn gpu_overhead(activations: u64) -> u64 {
+    (activations.saturating_add(GPU_SCRATCH)).saturating_mul(2).saturating_add(GPU_SMALL_POOL)
+}
+
+/// What passes through main memory on its way to GPUs, if the budget has any, in bytes: the ring that weights are read to
+/// which stay on one, of which the largest is read in parts of `largest` bytes.
+pub fn upload_bytes(budget: &Budget, largest: u64) -> u64 {
+    let has_gpu = budget.iter().any(|(tier, bytes)| matches!(tier, Tier::Gpu(_)) && bytes > 0);
+    if has_gpu { LEAST_RING.max(largest.saturating_mul(2)) } else { 0 }
 }
 
 /// Tokens of each text in the longest pass over `texts` prompts of `prompt` tokens in a context of `context`, if there is

@@ -2,13 +2,16 @@ use crate::load::{Load, load_scales};
 use crate::matching::{Matched, match_parameters};
 use crate::pass::Pass;
 use crate::placeholder::poison;
-use crate::registry::Registry;
+use crate::registry::{Registry, tile_rows};
+use crate::slots::Slots;
 use crate::streamed::{Chunks, Inner, Streamed};
-use crate::{Dispatched, Error, Options, parameters, plan};
+use crate::upload::Upload;
+use crate::{Devices, Dispatched, Error, Options, parameters, plan};
 use burn::module::{Module, Param, Reparameterizer};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::Checkpoint;
-use outsize_plan::{DeviceMap, Tier};
+use outsize_kernels::is_gpu;
+use outsize_plan::{DeviceMap, PlacedBlock, Tier};
 use outsize_stream::{Source, Stream};
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,7 +38,7 @@ pub fn load_checkpoint_and_dispatch<M: Module>(
 /// Parameters that cannot carry a handle are loaded before this returns.
 ///
 /// # Errors
-/// [`Error::NotBuilt`] for a map that uses a GPU; the rest as [`tree`](crate::tree()); and what reading said for the
+/// [`Error::NotBuilt`], [`Error::NoGpu`], [`Error::OtherDevice`] and [`Error::Gpu`] for a map that uses GPUs; the rest as [`tree`](crate::tree()); and what reading said for the
 /// parameters that are loaded at once.
 pub fn dispatch<M: Module>(
     module: M,
@@ -43,7 +46,7 @@ pub fn dispatch<M: Module>(
     map: &DeviceMap,
     options: &Options,
 ) -> Result<Dispatched<M>, Error> {
-    runs_here(map)?;
+    let devices = Devices::of_map(map)?;
     let matched = match_parameters(&parameters(&module), &checkpoint.into(), options)?;
     load_scales(checkpoint, &matched)?;
     let mut load = Load::new(checkpoint, &matched);
@@ -51,41 +54,49 @@ pub fn dispatch<M: Module>(
     load.finish()?;
 
     let registry = Registry::new(&matched, map, options);
-    let sources = checkpoint
-        .files()
-        .iter()
-        .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()))
-        .collect();
+    let sources = || {
+        let files = checkpoint.files().iter();
+        let source =
+            files.map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()));
+        source.collect()
+    };
+    let upload = Upload::new(sources, &matched, map, options)?;
     let stream = Stream::new(
-        sources,
+        sources(),
         registry.chunks,
         registry.order,
         outsize_stream::Options { ring_bytes: map.ring_bytes(), ..options.stream() },
     )?;
     let pass = Arc::new(Pass::new(options.stop.clone()));
-    let module = module.apply_reparameterization(Attach {
+    let mut attach = Attach {
         stream: &stream,
         pass: &pass,
         matched: matched.iter().map(|entry| (entry.parameter.path.as_str(), entry)).collect(),
         handles: registry.handles,
-    });
+        blocks: map.blocks().iter().map(|block| (block.name.as_str(), block)).collect(),
+        slots: slots(map, &devices, options),
+        devices: &devices,
+        options,
+        upload,
+        error: None,
+    };
+    let module = module.apply_reparameterization(&mut attach);
+    if let Some(error) = attach.error {
+        return Err(error);
+    }
+    attach.upload.finish(&devices)?;
     stream.begin()?;
     Ok(Dispatched::new(module, map.clone(), stream, pass))
 }
 
-/// Whether all that the map uses is there.
-fn runs_here(map: &DeviceMap) -> Result<(), Error> {
-    for held in map.tiers() {
-        let tier = held.tier;
-        let computes = || {
-            let mut blocks = map.blocks().iter();
-            blocks.any(|block| block.decode_on == tier || block.prefill_on == tier)
-        };
-        if matches!(tier, Tier::Gpu(_)) && (held.weights > 0 || computes()) {
-            return Err(Error::NotBuilt { tier });
-        }
-    }
-    Ok(())
+/// Memory of each GPU for what passes through it.
+fn slots(map: &DeviceMap, devices: &Devices, options: &Options) -> Arc<[Slots]> {
+    let of = |(number, device): (usize, &Device)| {
+        let tier = Tier::Gpu(number);
+        let ring = map.tiers().iter().find(|held| held.tier == tier).map_or(0, |held| held.ring);
+        Slots::new(tier, device, ring, options.tile_bytes)
+    };
+    devices.gpus().map(of).collect()
 }
 
 /// Puts a handle on each float parameter that has one, and a placeholder under it.
@@ -94,9 +105,34 @@ struct Attach<'a> {
     pass: &'a Arc<Pass>,
     matched: HashMap<&'a str, &'a Matched>,
     handles: HashMap<String, (Chunks, bool)>,
+    blocks: HashMap<&'a str, &'a PlacedBlock>,
+    slots: Arc<[Slots]>,
+    devices: &'a Devices,
+    options: &'a Options,
+    upload: Upload,
+    /// What went wrong first.
+    error: Option<Error>,
 }
 
-impl Reparameterizer for Attach<'_> {
+impl Attach<'_> {
+    /// Where the parameter's block computes, in prefill and in decode.
+    fn computes(&mut self, entry: &Matched, own: &Device) -> [Device; 2] {
+        let block = self.blocks.get(entry.parameter.block(&self.options.no_split));
+        let Some(block) = block else { return [own.clone(), own.clone()] };
+        let tiers = [block.prefill_on, block.decode_on];
+        let devices = tiers.map(|tier| self.devices.of(tier));
+        if !self.options.moves_activations
+            && let Some(at) = devices.iter().position(|device| device != own)
+            && self.error.is_none()
+        {
+            let path = entry.parameter.path.clone();
+            self.error = Some(Error::OtherDevice { path, tier: tiers[at] });
+        }
+        devices
+    }
+}
+
+impl Reparameterizer for &mut Attach<'_> {
     type Reparam = Streamed;
 
     fn reparameterize<const D: usize>(
@@ -105,7 +141,7 @@ impl Reparameterizer for Attach<'_> {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Streamed>) {
         let (Some((chunks, resident)), Some(entry)) =
-            (self.handles.remove(path), self.matched.get(path))
+            (self.handles.remove(path), self.matched.get(path).copied())
         else {
             return (param, None);
         };
@@ -113,6 +149,24 @@ impl Reparameterizer for Attach<'_> {
             return (param, None);
         };
         let device = param.lazy_device();
+        let computes = self.computes(entry, &device);
+        let held = OnceLock::new();
+        let value = match self.error {
+            None => self.upload.value::<D>(entry, stored, self.devices),
+            Some(_) => None,
+        };
+        if let Some(value) = value {
+            match value {
+                Ok(value) => _ = held.set(value),
+                Err(error) => self.error = Some(error),
+            }
+        }
+        // What a GPU computes is not kept there because it is kept in main memory.
+        let resident = resident && (held.get().is_some() || !is_gpu(&device));
+        let tile_rows = match stored.info().shape.len() {
+            2 => tile_rows(entry, stored, self.options),
+            _ => stored.weight.rows(),
+        };
         let param = poison(param, entry.dtype);
         let (_, _, mapper) = param.clone().consume();
         let handle = Streamed::new(Inner {
@@ -126,7 +180,10 @@ impl Reparameterizer for Attach<'_> {
             transposed: entry.transposed,
             device,
             mapper: Box::new(mapper),
-            resident: resident.then(OnceLock::new),
+            resident: resident.then_some(held),
+            computes,
+            slots: self.slots.clone(),
+            tile_rows,
             convert: entry.convert.clone(),
         });
         (param, Some(handle))

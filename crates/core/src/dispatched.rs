@@ -1,5 +1,5 @@
 use crate::Error;
-use crate::pass::Pass;
+use crate::pass::{Pass, PassKind};
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
 use std::fmt;
@@ -50,7 +50,18 @@ impl<M> Dispatched<M> {
     /// # Panics
     /// With whatever else `pass` panics.
     pub fn run<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
-        self.turn(Stream::end_pass, pass)
+        self.run_kind(PassKind::default(), pass)
+    }
+
+    /// [`run`](Self::run) of a pass of that kind: where a block computes may depend on it.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As there.
+    pub fn run_kind<R>(&self, kind: PassKind, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
+        self.turn(kind, Stream::end_pass, pass)
     }
 
     /// Runs a pass that is not repeated, such as that of an encoder before those of its decoder: it is expected to ask for
@@ -62,14 +73,19 @@ impl<M> Dispatched<M> {
     /// # Panics
     /// As there.
     pub fn run_once<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
-        self.turn(Stream::end_once, |module| {
+        self.turn(PassKind::Prefill, Stream::end_once, |module| {
             self.stream.begin_once();
             pass(module)
         })
     }
 
-    fn turn<R>(&self, complete: fn(&Stream), pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
-        self.pass.run(|| {
+    fn turn<R>(
+        &self,
+        kind: PassKind,
+        complete: fn(&Stream),
+        pass: impl FnOnce(&M) -> R,
+    ) -> Result<R, Error> {
+        self.pass.run(kind, || {
             let mut end = End { stream: &self.stream, complete: None };
             let result = pass(&self.module);
             end.complete = Some(complete);

@@ -1,3 +1,4 @@
+use outsize_plan::Tier;
 use std::fmt;
 
 /// What can go wrong between a checkpoint and a running module.
@@ -9,14 +10,44 @@ pub enum Error {
     /// The module does not fit the budget.
     #[error(transparent)]
     Plan(#[from] outsize_plan::Error),
-    /// The map places something where this build cannot compute.
+    /// The map uses a GPU, and this build computes on none.
     #[error(
-        "the device map uses {tier}, and this build computes and keeps weights on cpu only: leave {tier} out of \
-         the budget, and out of the device map if one is given"
+        "the device map uses {tier}, and this build computes on cpu only: build it with the feature of a backend \
+         for GPUs, such as `--features vulkan` (or cuda, rocm, metal, wgpu), or leave {tier} out of the budget, \
+         and out of the device map if one is given"
     )]
     NotBuilt {
         /// The device.
-        tier: outsize_plan::Tier,
+        tier: Tier,
+    },
+    /// The map uses a GPU that is not there.
+    #[error("the device map uses {tier}, and {}", found_gpus(.found))]
+    NoGpu {
+        /// The device.
+        tier: Tier,
+        /// Those that are there: `gpu0 (NVIDIA H200, cuda)`.
+        found: Vec<String>,
+    },
+    /// A GPU failed, or has not enough memory.
+    #[error(
+        "{tier} failed: {reason}; if its memory is full, leave more of it free with a smaller budget"
+    )]
+    Gpu {
+        /// The device.
+        tier: Tier,
+        /// What it said.
+        reason: String,
+    },
+    /// The module is on another device than the map says.
+    #[error(
+        "{path} is on another device than {tier}, where the map computes: initialise the module on the device of \
+         {tier}, and plan for it with `Options::gpu`"
+    )]
+    OtherDevice {
+        /// The parameter's path.
+        path: String,
+        /// The device.
+        tier: Tier,
     },
     /// Reading a weight failed.
     #[error(transparent)]
@@ -170,6 +201,14 @@ pub struct KeyMismatch {
     pub misshaped: Vec<(String, Vec<usize>, Vec<usize>)>,
     /// Tensors whose type cannot become the parameter's: `(tensor, its type, what is wanted)`.
     pub mistyped: Vec<(String, String, &'static str)>,
+}
+
+/// Which GPUs there are, for a message.
+fn found_gpus(found: &[String]) -> String {
+    match found {
+        [] => "no GPU is found: see `outsize env`".to_string(),
+        found => format!("those that are found are {}: see `outsize env`", found.join(", ")),
+    }
 }
 
 impl KeyMismatch {

@@ -20,6 +20,7 @@
 
 mod account;
 mod convert;
+mod device;
 mod dispatch;
 mod dispatched;
 mod error;
@@ -37,17 +38,20 @@ mod planning;
 mod registry;
 mod rewrite;
 mod save;
+mod slots;
 mod streamed;
 mod tensor_table;
 mod torch;
 mod tree;
 mod turns;
 mod unwinding;
+mod upload;
 
 pub use account::{
-    LEAST_RING, LONGEST_PASS, PROCESS_BYTES, longest_pass, memory_overhead, process_bytes,
-    with_longest_passes,
+    LEAST_RING, LONGEST_PASS, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead,
+    process_bytes, upload_bytes, with_longest_passes,
 };
+pub use device::{Devices, gpu};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
 pub use error::{Error, KeyMismatch};
@@ -57,6 +61,7 @@ pub use names::{Layout, Names};
 pub use options::{FloatType, Options, Planning};
 pub use outsize_plan::Access;
 pub use parameter::{Kind, Parameter, parameters};
+pub use pass::PassKind;
 pub use planning::decide;
 pub use rewrite::{Change, Rewrite};
 pub use save::save;

@@ -84,6 +84,12 @@ pub struct Options {
     /// which is made when they are first used and is no part of the budget. Parameters whose tensor has another
     /// shape or type are an error nevertheless.
     pub allow_missing: bool,
+    /// The GPU that all of the module computes on, which is initialised there: weights in main memory and
+    /// on disk are copied to it for each use. Without it the module computes on the processors.
+    pub gpu: Option<usize>,
+    /// Whether the module moves its activations to where each block computes, as those of
+    /// `outsize-models` do: [`Streamed::device`](crate::Streamed::device) says where that is.
+    pub moves_activations: bool,
     /// Once another thread or a signal sets it, the pass under way ends with [`Error::Stopped`] at the next weight
     /// that it asks for, and so does every later one until it is cleared.
     ///
@@ -112,6 +118,8 @@ impl Default for Options {
             allow_extra: false,
             ignore: Vec::new(),
             allow_missing: false,
+            gpu: None,
+            moves_activations: false,
             stop: None,
         }
     }
@@ -150,6 +158,8 @@ impl Options {
             tile_bytes: self.tile_bytes,
             small_tensor: self.small_tensor_bytes,
             min_ring: self.min_ring_bytes,
+            execute_on: self.gpu,
+            gpu_activations: self.needs.activations,
             ..outsize_plan::Options::default()
         }
     }

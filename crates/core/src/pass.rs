@@ -4,6 +4,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
+/// A kind of pass. A block may compute on another device in each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PassKind {
+    /// Many tokens of each sequence.
+    Prefill,
+    /// One token of each sequence; and any pass of a model that knows no difference.
+    #[default]
+    Decode,
+}
+
 /// The pass that a dispatched module is making, if any: whose turn it is, and what went wrong.
 ///
 /// Burn's hooks cannot return errors. A failure is noted here and the thread that met it unwinds; whatever
@@ -16,6 +26,8 @@ pub(crate) struct Pass {
     state: Mutex<State>,
     /// Set when a pass should end.
     stop: Option<Arc<AtomicBool>>,
+    /// Whether it is of several tokens.
+    prefill: AtomicBool,
 }
 
 #[derive(Default)]
@@ -33,13 +45,23 @@ impl Pass {
         Self { stop, ..Self::default() }
     }
 
+    /// Says what kind of pass this is.
+    pub(crate) fn set_kind(&self, kind: PassKind) {
+        self.prefill.store(kind == PassKind::Prefill, Ordering::Relaxed);
+    }
+
+    /// What kind of pass this is.
+    pub(crate) fn kind(&self) -> PassKind {
+        if self.prefill.load(Ordering::Relaxed) { PassKind::Prefill } else { PassKind::Decode }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing under the lock can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `pass` when it is its turn.
-    pub(crate) fn run<R>(&self, pass: impl FnOnce() -> R) -> Result<R, Error> {
+    pub(crate) fn run<R>(&self, kind: PassKind, pass: impl FnOnce() -> R) -> Result<R, Error> {
         let caller = thread::current().id();
         if self.state().owner == Some(caller) {
             return Err(Error::Nested);
@@ -47,6 +69,7 @@ impl Pass {
         // A pass that panicked left nothing behind that the next would see.
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.state().owner = Some(caller);
+        self.set_kind(kind);
         let outcome = catch_unwind(AssertUnwindSafe(pass));
         let fault = {
             let mut state = self.state();

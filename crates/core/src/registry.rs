@@ -4,7 +4,7 @@ use crate::matching::{Matched, Stored};
 use crate::neighbours::join;
 use crate::streamed::Chunks;
 use crate::{Access, Options};
-use outsize_plan::{DeviceMap, Residency};
+use outsize_plan::{DeviceMap, Residency, Tier};
 use outsize_stream::{Chunk, ChunkId, footprint};
 use std::collections::{HashMap, HashSet};
 
@@ -39,8 +39,9 @@ pub(crate) fn recurrent_layer(entry: &Matched) -> Option<&str> {
 /// What says which tensor, or which part of one, a parameter is made of.
 type Key = (usize, usize, usize);
 
+/// Whether it stays in main memory.
 fn stays(map: &DeviceMap, path: &str) -> bool {
-    matches!(map.residency(path), Some(Residency::Resident(_)) | None)
+    !matches!(map.residency(path), Some(Residency::Streamed | Residency::Resident(Tier::Gpu(_))))
 }
 
 /// What stays, each value once, in the order of use.
@@ -89,6 +90,10 @@ impl Registry {
                 continue;
             };
             let path = &entry.parameter.path;
+            if let Some(Residency::Resident(Tier::Gpu(_))) = map.residency(path) {
+                registry.handles.insert(path.clone(), (Chunks::OnGpu, true));
+                continue;
+            }
             let resident = stays(map, path);
             let access = if resident { Access::Whole } else { entry.access(options) };
             let chunks = shared
@@ -101,7 +106,7 @@ impl Registry {
             match &chunks {
                 Chunks::Whole(id) | Chunks::Part(id, _) => registry.order.push(*id),
                 Chunks::Tiles { ids, .. } => registry.order.extend(ids),
-                Chunks::Rows => {}
+                Chunks::Rows | Chunks::OnGpu => {}
             }
             registry.handles.insert(path.clone(), (chunks, resident));
         }
@@ -150,7 +155,7 @@ impl Registry {
 }
 
 /// Rows of a tile: about as many in each, as a small last tile would cost as much as a large one.
-fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> usize {
+pub(crate) fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> usize {
     let (weight, row) = (&stored.weight, entry.row_bytes(stored));
     let height = weight.rows();
     let mut most = (options.tile_bytes / row.max(1)).max(1) as usize;

@@ -1,4 +1,7 @@
-use crate::pass::Pass;
+mod to_gpu;
+
+use crate::pass::{Pass, PassKind};
+use crate::slots::Slots;
 use crate::{Access, Error};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
@@ -41,8 +44,15 @@ pub(crate) struct Inner {
     pub(crate) device: Device,
     /// The `ParamMapper<Tensor<D>>` of the parameter, D being its rank.
     pub(crate) mapper: Box<dyn Any + Send + Sync>,
-    /// For a resident parameter: its `Tensor<D>` or its blocks, once it is read.
-    pub(crate) resident: Option<OnceLock<Box<dyn Any + Send + Sync>>>,
+    /// For a parameter that is resident where it is used: its `Tensor<D>`, its blocks, or its
+    /// [`WeightTensor`] on a GPU, once it is read.
+    pub(crate) resident: Option<OnceLock<Arc<dyn Any + Send + Sync>>>,
+    /// Where its block computes, in prefill and in decode.
+    pub(crate) computes: [Device; 2],
+    /// What it passes through on its way to GPUs.
+    pub(crate) slots: Arc<[Slots]>,
+    /// Rows of a tile on a GPU.
+    pub(crate) tile_rows: usize,
     /// The conversion on the way in, for reading single rows.
     pub(crate) convert: Option<Convert>,
 }
@@ -58,6 +68,8 @@ pub(crate) enum Chunks {
         ids: Vec<ChunkId>,
     },
     Rows,
+    /// On a GPU already.
+    OnGpu,
 }
 
 impl fmt::Debug for Inner {
@@ -92,9 +104,18 @@ impl Streamed {
     /// How the value is read when it is not resident.
     pub fn access(&self) -> Access {
         match &self.inner.chunks {
-            Chunks::Whole(_) | Chunks::Part(..) => Access::Whole,
+            Chunks::Whole(_) | Chunks::Part(..) | Chunks::OnGpu => Access::Whole,
             Chunks::Tiles { .. } => Access::Tiles,
             Chunks::Rows => Access::Rows,
+        }
+    }
+
+    /// Where its block computes in this pass: where what it is used with should be.
+    pub fn device(&self) -> &Device {
+        let [prefill, decode] = &self.inner.computes;
+        match self.inner.pass.kind() {
+            PassKind::Prefill => prefill,
+            PassKind::Decode => decode,
         }
     }
 
@@ -110,6 +131,9 @@ impl Streamed {
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
     /// [`Error::Access`] if the parameter is streamed by tiles or rows.
     pub fn weight(&self) -> WeightTensor {
+        if let Some(weight) = self.inner.on_gpu() {
+            return weight.clone();
+        }
         self.inner.or_raise(match self.inner.in_blocks {
             true => self.inner.blocks().map(WeightTensor::Blocks),
             false => self.inner.value().map(WeightTensor::Float),
@@ -170,7 +194,7 @@ impl Inner {
         Error::Access {
             path: self.path.to_string(),
             streamed: match self.chunks {
-                Chunks::Whole(_) | Chunks::Part(..) => "as a whole",
+                Chunks::Whole(_) | Chunks::Part(..) | Chunks::OnGpu => "as a whole",
                 Chunks::Tiles { .. } => "by tiles",
                 Chunks::Rows => "by rows",
             },
@@ -180,7 +204,14 @@ impl Inner {
 
     fn lease(&self, chunk: ChunkId) -> Result<Lease, Error> {
         self.pass.check(&self.path);
-        Ok(self.stream.lease(chunk)?)
+        match self.stream.lease(chunk) {
+            Err(outsize_stream::Error::Exhausted { .. }) if !self.slots.is_empty() => {
+                // Copies to a GPU that are under way hold the ring.
+                self.slots.iter().try_for_each(Slots::wait)?;
+                Ok(self.stream.lease(chunk)?)
+            }
+            lease => Ok(lease?),
+        }
     }
 
     /// The parameter's value, as `Param::val()` should give it.
@@ -192,6 +223,10 @@ impl Inner {
             return Ok(tensor.clone());
         }
         let shape = &self.weight.data().shape;
+        if let Some(weight) = self.on_gpu() {
+            let floats = weight.clone().into_float(&self.device);
+            return Ok(floats.reshape(std::array::from_fn::<_, D, _>(|axis| shape[axis])));
+        }
         if self.in_blocks {
             let mut values = vec![0.0; shape.iter().product()];
             self.blocks()?.dequantize(0..self.weight.rows(), &mut values);
@@ -212,7 +247,7 @@ impl Inner {
         let tensor = self.loaded(tensor);
         if let Some(resident) = &self.resident {
             // Two threads may come here at once; both have the same bytes.
-            let _ = resident.set(Box::new(tensor.clone()));
+            let _ = resident.set(Arc::new(tensor.clone()));
         }
         Ok(tensor)
     }
@@ -223,6 +258,13 @@ impl Inner {
             Some(mapper) => mapper.on_load(tensor),
             None => tensor,
         }
+    }
+
+    /// The weight, if it is kept on a GPU.
+    pub(crate) fn on_gpu(&self) -> Option<&WeightTensor> {
+        self.pass.check(&self.path);
+        let held = self.resident.as_ref().and_then(OnceLock::get)?;
+        held.downcast_ref().filter(|_| matches!(self.chunks, Chunks::OnGpu))
     }
 
     /// The whole value in blocks.
@@ -242,7 +284,7 @@ impl Inner {
             _ => return Err(self.refuse("its whole value")),
         };
         if let Some(resident) = &self.resident {
-            let _ = resident.set(Box::new(blocks.clone()));
+            let _ = resident.set(Arc::new(blocks.clone()));
         }
         Ok(blocks)
     }

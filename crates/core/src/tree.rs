@@ -1,3 +1,4 @@
+use crate::account::upload_bytes;
 use crate::matching::{Matched, Stored, match_parameters};
 use crate::planning::decide_with;
 use crate::registry::{in_order, recurrent_layer};
@@ -45,7 +46,12 @@ pub fn plan<M: Module>(
 ) -> Result<DeviceMap, Error> {
     let matched = match_parameters(&parameters(module), &checkpoint.into(), options)?;
     let tree = build(&matched, options);
-    let least = options.plan();
+    let mut least = options.plan();
+    if options.gpu.is_some() {
+        let stored = matched.iter().filter_map(|entry| Some(entry.bytes(entry.stored.as_ref()?)));
+        let passing = upload_bytes(&options.budget, stored.max().unwrap_or(0));
+        least.needs.process = least.needs.process.saturating_add(passing);
+    }
     let roomy = outsize_plan::Options {
         min_ring: least.min_ring.max(recurrent_bytes(&matched)),
         ..least.clone()

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
-use outsize_core::{Planning, process_bytes};
+use outsize_core::{Devices, Planning, gpu, process_bytes};
 use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
     MAX_BATCH, ModelConfig, WhenFull,
 };
-use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tree, predict};
+use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tier, Tree, predict};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
@@ -169,6 +169,16 @@ impl OpenedModel {
             return Err(ModelError::Batch { batch: sequences, max: MAX_BATCH }.into());
         }
         workload.process = workload.process.max(self.process);
+        let gpus = settings.max_memory.iter().filter_map(|(tier, bytes)| match tier {
+            Tier::Gpu(number) if bytes > 0 => Some(number),
+            _ => None,
+        });
+        for number in gpus {
+            gpu(number)?;
+            // With what its driver takes of the process's memory.
+            let held = outsize_machine::current_rss().unwrap_or(0);
+            workload.process = workload.process.max(process_bytes(held));
+        }
         let options = Options {
             // In the words of the tree.
             no_split: Vec::new(),
@@ -210,7 +220,9 @@ impl OpenedModel {
         // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
         let device = Device::flex();
         let workload = settings.workload.clone().for_model(config);
-        let cache = KvCache::new(config.cache(), &workload.cache, &device)?;
+        let devices = Devices::of_map(map)?;
+        let devices = config.cache_devices(map, &devices);
+        let cache = KvCache::on(config.cache(), &workload.cache, &devices)?;
         let init = Init { device, compute: settings.workload.compute };
         let model = config.dispatch(&init, checkpoint, map, &self.options(settings))?;
         observe(Step::Dispatched);
@@ -380,8 +392,7 @@ impl Pipeline {
 }
 
 fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {
-    tensor
-        .into_data()
-        .try_into_vec()
-        .map_err(|error| PipelineError::Logits { reason: format!("{error:?}") })
+    let unread = |reason| PipelineError::Logits { reason };
+    let data = tensor.try_into_data().map_err(|error| unread(error.to_string()))?;
+    data.try_into_vec().map_err(|error| unread(format!("{error:?}")))
 }

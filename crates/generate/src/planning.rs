@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 
-use outsize_core::{LEAST_RING, PROCESS_BYTES, longest_pass, memory_overhead, with_longest_passes};
+use outsize_core::{
+    LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead, upload_bytes,
+    with_longest_passes,
+};
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tree, Workload, assign,
@@ -80,7 +83,7 @@ impl GenerationWorkload {
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
-        options.gpu_activations = activations;
+        options.gpu_activations = gpu_overhead(activations);
         options.workload = Workload {
             batch: cache.sequences() as u64,
             prompt: if cache.prompt > 0 { cache.prompt } else { self.prompt } as u64,
@@ -205,8 +208,10 @@ impl Planner {
         })
     }
 
-    fn place(&self, budget: &Budget, options: Options) -> Result<Plan, Error> {
+    fn place(&self, budget: &Budget, mut options: Options) -> Result<Plan, Error> {
         let tree = &self.tree;
+        let passing = upload_bytes(budget, options.tile_bytes);
+        options.needs.process = options.needs.process.saturating_add(passing);
         let assignment = match (&self.manual, options.strategy) {
             (Some(manual), _) => {
                 self.check_aliases(manual)?;

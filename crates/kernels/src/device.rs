@@ -18,6 +18,17 @@ pub fn has_kernels(device: &Device) -> bool {
     }
 }
 
+/// Whether a device is a GPU, or a software adapter that acts as one.
+pub fn is_gpu(device: &Device) -> bool {
+    #[cfg(feature = "gpu")]
+    return matches!(device.as_dispatch(), DispatchDevice::Cube(_));
+    #[cfg(not(feature = "gpu"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
 /// Whether weights of a dtype are read as stored.
 pub(crate) fn is_stored(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16 | DType::F32)

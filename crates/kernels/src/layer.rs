@@ -138,9 +138,12 @@ fn norm<const D: usize>(
         NormKind::Layer => x.clone() - x.mean_dim(D - 1),
     };
     let variance = (x.clone() * x.clone()).mean_dim(D - 1);
-    let norm = x * (variance + epsilon).sqrt().recip() * weight.cast(dtype).unsqueeze();
+    // A weight that is kept elsewhere is small.
+    let device = x.device();
+    let here = |weight: Tensor<1>| weight.cast(dtype).to_device(&device).unsqueeze();
+    let norm = x * (variance + epsilon).sqrt().recip() * here(weight);
     match bias {
-        Some(bias) => norm + bias.cast(dtype).unsqueeze(),
+        Some(bias) => norm + here(bias),
         None => norm,
     }
 }

@@ -16,6 +16,7 @@
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`] | the same over slices |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
+//! | [`gpu`] | GPUs, and weights on them as stored |
 //! | [`loss_extension`] | the same over Flex's own tensors |
 //! | [`gradient`] | the backward passes of matmuls, of a decoder layer and of the loss, over slices |
 //! | `autodiff` | the same as steps of Burn's autodiff graph |
@@ -64,6 +65,7 @@ pub mod cast;
 mod device;
 mod exp;
 pub mod extension;
+pub mod gpu;
 pub mod gradient;
 pub mod group_norm;
 mod isa;
@@ -89,7 +91,7 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use buffer::{BufferReuse, free_buffers};
-pub use device::{has_kernels, is_flex};
+pub use device::{has_kernels, is_flex, is_gpu};
 pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,

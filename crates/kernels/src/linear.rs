@@ -42,12 +42,19 @@ pub fn linear_with<const D: usize>(
             compute,
         ));
     }
-    let weight = weight.into_float(&x.device());
     let ([out, width], mut dims) = (weight.dims(), x.dims());
     let rows = dims[..D - 1].iter().product::<usize>();
     let dtype = x.dtype();
-    let y = x.reshape([rows, width]).matmul(weight.cast(dtype).transpose());
+    let x = x.reshape([rows, width]);
     dims[D - 1] = out;
+    let y = match weight {
+        #[cfg(feature = "gpu")]
+        WeightTensor::Packed(weight) => weight.linear(x),
+        weight => {
+            let weight = weight.into_float(&x.device());
+            x.matmul(weight.cast(dtype).transpose())
+        }
+    };
     y.reshape(dims)
 }
 
@@ -147,6 +154,8 @@ fn is_read(weight: &WeightTensor) -> bool {
     match weight {
         WeightTensor::Float(weight) => has_kernels(&weight.device()) && is_stored(weight.dtype()),
         WeightTensor::Blocks(_) => true,
+        #[cfg(feature = "gpu")]
+        WeightTensor::Packed(_) => false,
     }
 }
 
@@ -172,6 +181,11 @@ pub fn embedding(table: impl Into<WeightTensor>, ids: Tensor<1, Int>) -> Tensor<
     if has_kernels(&ids.device()) && is_read(&table) {
         Tensor::from_dispatch(Dispatch::stored_rows(table.into_operand(), ids.into_dispatch()))
     } else {
+        #[cfg(feature = "gpu")]
+        if let WeightTensor::Packed(table) = &table {
+            let ids: Vec<u32> = ids.into_data().iter::<u32>().collect();
+            return table.select(&ids);
+        }
         let table = table.into_float(&ids.device());
         table.select(0, ids).cast(DType::F32)
     }

@@ -1,11 +1,17 @@
 //! A weight matrix as an operand over Burn tensors.
 
+use std::ops::Range;
+
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, ExtensionType};
+use burn::backend::{Backend, Dispatch, ExtensionType, TensorMetadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use bytes::Bytes;
 
 use crate::BlockWeight;
+#[cfg(feature = "gpu")]
+use crate::device::is_gpu;
+#[cfg(feature = "gpu")]
+use crate::gpu::PackedWeight;
 
 /// A weight `[out, in]` as it is stored: of floats as a tensor, or encoded in blocks.
 #[derive(Clone, Debug)]
@@ -14,6 +20,9 @@ pub enum WeightTensor {
     Float(Tensor<2>),
     /// Encoded in blocks, in this process's memory.
     Blocks(BlockWeight<Bytes>),
+    /// On a GPU, in words.
+    #[cfg(feature = "gpu")]
+    Packed(PackedWeight),
 }
 
 impl From<Tensor<2>> for WeightTensor {
@@ -34,6 +43,80 @@ impl WeightTensor {
         match self {
             Self::Float(weight) => weight.dims(),
             Self::Blocks(weight) => weight.shape(),
+            #[cfg(feature = "gpu")]
+            Self::Packed(weight) => weight.dims(),
+        }
+    }
+
+    /// Copies a matrix of bf16, f16 or f32 to a GPU, or to whatever device it is. The copy may still
+    /// be under way when this returns; it keeps `bytes` for as long.
+    ///
+    /// # Errors
+    /// Bytes that are not those of such a matrix.
+    pub fn upload(
+        bytes: burn::tensor::Bytes,
+        dtype: DType,
+        shape: [usize; 2],
+        device: &Device,
+    ) -> Result<Self, String> {
+        #[cfg(feature = "gpu")]
+        if is_gpu(device) {
+            return PackedWeight::upload(bytes, dtype, shape, device).map(Self::Packed);
+        }
+        let data = TensorData::try_from_bytes(bytes, shape, dtype);
+        let data = data.map_err(|error| error.to_string())?;
+        Ok(Self::Float(Tensor::from_data(data, (device, dtype))))
+    }
+
+    /// Memory on a GPU for a matrix; none for other types and devices.
+    pub fn empty(dtype: DType, shape: [usize; 2], device: &Device) -> Option<Self> {
+        #[cfg(feature = "gpu")]
+        if is_gpu(device) {
+            return PackedWeight::empty(dtype, shape, device).map(Self::Packed);
+        }
+        let _ = (dtype, shape, device);
+        None
+    }
+
+    /// The same with other rows from `start` on, which begin with a whole word; in place where it has
+    /// no other owner. Nothing happens to what is on no GPU.
+    pub fn with_rows(self, start: usize, rows: Self) -> Self {
+        match (self, rows) {
+            #[cfg(feature = "gpu")]
+            (Self::Packed(weight), Self::Packed(rows)) => {
+                Self::Packed(weight.with_rows(start, rows))
+            }
+            (weight, _) => {
+                let _ = start;
+                weight
+            }
+        }
+    }
+
+    /// Some of its rows: the same memory. Of blocks all rows.
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        match self {
+            Self::Float(weight) => Self::Float(weight.clone().narrow(0, rows.start, rows.len())),
+            Self::Blocks(_) => self.clone(),
+            #[cfg(feature = "gpu")]
+            Self::Packed(weight) => Self::Packed(weight.slice(rows)),
+        }
+    }
+
+    /// Whether nobody else holds its memory on a GPU.
+    pub fn is_alone(self) -> (Self, bool) {
+        match self {
+            #[cfg(feature = "gpu")]
+            Self::Packed(weight) => {
+                let (weight, alone) = weight.is_alone();
+                (Self::Packed(weight), alone)
+            }
+            Self::Float(weight) => {
+                let weight = weight.into_dispatch();
+                let alone = weight.can_mut();
+                (Self::Float(Tensor::from_dispatch(weight)), alone)
+            }
+            blocks => (blocks, true),
         }
     }
 
@@ -48,6 +131,8 @@ impl WeightTensor {
                 let data = TensorData::new(values, [rows, columns]);
                 Tensor::from_data(data, (device, DType::F32))
             }
+            #[cfg(feature = "gpu")]
+            Self::Packed(weight) => weight.floats(),
         }
     }
 
@@ -55,6 +140,8 @@ impl WeightTensor {
         match self {
             Self::Float(weight) => WeightOperand::Float(weight.into_dispatch()),
             Self::Blocks(weight) => WeightOperand::Blocks(weight),
+            #[cfg(feature = "gpu")]
+            Self::Packed(weight) => WeightOperand::Float(weight.floats().into_dispatch()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, Parameter, parameters};
+use outsize_core::{Dispatched, Parameter, PassKind, parameters};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
@@ -84,7 +84,8 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
-        self.run(|model| model.forward_batch(batch, cache, logits))
+        let kind = if batch.tokens() > 1 { PassKind::Prefill } else { PassKind::Decode };
+        self.run_kind(kind, |model| model.forward_batch(batch, cache, logits))
     }
 
     fn encode_batch(

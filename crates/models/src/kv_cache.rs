@@ -56,6 +56,17 @@ impl KvCache {
     /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence without end for a model
     /// that cannot have one; a prompt of 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
     pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
+        Self::on(spec, options, &vec![device.clone(); spec.layers.len()])
+    }
+
+    /// The same with each layer's keys and values on a device of its own. Attention is computed there.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// If there are fewer devices than layers.
+    pub fn on(spec: &CacheSpec, options: &CacheOptions, devices: &[Device]) -> Result<Self, Error> {
         let (context, batch) = (options.context, options.sequences());
         if !(1..=MAX_CONTEXT).contains(&context) {
             return Err(Error::Context { context, max: MAX_CONTEXT });
@@ -70,14 +81,19 @@ impl KvCache {
         if !spec.cross.is_empty() && !(1..=MAX_CONTEXT).contains(&prompt) {
             return Err(Error::Prompt { tokens: prompt, capacity: prompt });
         }
-        let storage = |layer: &CacheLayer, (window, capacity)| {
+        let storage = |index: usize, layer: &CacheLayer, (window, capacity)| {
             let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
-            let zeros = || Some(Tensor::zeros(shape, (device, options.dtype.dtype())));
+            let device = &devices[index];
+            let zeros = || {
+                let zeros = |()| Tensor::zeros(shape, (device, options.dtype.dtype()));
+                Some(device.memory_persistent_allocations((), zeros))
+            };
             Layer { window, capacity, keys: zeros(), values: zeros() }
         };
-        let layers = (spec.layers.iter())
-            .map(|layer| storage(layer, window_and_capacity(layer.window, options)));
-        let cross = spec.cross.iter().map(|layer| storage(layer, (usize::MAX, prompt)));
+        let layers = (spec.layers.iter().enumerate())
+            .map(|(at, layer)| storage(at, layer, window_and_capacity(layer.window, options)));
+        let cross = spec.cross.iter().enumerate();
+        let cross = cross.map(|(at, layer)| storage(at, layer, (usize::MAX, prompt)));
         Ok(Self {
             layers: layers.collect(),
             cross: cross.collect(),
@@ -296,7 +312,12 @@ impl KvCache {
         values: Tensor<4>,
     ) -> Result<Seen, Error> {
         let dtype = self.options.dtype.dtype();
-        let (keys, values) = (keys.cast(dtype), values.cast(dtype));
+        let device = self.layers.get(layer).and_then(Layer::device);
+        let here = |new: Tensor<4>| match &device {
+            Some(device) => new.to_device(device).cast(dtype),
+            None => new.cast(dtype),
+        };
+        let (keys, values) = (here(keys), here(values));
         let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };

@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Debug};
 
-use burn::tensor::TensorData;
+use burn::tensor::{Device, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
-use outsize_core::Parameter;
+use outsize_core::{Devices, Parameter};
 use outsize_kernels::{matmul, threads};
-use outsize_plan::DeviceMap;
+use outsize_plan::{DeviceMap, Tier};
 
 use crate::any_decoder::EmptyDecoder;
 use crate::config::{self, Fields, Quantization};
@@ -193,6 +193,17 @@ impl ModelConfig {
     /// is not.
     pub fn is_part(&self) -> bool {
         self.row.multimodal.is_some()
+    }
+
+    /// Where a map keeps the keys and values of each layer: where it decodes.
+    pub fn cache_devices(&self, map: &DeviceMap, devices: &Devices) -> Vec<Device> {
+        let layers = 0..self.cache().layers.len();
+        let tier = |layer: usize| {
+            let name = format!("{}.{layer}", self.row.layers);
+            let block = map.blocks().iter().find(|block| block.name == name);
+            block.map_or(Tier::Cpu, |block| block.decode_on)
+        };
+        layers.map(|layer| devices.of(tier(layer))).collect()
     }
 
     /// An empty model, dispatched: see [`outsize_core::dispatch()`].

@@ -50,6 +50,7 @@ impl ModelConfig {
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
             min_ring_bytes: outsize_core::LEAST_RING,
+            moves_activations: true,
             ignore,
             ..Options::default()
         }

@@ -254,6 +254,10 @@ impl<'a> Search<'a> {
                 layouts.push(Layout { shape, sequence, streaming, executors, runs });
             };
             for order in &orders {
+                if self.context.options.execute_on.is_some() {
+                    add(order, Streaming::Both(0));
+                    continue;
+                }
                 add(order, Streaming::None);
                 // Any GPU can be the last and compute what follows.
                 for last in &by_number {

@@ -136,6 +136,12 @@ impl Costs {
         self.blocks[block].weights + self.blocks[block].weights_once
     }
 
+    /// Whether the block multiplies nothing: a norm by itself.
+    pub(crate) fn is_light(&self, block: usize) -> bool {
+        let amounts = &self.blocks[block];
+        amounts.flops == 0.0 && amounts.flops_once == 0.0 && amounts.pass.is_none()
+    }
+
     /// Seconds for one token of each sequence.
     pub(crate) fn decode(&self, block: usize, on: &Processor) -> f64 {
         let amounts = &self.blocks[block];
@@ -255,6 +261,38 @@ impl Costs {
         there < here
     }
 }
+
+/// The fewest tokens of a prompt for which the block with the most weights is predicted to compute faster
+/// on a GPU that its weights are copied to than on the host's processors; none if it never is.
+pub fn break_even_prompt(
+    tree: &Tree,
+    profile: &HardwareProfile,
+    workload: &Workload,
+    gpu: usize,
+) -> Option<u64> {
+    let gpu = profile.gpu(gpu);
+    let faster = |prompt: u64| {
+        let costs = Costs::new(tree, &Workload { prompt, ..*workload });
+        let blocks = 0..tree.blocks.len();
+        let most = blocks.max_by(|a, b| costs.weights(*a).total_cmp(&costs.weights(*b)));
+        most.is_some_and(|block| costs.prefills_faster_on(block, &gpu, &profile.cpu, false))
+    };
+    let above =
+        (0..=LONGEST_PROMPT.ilog2()).map(|power| 1 << power).find(|prompt| faster(*prompt))?;
+    let (mut slower, mut found) = (above / 2, above);
+    while found - slower > 1 {
+        let middle = slower + (found - slower) / 2;
+        if faster(middle) {
+            found = middle;
+        } else {
+            slower = middle;
+        }
+    }
+    Some(found)
+}
+
+/// The longest prompt that [`break_even_prompt`] tries, in tokens.
+const LONGEST_PROMPT: u64 = 1 << 17;
 
 /// The devices of a block, and its transfers in each pass.
 #[derive(Debug, Clone, Copy)]

@@ -69,6 +69,7 @@ mod workload;
 pub use accelerate::assign;
 pub use budget::Budget;
 pub use casts::Casts;
+pub use cost::break_even_prompt;
 pub use device_map::{DeviceMap, PlacedBlock, Residency, TierUse};
 pub use dtype::WeightDtype;
 pub use error::{Error, Shortfall};

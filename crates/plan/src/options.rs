@@ -15,6 +15,9 @@ pub struct Options {
     pub must_fit: bool,
     /// Classes of modules that Accelerate's strategies do not split.
     pub no_split: Vec<String>,
+    /// The GPU that computes all of the module; none where each block computes where that is predicted to
+    /// be fastest.
+    pub execute_on: Option<usize>,
     /// Whether buffers are offloaded with their modules (Accelerate's strategies).
     pub offload_buffers: bool,
     /// Whether a smaller module is tried if the next is too large for an empty device (Accelerate's
@@ -41,6 +44,7 @@ impl Default for Options {
             reserve: 0,
             must_fit: false,
             no_split: Vec::new(),
+            execute_on: None,
             offload_buffers: false,
             fallback_allocation: false,
             tile_bytes: 4 << 20,

@@ -3,7 +3,7 @@
 use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
 use crate::steps::StreamingSet;
-use crate::{Budget, Error, Gpu, HardwareProfile, Options, Tier, Tree};
+use crate::{Budget, Error, Gpu, HardwareProfile, MemoryOverhead, Options, Shortfall, Tier, Tree};
 use std::collections::HashSet;
 
 /// A model, its budget and the machine, before anything is placed.
@@ -94,6 +94,24 @@ impl<'a> PlanContext<'a> {
         let costs = Costs::new(tree, &options.workload);
         let gpu_ring = groups.ring_for_any();
         let capacities = Capacities::new(budget, options, gpu_ring);
+        if let Some(number) = options.execute_on
+            && capacities.gpus.iter().all(|gpu| gpu.bytes < gpu_ring)
+        {
+            let tier = Tier::Gpu(number);
+            let (taken, reserve) = (options.taken_of(tier), options.reserve);
+            return Err(Error::TooSmall(Shortfall {
+                tier,
+                budget: budget.get(tier).unwrap_or(0),
+                least: taken.saturating_add(gpu_ring),
+                needs: MemoryOverhead {
+                    activations: options.gpu_activations,
+                    ..MemoryOverhead::default()
+                },
+                ring: gpu_ring,
+                resident: 0,
+                reserve,
+            }));
+        }
         Ok(Self { tree, options, groups, costs, capacities })
     }
 
@@ -108,6 +126,17 @@ impl<'a> PlanContext<'a> {
 
     /// Where a block that is on no GPU computes: in decode and in prefill.
     pub(crate) fn executors(&self, block: usize, streaming: Streaming) -> (Tier, Tier) {
+        if let Some(number) = self.options.execute_on {
+            return (Tier::Gpu(number), Tier::Gpu(number));
+        }
+        if self.costs.is_light(block) && self.costs.weights(block) > 0.0 {
+            // A norm between two blocks is not worth a hop.
+            let heavy = |other: &usize| !self.costs.is_light(*other);
+            let mut around = (0..block).rev().chain(block + 1..self.tree.blocks.len());
+            if let Some(neighbour) = around.find(heavy) {
+                return self.executors(neighbour, streaming);
+            }
+        }
         let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
@@ -133,7 +162,7 @@ impl<'a> PlanContext<'a> {
     ) -> Placement {
         let mut placed: Vec<Placed> = (holding.iter().zip(&set.traffic).enumerate())
             .map(|(block, (holding, reads))| {
-                let (decode_on, prefill_on) = match *holding {
+                let (decode_on, prefill_on) = match self.options.execute_on.or(*holding) {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
                     None => self.executors(block, streaming),
                 };
@@ -227,7 +256,9 @@ impl Capacities {
         let mut gpus = Vec::new();
         for (tier, bytes) in budget.iter() {
             let bytes = bytes.checked_sub(options.taken_of(tier));
-            if let (Tier::Gpu(number), Some(bytes @ 1..)) = (tier, bytes) {
+            if let (Tier::Gpu(number), Some(bytes @ 1..)) = (tier, bytes)
+                && options.execute_on.is_none_or(|only| only == number)
+            {
                 gpus.push(GpuCapacity { number, bytes, hardware: options.figures.gpu(number) });
             }
         }

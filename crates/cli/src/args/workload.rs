@@ -3,6 +3,7 @@
 use super::{DtypeArgs, RunDtypeArgs, WorkloadArgs};
 use crate::error::Failure;
 use outsize::generate::{Described, GenerationWorkload};
+use outsize::kernels::gpu::BACKENDS;
 use outsize::models::{CacheOptions, MAX_CONTEXT, ModelConfig};
 use outsize::plan::{Budget, Casts, HardwareProfile, Tier};
 
@@ -95,10 +96,12 @@ pub fn notes(described: &Described, budget: &Budget, figures: &HardwareProfile) 
         })
         .collect();
     if !gpus.is_empty() {
-        notes.push(
-            "`outsize run` computes on the CPU in this build: gpu0=0 and so on plans for that"
-                .to_string(),
-        );
+        if BACKENDS.is_empty() {
+            notes.push(
+                "`outsize run` computes on the CPU in this build: gpu0=0 and so on plans for that"
+                    .to_string(),
+            );
+        }
         if gpus.iter().any(|number| !figures.gpus.contains_key(number)) {
             notes.push(
                 "GPUs that were not measured are assumed to have a default profile".to_string(),

@@ -7,6 +7,7 @@ use crate::error::Failure;
 use crate::views::env::{Calibrated, Env};
 use crate::views::output;
 use crate::views::style::style;
+use outsize::kernels::gpu::{BACKENDS, gpus};
 use outsize::kernels::{Isa, threads};
 use outsize::launch::find_mpirun;
 use outsize::machine::{
@@ -33,7 +34,8 @@ impl Env {
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
-            backends: vec!["cpu"],
+            backends: [&["cpu"], BACKENDS].concat(),
+            gpus: gpus().iter().map(Into::into).collect(),
             instructions: Sourced::new(
                 Isa::detected().name(),
                 "the processor, asked by cpuid or alike",

@@ -12,7 +12,7 @@ use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
 use outsize::machine::{Machine, complete_budget, detected_budget};
-use outsize::plan::{Options, Tier, Tree};
+use outsize::plan::{Budget, Options, Tier, Tree, break_even_prompt};
 use std::path::Path;
 
 /// Runs the command.
@@ -60,6 +60,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     }
     let plan = planner.plan(&full)?;
     notes.extend(plan.warnings);
+    notes.extend(break_evens(planner.tree(), &plan.options, &full));
     let planned = Planned {
         tree: planner.tree(),
         map: &plan.map,
@@ -76,6 +77,24 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     };
     let report = PlanReport::new(planned, |budget| Ok(planner.plan(budget)?.map));
     write(args, &report)
+}
+
+/// For each GPU, from which length of the prompt on it is worth copying to it what it does not keep.
+fn break_evens<'a>(
+    tree: &'a Tree,
+    options: &'a Options,
+    budget: &'a Budget,
+) -> impl Iterator<Item = String> + 'a {
+    budget.iter().filter_map(|(tier, bytes)| {
+        let Tier::Gpu(number) = tier else { return None };
+        let least = break_even_prompt(tree, &options.figures, &options.workload, number);
+        (bytes > 0).then(|| match least {
+            Some(tokens) => format!(
+                "weights that {tier} does not keep are worth copying to it for prompts of {tokens} tokens or more"
+            ),
+            None => format!("weights that {tier} does not keep are never worth copying to it"),
+        })
+    })
 }
 
 /// Notes on classes and patterns that match nothing in the model.

@@ -4,6 +4,7 @@ use super::human::{bandwidth, time};
 use super::table::Table;
 use crate::commands::config::{SettingsByName, rows};
 use outsize::bench::RateUnit::{Bytes, Operations};
+use outsize::kernels::gpu::{GpuDevice, SOFTWARE_VARIABLE};
 use outsize::machine::{DiskFigures, GpuMemory, Machine, Provenance, Sourced, Volume};
 use outsize::plan::{HardwareProfile, Tier, format_size};
 use serde::Serialize;
@@ -27,6 +28,8 @@ pub struct Env {
     pub product_threads: Sourced<usize>,
     /// What this machine has.
     pub machine: Machine,
+    /// The GPUs that this build can compute on, by the numbers that budgets name them with.
+    pub gpus: Vec<ComputeGpu>,
     /// The default budget of each device.
     pub budget: BTreeMap<Tier, Sourced<u64>>,
     /// The file system of the cache folder; null if there is none.
@@ -39,6 +42,42 @@ pub struct Env {
     pub training: SettingsByName,
     /// The version of the mpirun that is found.
     pub mpi: Option<Sourced<String>>,
+}
+
+/// A GPU as Burn sees it.
+#[derive(Debug, Serialize)]
+pub struct ComputeGpu {
+    /// Its number: `gpu0` has 0.
+    pub number: usize,
+    /// Its name, as its driver gives it.
+    pub name: String,
+    /// The backend that computes on it.
+    pub backend: &'static str,
+    /// Bytes of its memory; null if the backend does not know.
+    pub memory: Option<u64>,
+    /// Bytes of the largest tensor.
+    pub largest_buffer: u64,
+    /// Whether it is a processor that acts as a GPU.
+    pub software: bool,
+    /// 16-bit types that tensors can have there.
+    pub holds: Vec<&'static str>,
+    /// 16-bit types that it computes in.
+    pub computes: Vec<&'static str>,
+}
+
+impl From<&GpuDevice> for ComputeGpu {
+    fn from(gpu: &GpuDevice) -> Self {
+        Self {
+            number: gpu.number,
+            name: gpu.name.clone(),
+            backend: gpu.backend,
+            memory: gpu.memory,
+            largest_buffer: gpu.largest_buffer,
+            software: gpu.is_software,
+            holds: gpu.holds.clone(),
+            computes: gpu.computes.clone(),
+        }
+    }
 }
 
 /// What predictions are made of.
@@ -144,8 +183,30 @@ impl Env {
         for note in notes {
             table.entry("", note, "");
         }
-        if !gpus.found.is_empty() && self.backends == ["cpu"] {
-            table.entry("", "this build computes on the processors only", "");
+        if self.backends == ["cpu"] {
+            if !gpus.found.is_empty() {
+                table.entry("", "this build computes on the processors only", "");
+            }
+            return;
+        }
+        table.heading("GPUs to compute on");
+        for gpu in &self.gpus {
+            table.entry(&format!("gpu{}", gpu.number), &gpu.name, gpu.backend);
+            match gpu.memory {
+                Some(bytes) => table.entry("", &format_size(bytes), "in all, says the driver"),
+                None => table.entry("", "memory unknown", "give a budget: --max-memory"),
+            }
+            let types = |types: &[&str]| {
+                if types.is_empty() { "f32 only".into() } else { types.join(", ") }
+            };
+            table.entry("", &types(&gpu.holds), "holds, beside f32");
+            table.entry("", &types(&gpu.computes), "computes in, beside f32");
+            if gpu.software {
+                table.entry("", "a processor that acts as a GPU", SOFTWARE_VARIABLE);
+            }
+        }
+        if self.gpus.is_empty() {
+            table.entry("none", "Burn finds none", &self.backends[1..].join(", "));
         }
     }
 

@@ -135,7 +135,10 @@ impl Decoder for Gpt2LmHeadModel {
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
         let model = &self.transformer;
-        let mut x = pass.embed(&model.wte) + pass.embed_positions(&model.wpe, 0)?;
+        let x = pass.embed(&model.wte);
+        // The tables may be on different devices.
+        let positions = pass.embed_positions(&model.wpe, 0)?.to_device(&x.device());
+        let mut x = x + positions;
         let mut pending = None;
         for (index, block) in model.h.iter().enumerate() {
             let (sum, normed) = block.ln_1.after(x, pending);

@@ -165,7 +165,10 @@ impl Decoder for OptForCausalLm {
         if let Some(project) = &decoder.project_in {
             x = project.forward(x);
         }
-        x = x + pass.embed_positions(&decoder.embed_positions, OFFSET)?;
+        // The tables may be on different devices.
+        let positions = pass.embed_positions(&decoder.embed_positions, OFFSET)?;
+        let positions = positions.to_device(&x.device());
+        x = x + positions;
         let mut pending = None;
         for (index, layer) in decoder.layers.iter().enumerate() {
             (x, pending) = layer.forward(x, pending, pass, cache, index)?;

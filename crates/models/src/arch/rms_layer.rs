@@ -95,14 +95,14 @@ impl RmsBlock for RmsDecoderLayer {
         cache: &mut KvCache,
         index: usize,
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        let behind = &self.post_attention_layernorm;
         let (x, normed) = match (&self.input_layernorm, pending) {
             (Some(norm), pending) => norm.after(x, pending),
-            (None, Some(pending)) => twice(x + pending),
-            (None, None) => twice(x),
+            (None, Some(pending)) => twice(behind.entered(x) + behind.entered(pending)),
+            (None, None) => twice(behind.entered(x)),
         };
         let (rotation, positions) = (&rotations[self.rotation], pass.query_positions());
         let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
-        let behind = &self.post_attention_layernorm;
         let (x, normed) = match (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         {
             (_, None) => behind.add_forward(x, mixed),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use outsize_kernels::KvTensors;
 use outsize_kernels::attention::RingLayout;
 
@@ -21,6 +21,11 @@ pub(super) struct Layer {
 }
 
 impl Layer {
+    /// Where it is; nowhere if it keeps nothing.
+    pub fn device(&self) -> Option<Device> {
+        self.keys.as_ref().map(Tensor::device)
+    }
+
     /// The oldest column held, if columns up to `written`, exclusive, have been written.
     pub fn oldest(&self, written: usize) -> usize {
         written.saturating_sub(self.capacity)

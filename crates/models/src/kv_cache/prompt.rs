@@ -50,8 +50,12 @@ impl KvCache {
         values: Tensor<4>,
     ) -> Result<(), Error> {
         let dtype = self.options.dtype.dtype();
-        let [keys, values] = [keys, values].map(|tensor| tensor.swap_dims(1, 2).cast(dtype));
         let slot = self.cross.get_mut(layer);
+        let device = slot.as_ref().and_then(|slot| slot.device());
+        let [keys, values] = [keys, values].map(|new| {
+            let device = device.clone().unwrap_or_else(|| new.device());
+            new.swap_dims(1, 2).to_device(&device).cast(dtype)
+        });
         slot.and_then(|slot| slot.write(0, 0, keys, values)).ok_or(Error::CacheLost { layer })
     }
 

@@ -218,6 +218,11 @@ fn attend_seen(
     positions: &QueryPositions<'_>,
     scores: Scores<'_>,
 ) -> Tensor<3> {
+    // Attention is computed where the keys are.
+    let queries = match seen.parts.first() {
+        Some(part) => queries.to_device(&part.keys.device()),
+        None => queries,
+    };
     match seen.parts.as_slice() {
         [older @ .., newest] if has_kernel(&queries, older, newest, scores) => {
             let [batch, tokens, heads, width] = queries.dims();

@@ -3,9 +3,9 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 use outsize_core::{Access, Streamed};
-use outsize_kernels::{ActivationDtype, add_linear_in_out};
+use outsize_kernels::{ActivationDtype, add_linear_in_out, is_gpu};
 
-use super::linear::{matrix, whole, zeros};
+use super::linear::{entered, matrix, whole, zeros};
 use crate::Init;
 
 /// `y = x · W + b`, weight and bias kept as stored: in bf16, f16 or f32.
@@ -33,11 +33,17 @@ impl Conv1d {
     /// `[.., in]` f32 to `[.., out]` f32: the same bits whether the weight is in memory or comes
     /// tile by tile.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let bias = self.bias.val().cast(DType::F32);
+        let x = entered(x, &self.weight);
+        let bias = self.bias.val().cast(DType::F32).to_device(&x.device());
         let mut dims = x.dims();
         dims[D - 1] = bias.dims()[0];
         let y = bias.unsqueeze::<D>().expand(dims);
         match Streamed::of(&self.weight) {
+            Some(streamed) if is_gpu(&x.device()) => {
+                streamed.tiles_on(&x.device()).fold(y, |y, (rows, tile)| {
+                    add_linear_in_out(self.compute, y, x.clone(), rows.start, tile)
+                })
+            }
             Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
                 // One tile at a time: the next one may need its memory.
                 streamed.tiles().fold(y, |y, (rows, tile)| {

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::linear::{matrix, product, whole};
+use super::linear::{entered, matrix, product, whole};
 use crate::Init;
 use outsize_core::Streamed;
 use outsize_kernels::ActivationDtype;
@@ -44,6 +44,6 @@ impl Embedding {
 
     /// The table as an output head: `[.., hidden]` f32 to `[.., vocabulary]` f32.
     pub fn project<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        product(self.compute, x, &self.weight)
+        product(self.compute, entered(x, &self.weight), &self.weight)
     }
 }

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-use super::linear::{ones, zeros};
+use super::linear::{entered, ones, zeros};
 use crate::Init;
 
 /// `(x - mean(x)) / sqrt(variance(x) + epsilon) · weight + bias` over the last dimension, in f32
@@ -25,6 +25,7 @@ impl LayerNorm {
 
     /// `[.., hidden]` f32 to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let x = entered(x, &self.weight);
         let (weight, bias) = (self.weight.val(), self.bias.val());
         outsize_kernels::layer_norm(x, weight, Some(bias), self.epsilon)
     }
@@ -35,7 +36,8 @@ impl LayerNorm {
         x: Tensor<D>,
         add: Option<Tensor<D>>,
     ) -> (Tensor<D>, Tensor<D>) {
-        let Some(add) = add else {
+        let x = entered(x, &self.weight);
+        let Some(add) = add.map(|add| entered(add, &self.weight)) else {
             return (x.clone(), self.forward(x));
         };
         let (weight, bias) = (self.weight.val(), self.bias.val());

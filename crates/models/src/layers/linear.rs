@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear,
-    has_kernels, linear_qkv, linear_with,
+    has_kernels, is_gpu, linear_qkv, linear_with,
 };
 
 use super::convolution::convolved;
@@ -38,6 +38,7 @@ impl Linear {
 
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let x = entered(x, &self.weight);
         self.biased(product(self.compute, x, &self.weight))
     }
 
@@ -69,7 +70,10 @@ impl Linear {
     fn biased<const D: usize>(&self, y: Tensor<D>) -> Tensor<D> {
         match &self.bias {
             // A bias is a thousandth of its weight: a cast on every use costs nothing.
-            Some(bias) => y + bias.val().cast(DType::F32).unsqueeze(),
+            Some(bias) => {
+                let bias = bias.val().cast(DType::F32).to_device(&y.device());
+                y + bias.unsqueeze()
+            }
             None => y,
         }
     }
@@ -78,7 +82,8 @@ impl Linear {
 /// What each of three layers of one input gives; with their weights in memory, of one product.
 pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
     let [first, second, third] = layers;
-    if !layers.iter().all(|layer| is_whole(&layer.weight)) {
+    let x = entered(x, &first.weight);
+    if is_gpu(&x.device()) || !layers.iter().all(|layer| is_whole(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
     }
     let weights = layers.map(|layer| whole(&layer.weight));
@@ -92,12 +97,26 @@ pub(crate) fn gated<const D: usize>(
     act: ActivationFunction,
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
+    if Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device())) {
+        return None;
+    }
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
     if !has_kernels(&x.device()) || ![gate, up].into_iter().all(plain) {
         return None;
     }
     let [gate_weight, up_weight] = [gate, up].map(|layer| whole(&layer.weight));
     Some(gated_linear(gate.compute, x.clone(), gate_weight, up_weight, act))
+}
+
+/// Activations where the block of a parameter computes.
+pub(crate) fn entered<const D: usize, const N: usize>(
+    x: Tensor<D>,
+    parameter: &Param<Tensor<N>>,
+) -> Tensor<D> {
+    match Streamed::of(parameter) {
+        Some(streamed) => streamed.entered(x),
+        None => x,
+    }
 }
 
 /// Whether a weight does not come in tiles. More than one such may be held at a time.
@@ -121,6 +140,11 @@ pub(crate) fn product<const D: usize>(
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {
     match Streamed::of(weight) {
+        Some(streamed) if is_gpu(&x.device()) => {
+            let tiles = streamed.tiles_on(&x.device());
+            let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
+            joined(parts)
+        }
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
             // One tile at a time: the next one may need its memory.
             let parts =
@@ -128,6 +152,14 @@ pub(crate) fn product<const D: usize>(
             Tensor::cat(parts, D - 1)
         }
         _ => linear_with(compute, x, whole(weight)),
+    }
+}
+
+/// Parts of a product, side by side.
+fn joined<const D: usize>(mut parts: Vec<Tensor<D>>) -> Tensor<D> {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => Tensor::cat(parts, D - 1),
     }
 }
 

@@ -54,6 +54,7 @@ impl Mlp {
 /// `act(gate(x)) · up(x)`: `[batch, tokens, hidden]` f32 to `[batch, tokens, inner]`.
 pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
     let kernel = act.kernel();
+    let x = linear::entered(x, &gate.weight);
     if let Some(inner) = linear::gated([gate, up], kernel, &x) {
         return inner;
     }

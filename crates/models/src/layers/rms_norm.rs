@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 
-use super::linear::{ones, zeros};
+use super::linear::{entered, ones, zeros};
 use crate::Init;
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
@@ -43,7 +43,7 @@ impl RmsNorm {
 
     /// `[.., hidden]` f32 to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        outsize_kernels::rms_norm(x, self.scale(), self.epsilon)
+        outsize_kernels::rms_norm(self.entered(x), self.scale(), self.epsilon)
     }
 
     /// `x + add`, and the norm of that; `[.., hidden]` f32 each.
@@ -52,6 +52,7 @@ impl RmsNorm {
         x: Tensor<D>,
         add: Tensor<D>,
     ) -> (Tensor<D>, Tensor<D>) {
+        let (x, add) = (self.entered(x), self.entered(add));
         outsize_kernels::add_rms_norm(x, add, self.scale(), self.epsilon)
     }
 
@@ -63,8 +64,16 @@ impl RmsNorm {
     ) -> (Tensor<D>, Tensor<D>) {
         match add {
             Some(add) => self.add_forward(x, add),
-            None => (x.clone(), self.forward(x)),
+            None => {
+                let x = self.entered(x);
+                (x.clone(), self.forward(x))
+            }
         }
+    }
+
+    /// Activations where its block computes.
+    pub(crate) fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        entered(x, &self.weight)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rotary position embedding.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::f64::consts::PI;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -89,7 +90,12 @@ impl Rope {
                 (device, DType::F32),
             )
         };
-        Rotation { cos: tensor(cos), sin: tensor(sin), pairs: self.pairs }
+        Rotation {
+            cos: tensor(cos),
+            sin: tensor(sin),
+            pairs: self.pairs,
+            moved: RefCell::default(),
+        }
     }
 
     /// Whether all frequencies are numbers.
@@ -196,12 +202,27 @@ pub struct Rotation {
     /// `[1 or batch, tokens, 1, rotated / 2]`.
     sin: Tensor<4>,
     pairs: RotaryPairs,
+    /// The same on another device, if they were asked for there.
+    moved: RefCell<Option<[Tensor<4>; 2]>>,
 }
 
 impl Rotation {
     /// Rotates `[batch, tokens, heads, head_dim]`; of each head the first `rotated` elements.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        outsize_kernels::rotate(x, self.pairs, self.cos.clone(), self.sin.clone())
+        let [cos, sin] = self.on(&x.device());
+        outsize_kernels::rotate(x, self.pairs, cos, sin)
+    }
+
+    fn on(&self, device: &Device) -> [Tensor<4>; 2] {
+        let own = [&self.cos, &self.sin].map(Tensor::clone);
+        if own[0].device() == *device {
+            return own;
+        }
+        let mut moved = self.moved.borrow_mut();
+        match &*moved {
+            Some(held) if held[0].device() == *device => held.clone(),
+            _ => moved.insert(own.map(|angles| angles.to_device(device))).clone(),
+        }
     }
 }
 

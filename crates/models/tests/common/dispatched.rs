@@ -17,7 +17,7 @@ pub fn config(name: &str) -> ModelConfig {
 }
 
 /// Where the fixture's checkpoint is: its folder, or the GGUF file in it.
-fn path(name: &str) -> PathBuf {
+pub fn path(name: &str) -> PathBuf {
     let file = folder(name).join("model.gguf");
     if file.exists() { file } else { folder(name) }
 }

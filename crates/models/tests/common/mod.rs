@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod dispatched;
+pub mod gpu;
 pub mod reference;
 
 use std::collections::BTreeSet;

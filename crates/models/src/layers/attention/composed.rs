@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
+use outsize_kernels::is_gpu;
+
 use super::{QueryPositions, Scores};
 use crate::kv_cache::{Part, Seen};
 
@@ -123,6 +125,9 @@ fn pieces<'a>(
 fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
     if stored.dtype() == DType::F32 {
         return stored.clone().narrow(2, places.start, places.len());
+    }
+    if is_gpu(&stored.device()) {
+        return stored.clone().narrow(2, places.start, places.len()).cast(DType::F32);
     }
     // Rows of a table are widened in one step by vector instructions; a cast of a view would copy it first.
     let [batch, heads, capacity, width] = stored.dims();

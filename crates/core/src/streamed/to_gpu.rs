@@ -1,0 +1,105 @@
+//! Weights on their way to a GPU, tile by tile.
+
+use super::{Chunks, Inner, Streamed};
+use crate::Error;
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor};
+use bytes::Bytes as SharedBytes;
+use outsize_kernels::{WeightTensor, is_gpu};
+use outsize_plan::Tier;
+use std::ops::Range;
+
+impl Streamed {
+    /// Activations where the parameter's block computes in this pass.
+    ///
+    /// # Unwinds
+    /// To [`Dispatched::run`](crate::Dispatched::run) with what a GPU says that they are read from.
+    pub fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let (from, to) = (x.device(), self.device());
+        if from == *to {
+            return x;
+        }
+        if is_gpu(to) {
+            return x.to_device(to);
+        }
+        let dtype = x.dtype();
+        let data = x.try_into_data().map_err(|error| Error::Gpu {
+            tier: self.inner.tier_of(&from),
+            reason: error.to_string(),
+        });
+        let data = self.inner.or_raise(data);
+        Tensor::from_data(data, (to, dtype))
+    }
+
+    /// The rows of a matrix on a GPU, tile after tile, wherever it is kept: the range of rows and these
+    /// rows. Hold one at a time: its memory is another's after the next but one.
+    ///
+    /// The tiles are the same wherever the matrix is kept, and so are the bits of what is made of them.
+    ///
+    /// # Unwinds
+    /// To [`Dispatched::run`](crate::Dispatched::run) with what the read or the device said.
+    pub fn tiles_on<'a>(
+        &'a self,
+        device: &Device,
+    ) -> impl Iterator<Item = (Range<usize>, WeightTensor)> + use<'a> {
+        let inner = &*self.inner;
+        let device = device.clone();
+        let rows = inner.weight.rows();
+        let step = inner.tile_rows.max(1);
+        (0..rows).step_by(step).map(move |start| {
+            let range = start..(start + step).min(rows);
+            let tile = match inner.on_gpu() {
+                Some(weight) => Ok(weight.slice(range.clone())),
+                None => inner.upload_tile(range.clone(), &device),
+            };
+            (range, inner.or_raise(tile))
+        })
+    }
+}
+
+impl Inner {
+    fn tier_of(&self, device: &Device) -> Tier {
+        let slots = self.slots.iter().find(|slots| slots.is_of(device));
+        slots.map_or(Tier::Cpu, |slots| slots.tier())
+    }
+
+    fn upload_tile(&self, rows: Range<usize>, device: &Device) -> Result<WeightTensor, Error> {
+        let slots = self.slots.iter().find(|slots| slots.is_of(device));
+        let slots = slots.ok_or_else(|| self.refuse("its tiles on another device"))?;
+        let shape = &self.weight.data().shape;
+        let columns = shape.iter().skip(1).product();
+        let (bytes, dtype) = self.host_tile(rows.clone())?;
+        slots.upload(bytes, dtype, [rows.len(), columns])
+    }
+
+    /// Some rows in main memory, in a type that a GPU takes.
+    fn host_tile(&self, rows: Range<usize>) -> Result<(Bytes, DType), Error> {
+        if self.in_blocks {
+            let (blocks, first) = match &self.chunks {
+                Chunks::Tiles { rows: step, ids } => {
+                    let lease = self.lease(ids[rows.start / step])?;
+                    (self.blocks_of(lease, &self.weight.slice(rows.clone()))?, rows.start)
+                }
+                _ => (self.blocks()?, 0),
+            };
+            let [_, columns] = blocks.shape();
+            let mut values = vec![0.0; rows.len() * columns];
+            blocks.dequantize(rows.start - first..rows.end - first, &mut values);
+            return Ok((Bytes::from_elems(values), DType::F32));
+        }
+        let whole = |bytes: SharedBytes| {
+            let row = bytes.len() / self.weight.rows().max(1);
+            bytes.slice(rows.start * row..rows.end * row)
+        };
+        let bytes = match &self.chunks {
+            Chunks::Tiles { rows: step, ids } => {
+                SharedBytes::from_owner(self.lease(ids[rows.start / step])?)
+            }
+            Chunks::Whole(chunk) => whole(SharedBytes::from_owner(self.lease(*chunk)?)),
+            Chunks::Part(chunk, part) => {
+                whole(SharedBytes::from_owner(self.lease(*chunk)?).slice(part.clone()))
+            }
+            Chunks::Rows | Chunks::OnGpu => return Err(self.refuse("its tiles")),
+        };
+        Ok((Bytes::from_shared(bytes, AllocationProperty::Other), self.dtype))
+    }
+}

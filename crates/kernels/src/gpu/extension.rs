@@ -1,0 +1,113 @@
+//! The operations over a CubeCL backend's own tensors: a Burn backend extension.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Cube, backend_extension};
+use burn::tensor::{DType, Shape};
+use burn_cubecl::cubecl::prelude::{CubeCount, CubeDim};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::products::{self, CUBE_ROWS, LANES, WordFormat};
+
+/// Units of a cube of [`unpack`](products::unpack).
+const UNPACK_UNITS: u32 = 128;
+
+/// The most cubes in one direction that every device has.
+const MOST_CUBES: u32 = 65_535;
+
+/// Some rows of a weight in packed words.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedRows {
+    /// How elements lie in a word.
+    pub format: WordFormat,
+    /// The first of the rows.
+    pub first: usize,
+    /// How many rows.
+    pub count: usize,
+    /// Elements of a row.
+    pub width: usize,
+}
+
+/// Operations on weights in packed words.
+#[backend_extension(Cube)]
+pub trait PackedWeightOps: Backend {
+    /// `x · Wᵀ` of few rows: `x [m, width]` f32 to `[m, rows]` f32.
+    fn packed_gemv(
+        x: FloatTensor<Self>,
+        words: IntTensor<Self>,
+        rows: PackedRows,
+    ) -> FloatTensor<Self>;
+
+    /// The rows in f32: `[rows, width]`.
+    fn packed_floats(words: IntTensor<Self>, rows: PackedRows) -> FloatTensor<Self>;
+
+    /// The rows of these ids, u32, counted from the first: `[ids, width]` f32.
+    fn packed_select(
+        words: IntTensor<Self>,
+        ids: IntTensor<Self>,
+        rows: PackedRows,
+    ) -> FloatTensor<Self>;
+}
+
+impl PackedWeightOps for Cube {
+    fn packed_gemv(x: CubeTensor, words: CubeTensor, rows: PackedRows) -> CubeTensor {
+        let x = into_contiguous(x);
+        let m = x.meta.num_elements() / rows.width;
+        let y = empty(&x, [m, rows.count]);
+        products::gemv::launch(
+            &x.client.clone(),
+            cubes(rows.count.div_ceil(CUBE_ROWS as usize)),
+            CubeDim::new_2d(LANES, CUBE_ROWS),
+            words.binding().into_buffer_arg(),
+            x.binding().into_buffer_arg(),
+            y.clone().binding().into_buffer_arg(),
+            rows.first as u32,
+            rows.count as u32,
+            rows.width as u32,
+            m,
+            rows.format,
+        );
+        y
+    }
+
+    fn packed_floats(words: CubeTensor, rows: PackedRows) -> CubeTensor {
+        unpacked(words.clone(), words, rows, false)
+    }
+
+    fn packed_select(words: CubeTensor, ids: CubeTensor, rows: PackedRows) -> CubeTensor {
+        let count = ids.meta.num_elements();
+        unpacked(words, ids, PackedRows { count, ..rows }, true)
+    }
+}
+
+fn unpacked(words: CubeTensor, ids: CubeTensor, rows: PackedRows, by_ids: bool) -> CubeTensor {
+    let y = empty(&words, [rows.count, rows.width]);
+    let values = rows.count * rows.width;
+    products::unpack::launch(
+        &words.client.clone(),
+        cubes(values.div_ceil(UNPACK_UNITS as usize)),
+        CubeDim::new_1d(UNPACK_UNITS),
+        words.binding().into_buffer_arg(),
+        ids.binding().into_buffer_arg(),
+        y.clone().binding().into_buffer_arg(),
+        rows.first as u32,
+        values as u32,
+        rows.width as u32,
+        by_ids,
+        rows.format,
+    );
+    y
+}
+
+/// An f32 tensor on the device of another.
+fn empty(like: &CubeTensor, shape: [usize; 2]) -> CubeTensor {
+    let shape = Shape::new(shape);
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, DType::F32)
+}
+
+fn cubes(count: usize) -> CubeCount {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let high = count.div_ceil(MOST_CUBES).max(1);
+    CubeCount::Static(count.div_ceil(high), high, 1)
+}

@@ -1,0 +1,149 @@
+//! Which GPUs Burn can compute on.
+
+use std::sync::OnceLock;
+
+use burn::tensor::Device;
+
+/// The variable that lets a software adapter, such as SwiftShader or lavapipe, serve as a GPU: set to
+/// `1`. It is for tests: a processor computes faster by itself.
+pub const SOFTWARE_VARIABLE: &str = "OUTSIZE_SOFTWARE_GPU";
+
+/// The backends for GPUs that this build has, by their features' names.
+pub const BACKENDS: &[&str] = &[
+    #[cfg(feature = "cuda")]
+    "cuda",
+    #[cfg(feature = "rocm")]
+    "rocm",
+    #[cfg(feature = "metal")]
+    "metal",
+    #[cfg(feature = "vulkan")]
+    "vulkan",
+    #[cfg(feature = "wgpu")]
+    "wgpu",
+];
+
+/// A GPU that Burn can compute on.
+#[derive(Debug, Clone)]
+pub struct GpuDevice {
+    /// Its number: `gpu0` has 0.
+    pub number: usize,
+    /// Its name, as its driver gives it.
+    pub name: String,
+    /// The backend that computes on it, one of [`BACKENDS`].
+    pub backend: &'static str,
+    /// What tensors on it are made with.
+    pub device: Device,
+    /// Bytes of its memory, if the backend knows.
+    pub memory: Option<u64>,
+    /// The bytes of its largest buffer.
+    pub largest_buffer: u64,
+    /// Whether it is a processor that acts as one.
+    pub is_software: bool,
+    /// 16-bit types that it can hold tensors in.
+    pub holds: Vec<&'static str>,
+    /// 16-bit types that it can compute in.
+    pub computes: Vec<&'static str>,
+}
+
+/// The GPUs that Burn can compute on, each once, in the order of their numbers: NVIDIA's first, then
+/// by their addresses on the bus. The first call opens all of them.
+pub fn gpus() -> &'static [GpuDevice] {
+    static FOUND: OnceLock<Vec<GpuDevice>> = OnceLock::new();
+    FOUND.get_or_init(find)
+}
+
+#[cfg(not(feature = "gpu"))]
+fn find() -> Vec<GpuDevice> {
+    Vec::new()
+}
+
+#[cfg(feature = "gpu")]
+fn find() -> Vec<GpuDevice> {
+    let mut found: Vec<search::Candidate> = Vec::new();
+    for (backend, kind) in search::kinds() {
+        for device in Device::enumerate(kind).into_vec() {
+            let candidate = search::candidate(backend, device);
+            found.extend(candidate.filter(|new| !found.iter().any(|old| old.is_same_card(new))));
+        }
+    }
+    found.sort_by_key(search::Candidate::order);
+    let numbered = found.into_iter().enumerate();
+    numbered.map(|(number, found)| GpuDevice { number, ..found.gpu }).collect()
+}
+
+#[cfg(feature = "gpu")]
+mod search {
+    use burn::backend::{Backend, Cube, DTypeUsage, DispatchDevice};
+    use burn::tensor::{DType, Device, DeviceType};
+    use burn_cubecl::CubeDevice;
+    use burn_cubecl::cubecl::device::WgpuDeviceKind;
+    use burn_cubecl::cubecl::ir::{PciAddress, PciVendor, PhysicalDevice};
+
+    use super::{GpuDevice, SOFTWARE_VARIABLE};
+
+    /// A GPU without a number.
+    pub(super) struct Candidate {
+        pub(super) gpu: GpuDevice,
+        physical: Option<PhysicalDevice>,
+    }
+
+    /// The backends of this build, the one to prefer for a card first.
+    pub(super) fn kinds() -> Vec<(&'static str, DeviceType)> {
+        vec![
+            #[cfg(feature = "cuda")]
+            ("cuda", DeviceType::Cuda),
+            #[cfg(feature = "rocm")]
+            ("rocm", DeviceType::Rocm),
+            #[cfg(feature = "metal")]
+            ("metal", DeviceType::Metal),
+            #[cfg(feature = "vulkan")]
+            ("vulkan", DeviceType::Vulkan),
+            #[cfg(feature = "wgpu")]
+            ("wgpu", DeviceType::Wgpu),
+        ]
+    }
+
+    pub(super) fn candidate(backend: &'static str, device: Device) -> Option<Candidate> {
+        let DispatchDevice::Cube(cube) = device.as_dispatch().clone() else { return None };
+        let is_software =
+            matches!(&cube, CubeDevice::Wgpu(wgpu) if wgpu.kind == WgpuDeviceKind::Cpu);
+        if is_software && std::env::var_os(SOFTWARE_VARIABLE).is_none_or(|value| value != "1") {
+            return None;
+        }
+        let client = cube.client();
+        let (identity, memory) = (&client.properties().identity, &client.properties().memory);
+        let types = [("bf16", DType::BF16), ("f16", DType::F16)];
+        let able = |usage: DTypeUsage| {
+            let able =
+                types.iter().filter(|(_, dtype)| Cube::dtype_usage(&cube, *dtype).contains(usage));
+            able.map(|(name, _)| *name).collect()
+        };
+        let gpu = GpuDevice {
+            number: 0,
+            name: identity.name.clone(),
+            backend,
+            memory: memory.max_memory(),
+            largest_buffer: memory.max_page_size,
+            is_software,
+            holds: able(DTypeUsage::Storage),
+            computes: able(DTypeUsage::Arithmetic),
+            device,
+        };
+        Some(Candidate { gpu, physical: identity.physical.clone() })
+    }
+
+    impl Candidate {
+        pub(super) fn is_same_card(&self, other: &Self) -> bool {
+            let pair = self.physical.as_ref().zip(other.physical.as_ref());
+            pair.is_some_and(|(one, other)| one.is_same_card(other))
+        }
+
+        /// NVIDIA's before others, as in what NVML and the system list; those without an address last.
+        pub(super) fn order(&self) -> (bool, bool, Option<PciAddress>) {
+            let physical = self.physical.as_ref();
+            let address = physical.and_then(|card| card.pci_address);
+            let is_nvidia = physical.is_some_and(|card| card.vendor == Some(PciVendor::Nvidia));
+            (!is_nvidia, address.is_none(), address)
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Dispatches a fixture's checkpoint with a GPU.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Device;
+use outsize_checkpoint::Checkpoint;
+use outsize_core::{Devices, Options, gpu};
+use outsize_models::{CacheOptions, DispatchedDecoder, Init, KvCache, ModelConfig};
+use outsize_plan::{
+    Bandwidth, Budget, Gpu, HardwareProfile, ManualMap, Processor, Tier, from_assignment,
+};
+
+use super::dispatched::{config, path};
+
+/// Whether there is a GPU to test on. Without one it is said on standard error, and where
+/// `OUTSIZE_GPU_TESTS` is set it is a failure.
+pub fn there_is_a_gpu() -> bool {
+    match gpu(0) {
+        Ok(found) => {
+            println!("on {} ({})", found.name, found.backend);
+            true
+        }
+        Err(error) => {
+            assert!(std::env::var_os("OUTSIZE_GPU_TESTS").is_none(), "{error}");
+            eprintln!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// A machine whose GPU is always faster.
+pub fn figures() -> HardwareProfile {
+    let fast = Processor {
+        memory_bytes_per_second: 1e15,
+        product_bytes_per_second: 1e15,
+        product_flops: 1e18,
+        prefill: None,
+        cache_bytes_per_second: 1e15,
+        block_seconds: 0.0,
+    };
+    let upload = Bandwidth { bytes_per_second: 1e15, latency_seconds: 0.0 };
+    let gpus = BTreeMap::from([(0, Gpu { processor: fast, upload })]);
+    HardwareProfile { gpus, ..HardwareProfile::default() }
+}
+
+/// The fixture's model and a cache for it, with weights where `map` says, in tiles of so many bytes; what is not on the GPU is
+/// copied to it.
+pub fn load_on(
+    name: &str,
+    map: &str,
+    tile_bytes: u64,
+    cache: &CacheOptions,
+) -> (ModelConfig, Box<dyn DispatchedDecoder>, KvCache) {
+    let config = config(name);
+    let checkpoint = Checkpoint::open(path(name)).unwrap();
+    let mut tree = config.tree(name, checkpoint.tensors()).unwrap();
+    config.add_work(&mut tree, cache, outsize_models::Logits::All);
+    let options = Options {
+        budget: Budget::parse("gpu0=64MiB,cpu=64MiB").unwrap(),
+        tile_bytes,
+        read_bytes: 4096,
+        min_ring_bytes: 0,
+        ..config.options(checkpoint.tensors())
+    };
+    let plan = outsize_plan::Options { small_tensor: 0, figures: figures(), ..options.plan() };
+    let manual = ManualMap::parse(map).unwrap();
+    let assignment = manual.assign(&tree, &options.budget, &plan).unwrap();
+    let map = from_assignment(&tree, &assignment, &options.budget, &plan).unwrap();
+    for block in map.blocks().iter().filter(|block| block.kv_bytes > 0) {
+        assert_eq!([block.prefill_on, block.decode_on], [Tier::Gpu(0); 2], "{}", block.name);
+    }
+    let devices = config.cache_devices(&map, &Devices::of_map(&map).unwrap());
+    let cache = KvCache::on(config.cache(), cache, &devices).unwrap();
+    let init = Init::new(&Device::flex());
+    let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
+    (config, model, cache)
+}

@@ -1,0 +1,85 @@
+//! What a GPU's pools hold stays below what the plan says. One test: the pools are the process's.
+
+mod common;
+
+use burn::tensor::Device;
+use common::gpu::{figures, there_is_a_gpu};
+use common::reference::values;
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use outsize_core::{Devices, Options, gpu, gpu_overhead};
+use outsize_models::{Batch, CacheOptions, Init, KvCache, Logits, ModelConfig};
+use outsize_plan::{Budget, ManualMap, Tier, from_assignment};
+
+const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 4096}"#;
+
+const TOKENS: u32 = 96;
+
+#[test]
+fn a_gpu_holds_no_more_than_planned() {
+    if !there_is_a_gpu() {
+        return;
+    }
+    let device = &gpu(0).unwrap().device;
+    let held = || device.memory_pool_usage().unwrap();
+    let config = ModelConfig::from_json(CONFIG).unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = dir.path().join("model");
+    let tensors = config.tensors(Dtype::BF16).into_iter();
+    let specs: Vec<_> =
+        tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
+    let mut writer = ShardWriter::create(&folder, specs.clone(), 64 << 20).unwrap();
+    for spec in &specs {
+        // 2⁻⁷ everywhere but in every eleventh place.
+        let bytes = (0..spec.shape.iter().product()).flat_map(|at: usize| match at % 11 {
+            0 => 0xbc00u16.to_le_bytes(),
+            _ => 0x3c00u16.to_le_bytes(),
+        });
+        writer.write(&spec.name, &bytes.collect::<Vec<_>>()).unwrap();
+    }
+    writer.finish().unwrap();
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let context = CacheOptions::new(128);
+    let mut tree = config.tree("model", checkpoint.tensors()).unwrap();
+    config.add_work(&mut tree, &context, Logits::Last);
+    // Streamed first: what a pool held once it may keep.
+    for map in [r#"{"": "disk"}"#, r#"{"": "cpu"}"#, r#"{"": "gpu0"}"#] {
+        let options = Options {
+            budget: Budget::parse("gpu0=400MiB,cpu=400MiB").unwrap(),
+            ..config.options(checkpoint.tensors())
+        };
+        let plan = outsize_plan::Options {
+            figures: figures(),
+            gpu_activations: gpu_overhead(config.activation_bytes(
+                TOKENS as usize,
+                &context,
+                Logits::Last,
+            )),
+            ..options.plan()
+        };
+        let manual = ManualMap::parse(map).unwrap();
+        let assignment = manual.assign(&tree, &options.budget, &plan).unwrap();
+        let placed = from_assignment(&tree, &assignment, &options.budget, &plan).unwrap();
+        let planned = placed.tiers().iter().find(|held| held.tier == Tier::Gpu(0)).unwrap();
+        let devices = config.cache_devices(&placed, &Devices::of_map(&placed).unwrap());
+        let mut cache = KvCache::on(config.cache(), &context, &devices).unwrap();
+        let init = Init::new(&Device::flex());
+        let model = config.dispatch(&init, &checkpoint, &placed, &options).unwrap();
+        let ids: Vec<u32> = (0..TOKENS).collect();
+        let mut most = 0;
+        for ids in [&ids[..], &[5], &[6]] {
+            let batch = Batch::left_padded(&[ids]).unwrap();
+            values(model.forward_batch(&batch, &mut cache, Logits::Last).unwrap().unwrap());
+            most = most.max(held().bytes_reserved);
+        }
+        let usage = held();
+        println!(
+            "{map}: {most} bytes held at most, {} in use, planned {planned:?}",
+            usage.bytes_in_use
+        );
+        assert!(most <= planned.sum(), "{map}: {most} bytes, planned {}", planned.sum());
+        assert!(planned.weights > 0 || most < checkpoint.total_bytes() + planned.sum());
+        drop((model, cache));
+        device.memory_cleanup();
+    }
+}
