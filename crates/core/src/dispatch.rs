@@ -115,10 +115,9 @@ struct Attach<'a> {
 }
 
 impl Attach<'_> {
-    /// Where the parameter's block computes, in prefill and in decode.
-    fn computes(&mut self, entry: &Matched, own: &Device) -> [Device; 2] {
-        let block = self.blocks.get(entry.parameter.block(&self.options.no_split));
-        let Some(block) = block else { return [own.clone(), own.clone()] };
+    /// Where the parameter's block computes, in prefill and in decode, if that is not where the module is.
+    fn computes(&mut self, entry: &Matched, own: &Device) -> Option<Box<[Device; 2]>> {
+        let block = self.blocks.get(entry.parameter.block(&self.options.no_split))?;
         let tiers = [block.prefill_on, block.decode_on];
         let devices = tiers.map(|tier| self.devices.of(tier));
         if !self.options.moves_activations
@@ -128,7 +127,7 @@ impl Attach<'_> {
             let path = entry.parameter.path.clone();
             self.error = Some(Error::OtherDevice { path, tier: tiers[at] });
         }
-        devices
+        devices.iter().any(|device| device != own).then(|| Box::new(devices))
     }
 }
 

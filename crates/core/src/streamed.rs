@@ -47,8 +47,8 @@ pub(crate) struct Inner {
     /// For a parameter that is resident where it is used: its `Tensor<D>`, its blocks, or its
     /// [`WeightTensor`] on a GPU, once it is read.
     pub(crate) resident: Option<OnceLock<Arc<dyn Any + Send + Sync>>>,
-    /// Where its block computes, in prefill and in decode.
-    pub(crate) computes: [Device; 2],
+    /// Where its block computes, in prefill and in decode, if that is not where the module is.
+    pub(crate) computes: Option<Box<[Device; 2]>>,
     /// What it passes through on its way to GPUs.
     pub(crate) slots: Arc<[Slots]>,
     /// Rows of a tile on a GPU.
@@ -112,7 +112,8 @@ impl Streamed {
 
     /// Where its block computes in this pass: where what it is used with should be.
     pub fn device(&self) -> &Device {
-        let [prefill, decode] = &self.inner.computes;
+        let Some(devices) = &self.inner.computes else { return &self.inner.device };
+        let [prefill, decode] = &**devices;
         match self.inner.pass.kind() {
             PassKind::Prefill => prefill,
             PassKind::Decode => decode,
