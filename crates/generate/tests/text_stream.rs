@@ -102,6 +102,8 @@ fn any_text_comes_back_in_whole_characters() {
     let tokenizer = common::open(&byte_level_tokenizer(1000).unwrap());
     proptest!(ProptestConfig::with_cases(1000), |(text in any::<String>())| {
         let ids = tokenizer.encode(&text, true).unwrap();
+        // A text may name a special token, such as `<s>`, which is left out.
+        prop_assume!(ids.iter().all(|id| *id >= 3));
         let pieces = pieces(&tokenizer, &ids);
         prop_assert_eq!(joined(&pieces), text.as_str());
         if !text.contains(char::REPLACEMENT_CHARACTER) {
