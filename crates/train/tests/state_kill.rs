@@ -100,7 +100,7 @@ fn fifty_kills_leave_a_consistent_state() {
     let (mut newest, mut went_on, mut interrupted) = (0, 0, 0);
     for kill in 0..KILLS {
         let wait = noise(kill as u64, 1, 1.0)[0].abs();
-        kill_after(place.path(), (4 * save).mul_f32(wait));
+        kill_after(place.path(), (10 * save).mul_f32(wait));
         let names = names(place.path());
         let is_hidden = |name: &str| name.starts_with('.');
         interrupted += usize::from(names.iter().any(|name| is_hidden(name)));
