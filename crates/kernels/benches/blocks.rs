@@ -14,6 +14,8 @@
 
 #[path = "common/large.rs"]
 mod large;
+#[path = "common/shapes.rs"]
+mod shapes;
 #[path = "common/timing.rs"]
 mod timing;
 
@@ -22,24 +24,8 @@ use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, BlockWeight, Isa, Weight, peak};
 
 use large::Large;
+use shapes::{HEAD, LAYER, LAYERS};
 use timing::{median, seconds, values};
-
-/// `[out, in]` of the weights of a layer.
-const LAYER: [[usize; 2]; 7] = [
-    [2048, 2048],
-    [256, 2048],
-    [256, 2048],
-    [2048, 2048],
-    [5632, 2048],
-    [5632, 2048],
-    [2048, 5632],
-];
-
-/// Number of layers.
-const LAYERS: usize = 22;
-
-/// `[out, in]` of the head.
-const HEAD: [usize; 2] = [32000, 2048];
 
 /// Formats, and where in a block their f16 are.
 const FORMATS: [(Dtype, &[usize]); 4] =

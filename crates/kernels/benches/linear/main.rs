@@ -24,6 +24,8 @@
 #[path = "../common/large.rs"]
 mod large;
 mod model;
+#[path = "../common/shapes.rs"]
+mod shapes;
 #[path = "../common/timing.rs"]
 mod timing;
 

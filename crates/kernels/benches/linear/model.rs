@@ -8,24 +8,8 @@ use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 use crate::large::Large;
+use crate::shapes::{HEAD, LAYER, LAYERS};
 use crate::timing::{median, seconds, values};
-
-/// `[out, in]` of the weights of a layer, in order of execution.
-const LAYER: [[usize; 2]; 7] = [
-    [2048, 2048],
-    [256, 2048],
-    [256, 2048],
-    [2048, 2048],
-    [5632, 2048],
-    [5632, 2048],
-    [2048, 5632],
-];
-
-/// Number of layers.
-const LAYERS: usize = 22;
-
-/// `[out, in]` of the head.
-const HEAD: [usize; 2] = [32000, 2048];
 
 /// Sequences side by side, and how activations are multiplied.
 const PASSES: [(usize, ActivationDtype); 8] = [
