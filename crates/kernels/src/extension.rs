@@ -179,7 +179,7 @@ pub(crate) fn input_gradient(
     let mut shape = dy.shape();
     let dy = f32_elements(&dy, "linear: gradient");
     let size = Size { m: dy.len() / n.max(1), n, k };
-    let mut dx = buffer::zeroed(size.m * k);
+    let mut dx = buffer::take(size.m * k);
     let weight = operand(&weight, "linear: weight").widened();
     input_gradient_into(Isa::detected(), compute, dy, &weight, size, &mut dx);
     shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = k);
@@ -197,7 +197,7 @@ pub(crate) fn weight_gradient(
     let (dy, x) = (f32_elements(dy, "linear: gradient"), f32_elements(&x, "linear: x"));
     let [n, k] = [dy_shape, x_shape].map(|shape| shape.as_slice().last().copied().unwrap_or(1));
     let size = Size { m: dy.len() / n.max(1), n, k };
-    let mut dw = buffer::zeroed(n * k);
+    let mut dw = buffer::take(n * k);
     weight_gradient_into(Isa::detected(), compute, dy, x, size, &mut dw);
     FlexTensor::from_data(buffer::data(dw, [n, k]))
 }

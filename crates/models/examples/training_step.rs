@@ -40,6 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("{other}: a step is computed in f32 or bf16").into()),
     };
     let config = ModelConfig::from_json(&std::fs::read_to_string(config)?)?;
+    // As an `Accelerator` does.
+    let _reuse = outsize_kernels::BufferReuse::begin();
     let device = Device::flex().autodiff();
     device.seed(0);
     let init = Init { compute, ..Init::new(&device) };

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
 use burn::tensor::Device;
+use outsize_kernels::BufferReuse;
 
 use crate::Communicator;
 use crate::loss_scaler::LossScaler;
@@ -56,6 +57,8 @@ struct Inner {
     trackers: Trackers,
     /// The model that was last found fit for a lower precision, by its first parameter.
     castable: Mutex<Option<ParamId>>,
+    /// Each step needs the same memory.
+    _reuse: BufferReuse,
 }
 
 impl Inner {

@@ -25,8 +25,6 @@ mod panels;
 mod small_m;
 mod strided;
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod transpose;
 
 use std::mem::discriminant;
 use std::ops::Range;

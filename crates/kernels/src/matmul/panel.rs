@@ -78,7 +78,7 @@ unsafe fn transpose<V: Vector>(block: &mut Block) {
     if V::LANES == 16 {
         // SAFETY: a block is sixteen vectors, and the processor has AVX-512.
         unsafe {
-            let rows = super::transpose::transposed(std::mem::transmute_copy(block));
+            let rows = crate::simd::transposed(std::mem::transmute_copy(block));
             *block = std::mem::transmute::<[std::arch::x86_64::__m512i; BLOCK], Block>(rows);
         }
         return;

@@ -14,14 +14,15 @@
     reason = "rows and columns are counted, and each indexes several things"
 )]
 
+mod pack;
+
 use std::cell::Cell;
 use std::ops::Range;
 
+use self::pack::{Pack, Single, Steps};
 use super::Size;
 use super::pack::Scratch;
 use crate::loops::share;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::F32x16;
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, Isa};
 
@@ -29,7 +30,7 @@ use crate::{ActivationDtype, Isa};
 const DEPTH: usize = 256;
 
 /// Rows of `a` that are packed at once: with their depth they stay in the second-level cache.
-const ROWS: usize = 192;
+const ROWS: usize = 384;
 
 /// Rows of a tile.
 const TALL: usize = 6;
@@ -182,10 +183,8 @@ for_each_isa! {
     ///
     /// As there; the processor has the instructions, and `a` and `b` are as large.
     unsafe fn product<V>(a: Strided<'_>, b: Strided<'_>, c: (*mut f32, usize), size: Size) {
-        // SAFETY: the caller's promises, here and below.
-        let fma = |sum: V, b, a| unsafe { sum.fma(b, a) };
-        // SAFETY: as above.
-        unsafe { packed_product::<V, 1>(a, b, c, size, |[x, _]| x, fma) }
+        // SAFETY: the caller's promises.
+        unsafe { packed_product::<V, Single>(a, b, c, size) }
     }
 }
 
@@ -197,58 +196,33 @@ for_each_isa! {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn product_of_pairs(a: Strided<'_>, b: Strided<'_>, c: (*mut f32, usize), size: Size) {
-    use std::arch::x86_64::*;
-    let fma = |sum: F32x16, b: F32x16, a: F32x16| {
-        let pairs = |vector: F32x16| {
-            let bits = _mm512_castps_si512(vector.0);
-            // SAFETY: a vector of bf16 is a vector of bits.
-            unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
-        };
-        F32x16(_mm512_dpbf16_ps(sum.0, pairs(b), pairs(a)))
-    };
     // SAFETY: the caller's promises.
-    unsafe { packed_product::<F32x16, 2>(a, b, c, size, pair, fma) }
+    unsafe { packed_product::<crate::simd::F32x16, pack::Pairs>(a, b, c, size) }
 }
 
-/// Two numbers rounded to bf16, the first in the lower half of the bits.
-#[cfg(any(target_arch = "x86_64", test))]
-#[inline(always)]
-fn pair([low, high]: [f32; 2]) -> f32 {
-    // To nearest, ties to even; a NaN stays one. Comparing bits rather than floats lets the compiler do
-    // many at once.
-    let rounded = |x: f32| {
-        let bits = x.to_bits();
-        let is_nan = bits & 0x7fff_ffff > 0x7f80_0000;
-        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-        if is_nan { 0x7fc0_0000 } else { rounded & 0xffff_0000 }
-    };
-    f32::from_bits(rounded(low) >> 16 | rounded(high))
-}
-
-/// Multiplies matrices of which `DEEP` consecutive numbers make a packed one.
+/// Multiplies matrices of packed numbers.
 ///
 /// # Safety
 ///
-/// As for [`product`], and for `fma`.
+/// As for [`product`], and for [`Pack`].
 #[inline(always)]
-unsafe fn packed_product<V: Vector, const DEEP: usize>(
+unsafe fn packed_product<V: Vector, P: Pack<V>>(
     a: Strided<'_>,
     b: Strided<'_>,
     c: (*mut f32, usize),
     Size { m, n, k }: Size,
-    pack: impl Fn([f32; 2]) -> f32 + Copy,
-    fma: impl Fn(V, V, V) -> V + Copy,
 ) {
     let most = if V::LANES == 16 { WIDE } else { 2 };
-    let deepest = DEPTH.min(k.div_ceil(DEEP));
+    let deepest = DEPTH.min(k.div_ceil(P::DEEP));
     let mut left = Scratch::new(ROWS.min(m.next_multiple_of(TALL)) * deepest, &LEFT);
     let mut right = Scratch::new(COLUMNS * deepest, &RIGHT);
-    for first in (0..k).step_by(DEPTH * DEEP) {
-        let depth = first..k.min(first + DEPTH * DEEP);
-        let packed = depth.len().div_ceil(DEEP);
+    for first in (0..k).step_by(DEPTH * P::DEEP) {
+        let depth = first..k.min(first + DEPTH * P::DEEP);
+        let packed = depth.len().div_ceil(P::DEEP);
         for row in (0..m).step_by(ROWS) {
             let rows = row..m.min(row + ROWS);
-            pack_left::<DEEP>(a, rows.clone(), depth.clone(), pack, &mut left);
+            // SAFETY: the caller's promises, here and below, for rows and columns within its own.
+            let steps = unsafe { pack::left::<V, P>(a, rows.clone(), depth.clone(), &mut left) };
             let mut column = 0;
             while column < n {
                 let vectors = (n - column).div_ceil(V::LANES);
@@ -256,106 +230,18 @@ unsafe fn packed_product<V: Vector, const DEEP: usize>(
                 let columns = column..n.min(column + vectors * V::LANES);
                 column = columns.end;
                 let width = vectors * V::LANES;
-                pack_right::<DEEP>(b, depth.clone(), columns.clone(), width, pack, &mut right);
-                let packed = (left.as_ptr(), right.as_ptr(), packed);
-                // SAFETY: the caller's promises, for rows and columns within its own.
+                // SAFETY: as above.
                 unsafe {
+                    pack::right::<V, P>(b, depth.clone(), columns.clone(), width, &mut right);
+                    let (left, right) = ((left.as_ptr(), steps), right.as_ptr());
                     match vectors {
-                        1 => tiles::<V, 1>(packed, rows.clone(), columns, c, fma),
-                        2 => tiles::<V, 2>(packed, rows.clone(), columns, c, fma),
-                        _ => tiles::<V, WIDE>(packed, rows.clone(), columns, c, fma),
+                        1 => tiles::<V, P, 1>((left, right, packed), rows.clone(), columns, c),
+                        2 => tiles::<V, P, 2>((left, right, packed), rows.clone(), columns, c),
+                        _ => tiles::<V, P, WIDE>((left, right, packed), rows.clone(), columns, c),
                     }
                 }
             }
         }
-    }
-}
-
-/// Packs some rows of `a`: of [`TALL`] at a time, column by column. Rows beyond the last are zero,
-/// and so is what a last packed number lacks.
-#[inline(always)]
-fn pack_left<const DEEP: usize>(
-    a: Strided<'_>,
-    rows: Range<usize>,
-    depth: Range<usize>,
-    pack: impl Fn([f32; 2]) -> f32 + Copy,
-    to: &mut [f32],
-) {
-    let to = to.chunks_exact_mut(TALL * depth.len().div_ceil(DEEP));
-    for (row, to) in rows.clone().step_by(TALL).zip(to) {
-        let count = TALL.min(rows.end - row);
-        if count < TALL {
-            to.fill(0.0);
-        }
-        if a.row == 1 {
-            // Columns of `a` lie without gaps.
-            let column = |l: usize| match l < depth.end {
-                true => &a.elements[row + l * a.column..][..count],
-                false => &[0.0; TALL][..count],
-            };
-            for (l, to) in depth.clone().step_by(DEEP).zip(to.as_chunks_mut::<TALL>().0) {
-                let last = column(l + DEEP - 1);
-                match (column(l).as_array::<TALL>(), last.as_array::<TALL>()) {
-                    (Some(first), Some(last)) => {
-                        *to = std::array::from_fn(|i| pack([first[i], last[i]]));
-                    }
-                    _ => {
-                        let pairs = column(l).iter().zip(last);
-                        to.iter_mut().zip(pairs).for_each(|(to, (x, y))| *to = pack([*x, *y]));
-                    }
-                }
-            }
-            continue;
-        }
-        for i in 0..count {
-            let row = &a.elements[(row + i) * a.row..];
-            let to = to[i..].iter_mut().step_by(TALL);
-            if a.column == 1 {
-                let (whole, rest) = row[depth.clone()].as_chunks::<DEEP>();
-                let last =
-                    |part: &[f32]| pack([part[0], part.get(DEEP - 1).copied().unwrap_or(0.0)]);
-                let packed = whole.iter().map(|part| pack([part[0], part[DEEP - 1]]));
-                let rest = (!rest.is_empty()).then(|| last(rest));
-                to.zip(packed.chain(rest)).for_each(|(to, packed)| *to = packed);
-                continue;
-            }
-            let at = |l: usize| if l < depth.end { row[l * a.column] } else { 0.0 };
-            let packed = depth.clone().step_by(DEEP).map(|l| pack([at(l), at(l + DEEP - 1)]));
-            to.zip(packed).for_each(|(to, packed)| *to = packed);
-        }
-    }
-}
-
-/// Packs some columns of `b` in rows of `width`, of which the last elements may be zero.
-#[inline(always)]
-fn pack_right<const DEEP: usize>(
-    b: Strided<'_>,
-    depth: Range<usize>,
-    columns: Range<usize>,
-    width: usize,
-    pack: impl Fn([f32; 2]) -> f32 + Copy,
-    to: &mut [f32],
-) {
-    let to = &mut to[..depth.len().div_ceil(DEEP) * width];
-    if columns.len() < width {
-        to.fill(0.0);
-    }
-    if b.column == 1 {
-        let row = |l: usize| match l < depth.end {
-            true => &b.elements[l * b.row + columns.start..][..columns.len()],
-            false => &[0.0; COLUMNS][..columns.len()],
-        };
-        for (l, to) in depth.clone().step_by(DEEP).zip(to.chunks_exact_mut(width)) {
-            let pairs = row(l).iter().zip(row(l + DEEP - 1));
-            to.iter_mut().zip(pairs).for_each(|(to, (x, y))| *to = pack([*x, *y]));
-        }
-        return;
-    }
-    for (j, column) in columns.enumerate() {
-        let column = &b.elements[column * b.column..];
-        let at = |l: usize| if l < depth.end { column[l * b.row] } else { 0.0 };
-        let packed = depth.clone().step_by(DEEP).map(|l| pack([at(l), at(l + DEEP - 1)]));
-        to[j..].iter_mut().step_by(width).zip(packed).for_each(|(to, packed)| *to = packed);
     }
 }
 
@@ -366,19 +252,18 @@ fn pack_right<const DEEP: usize>(
 /// As for [`add_product`], with the instructions of `V`; and `left` and `right` are packed, so many
 /// numbers deep.
 #[inline(always)]
-unsafe fn tiles<V: Vector, const W: usize>(
-    (left, right, depth): (*const f32, *const f32, usize),
+unsafe fn tiles<V: Vector, P: Pack<V>, const W: usize>(
+    ((left, steps), right, depth): ((*const f32, Steps), *const f32, usize),
     rows: Range<usize>,
     columns: Range<usize>,
     (c, c_row): (*mut f32, usize),
-    fma: impl Fn(V, V, V) -> V + Copy,
 ) {
     let whole = columns.len() == W * V::LANES;
     for (index, row) in rows.clone().step_by(TALL).enumerate() {
         // SAFETY: `left` holds as many tiles, `right` rows of `W` vectors; `c` has these rows and
         // columns.
         unsafe {
-            let sums = tile::<V, W>(left.add(index * TALL * depth), right, depth, fma);
+            let sums = tile::<V, P, W>((left.add(index * TALL * depth), steps), right, depth);
             for (i, sums) in sums.into_iter().enumerate().take(rows.end - row) {
                 let c = c.add((row + i) * c_row + columns.start);
                 if whole {
@@ -404,14 +289,13 @@ unsafe fn tiles<V: Vector, const W: usize>(
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `V`; `left` points to `depth` times [`TALL`] elements and
-/// `right` to as many rows of `W` vectors.
+/// As for [`Pack`]; `left` points to `depth` times [`TALL`] elements and `right` to as many rows of
+/// `W` vectors.
 #[inline(always)]
-unsafe fn tile<V: Vector, const W: usize>(
-    left: *const f32,
+unsafe fn tile<V: Vector, P: Pack<V>, const W: usize>(
+    (left, steps): (*const f32, Steps),
     right: *const f32,
     depth: usize,
-    fma: impl Fn(V, V, V) -> V + Copy,
 ) -> [[V; W]; TALL] {
     // SAFETY: the caller's promise.
     unsafe {
@@ -420,9 +304,9 @@ unsafe fn tile<V: Vector, const W: usize>(
             let right = right.add(l * W * V::LANES);
             let b: [V; W] = std::array::from_fn(|j| V::f32(right.add(j * V::LANES)));
             for i in 0..TALL {
-                let a = V::splat(left.add(l * TALL + i).read());
+                let a = V::splat(left.add(l * steps.depth + i * steps.row).read());
                 for j in 0..W {
-                    sums[i][j] = fma(sums[i][j], b[j], a);
+                    sums[i][j] = P::fma(sums[i][j], b[j], a);
                 }
             }
         }
@@ -490,17 +374,6 @@ mod tests {
                 let sum: f32 =
                     (0..n).map(|l| dy[index / k * n + l] * weight[l * k + index % k]).sum();
                 prop_assert_eq!(*found, sum);
-            }
-        }
-
-        #[test]
-        fn pairs_are_rounded_as_bf16_is(bits in any::<[u32; 2]>()) {
-            let numbers = bits.map(f32::from_bits);
-            let found = pair(numbers).to_bits();
-            for (half, number) in [found as u16, (found >> 16) as u16].into_iter().zip(numbers) {
-                let want = half::bf16::from_f32(number);
-                let found = half::bf16::from_bits(half);
-                prop_assert!(found == want || found.is_nan() && want.is_nan());
             }
         }
     }

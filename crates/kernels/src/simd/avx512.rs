@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{E4M3_FIELDS, F32x8, Vector};
+use super::{E4M3_FIELDS, F32x8, Vector, transposed};
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
@@ -76,6 +76,15 @@ impl Vector for F32x16 {
             let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
             let firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
             std::mem::transmute(_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, one)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(block: &mut [f32; 256]) {
+        // SAFETY: as in `zero`; the block and sixteen vectors are of one size.
+        unsafe {
+            let rows: [__m512i; 16] = std::mem::transmute(*block);
+            *block = std::mem::transmute::<[__m512i; 16], [f32; 256]>(transposed(rows));
         }
     }
 

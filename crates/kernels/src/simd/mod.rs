@@ -5,12 +5,16 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::F32x8;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::F32x16;
 pub(crate) use portable::{F32x4, widen_bf16};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use transpose::transposed;
 
 /// Defines a function that is compiled once for each set of instructions, and takes the set before
 /// its own arguments. The compiler vectorizes loops in its body; `V` is the [`Vector`] of the set.
@@ -116,6 +120,16 @@ pub(crate) trait Vector: Copy {
     unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
         // SAFETY: the caller's promise.
         four.map(|one| unsafe { one.sum() })
+    }
+
+    /// Makes columns of the rows of sixteen by sixteen numbers.
+    #[inline(always)]
+    unsafe fn transpose(block: &mut [f32; 256]) {
+        for i in 0..16 {
+            for j in 0..i {
+                block.swap(16 * i + j, 16 * j + i);
+            }
+        }
     }
 
     /// `LANES` E4M3, given as their bits and none of them a NaN, times a scale that was multiplied by

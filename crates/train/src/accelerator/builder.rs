@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use burn::tensor::Device;
+use outsize_kernels::BufferReuse;
 
 use super::{Accelerator, Inner, MixedPrecision};
 use crate::communicator::{ThreadRanks, from_environment};
@@ -255,6 +256,7 @@ impl AcceleratorBuilder {
             objects: Default::default(),
             trackers: Default::default(),
             castable: Mutex::default(),
+            _reuse: BufferReuse::begin(),
             settings,
         };
         Accelerator { inner: Arc::new(inner) }

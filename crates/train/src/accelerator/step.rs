@@ -227,10 +227,12 @@ impl Accelerator {
         }
     }
 
-    /// Drops gradients that wait for a step, and forgets loaders that are being iterated.
+    /// Drops gradients that wait for a step, forgets loaders that are being iterated, and frees what
+    /// is kept for the next step's activations and gradients.
     pub fn free_memory(&self) {
         *self.inner.accumulated() = Accumulated::default();
         *self.step_state() = Default::default();
+        outsize_kernels::free_buffers();
     }
 }
 

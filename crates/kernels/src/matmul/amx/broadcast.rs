@@ -7,9 +7,9 @@
 use std::arch::x86_64::*;
 
 use super::super::broadcast::{Destination, Seen, Word};
-use super::super::transpose::transposed;
 use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, Tiles};
 use super::{PAIR, SUMS};
+use crate::simd::transposed;
 
 /// Words of a row of a tile of weights.
 const WORDS: usize = 16;

@@ -4,11 +4,11 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::super::transpose::transposed;
 use super::super::{Operands, Size, region};
 use super::tiles::{COLUMNS, ROWS};
 use super::{Amx, OutputBlock, PAIR, SUMS};
 use crate::Isa;
+use crate::simd::transposed;
 
 impl Amx<'_> {
     /// Turns the sums of a row block and a panel over into `y`.

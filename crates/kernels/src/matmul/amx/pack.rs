@@ -27,9 +27,9 @@ use rayon::prelude::*;
 
 use super::super::Size;
 use super::super::pack::Scratch;
-use super::super::transpose::transposed;
 use super::tiles::{COLUMNS, ROWS, STEP};
 use crate::ActivationDtype;
+use crate::simd::transposed;
 
 /// Rows of `x` in a row block: two tiles of them.
 pub(super) const ROW_BLOCK: usize = 2 * COLUMNS;

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 ///
 /// The processor has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
+pub(crate) unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
     // SAFETY: the caller's promise.
     unsafe {
         let zero = _mm512_setzero_si512();
