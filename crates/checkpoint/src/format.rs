@@ -127,6 +127,27 @@ impl StoredWeight {
         Self { format: StorageFormat::plain(data.dtype), data, scales: None, skipped_rows: 0 }
     }
 
+    /// The weight that a tensor is the data of: as blocks if its type is one of those, in `format` if its elements are of that
+    /// type, and plain otherwise. `find` gives the tensor of the scales by its name.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_data(
+        data: &TensorInfo,
+        format: Option<StorageFormat>,
+        find: impl FnOnce(&str) -> Option<TensorInfo>,
+    ) -> Result<Self, FormatFault> {
+        // Some types are blocks by themselves, with their scales in them.
+        let own = StorageFormat::plain(data.dtype);
+        let format = if own.is_plain() { format } else { Some(own) };
+        let Some(format) = format.filter(|format| format.encoding.dtype() == data.dtype) else {
+            return Ok(Self::plain(data.clone()));
+        };
+        let scales = format.scales_name(&data.name).and_then(|name| find(&name));
+        let format = scales.as_ref().map_or(format, |scales| format.with_scales(scales.dtype));
+        Self::new(format, data.clone(), scales)
+    }
+
     /// A weight of these tensors.
     ///
     /// # Errors

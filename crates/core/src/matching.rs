@@ -6,7 +6,7 @@ use crate::{
     Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter, TensorTable,
 };
 use burn::tensor::DType;
-use outsize_checkpoint::{Dtype, FormatFault, StorageFormat, StoredWeight, TensorInfo};
+use outsize_checkpoint::{Dtype, FormatFault, StoredWeight, TensorInfo};
 use outsize_stream::{Chunk, Convert, Segment, footprint};
 use std::collections::{HashMap, HashSet};
 
@@ -181,20 +181,15 @@ fn weight(
     table: &TensorTable<'_>,
     options: &Options,
 ) -> Result<(StoredWeight, Option<usize>), FormatFault> {
-    let is_of = |format: &StorageFormat| {
-        parameter.kind == Kind::Float && tensor.dtype == format.encoding.dtype()
-    };
-    // Some types are blocks by themselves, with their scales in them.
-    let own = StorageFormat::plain(tensor.dtype);
-    let format = if own.is_plain() { options.format } else { Some(own) };
-    let Some(format) = format.filter(is_of) else {
+    if parameter.kind != Kind::Float {
         return Ok((StoredWeight::plain(tensor.clone()), None));
-    };
-    let scales = format.scales_name(&tensor.name);
-    let scales = scales.and_then(|name| table.position(&name));
-    let info = scales.map(|at| table.tensors()[at].clone());
-    let format = info.as_ref().map_or(format, |scales| format.with_scales(scales.dtype));
-    Ok((StoredWeight::new(format, tensor.clone(), info)?, scales))
+    }
+    let mut scales = None;
+    let weight = StoredWeight::of_data(tensor, options.format, |name| {
+        scales = table.position(name);
+        scales.map(|at| table.tensors()[at].clone())
+    })?;
+    Ok((weight, scales))
 }
 
 /// What cannot be dispatched, whatever the checkpoint.

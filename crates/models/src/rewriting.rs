@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use outsize_checkpoint::{Checkpoint, Dtype, StorageFormat, StoredWeight, TensorInfo};
+use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
 use outsize_core::{Change, Rewrite};
 use serde_json::{Map, Value};
 
@@ -43,9 +43,11 @@ pub fn rewriting(
         is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
     };
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
-    let stored = |tensor: &TensorInfo| stored(checkpoint, tensor, format);
+    let stored = |tensor: &TensorInfo| {
+        StoredWeight::of_data(tensor, format, |name| checkpoint.get(name).cloned())
+    };
     let weights = checkpoint.tensors().iter().map(stored).collect::<Result<Vec<_>, _>>();
-    let weights = weights.map_err(|error| Error::Core(error.into()))?;
+    let weights = weights.map_err(|fault| Error::Core(Box::new(fault.into())))?;
     let scales: HashSet<_> =
         weights.iter().filter_map(StoredWeight::scales).map(|scales| scales.name.clone()).collect();
     let weights = (weights.into_iter())
@@ -67,24 +69,6 @@ pub fn rewriting(
         config.insert(name.unwrap_or("torch_dtype").to_owned(), widest.into());
     }
     Ok(Rewriting { config, weights })
-}
-
-/// A tensor with the scales that belong to it.
-fn stored(
-    checkpoint: &Checkpoint,
-    tensor: &TensorInfo,
-    format: Option<StorageFormat>,
-) -> Result<StoredWeight, outsize_core::Error> {
-    let own = StorageFormat::plain(tensor.dtype);
-    let format = format.filter(|format| format.encoding.dtype() == tensor.dtype);
-    let format = if own.is_plain() { format } else { Some(own) };
-    let Some(format) = format else {
-        return Ok(StoredWeight::plain(tensor.clone()));
-    };
-    let scales = format.scales_name(&tensor.name);
-    let scales = scales.and_then(|name| checkpoint.get(&name)).cloned();
-    let format = scales.as_ref().map_or(format, |scales| format.with_scales(scales.dtype));
-    Ok(StoredWeight::new(format, tensor.clone(), scales)?)
 }
 
 /// The rows of a head of attention.
