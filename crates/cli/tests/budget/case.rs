@@ -1,0 +1,142 @@
+//! Random models.
+
+use crate::random::Random;
+use serde_json::{Value, json};
+
+/// One random model and what is asked of it.
+pub struct Case {
+    pub config: Value,
+    pub dtype: &'static str,
+    pub kv_dtype: &'static str,
+    pub compute: &'static str,
+    pub context: u64,
+    pub prompt: u64,
+    pub new_tokens: u64,
+    pub weights: u64,
+    pub vocabulary: u64,
+}
+
+impl Case {
+    pub fn random(random: &mut Random) -> Self {
+        loop {
+            let case = Self::any(random);
+            let values = case.weights / if case.dtype == "f32" { 4 } else { 2 };
+            // Large enough to stream, small enough for hundreds of them.
+            if (3_000_000..60_000_000).contains(&case.weights)
+                && values * case.prompt < 3_000_000_000
+            {
+                return case;
+            }
+        }
+    }
+
+    fn any(random: &mut Random) -> Self {
+        let heads: u64 = random.pick(&[1, 2, 3, 4, 6, 8, 12, 16]);
+        let head_dim = random.pick(&[16, 32, 64, 128]);
+        let hidden = heads * head_dim;
+        let key_value_heads = (1..=heads)
+            .filter(|heads_of_keys| heads.is_multiple_of(*heads_of_keys))
+            .nth(random.within(0, 5) as usize)
+            .unwrap_or(heads);
+        let layers = random.within(1, 8);
+        let intermediate = hidden * random.within(2, 8) / 2 + random.within(0, 3);
+        let vocabulary = random.within(300, 20_000);
+        let dtype = random.pick(&["f32", "bf16", "f16"]);
+        let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
+        let architecture = random.pick(&[
+            "llama",
+            "mistral",
+            "qwen2",
+            "gpt2",
+            "gptj",
+            "qwen3",
+            "olmo2",
+            "phi3",
+            "gemma3_text",
+            "gpt_neox",
+            "opt",
+            "bloom",
+            "falcon",
+            "t5",
+        ]);
+        let tied = random.within(0, 1) == 1;
+        let context = random.within(8, 1500);
+        let new_tokens = random.within(1, 6.min(context - 1));
+        let prompt = random.within(1, context - new_tokens);
+        let gpt = ["gpt2", "gptj"].contains(&architecture);
+        // Of two matrices in the MLP, and as many heads of keys as of queries.
+        let plain = gpt || ["gpt_neox", "opt", "bloom", "falcon"].contains(&architecture);
+        // As many layers in the encoder as in the decoder.
+        let t5_mlps = 2 * (if tied { 2 } else { 3 }) * hidden * intermediate;
+        let layer = match architecture {
+            "t5" => 12 * hidden * hidden + t5_mlps,
+            _ if plain => 4 * hidden * hidden + 2 * hidden * intermediate,
+            _ => {
+                2 * hidden * hidden
+                    + 2 * hidden * key_value_heads * head_dim
+                    + 3 * hidden * intermediate
+            }
+        };
+        let tables = vocabulary * hidden * if tied { 1 } else { 2 };
+        let width = if dtype == "f32" { 4 } else { 2 };
+        let mut config = json!({
+                "model_type": architecture, "hidden_size": hidden, "intermediate_size": intermediate,
+                "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": key_value_heads, "vocab_size": vocabulary,
+                "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": tied,
+        });
+        if gpt {
+            // Positions are learned: as many as are needed.
+            config = json!({
+                "model_type": architecture, "n_embd": hidden, "n_inner": intermediate,
+                "n_layer": layers, "n_head": heads, "vocab_size": vocabulary,
+                "n_positions": context,
+            });
+            match architecture {
+                "gptj" => config["rotary_dim"] = (head_dim / 2).into(),
+                _ => config["tie_word_embeddings"] = tied.into(),
+            }
+        }
+        match architecture {
+            "mistral" | "phi3" => config["sliding_window"] = random.within(1, 1500).into(),
+            "qwen3" => config["head_dim"] = head_dim.into(),
+            "gemma3_text" => {
+                config["head_dim"] = head_dim.into();
+                config["sliding_window"] = random.within(1, 1500).into();
+                config["sliding_window_pattern"] = random.within(1, 3).into();
+            }
+            "opt" => {
+                config["ffn_dim"] = intermediate.into();
+                config["max_position_embeddings"] = context.into();
+                config["do_layer_norm_before"] = (random.within(0, 1) == 1).into();
+            }
+            "gpt_neox" => config["use_parallel_residual"] = (random.within(0, 1) == 1).into(),
+            "falcon" => {
+                config["ffn_hidden_size"] = intermediate.into();
+                config["alibi"] = (random.within(0, 1) == 1).into();
+                config["new_decoder_architecture"] = (random.within(0, 1) == 1).into();
+                config["num_kv_heads"] = key_value_heads.into();
+            }
+            "t5" => {
+                config = json!({
+                    "model_type": architecture, "d_model": hidden, "d_ff": intermediate, "d_kv": head_dim,
+                    "num_layers": layers, "num_heads": heads, "vocab_size": vocabulary,
+                    "tie_word_embeddings": tied,
+                    "feed_forward_proj": if tied { "relu" } else { "gated-gelu" },
+                });
+            }
+            _ => {}
+        }
+        Self {
+            config,
+            dtype,
+            kv_dtype,
+            compute: random.pick(&["f32", "bf16"]),
+            context,
+            prompt,
+            new_tokens,
+            weights: (layer * layers + tables) * width,
+            vocabulary,
+        }
+    }
+}
