@@ -32,32 +32,56 @@ pub use self::value::GgufValue;
 const ARCHITECTURE: &str = "general.architecture";
 const SPLIT_COUNT: &str = "split.count";
 
-/// An open GGUF file whose header was found right, with the other parts if it is the first of several.
+/// A GGUF file whose header was found right, with the other parts if it is the first of several; each part is read from an `S`.
 #[derive(Debug)]
-pub struct GgufFile {
-    first: Part,
-    others: Vec<Part>,
+pub struct GgufFile<S = OpenedFile> {
+    first: GgufPart<S>,
+    others: Vec<GgufPart<S>>,
+}
+
+/// An open file, and what the system said of it then.
+#[derive(Debug)]
+pub struct OpenedFile {
+    file: File,
+    opened: Metadata,
 }
 
 /// One file.
 #[derive(Debug)]
-struct Part {
-    path: PathBuf,
-    file: File,
-    opened: Metadata,
-    header: GgufHeader,
+pub(crate) struct GgufPart<S> {
+    /// Where messages say that it is.
+    pub(crate) path: PathBuf,
+    pub(crate) source: S,
+    pub(crate) header: GgufHeader,
 }
 
-impl Part {
+impl GgufPart<OpenedFile> {
     fn open(path: &Path) -> Result<Self, Error> {
         let (file, opened) = open_regular(path)?;
-        let fill = |at, to: &mut [u8]| {
-            read_exact_at(&file, to, at)
-                .map_err(|cause| Error::Read { path: path.to_owned(), cause })
-        };
-        let wrong = |fault| Error::Gguf { path: path.to_owned(), fault };
-        let header = GgufHeader::read(opened.len(), fill, wrong)?;
-        Ok(Self { path: path.to_owned(), file, opened, header })
+        let len = opened.len();
+        let source = OpenedFile { file, opened };
+        Self::read(path, source, len, |source, at, to| source.read(path, at, to))
+    }
+}
+
+impl OpenedFile {
+    fn read(&self, path: &Path, at: u64, to: &mut [u8]) -> Result<(), Error> {
+        read_exact_at(&self.file, to, at)
+            .map_err(|cause| Error::Read { path: path.to_owned(), cause })
+    }
+}
+
+impl<S> GgufPart<S> {
+    /// Reads the header of a file of `len` bytes from its source: bytes from an offset on.
+    pub(crate) fn read<E: From<Error>>(
+        path: &Path,
+        source: S,
+        len: u64,
+        fill: impl Fn(&S, u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let wrong = |fault| E::from(Error::Gguf { path: path.to_owned(), fault });
+        let header = GgufHeader::read(len, |at, to| fill(&source, at, to), wrong)?;
+        Ok(Self { path: path.to_owned(), source, header })
     }
 
     fn find(&self, name: &str) -> Option<&HeaderEntry> {
@@ -86,43 +110,81 @@ impl GgufFile {
     /// # Errors
     /// If one cannot be read, or is no GGUF file of a kind that is supported; if parts are missing, or do not belong together.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let first = Part::open(path)?;
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        Self::of_parts(GgufPart::open(path)?, name, |name, first| {
+            let path = path.with_file_name(name);
+            if let Ok(false) = path.try_exists() {
+                return Err(first.wrong_split(format!("the part {name} is missing beside it")));
+            }
+            GgufPart::open(&path)
+        })
+    }
+
+    /// The files, each with its tensors under the names of transformers and offsets from the file's beginning.
+    pub(crate) fn into_shards(self) -> Vec<(ShardFile, Vec<HeaderEntry>)> {
+        let names = self.renamed();
+        let files = std::iter::once(self.first).chain(self.others).map(|part| {
+            let OpenedFile { file, opened } = part.source;
+            ShardFile::new(part.path, file, opened)
+        });
+        files.zip(names).collect()
+    }
+
+    /// A small file of a checkpoint's folder, made from the metadata; `None` if there would be none.
+    fn made(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let (header, wrong) = (&self.first.header, |fault| self.first.wrong(fault));
+        Ok(match name {
+            "config.json" => {
+                Some(self.config(|part, at, to| part.source.read(&part.path, at, to))?)
+            }
+            "tokenizer.json" => tokenizer::json(header).map_err(wrong)?,
+            "tokenizer_config.json" => Some(tokenizer::config(header).map_err(wrong)?),
+            _ => None,
+        })
+    }
+}
+
+impl<S> GgufFile<S> {
+    /// A file of this name, and the other parts, which `open` opens by their names, if it is the first of several.
+    ///
+    /// # Errors
+    /// What `open` says, or if the parts do not belong together.
+    pub(crate) fn of_parts<E: From<Error>>(
+        first: GgufPart<S>,
+        name: &str,
+        mut open: impl FnMut(&str, &GgufPart<S>) -> Result<GgufPart<S>, E>,
+    ) -> Result<Self, E> {
         let (number, count) = first.split()?;
         if count <= 1 {
             return Ok(Self { first, others: Vec::new() });
         }
-        let name = path.file_name().and_then(|name| name.to_str()).and_then(GgufPartName::parse);
-        let name =
-            name.filter(|name| name.number as u64 == number + 1 && name.count as u64 == count);
+        let name = GgufPartName::parse(name)
+            .filter(|name| name.number as u64 == number + 1 && name.count as u64 == count);
         let Some(name) = name else {
-            return Err(first.wrong_split(format!(
+            let reason = format!(
                 "this is part {} of {count}, and its name should end in -{:05}-of-{count:05}.gguf",
                 number + 1,
                 number + 1
-            )));
+            );
+            return Err(first.wrong_split(reason).into());
         };
         if number > 0 {
             let first_name = name.all().next().unwrap_or_default();
-            return Err(first.wrong_split(format!("this is not the first part: name {first_name}")));
+            let reason = format!("this is not the first part: name {first_name}");
+            return Err(first.wrong_split(reason).into());
         }
         let mut file = Self { first, others: Vec::new() };
         for (at, name) in name.all().enumerate().skip(1) {
-            let path = path.with_file_name(name);
-            if let Ok(false) = path.try_exists() {
-                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                return Err(file
-                    .first
-                    .wrong_split(format!("the part {name} is missing beside it")));
-            }
-            let part = Part::open(&path)?;
+            let part = open(&name, &file.first)?;
             if part.split()? != (at as u64, count) {
-                return Err(part.wrong_split(format!("it is not part {} of {count}", at + 1)));
+                return Err(part
+                    .wrong_split(format!("it is not part {} of {count}", at + 1))
+                    .into());
             }
             file.others.push(part);
             if file.header_bytes() > MAX_HEADERS {
-                return Err(file
-                    .first
-                    .wrong_split(format!("the parts' headers have over {MAX_HEADERS} bytes")));
+                let reason = format!("the parts' headers have over {MAX_HEADERS} bytes");
+                return Err(file.first.wrong_split(reason).into());
             }
         }
         let mut seen = HashSet::new();
@@ -131,14 +193,16 @@ impl GgufFile {
                 part.header.tensors().iter().find(|entry| !seen.insert(&*entry.name))
             {
                 let reason = "another part has it too".to_owned();
-                return Err(part.wrong(GgufFault::Tensor { tensor: quoted(&twice.name), reason }));
+                let fault = GgufFault::Tensor { tensor: quoted(&twice.name), reason };
+                return Err(part.wrong(fault).into());
             }
         }
         drop(seen);
         Ok(file)
     }
 
-    fn parts(&self) -> impl Iterator<Item = &Part> {
+    /// All parts, in order.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &GgufPart<S>> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
@@ -146,35 +210,31 @@ impl GgufFile {
         self.parts().map(|part| part.header.len()).sum()
     }
 
-    /// The files, each with its tensors under the names of transformers and offsets from the file's beginning.
-    pub(crate) fn into_shards(self) -> Vec<(ShardFile, Vec<HeaderEntry>)> {
-        let architecture = self.first.header.text(ARCHITECTURE).ok().flatten();
-        let architecture = architecture.unwrap_or_default().to_owned();
-        let shard = |Part { path, file, opened, header }: Part| {
-            (ShardFile::new(path, file, opened), names::renamed(&architecture, header.tensors()))
-        };
-        std::iter::once(self.first).chain(self.others).map(shard).collect()
+    /// The tensors of each part under the names of transformers, with offsets from the part's beginning.
+    pub(crate) fn renamed(&self) -> Vec<Vec<HeaderEntry>> {
+        let architecture = self.first.header.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
+        self.parts().map(|part| names::renamed(architecture, part.header.tensors())).collect()
     }
 
-    /// A small file of a checkpoint's folder, made from the metadata; `None` if there would be none.
-    fn made(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        let (header, wrong) = (&self.first.header, |fault| self.first.wrong(fault));
-        Ok(match name {
-            "config.json" => {
-                let floats = |name| self.floats(name);
-                let factors =
-                    [floats(ROPE_FREQUENCIES)?, floats(ROPE_FACTORS[0])?, floats(ROPE_FACTORS[1])?];
-                let tensors: Vec<_> = self.parts().flat_map(|part| part.header.tensors()).collect();
-                Some(config::json(header, &tensors, factors).map_err(wrong)?)
-            }
-            "tokenizer.json" => tokenizer::json(header).map_err(wrong)?,
-            "tokenizer_config.json" => Some(tokenizer::config(header).map_err(wrong)?),
-            _ => None,
-        })
+    /// `config.json`, made from the metadata; `read` reads bytes of a part from an offset on.
+    pub(crate) fn config<E: From<Error>>(
+        &self,
+        read: impl Fn(&GgufPart<S>, u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
+        let floats = |name| self.floats(name, &read);
+        let factors =
+            [floats(ROPE_FREQUENCIES)?, floats(ROPE_FACTORS[0])?, floats(ROPE_FACTORS[1])?];
+        let tensors: Vec<_> = self.parts().flat_map(|part| part.header.tensors()).collect();
+        let made = config::json(&self.first.header, &tensors, factors);
+        Ok(made.map_err(|fault| self.first.wrong(fault))?)
     }
 
     /// The values of a small tensor of 32-bit floats; `None` if there is none.
-    fn floats(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
+    fn floats<E: From<Error>>(
+        &self,
+        name: &str,
+        read: impl Fn(&GgufPart<S>, u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<Vec<f32>>, E> {
         const MOST: u64 = 1 << 16;
         let found = self.parts().find_map(|part| Some((part, part.find(name)?)));
         let Some((part, entry)) = found else {
@@ -183,11 +243,10 @@ impl GgufFile {
         let len = entry.end - entry.start;
         if entry.dtype != Dtype::F32 || len > MOST {
             let reason = format!("it must be of type F32 and have at most {MOST} bytes");
-            return Err(part.wrong(GgufFault::Tensor { tensor: name.to_owned(), reason }));
+            return Err(part.wrong(GgufFault::Tensor { tensor: name.to_owned(), reason }).into());
         }
         let mut bytes = vec![0; len as usize];
-        read_exact_at(&part.file, &mut bytes, entry.start)
-            .map_err(|cause| Error::Read { path: part.path.clone(), cause })?;
+        read(part, entry.start, &mut bytes)?;
         Ok(Some(bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()))
     }
 }

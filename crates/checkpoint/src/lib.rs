@@ -75,7 +75,7 @@ pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use layout::TensorSpec;
 pub use output_folder::OutputFolder;
-pub use remote::{Headers, Part, RemoteFile, weights_file};
+pub use remote::{GgufDescription, Headers, Part, RemoteFile, weights_file};
 pub use text::{plain, shown};
 pub use torch::{StateDict, Storage, TensorView, TorchFault};
 pub use whole_file::{read_file, read_text, write_file};

@@ -2,10 +2,11 @@
 //!
 //! The caller's function fetches a range of a file: of safetensors the first nine bytes, then the
 //! header, and never more; of files of `torch.save` their first and last 64 KiB, and what of the
-//! directory and the pickle lies elsewhere.
+//! directory and the pickle lies elsewhere; of GGUF files a megabyte at a time, until the header
+//! ends, and the factors of rotary embeddings.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +14,7 @@ use crate::checkpoint::{TensorInfo, sort_out};
 use crate::error::Error;
 use crate::fault::IndexFault;
 use crate::folder::NAMES;
+use crate::gguf::{GgufFile, GgufPart};
 use crate::header::MAX_HEADERS;
 use crate::header::{Header, HeaderEntry, LENGTH_BYTES};
 use crate::index::Index;
@@ -24,6 +26,8 @@ const START: u64 = LENGTH_BYTES + 1;
 /// Bytes of a file of `torch.save` that are fetched at once at least: its parts are small, and each
 /// request waits.
 const LEAST_OF_TORCH: u64 = 64 << 10;
+/// The same of a GGUF file: most headers are the vocabulary's, of some megabytes.
+const LEAST_OF_GGUF: u64 = 1 << 20;
 
 /// Of a folder's files, the one that its checkpoint is opened by, and whether that is an index:
 /// safetensors before files of `torch.save`, and one file before shards.
@@ -111,6 +115,59 @@ impl Headers {
     }
 }
 
+/// What a remote GGUF file, with its other parts, says of its model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GgufDescription {
+    /// Its tensors, under the names of transformers.
+    pub headers: Headers,
+    /// The text of `config.json` that is made from its metadata.
+    pub config: Vec<u8>,
+}
+
+impl GgufDescription {
+    /// Fetches the header of a GGUF file, called `name`, and of the other parts if it is the first of several. `place` is where
+    /// messages say that it is.
+    ///
+    /// # Errors
+    /// What `fetch` says, or what is wrong with a header, or with the metadata for a model.
+    pub fn fetch<E: From<Error>>(
+        place: &Path,
+        name: &str,
+        fetch: impl Fn(&str, Range<u64>) -> Result<Part, E>,
+    ) -> Result<Self, E> {
+        let (folder, own) = name
+            .rsplit_once('/')
+            .map_or(("", name), |(_, own)| (&name[..name.len() - own.len()], own));
+        let open = |own: &str| {
+            let name = format!("{folder}{own}");
+            let path = place.join(&name);
+            let least = LEAST_OF_GGUF;
+            let reader = RemoteReader {
+                path: path.clone(),
+                name,
+                fetch: &fetch,
+                least,
+                parts: Mutex::default(),
+            };
+            reader.read(0, 1)?;
+            let len = reader.len();
+            GgufPart::read(&path, reader, len, RemoteReader::fill)
+        };
+        let file = GgufFile::of_parts(open(own)?, own, |own, _| open(own))?;
+        let config = file.config(|part, at, to| part.source.fill(at, to))?;
+        let described = |part: &GgufPart<RemoteReader<_>>| RemoteFile {
+            name: part.source.name.clone(),
+            len: part.source.len(),
+            header_bytes: part.source.fetched(),
+        };
+        let files = file.parts().map(described).collect();
+        let tensors = file.renamed().into_iter().enumerate();
+        let tensors =
+            tensors.flat_map(|(at, entries)| entries.into_iter().map(move |entry| entry.at(at, 0)));
+        Ok(Self { headers: Headers { files, tensors: tensors.collect(), ignored: 0 }, config })
+    }
+}
+
 /// Tensors of a file, and the byte of it from which on their offsets count.
 type Placed = (Vec<HeaderEntry>, u64);
 
@@ -131,7 +188,13 @@ fn fetch_header<E: From<Error> + Send>(
     };
     let is_torch = [".bin", ".pt", ".pth"].iter().any(|end| name.ends_with(end));
     let least = if is_torch { LEAST_OF_TORCH } else { 0 };
-    let reader = RemoteReader { path: &path, name, fetch, least, parts: Mutex::default() };
+    let reader = RemoteReader {
+        path: path.clone(),
+        name: name.to_owned(),
+        fetch,
+        least,
+        parts: Mutex::default(),
+    };
     let start = reader.read(0, START as usize)?;
     let len = reader.len();
     let (placed, header_bytes) = if is_torch {
@@ -151,16 +214,27 @@ fn fetch_header<E: From<Error> + Send>(
 }
 
 /// Positioned reads of a remote file, of which what was fetched is kept.
-struct RemoteReader<'a, F> {
-    path: &'a Path,
-    name: &'a str,
+struct RemoteReader<F> {
+    path: PathBuf,
+    name: String,
     fetch: F,
     /// The least to fetch at once.
     least: u64,
     parts: Mutex<Vec<(u64, Part)>>,
 }
 
-impl<F> RemoteReader<'_, F> {
+impl<F> RemoteReader<F> {
+    /// Reads exactly these bytes from `start` on.
+    fn fill<E: From<Error>>(&self, start: u64, to: &mut [u8]) -> Result<(), E>
+    where
+        F: Fn(&str, Range<u64>) -> Result<Part, E>,
+    {
+        let bytes = self.read(start, to.len())?;
+        // Fewer come only from where the file ends, which the headers were checked against.
+        to[..bytes.len()].copy_from_slice(&bytes);
+        Ok(())
+    }
+
     /// So many bytes from `start` on; fewer only where the file ends.
     fn read<E: From<Error>>(&self, start: u64, len: usize) -> Result<Vec<u8>, E>
     where
@@ -174,10 +248,10 @@ impl<F> RemoteReader<'_, F> {
         if let Some(bytes) = here {
             return Ok(bytes.to_vec());
         }
-        let other = |what: String| Error::Remote { path: self.path.to_owned(), what };
+        let other = |what: String| Error::Remote { path: self.path.clone(), what };
         let end = start.saturating_add(self.least.max(len as u64));
         let file_len = parts.first().map(|(_, part)| part.file_len);
-        let part = (self.fetch)(self.name, start..file_len.map_or(end, |len| len.min(end)))?;
+        let part = (self.fetch)(&self.name, start..file_len.map_or(end, |len| len.min(end)))?;
         if let Some(was) = file_len.filter(|was| *was != part.file_len) {
             let now = part.file_len;
             let what =

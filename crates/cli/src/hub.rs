@@ -17,7 +17,9 @@ use self::client::Client;
 use crate::description::ModelDescription;
 use crate::error::Failure;
 use crate::views::progress;
-use outsize::checkpoint::{CONFIG_LIMIT, Error, Headers, Index, TorchFault, weights_file};
+use outsize::checkpoint::{
+    CONFIG_LIMIT, Error, GgufDescription, Headers, Index, TorchFault, weights_file,
+};
 use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{ConfigText, Described, SizeSource, describe};
 use std::path::Path;
@@ -104,20 +106,32 @@ fn offline(settings: &HubSettings, address: &Address) -> Failure {
 fn online(client: &Client<'_>) -> Result<Described, Failure> {
     let id = client.address.to_string();
     let place = Path::new(&id);
-    let config = client.find("config.json").map(|_| client.file("config.json", CONFIG_LIMIT));
-    let config = config.transpose()?;
-    let config = config.map(|bytes| ConfigText { path: place.join("config.json"), bytes });
-    let headers = headers(client, place)?;
-    let is_gguf = client.files.iter().any(|file| gguf::is_one(&file.name));
-    if headers.is_none() && is_gguf && (config.is_none() || client.address.file.is_some()) {
-        return Err(Failure::Failed(format!(
-            "{id} has its weights as GGUF files, which tell their sizes once they are here: download one with `outsize fetch` first"
-        )));
-    }
+    let has_config = client.find("config.json").is_some();
+    let file = match fetch::gguf_file(client) {
+        // The configuration may do.
+        Err(_) if has_config && client.address.file.is_none() => None,
+        file => file?,
+    };
+    let (config, headers) = match file {
+        Some(file) => {
+            let GgufDescription { headers, config } =
+                GgufDescription::fetch(place, file, |name, range| {
+                    client.range(name, range).map_err(HeaderFailure::Fetch)
+                })?;
+            let path = place.join(file).join("config.json");
+            (Some(ConfigText { path, bytes: config }), Some(headers))
+        }
+        None => {
+            let config =
+                has_config.then(|| client.file("config.json", CONFIG_LIMIT)).transpose()?;
+            let text = |bytes| ConfigText { path: place.join("config.json"), bytes };
+            (config.map(text), headers(client, place)?)
+        }
+    };
     if config.is_none() && headers.is_none() {
         return Err(Failure::Failed(format!(
-            "{id} has neither config.json nor weights (model.safetensors, pytorch_model.bin, or an index of shards) on the Hub, so \
-             nothing tells its sizes"
+            "{id} has neither config.json nor weights (model.safetensors, pytorch_model.bin, an index of shards, or GGUF files) on \
+             the Hub, so nothing tells its sizes"
         )));
     }
     let tensors = headers.as_ref().map(|headers| &headers.tensors[..]);

@@ -118,6 +118,26 @@ fn weights_are_never_asked_for() {
 }
 
 #[test]
+fn of_a_gguf_file_the_header_is_fetched() {
+    let dir = folder();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
+    let mut bytes = fs::read(fixtures.join("gguf-llama-q8_0/model.gguf")).unwrap();
+    // As much as is never asked for.
+    bytes.resize(bytes.len() + (4 << 20), 0);
+    let file = dir.path().join("m-Q8_0.gguf");
+    fs::write(&file, bytes).unwrap();
+    let here = steady(&outsize(&["estimate", path(&file), "--json"]));
+    assert_eq!(here["source"], "config and headers");
+    for model in ["org/model", "org/model:q8_0"] {
+        let server = Server::of_folder(dir.path());
+        let there = estimate_with(&server.url(), model, &[], &["--json"]);
+        assert_eq!(steady(&there), here);
+        let asked = server.asked().into_iter().filter(|asked| !asked.is_list());
+        assert_eq!(asked.map(|asked| asked.sent).sum::<u64>(), 1 << 20);
+    }
+}
+
+#[test]
 fn a_bare_configuration_will_do() {
     let dir = folder();
     let model = model(&dir, "5GB");

@@ -1,3 +1,6 @@
+#[path = "../../tests/common/gguf.rs"]
+mod made;
+
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -178,4 +181,51 @@ proptest! {
         let fetch = |name: &str, range| server.fetch(name, range);
         let _ = Headers::of_file(Path::new("p"), "f", fetch);
     }
+}
+
+#[test]
+fn gguf_files_are_described_as_on_disk() {
+    let place = tempfile::tempdir().unwrap();
+    let names = ["token_embd.weight", "blk.0.attn_q.bias", "rope_freqs.weight"];
+    let parts = (0u32..3).map(|at| {
+        let name = names[at as usize];
+        let mut values = vec![("split.no", made::u32(at)), ("split.count", made::u32(3))];
+        if at == 0 {
+            values.push(("general.architecture", made::text("llama")));
+            values.push(("llama.context_length", made::u32(64)));
+            values.push(("llama.rope.dimension_count", made::u32(6)));
+        }
+        // More than is fetched at once, and the factors beyond that.
+        let offset = if at == 2 { 2 << 20 } else { 0 };
+        let shape: &[u64] = if at == 2 { &[3] } else { &[2, 3] };
+        let bytes = made::file(&values, &[(name, shape, 0, offset)], 3 << 20);
+        (format!("m-{:05}-of-00003.gguf", at + 1), bytes)
+    });
+    let server = Server::new(parts.map(|(name, bytes)| (format!("q/{name}"), bytes)));
+    for (name, bytes) in &server.files {
+        std::fs::write(place.path().join(name.strip_prefix("q/").unwrap()), bytes).unwrap();
+    }
+    let fetch = |name: &str, range| server.fetch(name, range);
+    let first = "m-00001-of-00003.gguf";
+    let found = GgufDescription::fetch(Path::new("a/b"), &format!("q/{first}"), fetch).unwrap();
+    let path = place.path().join(first);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(found.headers.tensors, checkpoint.tensors());
+    let config = crate::read_optional(&path.join("config.json"), 1 << 20).unwrap().unwrap();
+    assert_eq!(String::from_utf8(found.config), String::from_utf8(config));
+    assert_eq!(
+        *server.sent.lock().unwrap().values().collect::<Vec<_>>(),
+        [&(1 << 20), &(1 << 20), &(2 << 20)]
+    );
+
+    let second = GgufDescription::fetch(Path::new("a/b"), "q/m-00002-of-00003.gguf", fetch);
+    let said = second.unwrap_err().to_string();
+    assert!(
+        said.contains("a/b/q/m-00002-of-00003.gguf: ") && said.contains("not the first"),
+        "{said}"
+    );
+    let damaged = Server::new([("m.gguf".to_owned(), b"GGUF\x03\0\0\0".to_vec())]);
+    let fetch = |name: &str, range| damaged.fetch(name, range);
+    let said = GgufDescription::fetch(Path::new("a/b"), "m.gguf", fetch).unwrap_err().to_string();
+    assert!(said.contains("a/b/m.gguf: ") && said.contains("cut short"), "{said}");
 }

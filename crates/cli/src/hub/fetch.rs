@@ -124,7 +124,7 @@ pub fn fetch(
 }
 
 /// The GGUF file that is the model, where its weights are nothing else or one was asked for.
-fn gguf_file<'a>(client: &'a Client<'_>) -> Result<Option<&'a str>, Failure> {
+pub fn gguf_file<'a>(client: &'a Client<'_>) -> Result<Option<&'a str>, Failure> {
     let others = weights_file(|name| client.find(name).is_some());
     match others.filter(|_| client.address.file.is_none()) {
         Some(_) => Ok(None),
