@@ -1,5 +1,7 @@
 //! What fuzzing found worth keeping, replayed: the same checks, without the fuzzer.
 
+#[path = "../../../fuzz/checks/gguf.rs"]
+mod gguf;
 #[path = "../../../fuzz/checks/header.rs"]
 mod header;
 #[path = "../../../fuzz/checks/index.rs"]
@@ -22,6 +24,11 @@ fn replay(name: &str, check: fn(&[u8])) {
         files += 1;
     }
     assert!(files > 10, "{files} files in {}", folder.display());
+}
+
+#[test]
+fn gguf_files() {
+    replay("gguf", gguf::check);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
@@ -155,6 +156,74 @@ proptest! {
             }
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Counts, lengths, types and offsets that lie, wherever they stand.
+    #[test]
+    fn numbers_that_lie_never_panic(
+        lies in prop::collection::vec((any::<prop::sample::Index>(), 0usize..9, any::<bool>()), 1..4),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let tensors: &[Tensor<'_>] =
+            &[("token_embd.weight", &[32, 3], 8, 0), ("blk.0.attn_q.weight", &[4, 4, 4], 0, 128), ("x", &[], 0, 416)];
+        let values = [("general.architecture", text("llama")), ("general.alignment", u32(32)),
+            ("tokenizer.ggml.model", text("llama")), ("tokenizer.ggml.tokens", texts(&["a", "b", "ab"])),
+            ("tokenizer.ggml.scores", array(&[f32(0.0), f32(1.0), f32(2.0)])), ("llama.rope.scaling.factor", f32(2.0))];
+        let mut bytes = file(&values, tensors, 420);
+        // Where something ends or begins: every other place is within a text.
+        let header = bytes.len() - 420;
+        for (at, what, short) in lies {
+            let len = bytes.len() as u64;
+            let lie = [0, 1, len, len - 1, 1 << 31, 1 << 63, (1 << 63) - 1, u64::MAX, u64::MAX / 4][what];
+            let lie = &lie.to_le_bytes()[..if short { 4 } else { 8 }];
+            let at = at.index(header - 8);
+            bytes[at..at + lie.len()].copy_from_slice(lie);
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len() + 1));
+        }
+        let began = Instant::now();
+        check::check(&bytes);
+        let (_place, path) = written(&bytes);
+        drop(Checkpoint::open(&path));
+        for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            if let Err(error) = read_optional(&path.join(name), 1 << 20) {
+                prop_assert!(!error.to_string().chars().any(char::is_control));
+            }
+        }
+        prop_assert!(began.elapsed() < Duration::from_secs(10));
+    }
+}
+
+/// Metadata that would take for ever, or all memory, to turn into the files of a folder.
+#[test]
+fn metadata_beyond_all_bounds_is_refused() {
+    let said = |name: &str, more: &[(&str, Value)]| {
+        let (_place, path) = written(&model("llama", more));
+        let began = Instant::now();
+        let said = read_optional(&path.join(name), 1 << 20).unwrap_err().to_string();
+        assert!(began.elapsed() < Duration::from_secs(10), "{said}");
+        said
+    };
+    let long = "ab".repeat(1 << 19);
+    let long = said(
+        "tokenizer.json",
+        &[
+            ("tokenizer.ggml.model", text("llama")),
+            ("tokenizer.ggml.tokens", texts(&["a", "b", &long])),
+            ("tokenizer.ggml.scores", array(&[f32(0.0), f32(1.0), f32(2.0)])),
+        ],
+    );
+    assert!(long.contains("tokenizer.ggml.tokens\": they are too long"), "{long}");
+    let many = vec!["a"; (1 << 20) + 1];
+    let many = [("tokenizer.ggml.model", text("gpt2")), ("tokenizer.ggml.tokens", texts(&many))];
+    let many = said("tokenizer.json", &many);
+    assert!(many.contains("there are over 1048576 tokens"), "{many}");
+    let wide = said("config.json", &[("llama.x", texts(&vec!["a"; 1 << 18]))]);
+    assert!(wide.contains("\"llama.x\": it takes the configuration over"), "{wide}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The memory that opening a checkpoint takes at most, measured in a process of its own.
 #![cfg(target_os = "linux")]
 mod common;
+#[path = "common/gguf.rs"]
+mod gguf;
 #[path = "common/torch.rs"]
 mod made;
 
@@ -11,7 +13,7 @@ use std::process::Command;
 
 use common::INDEX;
 use made::{Entry, Pickle};
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{Checkpoint, read_optional};
 
 const MB: u64 = 1_000_000;
 /// Bytes that a header or an index may have.
@@ -29,7 +31,14 @@ fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else {
         return;
     };
-    let opened = Checkpoint::open(folder);
+    let opened = Checkpoint::open(&folder);
+    // Those that are made of a GGUF file's metadata.
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        match read_optional(&Path::new(&folder).join(name), LIMIT as u64) {
+            Ok(bytes) => println!("{name}: {} bytes", bytes.map_or(0, |bytes| bytes.len())),
+            Err(error) => println!("{name}: {error}"),
+        }
+    }
     match &opened {
         Ok(checkpoint) => println!("result: {} tensors", checkpoint.tensors().len()),
         Err(error) => println!("result: {error}"),
@@ -39,7 +48,7 @@ fn child() {
     println!("peak: {peak}");
 }
 
-/// What opening a folder says, and the peak of the process' memory.
+/// What opening a folder or file says, and the peak of the process' memory.
 fn open(folder: &Path) -> (String, u64) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["child", "--exact", "--ignored", "--nocapture"])
@@ -188,5 +197,51 @@ fn a_pickle_takes_forty_times_its_bytes_at_most() {
         let result = open_pickle(&pickle);
         let ended = ["more values than", "an end before"];
         assert!(ended.iter().any(|part| result.contains(part)), "{result}");
+    }
+}
+
+#[test]
+fn a_gguf_file_takes_twelve_times_its_header_at_most() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("model.gguf");
+    let open_file = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let (result, peak) = open(&path);
+        assert!(peak < 12 * bytes.len() as u64 + NOTHING, "{peak} of {}", bytes.len());
+        result
+    };
+    let names: Vec<String> = (0..SOME / 40).map(|n| format!("{n:x}")).collect();
+    let tensors: Vec<gguf::Tensor<'_>> =
+        names.iter().map(|name| (name.as_str(), &[0][..], 0, 0)).collect();
+    let result = open_file(&gguf::file(&[], &tensors, 0));
+    assert_eq!(result, format!("{} tensors", tensors.len()));
+
+    // Keys and values as many, as long and as short as can be, of which files are made.
+    let some = |values: &[(&str, gguf::Value)]| {
+        let all = [&[("general.architecture", gguf::text("llama"))], values].concat();
+        assert_eq!(open_file(&gguf::file(&all, &[], 0)), "0 tensors");
+    };
+    let key = |n: &String| format!("llama.{n}");
+    let keys: Vec<_> = names[..65_000].iter().map(key).collect();
+    some(&keys.iter().map(|key| (key.as_str(), gguf::flag(true))).collect::<Vec<_>>());
+    let array = |kind: u32, count: usize, each: &[u8]| {
+        let count_bytes = (count as u64).to_le_bytes();
+        (9, [&kind.to_le_bytes()[..], &count_bytes, &each.repeat(count)].concat())
+    };
+    some(&[("llama.x", array(0, SOME, &[1]))]);
+    some(&[("llama.rope.scaling.factor", array(0, SOME, &[1]))]);
+    some(&[("llama.x", gguf::text(&"\0".repeat(SOME)))]);
+    some(&[("tokenizer.chat_template", gguf::text(&"\0".repeat(SOME)))]);
+    let count = SOME / 14;
+    for model in ["gpt2", "llama"] {
+        some(&[
+            ("tokenizer.ggml.model", gguf::text(model)),
+            ("tokenizer.ggml.pre", gguf::text("qwen2")),
+            ("tokenizer.ggml.tokens", array(8, count, b"\x01\0\0\0\0\0\0\0a")),
+            // Control tokens, which are listed twice.
+            ("tokenizer.ggml.token_type", array(0, count, &[3])),
+            ("tokenizer.ggml.scores", array(6, count, &[0; 4])),
+            ("tokenizer.ggml.merges", array(8, 1, &[0; 8])),
+        ]);
     }
 }

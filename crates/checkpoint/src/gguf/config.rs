@@ -6,6 +6,7 @@ use super::ARCHITECTURE;
 use super::fault::GgufFault;
 use super::header::{GgufHeader, metadata};
 use super::tokenizer::end_ids;
+use super::value::GgufValue;
 use crate::header::HeaderEntry;
 
 /// Architectures of llama.cpp, and what transformers calls them.
@@ -60,6 +61,9 @@ const OTHERS: &[&str] = &[
     "tensor_data_layout",
     "vocab_size",
 ];
+
+/// The most bytes of values that are copied. Real ones have some hundred.
+const MAX_COPIED: usize = 1 << 20;
 
 /// The text of a `config.json` that says what the metadata says. `factors` are those of the rotary embedding of each pair of
 /// dimensions, where there are such tensors: of all texts, and of short and long ones.
@@ -119,17 +123,26 @@ impl<'a> Config<'a> {
     }
 
     fn number(&self, end: &str) -> Option<f64> {
-        self.header.get(&self.key(end))?.json()?.as_f64()
+        match self.header.get(&self.key(end))? {
+            GgufValue::Array(_) => None,
+            value => value.json()?.as_f64(),
+        }
     }
 
     /// Values that transformers has under another name. Those that nobody here knows keep theirs, for who reads the
     /// configuration to mention.
     fn copy(&mut self) -> Result<(), GgufFault> {
+        let mut bytes = 0;
         for (key, value) in self.header.values() {
             let own = key.strip_prefix(self.architecture).and_then(|rest| rest.strip_prefix('.'));
             let Some(end) = own.filter(|end| !OTHERS.contains(end)) else {
                 continue;
             };
+            bytes += key.len() + value.len();
+            if bytes > MAX_COPIED {
+                let reason = format!("it takes the configuration over {MAX_COPIED} bytes");
+                return Err(metadata(key, reason));
+            }
             let value = value.json();
             let value = value.ok_or_else(|| metadata(key, "it has no place in JSON".to_owned()))?;
             match FIELDS.iter().find(|(known, _)| *known == end) {

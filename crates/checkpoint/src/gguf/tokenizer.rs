@@ -19,6 +19,12 @@ const PRE: &str = "tokenizer.ggml.pre";
 /// Bytes of text that all pairs of tokens that are merged may have. Those of 256k tokens have about 10 MB.
 const MAX_MERGES: usize = 64 << 20;
 
+/// The most tokens. Real vocabularies have less than a third.
+const MAX_TOKENS: usize = 1 << 20;
+
+/// The most bytes that are looked up to find those pairs. 256k tokens take less than a hundredth.
+const MAX_LOOKED_UP: usize = 1 << 32;
+
 /// Types of tokens, in the format.
 const NORMAL: i64 = 1;
 const UNKNOWN: i64 = 2;
@@ -140,6 +146,9 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
     };
     let missing = |key| metadata(key, "it is missing".to_owned());
     let tokens = header.texts(TOKENS)?.ok_or_else(|| missing(TOKENS))?;
+    if tokens.len() > MAX_TOKENS {
+        return Err(metadata(TOKENS, format!("there are over {MAX_TOKENS} tokens")));
+    }
     let types = types(header, tokens.len())?;
     let is_of = |kind| types.contains(&kind);
     let mut json = TokenizerJson {
@@ -338,7 +347,7 @@ fn spaces(prefix: bool) -> (Value, Value) {
 /// The pairs that SentencePiece would merge, those of the best scores first: every way to put a token together from two.
 ///
 /// # Errors
-/// If their text is longer than that of any real tokenizer.
+/// If their text is longer than that of any real tokenizer, or tokens are.
 fn merges<'a>(
     tokens: &[&'a str],
     types: &[i64],
@@ -349,8 +358,13 @@ fn merges<'a>(
         all.filter(|((_, kind), _)| **kind == NORMAL).map(|((token, _), score)| (token, *score))
     };
     let known: HashMap<&str, f32> = pieces().collect();
-    let (mut merges, mut bytes) = (Vec::new(), 0);
+    let (mut merges, mut bytes, mut looked_up) = (Vec::new(), 0, 0usize);
     for (piece, score) in pieces() {
+        // Each way to divide it.
+        looked_up = looked_up.saturating_add(piece.len().saturating_mul(piece.len()));
+        if looked_up > MAX_LOOKED_UP {
+            return Err(metadata(TOKENS, "they are too long".to_owned()));
+        }
         for (at, _) in piece.char_indices().skip(1) {
             let (left, right) = piece.split_at(at);
             if known.contains_key(left) && known.contains_key(right) {

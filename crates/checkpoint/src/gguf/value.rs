@@ -121,6 +121,14 @@ impl GgufValue<'_> {
         })
     }
 
+    /// Bytes in the file, without the length of a text.
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::Text(bytes) | Self::Array(GgufArray { bytes, .. }) => bytes.len(),
+            _ => size_of::<u64>(),
+        }
+    }
+
     /// A whole number that is not negative.
     pub(super) fn unsigned(self) -> Option<u64> {
         match self {
