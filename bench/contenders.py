@@ -24,6 +24,10 @@ class Task:
     batches: str = ""
     budget: int | None = None
     """Bytes of weights, or of the process, that may stay in memory; everything if there is none."""
+    gpu_budget: int | None = None
+    """Bytes of weights on a GPU, the rest in main memory; no GPU if there is none."""
+    gpu_layers: int = 0
+    """The same in layers."""
 
 
 @dataclass
@@ -41,8 +45,10 @@ class Contender:
             return [*self.program, "run", str(self.model), *common, "--ignore-eos", "--json", *budget]
         command = [*self.program, str(self.model), *common, "--prefills", task.prefills]
         if self.name == "llama.cpp":
-            return command
+            return [*command, *(["--gpu-layers", str(task.gpu_layers)] if task.gpu_budget else [])]
         command += ["--batches", task.batches]
+        if task.gpu_budget:
+            command += ["--gpu-memory", f"{task.gpu_budget // 1_000_000}MB"]
         if task.budget:
             command += ["--max-memory", f"{task.budget // 1_000_000}MB", "--offload-dir", str(self.model.resolve().parent)]
         return command

@@ -5,6 +5,7 @@ Run by side_by_side.py in a process (and memory cgroup) of its own. The fields a
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import sys
@@ -18,10 +19,11 @@ parser.add_argument("model")
 parser.add_argument("--ids", required=True, help="token ids of the prompt, separated by commas")
 parser.add_argument("--max-new-tokens", type=int, required=True)
 parser.add_argument("--max-memory", help="dispatch by accelerate: this much on the CPU, the rest on disk")
+parser.add_argument("--gpu-memory", help="dispatch by accelerate: this much on the first GPU, the rest in main memory")
 parser.add_argument("--offload-dir", help="where the offload folder is made (the model's own file system)")
 parser.add_argument("--prefills", default="", help="prompts to time afterwards, in tokens, separated by commas")
 parser.add_argument("--batches", default="", help="batches to time afterwards, in rows, separated by commas")
-parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--threads", type=int, default=os.cpu_count())
 args = parser.parse_args()
 
 import torch  # noqa: E402
@@ -37,6 +39,8 @@ Model = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCaus
 
 
 def load(offload: str):
+    if args.gpu_memory:
+        return Model.from_pretrained(args.model, dtype=config.dtype, device_map="auto", max_memory={0: args.gpu_memory, "cpu": "1000GB"})
     if not args.max_memory:
         return Model.from_pretrained(args.model, dtype=config.dtype)
     from accelerate import init_empty_weights, load_checkpoint_and_dispatch
@@ -57,12 +61,15 @@ def load(offload: str):
 
 def step(model, ids, cache, encoded=None):
     """Runs `ids` [rows, tokens] behind what the cache holds: the cache, the likeliest next tokens [rows, 1], and the seconds."""
+    ids = ids.to(model.device)
     start = time.perf_counter()
     if encoded is None:
         out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     else:
         out = model(decoder_input_ids=ids, encoder_outputs=encoded, past_key_values=cache, use_cache=True)
     chosen = out.logits[:, -1].argmax(-1, keepdim=True)
+    if chosen.is_cuda:
+        torch.cuda.synchronize()
     return out.past_key_values, chosen, time.perf_counter() - start
 
 
@@ -83,7 +90,7 @@ with tempfile.TemporaryDirectory(dir=args.offload_dir) as offload:
     ids = torch.tensor([[int(i) for i in args.ids.split(",")]])
     cache, tokens, seconds, encoded = None, [], [], None
     if config.is_encoder_decoder:
-        encoded = model.get_encoder()(input_ids=ids)
+        encoded = model.get_encoder()(input_ids=ids.to(model.device))
         ids = torch.tensor([[config.decoder_start_token_id]])
     encoding = time.perf_counter() - loaded
     for _ in range(args.max_new_tokens):

@@ -5,6 +5,7 @@ Run by side_by_side.py in a process (and memory cgroup) of its own. The fields a
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import time
@@ -16,7 +17,8 @@ parser.add_argument("model")
 parser.add_argument("--ids", required=True, help="token ids of the prompt, separated by commas")
 parser.add_argument("--max-new-tokens", type=int, required=True)
 parser.add_argument("--prefills", default="", help="prompts to time afterwards, in tokens, separated by commas")
-parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--gpu-layers", type=int, default=0, help="layers on the GPU; no GPU without")
+parser.add_argument("--threads", type=int, default=os.cpu_count())
 args = parser.parse_args()
 
 import llama_cpp  # noqa: E402
@@ -33,6 +35,7 @@ llm = llama_cpp.Llama(
     n_ubatch=512,
     n_threads=args.threads,
     n_threads_batch=args.threads,
+    n_gpu_layers=args.gpu_layers,
     use_mmap=True,
     verbose=False,
 )

@@ -5,6 +5,7 @@
     python bench/side_by_side.py MODEL MODEL.gguf --only streamed --shares 25
     python bench/side_by_side.py MODEL MODEL.gguf --only tokens --rounds 10   # a token with everything in memory, and nothing else
     python bench/side_by_side.py MODEL.gguf MODEL.gguf --only tokens          # the same of outsize and llama.cpp on one file
+    python bench/side_by_side.py MODEL MODEL.gguf --only gpu                  # the same model with a GPU; needs no cgroups
 
 MODEL is a folder made by `outsize synth llama-1b MODEL --dtype bf16`, MODEL.gguf made of it by gguf_from_safetensors.py. Every run is in a
 memory cgroup of its own, which counts the page cache; in a row of the table all cgroups are equally large. Cold runs begin with an
@@ -20,6 +21,7 @@ import sys
 import cgroup
 import contenders
 import disk
+import gpu_columns
 from contenders import Task
 
 HERE = pathlib.Path(__file__).parent
@@ -29,7 +31,7 @@ BATCHES = [1, 2, 4, 8, 16]
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model", type=pathlib.Path)
 parser.add_argument("gguf", type=pathlib.Path)
-parser.add_argument("--only", choices=["resident", "streamed", "tokens"])
+parser.add_argument("--only", choices=["resident", "streamed", "tokens", "gpu"])
 parser.add_argument("--outsize", default=str(HERE.parent / "target/release/outsize"))
 parser.add_argument("--passes", default=str(HERE.parent / "target/release/examples/passes"), help="the example of that name")
 parser.add_argument("--rounds", type=int, default=3, help="rounds with everything in memory")
@@ -194,6 +196,9 @@ def streamed():
 
 
 def main():
+    if args.only == "gpu":
+        print(f"{os.cpu_count()} CPUs; {contenders.versions('torch', 'transformers', 'accelerate', 'llama-cpp-python')}")
+        return gpu_columns.compare(args, WEIGHTS)
     if not cgroup.available():
         sys.exit("memory cgroups of version 1 cannot be made here: run as root on a system that has them")
     for path in (args.model, args.gguf, pathlib.Path(args.outsize), pathlib.Path(args.passes)):

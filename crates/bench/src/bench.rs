@@ -1,20 +1,23 @@
 //! The machine's limits, and a model in several budgets with a sample of the limits around each
 //! run.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::Error;
 use crate::budgets::BudgetCase;
 use crate::limits::{LimitSample, Limits};
+use crate::measured::Measured;
 use crate::model_cost::ModelCost;
 use crate::notes::notes;
-use crate::options::CalibrateOptions;
+use crate::options::{CalibrateOptions, Stop};
 use crate::phases::phases;
 use crate::results::{BenchResults, BudgetResults};
 use crate::runs::{BenchTask, ModelRun, RunReport};
+use crate::{Error, gpu};
 use outsize_checkpoint::Checkpoint;
 use outsize_kernels::{ActivationDtype, peak};
 use outsize_machine::{Machine, Usage, forget_cached, usage};
+use outsize_plan::{Budget, Gpu, Tier};
 
 /// A model to run beside the limits.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub enum BenchStep<'a> {
     Choosing,
     /// This program's matmuls.
     Products,
+    /// The GPU of this number.
+    Gpu(usize),
     /// Disk, memory and processors.
     Limits,
     /// A run of the model in a budget.
@@ -68,7 +73,15 @@ pub fn bench<E: From<Error>>(
     let mut limits = Limits::new(machine, options)?;
     observe(BenchStep::Products);
     let products = limits.products(rounds as usize)?;
+    let gpus = match model.as_ref().is_none_or(ModelBench::uses_gpus) {
+        true => {
+            let (stop, bytes) = (Stop(options.stop.clone()), limits.memory_bytes());
+            gpu::measure(&mut Measured::default(), bytes, &stop, |at| observe(BenchStep::Gpu(at)))?
+        }
+        false => BTreeMap::new(),
+    };
     let mut bench = Bench {
+        gpus: &gpus,
         limits: &mut limits,
         observe: &mut observe,
         first_touch: model.as_ref().map_or(u64::MAX, ModelBench::first_touch),
@@ -102,6 +115,7 @@ pub fn bench<E: From<Error>>(
         disk: limits.disk(),
         limits: samples,
         products,
+        gpus,
         others_share: share(Usage::others),
         stolen_share: share(|used| used.stolen),
         task: model.as_ref().map(|model| model.task),
@@ -114,6 +128,13 @@ pub fn bench<E: From<Error>>(
 }
 
 impl ModelBench {
+    /// Whether a budget names a GPU.
+    fn uses_gpus(&self) -> bool {
+        let budgets = self.budgets.iter().filter_map(|case| case.max_memory.as_deref());
+        let mut budgets = budgets.filter_map(|text| Budget::parse(text).ok());
+        budgets.any(|budget| budget.iter().any(|(tier, _)| matches!(tier, Tier::Gpu(_))))
+    }
+
     /// The most memory that a run may fill with weights, in bytes.
     fn first_touch(&self) -> u64 {
         let weights = self.cost.weight_bytes;
@@ -125,6 +146,7 @@ impl ModelBench {
 
 /// A bench while it runs.
 struct Bench<'a, O> {
+    gpus: &'a BTreeMap<usize, Gpu>,
     limits: &'a mut Limits,
     observe: &'a mut O,
     /// The most bytes of memory that a run touches for the first time.
@@ -180,7 +202,8 @@ impl<O: FnMut(BenchStep<'_>)> Bench<'_, O> {
             }
         }
         for budget in budgets.iter_mut().filter(|budget| !budget.runs.is_empty()) {
-            budget.phases = phases(&budget.runs, &model.cost, &model.task, budget.case.batch);
+            let batch = budget.case.batch;
+            budget.phases = phases(&budget.runs, &model.cost, &model.task, batch, self.gpus);
         }
         Ok(budgets)
     }

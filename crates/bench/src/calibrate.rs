@@ -1,7 +1,5 @@
 //! How fast this machine does what running a model takes: the figures of the cost model.
 
-use std::collections::BTreeMap;
-
 use outsize_machine::{CALIBRATION_VERSION, Calibration, Identity, Machine, now};
 use outsize_plan::{HardwareProfile, Processor, format_size};
 use outsize_stream::MEMORY_THREADS;
@@ -9,7 +7,7 @@ use outsize_stream::MEMORY_THREADS;
 use crate::measured::{FIRST_TOUCH, Measured, first_touch, memory_probe};
 use crate::options::{CalibrateOptions, DiskToMeasure, Stop, beyond_caches, memory_bytes};
 use crate::samples::{Pace, Samples};
-use crate::{Error, compute, disk, prefill};
+use crate::{Error, compute, disk, gpu, prefill};
 
 /// What is being measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +16,8 @@ pub enum CalibrateStep {
     Memory,
     /// Matmuls and layers on the processors.
     Compute,
+    /// The GPU of this number.
+    Gpu(usize),
     /// A file is written to read.
     Writing,
     /// The disk.
@@ -25,8 +25,8 @@ pub enum CalibrateStep {
 }
 
 /// Measures all that [`HardwareProfile`] holds, in less than 20 seconds unless the machine is very
-/// slow. Other work on the machine makes all of it slower. `observe` is told of each step. GPUs are
-/// not measured by a program that cannot compute on them.
+/// slow, and ten for each GPU that this build computes on. Other work on the machine makes all of it
+/// slower. `observe` is told of each step.
 ///
 /// The profile's disk is the one measured; [`Calibration::with_disk`] brings earlier disks back.
 ///
@@ -54,6 +54,7 @@ pub fn calibrate(
     drop(layers);
     let block_seconds = measured.of(compute::BLOCK)?;
     let prefill = prefill::measure(&mut measured, shape, block_seconds, &stop)?;
+    let gpus = gpu::measure(&mut measured, bytes, &stop, |at| observe(CalibrateStep::Gpu(at)))?;
     observe(CalibrateStep::Disk);
     let disk = probe.measure(&mut measured, &stop)?;
 
@@ -74,7 +75,7 @@ pub fn calibrate(
             copy_bytes_per_second: measured.of(MEMORY_COPY)?,
             first_touch_bytes_per_second: measured.of(FIRST_TOUCH)?,
             cpu,
-            gpus: BTreeMap::new(),
+            gpus,
         },
         disks: Vec::new(),
         measurements: measured.list,

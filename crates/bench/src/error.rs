@@ -54,6 +54,14 @@ pub enum Error {
         /// The least that is needed, in bytes.
         needed: u64,
     },
+    /// A GPU failed.
+    #[error("cannot measure gpu{number}: {reason}")]
+    Gpu {
+        /// Its number.
+        number: usize,
+        /// What it says.
+        reason: String,
+    },
     /// A measurement gave nothing.
     #[error(
         "measuring gave no figure for {what}: measure again, with more memory and disk if they were few"

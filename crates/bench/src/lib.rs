@@ -17,6 +17,7 @@ mod compute;
 mod disk;
 mod error;
 mod files;
+mod gpu;
 mod layers;
 mod limits;
 mod measured;
@@ -39,5 +40,8 @@ pub use model_cost::ModelCost;
 pub use options::{CalibrateOptions, DiskToMeasure, LEAST_CALIBRATION_BYTES};
 pub use phases::{Phase, PhaseBound, RateUnit};
 pub use results::{BenchResults, BudgetResults};
-pub use runs::{BenchTask, ModelRun, PlacedBytes, RepeatedRun, RunReport};
+pub use runs::{
+    BenchTask, ComputedBlock, ModelRun, PlacedBytes, PredictedPass, PredictedRun, RepeatedRun,
+    RunReport, TierWeights,
+};
 pub use samples::{Summary, median};

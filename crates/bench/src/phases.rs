@@ -5,8 +5,10 @@ use serde::Serialize;
 
 use crate::limits::LimitSample;
 use crate::model_cost::ModelCost;
-use crate::runs::{BenchTask, ModelRun, RepeatedRun, RunReport};
+use crate::runs::{BenchTask, ModelRun, PlacedBytes, PredictedRun, RepeatedRun, RunReport};
 use crate::samples::{Summary, median};
+use outsize_plan::Gpu;
+use std::collections::BTreeMap;
 
 /// What a rate counts.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Phase {
     pub name: &'static str,
     /// How long it took, in seconds.
     pub seconds: Summary,
+    /// How long it was predicted to take, in seconds; none for what is not predicted by itself.
+    pub predicted_seconds: Option<f64>,
     /// What bounds it, the tightest bound first.
     pub bounds: Vec<PhaseBound>,
 }
@@ -54,6 +58,7 @@ struct Timed<'a> {
     runs: &'a [ModelRun],
     name: &'static str,
     seconds: Vec<f64>,
+    predicted: Option<f64>,
     bounds: Vec<PhaseBound>,
 }
 
@@ -63,8 +68,16 @@ impl<'a> Timed<'a> {
             runs,
             name,
             seconds: runs.iter().map(|run| seconds(&run.report).max(1e-9)).collect(),
+            predicted: None,
             bounds: Vec::new(),
         }
+    }
+
+    /// Adds what was predicted: nothing, if that is zero.
+    fn predicted(self, seconds: impl Fn(&PredictedRun) -> f64) -> Self {
+        let predicted = self.runs.iter().map(|run| seconds(&run.report.prediction));
+        let predicted = median(&predicted.collect::<Vec<_>>());
+        Self { predicted: predicted.filter(|seconds| *seconds > 0.0), ..self }
     }
 
     /// Adds a bound: the amount that a run needs, and the limit per second. What is not needed is
@@ -108,7 +121,12 @@ impl<'a> Timed<'a> {
 
     fn done(mut self) -> Phase {
         self.bounds.sort_by(|a, b| b.share.median.total_cmp(&a.share.median));
-        Phase { name: self.name, seconds: Summary::of(self.seconds), bounds: self.bounds }
+        Phase {
+            name: self.name,
+            seconds: Summary::of(self.seconds),
+            predicted_seconds: self.predicted,
+            bounds: self.bounds,
+        }
     }
 }
 
@@ -118,13 +136,31 @@ const FIRST_TOUCH: &str = "memory, first touch";
 /// One after the other: both keep the processors busy.
 const FIRST_TOUCH_AND_FLOPS: &str = "first touch, and then multiply-adds";
 
-/// The phases of the runs in one budget, beside what bounds them.
-pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask, batch: u32) -> Vec<Phase> {
+/// The link to a GPU.
+const LINK: &str = "copies to the GPU";
+const GPU_MEMORY: &str = "memory of the GPU";
+const GPU_PRODUCTS: &str = "products on the GPU";
+
+/// The phases of the runs in one budget, beside what bounds them. Limits of `gpus` are measured once.
+pub fn phases(
+    runs: &[ModelRun],
+    cost: &ModelCost,
+    task: &BenchTask,
+    batch: u32,
+    gpus: &BTreeMap<usize, Gpu>,
+) -> Vec<Phase> {
+    // Of the GPU that computes, if one does. Runs in one budget are placed equally.
+    let placement = runs.first().map(|run| &run.report.placement);
+    let gpu = placement.and_then(PlacedBytes::gpu).and_then(|number| gpus.get(&number));
+    let gpu = gpu.copied().unwrap_or_default();
+    let [prefill_there, decode_there] = placement.map_or([0.0; 2], PlacedBytes::share_on_gpus);
+    let [prefill_here, decode_here] = [1.0 - prefill_there, 1.0 - decode_there];
     let batch = f64::from(batch);
     let prompt = u64::from(task.prompt_tokens);
     let new = f64::from(task.new_tokens);
     let decoded = new - 1.0;
-    let flops = batch * cost.prompt_flops(prompt);
+    let all_flops = batch * cost.prompt_flops(prompt);
+    let flops = all_flops * prefill_here;
     let (products, peak): (_, fn(&LimitSample) -> f64) = match task.compute {
         ActivationDtype::F32 => ("multiply-adds of f32", |limit| limit.f32_flops),
         ActivationDtype::Bf16 => ("multiply-adds of bf16", |limit| limit.bf16_flops),
@@ -147,21 +183,48 @@ pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask, batch: u32)
         .bound_by(FIRST_TOUCH_AND_FLOPS, RateUnit::Bytes, filled, |limit, bytes| {
             bytes / (limit.first_touch_seconds(bytes) + flops / peak(limit)).max(1e-9)
         })
-        .bound(products, RateUnit::Operations, |_| flops, peak);
+        .bound(products, RateUnit::Operations, |_| flops, peak)
+        .predicted(|run| run.first_pass_seconds);
     let of_again = |run: &RunReport, value: fn(&RepeatedRun) -> f64| {
         median(&run.prompt_again.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
     };
     let again = Timed::new(runs, "prompt again", |run| of_again(run, |again| again.seconds))
         .bound(DISK, RateUnit::Bytes, |run| of_again(run, |again| again.bytes_read as f64), disk)
-        .bound(MEMORY, RateUnit::Bytes, |_| cost.product_bytes as f64, memory)
-        .bound(products, RateUnit::Operations, |_| flops, peak);
+        .bound(MEMORY, RateUnit::Bytes, |_| cost.product_bytes as f64 * prefill_here, memory)
+        .bound(products, RateUnit::Operations, |_| flops, peak)
+        .bound(
+            LINK,
+            RateUnit::Bytes,
+            |run| run.prediction.prefill.upload_bytes as f64,
+            |_| gpu.upload.bytes_per_second,
+        )
+        .bound(
+            GPU_PRODUCTS,
+            RateUnit::Operations,
+            |_| all_flops * prefill_there,
+            |_| gpu.processor.product_flops,
+        )
+        .predicted(|run| run.prefill.seconds);
     // A token of each text in the middle of its answer.
     let read = cost.token_bytes(batch * (prompt as f64 + new / 2.0));
     let mut token = Timed::new(runs, "token", |run| run.decode_seconds / decoded)
         .bound(DISK, RateUnit::Bytes, |run| run.decode_bytes_read as f64 / decoded, disk)
-        .bound(MEMORY, RateUnit::Bytes, |_| read, memory);
+        .bound(MEMORY, RateUnit::Bytes, |_| read * decode_here, memory)
+        .bound(
+            LINK,
+            RateUnit::Bytes,
+            |run| run.prediction.decode.upload_bytes as f64,
+            |_| gpu.upload.bytes_per_second,
+        )
+        .bound(
+            GPU_MEMORY,
+            RateUnit::Bytes,
+            |_| read * decode_there,
+            |_| gpu.processor.memory_bytes_per_second,
+        )
+        .predicted(|run| run.decode.seconds);
     if batch > 1.0 {
-        let flops = batch * cost.prompt_flops(1);
+        let flops = batch * cost.prompt_flops(1) * decode_here;
         token = token.bound(products, RateUnit::Operations, |_| flops, peak);
     }
     [opening, first, again, token].map(Timed::done).into()
@@ -170,7 +233,8 @@ pub fn phases(runs: &[ModelRun], cost: &ModelCost, task: &BenchTask, batch: u32)
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::runs::PlacedBytes;
+    use crate::runs::{ComputedBlock, PredictedPass};
+    use outsize_plan::Tier;
 
     pub fn limits(disk: f64) -> LimitSample {
         LimitSample {
@@ -208,7 +272,10 @@ pub(crate) mod tests {
                     resident_footprint: 450,
                     streamed_bytes: 500,
                     ring_bytes: 50,
+                    blocks: Vec::new(),
+                    tiers: Vec::new(),
                 },
+                prediction: PredictedRun::default(),
             },
             before: limits(100.0),
             after: limits(300.0),
@@ -235,7 +302,7 @@ pub(crate) mod tests {
     #[test]
     fn the_nearest_bound_comes_first() {
         let runs = [run(8.0, 1200), run(10.0, 1200), run(16.0, 1200)];
-        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32), 1);
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32), 1, &BTreeMap::new());
         let names: Vec<_> = phases.iter().map(|phase| phase.name).collect();
         assert_eq!(names, ["opening", "first pass", "prompt again", "token"]);
         let token = &phases[3];
@@ -261,7 +328,7 @@ pub(crate) mod tests {
     #[test]
     fn a_batch_multiplies_work_and_not_weights() {
         let runs = [run(8.0, 1200)];
-        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32), 10);
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::F32), 10, &BTreeMap::new());
         let token = &phases[3];
         let achieved = |what: &str| {
             token.bounds.iter().find(|bound| bound.limit_of == what).unwrap().achieved.median
@@ -277,7 +344,7 @@ pub(crate) mod tests {
         let mut run = run(8.0, 0);
         run.before.prefaulted_bytes = 250;
         run.after.prefaulted_bytes = 500;
-        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32), 1);
+        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32), 1, &BTreeMap::new());
         let of = |what| phases[1].bounds.iter().find(|bound| bound.limit_of == what);
         // Half of the 500 bytes at 500 a second and half at 50: 5.5 s; all of them at 500: 1 s.
         let limit = of(FIRST_TOUCH).unwrap().limit.median;
@@ -287,7 +354,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_not_needed_is_no_bound() {
         let runs = [run(8.0, 0)];
-        let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16), 1);
+        let phases = phases(&runs, &cost(), &task(ActivationDtype::Bf16), 1, &BTreeMap::new());
         assert!(
             phases[2..].iter().all(|phase| phase.bounds.iter().all(|bound| bound.limit_of != DISK))
         );
@@ -296,5 +363,35 @@ pub(crate) mod tests {
         // Eight tokens through the layers, one through the head.
         assert_eq!(products.achieved.median, 2.0 * (8.0 * 300.0 + 100.0) / 5.0);
         assert_eq!(products.limit.median, 4e4);
+    }
+
+    #[test]
+    fn a_gpu_has_bounds_of_its_own() {
+        let mut run = run(8.0, 1200);
+        let on = |bytes, prefill_on, decode_on| ComputedBlock { bytes, prefill_on, decode_on };
+        let gpu = Tier::Gpu(0);
+        run.report.placement.blocks = vec![on(600, gpu, gpu), on(200, gpu, Tier::Cpu)];
+        let decode = PredictedPass { seconds: 1.5, upload_bytes: 100 };
+        let prefill = PredictedPass { seconds: 4.0, upload_bytes: 300 };
+        run.report.prediction = PredictedRun { first_pass_seconds: 9.0, prefill, decode };
+        let mut gpu = Gpu::default();
+        (gpu.upload.bytes_per_second, gpu.processor.memory_bytes_per_second) = (100.0, 1000.0);
+        gpu.processor.product_flops = 5000.0;
+        let gpus = [(0, gpu)].into();
+        let phases = phases(&[run], &cost(), &task(ActivationDtype::F32), 1, &gpus);
+        let predicted = phases.iter().map(|phase| phase.predicted_seconds);
+        assert_eq!(predicted.collect::<Vec<_>>(), [None, Some(9.0), Some(4.0), Some(1.5)]);
+        let share = |phase: usize, what: &str| {
+            let bound = phases[phase].bounds.iter().find(|bound| bound.limit_of == what);
+            bound.map(|bound| bound.share.median)
+        };
+        // A token in 2 s, of which a quarter of 821 bytes is the processors'.
+        assert_eq!(share(3, LINK), Some(0.5));
+        assert_eq!(share(3, GPU_MEMORY), Some(821.0 * 0.75 / 2.0 / 1000.0));
+        assert_eq!(share(3, MEMORY), Some(821.0 * 0.25 / 2.0 / 1000.0));
+        // The prompt again in 5 s, all of it on the GPU.
+        assert_eq!(share(2, LINK), Some(0.6));
+        assert_eq!(share(2, GPU_PRODUCTS), Some(2.0 * (8.0 * 300.0 + 100.0) / 5.0 / 5000.0));
+        assert_eq!(share(2, MEMORY), None);
     }
 }

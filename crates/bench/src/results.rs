@@ -1,6 +1,8 @@
 //! The results of a bench.
 
+use outsize_plan::Gpu;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 use crate::budgets::BudgetCase;
 use crate::limits::{LimitDisk, LimitSample, ProductSample};
@@ -29,6 +31,8 @@ pub struct BenchResults {
     pub limits: Vec<LimitSample>,
     /// This program's matmuls, each time they were measured.
     pub products: Vec<ProductSample>,
+    /// The GPUs, if they are used: measured once, before the model ran.
+    pub gpus: BTreeMap<usize, Gpu>,
     /// The share of the processors that others used, if the system says.
     pub others_share: Option<f64>,
     /// The share of the processors that the host of a virtual machine gave to others.

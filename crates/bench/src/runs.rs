@@ -4,6 +4,7 @@ use outsize_kernels::ActivationDtype;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::LimitSample;
+use outsize_plan::Tier;
 
 /// What each run does.
 #[derive(Serialize, Debug, Clone, Copy)]
@@ -56,6 +57,29 @@ pub struct RunReport {
     pub prompt_again: Vec<RepeatedRun>,
     /// Where the weights were.
     pub placement: PlacedBytes,
+    /// How long it was predicted to take.
+    #[serde(default)]
+    pub prediction: PredictedRun,
+}
+
+/// What was predicted of a run, before it.
+#[derive(Deserialize, Serialize, Debug, Clone, Copy, Default)]
+pub struct PredictedRun {
+    /// The first pass, which loads what is resident.
+    pub first_pass_seconds: f64,
+    /// The prompt again.
+    pub prefill: PredictedPass,
+    /// A token of each text.
+    pub decode: PredictedPass,
+}
+
+/// What was predicted of a pass.
+#[derive(Deserialize, Serialize, Debug, Clone, Copy, Default)]
+pub struct PredictedPass {
+    /// Wall time.
+    pub seconds: f64,
+    /// Bytes of weights that are copied to GPUs.
+    pub upload_bytes: u64,
 }
 
 /// The prompt run again, from an empty context, with everything resident that stays.
@@ -78,6 +102,54 @@ pub struct PlacedBytes {
     pub streamed_bytes: u64,
     /// The ring.
     pub ring_bytes: u64,
+    /// Each block.
+    #[serde(default, skip_serializing)]
+    pub blocks: Vec<ComputedBlock>,
+    /// What each device holds.
+    #[serde(default)]
+    pub tiers: Vec<TierWeights>,
+}
+
+/// Where a block computes.
+#[derive(Deserialize, Debug, Clone)]
+pub struct ComputedBlock {
+    /// Bytes of its weights.
+    pub bytes: u64,
+    /// In passes over the prompt.
+    pub prefill_on: Tier,
+    /// In passes of one token.
+    pub decode_on: Tier,
+}
+
+/// Weights that a device holds.
+#[derive(Deserialize, Serialize, Debug, Clone)]
+pub struct TierWeights {
+    /// The device.
+    pub tier: Tier,
+    /// Their bytes.
+    pub weights: u64,
+}
+
+impl PlacedBytes {
+    /// The first GPU that computes.
+    pub fn gpu(&self) -> Option<usize> {
+        let tiers = self.blocks.iter().flat_map(|block| [block.prefill_on, block.decode_on]);
+        let gpus = tiers.filter_map(|tier| match tier {
+            Tier::Gpu(number) => Some(number),
+            Tier::Cpu | Tier::Disk => None,
+        });
+        gpus.min()
+    }
+
+    /// Of the weights of all blocks the share that GPUs compute with, in passes over the prompt and in those of a token.
+    pub fn share_on_gpus(&self) -> [f64; 2] {
+        let all: u64 = self.blocks.iter().map(|block| block.bytes).sum();
+        let share = |on: fn(&ComputedBlock) -> Tier| {
+            let there = self.blocks.iter().filter(|block| matches!(on(block), Tier::Gpu(_)));
+            there.map(|block| block.bytes).sum::<u64>() as f64 / all.max(1) as f64
+        };
+        [share(|block| block.prefill_on), share(|block| block.decode_on)]
+    }
 }
 
 impl RunReport {

@@ -108,6 +108,7 @@ fn core_flags(error: &CoreError) -> &'static str {
 
 fn model_flags(error: &ModelError) -> &'static str {
     match error {
+        ModelError::CacheDtype { .. } => "--kv-dtype, --max-memory",
         ModelError::Context { .. }
         | ModelError::ContextFull { .. }
         | ModelError::CannotSlide { .. } => "--context",

@@ -23,6 +23,8 @@ pub(crate) struct Slots {
 
 struct Slot {
     stream: UploadStream,
+    /// Counted from the first, for those who watch.
+    number: u64,
     tile: Option<WeightTensor>,
     /// When the last product that reads the tile is done, once nobody else holds it.
     done: Option<Fence>,
@@ -33,7 +35,7 @@ impl Slots {
     pub(crate) fn new(tier: Tier, device: &Device, bytes: u64, tile: u64) -> Self {
         // The pool of a slot may have two pages, as the next tile may be a little larger.
         let count = (bytes / tile.max(1) / 2).clamp(SLOTS[0], SLOTS[1]);
-        let slot = |_| Slot { stream: UploadStream::new(), tile: None, done: None };
+        let slot = |number| Slot { stream: UploadStream::new(), number, tile: None, done: None };
         let slots = Mutex::new((0..count).map(slot).collect());
         Self { tier, device: device.clone(), slots }
     }
@@ -61,10 +63,13 @@ impl Slots {
             ));
         };
         let mut slot = slots.remove(free);
+        let (gpu, number) = (self.tier, slot.number);
         if let Some(done) = slot.done.take() {
             done.wait().map_err(failed)?;
+            tracing::trace!(%gpu, slot = number, "products done");
         }
         slot.tile = None;
+        tracing::trace!(%gpu, slot = number, bytes = bytes.len(), "upload begins");
         let tile = slot.stream.enter(|| WeightTensor::upload(bytes, dtype, shape, &self.device));
         slot.tile = tile.as_ref().ok().cloned();
         slots.push(slot);

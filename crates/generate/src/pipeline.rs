@@ -22,6 +22,7 @@ use outsize_stream::Stats;
 pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::error::Error;
+use crate::gpu_context::gpu_contexts;
 use crate::planning::{GenerationWorkload, Planner};
 use crate::tokenizer_file::TokenizerFile;
 
@@ -174,7 +175,11 @@ impl OpenedModel {
             _ => None,
         });
         for number in gpus {
+            // Before the GPU is opened.
+            let contexts = gpu_contexts();
             gpu(number)?;
+            let context = contexts.get(&number).copied().unwrap_or(0);
+            workload.gpu_context = workload.gpu_context.max(context);
             // With what its driver takes of the process's memory.
             let held = outsize_machine::current_rss().unwrap_or(0);
             workload.process = workload.process.max(process_bytes(held));

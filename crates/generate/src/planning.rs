@@ -30,6 +30,8 @@ pub struct GenerationWorkload {
     pub process: u64,
     /// What the tokenizer takes, in bytes.
     pub tokenizer: u64,
+    /// What a GPU's driver takes of its memory, in bytes.
+    pub gpu_context: u64,
 }
 
 impl GenerationWorkload {
@@ -43,6 +45,7 @@ impl GenerationWorkload {
             compute: ActivationDtype::F32,
             process: PROCESS_BYTES,
             tokenizer: 0,
+            gpu_context: 0,
         }
     }
 
@@ -83,7 +86,7 @@ impl GenerationWorkload {
         let process = self.process.saturating_add(self.tokenizer);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
-        options.gpu_activations = gpu_overhead(activations);
+        options.gpu_activations = gpu_overhead(activations).saturating_add(self.gpu_context);
         options.workload = Workload {
             batch: cache.sequences() as u64,
             prompt: if cache.prompt > 0 { cache.prompt } else { self.prompt } as u64,

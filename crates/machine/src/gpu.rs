@@ -8,6 +8,7 @@ mod visible;
 use crate::Sourced;
 use crate::system::System;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The GPUs found, and notes on those not found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -82,6 +83,16 @@ struct Search {
 pub(crate) fn gpus(system: &System) -> Gpus {
     let nvidia = nvidia(std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref());
     gpus_of(system, nvidia, apple())
+}
+
+/// Free memory of each GPU that has memory of its own and a driver that tells, in bytes, by its number.
+pub fn gpu_free_memory() -> BTreeMap<usize, u64> {
+    let found = gpus(&System::here()).found.into_iter();
+    let free = |gpu: GpuInfo| match gpu.memory {
+        GpuMemory::Own { free, .. } => free.map(|free| (gpu.number, free.value)),
+        GpuMemory::Unified { .. } | GpuMemory::Unknown { .. } => None,
+    };
+    found.filter_map(free).collect()
 }
 
 /// NVIDIA's, by their library.

@@ -43,7 +43,7 @@ pub use detect::Machine;
 pub use disk::{DiskSpeed, direct_read_speed, read_latency};
 pub use error::Error;
 pub use figures_file::read_figures;
-pub use gpu::{GpuInfo, GpuMemory, Gpus};
+pub use gpu::{GpuInfo, GpuMemory, Gpus, gpu_free_memory};
 pub use load::load_average;
 pub use memory::{Ram, current_rss, peak_rss};
 pub use processor::Processors;

@@ -174,6 +174,15 @@ pub enum Error {
         /// The layer, counted from 0.
         layer: usize,
     },
+    /// A device cannot hold the cache's type.
+    #[error(
+        "the GPU's backend holds no tensors of {dtype}, so that no KV cache of this type can be there: keep keys and values in \
+         f32, or in the other 16-bit type if `outsize env` says that it is held"
+    )]
+    CacheDtype {
+        /// The cache's type.
+        dtype: crate::KvDtype,
+    },
     /// A tensor of a checkpoint cannot become what was asked for.
     #[error(transparent)]
     Core(Box<outsize_core::Error>),

@@ -5,6 +5,7 @@ mod prompt;
 mod rows;
 
 use burn::tensor::{Device, Tensor};
+use outsize_kernels::gpu::can_hold;
 
 use self::layer::{Layer, Order};
 pub(crate) use self::layer::{Part, Seen};
@@ -54,7 +55,7 @@ impl KvCache {
     ///
     /// # Errors
     /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence without end for a model
-    /// that cannot have one; a prompt of 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
+    /// that cannot have one; a type that a device cannot hold; a prompt of 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
     pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
         Self::on(spec, options, &vec![device.clone(); spec.layers.len()])
     }
@@ -81,11 +82,15 @@ impl KvCache {
         if !spec.cross.is_empty() && !(1..=MAX_CONTEXT).contains(&prompt) {
             return Err(Error::Prompt { tokens: prompt, capacity: prompt });
         }
+        let dtype = options.dtype.dtype();
+        if devices.iter().any(|device| !can_hold(device, dtype)) {
+            return Err(Error::CacheDtype { dtype: options.dtype });
+        }
         let storage = |index: usize, layer: &CacheLayer, (window, capacity)| {
             let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
             let device = &devices[index];
             let zeros = || {
-                let zeros = |()| Tensor::zeros(shape, (device, options.dtype.dtype()));
+                let zeros = |()| Tensor::zeros(shape, (device, dtype));
                 Some(device.memory_persistent_allocations((), zeros))
             };
             Layer { window, capacity, keys: zeros(), values: zeros() }

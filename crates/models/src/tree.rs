@@ -157,6 +157,9 @@ impl ModelConfig {
                 (format!("{}.{index}", self.row.layers), (layer, spec.cross.get(index)))
             })
             .collect();
+        // What blocks hand on is as wide as a row of the table, or narrower.
+        let tables = tree.tensors().filter(|tensor| tensor.access == Access::Rows);
+        let width = tables.filter_map(|table| table.shape.last().copied()).max().unwrap_or(0);
         for block in &mut tree.blocks {
             let flops = |once: bool| {
                 (block.tensors.iter())
@@ -168,6 +171,7 @@ impl ModelConfig {
             block.work = BlockCost {
                 flops_per_token: Some(flops(false)),
                 flops_once: flops(true).saturating_mul(cache.prompt as u64),
+                input_values: if flops(false).max(flops(true)) > 0 { width } else { 0 },
                 ..BlockCost::default()
             };
             if let Some((layer, cross)) = layers.get(&block.name) {
@@ -189,6 +193,7 @@ impl ModelConfig {
         let head = tree.blocks.iter_mut().rev().find(|block| block.work.flops_per_token > Some(0));
         if let Some(head) = head {
             head.work.last_only = logits == Logits::Last;
+            head.work.output_values = self.vocab_size() as u64;
         }
     }
 

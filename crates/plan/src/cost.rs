@@ -10,6 +10,9 @@ use crate::{
 /// nobody says: as with 32-bit values and two query heads for each key.
 const ATTENTION_FLOPS_PER_BYTE: f64 = 1.0;
 
+/// Activations are in f32 on their way between devices.
+const ACTIVATION_BYTES: f64 = 4.0;
+
 /// The work of each block in a pass.
 pub(crate) struct Costs {
     blocks: Vec<Amounts>,
@@ -51,6 +54,10 @@ struct Amounts {
     cache_per_position: f64,
     /// The most positions that it attends to.
     window: f64,
+    /// Bytes of activations that it takes for one token.
+    input: f64,
+    /// Bytes that the processors read of what it gives for one token.
+    output: f64,
     /// Whether it computes anything.
     computes: bool,
     /// What it does instead in each pass, if that is always the same.
@@ -220,11 +227,76 @@ impl Costs {
 
     /// Seconds to copy `bytes` of the block's weights to the GPU that computes it.
     pub(crate) fn upload(&self, bytes: f64, gpu: &Gpu) -> f64 {
-        if bytes > 0.0 {
-            seconds(bytes, gpu.upload.bytes_per_second) + gpu.upload.latency_seconds.max(0.0)
-        } else {
-            0.0
+        gpu.upload.seconds(bytes)
+    }
+
+    /// Seconds to copy a block's activations of so many tokens of each sequence from where the block
+    /// before it computes, and what it gives to the processors. Between two GPUs they pass through main
+    /// memory.
+    fn hop(
+        &self,
+        block: usize,
+        tokens: f64,
+        from: Tier,
+        to: Tier,
+        profile: &HardwareProfile,
+    ) -> f64 {
+        let amounts = &self.blocks[block];
+        let rows = amounts.tokens(tokens) * self.batch;
+        let down = |tier, bytes| match tier {
+            Tier::Gpu(number) => profile.gpu(number).download().seconds(bytes),
+            Tier::Cpu | Tier::Disk => 0.0,
+        };
+        let moved = if from == to { 0.0 } else { amounts.input * rows };
+        let up = match to {
+            Tier::Gpu(number) => profile.gpu(number).upload.seconds(moved),
+            Tier::Cpu | Tier::Disk => 0.0,
+        };
+        down(from, moved) + up + down(to, amounts.output * rows)
+    }
+
+    /// Whether tokens after the prompt pass through the block: not through an encoder's.
+    fn decodes(&self, block: usize) -> bool {
+        let amounts = &self.blocks[block];
+        amounts.computes || amounts.flops_once == 0.0
+    }
+
+    /// Seconds of a block's [`hop`](Self::hop) in decode and in prefill, behind blocks that compute on
+    /// `before` in each; that is moved on to the block.
+    fn hops(
+        &self,
+        block: usize,
+        placed: &Placed,
+        before: &mut [Tier; 2],
+        profile: &HardwareProfile,
+    ) -> [f64; 2] {
+        let [decode, prefill] = before;
+        let of_token = match self.decodes(block) {
+            true => self.hop(block, 1.0, *decode, placed.decode_on, profile),
+            false => 0.0,
+        };
+        let pass = |pass: &Passes| {
+            let tokens = match pass.first && !self.decodes(block) {
+                true => self.prompt,
+                false => pass.tokens,
+            };
+            pass.count * self.hop(block, tokens, *prefill, placed.prefill_on, profile)
+        };
+        let of_prompt =
+            self.passes.iter().filter(|pass| pass.first || self.decodes(block)).map(pass).sum();
+        if self.decodes(block) {
+            *decode = placed.decode_on;
         }
+        *prefill = placed.prefill_on;
+        [of_token, of_prompt]
+    }
+
+    /// Seconds for the activations that the block takes to come to a GPU, and back from it: each of a token and of the prompt.
+    pub(crate) fn round_trip(&self, block: usize, gpu: &Gpu) -> [[f64; 2]; 2] {
+        [gpu.upload, gpu.download()].map(|link| {
+            let of = |tokens| link.seconds(self.blocks[block].input * tokens * self.batch);
+            [of(1.0), self.passes.iter().map(|pass| pass.count * of(pass.tokens)).sum()]
+        })
     }
 
     /// Seconds to copy what such a pass adds to the KV cache to the device that decodes.
@@ -319,15 +391,29 @@ pub(crate) struct Time {
     pub(crate) seconds: f64,
     pub(crate) compute: f64,
     pub(crate) transfer: f64,
+    /// Copies of activations from the device of the block before.
+    pub(crate) hop: f64,
 }
 
-/// The time of a block in decode and in prefill.
-pub(crate) fn times(
-    costs: &Costs,
-    figures: &HardwareProfile,
-    block: usize,
-    placed: &Placed,
-) -> (Time, Time) {
+/// The times of blocks, in their order, in decode and in prefill.
+pub(crate) fn times<'a>(
+    costs: &'a Costs,
+    figures: &'a HardwareProfile,
+    blocks: impl Iterator<Item = Placed> + 'a,
+) -> impl Iterator<Item = (Time, Time)> + 'a {
+    let mut before = [Tier::Cpu; 2];
+    blocks.enumerate().map(move |(block, placed)| {
+        let (mut decode, mut prefill) = time(costs, figures, block, &placed);
+        let hops = costs.hops(block, &placed, &mut before, figures);
+        for (time, hop) in [&mut decode, &mut prefill].into_iter().zip(hops) {
+            (time.hop, time.seconds) = (hop, time.seconds + hop);
+        }
+        (decode, prefill)
+    })
+}
+
+/// The time of a block in decode and in prefill, with activations where it computes.
+fn time(costs: &Costs, figures: &HardwareProfile, block: usize, placed: &Placed) -> (Time, Time) {
     let DiskTraffic { streamed, kept } = placed.traffic;
     let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
     let upload = |tier| match tier {
@@ -336,7 +422,7 @@ pub(crate) fn times(
     };
     let compute = costs.decode(block, &figures.processor(placed.decode_on));
     let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
-    let decode = Time { seconds: compute.max(transfer), compute, transfer };
+    let decode = Time { seconds: compute.max(transfer), compute, transfer, hop: 0.0 };
 
     let mut prefill = Time::default();
     let processor = figures.processor(placed.prefill_on);
@@ -400,6 +486,8 @@ fn amounts(block: &Block, workload: &Workload) -> Amounts {
         cross: cross_kv_bytes as f64,
         cache_per_position: kv_bytes_per_position as f64,
         window: window.map_or(f64::INFINITY, |window| window as f64),
+        input: block.work.input_values as f64 * ACTIVATION_BYTES,
+        output: block.work.output_values as f64 * ACTIVATION_BYTES,
         computes: flops > 0.0 || kv_bytes_per_position > 0 || unknown,
         pass: block.work.pass,
     }

@@ -17,6 +17,16 @@ pub struct HardwareProfile {
     pub gpus: BTreeMap<usize, Gpu>,
 }
 
+impl Bandwidth {
+    /// Seconds for so many bytes; zero for none.
+    pub(crate) fn seconds(&self, bytes: f64) -> f64 {
+        if bytes <= 0.0 {
+            return 0.0;
+        }
+        self.latency_seconds.max(0.0) + bytes / self.bytes_per_second.max(f64::MIN_POSITIVE)
+    }
+}
+
 /// The bandwidth of a link or disk.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
@@ -75,6 +85,16 @@ pub struct Gpu {
     pub processor: Processor,
     /// From main memory to its own.
     pub upload: Bandwidth,
+    /// From its memory to main memory; as the other way if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<Bandwidth>,
+}
+
+impl Gpu {
+    /// From its memory to main memory.
+    pub fn download(&self) -> Bandwidth {
+        self.download.unwrap_or(self.upload)
+    }
 }
 
 impl Default for Gpu {
@@ -90,6 +110,7 @@ impl Default for Gpu {
                 block_seconds: 100e-6,
             },
             upload: Bandwidth { bytes_per_second: 20e9, latency_seconds: 20e-6 },
+            download: None,
         }
     }
 }

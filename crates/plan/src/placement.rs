@@ -208,8 +208,8 @@ impl<'a> PlanContext<'a> {
     pub(crate) fn score(&self, blocks: &[Placed]) -> Score {
         let mut score = Score::default();
         let mut devices: Vec<Tier> = Vec::new();
-        for (at, block) in blocks.iter().enumerate() {
-            let (decode, prefill) = times(&self.costs, self.hardware(), at, block);
+        let times = times(&self.costs, self.hardware(), blocks.iter().copied());
+        for (block, (decode, prefill)) in blocks.iter().zip(times) {
             score.decode += decode.seconds;
             score.prefill += prefill.seconds;
             for tier in [block.decode_on, block.prefill_on] {

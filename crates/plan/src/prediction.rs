@@ -2,7 +2,7 @@
 
 use crate::cost::{Costs, Time, seconds, times};
 use crate::steps::DiskTraffic;
-use crate::{DeviceMap, HardwareProfile, Tier, Tree, Workload};
+use crate::{DeviceMap, HardwareProfile, PlacedBlock, Tier, Tree, Workload};
 use serde::Serialize;
 
 /// Predicted times, in seconds.
@@ -35,6 +35,8 @@ pub struct PhaseTime {
     pub disk_bytes: u64,
     /// Bytes copied to GPUs.
     pub upload_bytes: u64,
+    /// Copies of activations between devices, which nothing hides.
+    pub hop_seconds: f64,
     /// What the pass waits for most.
     #[serde(skip)]
     pub bound: Bound,
@@ -74,7 +76,8 @@ pub struct BlockTime {
     pub name: String,
     /// Where prefill computes.
     pub prefill_on: Tier,
-    /// Seconds of prefill: the larger of transfer and compute.
+    /// Seconds of prefill: the larger of transfer and compute, and the copy of activations from the
+    /// device of the block before.
     pub prefill_seconds: f64,
     /// Where decode computes.
     pub decode_on: Tier,
@@ -89,7 +92,8 @@ pub struct BlockTime {
 /// overlap. A token takes the longer of reading the weights from memory and of the operations; then
 /// reading the keys and values so far; and a fixed time for each block. A prompt takes one pass for
 /// each chunk, each of which reads what streams, less what the ring keeps. Embeddings read by rows
-/// and transfers of activations cost nothing.
+/// cost nothing. Activations that move from one device to another take the link's latency and their
+/// bytes, which nothing hides; between two GPUs they pass through main memory.
 pub fn predict(
     tree: &Tree,
     map: &DeviceMap,
@@ -106,9 +110,10 @@ pub fn predict(
     for pass in costs.passes() {
         passes_over_prompt = passes_over_prompt.saturating_add(pass.count as u64);
     }
-    for (at, block) in map.blocks().iter().enumerate().take(tree.blocks.len()) {
+    let placed = map.blocks().iter().take(tree.blocks.len());
+    let times = times(&costs, profile, placed.clone().map(PlacedBlock::placed));
+    for (at, (block, (one, all))) in placed.zip(times).enumerate() {
         let placed = block.placed();
-        let (one, all) = times(&costs, profile, at, &placed);
         let DiskTraffic { streamed, kept } = placed.traffic;
         let upload = |tier| match tier {
             Tier::Gpu(_) => placed.upload,
@@ -180,6 +185,7 @@ impl PhaseTime {
         self.seconds += time.seconds;
         self.compute_seconds += time.compute;
         self.transfer_seconds += time.transfer;
+        self.hop_seconds += time.hop;
         self.disk_bytes = self.disk_bytes.saturating_add(disk_bytes);
         self.upload_bytes = self.upload_bytes.saturating_add(upload_bytes);
     }

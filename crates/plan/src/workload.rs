@@ -46,6 +46,13 @@ pub struct BlockCost {
     pub last_only: bool,
     /// Floating point operations for one sequence in the first pass over a prompt and in no other: what an encoder does.
     pub flops_once: u64,
+    /// Values of a token that the block takes from the one before it: what is copied where the two compute on different
+    /// devices. Zero if nobody says; copies are free then.
+    #[serde(default)]
+    pub input_values: u64,
+    /// Values of a token that the processors read of what it gives: logits.
+    #[serde(default)]
+    pub output_values: u64,
     /// What every pass does, if that does not depend on tokens: of a block of a model of pictures. Then nothing else of these
     /// is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

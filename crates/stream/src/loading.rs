@@ -27,6 +27,7 @@ impl Seat {
     /// The next read to make; waits for one. None when the stream is closed.
     pub(crate) fn next_job(&self) -> Option<Job<'_>> {
         let (chunk, read, block) = self.pool.next_read()?;
+        tracing::trace!(chunk, read, "read begins");
         Some(Job { seat: self, chunk, read, block: Some(block), began: Instant::now() })
     }
 

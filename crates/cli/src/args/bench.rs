@@ -14,8 +14,8 @@ pub struct BenchArgs {
     /// file is made and removed to measure the disk [default: the cache folder]
     #[arg(value_name = "MODEL_OR_FOLDER")]
     pub place: Option<PathBuf>,
-    /// Measure disk, memory and processors in less than 20 seconds and store the figures for
-    /// predictions; no model is run
+    /// Measure disk, memory, processors and the GPUs that this build computes on, in less than 20
+    /// seconds and ten for each GPU, and store the figures for predictions; no model is run
     #[arg(long, conflicts_with_all = ["max_memory", "prompt_tokens", "new_tokens", "rounds", "context", "compute", "batch"])]
     pub calibrate: bool,
     /// Budget to run the model in, as `outsize run` takes it; may be given several times [default:

@@ -57,6 +57,7 @@ fn measure(args: &BenchArgs) -> Result<(), Failure> {
         |step| {
             shown.set_message(match step {
                 BenchStep::Choosing => "finding out how the disk is read fastest".to_string(),
+                BenchStep::Gpu(number) => format!("measuring gpu{number}"),
                 BenchStep::Products => "measuring products".to_string(),
                 BenchStep::Limits => "measuring disk, memory and processors".to_string(),
                 BenchStep::Run { round, case } => {

@@ -26,10 +26,11 @@ pub fn calibrate_machine(options: &CalibrateOptions, json: bool) -> Result<(), F
     let shown = progress::activity();
     let measured = calibrate(&machine, options, |step| {
         shown.set_message(match step {
-            CalibrateStep::Writing => "writing a file to read",
-            CalibrateStep::Memory => "measuring memory",
-            CalibrateStep::Compute => "measuring products and layers",
-            CalibrateStep::Disk => "measuring the disk",
+            CalibrateStep::Writing => "writing a file to read".into(),
+            CalibrateStep::Memory => "measuring memory".into(),
+            CalibrateStep::Compute => "measuring products and layers".into(),
+            CalibrateStep::Gpu(number) => format!("measuring gpu{number}"),
+            CalibrateStep::Disk => "measuring the disk".into(),
         });
     });
     shown.finish_and_clear();

@@ -4,15 +4,16 @@ use crate::args::JsonArgs;
 use crate::cache;
 use crate::commands::config::held;
 use crate::error::Failure;
-use crate::views::env::{Calibrated, Env};
+use crate::views::env::{Calibrated, ComputeGpu, Env};
 use crate::views::output;
 use crate::views::style::style;
-use outsize::kernels::gpu::{BACKENDS, gpus};
+use outsize::generate::gpu_contexts;
+use outsize::kernels::gpu::{BACKENDS, GpuDevice, gpus};
 use outsize::kernels::{Isa, threads};
 use outsize::launch::find_mpirun;
 use outsize::machine::{
     CALIBRATION_FILE, Calibration, Machine, Sourced, current_rss, detected_budget, figures_for,
-    volume,
+    gpu_free_memory, volume,
 };
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +36,7 @@ impl Env {
             version: env!("CARGO_PKG_VERSION"),
             target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
             backends: [&["cpu"], BACKENDS].concat(),
-            gpus: gpus().iter().map(Into::into).collect(),
+            gpus: compute_gpus(),
             instructions: Sourced::new(
                 Isa::detected().name(),
                 "the processor, asked by cpuid or alike",
@@ -50,6 +51,19 @@ impl Env {
             mpi: mpi_version(),
         })
     }
+}
+
+/// The GPUs that this build computes on.
+fn compute_gpus() -> Vec<ComputeGpu> {
+    // In this order: opening them takes memory.
+    let free = gpu_free_memory();
+    let contexts = gpu_contexts();
+    let of = |gpu: &GpuDevice| ComputeGpu {
+        free: free.get(&gpu.number).copied(),
+        driver: contexts.get(&gpu.number).copied(),
+        ..gpu.into()
+    };
+    gpus().iter().map(of).collect()
 }
 
 impl Calibrated {

@@ -97,6 +97,19 @@ fn machine(results: &BenchResults) -> Table {
     ] {
         table.row(row);
     }
+    for (number, gpu) in &results.gpus {
+        let on = &gpu.processor;
+        for (name, unit, value, how) in [
+            ("upload", Bytes, gpu.upload.bytes_per_second, "tiles of weights"),
+            ("download", Bytes, gpu.download().bytes_per_second, "activations"),
+            ("memory", Bytes, on.memory_bytes_per_second, "read and written"),
+            ("products, 1 row", Bytes, on.product_bytes_per_second, "of weights in bf16"),
+            ("many rows", Operations, on.product_flops, "with weights in bf16"),
+        ] {
+            let value = bandwidth(unit, value);
+            table.row([format!("gpu{number} {name}"), value, String::new(), how.to_string()]);
+        }
+    }
     table
 }
 
@@ -123,13 +136,19 @@ fn budget(table: &mut Table, budget: &BudgetResults) {
     table.row(["  phase", "median", "spread", "achieved", "share", "of the limit"]);
     for phase in &budget.phases {
         let (name, seconds) = (format!("  {}", phase.name), &phase.seconds);
-        let mut start = [name, time(seconds.median), share(seconds.spread())];
+        let measured = [name, time(seconds.median), share(seconds.spread())];
+        let predicted = phase.predicted_seconds.map(|predicted| {
+            let off = share(predicted / seconds.median.max(1e-9));
+            ["    predicted".to_string(), time(predicted), off]
+        });
+        let mut starts = [Some(measured), predicted].into_iter().flatten();
         for bound in &phase.bounds {
             let achieved = bandwidth(bound.unit, bound.achieved.median);
             let limit =
                 format!("{}, {}", bandwidth(bound.unit, bound.limit.median), bound.limit_of);
-            let [name, median, spread] = std::mem::take(&mut start);
+            let [name, median, spread] = starts.next().unwrap_or_default();
             table.row([name, median, spread, achieved, share(bound.share.median), limit]);
         }
+        starts.for_each(|start| table.row(start));
     }
 }

@@ -55,6 +55,10 @@ pub struct ComputeGpu {
     pub backend: &'static str,
     /// Bytes of its memory; null if the backend does not know.
     pub memory: Option<u64>,
+    /// Free bytes before this program opened it; null if no driver tells.
+    pub free: Option<u64>,
+    /// Bytes that its driver took for this program; null if no driver tells.
+    pub driver: Option<u64>,
     /// Bytes of the largest tensor.
     pub largest_buffer: u64,
     /// Whether it is a processor that acts as a GPU.
@@ -72,6 +76,8 @@ impl From<&GpuDevice> for ComputeGpu {
             name: gpu.name.clone(),
             backend: gpu.backend,
             memory: gpu.memory,
+            free: None,
+            driver: None,
             largest_buffer: gpu.largest_buffer,
             software: gpu.is_software,
             holds: gpu.holds.clone(),
@@ -196,6 +202,12 @@ impl Env {
                 Some(bytes) => table.entry("", &format_size(bytes), "in all, says the driver"),
                 None => table.entry("", "memory unknown", "give a budget: --max-memory"),
             }
+            if let Some(free) = gpu.free {
+                table.entry("", &format_size(free), "free, says the driver");
+            }
+            if let Some(taken) = gpu.driver {
+                table.entry("", &format_size(taken), "of it the driver takes for a process");
+            }
             let types = |types: &[&str]| {
                 if types.is_empty() { "f32 only".into() } else { types.join(", ") }
             };
@@ -250,6 +262,16 @@ impl Calibrated {
         table.entry("gemm", &bandwidth(Operations, cpu.product_flops), "many rows");
         table.entry("a block", &time(cpu.block_seconds), "beside matmuls and attention");
         table.entry("disk latency", &time(figures.disk.latency_seconds), "until the first byte");
+        for (number, gpu) in &figures.gpus {
+            let (to, from) = (gpu.upload.bytes_per_second, gpu.download().bytes_per_second);
+            let on = &gpu.processor;
+            let name = format!("gpu{number}");
+            table.entry(&name, &bandwidth(Bytes, to), "copied to it");
+            table.entry("", &bandwidth(Bytes, from), "copied from it");
+            table.entry("", &bandwidth(Bytes, on.memory_bytes_per_second), "its memory");
+            table.entry("", &bandwidth(Bytes, on.product_bytes_per_second), "of weights, one row");
+            table.entry("", &bandwidth(Operations, on.product_flops), "many rows");
+        }
         for disk in &self.disks {
             let day = disk.date.split('T').next().unwrap_or_default();
             let plain = bandwidth(Bytes, disk.plain_bytes_per_second);

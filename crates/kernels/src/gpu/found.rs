@@ -2,10 +2,10 @@
 
 use std::sync::OnceLock;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 
 /// The variable that lets a software adapter, such as SwiftShader or lavapipe, serve as a GPU: set to
-/// `1`. It is for tests: a processor computes faster by itself.
+/// `1`, or to `2` for two devices on the same adapter. It is for tests: a processor computes faster by itself.
 pub const SOFTWARE_VARIABLE: &str = "OUTSIZE_SOFTWARE_GPU";
 
 /// The backends for GPUs that this build has, by their features' names.
@@ -52,6 +52,17 @@ pub fn gpus() -> &'static [GpuDevice] {
     FOUND.get_or_init(find)
 }
 
+/// Whether a device can hold tensors of a type: a GPU says so itself, anything else holds all of them.
+pub fn can_hold(device: &Device, dtype: DType) -> bool {
+    #[cfg(feature = "gpu")]
+    if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
+        use burn::backend::{Backend, Cube, DTypeUsage};
+        return Cube::dtype_usage(cube, dtype).contains(DTypeUsage::Storage);
+    }
+    let _ = (device, dtype);
+    true
+}
+
 #[cfg(not(feature = "gpu"))]
 fn find() -> Vec<GpuDevice> {
     Vec::new()
@@ -66,6 +77,8 @@ fn find() -> Vec<GpuDevice> {
             found.extend(candidate.filter(|new| !found.iter().any(|old| old.is_same_card(new))));
         }
     }
+    let twin = found.iter().find_map(search::Candidate::twin);
+    found.extend(twin);
     found.sort_by_key(search::Candidate::order);
     let numbered = found.into_iter().enumerate();
     numbered.map(|(number, found)| GpuDevice { number, ..found.gpu }).collect()
@@ -76,7 +89,7 @@ mod search {
     use burn::backend::{Backend, Cube, DTypeUsage, DispatchDevice};
     use burn::tensor::{DType, Device, DeviceType};
     use burn_cubecl::CubeDevice;
-    use burn_cubecl::cubecl::device::WgpuDeviceKind;
+    use burn_cubecl::cubecl::device::{WgpuBackend, WgpuDeviceKind};
     use burn_cubecl::cubecl::ir::{PciAddress, PciVendor, PhysicalDevice};
 
     use super::{GpuDevice, SOFTWARE_VARIABLE};
@@ -103,11 +116,17 @@ mod search {
         ]
     }
 
+    /// How many devices a software adapter serves as.
+    pub(super) fn software() -> usize {
+        let value = std::env::var(SOFTWARE_VARIABLE).unwrap_or_default();
+        ["1", "2"].iter().position(|one| *one == value).map_or(0, |at| at + 1)
+    }
+
     pub(super) fn candidate(backend: &'static str, device: Device) -> Option<Candidate> {
         let DispatchDevice::Cube(cube) = device.as_dispatch().clone() else { return None };
         let is_software =
             matches!(&cube, CubeDevice::Wgpu(wgpu) if wgpu.kind == WgpuDeviceKind::Cpu);
-        if is_software && std::env::var_os(SOFTWARE_VARIABLE).is_none_or(|value| value != "1") {
+        if is_software && software() == 0 {
             return None;
         }
         let client = cube.client();
@@ -136,6 +155,19 @@ mod search {
         pub(super) fn is_same_card(&self, other: &Self) -> bool {
             let pair = self.physical.as_ref().zip(other.physical.as_ref());
             pair.is_some_and(|(one, other)| one.is_same_card(other))
+        }
+
+        /// The same software adapter as another device, if two are asked for: through Vulkan by name.
+        pub(super) fn twin(&self) -> Option<Self> {
+            match self.gpu.device.as_dispatch() {
+                DispatchDevice::Cube(CubeDevice::Wgpu(wgpu))
+                    if self.gpu.is_software && software() == 2 =>
+                {
+                    let other = CubeDevice::Wgpu(wgpu.clone().on(WgpuBackend::Vulkan));
+                    candidate(self.gpu.backend, Device::new(DispatchDevice::Cube(other)))
+                }
+                _ => None,
+            }
         }
 
         /// NVIDIA's before others, as in what NVML and the system list; those without an address last.

@@ -13,7 +13,7 @@ mod upload;
 
 #[cfg(feature = "gpu")]
 pub use extension::{PackedRows, PackedWeightOps};
-pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, gpus};
+pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, can_hold, gpus};
 #[cfg(feature = "gpu")]
 pub use packed::PackedWeight;
 #[cfg(feature = "gpu")]

@@ -4,7 +4,7 @@ use super::{Calibration, DiskFigures};
 use outsize_plan::{Bandwidth, HardwareProfile, Processor};
 
 /// The most disks, GPUs or measurements.
-pub(super) const MOST_ENTRIES: usize = 64;
+pub(super) const MOST_ENTRIES: usize = 256;
 
 /// The longest text, in bytes.
 const LONGEST_TEXT: usize = 1000;
@@ -62,6 +62,7 @@ pub(crate) fn check_figures(figures: &HardwareProfile) -> Result<(), String> {
     for (number, gpu) in &figures.gpus {
         processor(&format!("figures.gpus.{number}.processor"), &gpu.processor)?;
         link(&format!("figures.gpus.{number}.upload"), &gpu.upload)?;
+        link(&format!("figures.gpus.{number}.download"), &gpu.download())?;
     }
     Ok(())
 }
@@ -162,7 +163,7 @@ mod tests {
             ("measurements[0]", |c| c.measurements[0].how = "x".repeat(2000)),
             ("date", |c| c.date = "yesterday".to_string()),
             ("identity.processor", |c| c.identity.processor = "a\nb".to_string()),
-            ("identity.gpus", |c| c.identity.gpus = vec![String::new(); 65]),
+            ("identity.gpus", |c| c.identity.gpus = vec![String::new(); 257]),
         ];
         for (name, change) in changes {
             let mut changed = example();

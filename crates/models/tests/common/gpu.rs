@@ -7,7 +7,8 @@ use outsize_checkpoint::Checkpoint;
 use outsize_core::{Devices, Options, gpu};
 use outsize_models::{CacheOptions, DispatchedDecoder, Init, KvCache, ModelConfig};
 use outsize_plan::{
-    Bandwidth, Budget, Gpu, HardwareProfile, ManualMap, Processor, Tier, from_assignment,
+    Bandwidth, Budget, GemmRates, Gpu, HardwareProfile, ManualMap, PrefillRates, Processor, Tier,
+    Workload, from_assignment,
 };
 
 use super::dispatched::{config, path};
@@ -28,19 +29,39 @@ pub fn there_is_a_gpu() -> bool {
     }
 }
 
+/// A processor that takes no time.
+const FAST: Processor = Processor {
+    memory_bytes_per_second: 1e15,
+    product_bytes_per_second: 1e15,
+    product_flops: 1e18,
+    prefill: None,
+    cache_bytes_per_second: 1e15,
+    block_seconds: 0.0,
+};
+
+fn with_gpu(processor: Processor) -> HardwareProfile {
+    let upload = Bandwidth { bytes_per_second: 1e15, latency_seconds: 0.0 };
+    let gpus = BTreeMap::from([(0, Gpu { processor, upload, download: None })]);
+    HardwareProfile { gpus, ..HardwareProfile::default() }
+}
+
 /// A machine whose GPU is always faster.
 pub fn figures() -> HardwareProfile {
-    let fast = Processor {
-        memory_bytes_per_second: 1e15,
-        product_bytes_per_second: 1e15,
-        product_flops: 1e18,
-        prefill: None,
-        cache_bytes_per_second: 1e15,
-        block_seconds: 0.0,
+    with_gpu(FAST)
+}
+
+/// A machine whose GPU is faster with prompts and slower with tokens, or the other way round.
+pub fn figures_apart(gpu_reads_prompts: bool) -> HardwareProfile {
+    let rates = GemmRates { bytes_per_second: 1e15, flops: 1.0, values_per_second: 1e15 };
+    let slow_prompts = PrefillRates { f32: rates, bf16: rates, attention_flops: 1.0 };
+    let slow_prompts = Processor { prefill: Some(slow_prompts), ..FAST };
+    // A token attends to all of a context, and those of a prompt to half of the prompt.
+    let slow_tokens = Processor { cache_bytes_per_second: 1.0, ..FAST };
+    let (cpu, gpu) = match gpu_reads_prompts {
+        true => (slow_prompts, slow_tokens),
+        false => (slow_tokens, slow_prompts),
     };
-    let upload = Bandwidth { bytes_per_second: 1e15, latency_seconds: 0.0 };
-    let gpus = BTreeMap::from([(0, Gpu { processor: fast, upload })]);
-    HardwareProfile { gpus, ..HardwareProfile::default() }
+    HardwareProfile { cpu, ..with_gpu(gpu) }
 }
 
 /// The fixture's model and a cache for it, with weights where `map` says, in tiles of so many bytes; what is not on the GPU is
@@ -50,6 +71,17 @@ pub fn load_on(
     map: &str,
     tile_bytes: u64,
     cache: &CacheOptions,
+) -> (ModelConfig, Box<dyn DispatchedDecoder>, KvCache) {
+    load_computed(name, map, tile_bytes, cache, (figures(), &[[Tier::Gpu(0); 2]]))
+}
+
+/// The same on a machine where the prompts and tokens of layers are computed on tiers of these.
+pub fn load_computed(
+    name: &str,
+    map: &str,
+    tile_bytes: u64,
+    cache: &CacheOptions,
+    (figures, computed): (HardwareProfile, &[[Tier; 2]]),
 ) -> (ModelConfig, Box<dyn DispatchedDecoder>, KvCache) {
     let config = config(name);
     let checkpoint = Checkpoint::open(path(name)).unwrap();
@@ -62,12 +94,14 @@ pub fn load_on(
         min_ring_bytes: 0,
         ..config.options(checkpoint.tensors())
     };
-    let plan = outsize_plan::Options { small_tensor: 0, figures: figures(), ..options.plan() };
+    let workload = Workload { position: 1 << 40, ..Workload::default() };
+    let plan = outsize_plan::Options { small_tensor: 0, figures, workload, ..options.plan() };
     let manual = ManualMap::parse(map).unwrap();
     let assignment = manual.assign(&tree, &options.budget, &plan).unwrap();
     let map = from_assignment(&tree, &assignment, &options.budget, &plan).unwrap();
     for block in map.blocks().iter().filter(|block| block.kv_bytes > 0) {
-        assert_eq!([block.prefill_on, block.decode_on], [Tier::Gpu(0); 2], "{}", block.name);
+        let on = [block.prefill_on, block.decode_on];
+        assert!(computed.contains(&on), "{} on {on:?}", block.name);
     }
     let devices = config.cache_devices(&map, &Devices::of_map(&map).unwrap());
     let cache = KvCache::on(config.cache(), cache, &devices).unwrap();

@@ -130,8 +130,18 @@ impl Runs {
         let mut before: Vec<Option<Cost>> = vec![None; count + 1];
         before[0] = Some(Cost::default());
         let mut best = Vec::with_capacity(order.len());
+        let widest = (0..context.tree.blocks.len())
+            .max_by_key(|block| context.tree.blocks[*block].work.input_values);
         for gpu in order {
             let capacity = &context.capacities.gpus[*gpu];
+            let trip = widest.map_or_else(Default::default, |block| {
+                context.costs.round_trip(block, &capacity.hardware)
+            });
+            // Whether it also computes what comes after a run: activations stay there.
+            let computes_next = |end: usize| {
+                let next = items[sequence[end]].blocks.first();
+                next.is_some_and(|block| executors[*block].0 == Tier::Gpu(capacity.number))
+            };
             let mut sums = vec![Cost::default(); count + 1];
             for (at, item) in sequence.iter().enumerate() {
                 sums[at + 1] = sums[at];
@@ -160,7 +170,13 @@ impl Runs {
                     {
                         window.pop_front();
                     }
-                    let one = Cost(0.0, 0.0, 1);
+                    let [there, back] = trip.map(|[token, prompt]| Cost(token, prompt, 0));
+                    let mut one = Cost(0.0, 0.0, 1);
+                    if end == count {
+                        one = one.plus(there);
+                    } else if !computes_next(end) {
+                        one = one.plus(there).plus(back);
+                    }
                     let full = window
                         .front()
                         .map(|(cost, start)| (cost.plus(sums[end]).plus(one), *start));

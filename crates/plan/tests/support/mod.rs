@@ -83,6 +83,14 @@ pub fn tree() -> impl Strategy<Value = Tree> {
     prop_oneof![uneven(0..9), even(0..12)]
 }
 
+/// The tree with activations of that width, which take time to come from one device to another.
+pub fn with_hops(mut tree: Tree, width: u64) -> Tree {
+    for block in &mut tree.blocks {
+        block.work.input_values = width;
+    }
+    tree
+}
+
 fn rate(most: f64) -> impl Strategy<Value = f64> {
     (0.0..6.0f64).prop_map(move |power| most / 2f64.powf(power))
 }
@@ -108,8 +116,11 @@ fn link(most: f64) -> impl Strategy<Value = Bandwidth> {
 }
 
 pub fn figures() -> impl Strategy<Value = HardwareProfile> {
-    let gpu =
-        (processor(10.0), link(40e9)).prop_map(|(processor, upload)| Gpu { processor, upload });
+    let gpu = (processor(10.0), link(40e9)).prop_map(|(processor, upload)| Gpu {
+        processor,
+        upload,
+        download: None,
+    });
     (link(8e9), processor(1.0), prop::collection::vec(gpu, 3)).prop_map(|(disk, cpu, gpus)| {
         HardwareProfile {
             disk,

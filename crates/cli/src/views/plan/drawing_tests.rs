@@ -49,6 +49,7 @@ fn phase(seconds: f64, tokens: f64, bound: Bound, disk_bytes: u64) -> PhaseRepor
             transfer_seconds: seconds,
             disk_bytes,
             upload_bytes: 0,
+            hop_seconds: 0.0,
             bound,
         },
         tokens_per_second: tokens / seconds,

@@ -77,16 +77,17 @@ impl PositionBias {
         keys: &[usize],
         device: &Device,
     ) -> Tensor<4> {
-        let reach = self.reach as i64;
+        // Not every GPU has integers of 64 bits.
+        let reach = self.reach as i32;
         let ids = (start..start + queries).flat_map(|query| {
-            let distance = move |&key: &usize| key as i64 - query as i64;
+            let distance = move |&key: &usize| key as i32 - query as i32;
             keys.iter().map(move |key| distance(key).clamp(-reach, reach) + reach)
         });
         let count = queries * keys.len();
-        let ids = TensorData::new(ids.collect::<Vec<i64>>(), [count]);
-        let ids = Tensor::<1, Int>::from_data(ids, (device, DType::I64));
+        let ids = TensorData::new(ids.collect::<Vec<i32>>(), [count]);
+        let ids = Tensor::<1, Int>::from_data(ids, (device, DType::I32));
         let heads = self.table.dims()[0];
-        self.table.clone().select(1, ids).reshape([1, heads, queries, keys.len()])
+        self.table.clone().to_device(device).select(1, ids).reshape([1, heads, queries, keys.len()])
     }
 }
 
