@@ -101,7 +101,7 @@ fn core_flags(error: &CoreError) -> &'static str {
     match error {
         CoreError::Plan(error) => plan_flags(error),
         CoreError::NotBuilt { .. } | CoreError::NoGpu { .. } => "--max-memory, --device-map",
-        CoreError::Gpu { .. } => "--max-memory, --reserve",
+        CoreError::GpuFull { .. } => "--max-memory, --reserve",
         _ => "",
     }
 }

@@ -159,17 +159,6 @@ pub fn check_gpus(budget: &Budget) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a budget for GPUs where the work is done on the processors.
-pub fn refuse_gpus(budget: &Budget) -> Result<(), Failure> {
-    let gpu = |(tier, bytes): &(Tier, u64)| matches!(tier, Tier::Gpu(_)) && *bytes > 0;
-    match budget.iter().find(gpu) {
-        Some((gpu, _)) => Err(Failure::usage(format!(
-            "--max-memory: this is computed, and its weights are kept, on cpu only: leave {gpu} out"
-        ))),
-        None => Ok(()),
-    }
-}
-
 /// Says on standard error if a budget of main memory is more than there is.
 pub fn warn_of_excess(bytes: Option<u64>, machine: &Machine) {
     let (Some(bytes), Some(ram)) = (bytes, &machine.ram) else {

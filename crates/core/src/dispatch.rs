@@ -1,3 +1,4 @@
+use crate::gpu_share::GpuShare;
 use crate::load::{Load, load_scales};
 use crate::matching::{Matched, match_parameters};
 use crate::pass::Pass;
@@ -81,12 +82,15 @@ pub fn dispatch<M: Module>(
         error: None,
     };
     let module = module.apply_reparameterization(&mut attach);
-    if let Some(error) = attach.error {
+    if let Some(error) = attach.error.take() {
         return Err(error);
     }
-    attach.upload.finish(&devices)?;
+    // Until everything is on its GPU.
+    let slots = attach.slots.clone();
+    drop(attach);
+    slots.iter().try_for_each(Slots::wait)?;
     stream.begin()?;
-    Ok(Dispatched::new(module, map.clone(), stream, pass))
+    Ok(Dispatched::new(module, map.clone(), stream, pass, slots))
 }
 
 /// Memory of each GPU for what passes through it.
@@ -94,7 +98,7 @@ fn slots(map: &DeviceMap, devices: &Devices, options: &Options) -> Arc<[Slots]> 
     let of = |(number, device): (usize, &Device)| {
         let tier = Tier::Gpu(number);
         let ring = map.tiers().iter().find(|held| held.tier == tier).map_or(0, |held| held.ring);
-        Slots::new(tier, device, ring, options.tile_bytes)
+        Slots::new(GpuShare::new(number, device, map, options), ring, options.tile_bytes)
     };
     devices.gpus().map(of).collect()
 }
@@ -163,8 +167,8 @@ impl Reparameterizer for &mut Attach<'_> {
         // What a GPU computes is not kept there because it is kept in main memory.
         let resident = resident && (held.get().is_some() || !is_gpu(&device));
         let tile_rows = match stored.info().shape.len() {
-            2 => tile_rows(entry, stored, self.options),
-            _ => stored.weight.rows(),
+            0 | 1 => stored.weight.rows(),
+            _ => tile_rows(entry, stored, self.options),
         };
         let param = poison(param, entry.dtype);
         let (_, _, mapper) = param.clone().consume();

@@ -1,8 +1,10 @@
 use crate::Error;
 use crate::pass::{Pass, PassKind};
+use crate::slots::Slots;
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// A module whose weights are where the device map says, reached only through [`Dispatched::run`].
@@ -24,11 +26,18 @@ pub struct Dispatched<M> {
     map: DeviceMap,
     stream: Stream,
     pass: Arc<Pass>,
+    slots: Arc<[Slots]>,
 }
 
 impl<M> Dispatched<M> {
-    pub(crate) fn new(module: M, map: DeviceMap, stream: Stream, pass: Arc<Pass>) -> Self {
-        Self { module, map, stream, pass }
+    pub(crate) fn new(
+        module: M,
+        map: DeviceMap,
+        stream: Stream,
+        pass: Arc<Pass>,
+        slots: Arc<[Slots]>,
+    ) -> Self {
+        Self { module, map, stream, pass, slots }
     }
 
     /// Runs one pass: `pass` gets the module and calls it like any other.
@@ -85,11 +94,20 @@ impl<M> Dispatched<M> {
         complete: fn(&Stream),
         pass: impl FnOnce(&M) -> R,
     ) -> Result<R, Error> {
-        self.pass.run(kind, || {
+        let pass = || {
             let mut end = End { stream: &self.stream, complete: None };
             let result = pass(&self.module);
             end.complete = Some(complete);
             result
+        };
+        if self.slots.is_empty() {
+            return self.pass.run(kind, pass);
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.pass.run(kind, pass)));
+        outcome.unwrap_or_else(|payload| {
+            // Burn panics where an operation on a GPU fails: the GPU says why.
+            let failed = self.slots.iter().find_map(|slots| slots.wait().err());
+            failed.map_or_else(|| resume_unwind(payload), Err)
         })
     }
 

@@ -1,4 +1,4 @@
-use outsize_plan::Tier;
+use outsize_plan::{Tier, format_size};
 use std::fmt;
 
 /// What can go wrong between a checkpoint and a running module.
@@ -28,13 +28,29 @@ pub enum Error {
         /// Those that are there: `gpu0 (NVIDIA H200, cuda)`.
         found: Vec<String>,
     },
-    /// A GPU failed, or has not enough memory.
-    #[error(
-        "{tier} failed: {reason}; if its memory is full, leave more of it free with a smaller budget"
-    )]
+    /// A GPU failed: it was lost, or refused something.
+    #[error("{tier} failed: {reason}")]
     Gpu {
         /// The device.
         tier: Tier,
+        /// What it said.
+        reason: String,
+    },
+    /// A GPU has less memory for this process than was planned.
+    #[error(
+        "the memory of {tier} is full: of {} that were planned it gave {} ({reason}); leave {} of the budget to others \
+         (`--reserve {}`), or make it smaller",
+        format_size(*.planned), format_size(*.held), format_size(*.reserve), format_size(*.reserve).replace(' ', "")
+    )]
+    GpuFull {
+        /// The device.
+        tier: Tier,
+        /// What was planned to be held there, in bytes.
+        planned: u64,
+        /// What it gave, in bytes.
+        held: u64,
+        /// [`Planning::reserve_bytes`](crate::Planning::reserve_bytes) with which the plan fits into that.
+        reserve: u64,
         /// What it said.
         reason: String,
     },

@@ -24,6 +24,7 @@ mod device;
 mod dispatch;
 mod dispatched;
 mod error;
+mod gpu_share;
 mod handle;
 mod load;
 mod location;

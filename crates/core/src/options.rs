@@ -84,9 +84,12 @@ pub struct Options {
     /// which is made when they are first used and is no part of the budget. Parameters whose tensor has another
     /// shape or type are an error nevertheless.
     pub allow_missing: bool,
-    /// The GPU that all of the module computes on, which is initialised there: weights in main memory and
+    /// The GPU that all of the module computes on, which is initialised there unless it [moves its
+    /// activations](Self::moves_activations): weights in main memory and
     /// on disk are copied to it for each use. Without it the module computes on the processors.
     pub gpu: Option<usize>,
+    /// What that GPU holds besides weights and slots, in bytes; as many activations as `needs` has if it is not said.
+    pub gpu_activations: Option<u64>,
     /// Whether the module moves its activations to where each block computes, as those of
     /// `outsize-models` do: [`Streamed::device`](crate::Streamed::device) says where that is.
     pub moves_activations: bool,
@@ -119,6 +122,7 @@ impl Default for Options {
             ignore: Vec::new(),
             allow_missing: false,
             gpu: None,
+            gpu_activations: None,
             moves_activations: false,
             stop: None,
         }
@@ -159,7 +163,7 @@ impl Options {
             small_tensor: self.small_tensor_bytes,
             min_ring: self.min_ring_bytes,
             execute_on: self.gpu,
-            gpu_activations: self.needs.activations,
+            gpu_activations: self.gpu_activations.unwrap_or(self.needs.activations),
             ..outsize_plan::Options::default()
         }
     }

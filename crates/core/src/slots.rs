@@ -1,10 +1,10 @@
 //! Memory of a GPU that weights pass through on their way to a product.
 
 use crate::Error;
-use burn::tensor::{Bytes, DType, Device};
+use crate::gpu_share::GpuShare;
+use burn::tensor::Device;
 use outsize_kernels::WeightTensor;
 use outsize_kernels::gpu::{Fence, UploadStream};
-use outsize_plan::Tier;
 use std::sync::{Mutex, PoisonError};
 
 /// The fewest slots and the most: one is filled while another is read, and a third waits for neither.
@@ -16,8 +16,7 @@ pub(crate) const SLOTS: [u64; 2] = [2, 3];
 /// products that read the slot's last tile. A slot keeps hold of its tile, so that its memory is not
 /// given to another before these are done, whatever became of the tile elsewhere.
 pub(crate) struct Slots {
-    tier: Tier,
-    device: Device,
+    share: GpuShare,
     slots: Mutex<Vec<Slot>>,
 }
 
@@ -32,28 +31,26 @@ struct Slot {
 
 impl Slots {
     /// As many as `bytes` have room for.
-    pub(crate) fn new(tier: Tier, device: &Device, bytes: u64, tile: u64) -> Self {
+    pub(crate) fn new(share: GpuShare, bytes: u64, tile: u64) -> Self {
         // The pool of a slot may have two pages, as the next tile may be a little larger.
         let count = (bytes / tile.max(1) / 2).clamp(SLOTS[0], SLOTS[1]);
         let slot = |number| Slot { stream: UploadStream::new(), number, tile: None, done: None };
         let slots = Mutex::new((0..count).map(slot).collect());
-        Self { tier, device: device.clone(), slots }
+        Self { share, slots }
     }
 
-    /// Copies a matrix to the next slot.
+    /// Copies a matrix to the next slot, as `copy` does it.
     ///
     /// # Errors
     /// What the device says; or that tiles of all slots are still held.
     pub(crate) fn upload(
         &self,
-        bytes: Bytes,
-        dtype: DType,
-        shape: [usize; 2],
+        copy: impl FnOnce(&Device) -> Result<WeightTensor, String>,
     ) -> Result<WeightTensor, Error> {
-        let failed = |reason| Error::Gpu { tier: self.tier, reason };
+        let failed = |reason: String| self.share.failed(&reason);
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in slots.iter_mut() {
-            slot.look(&self.device);
+            slot.look(&self.share.device);
         }
         // The one that was filled first is at the front.
         let free = slots.iter().position(|slot| slot.tile.is_none() || slot.done.is_some());
@@ -63,27 +60,29 @@ impl Slots {
             ));
         };
         let mut slot = slots.remove(free);
-        let (gpu, number) = (self.tier, slot.number);
+        let (gpu, number) = (self.share.tier, slot.number);
         if let Some(done) = slot.done.take() {
             done.wait().map_err(failed)?;
             tracing::trace!(%gpu, slot = number, "products done");
         }
         slot.tile = None;
-        tracing::trace!(%gpu, slot = number, bytes = bytes.len(), "upload begins");
-        let tile = slot.stream.enter(|| WeightTensor::upload(bytes, dtype, shape, &self.device));
+        let tile = slot.stream.enter(|| {
+            tracing::trace!(%gpu, slot = number, "upload begins");
+            copy(&self.share.device)
+        });
         slot.tile = tile.as_ref().ok().cloned();
         slots.push(slot);
         tile.map_err(failed)
     }
 
-    /// The device's tier.
-    pub(crate) fn tier(&self) -> Tier {
-        self.tier
-    }
-
     /// Whether they are a device's.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
-        self.device == *device
+        self.share.device == *device
+    }
+
+    /// What to say of a device that failed with this reason.
+    pub(crate) fn failed(&self, reason: &str) -> Error {
+        self.share.failed(reason)
     }
 
     /// Waits until all uploads and products are done.
@@ -91,8 +90,18 @@ impl Slots {
     /// # Errors
     /// What the device says.
     pub(crate) fn wait(&self) -> Result<(), Error> {
-        let waited = Fence::new(&self.device).wait();
-        waited.map_err(|reason| Error::Gpu { tier: self.tier, reason })
+        Fence::new(&self.share.device).wait().map_err(|reason| self.failed(&reason))
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        let slots = self.slots.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for Slot { stream, tile, .. } in slots.drain(..) {
+            drop(tile);
+            // No other module enters this stream.
+            stream.enter(|| self.share.device.memory_cleanup());
+        }
     }
 }
 

@@ -296,9 +296,8 @@ impl Inner {
         lease: Lease,
         rows: &StoredWeight,
     ) -> Result<BlockWeight<SharedBytes>, Error> {
-        let segment = |at| SharedBytes::from_owner(lease.segment(at));
-        let scales = rows.scales().map_or(SharedBytes::new(), |_| segment(1));
-        self.block_weight(rows, segment(0), scales)
+        let (data, scales) = segments(&lease, rows);
+        self.block_weight(rows, data, scales)
     }
 
     fn block_weight(
@@ -307,14 +306,7 @@ impl Inner {
         data: SharedBytes,
         scales: SharedBytes,
     ) -> Result<BlockWeight<SharedBytes>, Error> {
-        let columns = rows.data().shape.last().copied().unwrap_or(0);
-        let (format, skipped) = (rows.format(), rows.skipped_rows());
-        BlockWeight::new(format, [rows.rows(), columns], data, scales, skipped).ok_or_else(|| {
-            Error::Value {
-                name: self.path.to_string(),
-                reason: "its storage format is not built in".to_string(),
-            }
-        })
+        block_weight(&self.path, rows, data, scales)
     }
 
     /// A tensor over the leased bytes: no copy on the CPU, and the lease lives as long as it does.
@@ -391,4 +383,27 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// The leased bytes of some rows in blocks: of data and of scales.
+pub(crate) fn segments(lease: &Lease, rows: &StoredWeight) -> (SharedBytes, SharedBytes) {
+    let segment = |at| SharedBytes::from_owner(lease.segment(at));
+    (segment(0), rows.scales().map_or(SharedBytes::new(), |_| segment(1)))
+}
+
+/// Some rows in blocks of the weight of this name.
+pub(crate) fn block_weight(
+    name: &str,
+    rows: &StoredWeight,
+    data: SharedBytes,
+    scales: SharedBytes,
+) -> Result<BlockWeight<SharedBytes>, Error> {
+    let columns = rows.data().shape.last().copied().unwrap_or(0);
+    let (format, skipped) = (rows.format(), rows.skipped_rows());
+    BlockWeight::new(format, [rows.rows(), columns], data, scales, skipped).ok_or_else(|| {
+        Error::Value {
+            name: name.to_string(),
+            reason: "its storage format is not built in".to_string(),
+        }
+    })
 }

@@ -2,10 +2,11 @@
 
 use crate::matching::{Matched, Stored};
 use crate::registry::tile_rows;
+use crate::streamed::{block_weight, segments};
 use crate::{Devices, Error, LEAST_RING, Options};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
-use outsize_kernels::WeightTensor;
+use outsize_kernels::{BlockWeight, WeightTensor};
 use outsize_plan::{DeviceMap, Residency, Tier};
 use outsize_stream::{Chunk, ChunkId, Lease, Source, Stream};
 use std::any::Any;
@@ -48,17 +49,16 @@ impl Upload {
             else {
                 continue;
             };
-            if !entry.parameter.streams || entry.in_blocks {
-                let what = if entry.in_blocks { "in blocks" } else { "of this kind" };
-                let reason = format!("weights {what} cannot be kept on {tier}");
+            if !entry.parameter.streams {
+                let reason = format!("weights of this kind cannot be kept on {tier}");
                 return Err(Error::Value { name: path.clone(), reason });
             }
             let own = known.entry((stored.key, tier)).or_insert_with(|| {
                 let rows = stored.weight.rows().max(1);
-                // Words hold two elements: a part begins with a whole one.
+                // Words hold up to four elements: a part begins with a whole one.
                 let step = match stored.info().shape.len() {
-                    2 => tile_rows(entry, stored, options).next_multiple_of(2),
-                    _ => rows,
+                    0 | 1 => rows,
+                    _ => tile_rows(entry, stored, options).next_multiple_of(4),
                 };
                 let ranges = (0..rows).step_by(step).map(|start| start..(start + step).min(rows));
                 let part = |range: Range<usize>| {
@@ -101,23 +101,13 @@ impl Upload {
         let stream = self.stream.as_ref()?;
         let reader = Reader { stream, entry, stored, device: &device };
         let value = device.memory_persistent_allocations((), |()| match D {
-            2 if self.packs => Ok(Arc::new(reader.matrix(parts)?) as OnGpu),
+            2.. if self.packs => Ok(Arc::new(reader.matrix(parts)?) as OnGpu),
             _ => Ok(Arc::new(reader.tensor::<D>(parts, self.packs)?) as OnGpu),
         });
         if let Ok(value) = &value {
             self.shared.insert(key, value.clone());
         }
         Some(value)
-    }
-
-    /// Waits until everything is on its GPU.
-    pub(crate) fn finish(self, devices: &Devices) -> Result<(), Error> {
-        for (number, device) in devices.gpus() {
-            let synced = device.sync();
-            let tier = Tier::Gpu(number);
-            synced.map_err(|error| Error::Gpu { tier, reason: error.to_string() })?;
-        }
-        Ok(())
     }
 }
 
@@ -154,20 +144,52 @@ impl Reader<'_> {
         let columns: usize = self.stored.info().shape.iter().skip(1).product();
         let dtype = self.entry.dtype;
         let part = |(rows, chunk): &Part| {
-            let bytes = self.bytes(*chunk)?;
-            WeightTensor::upload(bytes, dtype, [rows.len(), columns], self.device)
-                .map_err(|reason| self.wrong(reason))
+            let part = match self.entry.in_blocks {
+                true => WeightTensor::upload_blocks(&self.blocks(rows, *chunk)?, self.device),
+                false => {
+                    let bytes = self.bytes(*chunk)?;
+                    WeightTensor::upload(bytes, dtype, [rows.len(), columns], self.device)
+                }
+            };
+            part.map_err(|reason| self.wrong(reason))
         };
         if let [only] = parts {
             return part(only);
         }
         let shape = [self.stored.weight.rows(), columns];
-        let mut whole = WeightTensor::empty(dtype, shape, self.device)
-            .ok_or_else(|| self.wrong(format!("{dtype:?} cannot be kept on a GPU")))?;
+        let whole = match self.entry.in_blocks {
+            true => {
+                let (weight, scales) = (&self.stored.weight, self.scales()?);
+                let (format, skipped) = (weight.format(), weight.skipped_rows());
+                WeightTensor::empty_blocks(format, shape, &scales, skipped, self.device)
+            }
+            false => WeightTensor::empty(dtype, shape, self.device)
+                .ok_or_else(|| format!("{dtype:?} cannot be kept on a GPU")),
+        };
+        let mut whole = whole.map_err(|reason| self.wrong(reason))?;
         for entry in parts {
             whole = whole.with_rows(entry.0.start, part(entry)?);
         }
         Ok(whole)
+    }
+
+    /// Some rows in blocks.
+    fn blocks(
+        &self,
+        rows: &Range<usize>,
+        chunk: ChunkId,
+    ) -> Result<BlockWeight<SharedBytes>, Error> {
+        let (lease, weight) = (self.lease(chunk)?, self.stored.weight.slice(rows.clone()));
+        let (data, scales) = segments(&lease, &weight);
+        block_weight(&self.entry.parameter.path, &weight, data, scales)
+    }
+
+    /// The scales of all rows, if they have a tensor of their own.
+    fn scales(&self) -> Result<Vec<u8>, Error> {
+        let Some(scales) = self.stored.weight.scales() else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; scales.len as usize];
+        self.stream.read(&self.stored.name, scales.file, scales.offset, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// A tensor: in f32 if the module takes any type.

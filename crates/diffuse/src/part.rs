@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use outsize_checkpoint::{Checkpoint, TensorInfo};
-use outsize_core::{Dispatched, decide};
+use outsize_core::{Dispatched, decide, gpu};
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PicturePass, WeightKind};
 use outsize_plan::{
-    DeviceMap, Estimate, MemoryOverhead, Passes, Prediction, Tree, Workload, estimate, predict,
+    DeviceMap, Estimate, MemoryOverhead, Passes, Prediction, Tier, Tree, Workload, estimate,
+    predict,
 };
 
 use crate::error::Error;
@@ -50,6 +51,13 @@ pub struct PartPlan {
     pub prediction: Prediction,
 }
 
+impl PartPlan {
+    /// A pass after the first, as predicted.
+    fn seconds(&self) -> f64 {
+        self.prediction.decode.seconds
+    }
+}
+
 /// What a part's configuration and the headers of its weights say.
 #[derive(Debug)]
 pub struct PartDescription {
@@ -57,6 +65,17 @@ pub struct PartDescription {
     pub config: String,
     /// The tensors of its weights.
     pub tensors: Vec<TensorInfo>,
+}
+
+/// What a part needs besides its weights.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PartNeeds {
+    /// Main memory, where the processors compute it.
+    pub alone: MemoryOverhead,
+    /// Main memory, where a GPU computes it.
+    pub beside_gpu: MemoryOverhead,
+    /// What that GPU holds, in bytes.
+    pub gpu: u64,
 }
 
 /// A part that is described.
@@ -84,20 +103,47 @@ impl<C: Component> Part<C> {
         Ok(Self { part, config, tree, options })
     }
 
-    /// Where it lives for such passes, and how fast it is.
+    /// Where it lives for such passes, and how fast it is: computed by one of the GPUs that the budget has or by the
+    /// processors, whichever is predicted to be the fastest of those that have room for it.
     pub fn plan(
         &self,
         settings: &ImageSettings,
-        needs: MemoryOverhead,
+        needs: &PartNeeds,
         pass: &PicturePass,
     ) -> Result<PartPlan, Error> {
         let mut tree = self.tree.clone();
         self.config.add_work(&mut tree, pass);
-        let options = self.options(settings, needs);
-        let map = decide(&tree, &options)?;
+        let gpus = settings.gpus().map(Some);
+        let plans = gpus.chain([None]).map(|gpu| self.plan_on(gpu, settings, needs, &tree));
+        let faster =
+            |best: Result<PartPlan, Error>, other: Result<PartPlan, Error>| match (best, other) {
+                (Ok(best), Ok(other)) if other.seconds() < best.seconds() => Ok(other),
+                (Err(_), Ok(other)) => Ok(other),
+                (best, _) => best,
+            };
+        plans.reduce(faster).expect("the processors are there")
+    }
+
+    /// The same on one device.
+    fn plan_on(
+        &self,
+        gpu: Option<usize>,
+        settings: &ImageSettings,
+        needs: &PartNeeds,
+        tree: &Tree,
+    ) -> Result<PartPlan, Error> {
+        let mut options = self.options(settings, needs.alone);
+        match gpu {
+            Some(_) => {
+                (options.gpu, options.gpu_activations) = (gpu, Some(needs.gpu));
+                options.needs = needs.beside_gpu;
+            }
+            None => settings.gpus().for_each(|gpu| options.budget.set(Tier::Gpu(gpu), 0)),
+        }
+        let map = decide(tree, &options)?;
         let planning = &options.planning;
-        let prediction = predict(&tree, &map, &planning.figures, &planning.workload);
-        Ok(PartPlan { part: self.part, tree, map, prediction })
+        let prediction = predict(tree, &map, &planning.figures, &planning.workload);
+        Ok(PartPlan { part: self.part, tree: tree.clone(), map, prediction })
     }
 
     /// What the part takes as it is stored.
@@ -117,6 +163,12 @@ impl<C: Component> Part<C> {
         settings: &ImageSettings,
         plan: &PartPlan,
     ) -> Result<Dispatched<C>, outsize_core::Error> {
+        for held in plan.map.tiers().iter().filter(|held| held.sum() > 0) {
+            if let Tier::Gpu(number) = held.tier {
+                // Of the part before.
+                gpu(number)?.device.memory_cleanup();
+            }
+        }
         let mut init = Init::new(&settings.device);
         init.compute = settings.compute;
         let options = self.options(settings, *plan.map.needs());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{InTurn, Turns};
+use outsize_core::{InTurn, Turns, process_bytes};
 use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AutoencoderKl, ClipTextModel};
 
@@ -77,6 +77,16 @@ impl ImagePipeline {
         }
         let (model, settings) = (&self.model, &self.settings);
         let scheduler = Scheduler::new(&model.scheduler(request)?.0, request.steps)?;
+        let mut settings = settings.clone();
+        for number in settings.gpus() {
+            outsize_core::gpu(number)?;
+        }
+        if settings.gpus().next().is_some() {
+            // With what drivers take of the process's memory.
+            let held = outsize_machine::current_rss().unwrap_or(0);
+            settings.process = settings.process.max(process_bytes(held));
+        }
+        let settings = &settings;
         let plans = model.plan(settings, request)?;
         let prediction = model.predict(&plans, request)?;
         observe(ImageProgress::Planned { plans: &plans, prediction: &prediction });

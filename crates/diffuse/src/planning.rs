@@ -1,13 +1,13 @@
 //! What pictures take: memory part by part, and time.
 
-use outsize_core::memory_overhead;
+use outsize_core::{gpu_overhead, memory_overhead, upload_bytes};
 use outsize_models::{PicturePass, PictureSize};
-use outsize_plan::{Estimate, MemoryOverhead};
+use outsize_plan::Estimate;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::model::{COLOURS, ImageModel};
-use crate::part::PartPlan;
+use crate::part::{PartNeeds, PartPlan};
 use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
 
@@ -42,9 +42,9 @@ impl ImageModel {
         let [text_encoder, unet, vae] = self.needs(settings, request)?;
         let [pass, one] = self.passes(request)?;
         Ok([
-            self.text_encoder.plan(settings, text_encoder, &pass)?,
-            self.unet.plan(settings, unet, &pass)?,
-            self.vae.plan(settings, vae, &one)?,
+            self.text_encoder.plan(settings, &text_encoder, &pass)?,
+            self.unet.plan(settings, &unet, &pass)?,
+            self.vae.plan(settings, &vae, &one)?,
         ])
     }
 
@@ -59,9 +59,9 @@ impl ImageModel {
     ) -> Result<[Estimate; 3], Error> {
         let [text_encoder, unet, vae] = self.needs(settings, request)?;
         Ok([
-            self.text_encoder.estimate(settings, text_encoder)?,
-            self.unet.estimate(settings, unet)?,
-            self.vae.estimate(settings, vae)?,
+            self.text_encoder.estimate(settings, text_encoder.alone)?,
+            self.unet.estimate(settings, unet.alone)?,
+            self.vae.estimate(settings, vae.alone)?,
         ])
     }
 
@@ -106,7 +106,7 @@ impl ImageModel {
         &self,
         settings: &ImageSettings,
         request: &ImageRequest,
-    ) -> Result<[MemoryOverhead; 3], Error> {
+    ) -> Result<[PartNeeds; 3], Error> {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let [pass, one] = self.passes(request)?;
         let PicturePass { latents, tokens } = pass;
@@ -132,11 +132,27 @@ impl ImageModel {
             // Beside a band, its pixels.
             self.vae.config.model().activation_bytes(one.latents, threads),
         ];
+        let on_gpu = [
+            activations[0],
+            activations[1],
+            self.vae.config.model().band_activation_bytes(one.latents),
+        ];
+        // Rows of tables, beside what is passed on, and bands.
+        let beside_gpu = [4 * (texts * tokens * hidden) as u64, 0, activations[2]];
+        let upload =
+            upload_bytes(&settings.max_memory, outsize_core::Options::default().tile_bytes);
         let mut kept = 0;
         Ok([0, 1, 2].map(|part| {
             // Threads keep the memory of their largest product.
             kept = packed[part].max(kept);
-            memory_overhead(process, activations[part].saturating_add(kept))
+            PartNeeds {
+                alone: memory_overhead(process, activations[part].saturating_add(kept)),
+                beside_gpu: memory_overhead(
+                    process.saturating_add(upload),
+                    beside_gpu[part].saturating_add(kept),
+                ),
+                gpu: gpu_overhead(on_gpu[part]),
+            }
         }))
     }
 }

@@ -6,14 +6,15 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::Device;
 use outsize_core::{PROCESS_BYTES, Planning};
 use outsize_models::ActivationDtype;
-use outsize_plan::Budget;
+use outsize_plan::{Budget, Tier};
 
 use crate::schedulers::SchedulerChoice;
 
 /// What a pipeline is run with.
 #[derive(Debug, Clone)]
 pub struct ImageSettings {
-    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set.
+    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set. A GPU is
+    /// only used if it is named.
     pub max_memory: Budget,
     /// The type in which activations are multiplied with weights.
     pub compute: ActivationDtype,
@@ -23,7 +24,7 @@ pub struct ImageSettings {
     pub planning: Planning,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Where it computes.
+    /// Where the modules are, and compute what no GPU does.
     pub device: Device,
 }
 
@@ -38,6 +39,16 @@ impl ImageSettings {
             stop: None,
             device: Device::flex(),
         }
+    }
+}
+
+impl ImageSettings {
+    /// The numbers of the GPUs that may be used.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = usize> {
+        self.max_memory.iter().filter_map(|(tier, bytes)| match tier {
+            Tier::Gpu(number) if bytes > 0 => Some(number),
+            _ => None,
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use outsize_checkpoint::{Dtype, Encoding, ScaleGrid, StorageFormat};
 
 use crate::Isa;
@@ -67,6 +68,16 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
         self.scales.as_ref()
     }
 
+    /// How it is stored.
+    pub fn format(&self) -> StorageFormat {
+        self.format
+    }
+
+    /// Rows between the first that the first row of scales is for and the first of the weight.
+    pub fn skipped_rows(&self) -> usize {
+        self.skipped_rows
+    }
+
     /// The same weight, borrowed.
     pub fn view(&self) -> BlockWeight<&[u8]> {
         BlockWeight {
@@ -85,6 +96,29 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
     /// If it does not have these rows, or `to` not room for as many elements.
     pub fn dequantize(&self, rows: Range<usize>, to: &mut [f32]) {
         self.view().slice(rows).dequantize_with(Isa::detected(), to);
+    }
+}
+
+impl BlockWeight<Bytes> {
+    /// The elements, row after row, shared.
+    pub fn bytes(&self) -> Bytes {
+        self.data.clone()
+    }
+
+    /// Some of the rows: the same memory.
+    ///
+    /// # Panics
+    ///
+    /// If it does not have them.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        let some = self.view().slice(rows);
+        Self {
+            format: some.format,
+            shape: some.shape,
+            data: self.data.slice_ref(some.data),
+            scales: self.scales.slice_ref(some.scales),
+            skipped_rows: some.skipped_rows,
+        }
     }
 }
 

@@ -7,14 +7,21 @@ use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::device::{is_flex, is_stored};
+use crate::device::{is_flex, is_gpu, is_stored};
 use crate::group_norm::{GroupSums, Moments};
 use crate::matmul::ConvolutionWindow;
 use crate::picture_extension::PictureOps;
 use crate::{ActivationDtype, ActivationFunction, buffer};
 
+/// Bound on what is worked on at once where [`attend_pixels`] and [`gate_halves`] are composed of Burn's
+/// operations, in bytes: scores and rows. One row may be larger.
+const PIECE_BYTES: usize = 8 << 20;
+
 /// An f32 tensor whose values are to be written, all of them, by [`convolution_into`].
 pub fn unwritten(dims: [usize; 4], device: &Device) -> Tensor<4> {
+    if is_gpu(device) {
+        return Tensor::empty(dims, (device, DType::F32));
+    }
     let data = buffer::data(buffer::take(dims.iter().product()), dims);
     Tensor::from_data(data, (device, DType::F32))
 }
@@ -24,8 +31,8 @@ pub fn unwritten(dims: [usize; 4], device: &Device) -> Tensor<4> {
 /// a checkpoint stores it, gives of `x`, with `bias [outputs]` added.
 ///
 /// On Flex, with `x` and `y` in f32 and the weight in bf16, f16 or f32, this is [one
-/// operation](crate::matmul::convolve_into), in place where `y` has no other owner; else Burn's own
-/// ones.
+/// operation](crate::matmul::convolve_into), in place where `y` has no other owner. On a GPU it is Burn's
+/// matmul of what some pixels see at a time; elsewhere Burn's own convolution.
 ///
 /// # Panics
 ///
@@ -51,6 +58,11 @@ pub fn convolution_into(
             start,
             compute,
         ));
+    }
+    #[cfg(feature = "gpu")]
+    if let (true, ConvolutionWindow::Three { stride, above, .. }) = (is_gpu(&x.device()), window) {
+        let (weight, bias) = (weight.cast(DType::F32), bias.cast(DType::F32));
+        return crate::gpu::convolution(y, x, weight, bias, (stride, above), start);
     }
     let ([batch, _, _, channels], [outputs, _], dtype) = (x.dims(), weight.dims(), x.dtype());
     let (side, stride, around) = match window {
@@ -157,8 +169,9 @@ pub fn group_norm(
 }
 
 fn scaled(x: Tensor<4>, weight: Tensor<1>, bias: Tensor<1>, apply_silu: bool) -> Tensor<4> {
-    let dtype = x.dtype();
-    let y = x * weight.cast(dtype).unsqueeze() + bias.cast(dtype).unsqueeze();
+    let (dtype, device) = (x.dtype(), x.device());
+    let [weight, bias] = [weight, bias].map(|part| part.cast(dtype).to_device(&device).unsqueeze());
+    let y = x * weight + bias;
     if apply_silu { silu(y) } else { y }
 }
 
@@ -171,8 +184,18 @@ pub fn gate_halves<const D: usize>(x: Tensor<D>) -> Tensor<D> {
             ActivationFunction::Gelu,
         ));
     }
-    let n = x.dims()[D - 1] / 2;
-    x.clone().narrow(D - 1, 0, n) * gelu(x.narrow(D - 1, n, n))
+    let (mut dims, count) = (x.dims(), x.shape().num_elements());
+    let n = dims[D - 1] / 2;
+    dims[D - 1] = n;
+    let x = x.reshape([count / (2 * n), 2 * n]);
+    let [rows, _] = x.dims();
+    // In pieces: what the function is made of takes several times the memory of its result.
+    let step = (PIECE_BYTES / (2 * n * size_of::<f32>())).max(1);
+    let parts = (0..rows).step_by(step).map(|start| {
+        let x = x.clone().narrow(0, start, step.min(rows - start));
+        x.clone().narrow(1, 0, n) * gelu(x.narrow(1, n, n))
+    });
+    Tensor::cat(parts.collect(), 0).reshape(dims)
 }
 
 /// Attention of `queries [batch, tokens, heads, width]` over all of `keys` and `values`
@@ -198,9 +221,19 @@ pub fn attend_pixels(
             compute,
         ));
     }
-    let [queries, keys, values] = [queries, keys, values].map(|x| x.swap_dims(1, 2));
-    let weights = softmax(queries.matmul(keys.transpose()) * scale, 3);
-    weights.matmul(values).swap_dims(1, 2)
+    let ([batch, tokens, heads, width], [_, seen, ..]) = (queries.dims(), keys.dims());
+    let [queries, keys, values] = [queries * scale, keys, values].map(|x| {
+        let [_, tokens, ..] = x.dims();
+        x.swap_dims(1, 2).reshape([batch * heads, tokens, width])
+    });
+    let keys = keys.transpose();
+    let step = PIECE_BYTES / (batch * heads * seen * size_of::<f32>()).max(1);
+    let parts = (0..tokens).step_by(step.max(1)).map(|start| {
+        let queries = queries.clone().narrow(1, start, step.max(1).min(tokens - start));
+        softmax(queries.matmul(keys.clone()), 2).matmul(values.clone())
+    });
+    let mixed = Tensor::cat(parts.collect(), 1);
+    mixed.reshape([batch, heads, tokens, width]).swap_dims(1, 2)
 }
 
 /// Each pixel four times: `[batch, 2 · rows, 2 · columns, channels]`.

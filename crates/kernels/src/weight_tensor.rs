@@ -6,6 +6,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, ExtensionType, TensorMetadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use bytes::Bytes;
+use outsize_checkpoint::StorageFormat;
 
 use crate::BlockWeight;
 #[cfg(feature = "gpu")]
@@ -20,7 +21,7 @@ pub enum WeightTensor {
     Float(Tensor<2>),
     /// Encoded in blocks, in this process's memory.
     Blocks(BlockWeight<Bytes>),
-    /// On a GPU, in words.
+    /// On a GPU, in words: as stored.
     #[cfg(feature = "gpu")]
     Packed(PackedWeight),
 }
@@ -66,6 +67,40 @@ impl WeightTensor {
         let data = TensorData::try_from_bytes(bytes, shape, dtype);
         let data = data.map_err(|error| error.to_string())?;
         Ok(Self::Float(Tensor::from_data(data, (device, dtype))))
+    }
+
+    /// The same of a matrix in blocks.
+    ///
+    /// # Errors
+    /// A format that a GPU does not know, or a device that is none.
+    pub fn upload_blocks(weight: &BlockWeight<Bytes>, device: &Device) -> Result<Self, String> {
+        #[cfg(feature = "gpu")]
+        if is_gpu(device) {
+            return PackedWeight::upload_blocks(weight, device).map(Self::Packed);
+        }
+        let _ = device;
+        Ok(Self::Blocks(weight.clone()))
+    }
+
+    /// Memory on a GPU for a matrix in blocks, whose scales are known; its first row of scales is also
+    /// for `skipped` rows that are not here.
+    ///
+    /// # Errors
+    /// As [`upload_blocks`](Self::upload_blocks).
+    pub fn empty_blocks(
+        format: StorageFormat,
+        shape: [usize; 2],
+        scales: &[u8],
+        skipped: usize,
+        device: &Device,
+    ) -> Result<Self, String> {
+        #[cfg(feature = "gpu")]
+        if is_gpu(device) {
+            let packed = PackedWeight::empty_blocks(format, shape, scales, skipped, device);
+            return packed.map(Self::Packed);
+        }
+        let _ = (format, shape, scales, skipped, device);
+        Err("no GPU".into())
     }
 
     /// Memory on a GPU for a matrix; none for other types and devices.

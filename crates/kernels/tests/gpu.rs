@@ -2,9 +2,12 @@
 #![cfg(feature = "gpu")]
 
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
+use bytes::Bytes as Shared;
 use half::{bf16, f16};
+use outsize_checkpoint::{Dtype, StorageFormat};
 use outsize_kernels::gpu::{PackedWeight, gpus};
-use outsize_kernels::linear;
+use outsize_kernels::matmul::ConvolutionWindow;
+use outsize_kernels::{ActivationDtype, BlockWeight, convolution_into, linear, unwritten};
 
 /// Of the first GPU. Without one it is said on standard error, and where `OUTSIZE_GPU_TESTS` is set it is a failure.
 fn device() -> Option<Device> {
@@ -110,6 +113,161 @@ fn products_are_those_of_the_cpu_whatever_the_tile() {
                     "{dtype:?}"
                 );
             }
+        }
+    }
+}
+
+/// Bytes that look random.
+fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A weight in blocks whose scales are ordinary numbers.
+fn in_blocks(format: StorageFormat, shape: [usize; 2], skipped: usize) -> BlockWeight<Shared> {
+    let block = format.encoding.block();
+    let mut data = noise(block.row_bytes(shape[1]).unwrap() as usize * shape[0], 5);
+    let mut scales = Vec::new();
+    match format.scales {
+        Some(grid) => {
+            data.iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte = 3);
+            let count = grid.shape([shape[0] + skipped, shape[1]]).iter().product();
+            let scale = |value: &f32| value.to_le_bytes()[4 - grid.dtype.size()..].to_vec();
+            scales = numbers(count, 3).iter().flat_map(scale).collect();
+        }
+        None => {
+            // An f16 from 2⁻⁸ to 2⁻⁷, where each type has it.
+            let places: &[usize] = match format.encoding.dtype() {
+                Dtype::Q4K => &[0, 2],
+                Dtype::Q6K => &[208],
+                _ => &[0],
+            };
+            for block in data.chunks_mut(block.bytes) {
+                places.iter().for_each(|at| block[at + 1] = 0x1c | block[at + 1] & 0x83);
+            }
+        }
+    }
+    BlockWeight::new(format, shape, data.into(), scales.into(), skipped).unwrap()
+}
+
+#[test]
+fn blocks_are_those_of_the_cpu() {
+    let Some(device) = device() else { return };
+    let all = 1 << 30;
+    let formats = [
+        (StorageFormat::plain(Dtype::Q8_0), 32),
+        (StorageFormat::plain(Dtype::Q4_0), 32),
+        (StorageFormat::plain(Dtype::Q4K), 256),
+        (StorageFormat::plain(Dtype::Q6K), 256),
+        (StorageFormat::fp8([16, 16]), 24),
+        (StorageFormat::fp8([3, 5]), 24),
+        (StorageFormat::fp8([2, 3]), 7),
+        (StorageFormat::fp8([128, 128]).with_scales(Dtype::BF16), 144),
+        (StorageFormat::compressed_fp8(true), 40),
+        (StorageFormat::compressed_fp8(false), all),
+    ];
+    for (format, columns) in formats {
+        let columns = if columns == all { 36 } else { columns };
+        for (rows, times, m) in [(1, 1, 1), (37, 3, 1), (21, 2, 8), (130, 5, 5), (64, 2, 33)] {
+            let skipped = if format.scales.is_some_and(|grid| grid.block[0] > 1) { 1 } else { 0 };
+            let columns = columns * times;
+            let weight = in_blocks(format, [rows, columns], skipped);
+            let mut expected = vec![0.0; rows * columns];
+            weight.dequantize(0..rows, &mut expected);
+            let there = PackedWeight::upload_blocks(&weight, &device).unwrap();
+            let what = format!("{format:?} {rows} x {columns}");
+            let near = |found: &[f32], expected: &[f32], what: &str| {
+                let largest = expected.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+                for (found, expected) in found.iter().zip(expected) {
+                    assert!(
+                        (found - expected).abs() <= 1e-5 * largest,
+                        "{what}: {found} {expected}"
+                    );
+                }
+                assert_eq!(found.len(), expected.len(), "{what}");
+            };
+            near(&values(there.floats()), &expected, &what);
+            let row = |row: usize| expected[row * columns..][..columns].to_vec();
+            near(
+                &values(there.select(&[rows as u32 - 1, 0])),
+                &[row(rows - 1), row(0)].concat(),
+                &what,
+            );
+            let x = numbers(m * columns, 99);
+            let data = || TensorData::new(x.clone(), [m, columns]);
+            let on_cpu = Tensor::<2>::from_data(data(), (&Device::flex(), DType::F32));
+            let product = values(linear(on_cpu, weight.clone()));
+            let x = Tensor::<2>::from_data(data(), (&device, DType::F32));
+            let found = values(there.linear(x.clone()));
+            near(&found, &product, &format!("{what} by {m}"));
+            // The same rows uploaded by themselves, and put together of parts.
+            let cut = 4.min(rows);
+            let part = PackedWeight::upload_blocks(&weight.rows(cut..rows), &device).unwrap();
+            let empty = PackedWeight::empty_blocks(
+                format,
+                [rows, columns],
+                weight.scales(),
+                skipped,
+                &device,
+            );
+            let first = PackedWeight::upload_blocks(&weight.rows(0..cut), &device).unwrap();
+            let whole = empty.unwrap().with_rows(0, first).with_rows(cut, part.clone());
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(values(whole.floats())), bits(values(there.floats())), "{what}");
+            let slice = there.slice(cut..rows);
+            assert_eq!(bits(values(part.floats())), bits(values(slice.floats())), "{what}");
+            assert_eq!(
+                bits(values(part.linear(x.clone()))),
+                bits(values(slice.linear(x))),
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn convolutions_are_those_of_the_cpu() {
+    let Some(device) = device() else { return };
+    for (sides, n, stride, ends) in [
+        ([1, 1, 1, 1], 1, 1, [true, true]),
+        ([2, 7, 5, 3], 4, 1, [true, true]),
+        ([2, 7, 6, 3], 4, 2, [true, true]),
+        ([1, 8, 5, 4], 3, 1, [false, true]),
+        ([1, 8, 5, 4], 3, 1, [true, false]),
+        ([1, 300, 130, 16], 5, 1, [true, true]),
+    ] {
+        let window = ConvolutionWindow::Three { stride, above: ends[0], below: ends[1] };
+        let channels = sides[3];
+        let [x, weight, bias] =
+            [sides.iter().product(), n * channels * 9, n].map(|count| numbers(count, 11));
+        let run = |device: &Device| {
+            let x = Tensor::<4>::from_data(TensorData::new(x.clone(), sides), (device, DType::F32));
+            let weight = TensorData::new(weight.clone(), [n, channels * 9]);
+            let weight = Tensor::<2>::from_data(weight, (device, DType::F32));
+            let bias = TensorData::new(bias.clone(), [n]);
+            let bias = Tensor::<1>::from_data(bias, (device, DType::F32));
+            let [rows, columns] = window.output(sides[1], sides[2]);
+            // In two parts.
+            let cut = n / 2;
+            let mut y = unwritten([sides[0], rows, columns, n], device);
+            for outputs in [0..cut, cut..n].into_iter().filter(|outputs| !outputs.is_empty()) {
+                let (weight, bias) = (
+                    weight.clone().narrow(0, outputs.start, outputs.len()),
+                    bias.clone().narrow(0, outputs.start, outputs.len()),
+                );
+                let (compute, start) = (ActivationDtype::F32, outputs.start);
+                y = convolution_into(compute, y, x.clone(), weight, bias, window, start);
+            }
+            values(y)
+        };
+        let (expected, found) = (run(&Device::flex()), run(&device));
+        let largest = expected.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((found - expected).abs() <= 1e-5 * largest, "{sides:?}: {found} {expected}");
         }
     }
 }

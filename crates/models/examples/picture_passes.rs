@@ -7,6 +7,7 @@
 //!
 //! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents. Behind them may
 //! stand `f32` or `bf16`, what is computed in, and then how many passes there are, or `-`: one for each line that comes in.
+//! With a budget as `gpu0=800MB,cpu=2GB`, the GPU computes.
 
 use std::error::Error;
 use std::path::Path;
@@ -14,10 +15,12 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, Options, PROCESS_BYTES, memory_overhead};
+use outsize_core::{
+    Dispatched, Options, PROCESS_BYTES, gpu, gpu_overhead, memory_overhead, upload_bytes,
+};
 use outsize_models::arch::{AutoencoderKl, Unet2dConditionModel};
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PictureSize};
-use outsize_plan::Budget;
+use outsize_plan::{Budget, Tier};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let _reuse = outsize_kernels::BufferReuse::begin();
@@ -39,14 +42,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(folder);
     let size = PictureSize { batch: 1, rows: rows.parse()?, columns: columns.parse()? };
     let text = std::fs::read_to_string(folder.join("config.json"))?;
+    let budget = match memory.contains('=') {
+        true => Budget::parse(memory)?,
+        false => Budget::parse(&format!("cpu={memory}"))?,
+    };
     let noise = |sides| Tensor::<4>::ones(sides, (&Device::flex(), DType::F32)) * 0.1;
     let threads = std::thread::available_parallelism()?.get();
     if text.contains("AutoencoderKL") {
         let config = ComponentConfig::<AutoencoderKl>::from_json(&text)?;
         let held = config.model().activation_bytes(size, threads);
-        let model = load(&config, folder, (memory, compute), held, size.pixels())?;
+        let on_gpu = config.model().band_activation_bytes(size);
+        let model = load(&config, folder, (&budget, compute), [held, on_gpu], size.pixels())?;
         let latents = noise([1, size.rows, size.columns, config.config.latent_channels]);
-        return time(passes, || {
+        return time(passes, &budget, || {
             model.run(|model| model.decode(latents.clone(), drop))?;
             Ok(model.stats().bytes_read)
         });
@@ -54,10 +62,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = ComponentConfig::<Unet2dConditionModel>::from_json(&text)?;
     let size = PictureSize { batch: 2, ..size };
     let held = config.model().activation_bytes(size, 77, threads);
-    let model = load(&config, folder, (memory, compute), held, size.pixels())?;
+    let model = load(&config, folder, (&budget, compute), [held; 2], size.pixels())?;
     let latents = noise([2, size.rows, size.columns, config.config.in_channels]);
     let context = noise([2, 77, config.config.cross_attention_dim, 1]).squeeze_dim::<3>(3);
-    time(passes, || {
+    time(passes, &budget, || {
         model.run(|model| drop(model.forward(latents.clone(), 500.0, context.clone())))?;
         Ok(model.stats().bytes_read)
     })
@@ -66,19 +74,22 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn load<C: Component>(
     config: &ComponentConfig<C>,
     folder: &Path,
-    (memory, compute): (&str, ActivationDtype),
-    activations: u64,
+    (budget, compute): (&Budget, ActivationDtype),
+    [activations, on_gpu]: [u64; 2],
     pixels: u64,
 ) -> Result<Dispatched<C>, Box<dyn Error>> {
     let mut files = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let file = files.find(|path| path.extension().is_some_and(|end| end == "safetensors"));
     let checkpoint = Checkpoint::open(file.ok_or("the folder has no weights")?)?;
     let packed = config.packed_bytes(compute, pixels);
-    let options = Options {
-        budget: Budget::parse(&format!("cpu={memory}"))?,
+    let mut options = Options {
+        budget: budget.clone(),
+        gpu: gpu_of(budget),
+        gpu_activations: Some(gpu_overhead(on_gpu)),
         needs: memory_overhead(PROCESS_BYTES, activations + packed),
         ..config.options(checkpoint.tensors())
     };
+    options.needs.process += upload_bytes(budget, options.tile_bytes);
     let tree = config.tree("the checkpoint", checkpoint.tensors())?;
     let map = outsize_plan::infer(&tree, &options.budget, &options.plan())?;
     println!(
@@ -87,13 +98,25 @@ fn load<C: Component>(
         (activations + packed) / 1_000_000,
         map.streamed_bytes() / 1_000_000
     );
+    for held in map.tiers() {
+        println!("{held:?}");
+    }
     let init = Init { device: Device::flex(), compute };
     Ok(config.dispatch(&init, &checkpoint, &map, &options)?)
+}
+
+/// The GPU that is in the budget.
+fn gpu_of(budget: &Budget) -> Option<usize> {
+    budget.iter().find_map(|(tier, _)| match tier {
+        Tier::Gpu(number) => Some(number),
+        _ => None,
+    })
 }
 
 /// Makes passes, which say how many bytes were read so far.
 fn time(
     passes: Option<usize>,
+    budget: &Budget,
     pass: impl Fn() -> Result<u64, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
     let (mut lines, mut before, mut done) = (std::io::stdin().lines(), 0, 0);
@@ -102,6 +125,10 @@ fn time(
         let read = pass()?;
         let seconds = start.elapsed().as_secs_f64();
         println!("{seconds:.3} s, {} MB read", (read - before) / 1_000_000);
+        if let Some(number) = gpu_of(budget) {
+            let held = gpu(number)?.device.memory_pool_usage().ok_or("its pools are not known")?;
+            println!("{} MB in the GPU's pools", held.bytes_reserved.div_ceil(1_000_000));
+        }
         (before, done) = (read, done + 1);
     }
     let status = std::fs::read_to_string("/proc/self/status")?;

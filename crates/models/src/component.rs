@@ -141,6 +141,7 @@ impl<C: Component> ComponentConfig<C> {
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: weights.into_iter().map(|weight| (weight.name, weight.access)).collect(),
             min_ring_bytes: outsize_core::LEAST_RING,
+            moves_activations: true,
             ignore: ignored.chain(unused.map(|tensor| tensor.name.clone())).collect(),
             ..Options::default()
         }

@@ -4,7 +4,7 @@ use burn::module::ParamId;
 use burn::tensor::{Device, Tensor};
 
 use crate::architecture::Architecture;
-use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation};
+use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation, fetched};
 use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape};
 
 /// An architecture that predicts the next token from those before it.
@@ -150,11 +150,12 @@ pub enum Head<'a> {
 }
 
 impl Head<'_> {
-    /// Hidden states `[batch, positions, hidden]` f32 to logits `[batch, positions, vocabulary]` f32.
+    /// Hidden states `[batch, positions, hidden]` f32 to logits `[batch, positions, vocabulary]` f32, in main memory if the
+    /// model is dispatched.
     pub fn project(&self, hidden: Tensor<3>) -> Tensor<3> {
         match self {
-            Self::Own(linear) => linear.forward(hidden),
-            Self::Tied(table) => table.project(hidden),
+            Self::Own(linear) => fetched(linear.forward(hidden), &linear.weight),
+            Self::Tied(table) => fetched(table.project(hidden), &table.weight),
         }
     }
 

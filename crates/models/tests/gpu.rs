@@ -38,6 +38,11 @@ const FIXTURES: &[&str] = &[
     "falcon",
     "falcon-published-bf16",
     "falcon-alibi",
+    "gguf-llama-q8_0",
+    "gguf-llama-q4_0",
+    "gguf-llama-k",
+    "gguf-qwen3-tied-q6_k",
+    "gguf-gemma3-linear-q8_0",
 ];
 
 /// Several tiles for each matrix.

@@ -88,6 +88,13 @@ pub fn notes(described: &Described, budget: &Budget, figures: &HardwareProfile) 
                 .to_string(),
         );
     }
+    notes.extend(gpu_notes(budget, figures));
+    notes
+}
+
+/// Notes on a plan with a budget that has GPUs.
+pub fn gpu_notes(budget: &Budget, figures: &HardwareProfile) -> Vec<String> {
+    let mut notes = Vec::new();
     let gpus: Vec<usize> = budget
         .iter()
         .filter_map(|(tier, bytes)| match tier {
@@ -98,8 +105,7 @@ pub fn notes(described: &Described, budget: &Budget, figures: &HardwareProfile) 
     if !gpus.is_empty() {
         if BACKENDS.is_empty() {
             notes.push(
-                "`outsize run` computes on the CPU in this build: gpu0=0 and so on plans for that"
-                    .to_string(),
+                "this build computes on the CPU: gpu0=0 and so on plans for that".to_string(),
             );
         }
         if gpus.iter().any(|number| !figures.gpus.contains_key(number)) {

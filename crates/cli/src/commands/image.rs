@@ -1,6 +1,6 @@
 //! `outsize image`: a prompt in, pictures out, under a budget; and what `outsize plan` and `estimate` say of such a model.
 
-use crate::args::{EstimateArgs, ImageArgs, PlanArgs};
+use crate::args::{EstimateArgs, ImageArgs, PlanArgs, workload};
 use crate::error::Failure;
 use crate::hub::Wanted;
 use crate::views::image::{ImageOutput, PartOutput, PartsOutput, PictureOutput, PredictionOutput};
@@ -32,6 +32,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let machine = Machine::detect();
     let (figures, provenance) = cache::figures(&machine, &folder);
     let settings = settings(args.max_memory.as_ref(), args.compute, &machine, figures)?;
+    model::check_gpus(&settings.max_memory)?;
     let pipeline = ImagePipeline::open(&folder, variant, settings)?;
     let model = pipeline.model();
     let [width, height] = model.size(&request)?;
@@ -99,7 +100,6 @@ fn settings(
 ) -> Result<ImageSettings, Failure> {
     let held = outsize::machine::current_rss().unwrap_or(0);
     let budget = budget.cloned().unwrap_or_else(|| default_budget(machine, held));
-    model::refuse_gpus(&budget)?;
     model::warn_of_excess(budget.get(Tier::Cpu), machine);
     let planning = Planning { figures, ..Planning::default() };
     let stop = Some(interrupt::flag());
@@ -111,7 +111,7 @@ pub fn plan(
     args: &PlanArgs,
     path: &Path,
     model: &ImageModel,
-    notes: Vec<String>,
+    mut notes: Vec<String>,
 ) -> Result<(), Failure> {
     let refused = [
         ("--svg", args.svg.is_some()),
@@ -137,6 +137,7 @@ pub fn plan(
     let request = ImageRequest::new("");
     let plans = model.plan(&settings, &request)?;
     let placement = (&plans, &plans[..], source);
+    notes.extend(workload::gpu_notes(&settings.max_memory, &settings.planning.figures));
     show(path, model, (&settings, &request), placement, notes, args.json)
 }
 

@@ -5,8 +5,9 @@ use super::style::WIDTH;
 use super::table::Table;
 use super::text::wrapped;
 use outsize::checkpoint::plain;
+use outsize::core::gpu;
 use outsize::diffuse::{ImagePrediction, PartPlan, PipelinePart};
-use outsize::plan::{DeviceMap, Estimate, format_size};
+use outsize::plan::{DeviceMap, Estimate, Tier, format_size};
 use outsize::stream::Stats;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,8 @@ pub struct PartOutput {
     pub bytes_read: u64,
     /// Time that computing waited for weights.
     pub waiting_for_data_seconds: f64,
+    /// What the memory pools of the GPU that computed it held when it was done.
+    pub gpu_memory_bytes: Option<u64>,
     /// Where its weights lived.
     pub placement: DeviceMap,
 }
@@ -75,6 +78,7 @@ impl PartOutput {
             seconds: 0.0,
             bytes_read: 0,
             waiting_for_data_seconds: 0.0,
+            gpu_memory_bytes: None,
             placement: map.clone(),
         }
     }
@@ -84,6 +88,12 @@ impl PartOutput {
         self.seconds = elapsed.as_secs_f64();
         self.bytes_read = stats.bytes_read;
         self.waiting_for_data_seconds = stats.waiting_for_data.as_secs_f64();
+        let gpu = self.placement.tiers().iter().find_map(|held| match held.tier {
+            Tier::Gpu(number) => gpu(number).ok(),
+            _ => None,
+        });
+        let usage = gpu.and_then(|gpu| gpu.device.memory_pool_usage());
+        self.gpu_memory_bytes = usage.map(|usage| usage.bytes_reserved);
     }
 }
 
@@ -97,7 +107,10 @@ impl ImageOutput {
             .map_or_else(String::new, |step| format!(" · {} per step", human::seconds(step)));
         let parts = self.parts.iter().map(|part| {
             let read = format_size(part.bytes_read);
-            format!("{} {} ({read} read)", part.part, human::seconds(part.seconds))
+            let gpu =
+                part.gpu_memory_bytes.map(|bytes| format!(", {} on the GPU", format_size(bytes)));
+            let gpu = gpu.unwrap_or_default();
+            format!("{} {} ({read} read{gpu})", part.part, human::seconds(part.seconds))
         });
         let peak = self
             .peak_rss_bytes
@@ -248,7 +261,10 @@ fn cells(row: &PartRow) -> Vec<String> {
     let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_size);
     match &row.placement {
         Some(map) => vec![
-            row.part.to_owned(),
+            match map.blocks().first().map(|block| block.decode_on) {
+                Some(gpu @ Tier::Gpu(_)) => format!("{} on {gpu}", row.part),
+                _ => row.part.to_owned(),
+            },
             format_size(estimate.weights),
             format_size(map.resident_bytes()),
             format_size(map.streamed_bytes()),

@@ -2,11 +2,10 @@
 
 use super::{Chunks, Inner, Streamed};
 use crate::Error;
-use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor};
+use burn::tensor::{AllocationProperty, Bytes, Device, Tensor};
 use bytes::Bytes as SharedBytes;
 use outsize_kernels::gpu::BACKENDS;
 use outsize_kernels::{WeightTensor, is_gpu};
-use outsize_plan::Tier;
 use std::ops::Range;
 
 impl Streamed {
@@ -15,11 +14,26 @@ impl Streamed {
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what a GPU says that they are read from.
     pub fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        self.moved(x, self.device())
+    }
+
+    /// Activations in main memory.
+    ///
+    /// # Unwinds
+    /// As [`entered`](Self::entered).
+    pub fn fetched<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        match is_gpu(&x.device()) {
+            true => self.moved(x, &Device::flex()),
+            false => x,
+        }
+    }
+
+    fn moved<const D: usize>(&self, x: Tensor<D>, to: &Device) -> Tensor<D> {
         // Without backends for GPUs there is one device.
         if BACKENDS.is_empty() {
             return x;
         }
-        let (from, to) = (x.device(), self.device());
+        let from = x.device();
         if from == *to {
             return x;
         }
@@ -27,10 +41,7 @@ impl Streamed {
             return x.to_device(to);
         }
         let dtype = x.dtype();
-        let data = x.try_into_data().map_err(|error| Error::Gpu {
-            tier: self.inner.tier_of(&from),
-            reason: error.to_string(),
-        });
+        let data = x.try_into_data().map_err(|error| self.inner.failed(&from, error.to_string()));
         let data = self.inner.or_raise(data);
         Tensor::from_data(data, (to, dtype))
     }
@@ -62,35 +73,34 @@ impl Streamed {
 }
 
 impl Inner {
-    fn tier_of(&self, device: &Device) -> Tier {
-        let slots = self.slots.iter().find(|slots| slots.is_of(device));
-        slots.map_or(Tier::Cpu, |slots| slots.tier())
+    /// What to say of a device that failed.
+    fn failed(&self, device: &Device, reason: String) -> Error {
+        match self.slots.iter().find(|slots| slots.is_of(device)) {
+            Some(slots) => slots.failed(&reason),
+            None => Error::Value { name: self.path.to_string(), reason },
+        }
     }
 
     fn upload_tile(&self, rows: Range<usize>, device: &Device) -> Result<WeightTensor, Error> {
         let slots = self.slots.iter().find(|slots| slots.is_of(device));
         let slots = slots.ok_or_else(|| self.refuse("its tiles on another device"))?;
-        let shape = &self.weight.data().shape;
-        let columns = shape.iter().skip(1).product();
-        let (bytes, dtype) = self.host_tile(rows.clone())?;
-        slots.upload(bytes, dtype, [rows.len(), columns])
-    }
-
-    /// Some rows in main memory, in a type that a GPU takes.
-    fn host_tile(&self, rows: Range<usize>) -> Result<(Bytes, DType), Error> {
         if self.in_blocks {
-            let (blocks, first) = match &self.chunks {
+            let blocks = match &self.chunks {
                 Chunks::Tiles { rows: step, ids } => {
                     let lease = self.lease(ids[rows.start / step])?;
-                    (self.blocks_of(lease, &self.weight.slice(rows.clone()))?, rows.start)
+                    self.blocks_of(lease, &self.weight.slice(rows))?
                 }
-                _ => (self.blocks()?, 0),
+                _ => self.blocks()?.rows(rows),
             };
-            let [_, columns] = blocks.shape();
-            let mut values = vec![0.0; rows.len() * columns];
-            blocks.dequantize(rows.start - first..rows.end - first, &mut values);
-            return Ok((Bytes::from_elems(values), DType::F32));
+            return slots.upload(|device| WeightTensor::upload_blocks(&blocks, device));
         }
+        let columns = self.weight.data().shape.iter().skip(1).product();
+        let (count, bytes) = (rows.len(), self.host_tile(rows)?);
+        slots.upload(|device| WeightTensor::upload(bytes, self.dtype, [count, columns], device))
+    }
+
+    /// Some rows in main memory.
+    fn host_tile(&self, rows: Range<usize>) -> Result<Bytes, Error> {
         let whole = |bytes: SharedBytes| {
             let row = bytes.len() / self.weight.rows().max(1);
             bytes.slice(rows.start * row..rows.end * row)
@@ -105,6 +115,6 @@ impl Inner {
             }
             Chunks::Rows | Chunks::OnGpu => return Err(self.refuse("its tiles")),
         };
-        Ok((Bytes::from_shared(bytes, AllocationProperty::Other), self.dtype))
+        Ok(Bytes::from_shared(bytes, AllocationProperty::Other))
     }
 }

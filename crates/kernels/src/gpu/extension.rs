@@ -10,8 +10,8 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::products::{self, CUBE_ROWS, LANES, WordFormat};
 
-/// Units of a cube of [`unpack`](products::unpack).
-const UNPACK_UNITS: u32 = 128;
+/// Units of a cube of kernels whose units share nothing.
+pub(super) const FREE_UNITS: u32 = 128;
 
 /// The most cubes in one direction that every device has.
 const MOST_CUBES: u32 = 65_535;
@@ -86,8 +86,8 @@ fn unpacked(words: CubeTensor, ids: CubeTensor, rows: PackedRows, by_ids: bool) 
     let values = rows.count * rows.width;
     products::unpack::launch(
         &words.client.clone(),
-        cubes(values.div_ceil(UNPACK_UNITS as usize)),
-        CubeDim::new_1d(UNPACK_UNITS),
+        cubes(values.div_ceil(FREE_UNITS as usize)),
+        CubeDim::new_1d(FREE_UNITS),
         words.binding().into_buffer_arg(),
         ids.binding().into_buffer_arg(),
         y.clone().binding().into_buffer_arg(),
@@ -101,12 +101,12 @@ fn unpacked(words: CubeTensor, ids: CubeTensor, rows: PackedRows, by_ids: bool) 
 }
 
 /// An f32 tensor on the device of another.
-fn empty(like: &CubeTensor, shape: [usize; 2]) -> CubeTensor {
+pub(super) fn empty(like: &CubeTensor, shape: [usize; 2]) -> CubeTensor {
     let shape = Shape::new(shape);
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, DType::F32)
 }
 
-fn cubes(count: usize) -> CubeCount {
+pub(super) fn cubes(count: usize) -> CubeCount {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     let high = count.div_ceil(MOST_CUBES).max(1);
     CubeCount::Static(count.div_ceil(high), high, 1)

@@ -3,19 +3,29 @@
 //! Everything else that a model computes there is made of Burn's own operations.
 
 #[cfg(feature = "gpu")]
+mod blocks;
+#[cfg(feature = "gpu")]
 mod extension;
 mod found;
 #[cfg(feature = "gpu")]
 mod packed;
 #[cfg(feature = "gpu")]
+mod pictures;
+#[cfg(feature = "gpu")]
 mod products;
 mod upload;
 
+#[cfg(feature = "gpu")]
+pub use blocks::{BlockFormat, BlockRows, BlockWeightOps};
 #[cfg(feature = "gpu")]
 pub use extension::{PackedRows, PackedWeightOps};
 pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, can_hold, gpus};
 #[cfg(feature = "gpu")]
 pub use packed::PackedWeight;
+#[cfg(feature = "gpu")]
+pub(crate) use pictures::convolution;
+#[cfg(feature = "gpu")]
+pub use pictures::{PictureGpuOps, SeenPixels};
 #[cfg(feature = "gpu")]
 pub use products::WordFormat;
 pub use upload::{Fence, UploadStream};

@@ -151,7 +151,7 @@ fn high_half(word: u32, #[comptime] format: WordFormat) -> f32 {
 /// An f16 as f32, by its bits. Subnormal ones are made by a multiplication: as f32 bits they would be
 /// subnormal too, and some devices take these for zero.
 #[cube]
-fn widened_f16(bits: u32) -> f32 {
+pub(super) fn widened_f16(bits: u32) -> f32 {
     let sign = (bits & 0x8000u32) << 16u32;
     let exponent = (bits >> 10u32) & 0x1fu32;
     let mantissa = bits & 0x3ffu32;

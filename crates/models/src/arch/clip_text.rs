@@ -8,7 +8,9 @@ use crate::component::Component;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{self, Fields, KnownField, MAX_INTERMEDIATE};
 use crate::kv_cache::MAX_CONTEXT;
-use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend_causal, three};
+use crate::layers::{
+    Activation, Embedding, LayerNorm, Linear, attend_causal, entered, fetched, three,
+};
 use crate::{Activations, Error, PicturePass, WeightUse};
 
 use super::sizes::LayerNormSizes;
@@ -169,7 +171,7 @@ impl Component for ClipTextModel {
 
 impl ClipTextModel {
     /// Runs `rows` texts of equal length, whose token ids are one behind the other: `[rows, tokens, hidden]` f32, behind
-    /// the final norm.
+    /// the final norm and in main memory.
     ///
     /// # Errors
     /// No ids, ids that do not fill the rows, an id outside the vocabulary, or more tokens than there are positions.
@@ -188,8 +190,11 @@ impl ClipTextModel {
             return Err(Error::TokenId { id: ids[index], index, vocab_size: vocabulary });
         }
         let places: Vec<u32> = (0..tokens as u32).collect();
-        let places = embeddings.position_embedding.forward(&places);
-        let x = embeddings.token_embedding.forward(ids);
+        let [places, x] = [
+            embeddings.position_embedding.forward(&places),
+            embeddings.token_embedding.forward(ids),
+        ]
+        .map(|x| entered(x, &final_layer_norm.weight));
         let hidden = x.dims()[2];
         let (mut x, mut pending) = (x.reshape([rows, tokens, hidden]) + places, None);
         for layer in &encoder.layers {
@@ -198,7 +203,7 @@ impl ClipTextModel {
             let (sum, normed) = layer.layer_norm2.after(sum, Some(mixed));
             (x, pending) = (sum, Some(layer.mlp.forward(normed)));
         }
-        Ok(final_layer_norm.after(x, pending).1)
+        Ok(fetched(final_layer_norm.after(x, pending).1, &final_layer_norm.weight))
     }
 
     /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the

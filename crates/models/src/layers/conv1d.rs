@@ -5,7 +5,8 @@ use burn::tensor::{DType, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{ActivationDtype, add_linear_in_out, is_gpu};
 
-use super::linear::{entered, matrix, whole, zeros};
+use super::entered::entered;
+use super::linear::{matrix, whole, zeros};
 use crate::Init;
 
 /// `y = x · W + b`, weight and bias kept as stored: in bf16, f16 or f32.

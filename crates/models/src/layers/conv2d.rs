@@ -5,6 +5,7 @@ use burn::tensor::{DType, Tensor};
 use outsize_kernels::{ActivationDtype, ConvolutionWindow, convolution_into};
 
 use super::convolution::{convolved, matrix, output_of};
+use super::entered::{entered, fetched};
 use super::linear::{lazy, normal, zeros};
 use crate::{Activations, Init, PictureSize};
 
@@ -55,16 +56,19 @@ impl Conv2d {
     }
 
     /// Some rows of a picture, with or without zeros above and below them, to what comes of them: of a stride of 1, with a
-    /// weight from [`matrix`](Self::matrix).
+    /// weight from [`matrix`](Self::matrix). The result is in main memory.
     pub(crate) fn forward_rows(
         &self,
         x: Tensor<4>,
         [above, below]: [bool; 2],
         weight: &Tensor<2>,
     ) -> Tensor<4> {
+        let x = entered(x, &self.weight);
         let window = ConvolutionWindow::Three { stride: 1, above, below };
         let y = output_of(&x, window, self.shape()[0]);
-        convolution_into(self.compute, y, x, weight.clone(), self.bias.val(), window, 0)
+        let bias = self.bias.val().cast(DType::F32).to_device(&x.device());
+        let y = convolution_into(self.compute, y, x, weight.clone(), bias, window, 0);
+        fetched(y, &self.weight)
     }
 
     /// The whole weight `[out, in · 9]`. It is held in memory as long as this is.

@@ -3,7 +3,8 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::linear::{entered, matrix, product, whole};
+use super::entered::entered;
+use super::linear::{matrix, product, whole};
 use crate::Init;
 use outsize_core::Streamed;
 use outsize_kernels::ActivationDtype;

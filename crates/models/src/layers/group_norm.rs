@@ -4,6 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use outsize_kernels::group_norm::{GroupSums, Moments};
 
+use super::entered::entered;
 use super::linear::{ones, zeros};
 use crate::Init;
 
@@ -32,12 +33,14 @@ impl GroupNorm {
 
     /// The norm.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = entered(x, &self.weight);
         let weights = (self.weight.val(), self.bias.val());
         outsize_kernels::group_norm(x, self.groups, weights, self.epsilon, false)
     }
 
     /// `y · sigmoid(y)` of the norm `y`.
     pub fn forward_silu(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = entered(x, &self.weight);
         let weights = (self.weight.val(), self.bias.val());
         outsize_kernels::group_norm(x, self.groups, weights, self.epsilon, true)
     }
@@ -51,6 +54,7 @@ impl GroupNorm {
 
     /// [`forward_silu`](Self::forward_silu) of some rows of a picture that has these moments.
     pub(crate) fn rows_silu(&self, rows: Tensor<4>, moments: &[Moments]) -> Tensor<4> {
+        let rows = entered(rows, &self.weight);
         let (weight, bias) = (self.weight.val(), self.bias.val());
         outsize_kernels::normalize_groups(rows, moments.to_vec(), weight, bias, true)
     }

@@ -3,7 +3,8 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-use super::linear::{entered, ones, zeros};
+use super::entered::entered;
+use super::linear::{ones, zeros};
 use crate::Init;
 
 /// `(x - mean(x)) / sqrt(variance(x) + epsilon) · weight + bias` over the last dimension, in f32

@@ -9,6 +9,7 @@ use outsize_kernels::{
 };
 
 use super::convolution::convolved;
+use super::entered::entered;
 use crate::Init;
 
 /// Standard deviation of weights that nothing loads.
@@ -44,6 +45,10 @@ impl Linear {
 
     /// The same as a convolution of one pixel, which is faster for many rows; its last bits are others.
     pub(crate) fn forward_pixels<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let x = entered(x, &self.weight);
+        if is_gpu(&x.device()) {
+            return self.biased(product(self.compute, x, &self.weight));
+        }
         match &self.bias {
             Some(bias) => self.product_pixels(x, bias.val().cast(DType::F32)),
             None => {
@@ -106,17 +111,6 @@ pub(crate) fn gated<const D: usize>(
     }
     let [gate_weight, up_weight] = [gate, up].map(|layer| whole(&layer.weight));
     Some(gated_linear(gate.compute, x.clone(), gate_weight, up_weight, act))
-}
-
-/// Activations where the block of a parameter computes.
-pub(crate) fn entered<const D: usize, const N: usize>(
-    x: Tensor<D>,
-    parameter: &Param<Tensor<N>>,
-) -> Tensor<D> {
-    match Streamed::of(parameter) {
-        Some(streamed) => streamed.entered(x),
-        None => x,
-    }
 }
 
 /// Whether a weight does not come in tiles. More than one such may be held at a time.

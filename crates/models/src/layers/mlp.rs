@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::{Activation, Linear, linear};
+use super::{Activation, Linear, entered, linear};
 use crate::{Activations, Init, PassShape};
 
 /// `down(act(gate(x)) · up(x))`, after [Shazeer, 2020](https://arxiv.org/abs/2002.05202).
@@ -54,7 +54,7 @@ impl Mlp {
 /// `act(gate(x)) · up(x)`: `[batch, tokens, hidden]` f32 to `[batch, tokens, inner]`.
 pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
     let kernel = act.kernel();
-    let x = linear::entered(x, &gate.weight);
+    let x = entered(x, &gate.weight);
     if let Some(inner) = linear::gated([gate, up], kernel, &x) {
         return inner;
     }

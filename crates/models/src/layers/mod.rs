@@ -6,6 +6,7 @@ mod conv1d;
 mod conv2d;
 mod convolution;
 mod embedding;
+mod entered;
 mod feed_forward;
 mod fused_attention;
 mod fused_mlp;
@@ -26,6 +27,7 @@ pub(crate) use attention::{
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
 pub use embedding::Embedding;
+pub(crate) use entered::{entered, fetched};
 pub use feed_forward::FeedForward;
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
 pub use fused_mlp::FusedMlp;

@@ -56,7 +56,7 @@ impl ResnetBlock2d {
         // In the order in which a stream expects them.
         let time = self.time_emb_proj.as_ref().map(|project| project.forward(time.clone()));
         let normed = self.norm1.forward_silu(x.clone());
-        let mut bias = self.conv1.bias.val().cast(DType::F32);
+        let mut bias = self.conv1.bias.val().cast(DType::F32).to_device(&normed.device());
         if let Some(time) = time {
             bias = bias + time.squeeze_dim(0);
         }

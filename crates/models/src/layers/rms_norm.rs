@@ -3,7 +3,8 @@
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 
-use super::linear::{entered, ones, zeros};
+use super::entered::entered;
+use super::linear::{ones, zeros};
 use crate::Init;
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod components;
 pub mod dispatched;
 pub mod gpu;
 pub mod reference;

@@ -18,7 +18,7 @@ pub use self::config::{Unet2dConditionConfig, UnetLevel};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{Conv2d, GroupNorm, Linear};
+use crate::layers::{Conv2d, GroupNorm, Linear, entered, fetched};
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
 /// The longest period of the sines that tell the time.
@@ -136,12 +136,14 @@ impl Component for Unet2dConditionModel {
 
 impl Unet2dConditionModel {
     /// What is to be taken off noisy latents `[batch, rows, columns, in]` f32 at a time of the training's schedule, for a
-    /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32.
+    /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32, in main memory.
     ///
     /// # Panics
     /// If the latents have other channels, or the texts another width or number.
     pub fn forward(&self, latents: Tensor<4>, timestep: f32, context: Tensor<3>) -> Tensor<4> {
         let time = silu(self.embed_time(timestep, &latents.device()));
+        // Once for all blocks.
+        let context = entered(context, &self.conv_in.weight);
         let mut x = self.conv_in.forward(latents);
         let mut skipped = vec![x.clone()];
         for block in &self.down_blocks {
@@ -176,7 +178,8 @@ impl Unet2dConditionModel {
                 x = sampler.conv.forward(x);
             }
         }
-        self.conv_out.forward(self.conv_norm_out.forward_silu(x))
+        let y = self.conv_out.forward(self.conv_norm_out.forward_silu(x));
+        fetched(y, &self.conv_out.weight)
     }
 
     /// The embedding of a time: `[1, time]` f32.

@@ -3,7 +3,7 @@
 //!
 //! The picture grows to hundreds of megabytes on the way. It is worked on in bands of rows, whose inputs are freed as their
 //! outputs are made; norms take their statistics from all of it first. So the result is that of the whole picture at once,
-//! bit for bit.
+//! bit for bit. Bands wait in main memory wherever they are worked on.
 
 mod bands;
 mod config;
@@ -20,7 +20,9 @@ use self::config::FIELDS;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{Conv2d, GroupNorm, Linear, Resampler, ResnetBlock2d, ResnetSizes};
+use crate::layers::{
+    Conv2d, GroupNorm, Linear, Resampler, ResnetBlock2d, ResnetSizes, entered, fetched,
+};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse};
 
@@ -215,7 +217,7 @@ impl AutoencoderKl {
             None => latents,
         };
         let decoder = &self.decoder;
-        let x = decoder.conv_in.forward(latents);
+        let x = fetched(decoder.conv_in.forward(latents), &decoder.conv_in.weight);
         let mut x = Bands::whole(decoder.mid_block.forward(x));
         for block in &decoder.up_blocks {
             for resnet in &block.resnets {
@@ -240,7 +242,7 @@ impl AutoencoderKl {
         let step = (self.band_bytes / doubled_row.max(1) / 2).max(1);
         let (weight, mut made) = (conv.matrix(), Bands::default());
         x.for_each(step, |band| {
-            let mut doubled = upsample_nearest(band.with_neighbours);
+            let mut doubled = upsample_nearest(entered(band.with_neighbours, &conv.weight));
             // A neighbour has become two rows, of which one is seen.
             let [above, below] = band.ends.map(|end| usize::from(!end));
             let rows = doubled.dims()[1];
@@ -255,6 +257,21 @@ impl AutoencoderKl {
     /// An upper bound on the bytes of activations that decoding latents of that size holds at once, with the scratch memory
     /// of attention on so many threads. What is made of the rows given is not counted.
     pub fn activation_bytes(&self, latents: PictureSize, threads: usize) -> u64 {
+        self.activations(latents, threads, Activations::and)
+    }
+
+    /// The same of a GPU, which holds what is worked on alone.
+    pub fn band_activation_bytes(&self, latents: PictureSize) -> u64 {
+        self.activations(latents, 1, |_, work| work)
+    }
+
+    /// What is held at most of bands that wait, together with those that are worked on.
+    fn activations(
+        &self,
+        latents: PictureSize,
+        threads: usize,
+        both: impl Fn(Activations, Activations) -> Activations,
+    ) -> u64 {
         let decoder = &self.decoder;
         let mut size = latents;
         let mut most = decoder.conv_in.activations(size);
@@ -270,7 +287,8 @@ impl AutoencoderKl {
                 let [outputs, inputs] = resnet.conv1.shape();
                 // What goes in is freed as the shortcut and the result of the first convolution are made.
                 let held = size.values(inputs.max(2 * outputs));
-                most = most.or(held.and(work(&resnet.conv1, band).or(work(&resnet.conv2, band))));
+                let work = work(&resnet.conv1, band).or(work(&resnet.conv2, band));
+                most = most.or(both(held, work));
             }
             for sampler in block.upsamplers.iter().flatten() {
                 let [channels, _] = sampler.conv.shape();
@@ -278,11 +296,11 @@ impl AutoencoderKl {
                 let row = size.columns.saturating_mul(channels * size_of::<f32>());
                 let rows = 2 * (self.band_bytes / row.max(1) / 2).max(1);
                 band = PictureSize { rows: rows.min(size.rows), ..size };
-                most = most.or(size.values(channels).and(work(&sampler.conv, band)));
+                most = most.or(both(size.values(channels), work(&sampler.conv, band)));
             }
         }
         let last = size.values(decoder.conv_out.shape()[1]);
-        most.or(last.and(work(&decoder.conv_out, band))).bytes()
+        most.or(both(last, work(&decoder.conv_out, band))).bytes()
     }
 }
 
@@ -302,7 +320,7 @@ fn in_bands(block: &ResnetBlock2d, x: Bands) -> Bands {
     x.for_each(usize::MAX, |band| {
         let normed = block.norm1.rows_silu(band.with_neighbours, &moments);
         h.push(block.conv1.forward_rows(normed, band.ends, &weight));
-        shortcut.push(block.shortcut(band.rows));
+        shortcut.push(fetched(block.shortcut(band.rows), &block.conv1.weight));
     });
     drop(weight);
     let moments = block.norm2.moments(h.iter());
@@ -335,6 +353,7 @@ impl VaeMidBlock {
 impl VaeAttention {
     /// `[batch, rows, columns, channels]` f32 to the same.
     fn forward(&self, picture: Tensor<4>) -> Tensor<4> {
+        let picture = entered(picture, &self.to_q.weight);
         let [batch, rows, columns, channels] = picture.dims();
         let pixels = self.group_norm.forward(picture.clone());
         let pixels = pixels.reshape([batch, rows * columns, channels]);
@@ -345,7 +364,8 @@ impl VaeAttention {
         let mixed = attend_pixels(self.to_q.compute, heads, (channels as f32).sqrt().recip());
         let mixed = mixed.reshape([batch, rows * columns, channels]);
         let mixed = self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x));
-        mixed.reshape([batch, rows, columns, channels]) + picture
+        let mixed = mixed.reshape([batch, rows, columns, channels]) + picture;
+        fetched(mixed, &self.to_q.weight)
     }
 
     fn activations(&self, size: PictureSize, threads: usize) -> Activations {

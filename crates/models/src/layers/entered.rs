@@ -1,0 +1,27 @@
+//! Activations on their way to and from where a block computes.
+
+use burn::module::Param;
+use burn::tensor::Tensor;
+use outsize_core::Streamed;
+
+/// Activations where the block of a parameter computes.
+pub(crate) fn entered<const D: usize, const N: usize>(
+    x: Tensor<D>,
+    parameter: &Param<Tensor<N>>,
+) -> Tensor<D> {
+    match Streamed::of(parameter) {
+        Some(streamed) => streamed.entered(x),
+        None => x,
+    }
+}
+
+/// What the block of a parameter made, in main memory.
+pub(crate) fn fetched<const D: usize, const N: usize>(
+    x: Tensor<D>,
+    parameter: &Param<Tensor<N>>,
+) -> Tensor<D> {
+    match Streamed::of(parameter) {
+        Some(streamed) => streamed.fetched(x),
+        None => x,
+    }
+}
