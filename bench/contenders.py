@@ -37,12 +37,13 @@ class Contender:
     name: str
     model: pathlib.Path
     program: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
 
     def command(self, task: Task) -> list[str]:
         common = ["--ids", PROMPT, "--max-new-tokens", str(task.new_tokens)]
-        if self.name == "outsize":
+        if self.name.startswith("outsize"):
             budget = ["--max-memory", f"cpu={task.budget}B"] if task.budget else []
-            return [*self.program, "run", str(self.model), *common, "--ignore-eos", "--json", *budget]
+            return [*self.program, "run", str(self.model), *common, "--ignore-eos", "--json", *self.options, *budget]
         command = [*self.program, str(self.model), *common, "--prefills", task.prefills]
         if self.name == "llama.cpp":
             return [*command, *(["--gpu-layers", str(task.gpu_layers)] if task.gpu_budget else [])]
@@ -54,8 +55,9 @@ class Contender:
         return command
 
 
-def outsize(binary: str, model: pathlib.Path) -> Contender:
-    return Contender("outsize", model, [binary])
+def outsize(binary: str, model: pathlib.Path, compute: str = "f32") -> Contender:
+    name = "outsize" if compute == "f32" else f"outsize, {compute}"
+    return Contender(name, model, [binary], ["--compute", compute])
 
 
 def torch(model: pathlib.Path, name: str = "torch") -> Contender:

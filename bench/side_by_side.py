@@ -135,9 +135,10 @@ def resident():
 def tokens():
     """Each run's token: where memory has more than one speed, a median of few runs says little."""
     limit = int(1.5 * WEIGHTS) + 1_000_000_000
-    everyone = [contenders.outsize(args.outsize, args.model), contenders.torch(args.model), contenders.llama_cpp(args.gguf)]
-    if args.model.is_file():
-        everyone.pop(1)
+    everyone = [contenders.outsize(args.outsize, args.model, compute) for compute in ("f32", "bf16")]
+    if not args.model.is_file():
+        everyone.append(contenders.torch(args.model))
+    everyone.append(contenders.llama_cpp(args.gguf))
     columns, rounds = {contender.name: Column() for contender in everyone}, []
     for at in range(args.rounds):
         rounds.append([])

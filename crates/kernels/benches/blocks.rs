@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --workspace --bench blocks             # every format
 //! cargo bench --workspace --bench blocks -- --quick  # a quarter of the layers, fewer rounds
+//! cargo bench --workspace --bench blocks -- --bf16   # activations rounded to bf16
 //! ```
 //!
 //! One token: all matmuls of a Llama of 1.1 billion parameters, one after the other, from large pages.
@@ -39,13 +40,15 @@ const TOKENS: [usize; 8] = [1, 2, 4, 8, 16, 32, 128, 512];
 
 fn main() {
     let quick = std::env::args().any(|argument| argument == "--quick");
+    let rounded = std::env::args().any(|argument| argument == "--bf16");
+    let compute = if rounded { ActivationDtype::Bf16 } else { ActivationDtype::F32 };
     let (layers, rounds) = if quick { (LAYERS / 4, 7) } else { (LAYERS, 25) };
-    println!("{:?}, {} threads", Isa::detected(), rayon::current_num_threads());
-    one_token(layers, rounds);
-    more_tokens(rounds);
+    println!("{:?}, {} threads, {compute:?}", Isa::detected(), rayon::current_num_threads());
+    one_token(compute, layers, rounds);
+    more_tokens(compute, rounds);
 }
 
-fn one_token(layers: usize, rounds: usize) {
+fn one_token(compute: ActivationDtype, layers: usize, rounds: usize) {
     let mut shapes: Vec<[usize; 2]> = (0..layers).flat_map(|_| LAYER).collect();
     shapes.push(HEAD);
     let x = values(5632);
@@ -66,7 +69,7 @@ fn one_token(layers: usize, rounds: usize) {
                 for &shape in &shapes {
                     let (weight, rest) = left.split_at(bytes_of(dtype, shape));
                     left = rest;
-                    multiply(dtype, weight, shape, &x[..shape[1]], &mut y[..shape[0]]);
+                    multiply(compute, dtype, weight, shape, &x[..shape[1]], &mut y[..shape[0]]);
                 }
             });
             let after = seconds(|| peak::read(memory.bytes()));
@@ -76,7 +79,9 @@ fn one_token(layers: usize, rounds: usize) {
             let weight = &memory.bytes()[..bytes_of(dtype, small)];
             cached.extend((0..9).map(|_| {
                 alone.install(|| {
-                    seconds(|| multiply(dtype, weight, small, &x[..small[1]], &mut y[..small[0]]))
+                    seconds(|| {
+                        multiply(compute, dtype, weight, small, &x[..small[1]], &mut y[..small[0]])
+                    })
                 })
             }));
         }
@@ -94,7 +99,7 @@ fn one_token(layers: usize, rounds: usize) {
     }
 }
 
-fn more_tokens(rounds: usize) {
+fn more_tokens(compute: ActivationDtype, rounds: usize) {
     let [n, k] = WEIGHT;
     println!();
     println!("{WEIGHT:?}, in ms, and how many times as long as in f32");
@@ -115,7 +120,7 @@ fn more_tokens(rounds: usize) {
         let mut multiply = |weight: Weight| {
             let size = Size { m, n, k };
             seconds(|| {
-                linear_into(Isa::detected(), ActivationDtype::F32, &x, weight, size, &mut y);
+                linear_into(Isa::detected(), compute, &x, weight, size, &mut y);
             })
         };
         let (mut plain, mut times) = (vec![], vec![vec![]; FORMATS.len()]);
@@ -135,11 +140,18 @@ fn more_tokens(rounds: usize) {
 }
 
 /// The product of one row of activations and a weight in blocks.
-fn multiply(dtype: Dtype, data: &[u8], shape: [usize; 2], x: &[f32], y: &mut [f32]) {
+fn multiply(
+    compute: ActivationDtype,
+    dtype: Dtype,
+    data: &[u8],
+    shape: [usize; 2],
+    x: &[f32],
+    y: &mut [f32],
+) {
     let weight = BlockWeight::new(StorageFormat::plain(dtype), shape, data, &[][..], 0);
     let weight = Weight::Blocks(weight.expect("whole blocks"));
     let size = Size { m: 1, n: shape[0], k: shape[1] };
-    linear_into(Isa::detected(), ActivationDtype::F32, x, weight, size, y);
+    linear_into(Isa::detected(), compute, x, weight, size, y);
 }
 
 fn bytes_of(dtype: Dtype, [rows, columns]: [usize; 2]) -> usize {

@@ -6,7 +6,7 @@ pub enum ActivationDtype {
     /// As they are.
     #[default]
     F32,
-    /// Rounded to bf16 before each matmul, to nearest, ties to even. With weights in bf16 this is
-    /// faster by half on processors that multiply pairs of bf16.
+    /// Rounded to bf16 before each matmul, to nearest, ties to even. With weights in bf16, and
+    /// in GGUF's Q4_K and Q6_K, this is faster on processors that multiply pairs of bf16.
     Bf16,
 }

@@ -1,7 +1,9 @@
-//! Matmuls with weights in blocks give the bits that the same weights give in f32.
+//! Matmuls with weights in blocks give the bits that the same weights give in f32, but for those in
+//! pairs of bf16.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use bytes::Bytes;
+use half::bf16;
 use outsize_checkpoint::{Dtype, StorageFormat};
 use outsize_kernels::matmul::{Matmul, linear_each_into};
 use outsize_kernels::{
@@ -65,6 +67,23 @@ fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
     wide
 }
 
+/// Whether a weight is multiplied in pairs of bf16.
+fn in_pairs(isa: Isa, compute: ActivationDtype, dtype: Option<Dtype>) -> bool {
+    compute == ActivationDtype::Bf16
+        && matches!(isa, Isa::Avx512Bf16 | Isa::AmxBf16)
+        && matches!(dtype, Some(Dtype::Q4K | Dtype::Q6K))
+}
+
+/// One product in bf16.
+fn in_bf16(isa: Isa, x: &[f32], weight: &BlockWeight<Bytes>) -> Vec<f32> {
+    let [n, k] = weight.shape();
+    let m = x.len() / k;
+    let mut y = vec![f32::NAN; m * n];
+    let matmul = Matmul { weight: Weight::Blocks(weight.view()), n, y: &mut y };
+    linear_each_into(isa, ActivationDtype::Bf16, x, [m, k], &mut [matmul]);
+    y
+}
+
 fn input(len: usize) -> Vec<f32> {
     (0..len).map(|at| ((at * 37 % 101) as f32 - 50.0) * 0.01).collect()
 }
@@ -87,7 +106,8 @@ proptest! {
             })
             .collect();
         let (x, twins) = (input(m * k), weights.iter().map(wide).collect::<Vec<_>>());
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        for isa in isas.filter(|isa| !in_pairs(*isa, compute, own.map(|(dtype, _)| dtype))) {
             let run = |operands: Vec<Weight>| {
                 let mut ys: Vec<_> = rows.iter().map(|(n, _)| vec![f32::NAN; m * n]).collect();
                 let mut matmuls: Vec<_> = operands.into_iter().zip(&mut ys).zip(&rows)
@@ -101,6 +121,54 @@ proptest! {
             let found = run(weights.iter().map(|weight| Weight::Blocks(weight.view())).collect());
             let wanted = run(twins.iter().map(|twin| Weight::F32(twin)).collect());
             prop_assert!(found == wanted, "{isa:?} {compute:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Numbers of 4 and 6 bits in pairs of bf16: near the exact products of rounded activations, and
+    /// the same bits whatever is computed beside them.
+    #[test]
+    fn pairs_of_bf16_are_right_and_alone_as_in_a_matrix(
+        m in 1usize..40, blocks in 1usize..12, n in 1usize..60, seed in any::<u64>(),
+        dtype in prop::sample::select(vec![Dtype::Q4K, Dtype::Q6K]),
+    ) {
+        let k = 256 * blocks;
+        // Random numbers, and factors of ordinary size.
+        let random = quantized(dtype, [n, k], seed);
+        let mut data = random.data().to_vec();
+        let (block, factors) = if dtype == Dtype::Q4K { (144, 0..4) } else { (210, 208..210) };
+        for (at, block) in data.chunks_exact_mut(block).enumerate() {
+            for factor in block[factors.clone()].chunks_exact_mut(2) {
+                factor.copy_from_slice(&(0x1c00 + 7 * at as u16 % 1024).to_le_bytes());
+            }
+        }
+        let weight = BlockWeight::new(random.format(), [n, k], data.into(), Bytes::new(), 0).unwrap();
+        let (x, wide) = (input(m * k), wide(&weight));
+        let rounded: Vec<f64> = x.iter().map(|x| bf16::from_f32(*x).to_f64()).collect();
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let y = in_bf16(isa, &x, &weight);
+            for (i, y) in y.chunks(n).enumerate() {
+                let x = &rounded[i * k..][..k];
+                for (j, y) in y.iter().enumerate() {
+                    let w = &wide[j * k..][..k];
+                    let largest = w.iter().fold(0f32, |most, w| most.max(w.abs()));
+                    let exact: f64 = x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum();
+                    let size: f64 = x.iter().map(|x| x.abs() * f64::from(largest)).sum();
+                    let bound = (k / 16 + 16) as f64 * f64::from(f32::EPSILON) * size;
+                    let error = (f64::from(*y) - exact).abs();
+                    prop_assert!(error <= bound, "{isa:?} [{i}, {j}]: {y}, not {exact}, by {error}");
+                }
+                let alone = in_bf16(isa, &input(m * k)[i * k..][..k], &weight);
+                prop_assert!(alone == y, "{isa:?}: row {i} alone");
+            }
+            let middle = n / 3..n;
+            let some = in_bf16(isa, &x, &weight.rows(middle.clone()));
+            for (some, y) in some.chunks(middle.len()).zip(y.chunks(n)) {
+                prop_assert!(some == &y[middle.clone()], "{isa:?}: some rows of the weight");
+            }
         }
     }
 }

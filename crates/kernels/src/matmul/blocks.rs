@@ -73,10 +73,10 @@ impl OutputPtr {
 }
 
 /// Bytes that are fetched at once.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// How far ahead of need weights are fetched, in bytes, about: see `Prefetch::Far`.
-const FAR: usize = 16 << 10;
+pub(super) const FAR: usize = 16 << 10;
 
 /// Rows of the weight that [`few_rows`] takes side by side.
 const WIDTH: usize = 4;

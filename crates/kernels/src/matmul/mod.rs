@@ -20,16 +20,19 @@ mod element;
 mod gemm;
 mod in_out;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub(crate) mod panel;
 mod panels;
 mod small_m;
 mod strided;
 mod tile;
 
-use std::mem::discriminant;
+use std::mem::{Discriminant, discriminant};
 use std::ops::Range;
 
 use half::{bf16, f16};
+use outsize_checkpoint::Dtype;
 
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
@@ -130,7 +133,7 @@ pub fn linear_each_into(
     if m == 0 {
         return;
     }
-    for alike in matmuls.chunk_by_mut(|a, b| discriminant(&a.weight) == discriminant(&b.weight)) {
+    for alike in matmuls.chunk_by_mut(|a, b| kind(isa, a.weight) == kind(isa, b.weight)) {
         match (alike[0].weight, compute) {
             #[cfg(target_arch = "x86_64")]
             (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
@@ -148,10 +151,23 @@ pub fn linear_each_into(
                     gemm::share::<_, bf16>(Bf16x32, row_blocks, &x, [m, k], alike);
                 }
             },
+            #[cfg(target_arch = "x86_64")]
+            (weight, ActivationDtype::Bf16) if let Some(dtype) = pairs::dtype(isa, weight) => {
+                pairs::share(dtype, x, [m, k], alike);
+            }
             (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], alike),
             (_, ActivationDtype::F32) => widened(isa, x, [m, k], alike),
         }
     }
+}
+
+/// What weights have in common that one loop multiplies.
+fn kind(isa: Isa, weight: Weight) -> (Discriminant<Weight>, Option<Dtype>) {
+    #[cfg(target_arch = "x86_64")]
+    let dtype = pairs::dtype(isa, weight);
+    #[cfg(not(target_arch = "x86_64"))]
+    let dtype = None;
+    (discriminant(&weight), dtype)
 }
 
 /// Matmuls with weights of one dtype, widened to f32.

@@ -32,7 +32,7 @@ const PIECE: usize = 512;
 const SHORT: usize = 32;
 
 /// What packing takes at least, in elements, to be worth sharing among threads.
-const SHARED: usize = 128 << 10;
+pub(super) const SHARED: usize = 128 << 10;
 
 // Memory is kept from one matmul to the next: pages that are fresh each time would cost more than
 // the packing.
@@ -91,6 +91,16 @@ pub(super) fn rounded(x: &[f32]) -> Scratch<f32> {
         *to = bf16::from_f32(*from).to_f32();
     }
     rounded
+}
+
+/// Room for so many values in bf16.
+pub(super) fn bf16s(len: usize) -> Scratch<bf16> {
+    Scratch::new(len, &PACKED)
+}
+
+/// Room for so many in f32.
+pub(super) fn f32s(len: usize) -> Scratch<f32> {
+    Scratch::new(len, &ROW_BLOCKS)
 }
 
 /// An activation as some loops read it.

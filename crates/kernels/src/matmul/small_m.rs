@@ -158,7 +158,7 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
 
 /// Calls `compute` with the number of a matmul and some of its weight's rows, until all rows of all,
 /// of which each has so many, are done: on as many threads as they are worth.
-fn share_rows(
+pub(super) fn share_rows(
     claims: Claims,
     rows: impl Iterator<Item = usize>,
     compute: impl Fn(usize, Range<usize>) + Sync,
