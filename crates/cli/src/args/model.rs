@@ -43,8 +43,8 @@ pub struct RunDtypeArgs {
     /// Dtype of the KV cache; the 16-bit ones take half the memory
     #[arg(long, value_parser = one_of(KV_DTYPES), default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvDtype,
-    /// Dtype of activations in matmuls: f32 is exact, bf16 is faster for prompts and rounds them,
-    /// as PyTorch does
+    /// Dtype of activations in matmuls: f32 is exact; bf16 rounds them, as PyTorch does, and is
+    /// faster for prompts and for weights in GGUF's Q4_K and Q6_K
     #[arg(long, value_parser = one_of(ACTIVATION_DTYPES), default_value = "f32", value_name = "TYPE")]
     pub compute: ActivationDtype,
 }
