@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{InTurn, Turns, process_bytes};
+use outsize_generate::gpu_contexts;
 use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AutoencoderKl, ClipTextModel};
 
@@ -78,8 +79,11 @@ impl ImagePipeline {
         let (model, settings) = (&self.model, &self.settings);
         let scheduler = Scheduler::new(&model.scheduler(request)?.0, request.steps)?;
         let mut settings = settings.clone();
-        for number in settings.gpus() {
+        for number in settings.gpus().collect::<Vec<_>>() {
+            // Before the GPU is opened.
+            let context = gpu_contexts().get(&number).copied().unwrap_or(0);
             outsize_core::gpu(number)?;
+            settings.gpu_context = settings.gpu_context.max(context);
         }
         if settings.gpus().next().is_some() {
             // With what drivers take of the process's memory.

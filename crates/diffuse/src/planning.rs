@@ -151,7 +151,7 @@ impl ImageModel {
                     process.saturating_add(upload),
                     beside_gpu[part].saturating_add(kept),
                 ),
-                gpu: gpu_overhead(on_gpu[part]),
+                gpu: gpu_overhead(on_gpu[part]).saturating_add(settings.gpu_context),
             }
         }))
     }

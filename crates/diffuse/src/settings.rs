@@ -20,6 +20,8 @@ pub struct ImageSettings {
     pub compute: ActivationDtype,
     /// What the process takes by itself, in bytes; what it is found to take counts if that is more.
     pub process: u64,
+    /// What drivers take of a GPU's memory, in bytes; what they are found to take counts if that is more.
+    pub gpu_context: u64,
     /// How places are chosen.
     pub planning: Planning,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
@@ -35,6 +37,7 @@ impl ImageSettings {
             max_memory,
             compute: ActivationDtype::F32,
             process: PROCESS_BYTES,
+            gpu_context: 0,
             planning: Planning::default(),
             stop: None,
             device: Device::flex(),
