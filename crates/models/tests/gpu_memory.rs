@@ -3,9 +3,9 @@
 mod common;
 
 use burn::tensor::Device;
-use common::gpu::{figures, there_is_a_gpu};
+use common::gpu::{figures, there_is_a_gpu, written};
 use common::reference::values;
-use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use outsize_checkpoint::Dtype;
 use outsize_core::{Devices, Options, gpu, gpu_overhead};
 use outsize_models::{Batch, CacheOptions, Init, KvCache, Logits, ModelConfig};
 use outsize_plan::{Budget, ManualMap, Tier, from_assignment};
@@ -25,20 +25,7 @@ fn a_gpu_holds_no_more_than_planned() {
     let config = ModelConfig::from_json(CONFIG).unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let folder = dir.path().join("model");
-    let tensors = config.tensors(Dtype::BF16).into_iter();
-    let specs: Vec<_> =
-        tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
-    let mut writer = ShardWriter::create(&folder, specs.clone(), 64 << 20).unwrap();
-    for spec in &specs {
-        // 2⁻⁷ everywhere but in every eleventh place.
-        let bytes = (0..spec.shape.iter().product()).flat_map(|at: usize| match at % 11 {
-            0 => 0xbc00u16.to_le_bytes(),
-            _ => 0x3c00u16.to_le_bytes(),
-        });
-        writer.write(&spec.name, &bytes.collect::<Vec<_>>()).unwrap();
-    }
-    writer.finish().unwrap();
-    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let checkpoint = written(&folder, config.tensors(Dtype::BF16));
     let context = CacheOptions::new(128);
     let mut tree = config.tree("model", checkpoint.tensors()).unwrap();
     config.add_work(&mut tree, &context, Logits::Last);

@@ -1,9 +1,10 @@
 //! Dispatches a fixture's checkpoint with a GPU.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use burn::tensor::Device;
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Devices, Options, gpu};
 use outsize_models::{CacheOptions, DispatchedDecoder, Init, KvCache, ModelConfig};
 use outsize_plan::{
@@ -108,4 +109,22 @@ pub fn load_computed(
     let init = Init::new(&Device::flex());
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     (config, model, cache)
+}
+
+/// A checkpoint of such tensors in bf16, of which every eleventh element is −2⁻⁷ and the others 2⁻⁷.
+pub fn written(folder: &Path, tensors: Vec<(String, Dtype, Vec<usize>)>) -> Checkpoint {
+    let specs: Vec<_> = tensors
+        .into_iter()
+        .map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape))
+        .collect();
+    let mut writer = ShardWriter::create(folder, specs.clone(), 64 << 20).unwrap();
+    for spec in &specs {
+        let bytes = (0..spec.shape.iter().product()).flat_map(|at: usize| match at % 11 {
+            0 => 0xbc00u16.to_le_bytes(),
+            _ => 0x3c00u16.to_le_bytes(),
+        });
+        writer.write(&spec.name, &bytes.collect::<Vec<_>>()).unwrap();
+    }
+    writer.finish().unwrap();
+    Checkpoint::open(folder).unwrap()
 }
