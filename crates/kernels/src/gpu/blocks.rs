@@ -221,7 +221,7 @@ fn unpack(
 ) {
     let at = ABSOLUTE_POS as u32;
     if at < groups {
-        let row_groups = (width + 3u32) / 4u32;
+        let row_groups = width.div_ceil(4u32);
         let row = at / row_groups;
         let column = at % row_groups * 4u32;
         let mut from = first + row;

@@ -26,7 +26,7 @@ pub struct PackedWeight {
 enum Rows {
     Floats(PackedRows),
     /// With scales in f32; of blocks that hold theirs one that is not used.
-    Blocks(Tensor<1>, BlockRows),
+    Blocks(Box<Tensor<1>>, BlockRows),
 }
 
 impl PackedWeight {
@@ -131,7 +131,7 @@ impl PackedWeight {
         Tensor::from_dispatch(match &self.rows {
             Rows::Floats(rows) => Dispatch::packed_floats(words, *rows),
             Rows::Blocks(scales, rows) => {
-                let scales = scales.clone().into_dispatch();
+                let scales = Tensor::clone(scales).into_dispatch();
                 Dispatch::block_floats(words.clone(), scales, words, *rows, false)
             }
         })
@@ -152,7 +152,13 @@ impl PackedWeight {
             Rows::Floats(rows) => Dispatch::packed_select(words, ids, *rows),
             Rows::Blocks(scales, rows) => {
                 let rows = BlockRows { count, ..*rows };
-                Dispatch::block_floats(words, scales.clone().into_dispatch(), ids, rows, true)
+                Dispatch::block_floats(
+                    words,
+                    Tensor::clone(scales).into_dispatch(),
+                    ids,
+                    rows,
+                    true,
+                )
             }
         })
     }
@@ -168,7 +174,7 @@ impl PackedWeight {
             return Tensor::from_dispatch(match &self.rows {
                 Rows::Floats(rows) => Dispatch::packed_gemv(x, words, *rows),
                 Rows::Blocks(scales, rows) => {
-                    Dispatch::block_gemv(x, words, scales.clone().into_dispatch(), *rows)
+                    Dispatch::block_gemv(x, words, Tensor::clone(scales).into_dispatch(), *rows)
                 }
             });
         }
@@ -211,7 +217,7 @@ impl Rows {
         // No matrix has more rows or columns than the kernels count.
         let block = format.scales.map_or([1, 1], |grid| grid.block.map(|n| n.min(1 << 30)));
         let rows = BlockRows { format: known, first: 0, count, width, block, skipped };
-        Ok(Self::Blocks(scales, rows))
+        Ok(Self::Blocks(Box::new(scales), rows))
     }
 
     /// Bytes of so many rows.
