@@ -205,8 +205,9 @@ fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) 
         (Isa::AmxBf16, ActivationDtype::F32) => 6,
         // As they are, a few rows packed.
         (_, ActivationDtype::F32) => return small,
-        // One part of bf16; or, for weights that are not, rounded and widened again.
-        (_, ActivationDtype::Bf16) => 4,
+        // One part of bf16 with sums of it, and, for weights that are neither bf16 nor of 4 or 6
+        // bits, rounded and widened again.
+        (_, ActivationDtype::Bf16) => 7,
     };
     let values = padded(rows).saturating_mul(padded(width));
     let all = values.saturating_mul(bytes).saturating_add(64);

@@ -224,7 +224,7 @@ pub(super) fn share(dtype: Dtype, x: &[f32], size: [usize; 2], matmuls: &mut [Ma
 }
 
 /// Activations `[m, k]` in bf16, blocks of rows side by side and in the order of the numbers; and
-/// less than nothing their sums, where an offset is among scales, and nothing elsewhere.
+/// their sums, negated, where an offset is among scales, and zeros elsewhere.
 struct Activations {
     rows: RowBlocks,
     k: usize,
