@@ -104,11 +104,14 @@ impl<M> Dispatched<M> {
             return self.pass.run(kind, pass);
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| self.pass.run(kind, pass)));
-        outcome.unwrap_or_else(|payload| {
-            // Burn panics where an operation on a GPU fails: the GPU says why.
-            let failed = self.slots.iter().find_map(|slots| slots.wait().err());
-            failed.map_or_else(|| resume_unwind(payload), Err)
-        })
+        match outcome {
+            Ok(result) => self.slots.iter().find_map(Slots::refused).map_or(result, Err),
+            Err(payload) => {
+                // Burn panics where an operation on a GPU fails: the GPU says why.
+                let failed = self.slots.iter().find_map(|slots| slots.wait().err());
+                failed.map_or_else(|| resume_unwind(payload), Err)
+            }
+        }
     }
 
     /// Where everything lives.

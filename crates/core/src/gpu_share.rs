@@ -53,7 +53,8 @@ impl GpuShare {
 fn in_a_line(reason: &str) -> String {
     let lines = reason.lines().take_while(|line| !line.trim_start().starts_with("Backtrace"));
     let lines = lines.map(str::trim).filter(|line| !line.is_empty() && *line != "Caused by:");
-    lines.collect::<Vec<_>>().join(": ")
+    let line = lines.collect::<Vec<_>>().join(": ");
+    line.trim_end_matches(':').to_string()
 }
 
 #[cfg(test)]
@@ -79,7 +80,7 @@ mod tests {
         }
         let text = share().failed("out of memory").to_string();
         assert!(text.contains("`--reserve 2.07GB`"), "{text}");
-        let lost = "A device failed\nCaused by:\n  Unknown: the device was lost\nBacktrace:\n1: x";
+        let lost = "A device failed\nCaused by:\n  Unknown: the device was lost:\nBacktrace:\n1: x";
         let Error::Gpu { tier: Tier::Gpu(0), reason } = share().failed(lost) else {
             panic!("not lost");
         };

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::gpu_share::GpuShare;
 use burn::tensor::Device;
 use outsize_kernels::WeightTensor;
-use outsize_kernels::gpu::{Fence, UploadStream};
+use outsize_kernels::gpu::{Fence, UploadStream, failure};
 use std::sync::{Mutex, PoisonError};
 
 /// The fewest slots and the most: one is filled while another is read, and a third waits for neither.
@@ -83,6 +83,11 @@ impl Slots {
     /// What to say of a device that failed with this reason.
     pub(crate) fn failed(&self, reason: &str) -> Error {
         self.share.failed(reason)
+    }
+
+    /// What the device refused, as far as it is known without waiting.
+    pub(crate) fn refused(&self) -> Option<Error> {
+        failure(&self.share.device).map(|reason| self.failed(&reason))
     }
 
     /// Waits until all uploads and products are done.

@@ -13,12 +13,10 @@ use burn::nn::{
     LayerNormConfig, Linear, LinearConfig, LinearLayout, Lstm, LstmConfig,
 };
 use burn::tensor::{Device, Tensor};
-use common::{folder, options};
+use common::{folder, options, write_zeros};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Options, dispatch, parameters, tree};
+use outsize_core::{Options, dispatch, tree};
 use outsize_plan::infer;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -63,28 +61,6 @@ impl Running {
     fn new(device: &Device) -> Self {
         Self { norm: BatchNormConfig::new(FEATURES).init(device) }
     }
-}
-
-/// Zeros for every parameter, which take no place on the disk.
-fn write<M: Module>(module: &M, out: &Path, dtype: &str, size: u64) -> u64 {
-    let mut header = serde_json::Map::new();
-    let mut end = 0;
-    for parameter in parameters(module) {
-        let start = end;
-        end += parameter.shape.iter().product::<usize>() as u64 * size;
-        let entry = serde_json::json!({
-            "dtype": dtype, "shape": parameter.shape, "data_offsets": [start, end],
-        });
-        header.insert(parameter.path, entry);
-    }
-    let mut header = serde_json::to_vec(&header).unwrap();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    std::fs::create_dir(out).unwrap();
-    let mut file = File::create(out.join("model.safetensors")).unwrap();
-    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
-    file.write_all(&header).unwrap();
-    file.set_len(8 + header.len() as u64 + end).unwrap();
-    end
 }
 
 fn run_within<M: Module>(module: M, path: &str, budget: u64, pass: fn(&M)) {
@@ -143,7 +119,7 @@ const SLACK: u64 = 9 << 20;
 #[test]
 fn dispatching_initialises_nothing() {
     let (_dir, path) = folder();
-    let total = write(&Large::new(&Device::flex()), &path, "F32", 4);
+    let total = write_zeros(&Large::new(&Device::flex()), &path, "F32", 4);
     let budget = 32 << 20;
     assert!(total > 100 * budget, "{total}");
     let baseline = peak("large", &path, 0);
@@ -156,7 +132,7 @@ fn dispatching_initialises_nothing() {
 #[test]
 fn running_state_is_loaded_in_bounded_memory() {
     let (_dir, path) = folder();
-    write(&Running::new(&Device::flex()), &path, "BF16", 2);
+    write_zeros(&Running::new(&Device::flex()), &path, "BF16", 2);
     let state = 2 * 4 * FEATURES as u64;
     // It and the ring: gamma and beta are streamed through it.
     let ring = 3 * (4 * FEATURES as u64 + 8192);

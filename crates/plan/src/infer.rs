@@ -30,7 +30,7 @@ pub fn infer(tree: &Tree, budget: &Budget, options: &Options) -> Result<DeviceMa
     if options.strategy != Strategy::Auto {
         return assigned(tree, budget, options);
     }
-    let options = &options.adjusted(tree);
+    let options = &options.adjusted_for_gpus(tree);
     let context = PlanContext::new(tree, budget, options)?;
     let placement = auto::choose(&context)?;
     let chosen_by = ChosenBy::Strategy(Strategy::Auto);
@@ -107,7 +107,7 @@ pub fn from_assignment(
     budget: &Budget,
     options: &Options,
 ) -> Result<DeviceMap, Error> {
-    let options = &options.adjusted(tree);
+    let options = &options.adjusted_for_gpus(tree);
     let mut context = PlanContext::new(tree, budget, options)?;
     for tier in &assignment.tiers {
         if let Tier::Gpu(number) = *tier {

@@ -64,6 +64,14 @@ impl Options {
         options
     }
 
+    /// As [`Self::adjusted`], and with what GPUs hold besides the weights as stored. Accelerate's strategies
+    /// know nothing of that.
+    pub(crate) fn adjusted_for_gpus(&self, tree: &Tree) -> Self {
+        let mut options = self.adjusted(tree);
+        options.gpu_activations = options.gpu_activations.saturating_add(tree.widened_bytes());
+        options
+    }
+
     /// Bytes of a tier's budget that are not for weights and the KV cache of its blocks.
     pub(crate) fn taken_of(&self, tier: Tier) -> u64 {
         let needs = match tier {

@@ -88,6 +88,12 @@ impl Tree {
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.blocks.iter().flat_map(|block| &block.tensors)
     }
+
+    /// Bytes that GPUs hold more than is stored, if all of it is on one: vectors, and the scales of fp8,
+    /// are in f32 there.
+    pub(crate) fn widened_bytes(&self) -> u64 {
+        self.tensors().map(Tensor::widened_bytes).fold(0, u64::saturating_add)
+    }
 }
 
 /// The memory that `bytes` read from any offset take: whole pages, and one more because the range
@@ -135,6 +141,16 @@ impl Tensor {
         }
     }
 
+    fn widened_bytes(&self) -> u64 {
+        let elements = self.shape.iter().copied().fold(1, u64::saturating_mul);
+        match (self.dtype, self.shape.len()) {
+            (_, 1) => elements.saturating_mul(4).saturating_sub(self.bytes),
+            // Besides elements of a byte each it stores scales, of at least two bytes.
+            (WeightDtype::F8, 2..) => self.stored_bytes.saturating_sub(elements),
+            _ => 0,
+        }
+    }
+
     /// Bytes that each pass reads if it is streamed.
     pub(crate) fn bytes_per_pass(&self) -> u64 {
         match self.access {
@@ -154,6 +170,29 @@ mod tests {
             assert_eq!(unit_footprint(bytes), footprint, "{bytes}");
         }
         assert_eq!(unit_footprint(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn vectors_and_scales_are_wider_on_gpus() {
+        let tensor = |dtype, shape: &[u64], bytes, stored_bytes| {
+            let shape = shape.to_vec();
+            Tensor { dtype, shape, bytes, stored_bytes, ..Tensor::default() }
+        };
+        let block = |tensors| Block { tensors, ..Block::default() };
+        let blocks = vec![
+            block(vec![
+                tensor(WeightDtype::Bf16, &[100], 200, 200),
+                tensor(WeightDtype::F32, &[100], 400, 400),
+                tensor(WeightDtype::Bf16, &[10, 10], 200, 200),
+            ]),
+            // With scales, of which memory has pages; and dequantized on the way in.
+            block(vec![
+                tensor(WeightDtype::F8, &[10, 10], 100 + 2 * PAGE, 108),
+                tensor(WeightDtype::F8, &[10, 10], 400, 100),
+            ]),
+        ];
+        let tree = Tree { blocks, ..Tree::default() };
+        assert_eq!(tree.widened_bytes(), 200 + 8);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{Chunks, Inner, Streamed};
 use crate::Error;
 use burn::tensor::{AllocationProperty, Bytes, Device, Tensor};
 use bytes::Bytes as SharedBytes;
-use outsize_kernels::gpu::BACKENDS;
+use outsize_kernels::gpu::{BACKENDS, download};
 use outsize_kernels::{WeightTensor, is_gpu};
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl Streamed {
             return x.to_device(to);
         }
         let dtype = x.dtype();
-        let data = x.try_into_data().map_err(|error| self.inner.failed(&from, error.to_string()));
+        let data = download(x).map_err(|reason| self.inner.failed(&from, reason));
         let data = self.inner.or_raise(data);
         Tensor::from_data(data, (to, dtype))
     }
@@ -76,7 +76,7 @@ impl Inner {
     /// What to say of a device that failed.
     fn failed(&self, device: &Device, reason: String) -> Error {
         match self.slots.iter().find(|slots| slots.is_of(device)) {
-            Some(slots) => slots.failed(&reason),
+            Some(slots) => slots.refused().unwrap_or_else(|| slots.failed(&reason)),
             None => Error::Value { name: self.path.to_string(), reason },
         }
     }

@@ -4,8 +4,10 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use outsize_checkpoint::{Dtype, ShardWriter, TensorSpec};
-use outsize_core::Options;
+use outsize_core::{Options, parameters};
 use outsize_plan::Budget;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -28,6 +30,28 @@ pub fn options(budget: Option<u64>) -> Options {
         readers: 2,
         ..Options::default()
     }
+}
+
+/// Zeros for every parameter, which take no place on the disk.
+pub fn write_zeros<M: Module>(module: &M, out: &Path, dtype: &str, size: u64) -> u64 {
+    let mut header = serde_json::Map::new();
+    let mut end = 0;
+    for parameter in parameters(module) {
+        let start = end;
+        end += parameter.shape.iter().product::<usize>() as u64 * size;
+        let entry = serde_json::json!({
+            "dtype": dtype, "shape": parameter.shape, "data_offsets": [start, end],
+        });
+        header.insert(parameter.path, entry);
+    }
+    let mut header = serde_json::to_vec(&header).unwrap();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    std::fs::create_dir(out).unwrap();
+    let mut file = File::create(out.join("model.safetensors")).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(&header).unwrap();
+    file.set_len(8 + header.len() as u64 + end).unwrap();
+    end
 }
 
 /// Numbers that look random.

@@ -129,6 +129,7 @@ mod search {
         if is_software && software() == 0 {
             return None;
         }
+        crate::gpu::failures::open(&device);
         let client = cube.client();
         let (identity, memory) = (&client.properties().identity, &client.properties().memory);
         let types = [("bf16", DType::BF16), ("f16", DType::F16)];

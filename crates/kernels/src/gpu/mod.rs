@@ -6,6 +6,7 @@
 mod blocks;
 #[cfg(feature = "gpu")]
 mod extension;
+mod failures;
 mod found;
 #[cfg(feature = "gpu")]
 mod packed;
@@ -19,6 +20,7 @@ mod upload;
 pub use blocks::{BlockFormat, BlockRows, BlockWeightOps};
 #[cfg(feature = "gpu")]
 pub use extension::{PackedRows, PackedWeightOps};
+pub use failures::failure;
 pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, can_hold, gpus};
 #[cfg(feature = "gpu")]
 pub use packed::PackedWeight;
@@ -28,4 +30,4 @@ pub(crate) use pictures::convolution;
 pub use pictures::{PictureGpuOps, SeenPixels};
 #[cfg(feature = "gpu")]
 pub use products::WordFormat;
-pub use upload::{Fence, UploadStream};
+pub use upload::{Fence, UploadStream, download};

@@ -1,6 +1,9 @@
-//! Streams of uploads, and when work on a device is done.
+//! Streams of uploads, downloads, and when work on a device is done.
 
-use burn::tensor::Device;
+#[cfg(feature = "gpu")]
+use super::failure;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_std::Reader;
 
 /// A stream of a device by itself: what is allocated in it comes from memory of its own.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +31,17 @@ impl UploadStream {
     }
 }
 
+/// The values of a tensor, in main memory.
+///
+/// # Errors
+/// What its device says, if it failed.
+pub fn download<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, String> {
+    let data = tensor.try_into_data().map_err(|error| error.to_string())?;
+    // Burn waits for them when they are first looked at, and panics there.
+    data.bytes().read(Reader::new()).map_err(|error| error.to_string())?;
+    Ok(data)
+}
+
 /// The end of the work that was given to a device by now.
 pub struct Fence {
     #[cfg(feature = "gpu")]
@@ -42,8 +56,11 @@ impl Fence {
     pub fn new(device: &Device) -> Self {
         #[cfg(feature = "gpu")]
         if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
-            let done = cube.client().sync();
-            let done = async move { done.await.map_err(|error| error.to_string()) };
+            let (done, device) = (cube.client().sync(), device.clone());
+            let done = async move {
+                let done = done.await;
+                failure(&device).map_or_else(|| done.map_err(|error| error.to_string()), Err)
+            };
             return Self { done: Some(Box::pin(done)) };
         }
         let _ = device;
@@ -56,7 +73,7 @@ impl Fence {
     /// Waits for it.
     ///
     /// # Errors
-    /// What the device says, if it failed.
+    /// What the device says, if it failed, or [refused](super::failure) something by then.
     pub fn wait(self) -> Result<(), String> {
         #[cfg(feature = "gpu")]
         if let Some(done) = self.done {

@@ -1,4 +1,4 @@
-//! `outsize bench` with a GPU, or a software adapter that acts as one: that the figures are there, kept and used.
+//! Commands with a GPU, or a software adapter that acts as one.
 
 mod common;
 
@@ -92,4 +92,60 @@ fn a_model_runs_beside_the_limits_of_a_gpu() {
     };
     // Weights that are on the GPU are read from its memory.
     assert!(bound(3, "memory of the GPU") && bound(2, "products on the GPU"), "{budget}");
+}
+
+#[test]
+fn weights_in_fp8_give_the_tokens_of_the_processors() {
+    let dir = folder();
+    let cache = dir.path();
+    if !there_is_a_gpu(cache) {
+        return;
+    }
+    // Blocks of 128 divide neither all rows nor all columns.
+    let config = cache.join("config.json");
+    let text = r#"{
+        "model_type": "llama", "hidden_size": 264, "intermediate_size": 520, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "vocab_size": 1000,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 500, "tie_word_embeddings": false
+    }"#;
+    std::fs::write(&config, text).unwrap();
+    let model = cache.join("model");
+    let made = outsize(cache, &["synth", path(&config), path(&model), "--dtype", "fp8"]);
+    assert!(made.status.success(), "{}", message(&made));
+    let tokens = |more: &[&str]| {
+        let args = ["run", path(&model), "--ids", "5,6,7,8,9,10,11,12,13,14", "--json"];
+        let few = ["--max-new-tokens", "6"];
+        let report = json(&outsize(cache, &[&args[..], &few, more].concat()));
+        let tiers = report["placement"]["tiers"].as_array().unwrap();
+        let on_gpu = tiers.iter().find(|held| held["tier"] == "gpu0");
+        let kept = on_gpu.map_or(0, |held| held["weights"].as_u64().unwrap());
+        (report["tokens"].clone(), kept)
+    };
+    let (expected, _) = tokens(&["--max-memory", "cpu=1GB"]);
+    let map = cache.join("map.json");
+    for (place, least) in [("gpu0", 1_500_000), ("cpu", 0)] {
+        std::fs::write(&map, format!(r#"{{"": "{place}"}}"#)).unwrap();
+        let budget = ["--max-memory", "gpu0=1GB,cpu=1GB", "--device-map", path(&map)];
+        let (found, kept) = tokens(&budget);
+        assert_eq!(found, expected, "{place}");
+        assert!(kept >= least, "{kept} bytes with {place}");
+    }
+}
+
+#[test]
+fn a_picture_is_painted_on_a_gpu() {
+    let dir = folder();
+    let cache = dir.path();
+    if !there_is_a_gpu(cache) {
+        return;
+    }
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffuse/tests/fixtures/pipeline");
+    let picture = cache.join("cat.png");
+    let args = ["image", path(&fixture), "--output", path(&picture), "--prompt", "a cat"];
+    let few = ["--steps", "2", "--max-memory", "gpu0=400MB,cpu=1GB"];
+    let made = outsize(cache, &[&args[..], &few].concat());
+    assert!(made.status.success(), "{}", message(&made));
+    let told = message(&made).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(told.matches("MB on the GPU").count(), 3, "{told}");
+    assert!(picture.exists());
 }
