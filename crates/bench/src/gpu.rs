@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::activation::softmax;
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor};
-use outsize_kernels::gpu::{Fence, GpuDevice, UploadStream, gpus};
+use outsize_kernels::gpu::{Fence, GpuDevice, UploadStream, download, gpus};
 use outsize_kernels::{WeightTensor, linear, rms_norm};
 use outsize_plan::{Bandwidth, Gpu, Processor, format_size};
 
@@ -200,10 +200,7 @@ impl Probe<'_> {
 
     fn read(&self, tensor: &Tensor<1>) -> Result<Samples, Error> {
         let number = self.gpu.number;
-        self.timed(|| {
-            let data = tensor.clone().try_into_data();
-            data.map_err(|error| Error::Gpu { number, reason: error.to_string() })
-        })
+        self.timed(|| download(tensor.clone()).map_err(|reason| Error::Gpu { number, reason }))
     }
 
     fn memory(&self) -> Result<(Samples, u64), Error> {

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{folder, message, path, start};
+use common::{done, folder, message, path, start};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 /// As little as can be measured with.
@@ -27,6 +27,14 @@ fn there_is_a_gpu(cache: &Path) -> bool {
         eprintln!("skipped: no GPU");
     }
     found
+}
+
+/// A model of such a configuration.
+fn synth(cache: &Path, text: &str, dtype: &str) -> PathBuf {
+    let (config, model) = (cache.join("config.json"), cache.join("model"));
+    std::fs::write(&config, text).unwrap();
+    done(&outsize(cache, &["synth", path(&config), path(&model), "--dtype", dtype]));
+    model
 }
 
 #[test]
@@ -66,16 +74,12 @@ fn a_model_runs_beside_the_limits_of_a_gpu() {
     if !there_is_a_gpu(cache) {
         return;
     }
-    let config = cache.join("config.json");
     let text = r#"{
         "model_type": "llama", "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 1000, "tie_word_embeddings": false
     }"#;
-    std::fs::write(&config, text).unwrap();
-    let model = cache.join("model");
-    let made = outsize(cache, &["synth", path(&config), path(&model)]);
-    assert!(made.status.success(), "{}", message(&made));
+    let model = synth(cache, text, "bf16");
     let args = ["bench", path(&model), "--max-memory", "gpu0=500MB,cpu=2GB", "--rounds", "1"];
     let few = ["--prompt-tokens", "8", "--new-tokens", "3"];
     let results = json(&outsize(cache, &[&args, &few[..], &LITTLE].concat()));
@@ -102,16 +106,12 @@ fn weights_in_fp8_give_the_tokens_of_the_processors() {
         return;
     }
     // Blocks of 128 divide neither all rows nor all columns.
-    let config = cache.join("config.json");
     let text = r#"{
         "model_type": "llama", "hidden_size": 264, "intermediate_size": 520, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 48, "vocab_size": 1000,
         "rms_norm_eps": 1e-5, "max_position_embeddings": 500, "tie_word_embeddings": false
     }"#;
-    std::fs::write(&config, text).unwrap();
-    let model = cache.join("model");
-    let made = outsize(cache, &["synth", path(&config), path(&model), "--dtype", "fp8"]);
-    assert!(made.status.success(), "{}", message(&made));
+    let model = synth(cache, text, "fp8");
     let tokens = |more: &[&str]| {
         let args = ["run", path(&model), "--ids", "5,6,7,8,9,10,11,12,13,14", "--json"];
         let few = ["--max-new-tokens", "6"];
@@ -144,7 +144,7 @@ fn a_picture_is_painted_on_a_gpu() {
     let args = ["image", path(&fixture), "--output", path(&picture), "--prompt", "a cat"];
     let few = ["--steps", "2", "--max-memory", "gpu0=400MB,cpu=1GB"];
     let made = outsize(cache, &[&args[..], &few].concat());
-    assert!(made.status.success(), "{}", message(&made));
+    done(&made);
     let told = message(&made).split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(told.matches("MB on the GPU").count(), 3, "{told}");
     assert!(picture.exists());

@@ -39,10 +39,10 @@ fn load(layers: usize, device: &Device) -> Result<Dispatched<Stack>, Error> {
 
 fn pass(model: &Dispatched<Stack>, device: &Device) -> Result<Vec<f32>, Error> {
     let x = Tensor::<2>::ones([1, WIDTH], device);
-    let y = move |model: &Stack| {
-        model.layers.iter().fold(x, |x, layer| layer.forward(x)).into_data().try_into_vec()
-    };
-    model.run(|model| y(model).unwrap())
+    model.run(|model| {
+        let y = model.layers.iter().fold(x, |x, layer| layer.forward(x));
+        y.into_data().try_into_vec().unwrap()
+    })
 }
 
 #[test]

@@ -26,10 +26,10 @@ impl Stack {
 
 fn pass(model: &Dispatched<Stack>, device: &Device) -> Result<Vec<f32>, Error> {
     let x = Numbers(3).tensor::<2>([5, WIDTH]).to_device(device);
-    let y = move |model: &Stack| {
-        model.layers.iter().fold(x, |x, layer| layer.forward(x)).into_data().try_into_vec()
-    };
-    model.run(|model| y(model).unwrap())
+    model.run(|model| {
+        let y = model.layers.iter().fold(x, |x, layer| layer.forward(x));
+        y.into_data().try_into_vec().unwrap()
+    })
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_gpu_holds_no_more_than_planned_for_an_unmodified_module() {
     };
     let (_dir, path) = folder();
     let stored = write_zeros(&Stack::new(&Device::flex()), &path, "F32", 4);
-    // Twice in a layer, before and behind the activation.
+    // Of an activation function: what goes in, what comes out, and one between.
     let activations = (ROWS * WIDTH * 4 * 4 * 3) as u64;
     // Streamed first: what a pool held once it may keep.
     for budget in ["gpu0=230MiB,cpu=80MiB", "gpu0=230MiB,cpu=400MiB", "gpu0=500MiB,cpu=400MiB"] {

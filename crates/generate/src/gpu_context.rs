@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::gpu::{BACKENDS, gpus};
+use outsize_kernels::gpu::{BACKENDS, download, gpus};
 use outsize_machine::gpu_free_memory;
 
 /// Bytes of each GPU's memory that its driver took when this process opened it and ran a first kernel, by its number: free
@@ -20,7 +20,7 @@ pub fn gpu_contexts() -> &'static BTreeMap<usize, u64> {
         for gpu in gpus().iter().filter(|gpu| before.contains_key(&gpu.number)) {
             let one = Tensor::<1>::ones([1], (&gpu.device, DType::F32));
             // What is wrong with it is for those to say who use it.
-            let _ = (one + 1.0).try_into_data();
+            let _ = download(one + 1.0);
         }
         taken(&before, &gpu_free_memory())
     })
