@@ -61,6 +61,7 @@ pub fn dispatch<M: Module>(
             files.map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()));
         source.collect()
     };
+    let slots = slots(map, &devices, largest_copied(&matched, &registry.handles, options), options);
     let upload = Upload::new(sources, &matched, map, options)?;
     let stream = Stream::new(
         sources(),
@@ -75,7 +76,7 @@ pub fn dispatch<M: Module>(
         matched: matched.iter().map(|entry| (entry.parameter.path.as_str(), entry)).collect(),
         handles: registry.handles,
         blocks: map.blocks().iter().map(|block| (block.name.as_str(), block)).collect(),
-        slots: slots(map, &devices, options),
+        slots: slots.clone(),
         devices: &devices,
         options,
         upload,
@@ -86,7 +87,6 @@ pub fn dispatch<M: Module>(
         return Err(error);
     }
     // Until everything is on its GPU.
-    let slots = attach.slots.clone();
     drop(attach);
     slots.iter().try_for_each(Slots::wait)?;
     stream.begin()?;
@@ -94,13 +94,26 @@ pub fn dispatch<M: Module>(
 }
 
 /// Memory of each GPU for what passes through it.
-fn slots(map: &DeviceMap, devices: &Devices, options: &Options) -> Arc<[Slots]> {
+fn slots(map: &DeviceMap, devices: &Devices, largest: u64, options: &Options) -> Arc<[Slots]> {
     let of = |(number, device): (usize, &Device)| {
         let tier = Tier::Gpu(number);
         let ring = map.tiers().iter().find(|held| held.tier == tier).map_or(0, |held| held.ring);
-        Slots::new(GpuShare::new(number, device, map, options), ring, options.tile_bytes)
+        Slots::new(GpuShare::new(number, device, map, options), ring, largest)
     };
     devices.gpus().map(of).collect()
+}
+
+/// The bytes of the largest tile, or whole value, that passes through slots.
+fn largest_copied(
+    matched: &[Matched],
+    handles: &HashMap<String, (Chunks, bool)>,
+    options: &Options,
+) -> u64 {
+    let whole = matched.iter().filter_map(|entry| match handles.get(&entry.parameter.path)? {
+        (Chunks::Whole(_) | Chunks::Part(..), _) => Some(entry.bytes(entry.stored.as_ref()?)),
+        _ => None,
+    });
+    whole.fold(options.tile_bytes, u64::max)
 }
 
 /// Puts a handle on each float parameter that has one, and a placeholder under it.

@@ -30,23 +30,23 @@ struct Slot {
 }
 
 impl Slots {
-    /// As many as `bytes` have room for.
-    pub(crate) fn new(share: GpuShare, bytes: u64, tile: u64) -> Self {
+    /// As many as `bytes` have room for, of tiles of at most `largest` bytes.
+    pub(crate) fn new(share: GpuShare, bytes: u64, largest: u64) -> Self {
         // The pool of a slot may have two pages, as the next tile may be a little larger.
-        let count = (bytes / tile.max(1) / 2).clamp(SLOTS[0], SLOTS[1]);
+        let count = (bytes / largest.max(1) / 2).clamp(SLOTS[0], SLOTS[1]);
         let slot = |number| Slot { stream: UploadStream::new(), number, tile: None, done: None };
         let slots = Mutex::new((0..count).map(slot).collect());
         Self { share, slots }
     }
 
-    /// Copies a matrix to the next slot, as `copy` does it.
+    /// Copies a matrix to the next slot, as `copy` does it; gives `copy` back if the tiles of all slots are still held.
     ///
     /// # Errors
-    /// What the device says; or that tiles of all slots are still held.
-    pub(crate) fn upload(
+    /// What the device says.
+    pub(crate) fn upload<F: FnOnce(&Device) -> Result<WeightTensor, String>>(
         &self,
-        copy: impl FnOnce(&Device) -> Result<WeightTensor, String>,
-    ) -> Result<WeightTensor, Error> {
+        copy: F,
+    ) -> Result<Result<WeightTensor, F>, Error> {
         let failed = |reason: String| self.share.failed(&reason);
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in slots.iter_mut() {
@@ -54,11 +54,7 @@ impl Slots {
         }
         // The one that was filled first is at the front.
         let free = slots.iter().position(|slot| slot.tile.is_none() || slot.done.is_some());
-        let Some(free) = free else {
-            return Err(failed(
-                "weights of more tiles are held at once than there are slots".into(),
-            ));
-        };
+        let Some(free) = free else { return Ok(Err(copy)) };
         let mut slot = slots.remove(free);
         let (gpu, number) = (self.share.tier, slot.number);
         if let Some(done) = slot.done.take() {
@@ -72,7 +68,7 @@ impl Slots {
         });
         slot.tile = tile.as_ref().ok().cloned();
         slots.push(slot);
-        tile.map_err(failed)
+        tile.map(Ok).map_err(failed)
     }
 
     /// Whether they are a device's.

@@ -4,7 +4,7 @@ use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
 use crate::{Access, Error};
 use burn::module::{Param, ParamMapper, Reparameterization};
-use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor};
 use bytes::Bytes as SharedBytes;
 use outsize_checkpoint::{StoredWeight, TensorInfo};
 use outsize_kernels::{BlockWeight, WeightTensor};
@@ -231,8 +231,7 @@ impl Inner {
         if self.in_blocks {
             let mut values = vec![0.0; shape.iter().product()];
             self.blocks()?.dequantize(0..self.weight.rows(), &mut values);
-            let data = TensorData::new(values, shape.clone());
-            return Ok(self.loaded(Tensor::from_data(data, (&self.device, self.dtype))));
+            return Ok(self.loaded(self.tensor_of(Bytes::from_elems(values), shape)?));
         }
         let bytes = match &self.chunks {
             Chunks::Whole(chunk) => SharedBytes::from_owner(self.lease(*chunk)?),
@@ -317,13 +316,6 @@ impl Inner {
     ) -> Result<Tensor<D>, Error> {
         let bytes = Bytes::from_shared(bytes, AllocationProperty::Other);
         self.tensor_of(bytes, shape)
-    }
-
-    fn tensor_of<const D: usize>(&self, bytes: Bytes, shape: &[usize]) -> Result<Tensor<D>, Error> {
-        let data = TensorData::try_from_bytes(bytes, shape, self.dtype).map_err(|error| {
-            Error::Value { name: self.path.to_string(), reason: error.to_string() }
-        })?;
-        Ok(Tensor::from_data(data, (&self.device, self.dtype)))
     }
 
     fn rows(&self, ids: &[usize]) -> Result<Tensor<2>, Error> {

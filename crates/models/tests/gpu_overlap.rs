@@ -5,10 +5,15 @@ mod common;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
 use common::dispatched::config;
-use common::gpu::{load_on, there_is_a_gpu};
+use common::gpu::{load_on, there_is_a_gpu, written};
 use common::reference::values;
+use outsize_checkpoint::Dtype;
+use outsize_core::{Dispatched, Options, dispatch, gpu, tree};
 use outsize_models::{Batch, CacheOptions, Logits};
+use outsize_plan::{Budget, ManualMap, from_assignment};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -93,15 +98,57 @@ fn the_next_tile_is_read_and_copied_before_the_last_one_is_done() {
     let mut pass = |ids: &[u32]| {
         let batch = Batch::left_padded(&[ids]).unwrap();
         values(model.forward_batch(&batch, &mut cache, Logits::Last).unwrap().unwrap());
-        std::mem::take(&mut *STEPS.lock().unwrap())
+        steps()
     };
-    // In the first pass each chunk is read once.
-    let prompt = pass(&ids);
+    check("tiles", [pass(&ids), pass(&[1])]);
+    drop(model);
+
+    // A module of Burn, whose weights are copied as a whole.
+    let tensors = (0..24).map(|at| (format!("{at}.weight"), Dtype::BF16, vec![512, 1024]));
+    let biases = (0..24).map(|at| (format!("{at}.bias"), Dtype::BF16, vec![1024]));
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let checkpoint = written(&dir.path().join("stack"), tensors.chain(biases).collect());
+    let budget = Budget::parse("gpu0=400MiB,cpu=64MiB").unwrap();
+    let options = Options { budget, gpu: Some(0), ..Options::default() };
+    let device = &gpu(0).unwrap().device;
+    let load = |map: &str| {
+        let module: Vec<Linear> =
+            (0..24).map(|_| LinearConfig::new(512, 1024).init(device)).collect();
+        let (tree, plan) = (tree(&module, &checkpoint, &options).unwrap(), options.plan());
+        let map = ManualMap::parse(map).unwrap();
+        let assignment = map.assign(&tree, &options.budget, &plan).unwrap();
+        let map = from_assignment(&tree, &assignment, &options.budget, &plan).unwrap();
+        dispatch(module, &checkpoint, &map, &options).unwrap()
+    };
+    let pass = |model: &Dispatched<Vec<Linear>>| {
+        let x = Tensor::<2>::ones([3, 512], device);
+        let made = model.run(|layers| {
+            let made = layers.iter().map(|layer| layer.forward(x.clone())).collect();
+            Tensor::cat(made, 0).into_data().try_to_vec::<f32>().unwrap()
+        });
+        made.unwrap()
+    };
+    let model = load(r#"{"": "disk"}"#);
+    steps();
+    let first = (pass(&model), steps());
+    let second = (pass(&model), steps());
+    check("values", [first.1, second.1]);
+    let resident = load(r#"{"": "gpu0"}"#);
+    assert!(first.0 == second.0 && first.0 == pass(&resident), "values depend on where they are");
+}
+
+/// The steps since this was asked last.
+fn steps() -> Vec<(Instant, Step)> {
+    std::mem::take(&mut *STEPS.lock().unwrap())
+}
+
+/// Steps of two passes, of which the first reads each chunk once.
+fn check(what: &str, [first, second]: [Vec<(Instant, Step)>; 2]) {
     let (mut reads, mut uploads) = (0, 0);
     // By slot: the number of the tile in it.
     let mut held: Vec<Option<usize>> = Vec::new();
     let mut done = 0;
-    for (_, step) in &prompt {
+    for (_, step) in &first {
         match *step {
             Step::Read => reads += 1,
             Step::Upload { slot } => {
@@ -117,15 +164,14 @@ fn the_next_tile_is_read_and_copied_before_the_last_one_is_done() {
             }
         }
     }
-    println!("{uploads} tiles in {} slots, {reads} reads, {done} waited for", held.len());
+    println!("{uploads} {what} in {} slots, {reads} reads, {done} waited for", held.len());
     assert!((2..=3).contains(&held.len()), "{} slots", held.len());
-    assert!(uploads > 20 && done + held.len() >= uploads, "{uploads} tiles, {done} done");
-    // A token takes the same slots.
-    let token = pass(&[1]);
-    let slots = token.iter().filter_map(|(_, step)| match step {
+    assert!(uploads > 20 && done + held.len() >= uploads, "{uploads} {what}, {done} done");
+    // The other takes the same slots.
+    let slots = second.iter().filter_map(|(_, step)| match step {
         Step::Upload { slot } => Some(*slot),
         Step::Read | Step::Done { .. } => None,
     });
     assert!(slots.clone().count() > 20 && slots.max() < Some(held.len() as u64));
-    assert!(prompt.is_sorted_by_key(|(at, _)| *at) && prompt.last().unwrap().0 <= token[0].0);
+    assert!(first.is_sorted_by_key(|(at, _)| *at) && first.last().unwrap().0 <= second[0].0);
 }

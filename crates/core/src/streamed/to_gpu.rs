@@ -2,11 +2,14 @@
 
 use super::{Chunks, Inner, Streamed};
 use crate::Error;
-use burn::tensor::{AllocationProperty, Bytes, Device, Tensor};
+use burn::tensor::{AllocationProperty, Bytes, DataError, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
 use outsize_kernels::gpu::{BACKENDS, download};
 use outsize_kernels::{WeightTensor, is_gpu};
 use std::ops::Range;
+
+/// The bytes of a value from which it goes through a slot: two of one layer that are held at once leave none free.
+const LEAST_IN_SLOT: usize = 1 << 20;
 
 impl Streamed {
     /// Activations where the parameter's block computes in this pass.
@@ -84,6 +87,8 @@ impl Inner {
     fn upload_tile(&self, rows: Range<usize>, device: &Device) -> Result<WeightTensor, Error> {
         let slots = self.slots.iter().find(|slots| slots.is_of(device));
         let slots = slots.ok_or_else(|| self.refuse("its tiles on another device"))?;
+        let none_free =
+            || slots.failed("weights of more tiles are held at once than there are slots");
         if self.in_blocks {
             let blocks = match &self.chunks {
                 Chunks::Tiles { rows: step, ids } => {
@@ -92,11 +97,45 @@ impl Inner {
                 }
                 _ => self.blocks()?.rows(rows),
             };
-            return slots.upload(|device| WeightTensor::upload_blocks(&blocks, device));
+            let copied = slots.upload(|device| WeightTensor::upload_blocks(&blocks, device))?;
+            return copied.map_err(|_| none_free());
         }
         let columns = self.weight.data().shape.iter().skip(1).product();
         let (count, bytes) = (rows.len(), self.host_tile(rows)?);
-        slots.upload(|device| WeightTensor::upload(bytes, self.dtype, [count, columns], device))
+        let shape = [count, columns];
+        let copied =
+            slots.upload(|device| WeightTensor::upload(bytes, self.dtype, shape, device))?;
+        copied.map_err(|_| none_free())
+    }
+
+    /// A tensor of this shape where the module is. A large one goes to a GPU through a slot if one is free, so that it is
+    /// copied while those before it are used.
+    pub(super) fn tensor_of<const D: usize>(
+        &self,
+        bytes: Bytes,
+        shape: &[usize],
+    ) -> Result<Tensor<D>, Error> {
+        let refused = |error: DataError| Error::Value {
+            name: self.path.to_string(),
+            reason: error.to_string(),
+        };
+        let slots = self.slots.iter().find(|slots| slots.is_of(&self.device));
+        let Some(slots) = slots.filter(|_| bytes.len() >= LEAST_IN_SLOT) else {
+            let data = TensorData::try_from_bytes(bytes, shape, self.dtype).map_err(refused)?;
+            return Ok(Tensor::from_data(data, (&self.device, self.dtype)));
+        };
+        // In a slot it is a matrix of one row, whatever its shape.
+        let row = [1, shape.iter().product()];
+        let data = TensorData::try_from_bytes(bytes, row, self.dtype).map_err(refused)?;
+        let copy = |device: &Device| -> Result<WeightTensor, String> {
+            Ok(Tensor::<2>::from_data(data, (device, self.dtype)).into())
+        };
+        let copied = match slots.upload(copy)? {
+            Ok(copied) => copied,
+            Err(copy) => copy(&self.device).map_err(|reason| slots.failed(&reason))?,
+        };
+        let shape = std::array::from_fn::<_, D, _>(|axis| shape[axis]);
+        Ok(copied.into_float(&self.device).reshape(shape))
     }
 
     /// Some rows in main memory.

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use burn::tensor::{DType, Device};
 
 /// The variable that lets a software adapter, such as SwiftShader or lavapipe, serve as a GPU: set to
-/// `1`, or to `2` for two devices on the same adapter. It is for tests: a processor computes faster by itself.
+/// `1`, or to `2` for two devices on the same adapter. It is for tests: a processor computes faster by itself. In builds with
+/// the feature `wgpu-noop`, `noop` puts a device that computes nothing in the place of all others.
 pub const SOFTWARE_VARIABLE: &str = "OUTSIZE_SOFTWARE_GPU";
 
 /// The backends for GPUs that this build has, by their features' names.
@@ -70,6 +71,13 @@ fn find() -> Vec<GpuDevice> {
 
 #[cfg(feature = "gpu")]
 fn find() -> Vec<GpuDevice> {
+    #[cfg(feature = "wgpu-noop")]
+    if std::env::var(SOFTWARE_VARIABLE).is_ok_and(|value| value == "noop") {
+        return search::candidate("wgpu", super::noop::open())
+            .into_iter()
+            .map(|it| it.gpu)
+            .collect();
+    }
     let mut found: Vec<search::Candidate> = Vec::new();
     for (backend, kind) in search::kinds() {
         for device in Device::enumerate(kind).into_vec() {

@@ -8,6 +8,8 @@ mod blocks;
 mod extension;
 mod failures;
 mod found;
+#[cfg(feature = "wgpu-noop")]
+mod noop;
 #[cfg(feature = "gpu")]
 mod packed;
 #[cfg(feature = "gpu")]

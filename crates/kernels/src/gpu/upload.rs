@@ -2,7 +2,7 @@
 
 #[cfg(feature = "gpu")]
 use super::failure;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Bytes, Device, Tensor, TensorData};
 use burn_std::Reader;
 
 /// A stream of a device by itself: what is allocated in it comes from memory of its own.
@@ -37,9 +37,12 @@ impl UploadStream {
 /// What its device says, if it failed.
 pub fn download<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, String> {
     let data = tensor.try_into_data().map_err(|error| error.to_string())?;
-    // Burn waits for them when they are first looked at, and panics there.
-    data.bytes().read(Reader::new()).map_err(|error| error.to_string())?;
-    Ok(data)
+    // Burn waits for them when they are first looked at, and panics there. They are copied, as they would keep the buffer that
+    // they came through, which is of the device's pools.
+    let (shape, dtype) = (data.shape().clone(), data.dtype());
+    let values = data.bytes().read(Reader::new()).map_err(|error| error.to_string())?;
+    TensorData::try_from_bytes(Bytes::from_bytes_vec(values.to_vec()), shape, dtype)
+        .map_err(|error| error.to_string())
 }
 
 /// The end of the work that was given to a device by now.
