@@ -4,7 +4,7 @@ use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
 use crate::{Access, Error};
 use burn::module::{Param, ParamMapper, Reparameterization};
-use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
 use outsize_checkpoint::{StoredWeight, TensorInfo};
 use outsize_kernels::{BlockWeight, WeightTensor};
@@ -231,7 +231,8 @@ impl Inner {
         if self.in_blocks {
             let mut values = vec![0.0; shape.iter().product()];
             self.blocks()?.dequantize(0..self.weight.rows(), &mut values);
-            return Ok(self.loaded(self.tensor_of(Bytes::from_elems(values), shape)?));
+            let data = TensorData::new(values, shape.clone());
+            return Ok(self.loaded(Tensor::from_data(data, (&self.device, self.dtype))));
         }
         let bytes = match &self.chunks {
             Chunks::Whole(chunk) => SharedBytes::from_owner(self.lease(*chunk)?),
