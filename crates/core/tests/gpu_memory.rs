@@ -20,8 +20,9 @@ const ROWS: usize = 2;
 impl Stack {
     fn new(device: &Device) -> Self {
         let linear = |from, to| LinearConfig::new(from, to).with_bias(false).init(device);
-        let layer = |_| (linear(WIDTH, 4 * WIDTH), linear(4 * WIDTH, WIDTH));
-        Self { layers: (0..3).map(layer).collect() }
+        // Of several sizes: memory of the one is taken for the other.
+        let layer = |wide| (linear(WIDTH, wide * WIDTH), linear(wide * WIDTH, WIDTH));
+        Self { layers: [4, 1, 3, 2].map(layer).into() }
     }
 
     fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {

@@ -3,42 +3,52 @@
 mod common;
 
 use burn::tensor::Device;
-use common::gpu::{figures, there_is_a_gpu, written};
+use common::gpu::{computes_nothing, figures, there_is_a_gpu, written};
 use common::reference::values;
 use outsize_checkpoint::Dtype;
 use outsize_core::{Devices, Options, gpu, gpu_overhead};
 use outsize_models::{Batch, CacheOptions, Init, KvCache, Logits, ModelConfig};
 use outsize_plan::{Budget, ManualMap, Tier, from_assignment};
 
-const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+const SMALL: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
     "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 4096}"#;
 
-const TOKENS: u32 = 96;
+/// As wide as a model of a thousand million parameters.
+const WIDE: &str = r#"{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 3,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000}"#;
 
 #[test]
 fn a_gpu_holds_no_more_than_planned() {
     if !there_is_a_gpu() {
         return;
     }
+    check(SMALL, 96, "gpu0=400MiB,cpu=400MiB");
+    if computes_nothing() {
+        check(WIDE, 1000, "gpu0=2GiB,cpu=2GiB");
+    }
+}
+
+/// A prompt of so many tokens and two more, with weights on each tier.
+fn check(config: &str, tokens: u32, budget: &str) {
     let device = &gpu(0).unwrap().device;
     let held = || device.memory_pool_usage().unwrap();
-    let config = ModelConfig::from_json(CONFIG).unwrap();
+    let config = ModelConfig::from_json(config).unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let folder = dir.path().join("model");
     let checkpoint = written(&folder, config.tensors(Dtype::BF16));
-    let context = CacheOptions::new(128);
+    let context = CacheOptions::new(tokens as usize + 32);
     let mut tree = config.tree("model", checkpoint.tensors()).unwrap();
     config.add_work(&mut tree, &context, Logits::Last);
     // Streamed first: what a pool held once it may keep.
     for map in [r#"{"": "disk"}"#, r#"{"": "cpu"}"#, r#"{"": "gpu0"}"#] {
         let options = Options {
-            budget: Budget::parse("gpu0=400MiB,cpu=400MiB").unwrap(),
+            budget: Budget::parse(budget).unwrap(),
             ..config.options(checkpoint.tensors())
         };
         let plan = outsize_plan::Options {
             figures: figures(),
             gpu_activations: gpu_overhead(config.activation_bytes(
-                TOKENS as usize,
+                tokens as usize,
                 &context,
                 Logits::Last,
             )),
@@ -52,7 +62,7 @@ fn a_gpu_holds_no_more_than_planned() {
         let mut cache = KvCache::on(config.cache(), &context, &devices).unwrap();
         let init = Init::new(&Device::flex());
         let model = config.dispatch(&init, &checkpoint, &placed, &options).unwrap();
-        let ids: Vec<u32> = (0..TOKENS).collect();
+        let ids: Vec<u32> = (0..tokens).collect();
         let mut most = 0;
         for ids in [&ids[..], &[5], &[6]] {
             let batch = Batch::left_padded(&[ids]).unwrap();

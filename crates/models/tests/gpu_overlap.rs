@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use common::dispatched::config;
 use common::gpu::{load_on, there_is_a_gpu, written};
 use common::reference::values;
