@@ -71,8 +71,11 @@ fn check_denoiser(config: &str, size: PictureSize, placed: (&str, Option<&str>))
     let latents = input([size.batch, size.rows, size.columns, 4]);
     let context = input([size.batch, 77, config.config.cross_attention_dim, 1]).squeeze_dim(3);
     check(&config, config.model().activation_bytes(size, 77, 1), placed, |model| {
-        let made = model.forward(latents, 500.0, context).into_data();
-        assert!(made.iter::<f32>().all(f32::is_finite));
+        // Pools have grown to what they need after some steps.
+        for step in [501.0, 251.0, 1.0] {
+            let made = model.forward(latents.clone(), step, context.clone()).into_data();
+            assert!(made.iter::<f32>().all(f32::is_finite));
+        }
     });
 }
 
