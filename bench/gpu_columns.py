@@ -47,7 +47,8 @@ def bench(outsize: str, model, budget: str, args) -> dict:
         return {"failed": done.stderr.strip().splitlines()[-1] if done.stderr else f"status {done.returncode}"}
     results = json.loads(done.stdout)
     phases = {phase["name"]: phase for phase in results["budgets"][0]["phases"]}
-    return {"phases": phases, "gpus": results["gpus"], "notes": results["notes"]}
+    held = max(sum(run["report"]["gpu_memory_bytes"].values()) for run in results["budgets"][0]["runs"])
+    return {"phases": phases, "gpu_memory_bytes": held, "gpus": results["gpus"], "notes": results["notes"]}
 
 
 def ours(result: dict, phase: str) -> list[str]:
@@ -62,13 +63,18 @@ def ours(result: dict, phase: str) -> list[str]:
 
 
 def theirs(contender, task: Task, args, reasons: dict[str, str]) -> list[str]:
-    """Seconds of a token and of the prompt."""
+    """Seconds of a token and of the prompt, and gigabytes that were held on the GPU."""
     if contender.name in reasons:
-        return [reasons[contender.name]] * 2
+        return [reasons[contender.name]] * 3
     result = contenders.run(contender, task, None, args.timeout)
     if "failed" in result:
-        return [result["failed"]] * 2
-    return [f"{result['seconds_per_token']:.4f}", f"{result['prefills'][str(PROMPT)]:.4f}"]
+        return [result["failed"]] * 3
+    held = result.get("gpu_memory_bytes")
+    return [f"{result['seconds_per_token']:.4f}", f"{result['prefills'][str(PROMPT)]:.4f}", gigabytes(held) if held else "does not tell"]
+
+
+def gigabytes(held: int) -> str:
+    return f"{held / 1e9:.2f} GB"
 
 
 def compare(args, weights: int):
@@ -93,6 +99,8 @@ def compare(args, weights: int):
         for at, (phase, what) in enumerate([("token", "a token"), ("prompt again", f"prompt of {PROMPT}")]):
             cells = [*ours(result, phase), *[other[at] for other in others]]
             print(f"| {title}, {what} | " + " | ".join(cells) + " |", flush=True)
+        held = gigabytes(result["gpu_memory_bytes"]) if "gpu_memory_bytes" in result else result["failed"]
+        print(f"| {title}, GPU memory held | " + " | ".join([held, "", "", *[other[2] for other in others]]) + " |", flush=True)
         for note in result.get("notes", []):
             print(f"note: {note}", file=sys.stderr)
     for number, gpu in result.get("gpus", {}).items():

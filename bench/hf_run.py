@@ -122,6 +122,7 @@ print(
             "first_token_seconds": loaded - begun + seconds[0],
             "prefills": prefills,
             "batches": batches,
+            "gpu_memory_bytes": torch.cuda.max_memory_reserved() if torch.cuda.is_available() else None,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
     )

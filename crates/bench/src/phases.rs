@@ -263,6 +263,7 @@ pub(crate) mod tests {
                 decode_bytes_read,
                 waiting_for_data_seconds: 0.0,
                 peak_rss_bytes: Some(600),
+                gpu_memory_bytes: BTreeMap::new(),
                 prompt_again: vec![RepeatedRun {
                     seconds: 5.0,
                     bytes_read: 0,

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::LimitSample;
 use outsize_plan::Tier;
+use std::collections::BTreeMap;
 
 /// What each run does.
 #[derive(Serialize, Debug, Clone, Copy)]
@@ -53,6 +54,9 @@ pub struct RunReport {
     pub waiting_for_data_seconds: f64,
     /// The largest resident set.
     pub peak_rss_bytes: Option<u64>,
+    /// What the memory pools of each GPU held.
+    #[serde(default)]
+    pub gpu_memory_bytes: BTreeMap<Tier, u64>,
     /// The prompt run again.
     pub prompt_again: Vec<RepeatedRun>,
     /// Where the weights were.

@@ -3,6 +3,7 @@
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::request::GenerateRequest;
+use crate::views::memory::MemoryHeld;
 use crate::views::output::say;
 use crate::views::progress::{Following, bytes, count};
 use crate::views::run::RunOutput;
@@ -219,6 +220,7 @@ fn output(
     let measured = median(&outcome.token_seconds).filter(|seconds| *seconds > 0.0);
     let predicted = prediction.decode.seconds;
     let streamed = pipeline.streamed_range();
+    let memory = MemoryHeld::now(&placement);
     drop(pipeline);
     let ring = placement.ring_bytes();
     let disk = streamed
@@ -248,7 +250,7 @@ fn output(
         reads_in_flight: share(after.reading),
         bytes_per_read: (after.reads > 0).then(|| after.bytes_read as f64 / after.reads as f64),
         waiting_for_buffers_seconds: after.waiting_for_buffers.as_secs_f64(),
-        peak_rss_bytes: outsize::machine::peak_rss(),
+        memory,
         placement,
         prediction,
         prediction_error: measured.map(|measured| predicted / measured - 1.0),

@@ -86,6 +86,8 @@ fn a_model_runs_beside_the_limits_of_a_gpu() {
     assert!(results["gpus"]["0"]["upload"]["bytes_per_second"].as_f64() > Some(0.0));
     let budget = &results["budgets"][0];
     assert!(budget["error"].is_null(), "{budget}");
+    let held = budget["runs"][0]["report"]["gpu_memory_bytes"]["gpu0"].as_u64();
+    assert!((1..500_000_000).contains(&held.unwrap()), "{budget}");
     let phases = budget["phases"].as_array().unwrap();
     for phase in &phases[1..] {
         assert!(phase["predicted_seconds"].as_f64() > Some(0.0), "{phase}");
@@ -119,6 +121,8 @@ fn weights_in_fp8_give_the_tokens_of_the_processors() {
         let tiers = report["placement"]["tiers"].as_array().unwrap();
         let on_gpu = tiers.iter().find(|held| held["tier"] == "gpu0");
         let kept = on_gpu.map_or(0, |held| held["weights"].as_u64().unwrap());
+        let held = report["gpu_memory_bytes"]["gpu0"].as_u64();
+        assert!(on_gpu.is_none_or(|_| (1..1_000_000_000).contains(&held.unwrap())), "{held:?}");
         (report["tokens"].clone(), kept)
     };
     let (expected, _) = tokens(&["--max-memory", "cpu=1GB"]);
@@ -146,6 +150,6 @@ fn a_picture_is_painted_on_a_gpu() {
     let made = outsize(cache, &[&args[..], &few].concat());
     done(&made);
     let told = message(&made).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(told.matches("MB on the GPU").count(), 3, "{told}");
+    assert_eq!(told.matches("MB on gpu0").count(), 3, "{told}");
     assert!(picture.exists());
 }

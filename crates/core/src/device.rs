@@ -58,4 +58,14 @@ impl Devices {
     pub fn gpus(&self) -> impl Iterator<Item = (usize, &Device)> {
         self.0.iter().map(|(number, device)| (*number, device))
     }
+
+    /// What the memory pools of each GPU hold, in bytes: at most as much was in use at once since they
+    /// were last cleaned up. Empty for backends that do not tell.
+    pub fn memory_held(&self) -> BTreeMap<Tier, u64> {
+        let held = |(number, device): (&usize, &Device)| {
+            let usage = device.memory_pool_usage()?;
+            Some((Tier::Gpu(*number), usage.bytes_reserved))
+        };
+        self.0.iter().filter_map(held).collect()
+    }
 }

@@ -5,6 +5,7 @@ use crate::chat_input::ChatInput;
 use crate::error::Failure;
 use crate::generation::following;
 use crate::request::TextRules;
+use crate::views::memory::MemoryHeld;
 use crate::views::output::{picture, print, refuse_to_overwrite, say, say_wrapped};
 use crate::views::run::predicted;
 use crate::{cache, interrupt, model};
@@ -13,7 +14,7 @@ use outsize::generate::{
     ChatAnswer, ChatMessage, ChatOptions, ChatSession, ChatTemplate, ChatTemplates, Finish,
     GenerateError, OpenedModel, Tokenizer,
 };
-use outsize::machine::{Machine, peak_rss};
+use outsize::machine::Machine;
 use outsize::plan::format_size;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -221,9 +222,8 @@ impl Chat {
             ));
         }
         let read = format_size(self.session.pipeline().stats().bytes_read);
-        let peak = peak_rss()
-            .map_or_else(String::new, |peak| format!(" · peak memory {}", format_size(peak)));
-        say(format!("so far        read {read}{peak}"));
+        let held = MemoryHeld::now(self.session.pipeline().device_map());
+        say(format!("so far        read {read}{held}"));
     }
 }
 

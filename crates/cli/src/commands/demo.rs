@@ -120,7 +120,7 @@ pub fn demo(args: &DemoArgs, began: Instant) -> Result<(), Failure> {
     if args.json {
         output::print_json(&report)?;
     } else {
-        let peak = report.peak_rss_bytes.map(format_size);
+        let peak = report.memory.peak_rss_bytes.map(format_size);
         match &peak {
             Some(peak) => show(&format!("\n              memory: {peak} at its peak"))?,
             None => show("")?,

@@ -4,12 +4,13 @@ use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::prompts::{PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
 use crate::request::{TextRules, encoded};
+use crate::views::memory::MemoryHeld;
 use crate::views::output::{picture, print_json, refuse_to_overwrite, say, say_wrapped};
 use crate::views::progress;
 use crate::views::run::predicted;
 use crate::{cache, interrupt, model};
 use outsize::generate::{OpenedModel, Request, Tokenizer, generate_many};
-use outsize::machine::{Machine, peak_rss};
+use outsize::machine::Machine;
 use outsize::models::WhenFull;
 use outsize::plan::{DeviceMap, format_size};
 use serde::Serialize;
@@ -45,8 +46,8 @@ struct ManyOutput {
     tokens_per_second: f64,
     /// Read from the checkpoint.
     bytes_read: u64,
-    /// The largest resident set of the process.
-    peak_rss_bytes: Option<u64>,
+    #[serde(flatten)]
+    memory: MemoryHeld,
     /// Where everything lived.
     placement: DeviceMap,
 }
@@ -211,7 +212,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
         seconds,
         tokens_per_second: tokens as f64 / seconds.max(1e-9),
         bytes_read: watched().bytes_read,
-        peak_rss_bytes: peak_rss(),
+        memory: MemoryHeld::now(&placement),
         placement,
     };
     drop(pipeline);
@@ -253,15 +254,12 @@ fn needs(
 }
 
 fn summary(report: &ManyOutput) -> String {
-    let peak = report
-        .peak_rss_bytes
-        .map_or_else(String::new, |peak| format!(" · peak memory {}", format_size(peak)));
     let failed = match report.failed {
         0 => String::new(),
         failed => format!(" · {failed} without a text, see their \"error\""),
     };
     format!(
-        "{} of {} prompts done{failed} · {} tokens in {:.1} s: {:.2} tokens/s, {} side by side · read {}{peak}",
+        "{} of {} prompts done{failed} · {} tokens in {:.1} s: {:.2} tokens/s, {} side by side · read {}{}",
         report.skipped + report.results,
         report.prompts,
         report.tokens,
@@ -269,5 +267,6 @@ fn summary(report: &ManyOutput) -> String {
         report.tokens_per_second,
         report.batch,
         format_size(report.bytes_read),
+        report.memory,
     )
 }

@@ -1,6 +1,7 @@
 //! Results of the bench as tables.
 
 use super::human::{bandwidth, share, time};
+use super::memory::GpuPools;
 use super::table::Table;
 use crate::args::values::{ACTIVATION_DTYPES, name_of};
 use outsize::bench::RateUnit::{Bytes, Operations};
@@ -124,6 +125,11 @@ fn budget(table: &mut Table, budget: &BudgetResults) {
         Some(bytes) => format!(": peak {} of {}", format_size(peak), format_size(bytes)),
         None => format!(": peak {}", format_size(peak)),
     });
+    let mut gpus = GpuPools::default();
+    for (gpu, bytes) in budget.runs.iter().flat_map(|run| &run.report.gpu_memory_bytes) {
+        let most = gpus.0.entry(*gpu).or_default();
+        *most = (*most).max(*bytes);
+    }
     let streamed = match first.report.placement.streamed_bytes {
         0 => "nothing".to_string(),
         bytes => format_size(bytes),
@@ -132,7 +138,7 @@ fn budget(table: &mut Table, budget: &BudgetResults) {
     let (peak, error) = (peak.unwrap_or_default(), error.unwrap_or_default());
     let rate =
         budget.tokens_per_second().map_or_else(String::new, |rate| format!(", {rate:.3} tokens/s"));
-    table.heading(&format!("{}{peak}, {streamed} streamed{rate}{error}", budget.case.name));
+    table.heading(&format!("{}{peak}{gpus}, {streamed} streamed{rate}{error}", budget.case.name));
     table.row(["  phase", "median", "spread", "achieved", "share", "of the limit"]);
     for phase in &budget.phases {
         let (name, seconds) = (format!("  {}", phase.name), &phase.seconds);

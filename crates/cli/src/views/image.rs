@@ -1,11 +1,11 @@
 //! The report of `outsize image`, and the parts of a pipeline as `outsize plan` and `estimate` show them.
 
 use super::human;
+use super::memory::GpuPools;
 use super::style::WIDTH;
 use super::table::Table;
 use super::text::wrapped;
 use outsize::checkpoint::plain;
-use outsize::core::gpu;
 use outsize::diffuse::{ImagePrediction, PartPlan, PipelinePart};
 use outsize::plan::{DeviceMap, Estimate, Tier, format_size};
 use outsize::stream::Stats;
@@ -64,8 +64,8 @@ pub struct PartOutput {
     pub bytes_read: u64,
     /// Time that computing waited for weights.
     pub waiting_for_data_seconds: f64,
-    /// What the memory pools of the GPU that computed it held when it was done.
-    pub gpu_memory_bytes: Option<u64>,
+    /// What the memory pools of the GPUs that computed it held when it was done.
+    pub gpu_memory_bytes: GpuPools,
     /// Where its weights lived.
     pub placement: DeviceMap,
 }
@@ -78,7 +78,7 @@ impl PartOutput {
             seconds: 0.0,
             bytes_read: 0,
             waiting_for_data_seconds: 0.0,
-            gpu_memory_bytes: None,
+            gpu_memory_bytes: GpuPools::default(),
             placement: map.clone(),
         }
     }
@@ -88,12 +88,7 @@ impl PartOutput {
         self.seconds = elapsed.as_secs_f64();
         self.bytes_read = stats.bytes_read;
         self.waiting_for_data_seconds = stats.waiting_for_data.as_secs_f64();
-        let gpu = self.placement.tiers().iter().find_map(|held| match held.tier {
-            Tier::Gpu(number) => gpu(number).ok(),
-            _ => None,
-        });
-        let usage = gpu.and_then(|gpu| gpu.device.memory_pool_usage());
-        self.gpu_memory_bytes = usage.map(|usage| usage.bytes_reserved);
+        self.gpu_memory_bytes = GpuPools::now(&self.placement);
     }
 }
 
@@ -107,10 +102,8 @@ impl ImageOutput {
             .map_or_else(String::new, |step| format!(" · {} per step", human::seconds(step)));
         let parts = self.parts.iter().map(|part| {
             let read = format_size(part.bytes_read);
-            let gpu =
-                part.gpu_memory_bytes.map(|bytes| format!(", {} on the GPU", format_size(bytes)));
-            let gpu = gpu.unwrap_or_default();
-            format!("{} {} ({read} read{gpu})", part.part, human::seconds(part.seconds))
+            let (seconds, gpus) = (human::seconds(part.seconds), &part.gpu_memory_bytes);
+            format!("{} {seconds} ({read} read{gpus})", part.part)
         });
         let peak = self
             .peak_rss_bytes

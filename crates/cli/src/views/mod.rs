@@ -7,6 +7,7 @@ pub mod estimate;
 pub mod human;
 pub mod image;
 pub mod list;
+pub mod memory;
 pub mod output;
 pub mod plan;
 pub mod progress;

@@ -1,6 +1,7 @@
 //! The report of a run: the object that `--json` prints, and the summary.
 
 use super::human::seconds;
+use super::memory::MemoryHeld;
 use outsize::bench::RepeatedRun;
 use outsize::generate::Finish;
 use outsize::machine::Provenance;
@@ -61,8 +62,8 @@ pub struct RunOutput {
     pub bytes_per_read: Option<f64>,
     /// Time that reading waited for memory while decoding.
     pub waiting_for_buffers_seconds: f64,
-    /// The largest resident set of the process.
-    pub peak_rss_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub memory: MemoryHeld,
     /// Where everything lived.
     pub placement: DeviceMap,
     /// How fast it was predicted to be.
@@ -95,9 +96,6 @@ impl RunOutput {
             ),
             _ => String::new(),
         };
-        let peak = self
-            .peak_rss_bytes
-            .map_or_else(String::new, |peak| format!(" · peak memory {}", size(peak)));
         let outcome = match (self.seconds_per_token, self.prediction_error) {
             (Some(measured), Some(error)) => format!(
                 "\n{} per token, predicted {}: {:.0} % off",
@@ -108,10 +106,11 @@ impl RunOutput {
             _ => String::new(),
         };
         format!(
-            "{rate} · prompt {:.2} s · loaded in {:.2} s\nread {}{link}{peak}{outcome}",
+            "{rate} · prompt {:.2} s · loaded in {:.2} s\nread {}{link}{}{outcome}",
             self.prefill_seconds,
             self.load_seconds,
             size(self.bytes_read),
+            self.memory,
         )
     }
 }
