@@ -3,39 +3,58 @@
 mod common;
 
 use burn::tensor::Device;
-use common::gpu::{computes_nothing, figures, there_is_a_gpu, written};
+use common::gpu::{computes_nothing, figures, of_zeros, there_is_a_gpu, written};
 use common::reference::values;
-use outsize_checkpoint::Dtype;
+use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Devices, Options, gpu, gpu_overhead};
 use outsize_models::{Batch, CacheOptions, Init, KvCache, Logits, ModelConfig};
 use outsize_plan::{Budget, ManualMap, Tier, from_assignment};
+use serde_json::{Map, Value};
+use std::path::Path;
 
 const SMALL: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
     "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 4096}"#;
-
-/// As wide as a model of a thousand million parameters.
-const WIDE: &str = r#"{"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 3,
-    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000}"#;
 
 #[test]
 fn a_gpu_holds_no_more_than_planned() {
     if !there_is_a_gpu() {
         return;
     }
-    check(SMALL, 96, "gpu0=400MiB,cpu=400MiB");
+    let in_folder = |config: &ModelConfig, make: Make, tokens, budget| {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let checkpoint = make(&dir.path().join("model"), config.tensors(Dtype::BF16));
+        check(config, &checkpoint, tokens, budget);
+    };
+    in_folder(&ModelConfig::from_json(SMALL).unwrap(), written, 96, "gpu0=400MiB,cpu=400MiB");
     if computes_nothing() {
-        check(WIDE, 1000, "gpu0=2GiB,cpu=2GiB");
+        for (name, config) in published() {
+            println!("{name}");
+            in_folder(&config, of_zeros, 1000, "gpu0=8GiB,cpu=8GiB");
+        }
     }
 }
 
+/// Makes a checkpoint of such tensors in a folder.
+type Make = fn(&Path, Vec<(String, Dtype, Vec<usize>)>) -> Checkpoint;
+
+/// Published models at their full width, cut to two layers.
+fn published() -> Vec<(String, ModelConfig)> {
+    let models: Map<String, Value> = serde_json::from_str(include_str!("published.json")).unwrap();
+    let cut = |(name, mut model): (String, Value)| {
+        let fields = model["config"].as_object_mut().unwrap();
+        fields.remove("layer_types");
+        for layers in ["num_hidden_layers", "n_layer"] {
+            fields.entry(layers).and_modify(|layers| *layers = 2.into());
+        }
+        (name, ModelConfig::from_json(&model["config"].to_string()).unwrap())
+    };
+    models.into_iter().map(cut).collect()
+}
+
 /// A prompt of so many tokens and two more, with weights on each tier.
-fn check(config: &str, tokens: u32, budget: &str) {
+fn check(config: &ModelConfig, checkpoint: &Checkpoint, tokens: u32, budget: &str) {
     let device = &gpu(0).unwrap().device;
     let held = || device.memory_pool_usage().unwrap();
-    let config = ModelConfig::from_json(config).unwrap();
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let folder = dir.path().join("model");
-    let checkpoint = written(&folder, config.tensors(Dtype::BF16));
     let context = CacheOptions::new(tokens as usize + 32);
     let mut tree = config.tree("model", checkpoint.tensors()).unwrap();
     config.add_work(&mut tree, &context, Logits::Last);
@@ -61,7 +80,7 @@ fn check(config: &str, tokens: u32, budget: &str) {
         let devices = config.cache_devices(&placed, &Devices::of_map(&placed).unwrap());
         let mut cache = KvCache::on(config.cache(), &context, &devices).unwrap();
         let init = Init::new(&Device::flex());
-        let model = config.dispatch(&init, &checkpoint, &placed, &options).unwrap();
+        let model = config.dispatch(&init, checkpoint, &placed, &options).unwrap();
         let ids: Vec<u32> = (0..tokens).collect();
         let mut most = 0;
         for ids in [&ids[..], &[5], &[6]] {

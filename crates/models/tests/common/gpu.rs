@@ -1,6 +1,8 @@
 //! Dispatches a fixture's checkpoint with a GPU.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 
 use burn::tensor::Device;
@@ -11,6 +13,8 @@ use outsize_plan::{
     Bandwidth, Budget, GemmRates, Gpu, HardwareProfile, ManualMap, PrefillRates, Processor, Tier,
     Workload, from_assignment,
 };
+
+use serde_json::{Value, json};
 
 use super::dispatched::{config, path};
 
@@ -131,5 +135,24 @@ pub fn written(folder: &Path, tensors: Vec<(String, Dtype, Vec<usize>)>) -> Chec
         writer.write(&spec.name, &bytes.collect::<Vec<_>>()).unwrap();
     }
     writer.finish().unwrap();
+    Checkpoint::open(folder).unwrap()
+}
+
+/// A checkpoint of such tensors, all zeros, in a file that takes no room on the disk.
+pub fn of_zeros(folder: &Path, tensors: Vec<(String, Dtype, Vec<usize>)>) -> Checkpoint {
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, dtype, shape) in tensors {
+        let bytes = shape.iter().product::<usize>() as u64 * 2;
+        assert_eq!(dtype, Dtype::BF16, "{name}");
+        let tensor = json!({"dtype": "BF16", "shape": shape, "data_offsets": [end, end + bytes]});
+        header.insert(name, tensor);
+        end += bytes;
+    }
+    let header = Value::Object(header).to_string();
+    std::fs::create_dir(folder).unwrap();
+    let mut file = File::create(folder.join("model.safetensors")).unwrap();
+    file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(header.as_bytes()).unwrap();
+    file.set_len(8 + header.len() as u64 + end).unwrap();
     Checkpoint::open(folder).unwrap()
 }
