@@ -10,7 +10,7 @@ use crate::views::run::RunOutput;
 use crate::{cache, interrupt, model};
 use outsize::bench::{RepeatedRun, median};
 use outsize::generate::{
-    Finish, Generation, LanguageModel, OpenedModel, Pipeline, Request, Step, TextOutcome, generate,
+    Finish, Generation, LanguageModel, OpenedModel, Pipeline, Request, Step, TextOutcome,
     generate_text,
 };
 use outsize::machine::{Machine, Provenance};
@@ -87,7 +87,7 @@ pub fn run(
     let mut reading = Some(following(&pipeline, to_run));
     let watched = pipeline.watch();
     let mut failure = None;
-    let mut on_text = |part: &str| {
+    let on_text = |part: &str| {
         // Clears the bar before the text begins.
         if reading.take().is_some() {
             timing.first_token = began.elapsed();
@@ -102,21 +102,10 @@ pub fn run(
             }
         }
     };
-    let outcome = match &asked.tokenizer {
-        _ if args.copies.is_some() => copies(&mut pipeline, &asked.request, on_text)?,
-        Some(tokenizer) => {
-            generate_text(&mut pipeline, tokenizer, &asked.request, &asked.text, on_text)?
-        }
-        None => {
-            let mut text = String::new();
-            let outcome = generate(&mut pipeline, &asked.request, |token| {
-                let comma = if text.is_empty() { "" } else { "," };
-                let part = format!("{comma}{token}");
-                text.push_str(&part);
-                on_text(&part)
-            })?;
-            TextOutcome { text, stop_string: None, outcome }
-        }
+    let (tokenizer, request) = (asked.tokenizer.as_ref(), &asked.request);
+    let outcome = match args.copies {
+        Some(_) => copies(&mut pipeline, request, on_text)?,
+        None => generate_text(&mut pipeline, tokenizer, request, &asked.text, on_text)?,
     };
     if let Some(failure) = failure {
         return Err(failure);

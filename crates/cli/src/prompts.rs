@@ -134,6 +134,8 @@ impl Iterator for PromptLines {
 pub struct ResultsFile {
     file: File,
     path: PathBuf,
+    /// Whether it was there before.
+    found: bool,
     /// Prompts whose results it has.
     done: HashSet<usize>,
 }
@@ -141,13 +143,14 @@ pub struct ResultsFile {
 impl ResultsFile {
     /// Opens the file, made if it is not there, behind its last whole line: what a killed process left unfinished is dropped.
     pub fn open(path: &Path) -> Result<Self, Failure> {
+        let found = path.exists();
         let opened = File::options().read(true).append(true).create(true).open(path);
         let file = opened.map_err(|error| Failure::writing(path.display(), error))?;
         if file.try_lock().is_err() {
             let reason = "another process is writing to it; give each an --output of its own";
             return Err(Failure::Failed(format!("{}: {reason}", path.display())));
         }
-        let mut results = Self { file, path: path.to_owned(), done: HashSet::new() };
+        let mut results = Self { file, path: path.to_owned(), found, done: HashSet::new() };
         results.read()?;
         Ok(results)
     }
@@ -193,6 +196,15 @@ impl ResultsFile {
         text.push(b'\n');
         let written = self.file.write_all(&text);
         written.map_err(|error| Failure::writing(self.path.display(), error))
+    }
+}
+
+/// A file that was made and has no result is not left behind.
+impl Drop for ResultsFile {
+    fn drop(&mut self) {
+        if !self.found && self.file.metadata().is_ok_and(|file| file.len() == 0) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

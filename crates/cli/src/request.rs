@@ -29,20 +29,14 @@ impl GenerateRequest {
         config: &ModelConfig,
         tokenizer: outsize::generate::Result<TokenizerFile>,
     ) -> Result<Self, Failure> {
-        let (tokenizer, missing) = match tokenizer.and_then(Tokenizer::load) {
-            Ok(tokenizer) => (Some(tokenizer), None),
-            Err(error) => (None, Some(error)),
+        let tokenizer = match (tokenizer.and_then(Tokenizer::load), &args.prompt) {
+            (Err(missing), Some(_)) => return Err(missing.into()),
+            (tokenizer, _) => tokenizer,
         };
-        let rules = TextRules::new(&args.text, args.model.folder(), config, tokenizer.as_ref());
-        // With ids, text is a bonus: it needs no tokenizer.
-        let needs_text = |rules: &TextRules| !rules.text.stop.strings().is_empty();
-        let rules = match (rules, missing) {
-            (_, Some(missing)) if args.prompt.is_some() => return Err(missing.into()),
-            (Ok(rules), Some(missing)) if needs_text(&rules) => return Err(missing.into()),
-            (rules, _) => rules?,
-        };
+        let (rules, tokenizer) =
+            TextRules::with_or_without(&args.text, args.model.folder(), config, tokenizer)?;
         let ids = match (&args.prompt, &args.ids, &tokenizer) {
-            (Some(prompt), _, Some(tokenizer)) => {
+            (Some(prompt), _, Ok(tokenizer)) => {
                 let ids = encoded(prompt, args, tokenizer, config)?;
                 if ids.is_empty() {
                     return Err(Failure::usage("--prompt: this text has no tokens"));
@@ -52,7 +46,8 @@ impl GenerateRequest {
             (_, Some(ids), _) => model::ids("--ids", ids, config)?,
             _ => return Err(Failure::usage("give --prompt, --ids or --prompts")),
         };
-        Ok(Self { request: rules.request(ids, None, config)?, text: rules.text, tokenizer })
+        let request = rules.request(ids, None, config)?;
+        Ok(Self { request, text: rules.text, tokenizer: tokenizer.ok() })
     }
 }
 
@@ -89,6 +84,19 @@ impl TextRules {
             text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             generation,
         })
+    }
+
+    /// The same where a tokenizer may be missing, which only matters if there are texts to stop at.
+    pub fn with_or_without(
+        args: &TextArgs,
+        folder: &Path,
+        config: &ModelConfig,
+        tokenizer: outsize::generate::Result<Tokenizer>,
+    ) -> Result<(Self, outsize::generate::Result<Tokenizer>), Failure> {
+        match (Self::new(args, folder, config, tokenizer.as_ref().ok())?, tokenizer) {
+            (rules, Err(missing)) if !rules.text.stop.strings().is_empty() => Err(missing.into()),
+            found => Ok(found),
+        }
     }
 
     /// What to generate of a prompt, which may say itself how many tokens.

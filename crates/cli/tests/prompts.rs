@@ -82,6 +82,32 @@ fn results_are_those_of_single_runs_in_any_batch_and_budget() {
 }
 
 #[test]
+fn lines_of_ids_need_no_tokenizer() {
+    let dir = folder();
+    let model = model(&dir);
+    let (prompts, output) = (dir.path().join("prompts.jsonl"), dir.path().join("out.jsonl"));
+    std::fs::remove_file(model.join("tokenizer.json")).unwrap();
+    let many = ["run", path(&model), "--prompts", path(&prompts), "--output", path(&output)];
+    let run = |more: &[&str]| outsize(&[&many[..], more].concat());
+    write(&prompts, &[json!({"ids": [5, 6, 7]}), json!({"ids": [8]})]);
+    done(&run(&["--max-new-tokens", "5", "--ignore-eos"]));
+    for (line, ids) in lines(&output).iter().zip(["5,6,7", "8"]) {
+        let single = ["run", path(&model), "--ids", ids, "--max-new-tokens", "5", "--ignore-eos"];
+        let single = report(&outsize(&[&single[..], &["--json"]].concat()));
+        assert_eq!((&line["text"], &line["tokens"]), (&single["text"], &single["tokens"]));
+        let tokens = line["tokens"].as_array().unwrap();
+        let numbers: Vec<String> = tokens.iter().map(Value::to_string).collect();
+        assert_eq!((line["text"].as_str().unwrap(), tokens.len()), (&*numbers.join(","), 5));
+    }
+    std::fs::remove_file(&output).unwrap();
+    assert!(failed(&run(&["--stop", "x"]), 1).contains("no tokenizer.json"));
+    write(&prompts, &[json!({"ids": [5]}), json!({"prompt": "a"})]);
+    let message = failed(&run(&[]), 1);
+    assert!(message.contains("prompt 1") && message.contains("no tokenizer.json"), "{message}");
+    assert!(!output.exists());
+}
+
+#[test]
 fn a_kill_loses_no_result_that_was_written() {
     let dir = folder();
     let model = model(&dir);

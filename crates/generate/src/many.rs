@@ -17,19 +17,19 @@ const REFILL_SHARE: usize = 8;
 /// `done` gets the number of each request, counted from 0, and its text as soon as it has ended, in the order in which they end;
 /// or why it cannot be generated. Gives whether all were generated: `done` may break, and the caller may stop a pass.
 ///
-/// The decoder is [made](outsize_models::WhenFull::Replace) for texts that are replaced, and for at least `batch` of them.
+/// Without a tokenizer the text is the tokens' numbers. The decoder is [made](outsize_models::WhenFull::Replace) for texts that are replaced, and for at least `batch` of them.
 ///
 /// # Errors
 /// What the model returns, and logits that are not numbers.
-pub fn generate_many<D: LanguageModel>(
-    decoder: &mut D,
-    tokenizer: &Tokenizer,
+pub fn generate_many<'t, D: LanguageModel>(
+    decoder: &'t mut D,
+    tokenizer: impl Into<Option<&'t Tokenizer>>,
     batch: usize,
     requests: impl IntoIterator<Item = (Request, TextOptions)>,
     mut done: impl FnMut(usize, Result<TextOutcome, Error>) -> ControlFlow<()>,
 ) -> Result<bool, GenerateError<D::Error>> {
     let mut requests = requests.into_iter().enumerate().peekable();
-    let mut texts = TextGeneration::empty(decoder, tokenizer)?;
+    let mut texts = TextGeneration::empty(decoder, tokenizer.into())?;
     // Of each row, the request that it is of.
     let mut rows: Vec<Option<usize>> = vec![None; batch];
     loop {

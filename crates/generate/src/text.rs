@@ -41,9 +41,9 @@ pub(crate) struct GrowingText<'t> {
 }
 
 impl<'t> GrowingText<'t> {
-    pub fn new(tokenizer: &'t Tokenizer, options: &TextOptions) -> Self {
+    pub fn new(tokenizer: Option<&'t Tokenizer>, options: &TextOptions) -> Self {
         Self {
-            stream: Some(tokenizer.stream(!options.show_special_tokens)),
+            stream: Some(TextStream::new(tokenizer, !options.show_special_tokens)),
             scan: options.stop.scan(),
             text: String::new(),
             stop_string: None,
@@ -89,14 +89,14 @@ type NewTexts = Vec<(usize, String)>;
 #[derive(Debug)]
 pub(crate) struct TextGeneration<'a, D> {
     tokens: Generation<'a, D>,
-    tokenizer: &'a Tokenizer,
+    tokenizer: Option<&'a Tokenizer>,
     rows: Vec<GrowingText<'a>>,
 }
 
 impl<'a, D: LanguageModel> TextGeneration<'a, D> {
     pub fn new(
         decoder: &'a mut D,
-        tokenizer: &'a Tokenizer,
+        tokenizer: Option<&'a Tokenizer>,
         requests: Vec<(Request, TextOptions)>,
     ) -> Result<Self, GenerateError<D::Error>> {
         let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
@@ -152,7 +152,7 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
     /// An empty batch.
     pub fn empty(
         decoder: &'a mut D,
-        tokenizer: &'a Tokenizer,
+        tokenizer: Option<&'a Tokenizer>,
     ) -> Result<Self, GenerateError<D::Error>> {
         Self::new(decoder, tokenizer, Vec::new())
     }
@@ -217,7 +217,7 @@ impl<'a, D: LanguageModel> TextParts<'a, D> {
         tokenizer: &'a Tokenizer,
         request: (Request, TextOptions),
     ) -> Result<Self, GenerateError<D::Error>> {
-        Ok(Self(TextGeneration::new(decoder, tokenizer, vec![request])?))
+        Ok(Self(TextGeneration::new(decoder, Some(tokenizer), vec![request])?))
     }
 
     /// What was generated so far: the reason for which it ended is [`Finish::Stopped`] if it has not.
@@ -246,19 +246,19 @@ impl<D: LanguageModel> Iterator for TextParts<'_, D> {
 /// `on_text` is called once for every token but one that ends the text, with the text that has become certain by it: often
 /// none, while a character or a possible stop string is not complete; and once more at the end if there is a rest. The parts
 /// together are [`TextOutcome::text`]. If it breaks, what was certain until then is the text. Stop strings are looked for in
-/// the generated text alone, not across the end of the prompt.
+/// the generated text alone, not across the end of the prompt. Without a tokenizer the text is the tokens' numbers.
 ///
 /// # Errors
 /// As [`Generation`], and tokens that the tokenizer cannot decode.
-pub fn generate_text<D: LanguageModel>(
-    decoder: &mut D,
-    tokenizer: &Tokenizer,
+pub fn generate_text<'t, D: LanguageModel>(
+    decoder: &'t mut D,
+    tokenizer: impl Into<Option<&'t Tokenizer>>,
     request: &Request,
     options: &TextOptions,
     mut on_text: impl FnMut(&str) -> ControlFlow<()>,
 ) -> Result<TextOutcome, GenerateError<D::Error>> {
     let requests = vec![(request.clone(), options.clone())];
-    let mut generation = TextGeneration::new(decoder, tokenizer, requests)?;
+    let mut generation = TextGeneration::new(decoder, tokenizer.into(), requests)?;
     while let Some(parts) = generation.advance()? {
         for (row, part) in parts {
             if on_text(&part).is_break() {

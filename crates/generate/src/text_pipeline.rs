@@ -136,7 +136,8 @@ impl TextPipeline {
             let requests = prompts.iter().map(|(prompt, options)| self.request(prompt, options));
             let requests = requests.collect::<Result<Vec<_>, Error>>()?;
             self.pipeline.clear();
-            let mut texts = TextGeneration::new(&mut self.pipeline, &self.tokenizer, requests)?;
+            let mut texts =
+                TextGeneration::new(&mut self.pipeline, Some(&self.tokenizer), requests)?;
             while texts.advance()?.is_some() {}
             outcomes.extend(texts.into_outcomes());
         }
@@ -175,7 +176,7 @@ impl TextPipeline {
             let requests = requests.collect::<Result<Vec<_>, Error>>()?;
             let (requests, texts): (Vec<_>, Vec<_>) = requests.into_iter().unzip();
             let read = |text: usize, tokens: &[u32]| {
-                let mut read = GrowingText::new(&self.tokenizer, &texts[text]);
+                let mut read = GrowingText::new(Some(&self.tokenizer), &texts[text]);
                 tokens.iter().try_for_each(|token| read.push(*token).map(drop))?;
                 Ok::<_, Error>(read)
             };

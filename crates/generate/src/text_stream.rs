@@ -12,9 +12,11 @@ use crate::tokenizer::{Role, Tokenizer};
 ///
 /// Text handed out is never taken back. That the pieces add up is certain for decoders whose text only grows with more tokens,
 /// which is all kinds that language models use.
+///
+/// Where there is no tokenizer, the text is the tokens' numbers with commas between.
 #[derive(Debug)]
 pub struct TextStream<'t> {
-    tokenizer: &'t Tokenizer,
+    tokenizer: Option<&'t Tokenizer>,
     skip_special_tokens: bool,
     /// The tokens of the first text handed out. Behind them no token is treated as the first of a text.
     head: Vec<u32>,
@@ -26,7 +28,7 @@ pub struct TextStream<'t> {
 
 impl<'t> TextStream<'t> {
     /// A stream that has seen no token.
-    pub(crate) fn new(tokenizer: &'t Tokenizer, skip_special_tokens: bool) -> Self {
+    pub(crate) fn new(tokenizer: Option<&'t Tokenizer>, skip_special_tokens: bool) -> Self {
         Self { tokenizer, skip_special_tokens, head: Vec::new(), last: None, pending: Vec::new() }
     }
 
@@ -35,7 +37,12 @@ impl<'t> TextStream<'t> {
     /// # Errors
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].
     pub fn push(&mut self, id: u32) -> Result<Option<String>> {
-        let role = self.tokenizer.role(id, self.skip_special_tokens);
+        let Some(tokenizer) = self.tokenizer else {
+            let comma = if self.head.is_empty() { "" } else { "," };
+            self.head = vec![id];
+            return Ok(Some(format!("{comma}{id}")));
+        };
+        let role = tokenizer.role(id, self.skip_special_tokens);
         if role == Role::Nothing {
             return Ok(None);
         }
@@ -43,7 +50,7 @@ impl<'t> TextStream<'t> {
         if role == Role::Byte {
             return Ok(None);
         }
-        let (before, after) = self.texts()?;
+        let (before, after) = self.texts(tokenizer)?;
         // A replacement character at the end may be the beginning of a real one.
         match after.strip_prefix(&before) {
             Some(text) if !text.is_empty() && !text.ends_with(char::REPLACEMENT_CHARACTER) => {
@@ -59,7 +66,8 @@ impl<'t> TextStream<'t> {
     /// # Errors
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].
     pub fn finish(self) -> Result<Option<String>> {
-        let (before, after) = self.texts()?;
+        let Some(tokenizer) = self.tokenizer else { return Ok(None) };
+        let (before, after) = self.texts(tokenizer)?;
         let common: usize = before
             .chars()
             .zip(after.chars())
@@ -70,11 +78,11 @@ impl<'t> TextStream<'t> {
     }
 
     /// The text of the surroundings alone, and with the waiting tokens after them.
-    fn texts(&self) -> Result<(String, String)> {
+    fn texts(&self, tokenizer: &Tokenizer) -> Result<(String, String)> {
         let mut ids: Vec<u32> = self.head.iter().copied().chain(self.last).collect();
-        let before = self.tokenizer.decode(&ids, self.skip_special_tokens)?;
+        let before = tokenizer.decode(&ids, self.skip_special_tokens)?;
         ids.extend_from_slice(&self.pending);
-        let after = self.tokenizer.decode(&ids, self.skip_special_tokens)?;
+        let after = tokenizer.decode(&ids, self.skip_special_tokens)?;
         Ok((before, after))
     }
 

@@ -9,7 +9,7 @@ use crate::views::output::{picture, print_json, refuse_to_overwrite, say, say_wr
 use crate::views::progress;
 use crate::views::run::predicted;
 use crate::{cache, interrupt, model};
-use outsize::generate::{OpenedModel, Request, Tokenizer, generate_many};
+use outsize::generate::{Error as TextError, OpenedModel, Request, Tokenizer, generate_many};
 use outsize::machine::Machine;
 use outsize::models::WhenFull;
 use outsize::plan::{DeviceMap, format_size};
@@ -91,12 +91,15 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let mut settings = model::settings(&args.model, opened.config(), [1, 1], &machine)?;
     let cache = &mut settings.workload.cache;
     (cache.batch, cache.when_full) = (args.batch, WhenFull::Replace);
-    let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
+    let tokenizer = opened.tokenizer_file(folder, &mut settings)?.and_then(Tokenizer::load);
     let config = opened.config().clone();
-    let rules = TextRules::new(&args.text, folder, &config, Some(&tokenizer))?;
+    let (rules, tokenizer) = TextRules::with_or_without(&args.text, folder, &config, tokenizer)?;
     let request = |line: &PromptLine| -> Result<Request, Failure> {
         let ids = match (&line.prompt, &line.ids) {
-            (Some(prompt), _) => encoded(prompt, args, &tokenizer, &config)?,
+            (Some(prompt), _) => {
+                let missing = |error: &TextError| Failure::Failed(error.to_string());
+                encoded(prompt, args, tokenizer.as_ref().map_err(missing)?, &config)?
+            }
             (None, ids) => {
                 let ids = ids.clone().unwrap_or_default();
                 ids.into_iter().map(|id| model::id("ids", id, &config)).collect::<Result<_, _>>()?
@@ -167,7 +170,8 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     });
     let (mut written, mut failed, mut prompt_tokens, mut tokens) = (0, 0, 0, 0);
     let began = Instant::now();
-    let all = generate_many(&mut pipeline, &tokenizer, batch, requests, |number, outcome| {
+    let known = tokenizer.as_ref().ok();
+    let all = generate_many(&mut pipeline, known, batch, requests, |number, outcome| {
         let Some(GivenPrompt { index, id, prompt_tokens: prompt }) =
             given.borrow_mut().remove(&number)
         else {
