@@ -40,10 +40,15 @@ impl Failure {
 /// Errors of the libraries say what is wrong, where, and what to do; with which flags, is added here.
 macro_rules! failed {
     ($($error:ty $(, $flags:path)?;)*) => {$(
+        impl From<&$error> for Failure {
+            fn from(error: &$error) -> Self {
+                let flags: &[&str] = &[$($flags(error))?];
+                Self::Failed(with_flags(error, &flags.concat()))
+            }
+        }
         impl From<$error> for Failure {
             fn from(error: $error) -> Self {
-                let flags: &[&str] = &[$($flags(&error))?];
-                Self::Failed(with_flags(&error, &flags.concat()))
+                Self::from(&error)
             }
         }
     )*};

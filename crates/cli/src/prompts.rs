@@ -143,10 +143,11 @@ pub struct ResultsFile {
 impl ResultsFile {
     /// Opens the file, made if it is not there, behind its last whole line: what a killed process left unfinished is dropped.
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        let found = path.exists();
+        let found = path.symlink_metadata().is_ok();
         let opened = File::options().read(true).append(true).create(true).open(path);
         let file = opened.map_err(|error| Failure::writing(path.display(), error))?;
-        if file.try_lock().is_err() {
+        // Gone: one who made it has removed it again, and what is written here would be lost.
+        if file.try_lock().is_err() || !path.exists() {
             let reason = "another process is writing to it; give each an --output of its own";
             return Err(Failure::Failed(format!("{}: {reason}", path.display())));
         }

@@ -5,8 +5,8 @@ use crate::error::Failure;
 use crate::model;
 use crate::views::output::{note_unknown, say};
 use outsize::generate::{
-    ChatOptions, DEFAULT_NEW_TOKENS, GenerationConfig, Request, Sampling, StopStrings, TextOptions,
-    Tokenizer, TokenizerFile,
+    ChatOptions, DEFAULT_NEW_TOKENS, Error as TextError, GenerationConfig, Request, Sampling,
+    StopStrings, TextOptions, Tokenizer, TokenizerFile,
 };
 use outsize::models::ModelConfig;
 use std::path::Path;
@@ -29,12 +29,11 @@ impl GenerateRequest {
         config: &ModelConfig,
         tokenizer: outsize::generate::Result<TokenizerFile>,
     ) -> Result<Self, Failure> {
-        let tokenizer = match (tokenizer.and_then(Tokenizer::load), &args.prompt) {
-            (Err(missing), Some(_)) => return Err(missing.into()),
-            (tokenizer, _) => tokenizer,
-        };
-        let (rules, tokenizer) =
-            TextRules::with_or_without(&args.text, args.model.folder(), config, tokenizer)?;
+        let tokenizer = tokenizer.and_then(Tokenizer::load);
+        if let (Some(_), Err(missing)) = (&args.prompt, &tokenizer) {
+            return Err(missing.into());
+        }
+        let rules = TextRules::new(&args.text, args.model.folder(), config, tokenizer.as_ref())?;
         let ids = match (&args.prompt, &args.ids, &tokenizer) {
             (Some(prompt), _, Ok(tokenizer)) => {
                 let ids = encoded(prompt, args, tokenizer, config)?;
@@ -64,12 +63,12 @@ pub struct TextRules {
 }
 
 impl TextRules {
-    /// For the model in `folder`.
+    /// For the model in `folder`. That a tokenizer is missing only matters if there are texts to stop at.
     pub fn new(
         args: &TextArgs,
         folder: &Path,
         config: &ModelConfig,
-        tokenizer: Option<&Tokenizer>,
+        tokenizer: Result<&Tokenizer, &TextError>,
     ) -> Result<Self, Failure> {
         let generation = generation_config(args, folder)?;
         generation.check_start(config)?;
@@ -77,26 +76,17 @@ impl TextRules {
             true => generation.stop_strings.clone(),
             false => StopStrings::new(args.end.stop.iter().cloned())?,
         };
+        let eos = eos(&args.end, &generation, tokenizer.ok(), config)?;
+        if let (false, Err(missing)) = (stop.strings().is_empty(), tokenizer) {
+            return Err(missing.into());
+        }
         Ok(Self {
             max_new_tokens: args.end.max_new_tokens,
-            eos: eos(&args.end, &generation, tokenizer, config)?,
+            eos,
             sampling: sampling(&args.choice, &generation),
             text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
             generation,
         })
-    }
-
-    /// The same where a tokenizer may be missing, which only matters if there are texts to stop at.
-    pub fn with_or_without(
-        args: &TextArgs,
-        folder: &Path,
-        config: &ModelConfig,
-        tokenizer: outsize::generate::Result<Tokenizer>,
-    ) -> Result<(Self, outsize::generate::Result<Tokenizer>), Failure> {
-        match (Self::new(args, folder, config, tokenizer.as_ref().ok())?, tokenizer) {
-            (rules, Err(missing)) if !rules.text.stop.strings().is_empty() => Err(missing.into()),
-            found => Ok(found),
-        }
     }
 
     /// What to generate of a prompt, which may say itself how many tokens.

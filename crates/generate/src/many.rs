@@ -17,12 +17,13 @@ const REFILL_SHARE: usize = 8;
 /// `done` gets the number of each request, counted from 0, and its text as soon as it has ended, in the order in which they end;
 /// or why it cannot be generated. Gives whether all were generated: `done` may break, and the caller may stop a pass.
 ///
-/// Without a tokenizer the text is the tokens' numbers. The decoder is [made](outsize_models::WhenFull::Replace) for texts that are replaced, and for at least `batch` of them.
+/// The decoder is [made](outsize_models::WhenFull::Replace) for texts that are replaced, and for at least `batch` of them.
+/// Without a tokenizer the text is the tokens' numbers.
 ///
 /// # Errors
 /// What the model returns, and logits that are not numbers.
 pub fn generate_many<'t, D: LanguageModel>(
-    decoder: &'t mut D,
+    decoder: &mut D,
     tokenizer: impl Into<Option<&'t Tokenizer>>,
     batch: usize,
     requests: impl IntoIterator<Item = (Request, TextOptions)>,

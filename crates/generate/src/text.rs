@@ -251,7 +251,7 @@ impl<D: LanguageModel> Iterator for TextParts<'_, D> {
 /// # Errors
 /// As [`Generation`], and tokens that the tokenizer cannot decode.
 pub fn generate_text<'t, D: LanguageModel>(
-    decoder: &'t mut D,
+    decoder: &mut D,
     tokenizer: impl Into<Option<&'t Tokenizer>>,
     request: &Request,
     options: &TextOptions,

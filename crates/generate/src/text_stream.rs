@@ -38,8 +38,7 @@ impl<'t> TextStream<'t> {
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].
     pub fn push(&mut self, id: u32) -> Result<Option<String>> {
         let Some(tokenizer) = self.tokenizer else {
-            let comma = if self.head.is_empty() { "" } else { "," };
-            self.head = vec![id];
+            let comma = if self.last.replace(id).is_none() { "" } else { "," };
             return Ok(Some(format!("{comma}{id}")));
         };
         let role = tokenizer.role(id, self.skip_special_tokens);

@@ -81,7 +81,7 @@ impl Chat {
         settings.workload.cache.when_full = args.text.end.when_full;
         settings.workload.position = settings.workload.cache.context.div_ceil(2);
         let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
-        let rules = TextRules::new(&args.text, folder, opened.config(), Some(&tokenizer))?;
+        let rules = TextRules::new(&args.text, folder, opened.config(), Ok(&tokenizer))?;
         let (profile, figures) = cache::figures(&machine, folder);
         settings.planning.figures = profile;
         let vocab_size = opened.config().vocab_size();

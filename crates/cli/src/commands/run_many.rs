@@ -9,7 +9,7 @@ use crate::views::output::{picture, print_json, refuse_to_overwrite, say, say_wr
 use crate::views::progress;
 use crate::views::run::predicted;
 use crate::{cache, interrupt, model};
-use outsize::generate::{Error as TextError, OpenedModel, Request, Tokenizer, generate_many};
+use outsize::generate::{OpenedModel, Request, Tokenizer, generate_many};
 use outsize::machine::Machine;
 use outsize::models::WhenFull;
 use outsize::plan::{DeviceMap, format_size};
@@ -93,12 +93,13 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     (cache.batch, cache.when_full) = (args.batch, WhenFull::Replace);
     let tokenizer = opened.tokenizer_file(folder, &mut settings)?.and_then(Tokenizer::load);
     let config = opened.config().clone();
-    let (rules, tokenizer) = TextRules::with_or_without(&args.text, folder, &config, tokenizer)?;
+    let rules = TextRules::new(&args.text, folder, &config, tokenizer.as_ref())?;
     let request = |line: &PromptLine| -> Result<Request, Failure> {
         let ids = match (&line.prompt, &line.ids) {
             (Some(prompt), _) => {
-                let missing = |error: &TextError| Failure::Failed(error.to_string());
-                encoded(prompt, args, tokenizer.as_ref().map_err(missing)?, &config)?
+                let found = tokenizer.as_ref();
+                let found = found.map_err(|missing| Failure::Failed(missing.to_string()))?;
+                encoded(prompt, args, found, &config)?
             }
             (None, ids) => {
                 let ids = ids.clone().unwrap_or_default();
