@@ -7,6 +7,7 @@
 //! runs for each number of blocks that they can cover; what remains is tried in the order of its
 //! lower bound, until nothing better can come.
 
+mod crossings;
 mod insufficient_memory;
 mod runs;
 

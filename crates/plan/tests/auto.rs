@@ -12,7 +12,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use support::{budget, options, tree, uneven, with_hops};
+use support::{budget, options, tree, uneven, widths, with_hops};
 
 fn tensors(tree: &Tree) -> impl Iterator<Item = &Tensor> {
     tree.blocks.iter().flat_map(|block| &block.tensors)
@@ -89,6 +89,20 @@ fn shown(map: &DeviceMap) -> String {
     format!("{}\n{}\n{}", json["tiers"], json["tensors"], json["blocks"])
 }
 
+/// What copies of activations around blocks that share weights with others may take: these blocks lie
+/// together wherever they are, and the runs are chosen as if nothing came between them.
+fn copies_around_shared(tree: &Tree, options: &Options) -> f64 {
+    let bytes = |block: &Block| 4.0 * (options.workload.batch * block.work.input_values) as f64;
+    let widest = tree.blocks.iter().map(bytes).fold(0.0, f64::max);
+    let copy = |gpu: &Gpu| match widest > 0.0 {
+        true => gpu.upload.latency_seconds + widest / gpu.upload.bytes_per_second,
+        false => 0.0,
+    };
+    let slowest = options.figures.gpus.values().map(copy).fold(0.0, f64::max);
+    let shares = |block: &&Block| block.tensors.iter().any(|tensor| tensor.tied.is_some());
+    4.0 * slowest * tree.blocks.iter().filter(shares).count() as f64
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
@@ -125,14 +139,14 @@ proptest! {
         }
     }
 
-    /// More memory on any device, or one more, never makes it slower, but for copies of activations: how
-    /// many a run takes is not always known when runs are chosen.
+    /// More memory on any device, or one more, never makes it slower, but for copies around blocks that
+    /// share weights.
     #[test]
     fn more_memory_is_never_slower(
-        tree in tree(), width in prop_oneof![Just(0u64), Just(4096u64)], options in options(), budget in budget(),
+        tree in tree(), widths in widths(), options in options(), budget in budget(),
         more in prop::collection::vec(prop_oneof![Just(0u64), 0u64..5_000_000, 0u64..200_000_000], 5),
     ) {
-        let tree = with_hops(tree, width);
+        let tree = with_hops(tree, &widths);
         let Ok(map) = infer(&tree, &budget, &options) else { return Ok(()) };
         let mut larger = budget.clone();
         for (tier, more) in (0..3).map(Tier::Gpu).chain([Tier::Cpu, Tier::Disk]).zip(more) {
@@ -144,16 +158,16 @@ proptest! {
         }
         let before = decode(&tree, &map, &options);
         let other = infer(&tree, &larger, &options).unwrap();
-        let after = predict(&tree, &other, &options.figures, &options.workload).decode;
-        let after = after.seconds - after.hop_seconds;
-        prop_assert!(after <= before * (1.0 + 1e-9), "{before} became {after}: {} and {}", shown(&map), shown(&other));
+        let after = decode(&tree, &other, &options);
+        let most = before + copies_around_shared(&tree, &options);
+        prop_assert!(after <= most * (1.0 + 1e-9), "{before} became {after}: {} and {}", shown(&map), shown(&other));
     }
 
     /// Never predicted slower than the other strategies, whenever their maps fit with what else is
-    /// needed.
+    /// needed, but for copies around blocks that share weights.
     #[test]
-    fn no_strategy_is_predicted_faster(tree in tree(), width in prop_oneof![Just(0u64), Just(4096u64)], options in options(), budget in budget()) {
-        let tree = with_hops(tree, width);
+    fn no_strategy_is_predicted_faster(tree in tree(), widths in widths(), options in options(), budget in budget()) {
+        let tree = with_hops(tree, &widths);
         let auto = infer(&tree, &budget, &options);
         for strategy in [outsize_plan::Strategy::Balanced, outsize_plan::Strategy::Sequential] {
             let other = Options { strategy, ..options.clone() };
@@ -161,12 +175,15 @@ proptest! {
             check(&tree, &budget, &options, &map);
             prop_assert_eq!(map.chosen_by(), ChosenBy::Strategy(strategy));
             let Ok(auto) = &auto else {
-                // Tied blocks that are held whole can take less than the ring for their tensors.
-                prop_assert!(tensors(&tree).any(|tensor| tensor.tied.is_some()), "only this fits: {}", shown(&map));
+                // Tied blocks that are held whole can take less than the ring for their tensors, and a
+                // bounded disk may hold others than the first in an order.
+                let tied = tensors(&tree).any(|tensor| tensor.tied.is_some());
+                prop_assert!(tied || budget.get(Tier::Disk).is_some(), "only this fits: {}", shown(&map));
                 continue;
             };
             let (ours, theirs) = (decode(&tree, auto, &options), decode(&tree, &map, &options));
-            prop_assert!(ours <= theirs * (1.0 + 1e-9), "{ours} is more than {theirs} of {strategy}: {} and {}", shown(auto), shown(&map));
+            let most = theirs + copies_around_shared(&tree, &options);
+            prop_assert!(ours <= most * (1.0 + 1e-9), "{ours} is more than {theirs} of {strategy}: {} and {}", shown(auto), shown(&map));
         }
     }
 }
@@ -278,7 +295,7 @@ fn equal_blocks(count: usize, width: u64) -> Tree {
         };
         Block { name: format!("layers.{at}"), tensors: vec![tensor], ..Block::default() }
     };
-    with_hops(Tree { blocks: (0..count).map(block).collect(), ..Tree::default() }, width)
+    with_hops(Tree { blocks: (0..count).map(block).collect(), ..Tree::default() }, &[(width, 0)])
 }
 
 #[test]
@@ -318,7 +335,8 @@ fn two_gpus_share_a_model() {
 fn a_gpu_that_is_not_worth_its_copies_is_left_out() {
     // A block takes 1 ms on the processors and 0.1 ms on a GPU.
     let budget = Budget::parse("gpu0=60MB,gpu1=25MB,cpu=100MB").unwrap();
-    for (latency, gpus) in [(20e-6, 2), (5e-3, 0), (95e-5, 1)] {
+    // A run that ends with the last one takes one copy of activations.
+    for (latency, gpus) in [(20e-6, 2), (95e-5, 1), (5e-3, 1), (6e-3, 0)] {
         let options = two_gpus(latency);
         let map = infer(&equal_blocks(7, 2000), &budget, &options).unwrap();
         let computing = [Tier::Gpu(0), Tier::Gpu(1)]

@@ -1,7 +1,8 @@
 //! Runs of blocks on GPUs: for each number of blocks the fastest way to cover them.
 
+use super::crossings::{Crossing, Crossings, Side};
 use crate::placement::{PlanContext, Streaming};
-use crate::{Processor, Tier};
+use crate::{Gpu, Tier};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -45,20 +46,43 @@ pub(super) fn items(context: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
 
 /// Seconds for a token and for a prompt, and how many GPUs work on it; compared in this order.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Cost(f64, f64, i64);
+struct Cost {
+    token: f64,
+    prompt: f64,
+    gpus: i64,
+    /// Of the seconds for a token, those that it may not take: they do not count when compared.
+    uncertain: f64,
+}
 
 impl Cost {
     fn plus(self, other: Self) -> Self {
-        Self(self.0 + other.0, self.1 + other.1, self.2 + other.2)
+        Self {
+            token: self.token + other.token,
+            prompt: self.prompt + other.prompt,
+            gpus: self.gpus + other.gpus,
+            uncertain: self.uncertain + other.uncertain,
+        }
     }
 
     fn minus(self, other: Self) -> Self {
-        Self(self.0 - other.0, self.1 - other.1, self.2 - other.2)
+        self.plus(Self {
+            token: -other.token,
+            prompt: -other.prompt,
+            gpus: -other.gpus,
+            uncertain: -other.uncertain,
+        })
     }
 
     fn is_more_than(&self, other: &Self) -> bool {
-        let order = self.0.total_cmp(&other.0).then(self.1.total_cmp(&other.1));
-        order.then(self.2.cmp(&other.2)).is_gt()
+        let order = self.token.total_cmp(&other.token).then(self.prompt.total_cmp(&other.prompt));
+        order.then(self.gpus.cmp(&other.gpus)).is_gt()
+    }
+}
+
+impl From<Crossing> for Cost {
+    fn from(Crossing { token, prompt, uncertain }: Crossing) -> Self {
+        let uncertain = if uncertain { token } else { 0.0 };
+        Self { token, prompt, uncertain, ..Self::default() }
     }
 }
 
@@ -68,14 +92,20 @@ pub(super) struct Speeds(Vec<Vec<Cost>>);
 
 impl Speeds {
     pub(super) fn new(context: &PlanContext<'_>) -> Self {
-        let of = |on: &Processor| {
+        let of = |gpu: &Gpu| {
+            let on = &gpu.processor;
             let costs = &context.costs;
             let blocks = 0..context.tree.blocks.len();
-            let cost = |block| Cost(costs.decode(block, on), costs.prefill(block, on), 0);
+            let cost = |block| {
+                let [token, prompt] = costs.output(block, gpu.download());
+                let (token, prompt) =
+                    (token + costs.decode(block, on), prompt + costs.prefill(block, on));
+                Cost { token, prompt, ..Cost::default() }
+            };
             blocks.map(cost).collect()
         };
         let gpus = context.capacities.gpus.iter();
-        Self(gpus.map(|gpu| of(&gpu.hardware.processor)).collect())
+        Self(gpus.map(|gpu| of(&gpu.hardware)).collect())
     }
 }
 
@@ -101,6 +131,13 @@ impl Runs {
         order: &[usize],
         (streaming, executors): (Streaming, &[(Tier, Tier)]),
     ) -> Self {
+        // The end of a run from which the sequence comes, and the other.
+        let reversed = sequence.first() > sequence.last();
+        let sides = match reversed {
+            true => [Side::Last, Side::First],
+            false => [Side::First, Side::Last],
+        };
+        let first = |at: usize| items[sequence[at]].blocks[0];
         let count = sequence.len();
         // Bytes that the items up to each one take on a GPU.
         let mut bytes = vec![0u64; count + 1];
@@ -130,18 +167,15 @@ impl Runs {
         let mut before: Vec<Option<Cost>> = vec![None; count + 1];
         before[0] = Some(Cost::default());
         let mut best = Vec::with_capacity(order.len());
-        let widest = (0..context.tree.blocks.len())
-            .max_by_key(|block| context.tree.blocks[*block].work.input_values);
         for gpu in order {
             let capacity = &context.capacities.gpus[*gpu];
-            let trip = widest.map_or_else(Default::default, |block| {
-                context.costs.round_trip(block, &capacity.hardware)
-            });
-            // Whether it also computes what comes after a run: activations stay there.
-            let computes_next = |end: usize| {
-                let next = items[sequence[end]].blocks.first();
-                next.is_some_and(|block| executors[*block].0 == Tier::Gpu(capacity.number))
+            let from_first = best.is_empty() && !reversed;
+            let crossings = Crossings { context, gpu: capacity, executors, from_first };
+            let crossing = |at: usize, side: Side, beyond_is_run: bool| {
+                Cost::from(crossings.of(first(at), side, beyond_is_run))
             };
+            let begin_at = |at: usize| crossing(at, sides[0], at > 0);
+            let end_at = |at: usize| crossing(at, sides[1], false);
             let mut sums = vec![Cost::default(); count + 1];
             for (at, item) in sequence.iter().enumerate() {
                 sums[at + 1] = sums[at];
@@ -150,19 +184,26 @@ impl Runs {
                 }
             }
             let is_streamed_to = streaming.gpu() == Some(*gpu);
-            let mut capacity = i128::from(capacity.bytes);
+            let mut bytes_here = i128::from(capacity.bytes);
             if is_streamed_to {
-                capacity -= i128::from(context.capacities.gpu_ring);
+                bytes_here -= i128::from(context.capacities.gpu_ring);
             }
             // The most bytes of a run that ends at `end`.
             let cache = |end: usize| if is_streamed_to { caches[end] } else { 0 };
-            let most = |end: usize| capacity - i128::from(cache(end));
+            let most = |end: usize| bytes_here - i128::from(cache(end));
             let mut window: VecDeque<(Cost, usize)> = VecDeque::new();
             let row: Vec<Option<(Cost, usize)>> = (0..=count)
                 .map(|end| {
                     let most = most(end);
                     let begins = (most >= 0).then_some(before[end]).flatten();
-                    let empty = begins.map(|cost| (cost, end));
+                    // Without a run, activations still come to what is streamed to it.
+                    let streams = is_streamed_to
+                        && end < count
+                        && executors[first(end)].0 == Tier::Gpu(capacity.number);
+                    let empty = begins.map(|cost| match streams {
+                        true => (cost.plus(begin_at(end)), end),
+                        false => (cost, end),
+                    });
                     // The earliest start only moves forward: a run grows by more than the caches of
                     // the rest shrink.
                     while let Some((_, start)) = window.front()
@@ -170,18 +211,12 @@ impl Runs {
                     {
                         window.pop_front();
                     }
-                    let [there, back] = trip.map(|[token, prompt]| Cost(token, prompt, 0));
-                    let mut one = Cost(0.0, 0.0, 1);
-                    if end == count {
-                        one = one.plus(there);
-                    } else if !computes_next(end) {
-                        one = one.plus(there).plus(back);
-                    }
                     let full = window
                         .front()
-                        .map(|(cost, start)| (cost.plus(sums[end]).plus(one), *start));
-                    if let Some(cost) = before[end] {
-                        let cost = cost.minus(sums[end]);
+                        .map(|(cost, start)| (cost.plus(sums[end]).plus(end_at(end - 1)), *start));
+                    if let Some(cost) = before[end].filter(|_| end < count) {
+                        let one = Cost { gpus: 1, ..Cost::default() }.plus(begin_at(end));
+                        let cost = cost.plus(one).minus(sums[end]);
                         while window.back().is_some_and(|(last, _)| last.is_more_than(&cost)) {
                             window.pop_back();
                         }
@@ -200,9 +235,9 @@ impl Runs {
         Self { order: order.to_vec(), best, rest }
     }
 
-    /// Seconds of the runs that cover so many items; none if these do not fit.
+    /// The least seconds of the runs that cover so many items; none if these do not fit.
     pub(super) fn seconds(&self, covered: usize) -> Option<f64> {
-        self.best.last()?[covered].map(|(cost, _)| cost.0)
+        self.best.last()?[covered].map(|(cost, _)| cost.token - cost.uncertain)
     }
 
     /// Seconds to compute the other items.

@@ -2,7 +2,7 @@
 
 use super::passes::Passes;
 use super::{Costs, Placed, seconds};
-use crate::{Gpu, HardwareProfile, Tier};
+use crate::{Bandwidth, Gpu, HardwareProfile, Tier};
 
 impl Costs {
     /// Seconds to copy `bytes` of the block's weights to the GPU that computes it.
@@ -10,39 +10,14 @@ impl Costs {
         gpu.upload.seconds(bytes)
     }
 
-    /// Seconds to copy a block's activations of so many tokens of each sequence from where the block
-    /// before it computes, and what it gives to the processors. Between two GPUs they pass through main
-    /// memory.
-    fn hop(
-        &self,
-        block: usize,
-        tokens: f64,
-        from: Tier,
-        to: Tier,
-        profile: &HardwareProfile,
-    ) -> f64 {
-        let amounts = &self.blocks[block];
-        let rows = amounts.tokens(tokens) * self.batch;
-        let down = |tier, bytes| match tier {
-            Tier::Gpu(number) => profile.gpu(number).download().seconds(bytes),
-            Tier::Cpu | Tier::Disk => 0.0,
-        };
-        let moved = if from == to { 0.0 } else { amounts.input * rows };
-        let up = match to {
-            Tier::Gpu(number) => profile.gpu(number).upload.seconds(moved),
-            Tier::Cpu | Tier::Disk => 0.0,
-        };
-        down(from, moved) + up + down(to, amounts.output * rows)
-    }
-
     /// Whether tokens after the prompt pass through the block: not through an encoder's.
-    fn decodes(&self, block: usize) -> bool {
+    pub(crate) fn decodes(&self, block: usize) -> bool {
         let amounts = &self.blocks[block];
         amounts.computes || amounts.flops_once == 0.0
     }
 
-    /// Seconds of a block's [`hop`](Self::hop) in decode and in prefill, behind blocks that compute on
-    /// `before` in each; that is moved on to the block.
+    /// Seconds to copy a block's activations from where the block before it computes (`before`, in
+    /// decode and in prefill, which is moved on to the block), and what it gives to the processors.
     pub(super) fn hops(
         &self,
         block: usize,
@@ -51,19 +26,20 @@ impl Costs {
         profile: &HardwareProfile,
     ) -> [f64; 2] {
         let [decode, prefill] = before;
-        let of_token = match self.decodes(block) {
-            true => self.hop(block, 1.0, *decode, placed.decode_on, profile),
-            false => 0.0,
+        let gpu = |tier| match tier {
+            Tier::Gpu(number) => Some(profile.gpu(number)),
+            Tier::Cpu | Tier::Disk => None,
         };
-        let pass = |pass: &Passes| {
-            let tokens = match pass.first && !self.decodes(block) {
-                true => self.prompt,
-                false => pass.tokens,
-            };
-            pass.count * self.hop(block, tokens, *prefill, placed.prefill_on, profile)
+        let hop = |phase: usize, from: Tier, to: Tier| {
+            let (leaves, enters) =
+                (gpu(from).filter(|_| from != to), gpu(to).filter(|_| from != to));
+            // Between two GPUs they pass through main memory.
+            leaves.map_or(0.0, |gpu| self.input(block, gpu.download())[phase])
+                + enters.map_or(0.0, |gpu| self.input(block, gpu.upload)[phase])
+                + gpu(to).map_or(0.0, |gpu| self.output(block, gpu.download())[phase])
         };
-        let of_prompt =
-            self.passes.iter().filter(|pass| pass.first || self.decodes(block)).map(pass).sum();
+        let of_token = hop(0, *decode, placed.decode_on);
+        let of_prompt = hop(1, *prefill, placed.prefill_on);
         if self.decodes(block) {
             *decode = placed.decode_on;
         }
@@ -71,12 +47,24 @@ impl Costs {
         [of_token, of_prompt]
     }
 
-    /// Seconds for the activations that the block takes to come to a GPU, and back from it: each of a token and of the prompt.
-    pub(crate) fn round_trip(&self, block: usize, gpu: &Gpu) -> [[f64; 2]; 2] {
-        [gpu.upload, gpu.download()].map(|link| {
-            let of = |tokens| link.seconds(self.blocks[block].input * tokens * self.batch);
-            [of(1.0), self.passes.iter().map(|pass| pass.count * of(pass.tokens)).sum()]
-        })
+    /// Seconds for the activations that a block takes, over a link: of a token, and of the prompt.
+    pub(crate) fn input(&self, block: usize, over: Bandwidth) -> [f64; 2] {
+        self.copies(block, self.blocks[block].input, over)
+    }
+
+    /// The same for what it gives to the processors.
+    pub(crate) fn output(&self, block: usize, over: Bandwidth) -> [f64; 2] {
+        self.copies(block, self.blocks[block].output, over)
+    }
+
+    fn copies(&self, block: usize, bytes_per_token: f64, over: Bandwidth) -> [f64; 2] {
+        let decodes = self.decodes(block);
+        let of =
+            |tokens| over.seconds(bytes_per_token * self.blocks[block].tokens(tokens) * self.batch);
+        let passes = self.passes.iter().filter(|pass| pass.first || decodes);
+        let of_prompt =
+            passes.map(|pass| pass.count * of(if decodes { pass.tokens } else { self.prompt }));
+        [if decodes { of(1.0) } else { 0.0 }, of_prompt.sum()]
     }
 
     /// Seconds to copy what such a pass adds to the KV cache to the device that decodes.

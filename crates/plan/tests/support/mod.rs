@@ -83,10 +83,20 @@ pub fn tree() -> impl Strategy<Value = Tree> {
     prop_oneof![uneven(0..9), even(0..12)]
 }
 
-/// The tree with activations of that width, which take time to come from one device to another.
-pub fn with_hops(mut tree: Tree, width: u64) -> Tree {
-    for block in &mut tree.blocks {
-        block.work.input_values = width;
+/// What a block takes of each token, and what it gives to the processors, in values.
+pub type Widths = (u64, u64);
+
+/// Those of the blocks in turn: in some cases activations take no time.
+pub fn widths() -> impl Strategy<Value = Vec<Widths>> {
+    let given = prop_oneof![3 => Just(0u64), 1 => 0u64..50_000];
+    let some = prop::collection::vec((0u64..50_000, given), 1..4);
+    prop_oneof![Just(vec![(0, 0)]), Just(vec![(4096, 0)]), some]
+}
+
+/// The tree with activations of these widths, which take time to come from one device to another.
+pub fn with_hops(mut tree: Tree, widths: &[Widths]) -> Tree {
+    for (block, (taken, given)) in tree.blocks.iter_mut().zip(widths.iter().cycle()) {
+        (block.work.input_values, block.work.output_values) = (*taken, *given);
     }
     tree
 }
