@@ -139,6 +139,14 @@ fn impossible_numbers_of_steps_are_refused() {
         ("ddim", "{\"steps_offset\": 1}", 1000),
         ("pndm", "{}", 3),
         ("dpm++", "{}", 1000),
+        ("euler", r#"{"beta_end": 1}"#, 10),
+        ("euler", r#"{"beta_start": 0, "beta_end": 0}"#, 10),
+        ("dpm++", r#"{"beta_start": 0.5, "beta_end": 0.9}"#, 10),
+        (
+            "ddim",
+            r#"{"rescale_betas_zero_snr": true, "timestep_spacing": "trailing", "clip_sample": false}"#,
+            10,
+        ),
     ] {
         let error = Scheduler::new(&config(text, Some(choice)), steps).unwrap_err().to_string();
         assert!(error.contains("steps are not possible"), "{choice} {text} {steps}: {error}");
@@ -189,6 +197,7 @@ proptest! {
                 prop_assert!(scheduler.input_divisor() >= 1.0);
                 scheduler.step(&[0.25, -1.0], &mut sample);
             }
+            prop_assert!(sample.iter().all(|value| value.is_finite()), "{sample:?}");
         }
     }
 }

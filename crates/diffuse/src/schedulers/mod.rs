@@ -37,7 +37,8 @@ impl Scheduler {
     /// A scheduler for a picture of `steps` steps.
     ///
     /// # Errors
-    /// [`Error::Steps`]: no steps, or more than the configuration has timesteps for.
+    /// [`Error::Steps`]: no steps, more than the configuration has timesteps for, or a
+    /// configuration that divides by zero.
     pub fn new(config: &SchedulerConfig, steps: usize) -> Result<Self, Error> {
         let most = config.train_timesteps;
         let refused = |reason: String| Error::Steps { steps, reason };
@@ -70,14 +71,32 @@ impl Scheduler {
                 (timesteps, Method::DpmSolver(method))
             }
         };
-        match timesteps.iter().find(|timestep| !(0.0..most as f32).contains(*timestep)) {
-            Some(timestep) => Err(refused(format!(
+        if let Some(timestep) = timesteps.iter().find(|one| !(0.0..most as f32).contains(*one)) {
+            return Err(refused(format!(
                 "they would begin at timestep {timestep}, and the model was trained on 0 to {}: \
                  choose fewer, or a smaller `steps_offset`",
                 most - 1
-            ))),
-            None => Ok(Self { timesteps, index: 0, method }),
+            )));
         }
+        let scheduler = Self { timesteps, index: 0, method };
+        match scheduler.first_not_finite() {
+            Some(timestep) => Err(refused(format!(
+                "at timestep {timestep} they would give values that are not finite: with the betas \
+                 of the configuration there is no noise, or nothing of the picture"
+            ))),
+            None => Ok(scheduler),
+        }
+    }
+
+    /// The first timestep that makes infinity, or no number at all, of a number: configurations can
+    /// ask for a division by zero in many ways.
+    fn first_not_finite(&self) -> Option<f32> {
+        let (mut tried, mut sample) = (self.clone(), [0.5]);
+        self.timesteps.iter().copied().find(|_| {
+            let divisor = tried.input_divisor();
+            tried.step(&[0.25], &mut sample);
+            !divisor.is_finite() || !sample[0].is_finite()
+        })
     }
 
     /// The timestep of each call of the model. There may be more of them than steps.
