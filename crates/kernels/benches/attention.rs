@@ -159,6 +159,15 @@ impl Case {
             padding: vec![0; self.heads.batch],
             ..AttentionMask::default()
         };
-        attend_into(Isa::detected(), queries, self.heads, &[held], &mask, None, y);
+        attend_into(
+            Isa::detected(),
+            ActivationDtype::F32,
+            queries,
+            self.heads,
+            &[held],
+            &mask,
+            None,
+            y,
+        );
     }
 }

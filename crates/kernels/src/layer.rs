@@ -3,12 +3,12 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
 
-use crate::ActivationFunction;
 use crate::attention::{AttentionMask, RingLayout};
 use crate::device::{has_kernels, is_stored};
 use crate::layer_extension::{LayerOps, NormOperand};
 use crate::norm::NormKind;
 use crate::rotary::RotaryPairs;
+use crate::{ActivationDtype, ActivationFunction};
 
 /// Keys and values of consecutive columns, `[batch, key_heads, capacity, width]` each, in f32, bf16
 /// or f16.
@@ -24,7 +24,8 @@ pub struct KvTensors {
 
 /// Attention: queries `[batch, tokens, heads, width]` f32 over what is held, to the same. See
 /// [`attention`](crate::attention) for what is computed, how exactly, and what its bits depend on.
-/// Older columns, if they are apart, come with `older`. Scores are multiplied by `scale`, which is
+/// Older columns, if they are apart, come with `older`. Under [`ActivationDtype::Bf16`] products may be
+/// of rounded numbers. Scores are multiplied by `scale`, which is
 /// `1 / √width` if none is given.
 ///
 /// With autodiff, gradients flow to queries, keys and values. These must then be all columns, from the
@@ -35,6 +36,7 @@ pub struct KvTensors {
 /// If a tensor is not on a device that [`has_kernels`], if sizes or types do not fit each other, or if
 /// a column that a token sees is not held, or if the scale is not above zero and finite.
 pub fn attend(
+    compute: ActivationDtype,
     queries: Tensor<4>,
     older: Option<KvTensors>,
     held: KvTensors,
@@ -47,6 +49,7 @@ pub fn attend(
         assert!(has_kernels(&tensor.device()), "attention: tensors must be on Flex");
     }
     Tensor::from_dispatch(Dispatch::attention(
+        compute,
         queries.into_dispatch(),
         older.keys.into_dispatch(),
         older.values.into_dispatch(),

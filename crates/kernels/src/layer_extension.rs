@@ -16,7 +16,7 @@ use crate::attention::{
 use crate::extension::{contiguous, dims, f32_elements, f32_elements_mut, stored, whole};
 use crate::norm::{NormKind, NormParameters, add_norm_into, norm_into};
 use crate::rotary::{RotaryPairs, RotaryShape, rotate_in_place};
-use crate::{Isa, Weight, buffer};
+use crate::{ActivationDtype, Isa, Weight, buffer};
 
 /// Weight, or weight and bias, of a norm; `[width]` each.
 #[derive(ExtensionType)]
@@ -41,6 +41,7 @@ pub trait LayerOps: Backend {
     /// If a rank, a size or a dtype is another, or if what a token sees is not held.
     #[allow(clippy::too_many_arguments, reason = "tensors cannot be passed in a list")]
     fn attention(
+        compute: ActivationDtype,
         queries: FloatTensor<Self>,
         older_keys: FloatTensor<Self>,
         older_values: FloatTensor<Self>,
@@ -112,6 +113,7 @@ pub trait LayerOps: Backend {
 
 impl LayerOps for Flex {
     fn attention(
+        compute: ActivationDtype,
         queries: FlexTensor,
         older_keys: FlexTensor,
         older_values: FlexTensor,
@@ -141,7 +143,7 @@ impl LayerOps for Flex {
             older_ring.map(|ring| part(0, ring)).into_iter().chain([part(2, ring)]).collect();
         let from = f32_elements(&queries, "attention: queries");
         let mut y = buffer::take(from.len());
-        attend_into(Isa::detected(), from, heads, &held, &mask, scale, &mut y);
+        attend_into(Isa::detected(), compute, from, heads, &held, &mask, scale, &mut y);
         FlexTensor::from_data(buffer::data(y, [batch, tokens, heads.heads, width]))
     }
 

@@ -9,8 +9,11 @@ mod common;
 use common::amx::{Amx, emulated, provide};
 use common::{Dtype, Stored, bits, reference, values};
 use half::bf16;
+use outsize_kernels::attention::{
+    AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
+};
 use outsize_kernels::matmul::{Size, linear_into};
-use outsize_kernels::{ActivationDtype, Isa};
+use outsize_kernels::{ActivationDtype, Isa, Weight};
 
 fn matmul(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
     let mut y = vec![f32::NAN; size.m * size.n];
@@ -38,6 +41,39 @@ fn tiles_are_what_multiplies() {
             let ran = emulated() - before;
             assert!(ran >= least, "{compute:?}: {ran} instructions");
         }
+    }
+}
+
+/// The same of attention.
+#[test]
+fn tiles_are_what_attends() {
+    let amx = provide();
+    if amx == Amx::None {
+        return;
+    }
+    let shape = AttentionShape { batch: 1, tokens: 40, heads: 2, key_heads: 1, width: 50 };
+    let [queries, held] = [shape.heads, shape.key_heads]
+        .map(|heads| values(shape.tokens * heads * shape.width, heads as u64));
+    let rows = StridedRows {
+        elements: Weight::F32(&held),
+        sequence_stride: held.len(),
+        head_stride: held.len(),
+        slot_stride: shape.width,
+    };
+    let ring = RingLayout { first: 0, end: 40, capacity: 40, origin: 0 };
+    let held = KvSegment { keys: rows, values: rows, ring };
+    let mask = AttentionMask { window: usize::MAX, padding: vec![0], ..Default::default() };
+    let mut y = vec![f32::NAN; queries.len()];
+    let before = emulated();
+    let compute = ActivationDtype::Bf16;
+    attend_into(Isa::AmxBf16, compute, &queries, shape, &[held], &mask, None, &mut y);
+    // Of the 16 queries of a tile scores of so many tiles of keys in two steps, and sums of four tiles
+    // of values in as many steps as it sees: eight tokens a tile, none sees what comes later.
+    let least: usize =
+        [16, 32, 40].map(|seen: usize| seen.div_ceil(16) * 2 + seen.div_ceil(32) * 4).iter().sum();
+    if amx == Amx::Emulation {
+        let ran = emulated() - before;
+        assert!(ran >= least as u64, "{ran} instructions");
     }
 }
 

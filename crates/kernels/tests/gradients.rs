@@ -312,7 +312,14 @@ fn attention() {
                 let ring = RingLayout { first: 0, end: tokens, capacity: tokens, origin: 0 };
                 let [keys, values] = [keys, values].map(|held| held.swap_dims(1, 2));
                 let held = KvTensors { keys, values, ring };
-                attend(queries * 2.0, None, held, mask.clone(), scale.map(|scale| scale as f32))
+                attend(
+                    ActivationDtype::F32,
+                    queries * 2.0,
+                    None,
+                    held,
+                    mask.clone(),
+                    scale.map(|scale| scale as f32),
+                )
             },
             |[q, k, v]| composed([q * 2.0, k, v], &mask, factor),
         );
@@ -327,7 +334,7 @@ fn padding_sees_nothing_and_nothing_sees_it() {
     let mask = AttentionMask { window: usize::MAX, padding: vec![0, 4], ..Default::default() };
     let ring = RingLayout { first: 0, end: 9, capacity: 9, origin: 0 };
     let held = KvTensors { keys: keys.swap_dims(1, 2), values: values.swap_dims(1, 2), ring };
-    let grads = loss(attend(queries, None, held, mask, None)).backward();
+    let grads = loss(attend(ActivationDtype::F32, queries, None, held, mask, None)).backward();
     for leaf in leaves {
         let grad = leaf.grad(&grads).unwrap();
         let padded = grad.clone().slice([1..2, 0..4, 0..2, 0..4]);

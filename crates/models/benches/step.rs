@@ -208,7 +208,14 @@ impl<'a> Case<'a> {
                             padding: vec![0; self.batch],
                             ..AttentionMask::default()
                         };
-                        black_box(attend(queries.clone(), None, held, mask, None));
+                        black_box(attend(
+                            ActivationDtype::F32,
+                            queries.clone(),
+                            None,
+                            held,
+                            mask,
+                            None,
+                        ));
                     }
                 })
             }

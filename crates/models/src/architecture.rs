@@ -13,7 +13,7 @@ use crate::{ActivationDtype, Error};
 pub struct Init {
     /// Where its parameters will be, once they have storage.
     pub device: Device,
-    /// The type in which linear layers multiply activations; attention, norms and sums are f32.
+    /// The type in which linear layers and, in tiles, attention multiply activations; norms and sums are f32.
     pub compute: ActivationDtype,
 }
 

@@ -16,6 +16,8 @@ pub(super) struct AttentionInputs<'a, E> {
     pub mask: &'a AttentionMask,
     /// What scores are multiplied by.
     pub scale: f32,
+    /// Whether products are of tiles of bf16.
+    pub in_tiles: bool,
 }
 
 /// Some tokens of a sequence, and the heads of queries that share a head of keys.

@@ -3,13 +3,15 @@
 //! Scaled dot products, their softmax and the weighted sum of values in one pass over keys and
 //! values ([Milakov and Gimelshein, 2018](https://arxiv.org/abs/1805.02867); [Dao et al.,
 //! 2022](https://arxiv.org/abs/2205.14135)): no tensor of scores exists. All arithmetic is f32;
-//! keys and values are widened exactly as they are read.
+//! keys and values are widened exactly as they are read. Under [`ActivationDtype::Bf16`], where the
+//! processor has tiles of bf16 ([`Isa::AmxBf16`]), queries, keys, values and the weights of values are
+//! rounded to it, and products are of such tiles; all else is f32 still.
 //!
 //! # The contract
 //!
 //! The bits of a token's result depend on its query, on the scale, on the keys and values that it
 //! sees, on how many columns of its sequence come before the first of them, on [`Alibi`] and
-//! [`RelativeBias`], and on the [`Isa`], **and on nothing else**: not on other tokens or sequences
+//! [`RelativeBias`], on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on other tokens or sequences
 //! of the pass, nor on how a sequence is
 //! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
 //! holds them exactly, nor on the number of threads.
@@ -19,7 +21,8 @@
 //! from nothing, and they are folded together in order of the columns. Within a block, each dot
 //! product takes the elements of a head in order, each element of the sum of values the columns in
 //! order, and weights are summed in two lanes, of even and of odd columns. Rows of queries are side
-//! by side in a vector, and nothing passes between its lanes.
+//! by side in a vector, and nothing passes between its lanes. In tiles, 32 elements or columns at a
+//! time are multiplied, counted from the first.
 //!
 //! # Accuracy
 //!
@@ -27,7 +30,7 @@
 //! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
 //! and `m` is what the result would be of the magnitudes of the values, the result is off by at
 //! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. `s` counts the
-//! largest bias too.
+//! largest bias too. In tiles `e` is `2⁻⁷ · s` more, and the result off by `2⁻⁷ · m` more.
 
 mod alibi;
 mod columns;
@@ -40,6 +43,8 @@ mod relative_bias;
 mod score;
 mod share;
 mod softmax;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod weighted_sum;
 mod worker;
 
@@ -47,7 +52,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use crate::{Isa, Weight};
+use crate::{ActivationDtype, Isa, Weight};
 pub use alibi::Alibi;
 use columns::TypedSegment;
 use element::KvElement;
@@ -58,8 +63,11 @@ pub use relative_bias::RelativeBias;
 /// Columns that are scored before they are folded into what came before.
 pub const BLOCK: usize = 256;
 
-/// Rows of queries that a task takes through the keys together, unless one token has more heads.
+/// Rows of queries that a task takes through the keys together, unless one token has more heads …
 const ROWS: usize = 32;
+
+/// … and in tiles, where keys and values are packed for each task.
+const ROWS_IN_TILES: usize = 64;
 
 /// Below so many multiply-adds, starting other threads takes longer than the work.
 const MIN_MULTIPLY_ADDS: usize = 512 << 10;
@@ -85,7 +93,15 @@ impl AttentionShape {
     /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token
     /// sees more than `columns` columns.
     pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
-        let step = self.tokens_of_task();
+        let bytes = |in_tiles| self.scratch_bytes_of(in_tiles, columns, threads);
+        match Isa::detected() {
+            Isa::AmxBf16 => bytes(false).max(bytes(true)),
+            _ => bytes(false),
+        }
+    }
+
+    fn scratch_bytes_of(&self, in_tiles: bool, columns: usize, threads: usize) -> u64 {
+        let step = self.tokens_of_task(in_tiles);
         let rows = self.heads.div_ceil(self.key_heads.max(1)).saturating_mul(step);
         let tasks = (self.batch as u64)
             .saturating_mul(self.key_heads as u64)
@@ -100,7 +116,8 @@ impl AttentionShape {
             partials = partials.max(blocks);
             lists = share::list_bytes(tasks, blocks);
         }
-        let workers = (worker::elements(rows, self.width) as u64).saturating_mul(threads as u64);
+        let workers = worker::elements(rows, self.width, in_tiles) as u64;
+        let workers = workers.saturating_mul(threads as u64);
         records_of_task
             .saturating_mul(partials)
             .saturating_add(workers)
@@ -110,9 +127,10 @@ impl AttentionShape {
     }
 
     /// Tokens that a task takes through the keys together.
-    fn tokens_of_task(&self) -> usize {
+    fn tokens_of_task(&self, in_tiles: bool) -> usize {
         let group = (self.heads / self.key_heads.max(1)).max(1);
-        (ROWS / group).clamp(1, self.tokens.max(1))
+        let rows = if in_tiles { ROWS_IN_TILES } else { ROWS };
+        (rows / group).clamp(1, self.tokens.max(1))
     }
 }
 
@@ -200,6 +218,7 @@ pub struct KvSegment<'a> {
 /// above zero and finite, or if this processor does not have `isa`.
 pub fn attend_into(
     isa: Isa,
+    compute: ActivationDtype,
     queries: &[f32],
     shape: AttentionShape,
     segments: &[KvSegment<'_>],
@@ -235,10 +254,14 @@ pub fn attend_into(
     }
     match segments.first().map(|segment| segment.keys.elements) {
         Some(Weight::Bf16(_)) => {
-            attend_typed::<bf16>(isa, queries, shape, segments, mask, scale, y)
+            attend_typed::<bf16>(isa, compute, queries, shape, segments, mask, scale, y)
         }
-        Some(Weight::F16(_)) => attend_typed::<f16>(isa, queries, shape, segments, mask, scale, y),
-        Some(Weight::F32(_)) => attend_typed::<f32>(isa, queries, shape, segments, mask, scale, y),
+        Some(Weight::F16(_)) => {
+            attend_typed::<f16>(isa, compute, queries, shape, segments, mask, scale, y)
+        }
+        Some(Weight::F32(_)) => {
+            attend_typed::<f32>(isa, compute, queries, shape, segments, mask, scale, y)
+        }
         Some(Weight::Blocks(_)) => panic!("keys and values must not be stored in blocks"),
         None => {
             let nothing = |sequence| mask.columns(sequence, shape.tokens - 1).is_empty();
@@ -250,6 +273,7 @@ pub fn attend_into(
 
 fn attend_typed<'a, E: KvElement>(
     isa: Isa,
+    compute: ActivationDtype,
     queries: &[f32],
     shape: AttentionShape,
     segments: &[KvSegment<'a>],
@@ -273,8 +297,9 @@ fn attend_typed<'a, E: KvElement>(
         segments: &segments,
         mask,
         scale: scale.unwrap_or_else(|| (shape.width as f32).sqrt().recip()),
+        in_tiles: (isa, compute) == (Isa::AmxBf16, ActivationDtype::Bf16),
     };
-    let step = shape.tokens_of_task();
+    let step = shape.tokens_of_task(inputs.in_tiles);
     let count = shape.batch * shape.key_heads * shape.tokens.div_ceil(step);
     let mut tasks = Vec::with_capacity(count);
     for sequence in 0..shape.batch {

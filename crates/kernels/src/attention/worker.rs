@@ -7,6 +7,8 @@ use super::lanes::{Lanes, MOST_LANES};
 use super::partial::{self, fold};
 use super::score::{KEYS, score};
 use super::softmax::softmax;
+#[cfg(target_arch = "x86_64")]
+use super::tiles::{self, TileWorker};
 use super::weighted_sum::{self, TALL, ValuePrefetch, Weights, weighted_sum};
 use super::{BLOCK, KvElement};
 use crate::simd::Vector;
@@ -33,6 +35,9 @@ pub(super) struct Worker<'a, E> {
     wide: Vec<f32>,
     /// How the rows of a query tile are mixed.
     spans: Vec<VisibleSpan>,
+    /// Who does all of it instead, if it is in tiles.
+    #[cfg(target_arch = "x86_64")]
+    in_tiles: Option<TileWorker<'a, E>>,
 }
 
 /// Rows of a query tile that see some columns of a block.
@@ -42,9 +47,14 @@ struct VisibleSpan {
     columns: Range<usize>,
 }
 
-/// Elements that a [`Worker`] takes, for tasks of so many rows.
-pub(super) fn elements(rows: usize, width: usize) -> usize {
+/// Elements that a [`Worker`] takes, for tasks of so many rows; in tiles or not.
+pub(super) fn elements(rows: usize, width: usize, in_tiles: bool) -> usize {
     let [queries, scores, wide] = sizes(rows, width);
+    #[cfg(target_arch = "x86_64")]
+    if in_tiles {
+        return tiles::elements(rows, width);
+    }
+    debug_assert!(!in_tiles);
     queries.saturating_add(scores).saturating_add(wide)
 }
 
@@ -100,8 +110,13 @@ fn cut(seen: &[Range<usize>], spans: &mut Vec<VisibleSpan>) {
 impl<'a, E: KvElement> Worker<'a, E> {
     /// For tasks of up to so many rows.
     pub fn new(inputs: &'a AttentionInputs<'a, E>, rows: usize) -> Self {
-        let [queries, scores, wide] = sizes(rows, inputs.shape.width);
+        let [queries, scores, wide] = match inputs.in_tiles {
+            true => [0; 3],
+            false => sizes(rows, inputs.shape.width),
+        };
         Self {
+            #[cfg(target_arch = "x86_64")]
+            in_tiles: inputs.in_tiles.then(|| TileWorker::new(inputs, rows)),
             inputs,
             task: None,
             queries: vec![0.0; queries],
@@ -157,6 +172,11 @@ impl<'a, E: KvElement> Worker<'a, E> {
         next: Option<(&'a Task, usize)>,
         partials: &mut [f32],
     ) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(worker) = &mut self.in_tiles {
+            // SAFETY: the caller's promise; where there is such a worker, the processor has tiles.
+            return unsafe { worker.block(task, block, partials) };
+        }
         let (rows, width, partial) =
             (self.inputs.rows(task), self.inputs.shape.width, self.inputs.partial_len());
         if !self.task.is_some_and(|packed| std::ptr::eq(packed, task)) {

@@ -20,10 +20,11 @@ use crate::gradient::{
 };
 use crate::layer_extension::{LayerOps, NormOperand};
 use crate::norm::{NormKind, NormParameters};
-use crate::{ActivationFunction, Isa, RotaryPairs};
+use crate::{ActivationDtype, ActivationFunction, Isa, RotaryPairs};
 
 impl<C: CheckpointStrategy> LayerOps for Autodiff<Flex, C> {
     fn attention(
+        compute: ActivationDtype,
         queries: FloatTensor<Self>,
         older_keys: FloatTensor<Self>,
         older_values: FloatTensor<Self>,
@@ -39,6 +40,7 @@ impl<C: CheckpointStrategy> LayerOps for Autodiff<Flex, C> {
         let attend = |queries, keys: FlexTensor, values: FlexTensor, mask| {
             let (older_keys, older_values) = (keys.clone(), values.clone());
             Flex::attention(
+                compute,
                 queries,
                 older_keys,
                 older_values,

@@ -37,7 +37,7 @@ use outsize_checkpoint::Dtype;
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use amx::rounds as tile_rounds;
+pub(crate) use amx::{TileProducts, TileRows, TileSums, rounds as tile_rounds};
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
 pub(crate) use blocks::OutputPtr;
@@ -137,10 +137,8 @@ pub fn linear_each_into(
         match (alike[0].weight, compute) {
             #[cfg(target_arch = "x86_64")]
             (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
-                for matmul in alike {
-                    // SAFETY: this processor has these instructions, as was asserted.
-                    unsafe { amx::matmul(compute, x, [m, k], matmul) };
-                }
+                // SAFETY: this processor has these instructions, as was asserted.
+                unsafe { amx::matmuls(compute, x, [m, k], alike) };
             }
             #[cfg(target_arch = "x86_64")]
             (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match m {

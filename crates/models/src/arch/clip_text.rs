@@ -234,7 +234,7 @@ impl ClipTextAttention {
         let [rows, tokens, hidden] = x.dims();
         let shape = [rows, tokens, self.heads, hidden / self.heads];
         let all = three([&self.q_proj, &self.k_proj, &self.v_proj], x).map(|y| y.reshape(shape));
-        self.out_proj.forward(attend_causal(all))
+        self.out_proj.forward(attend_causal(all, self.out_proj.compute))
     }
 }
 

@@ -211,7 +211,8 @@ impl Gpt2Attention {
             [0, 1, 2].map(|part| fused.clone().narrow(2, part * self.heads, self.heads));
         drop(fused);
         let positions = pass.query_positions();
-        let mixed = attend([queries, keys, values], Some(self.scale), &positions, cache, layer)?;
+        let (all, scale) = ([queries, keys, values], Some(self.scale));
+        let mixed = attend(all, self.c_proj.compute, scale, &positions, cache, layer)?;
         Ok(self.c_proj.forward(mixed))
     }
 

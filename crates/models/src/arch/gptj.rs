@@ -208,9 +208,9 @@ impl GptjAttention {
         let width = hidden / self.heads;
         let all = three([&self.q_proj, &self.k_proj, &self.v_proj], x);
         let [queries, keys, values] = all.map(|y| y.reshape([batch, tokens, self.heads, width]));
-        let (queries, keys) = (rotation.apply(queries), rotation.apply(keys));
+        let all = [rotation.apply(queries), rotation.apply(keys), values];
         let positions = pass.query_positions();
-        let mixed = attend([queries, keys, values], None, &positions, cache, layer)?;
+        let mixed = attend(all, self.out_proj.compute, None, &positions, cache, layer)?;
         Ok(self.out_proj.forward(mixed))
     }
 

@@ -268,7 +268,8 @@ impl OptAttention {
         let [batch, tokens, hidden] = x.dims();
         let shape = [batch, tokens, self.heads, hidden / self.heads];
         let all = three([&self.q_proj, &self.k_proj, &self.v_proj], x).map(|y| y.reshape(shape));
-        let mixed = attend(all, None, &pass.query_positions(), cache, layer)?;
+        let mixed =
+            attend(all, self.out_proj.compute, None, &pass.query_positions(), cache, layer)?;
         Ok(self.out_proj.forward(mixed))
     }
 

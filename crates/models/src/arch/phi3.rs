@@ -136,9 +136,9 @@ impl Phi3Attention {
         let [queries, keys, values] = [(0, heads), (heads, keys), (heads + keys, keys)]
             .map(|(first, count)| fused.clone().narrow(2, first, count));
         drop(fused);
-        let (queries, keys) = (rotation.apply(queries), rotation.apply(keys));
+        let all = [rotation.apply(queries), rotation.apply(keys), values];
         let positions = pass.query_positions();
-        let mixed = attend([queries, keys, values], None, &positions, cache, layer)?;
+        let mixed = attend(all, self.o_proj.compute, None, &positions, cache, layer)?;
         Ok(self.o_proj.forward(mixed))
     }
 

@@ -12,7 +12,7 @@ pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
 use super::{Linear, RmsNorm, Rotation, linear};
 
 use crate::kv_cache::{Part, Seen};
-use crate::{Activations, Error, Init, KvCache, PassShape};
+use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
 
 pub use composed::SCORE_BYTES;
 
@@ -118,7 +118,8 @@ impl Attention {
         let queries = rotation.apply(normed(&self.q_norm, queries, self.heads));
         let keys = rotation.apply(normed(&self.k_norm, keys, self.key_value_heads));
         let values = split(values, self.key_value_heads);
-        let mixed = attend([queries, keys, values], self.scale, positions, cache, layer)?;
+        let all = [queries, keys, values];
+        let mixed = attend(all, self.o_proj.compute, self.scale, positions, cache, layer)?;
         Ok(self.o_proj.forward(mixed))
     }
 
@@ -144,18 +145,21 @@ impl Attention {
 /// the cache, to which those of the tokens, `[batch, tokens, key_value_heads, head_dim]`, are appended. Gives
 /// `[batch, tokens, heads · head_dim]`; all f32. Scores are multiplied by `scale`, else by `1 / √head_dim`.
 pub(crate) fn attend(
-    [queries, keys, values]: [Tensor<4>; 3],
+    all: [Tensor<4>; 3],
+    compute: ActivationDtype,
     scale: Option<f64>,
     positions: &QueryPositions<'_>,
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
-    attend_with([queries, keys, values], Scores { scale, bias: None }, positions, cache, layer)
+    attend_with(all, Scores { compute, scale, bias: None }, positions, cache, layer)
 }
 
 /// What becomes of the products of queries and keys before their softmax.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scores<'a> {
+    /// What they may be products of.
+    pub compute: ActivationDtype,
     /// What they are multiplied by, if not by `1 / √head_dim`.
     pub scale: Option<f64>,
     /// What is added then.
@@ -180,12 +184,15 @@ pub(crate) fn attend_with(
 
 /// Attention without a cache in which tokens see those before them and themselves: queries, keys and values
 /// `[batch, tokens, heads, head_dim]` to `[batch, tokens, heads · head_dim]`; all f32.
-pub(crate) fn attend_causal([queries, keys, values]: [Tensor<4>; 3]) -> Tensor<3> {
+pub(crate) fn attend_causal(
+    [queries, keys, values]: [Tensor<4>; 3],
+    compute: ActivationDtype,
+) -> Tensor<3> {
     let seen =
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
     let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-    attend_seen(queries, &seen, &positions, Scores { scale: None, bias: None })
+    attend_seen(queries, &seen, &positions, Scores { compute, scale: None, bias: None })
 }
 
 /// Attention of an encoder, whose tokens see each other: queries `[batch, tokens, heads, head_dim]` over keys and values,
@@ -236,6 +243,7 @@ fn attend_seen(
             };
             let older = older.first().map(Part::cached);
             outsize_kernels::attend(
+                scores.compute,
                 queries,
                 older,
                 newest.cached(),

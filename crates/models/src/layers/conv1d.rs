@@ -17,7 +17,7 @@ pub struct Conv1d {
     /// `[out]`.
     pub bias: Param<Tensor<1>>,
     #[module(skip)]
-    compute: ActivationDtype,
+    pub(crate) compute: ActivationDtype,
 }
 
 impl Conv1d {

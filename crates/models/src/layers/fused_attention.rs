@@ -79,7 +79,8 @@ impl FusedAttention {
             None => [queries, keys],
         };
         let positions = QueryPositions { alibi: self.alibi.as_ref(), ..*positions };
-        let mixed = attend([queries, keys, values], None, &positions, cache, layer)?;
+        let all = [queries, keys, values];
+        let mixed = attend(all, self.dense.compute, None, &positions, cache, layer)?;
         Ok(self.dense.forward(mixed))
     }
 

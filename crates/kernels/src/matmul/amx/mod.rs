@@ -11,10 +11,8 @@
 //! An output takes `k` in steps of 32, zeros beyond its end. In a step each part of the activations
 //! is multiplied, the smallest first: the processor adds the sixteen even products in order, and
 //! the sixteen odd ones, then both, then what it had; subnormal numbers, given or made, are zero.
-//! So the bits of an output depend on its two rows alone, and it is a single row of activations as
-//! it is a column among others: there is no other loop for few rows. (One row of activations keeps
-//! a core busy for about 150 cycles for each 2 KiB of weights with three parts, and 90 with one,
-//! which is a third of the time that its share of memory bandwidth asks for.)
+//! So the bits of an output depend on its two rows alone: a single row of activations, which [`few`]
+//! multiplies, comes to what it does as a column among others.
 //!
 //! # Exactness
 //!
@@ -28,9 +26,12 @@
 //! is not finite comes out as there.
 
 mod broadcast;
+mod caches;
+mod few;
 mod grid;
 mod output;
 mod pack;
+mod product;
 mod rounds;
 mod tiles;
 mod weights;
@@ -43,8 +44,11 @@ use super::pack::Scratch;
 use super::{Element, Matmul, MatmulLoops, Operands, Size, small_m};
 use crate::ActivationDtype;
 pub(super) use broadcast::rows;
+use caches::Caches;
+use few::TRIPLE;
 use grid::Grid;
 use pack::{Layout, ROW_BLOCK};
+pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;
 use tiles::{COLUMNS, ROW_BYTES, ROWS, Tiles};
 use weights::{Edge, PanelPrefetch, weights};
@@ -52,17 +56,9 @@ use weights::{Edge, PanelPrefetch, weights};
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
 
-/// A panel of weights that is read for several row blocks takes about this many bytes: half of the
-/// second-level cache of the processors that have AMX …
-const PANEL_BYTES: usize = 1 << 20;
-
-/// … and has at most so many pairs of tiles, whose sums fit into the first-level cache beside the
-/// activations.
+/// A panel of weights has at most so many pairs of tiles, whose sums are read again for each block of
+/// steps.
 const PAIRS: usize = 8;
-
-/// Tiles of activations that are read again from the first-level cache for each pair of a panel: 32
-/// KiB.
-const DEPTH: usize = 16;
 
 /// From this many activation rows on, a region has at least [`BROAD`] weight rows: all activations
 /// are read for each panel, and a narrow one would wait for them.
@@ -74,33 +70,37 @@ const BROAD: usize = 4 * PAIR;
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
 
-/// Computes a matmul of `x [m, k]` whose slices have the lengths that the sizes ask for.
+/// Computes matmuls of `x [m, k]` with weights in bf16; all slices have the lengths that the sizes
+/// ask for.
 ///
 /// # Safety
 ///
 /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available.
-pub(super) unsafe fn matmul(
+pub(super) unsafe fn matmuls(
     compute: ActivationDtype,
     x: &[f32],
     [m, k]: [usize; 2],
-    matmul: &mut Matmul,
+    matmuls: &mut [Matmul],
 ) {
-    let size = Size { m, n: matmul.n, k };
-    let layout = Layout::new(compute, size);
+    let layout = Layout::new(compute, [m, k]);
     let loops = Amx { layout, x };
     if m < small_m::ROWS {
-        return small_m::share::<_, bf16>(loops, x, [m, k], std::slice::from_mut(matmul));
+        return small_m::share::<_, bf16>(loops, x, [m, k], matmuls);
     }
-    let weight = bf16::of(matmul.weight).expect("a weight in bf16");
     let unit = match m {
+        0..=COLUMNS => TRIPLE,
         0..MANY => PAIR,
         MANY.. => BROAD,
     };
     let threads = rayon::current_num_threads();
-    let grid = Grid::in_units(size, size_of::<bf16>(), threads, [ROW_BLOCK, unit]);
     // SAFETY: the caller's promise.
     let packed = unsafe { pack::packed(&layout, x) };
-    grid::share(loops, &grid, &packed, weight, matmul.y);
+    for Matmul { weight, n, y } in matmuls {
+        let size = Size { m, n: *n, k };
+        let grid = Grid::in_units(size, size_of::<bf16>(), threads, [ROW_BLOCK, unit]);
+        let weight = bf16::of(*weight).expect("a weight in bf16");
+        grid::share(loops, &grid, &packed, weight, y);
+    }
 }
 
 /// Loops over tiles.
@@ -134,7 +134,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
     }
 
     fn small_m_unit(self, _: usize) -> usize {
-        PAIR
+        TRIPLE
     }
 }
 
@@ -156,17 +156,31 @@ impl Amx<'_> {
         if rows.is_empty() || columns.is_empty() {
             return;
         }
+        if rows.len() <= COLUMNS {
+            // SAFETY: the caller's promises.
+            return unsafe {
+                match self.layout.parts {
+                    1 => self.few::<1>(operands, rows, columns),
+                    _ => self.few::<3>(operands, rows, columns),
+                }
+            };
+        }
         let row_bytes = operands.size.k.saturating_mul(size_of::<bf16>());
         let row_blocks = rows.len().div_ceil(ROW_BLOCK);
+        let caches = Caches::of_thread();
+        // A panel that is read for several row blocks, the next one, which is fetched meanwhile, and
+        // the activations of a row block fit into the second-level cache.
+        let panel_bytes = caches.second / 8 * 3;
         let pairs = match row_blocks {
             1 => 1,
-            _ => (PANEL_BYTES / row_bytes.max(1) / PAIR).clamp(1, PAIRS),
+            _ => (panel_bytes / row_bytes.max(1) / PAIR).clamp(1, PAIRS),
         };
-        // With one pair nothing is read again, and sums stay in registers from the first step to
-        // the last.
+        // Activations are read again for each pair of a panel, so many steps at a time that they
+        // stay in two thirds of the first-level cache. With one pair nothing is read again, and sums
+        // stay in registers from the first step to the last.
         let depth = match pairs {
             1 => self.layout.steps().max(1),
-            _ => (DEPTH / self.layout.parts).max(1),
+            _ => (caches.first / 3 * 2 / size_of::<bf16>() / self.layout.step(ROW_BLOCK)).max(1),
         };
         // Memory is cleared before use: 32 KiB of it, some 500 cycles, for all pairs. A short run
         // of weights for a few rows, 64 KiB, takes 3000 and needs no more than one pair's.
@@ -183,7 +197,7 @@ impl Amx<'_> {
         };
         let mut edges = [Edge::new(), Edge::new()];
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
-        let _tiles = unsafe { Tiles::configure(self.layout.columns) };
+        let _tiles = unsafe { Tiles::configure(self.layout.columns, 4..=5) };
         for start in columns.clone().step_by(pairs * PAIR) {
             let panel = start..columns.end.min(start + pairs * PAIR);
             for (row_block, row) in rows.clone().step_by(ROW_BLOCK).enumerate() {
@@ -191,7 +205,7 @@ impl Amx<'_> {
                     rows: row..rows.end.min(row + ROW_BLOCK),
                     columns: panel.clone(),
                 };
-                let prefetch = PanelPrefetch::new(operands, &panel, row_block, row_blocks);
+                let prefetch = PanelPrefetch::new(operands, &panel, PAIR, (row_block, row_blocks));
                 let mut memory = Memory { prefetch, sums: &mut *sums, edges: &mut edges };
                 // SAFETY: the caller's promises, for rows and columns within its own.
                 unsafe {

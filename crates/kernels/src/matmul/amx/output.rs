@@ -1,6 +1,7 @@
 //! From tiles of sums to `y`.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -31,19 +32,37 @@ impl Amx<'_> {
                 if column >= block.columns.end || row >= block.rows.end {
                     continue;
                 }
-                let width = ROWS.min(block.columns.end - column);
-                let height = COLUMNS.min(block.rows.end - row);
+                let rows = row..block.rows.end.min(row + COLUMNS);
                 // SAFETY: the caller's promises: `y` has these rows and columns.
-                let is_nan = unsafe {
-                    let y = operands.y.add(row * operands.size.n + column);
-                    write(sums, [height, width], y, operands.size.n)
-                };
-                if is_nan && self.layout.parts > 1 {
-                    for row in row..row + height {
-                        for column in column..column + width {
-                            // SAFETY: as above.
-                            unsafe { self.again(operands, row, column) };
-                        }
+                unsafe {
+                    let columns = column..block.columns.end.min(column + ROWS);
+                    self.write_tile(operands, rows, columns, sums);
+                }
+            }
+        }
+    }
+
+    /// Turns one tile of sums over into `y[rows, columns]`, at most sixteen of each.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Amx::walk`].
+    #[inline(always)]
+    pub(super) unsafe fn write_tile(
+        &self,
+        operands: &Operands<bf16, bf16>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        sums: &[f32; SUMS],
+    ) {
+        let n = operands.size.n;
+        // SAFETY: the caller's promises: `y` has these rows and columns.
+        unsafe {
+            let y = operands.y.add(rows.start * n + columns.start);
+            if write(sums, [rows.len(), columns.len()], y, n) && self.layout.parts > 1 {
+                for row in rows {
+                    for column in columns.clone() {
+                        self.again(operands, row, column);
                     }
                 }
             }

@@ -25,7 +25,6 @@ use std::cell::Cell;
 use half::bf16;
 use rayon::prelude::*;
 
-use super::super::Size;
 use super::super::pack::Scratch;
 use super::tiles::{COLUMNS, ROWS, STEP};
 use crate::ActivationDtype;
@@ -55,12 +54,12 @@ pub(in super::super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(compute: ActivationDtype, size: Size) -> Self {
+    pub(super) fn new(compute: ActivationDtype, [rows, k]: [usize; 2]) -> Self {
         let parts = match compute {
             ActivationDtype::F32 => 3,
             ActivationDtype::Bf16 => 1,
         };
-        Self { rows: size.m, k: size.k, parts, columns: size.m.min(COLUMNS) }
+        Self { rows, k, parts, columns: rows.min(COLUMNS) }
     }
 
     /// Steps of a row.
@@ -235,7 +234,7 @@ mod tests {
         #[test]
         fn strips_follow_one_another_within_what_is_said(m in 0usize..200, k in 0usize..200) {
             for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
-                let layout = Layout::new(compute, Size { m, n: 1, k });
+                let layout = Layout::new(compute, [m, k]);
                 for row in (0..m).step_by(ROW_BLOCK) {
                     let end = layout.start(row) + layout.steps() * layout.step(ROW_BLOCK.min(m - row));
                     let next = match row + ROW_BLOCK < m {
@@ -260,7 +259,7 @@ mod tests {
         for (m, k) in [(1, 1), (3, 40), (16, 64), (17, 33), (40, 95), (64, 32)] {
             let x: Vec<f32> = (0..m * k).map(|i| (i as f32 + 0.1).sin()).collect();
             for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
-                let layout = Layout::new(compute, Size { m, n: 1, k });
+                let layout = Layout::new(compute, [m, k]);
                 // SAFETY: the processor has the instructions.
                 let tiles = unsafe { packed(&layout, &x) };
                 assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);

@@ -1,14 +1,19 @@
 //! The eight tile registers of AMX, and the instructions on them.
 //!
-//! | registers | hold | rows of | configured as |
+//! | registers | hold | rows of | are |
 //! |---|---|---|---|
 //! | 0 to 3 | sums `[16 weight rows, columns]`, f32 | `4 · columns` bytes | `2 · i + j` for weights `i` and activations `j` |
 //! | 4, 5 | weights `[16 rows, 32]`, bf16 | 64 bytes | `4 + i` |
 //! | 6, 7 | activations `[16, columns, 2]`, bf16 | `4 · columns` bytes | `6 + j` |
 //!
+//! With up to sixteen rows of activations, of which there is one tile, sums are 0 to 2 and weights 3
+//! to 5.
+//!
 //! The compiler knows nothing of these registers and never uses them, so that what one piece of
 //! assembly leaves in them the next one finds. All of it is volatile: it stays in the order in
 //! which it is written.
+
+use std::ops::RangeInclusive;
 
 /// Rows of a tile: of weights, pairs of elements of activations, sums.
 pub(super) const ROWS: usize = 16;
@@ -39,7 +44,7 @@ struct Configuration {
 const _: () = assert!(size_of::<Configuration>() == 64);
 
 impl Tiles {
-    /// Configures them for so many columns, with zeros in all.
+    /// Configures them for so many columns, with zeros in all; those in `weights` for weights.
     ///
     /// # Safety
     ///
@@ -50,7 +55,7 @@ impl Tiles {
     ///
     /// If `columns` is not between 1 and 16.
     #[inline(always)]
-    pub(super) unsafe fn configure(columns: usize) -> Self {
+    pub(super) unsafe fn configure(columns: usize, weights: RangeInclusive<usize>) -> Self {
         assert!((1..=COLUMNS).contains(&columns), "{columns} columns");
         let mut configuration = Configuration {
             palette: 1,
@@ -61,9 +66,9 @@ impl Tiles {
         };
         for tile in 0..8 {
             configuration.rows[tile] = ROWS as u8;
-            configuration.row_bytes[tile] = match tile {
-                4 | 5 => ROW_BYTES as u16,
-                _ => 4 * columns as u16,
+            configuration.row_bytes[tile] = match weights.contains(&tile) {
+                true => ROW_BYTES as u16,
+                false => 4 * columns as u16,
             };
         }
         // SAFETY: the processor has the instruction, which reads these 64 bytes; the configuration

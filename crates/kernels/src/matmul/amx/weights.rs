@@ -5,7 +5,6 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Operands;
-use super::PAIR;
 use super::tiles::{ROW_BYTES, ROWS, STEP};
 use crate::simd::{F32x16, Vector};
 
@@ -62,12 +61,12 @@ impl PanelPrefetch {
     /// The most row blocks that share the fetching.
     const SHARES: usize = 4;
 
-    /// For one of so many row blocks.
+    /// For one of so many row blocks, of which a step takes `height` weights of a panel's side by side.
     pub(super) fn new(
         operands: &Operands<bf16, bf16>,
         panel: &Range<usize>,
-        row_block: usize,
-        row_blocks: usize,
+        height: usize,
+        (row_block, row_blocks): (usize, usize),
     ) -> Self {
         let shares = row_blocks.min(Self::SHARES);
         let row_bytes = operands.size.k * size_of::<bf16>();
@@ -78,13 +77,13 @@ impl PanelPrefetch {
                 .cast::<u8>()
                 .wrapping_add(panel.end * row_bytes + row_block * share),
             lines: match row_block < shares {
-                true => PAIR * STEP * size_of::<bf16>() / Self::LINE / shares,
+                true => height * STEP * size_of::<bf16>() / Self::LINE / shares,
                 false => 0,
             },
         }
     }
 
-    /// Fetches as much as a step of a pair reads, or a share of that.
+    /// Fetches as much as a step reads, or a share of that.
     #[inline(always)]
     pub(super) fn fetch(&mut self) {
         for line in 0..self.lines {

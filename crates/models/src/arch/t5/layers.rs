@@ -134,6 +134,11 @@ impl T5Attention {
         y.reshape([batch, tokens, self.heads, self.d_kv])
     }
 
+    /// Scores are not scaled.
+    fn scores<'a>(&self, bias: Option<&'a PositionBias>) -> Scores<'a> {
+        Scores { compute: self.o.compute, scale: Some(1.0), bias }
+    }
+
     /// In an encoder, where all tokens see each other: `[batch, tokens, hidden]` f32 to the same.
     pub fn encode(
         &self,
@@ -142,7 +147,7 @@ impl T5Attention {
         positions: &QueryPositions<'_>,
     ) -> Tensor<3> {
         let projected = three([&self.q, &self.k, &self.v], x).map(|y| self.split(y));
-        self.o.forward(attend_all(projected, unscaled(bias), positions))
+        self.o.forward(attend_all(projected, self.scores(bias), positions))
     }
 
     /// In a decoder: `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of
@@ -156,7 +161,7 @@ impl T5Attention {
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
         let projected = three([&self.q, &self.k, &self.v], x).map(|y| self.split(y));
-        let mixed = attend_with(projected, unscaled(bias), positions, cache, layer)?;
+        let mixed = attend_with(projected, self.scores(bias), positions, cache, layer)?;
         Ok(self.o.forward(mixed))
     }
 
@@ -168,7 +173,7 @@ impl T5Attention {
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
         let queries = self.split(self.q.forward(x));
-        Ok(self.o.forward(attend_prompt(queries, unscaled(None), cache, layer)?))
+        Ok(self.o.forward(attend_prompt(queries, self.scores(None), cache, layer)?))
     }
 
     /// Keys and values of the encoder's states `[batch, tokens, hidden]`: `[batch, tokens, heads, d_kv]` f32 each.
@@ -196,10 +201,6 @@ impl T5Attention {
         let [hidden, inner]: [usize; 2] = self.o.weight.lazy_shape().dims();
         Activations::values(prompt.rows() * (hidden as u64 + 4 * inner as u64))
     }
-}
-
-fn unscaled(bias: Option<&PositionBias>) -> Scores<'_> {
-    Scores { scale: Some(1.0), bias }
 }
 
 impl T5DenseActDense {

@@ -46,7 +46,7 @@ fn attend_chunk(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,
-    Scores { scale, bias: added }: Scores<'_>,
+    Scores { scale, bias: added, .. }: Scores<'_>,
 ) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
     let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));

@@ -19,8 +19,11 @@ fn random(shape: [usize; 4]) -> Tensor<4> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::default())
 }
 
+const UNCHANGED: Scores<'static> =
+    Scores { compute: crate::ActivationDtype::F32, scale: None, bias: None };
+
 fn scaled(scale: Option<f64>) -> Scores<'static> {
-    Scores { scale, bias: None }
+    Scores { scale, ..UNCHANGED }
 }
 
 fn values<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
@@ -230,7 +233,7 @@ fn a_bias_by_distance_is_the_same_both_ways() {
         let buckets = DistanceBuckets { buckets: 12, max_distance: 30, bidirectional };
         let table = crate::layers::Embedding::new(12, HEADS, &init);
         let bias = PositionBias::new(&table, &buckets);
-        let bias = Scores { scale: Some(1.0), bias: Some(&bias) };
+        let bias = Scores { scale: Some(1.0), bias: Some(&bias), ..UNCHANGED };
         let padding: Vec<usize> = (0..batch).map(|row| row * 17).collect();
         let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
         let queries = random([batch, tokens, HEADS, WIDTH]);

@@ -1,0 +1,91 @@
+//! How much of the processor's caches a thread has to itself.
+
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::sync::OnceLock;
+
+/// Bytes of each level of the cache, divided by the threads that share it: two threads of one core
+/// have half of what one has that is alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Caches {
+    pub(super) first: usize,
+    pub(super) second: usize,
+}
+
+/// Of the first processors that had AMX, with a thread to each core.
+const SAPPHIRE_RAPIDS: Caches = Caches { first: 48 << 10, second: 2 << 20 };
+
+/// The leaf that describes caches; its sub-leaves are caches, the last one is none.
+const LEAF: u32 = 4;
+const MOST: u32 = 16;
+
+impl Caches {
+    /// Those of this processor, as it says.
+    pub(super) fn of_thread() -> Caches {
+        static CACHES: OnceLock<Caches> = OnceLock::new();
+        *CACHES.get_or_init(|| {
+            let leaves = match __cpuid(0).eax {
+                ..LEAF => 0,
+                _ => MOST,
+            };
+            let described = (0..leaves).map(|index| {
+                let of = __cpuid_count(LEAF, index);
+                [of.eax, of.ebx, of.ecx]
+            });
+            Caches::described(described.take_while(|[eax, ..]| eax & 31 != 0))
+        })
+    }
+
+    /// From the registers `eax`, `ebx` and `ecx` of each cache, as Intel's manual describes the
+    /// instruction (volume 2, `CPUID`); what they do not say is that of [`SAPPHIRE_RAPIDS`].
+    fn described(caches: impl Iterator<Item = [u32; 3]>) -> Caches {
+        let mut found = SAPPHIRE_RAPIDS;
+        for [eax, ebx, ecx] in caches {
+            let field =
+                |from: u32, bits: u32, of: u32| (of >> from & ((1 << bits) - 1)) as usize + 1;
+            let line = field(0, 12, ebx) * field(12, 10, ebx) * field(22, 10, ebx);
+            let bytes = line.saturating_mul((ecx as usize).saturating_add(1));
+            let share = bytes / field(14, 12, eax);
+            // Instructions have a cache of their own.
+            match (eax >> 5 & 7, eax & 31) {
+                (1, 1 | 3) => found.first = share,
+                (2, 1 | 3) => found.second = share,
+                _ => {}
+            }
+        }
+        // No hypervisor's description may ask for less than loops can work with.
+        Caches { first: found.first.max(12 << 10), second: found.second.max(256 << 10) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `[type, level, threads, lines, ways, sets]` to registers.
+    fn registers([kind, level, threads, line, ways, sets]: [u32; 6]) -> [u32; 3] {
+        [kind | level << 5 | (threads - 1) << 14, (line - 1) | (ways - 1) << 22, sets - 1]
+    }
+
+    #[test]
+    fn threads_of_a_core_share_its_caches() {
+        for threads in [1, 2] {
+            let described = [
+                [1, 1, threads, 64, 12, 64],
+                [2, 1, threads, 64, 8, 64],
+                [3, 2, threads, 64, 16, 2048],
+                [3, 3, 64, 64, 15, 1 << 16],
+            ];
+            let Caches { first, second } = SAPPHIRE_RAPIDS;
+            let share = threads as usize;
+            let want = Caches { first: first / share, second: second / share };
+            assert_eq!(Caches::described(described.map(registers).into_iter()), want);
+        }
+    }
+
+    #[test]
+    fn what_is_not_described_is_assumed() {
+        assert_eq!(Caches::described(std::iter::empty()), SAPPHIRE_RAPIDS);
+        let found = Caches::described([[u32::MAX; 3], [0x21; 3], [0; 3]].into_iter());
+        assert!(found.first >= 12 << 10 && found.second >= 256 << 10, "{found:?}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Products of matrices that both lie as tiles take them, in bf16 and small enough for the caches:
+//! what attention multiplies.
+
+use half::bf16;
+
+use super::tiles::{self, COLUMNS, ROWS, STEP, Tiles};
+
+/// Elements of bf16, or pairs of them, that rows of tiles are read from.
+#[derive(Clone, Copy)]
+pub(crate) struct TileRows {
+    /// The first one of the first row.
+    pub(crate) from: *const bf16,
+    /// Bytes from one row to the next.
+    pub(crate) row_bytes: usize,
+    /// Elements from a tile to the one beside it: below in a first operand, to the right in a second.
+    pub(crate) tile: usize,
+    /// Elements from a tile to that of the next step.
+    pub(crate) step: usize,
+}
+
+/// Where tiles of sums go.
+#[derive(Clone, Copy)]
+pub(crate) struct TileSums {
+    /// The first one of the first row.
+    pub(crate) to: *mut f32,
+    /// Bytes from one row to the next.
+    pub(crate) row_bytes: usize,
+    /// Elements from a tile to the one below.
+    pub(crate) down: usize,
+    /// Elements from a tile to the one to the right.
+    pub(crate) right: usize,
+}
+
+/// Tile registers of this thread that are ready for products of full tiles, until dropped.
+pub(crate) struct TileProducts(#[allow(dead_code, reason = "dropping it is its use")] Tiles);
+
+impl TileProducts {
+    /// Rows of a tile of the first operand.
+    pub(crate) const ROWS: usize = ROWS;
+
+    /// Columns of a tile of the second operand.
+    pub(crate) const COLUMNS: usize = COLUMNS;
+
+    /// Elements of a row that a step multiplies.
+    pub(crate) const STEP: usize = STEP;
+
+    /// Configures the registers.
+    ///
+    /// # Safety
+    ///
+    /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and nothing else of this thread uses tiles
+    /// while this is there.
+    pub(crate) unsafe fn begin() -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { Tiles::configure(COLUMNS, 4..=5) })
+    }
+
+    /// Writes `a · b`, `[16 · down, 32 · steps]` by `[32 · steps, 16 · across]`: `b` has the elements of
+    /// two neighbouring rows side by side. An element is summed as in a [matmul](super).
+    ///
+    /// # Safety
+    ///
+    /// `a` and `b` point to the rows of so many tiles and steps, and `sums` to room for as many that
+    /// nothing else reads or writes meanwhile.
+    pub(crate) unsafe fn multiply(
+        &self,
+        a: TileRows,
+        b: TileRows,
+        [down, across]: [usize; 2],
+        steps: usize,
+        sums: TileSums,
+    ) {
+        for row in (0..down).step_by(2) {
+            let a = TileRows { from: a.from.wrapping_add(row * a.tile), ..a };
+            for column in (0..across).step_by(2) {
+                let b = TileRows { from: b.from.wrapping_add(column * b.tile), ..b };
+                let to = sums.to.wrapping_add(row * sums.down + column * sums.right);
+                let sums = TileSums { to, ..sums };
+                // SAFETY: the caller's promises, and that this is there says that tiles are
+                // configured.
+                unsafe {
+                    match (down - row > 1, across - column > 1) {
+                        (true, true) => block::<2, 2>(a, b, steps, sums),
+                        (true, false) => block::<2, 1>(a, b, steps, sums),
+                        (false, true) => block::<1, 2>(a, b, steps, sums),
+                        (false, false) => block::<1, 1>(a, b, steps, sums),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `HEIGHT` by `WIDTH` tiles of sums.
+///
+/// # Safety
+///
+/// As for [`TileProducts::multiply`]; full tiles are configured.
+#[inline(always)]
+unsafe fn block<const HEIGHT: usize, const WIDTH: usize>(
+    a: TileRows,
+    b: TileRows,
+    steps: usize,
+    sums: TileSums,
+) {
+    // SAFETY: the caller's promises: all rows of these tiles are there.
+    unsafe {
+        tiles::zero!(0);
+        tiles::zero!(1);
+        tiles::zero!(2);
+        tiles::zero!(3);
+        for step in 0..steps {
+            let (a_from, b_from) =
+                (a.from.wrapping_add(step * a.step), b.from.wrapping_add(step * b.step));
+            tiles::load!(4, a_from, a.row_bytes);
+            tiles::load!(6, b_from, b.row_bytes);
+            tiles::multiply!(0, 4, 6);
+            if HEIGHT == 2 {
+                tiles::load!(5, a_from.wrapping_add(a.tile), a.row_bytes);
+                tiles::multiply!(2, 5, 6);
+            }
+            if WIDTH == 2 {
+                tiles::load!(7, b_from.wrapping_add(b.tile), b.row_bytes);
+                tiles::multiply!(1, 4, 7);
+            }
+            if HEIGHT == 2 && WIDTH == 2 {
+                tiles::multiply!(3, 5, 7);
+            }
+        }
+        tiles::store!(0, sums.to, sums.row_bytes);
+        if WIDTH == 2 {
+            tiles::store!(1, sums.to.wrapping_add(sums.right), sums.row_bytes);
+        }
+        if HEIGHT == 2 {
+            tiles::store!(2, sums.to.wrapping_add(sums.down), sums.row_bytes);
+        }
+        if HEIGHT == 2 && WIDTH == 2 {
+            tiles::store!(3, sums.to.wrapping_add(sums.down + sums.right), sums.row_bytes);
+        }
+    }
+}
