@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::{Devices, Planning, gpu, process_bytes};
+use outsize_kernels::BufferReuse;
 use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
     MAX_BATCH, ModelConfig, WhenFull,
@@ -79,6 +80,8 @@ pub struct Pipeline {
     prediction: Prediction,
     streamed: Option<(PathBuf, Range<u64>)>,
     spec: CacheSpec,
+    /// Whether there is memory to keep activations' in from layer to layer of a pass.
+    reuses_buffers: bool,
     /// Tokens that were run, for those who watch.
     done: Arc<AtomicU64>,
 }
@@ -233,7 +236,18 @@ impl OpenedModel {
         observe(Step::Dispatched);
         let (spec, done) = (config.cache().clone(), Arc::default());
         let start = config.decoder_start().map(|token| [token]);
-        Ok(Pipeline { model, cache, start, chunk, prediction, streamed, spec, done })
+        let reuses_buffers = can_reuse_buffers(map);
+        Ok(Pipeline {
+            model,
+            cache,
+            start,
+            chunk,
+            prediction,
+            streamed,
+            spec,
+            reuses_buffers,
+            done,
+        })
     }
 }
 
@@ -333,6 +347,7 @@ impl Pipeline {
     }
 
     fn encode_batch(&mut self, prompts: &Batch) -> Result<(), PipelineError> {
+        let _reuse = self.buffer_reuse();
         self.model.encode_batch(prompts, &mut self.cache)??;
         self.count(prompts);
         Ok(())
@@ -355,6 +370,7 @@ impl Pipeline {
         mut take: impl FnMut(&[f32]),
     ) -> Result<(), PipelineError> {
         self.cache.expect(ids.len());
+        let _reuse = self.buffer_reuse();
         for chunk in ids.chunks(self.chunk) {
             let logits = self.pass(&Batch::left_padded(&[chunk])?, Logits::All)?;
             take(&values(logits)?);
@@ -373,6 +389,7 @@ impl Pipeline {
         if skipped > 0 {
             self.cache.begin_at(skipped, batch);
         }
+        let _reuse = self.buffer_reuse();
         let cache = self.cache.options();
         let longest = match cache.when_full {
             // Fewer texts than there is room for take longer passes.
@@ -389,11 +406,23 @@ impl Pipeline {
         Ok(last)
     }
 
+    /// Until it is dropped, layers use the memory of those before them.
+    fn buffer_reuse(&self) -> Option<BufferReuse> {
+        self.reuses_buffers.then(BufferReuse::begin)
+    }
+
     fn pass(&mut self, batch: &Batch, logits: Logits) -> Result<Tensor<3>, PipelineError> {
         let logits = self.model.forward_batch(batch, &mut self.cache, logits)??;
         self.count(batch);
         Ok(logits)
     }
+}
+
+/// Whether main memory has room for activations twice: those that are kept for reuse, at their peak, may
+/// stand beside others that have theirs at another time.
+fn can_reuse_buffers(map: &DeviceMap) -> bool {
+    let of_cpu = map.tiers().iter().find(|used| used.tier == Tier::Cpu);
+    of_cpu.is_none_or(|used| used.free().is_none_or(|free| free >= used.activations))
 }
 
 fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {

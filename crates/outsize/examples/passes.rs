@@ -51,6 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
     let map = decide(&tree, &options)?;
     let init = Init { compute, ..Init::new(&device) };
+    let _reuse = outsize::kernels::BufferReuse::begin();
     let model = config.dispatch(&init, &checkpoint, &map, &options)?;
     let vocabulary = config.vocab_size() as u32;
     let text = |row: usize, len: usize| -> Vec<u32> {

@@ -21,7 +21,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::inputs::{AttentionInputs, Task};
-use super::softmax::softmax;
+use super::softmax::softmax_in_vectors;
 use super::{BLOCK, KvElement};
 use crate::buffer::{self, Buffer};
 use crate::matmul::{TileProducts, TileRows, TileSums};
@@ -176,7 +176,8 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
             for (each, row) in each.iter_mut().zip(rows.clone()) {
                 *each = inputs.seen_of_block(task, row..row + 1, block);
             }
-            let totals = softmax(LANES, scores, &each[..rows.len()], inputs.scale);
+            // SAFETY: the caller's promise.
+            let totals = unsafe { softmax_in_vectors(scores, &each[..rows.len()], inputs.scale) };
             let own = &mut partials[tile * LANES * partial..];
             for (partial, totals) in own.chunks_exact_mut(partial).zip(totals).take(rows.len()) {
                 totals.write(partial);

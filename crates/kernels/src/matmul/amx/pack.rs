@@ -107,7 +107,12 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
     });
     let fill = |(x, row_block): (&[f32], &mut [bf16])| {
         // SAFETY: the caller's promise; the slices hold whole rows, and the steps of these.
-        unsafe { fill(layout, x, row_block) }
+        unsafe {
+            match layout.parts {
+                1 => fill::<1>(layout, x, row_block),
+                _ => fill::<3>(layout, x, row_block),
+            }
+        }
     };
     match x.len() < SHARED {
         true => row_blocks.for_each(fill),
@@ -121,42 +126,36 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
 /// # Safety
 ///
 /// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16); `x` holds rows of `layout.k`
-/// elements, at most [`ROW_BLOCK`], and `row_block` all tiles of so many.
+/// elements, at most [`ROW_BLOCK`], and `row_block` all tiles of so many; `PARTS` are the layout's.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn fill(layout: &Layout, x: &[f32], row_block: &mut [bf16]) {
+unsafe fn fill<const PARTS: usize>(layout: &Layout, x: &[f32], row_block: &mut [bf16]) {
     let (k, tile) = (layout.k, layout.tile());
     let blocks = x.chunks(COLUMNS * k);
     let part = blocks.len() * tile;
     for (block, x) in blocks.enumerate() {
+        let rows = x.len() / k;
         for step in 0..layout.steps() {
             let at = step * STEP;
             let count = STEP.min(k - at);
-            let mut parts = [[_mm512_setzero_si512(); ROWS]; 3];
-            for (row, x) in x.chunks(k).enumerate() {
-                let x = &x[at..at + count];
+            let cut: [[__m512i; PARTS]; ROWS] = std::array::from_fn(|row| {
+                if row >= rows {
+                    return [_mm512_setzero_si512(); PARTS];
+                }
+                let x = x[row * k + at..][..count].as_ptr();
                 // SAFETY: masked loads of the first `count` elements touch no others.
                 let (low, high) = unsafe {
                     (
-                        _mm512_maskz_loadu_ps(mask(count), x.as_ptr()),
-                        _mm512_maskz_loadu_ps(
-                            mask(count.saturating_sub(16)),
-                            x.as_ptr().wrapping_add(16),
-                        ),
+                        _mm512_maskz_loadu_ps(mask(count), x),
+                        _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)), x.wrapping_add(16)),
                     )
                 };
-                if layout.parts == 1 {
-                    parts[0][row] = rounded(low, high);
-                } else {
-                    for (to, part) in parts.iter_mut().zip(cut(low, high)) {
-                        to[row] = part;
-                    }
-                }
-            }
-            for (index, part_rows) in parts[..layout.parts].iter().enumerate() {
-                let start = step * layout.parts * part + index * part + block * tile;
+                cut(low, high)
+            });
+            for index in 0..PARTS {
+                let start = (step * PARTS + index) * part + block * tile;
                 let to = &mut row_block[start..start + tile];
                 // SAFETY: the processor has AVX-512.
-                let pairs = unsafe { transposed(*part_rows) };
+                let pairs = unsafe { transposed(cut.map(|parts| parts[index])) };
                 for (to, pairs) in to.chunks_mut(2 * layout.columns).zip(pairs) {
                     // SAFETY: a masked store of so many pairs of bf16 touches no others.
                     unsafe {
@@ -178,18 +177,17 @@ fn mask(count: usize) -> __mmask16 {
     ((1u32 << count.min(16)) - 1) as u16
 }
 
-/// Thirty-two numbers rounded to bf16: to nearest, ties to even, subnormal ones to zero.
+/// Thirty-two numbers in three parts, the smallest first; or in one, rounded to bf16: to nearest, ties
+/// to even, subnormal ones to zero.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn rounded(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: a vector of bf16 is a vector of bits.
-    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
-}
-
-/// Thirty-two numbers in three parts, the smallest first.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn cut(low: __m512, high: __m512) -> [__m512i; 3] {
+fn cut<const PARTS: usize>(low: __m512, high: __m512) -> [__m512i; PARTS] {
+    if PARTS == 1 {
+        // SAFETY: a vector of bf16 is a vector of bits.
+        let rounded =
+            unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) };
+        return [rounded; PARTS];
+    }
     let (low, high) = (thirds(low), thirds(high));
     std::array::from_fn(|part| {
         // The upper halves of all lanes, those of `low` first.
