@@ -63,17 +63,19 @@ fn tiles_are_what_attends() {
     let ring = RingLayout { first: 0, end: 40, capacity: 40, origin: 0 };
     let held = KvSegment { keys: rows, values: rows, ring };
     let mask = AttentionMask { window: usize::MAX, padding: vec![0], ..Default::default() };
-    let mut y = vec![f32::NAN; queries.len()];
-    let before = emulated();
-    let compute = ActivationDtype::Bf16;
-    attend_into(Isa::AmxBf16, compute, &queries, shape, &[held], &mask, None, &mut y);
     // Of the 16 queries of a tile scores of so many tiles of keys in two steps, and sums of four tiles
     // of values in as many steps as it sees: eight tokens a tile, none sees what comes later.
-    let least: usize =
-        [16, 32, 40].map(|seen: usize| seen.div_ceil(16) * 2 + seen.div_ceil(32) * 4).iter().sum();
-    if amx == Amx::Emulation {
-        let ran = emulated() - before;
-        assert!(ran >= least as u64, "{ran} instructions");
+    let tiles = |seen: usize| seen.div_ceil(16) * 2 + seen.div_ceil(32) * 4;
+    let least: usize = [8, 16, 24, 32, 40].map(tiles).iter().sum();
+    for (compute, products) in [(ActivationDtype::F32, 6), (ActivationDtype::Bf16, 1)] {
+        let mut y = vec![f32::NAN; queries.len()];
+        let before = emulated();
+        attend_into(Isa::AmxBf16, compute, &queries, shape, &[held], &mask, None, &mut y);
+        assert!(y.iter().all(|y| y.is_finite()));
+        if amx == Amx::Emulation {
+            let ran = emulated() - before;
+            assert!(ran >= (least * products) as u64, "{compute:?}: {ran} instructions");
+        }
     }
 }
 

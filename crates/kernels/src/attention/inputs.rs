@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::columns::{self, KvRun, TypedSegment};
 use super::{AttentionMask, AttentionShape, BLOCK, KvElement};
+use crate::ActivationDtype;
 
 /// One call of attention.
 #[derive(Debug)]
@@ -16,8 +17,9 @@ pub(super) struct AttentionInputs<'a, E> {
     pub mask: &'a AttentionMask,
     /// What scores are multiplied by.
     pub scale: f32,
-    /// Whether products are of tiles of bf16.
+    /// Whether products are of tiles of bf16, and then what of.
     pub in_tiles: bool,
+    pub compute: ActivationDtype,
 }
 
 /// Some tokens of a sequence, and the heads of queries that share a head of keys.

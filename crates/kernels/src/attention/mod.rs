@@ -3,9 +3,10 @@
 //! Scaled dot products, their softmax and the weighted sum of values in one pass over keys and
 //! values ([Milakov and Gimelshein, 2018](https://arxiv.org/abs/1805.02867); [Dao et al.,
 //! 2022](https://arxiv.org/abs/2205.14135)): no tensor of scores exists. All arithmetic is f32;
-//! keys and values are widened exactly as they are read. Under [`ActivationDtype::Bf16`], where the
-//! processor has tiles of bf16 ([`Isa::AmxBf16`]), queries, keys, values and the weights of values are
-//! rounded to it, and products are of such tiles; all else is f32 still.
+//! keys and values are widened exactly as they are read. Where the processor has tiles of bf16
+//! ([`Isa::AmxBf16`]), products are of those: queries, keys, values and the weights of values are cut in
+//! three parts, or under [`ActivationDtype::Bf16`] rounded; all else is f32 still. What sees a key or
+//! value that is infinite may then come to no number.
 //!
 //! # The contract
 //!
@@ -30,7 +31,8 @@
 //! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
 //! and `m` is what the result would be of the magnitudes of the values, the result is off by at
 //! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. `s` counts the
-//! largest bias too. In tiles `e` is `2⁻⁷ · s` more, and the result off by `2⁻⁷ · m` more.
+//! largest bias too. With numbers rounded to bf16 `e` is `2⁻⁷ · s` more, and the result off by `2⁻⁷ ·
+//! m` more.
 
 mod alibi;
 mod columns;
@@ -93,14 +95,7 @@ impl AttentionShape {
     /// An upper bound on the bytes that [`attend_into`] allocates on so many threads, if no token
     /// sees more than `columns` columns.
     pub fn scratch_bytes(&self, columns: usize, threads: usize) -> u64 {
-        let bytes = |in_tiles| self.scratch_bytes_of(in_tiles, columns, threads);
-        match Isa::detected() {
-            Isa::AmxBf16 => bytes(false).max(bytes(true)),
-            _ => bytes(false),
-        }
-    }
-
-    fn scratch_bytes_of(&self, in_tiles: bool, columns: usize, threads: usize) -> u64 {
+        let in_tiles = Isa::detected() == Isa::AmxBf16;
         let step = self.tokens_of_task(in_tiles);
         let rows = self.heads.div_ceil(self.key_heads.max(1)).saturating_mul(step);
         let tasks = (self.batch as u64)
@@ -297,7 +292,8 @@ fn attend_typed<'a, E: KvElement>(
         segments: &segments,
         mask,
         scale: scale.unwrap_or_else(|| (shape.width as f32).sqrt().recip()),
-        in_tiles: (isa, compute) == (Isa::AmxBf16, ActivationDtype::Bf16),
+        in_tiles: isa == Isa::AmxBf16,
+        compute,
     };
     let step = shape.tokens_of_task(inputs.in_tiles);
     let count = shape.batch * shape.key_heads * shape.tokens.div_ceil(step);

@@ -1,9 +1,10 @@
-//! Attention in tiles of bf16, where the processor multiplies such and activations may be rounded.
+//! Attention in tiles of bf16, where the processor multiplies such.
 //!
 //! Tasks, blocks, biases, the softmax and folding are those of [attention in general](super).
-//! Queries, keys, values and the weights of values are rounded to bf16, subnormal numbers to zero,
-//! and multiplied as [matmuls in tiles](crate::matmul) are, 32 elements of a head or 32 columns of a
-//! block at a time, counted from its first.
+//! Queries, keys, values and the weights of values are cut in three parts, or rounded, as activations of
+//! [matmuls in tiles](crate::matmul) are, and multiplied as there, 32 elements of a head or 32 columns
+//! of a block at a time, counted from its first. Of the nine products of three parts the six largest
+//! are made.
 //!
 //! | operand | rows | of | first or second |
 //! |---|---|---|---|
@@ -15,6 +16,11 @@
 //! Columns that a row does not see have no weight. No weight times what is not finite would be no
 //! number, so a row that comes to such is summed again with what it sees alone.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "parts are counted, and closures are called where they are not compiled for the processor"
+)]
+
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -23,8 +29,9 @@ use half::bf16;
 use super::inputs::{AttentionInputs, Task};
 use super::softmax::softmax_in_vectors;
 use super::{BLOCK, KvElement};
+use crate::ActivationDtype;
 use crate::buffer::{self, Buffer};
-use crate::matmul::{TileProducts, TileRows, TileSums};
+use crate::matmul::{TileProducts, TileRows, TileSums, cut};
 use crate::simd::{F32x16, Vector, transposed};
 
 /// Queries of a tile, lanes of a vector.
@@ -60,43 +67,52 @@ struct Columns<E> {
 pub(super) struct TileWorker<'a, E> {
     inputs: &'a AttentionInputs<'a, E>,
     task: Option<&'a Task>,
-    /// Tile by tile of queries: `[pairs of elements, 16]` pairs each.
+    /// Of each part, tile by tile of queries: `[pairs of elements, 16]` pairs each.
     queries: Buffer,
-    /// `[BLOCK, elements]`, rows of whole steps.
+    /// `[parts, BLOCK, elements]`, rows of whole steps.
     keys: Buffer,
-    /// `[pairs of columns, elements]` pairs.
+    /// `[parts, pairs of columns, elements]` pairs.
     values: Buffer,
     /// `[TILES, BLOCK, 16]`.
     scores: Buffer,
-    /// `[ROWS, BLOCK]`.
+    /// `[parts, ROWS, BLOCK]`.
     weights: Buffer,
     /// `[ROWS, elements]`, rows of whole vectors.
     sums: Buffer,
 }
 
 /// Elements of f32 that a [`TileWorker`] takes, for tasks of so many rows.
-pub(super) fn elements(rows: usize, width: usize) -> usize {
-    sizes(rows, width).into_iter().fold(0, |all, size| all.saturating_add(size + LANES))
+pub(super) fn elements(compute: ActivationDtype, rows: usize, width: usize) -> usize {
+    sizes(compute, rows, width).into_iter().fold(0, |all, size| all.saturating_add(size + LANES))
 }
 
 /// Elements of f32, or pairs of bf16, of each piece of memory.
-fn sizes(rows: usize, width: usize) -> [usize; 6] {
+fn sizes(compute: ActivationDtype, rows: usize, width: usize) -> [usize; 6] {
+    let parts = parts(compute);
     let (depth, padded) = (width.next_multiple_of(STEP), width.next_multiple_of(LANES));
     [
-        rows.next_multiple_of(LANES).saturating_mul(depth / 2),
-        (BLOCK / 2).saturating_mul(depth),
-        (BLOCK / 2).saturating_mul(padded),
+        (parts * rows.next_multiple_of(LANES)).saturating_mul(depth / 2),
+        (parts * BLOCK / 2).saturating_mul(depth),
+        (parts * BLOCK / 2).saturating_mul(padded),
         TILES * SCORES,
-        ROWS * BLOCK / 2,
+        parts * ROWS * BLOCK / 2,
         padded.saturating_mul(ROWS),
     ]
+}
+
+/// Parts of each number that is multiplied.
+fn parts(compute: ActivationDtype) -> usize {
+    match compute {
+        ActivationDtype::F32 => 3,
+        ActivationDtype::Bf16 => 1,
+    }
 }
 
 impl<'a, E: KvElement> TileWorker<'a, E> {
     /// For tasks of up to so many rows.
     pub(super) fn new(inputs: &'a AttentionInputs<'a, E>, rows: usize) -> Self {
         let [queries, keys, values, scores, weights, sums] =
-            sizes(rows, inputs.shape.width).map(buffer::take);
+            sizes(inputs.compute, rows, inputs.shape.width).map(buffer::take);
         Self { inputs, task: None, queries, keys, values, scores, weights, sums }
     }
 
@@ -117,6 +133,27 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
     pub(super) unsafe fn block(&mut self, task: &'a Task, block: usize, partials: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match parts(self.inputs.compute) {
+                1 => self.block_of::<1>(task, block, partials),
+                _ => self.block_of::<3>(task, block, partials),
+            }
+        }
+    }
+
+    /// The same for a known number of parts.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    unsafe fn block_of<const PARTS: usize>(
+        &mut self,
+        task: &'a Task,
+        block: usize,
+        partials: &mut [f32],
+    ) {
         let (rows, partial) = (self.inputs.rows(task), self.inputs.partial_len());
         let partials = &mut partials[..rows * partial];
         partials.fill(0.0);
@@ -127,17 +164,17 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         // SAFETY: the caller's promise; nothing below uses tiles but through this.
         let products = unsafe {
             if !self.task.is_some_and(|packed| std::ptr::eq(packed, task)) {
-                self.pack_queries(task);
+                self.pack_queries::<PARTS>(task);
             }
-            self.pack_keys(&columns);
-            self.pack_values(&columns, &columns.seen);
+            self.pack_keys::<PARTS>(&columns);
+            self.pack_values::<PARTS>(&columns, &columns.seen);
             TileProducts::begin()
         };
         for first in (0..rows).step_by(ROWS) {
             let rows = first..rows.min(first + ROWS);
             let partials = &mut partials[rows.start * partial..rows.end * partial];
             // SAFETY: the caller's promise; all is packed.
-            unsafe { self.rows(&products, (task, block), rows, &columns, partials) };
+            unsafe { self.rows::<PARTS>(&products, (task, block), rows, &columns, partials) };
         }
     }
 
@@ -147,7 +184,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// As for [`block`](Self::block); queries, keys and values are packed.
     #[inline(always)]
-    unsafe fn rows(
+    unsafe fn rows<const PARTS: usize>(
         &mut self,
         products: &TileProducts,
         (task, block): (&Task, usize),
@@ -161,7 +198,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
             return;
         }
         // SAFETY: the caller's promise.
-        unsafe { self.score(products, rows.clone(), &seen) };
+        unsafe { self.score::<PARTS>(products, rows.clone(), &seen) };
         let steps = seen.start / STEP * STEP..seen.end.next_multiple_of(STEP);
         for (tile, first) in rows.clone().step_by(LANES).enumerate() {
             let rows = first..rows.end.min(first + LANES);
@@ -185,10 +222,10 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
             scores[steps.start * LANES..seen.start * LANES].fill(0.0);
             scores[seen.end * LANES..steps.end * LANES].fill(0.0);
             // SAFETY: the caller's promise.
-            unsafe { self.weigh(tile, &steps) };
+            unsafe { self.weigh::<PARTS>(tile, &steps) };
         }
         // SAFETY: the caller's promise; weights of these steps are there.
-        unsafe { self.sum(products, rows.len(), &steps) };
+        unsafe { self.sum::<PARTS>(products, rows.len(), &steps) };
         let mut spoiled = 0u32;
         for (index, partial) in partials.chunks_exact_mut(partial).enumerate() {
             spoiled |=
@@ -203,14 +240,14 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
             if own != columns.seen {
                 // SAFETY: as above.
                 unsafe {
-                    self.pack_values(columns, &own);
-                    self.sum(products, rows.len(), &steps);
+                    self.pack_values::<PARTS>(columns, &own);
+                    self.sum::<PARTS>(products, rows.len(), &steps);
                 }
                 add_zero(&self.sums[index * padded..][..padded], &mut partials[index * partial..]);
             }
         }
         // SAFETY: as above.
-        unsafe { self.pack_values(columns, &columns.seen) };
+        unsafe { self.pack_values::<PARTS>(columns, &columns.seen) };
     }
 
     /// Where the columns of a block are.
@@ -236,21 +273,27 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// That of [`block`](Self::block).
     #[inline(always)]
-    unsafe fn pack_queries(&mut self, task: &'a Task) {
+    unsafe fn pack_queries<const PARTS: usize>(&mut self, task: &'a Task) {
         let (rows, depth, width) = (self.inputs.rows(task), self.depth(), self.inputs.shape.width);
+        let all = self.queries.len() / PARTS;
+        // SAFETY: the caller's promise.
+        let nothing = unsafe { _mm512_setzero_si512() };
         for first in (0..rows).step_by(LANES) {
-            let tile = &mut self.queries[first * (depth / 2)..][..LANES * (depth / 2)];
-            for (at, to) in (0..depth).step_by(STEP).zip(tile.chunks_exact_mut(LANES * LANES)) {
-                // SAFETY: the caller's promise; a query has `width` elements; `to` has room for
-                // sixteen vectors.
-                unsafe {
-                    let mut pairs = [_mm512_setzero_si512(); LANES];
-                    for (pairs, row) in pairs.iter_mut().zip(first..rows) {
-                        *pairs = rounded(self.inputs.query(task, row).as_ptr(), at, width);
+            for at in (0..depth).step_by(STEP) {
+                let mut parts = [[nothing; LANES]; PARTS];
+                for (lane, row) in (first..rows.min(first + LANES)).enumerate() {
+                    // SAFETY: the caller's promise; a query has `width` elements.
+                    let cut: [_; PARTS] =
+                        unsafe { step(self.inputs.query(task, row).as_ptr(), at, width) };
+                    for part in 0..PARTS {
+                        parts[part][lane] = cut[part];
                     }
-                    for (row, pairs) in transposed(pairs).into_iter().enumerate() {
-                        _mm512_storeu_si512(to.as_mut_ptr().add(row * LANES).cast(), pairs);
-                    }
+                }
+                for part in 0..PARTS {
+                    let to = part * all + first * (depth / 2) + at / 2 * LANES;
+                    let to = &mut self.queries[to..][..LANES * LANES];
+                    // SAFETY: the caller's promise; the slice has room for sixteen vectors.
+                    unsafe { store_all(transposed(parts[part]), to, LANES) };
                 }
             }
         }
@@ -263,16 +306,19 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// That of [`block`](Self::block).
     #[inline(always)]
-    unsafe fn pack_keys(&mut self, columns: &Columns<E>) {
+    unsafe fn pack_keys<const PARTS: usize>(&mut self, columns: &Columns<E>) {
         let (depth, width) = (self.depth(), self.inputs.shape.width);
         for column in columns.seen.clone() {
-            let to = self.keys[column * (depth / 2)..][..depth / 2].as_mut_ptr();
             fetch(columns.values[column], width, 0);
             for at in (0..depth).step_by(STEP) {
-                // SAFETY: the caller's promise; what is seen is held, in rows of `width`.
+                // SAFETY: the caller's promise; what is seen is held, in rows of `width`; each slice is
+                // one vector.
                 unsafe {
-                    let pairs = rounded(columns.keys[column], at, width);
-                    _mm512_storeu_si512(to.add(at / 2).cast(), pairs);
+                    let parts: [_; PARTS] = step(columns.keys[column], at, width);
+                    for (part, pairs) in parts.into_iter().enumerate() {
+                        let to = (part * BLOCK + column) * (depth / 2) + at / 2;
+                        store_all([pairs], &mut self.keys[to..][..LANES], LANES);
+                    }
                 }
             }
         }
@@ -286,11 +332,14 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// That of [`block`](Self::block).
     #[inline(always)]
-    unsafe fn pack_values(&mut self, columns: &Columns<E>, some: &Range<usize>) {
+    unsafe fn pack_values<const PARTS: usize>(
+        &mut self,
+        columns: &Columns<E>,
+        some: &Range<usize>,
+    ) {
         let (padded, width) = (self.padded(), self.inputs.shape.width);
         let steps = columns.seen.start / STEP * STEP..columns.seen.end.next_multiple_of(STEP);
         for column in steps.step_by(2) {
-            let to = self.values[column / 2 * padded..][..padded].as_mut_ptr();
             let [low, high] = [column, column + 1].map(|column| match some.contains(&column) {
                 true => columns.values[column],
                 false => std::ptr::null(),
@@ -301,10 +350,15 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
                 }
             }
             for at in (0..padded).step_by(LANES) {
-                // SAFETY: the caller's promise; what is seen is held, in rows of `width`.
+                // SAFETY: the caller's promise; what is seen is held, in rows of `width`; each slice is
+                // one vector.
                 unsafe {
-                    let pairs = side_by_side(part(high, at, width), part(low, at, width));
-                    _mm512_storeu_si512(to.add(at).cast(), pairs);
+                    let parts: [_; PARTS] =
+                        side_by_side(vector(low, at, width), vector(high, at, width));
+                    for (part, pairs) in parts.into_iter().enumerate() {
+                        let to = (part * BLOCK / 2 + column / 2) * padded + at;
+                        store_all([pairs], &mut self.values[to..][..LANES], LANES);
+                    }
                 }
             }
         }
@@ -316,7 +370,12 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// As for [`rows`](Self::rows).
     #[inline(always)]
-    unsafe fn score(&mut self, products: &TileProducts, rows: Range<usize>, seen: &Range<usize>) {
+    unsafe fn score<const PARTS: usize>(
+        &mut self,
+        products: &TileProducts,
+        rows: Range<usize>,
+        seen: &Range<usize>,
+    ) {
         let depth = self.depth();
         let tiles = seen.start / TileProducts::ROWS..seen.end.div_ceil(TileProducts::ROWS);
         let first = tiles.start * TileProducts::ROWS;
@@ -325,12 +384,14 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
             row_bytes: depth * size_of::<bf16>(),
             tile: TileProducts::ROWS * depth,
             step: STEP,
+            part: BLOCK * depth,
         };
         let queries = TileRows {
             from: self.queries[rows.start * (depth / 2)..].as_ptr().cast(),
             row_bytes: LANES * size_of::<[bf16; 2]>(),
             tile: LANES * depth,
             step: LANES * STEP,
+            part: 2 * (self.queries.len() / PARTS),
         };
         let scores = TileSums {
             to: self.scores[first * LANES..].as_mut_ptr(),
@@ -340,7 +401,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         };
         let size = [tiles.len(), rows.len().div_ceil(LANES)];
         // SAFETY: there are whole tiles of keys in a block, of queries, and room for their scores.
-        unsafe { products.multiply(keys, queries, size, depth / STEP, scores) };
+        unsafe { products.multiply::<PARTS>(keys, queries, size, depth / STEP, scores) };
     }
 
     /// Turns the weights of a tile of queries over, from a column each to a query each, for the columns
@@ -350,19 +411,25 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// As for [`rows`](Self::rows).
     #[inline(always)]
-    unsafe fn weigh(&mut self, tile: usize, steps: &Range<usize>) {
+    unsafe fn weigh<const PARTS: usize>(&mut self, tile: usize, steps: &Range<usize>) {
         for step in steps.clone().step_by(STEP) {
             let scores = &self.scores[tile * SCORES + step * LANES..][..STEP * LANES];
-            let to = &mut self.weights[tile * LANES * BLOCK / 2..][..LANES * BLOCK / 2];
-            // SAFETY: the caller's promise; both have room for the sixteen vectors of a step.
+            // SAFETY: the caller's promise; there are sixteen pairs of vectors of scores, and room for
+            // as many pairs of weights in the row of each query.
             unsafe {
-                let pairs = std::array::from_fn(|pair| {
+                let mut parts = [[_mm512_setzero_si512(); LANES]; PARTS];
+                for pair in 0..LANES {
                     let scores = scores.as_ptr().add(pair * 2 * LANES);
-                    side_by_side(_mm512_loadu_ps(scores.add(LANES)), _mm512_loadu_ps(scores))
-                });
-                for (row, pairs) in transposed(pairs).into_iter().enumerate() {
-                    let to = to[row * (BLOCK / 2) + step / 2..][..STEP / 2].as_mut_ptr();
-                    _mm512_storeu_si512(to.cast(), pairs);
+                    let cut: [_; PARTS] =
+                        side_by_side(_mm512_loadu_ps(scores), _mm512_loadu_ps(scores.add(LANES)));
+                    for part in 0..PARTS {
+                        parts[part][pair] = cut[part];
+                    }
+                }
+                for part in 0..PARTS {
+                    let to = (part * ROWS + tile * LANES) * (BLOCK / 2) + step / 2;
+                    let to = &mut self.weights[to..][..(LANES - 1) * (BLOCK / 2) + STEP / 2];
+                    store_all(transposed(parts[part]), to, BLOCK / 2);
                 }
             }
         }
@@ -374,19 +441,26 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     ///
     /// As for [`rows`](Self::rows), with weights of these steps.
     #[inline(always)]
-    unsafe fn sum(&mut self, products: &TileProducts, rows: usize, steps: &Range<usize>) {
+    unsafe fn sum<const PARTS: usize>(
+        &mut self,
+        products: &TileProducts,
+        rows: usize,
+        steps: &Range<usize>,
+    ) {
         let padded = self.padded();
         let weights = TileRows {
             from: self.weights[steps.start / 2..].as_ptr().cast(),
             row_bytes: BLOCK * size_of::<bf16>(),
             tile: LANES * BLOCK,
             step: STEP,
+            part: ROWS * BLOCK,
         };
         let values = TileRows {
             from: self.values[steps.start / 2 * padded..].as_ptr().cast(),
             row_bytes: padded * size_of::<[bf16; 2]>(),
             tile: 2 * LANES,
             step: STEP * padded,
+            part: BLOCK * padded,
         };
         let sums = TileSums {
             to: self.sums.as_mut_ptr(),
@@ -396,7 +470,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         };
         let size = [rows.div_ceil(LANES), padded / LANES];
         // SAFETY: there are weights of two tiles of rows, values of these steps, and room for sums.
-        unsafe { products.multiply(weights, values, size, steps.len() / STEP, sums) };
+        unsafe { products.multiply::<PARTS>(weights, values, size, steps.len() / STEP, sums) };
     }
 }
 
@@ -408,16 +482,21 @@ fn fetch<E>(row: *const E, width: usize, further: usize) {
     }
 }
 
-/// Thirty-two elements of a row of `width` from `at` on, rounded; zeros beyond its end.
+/// Parts of thirty-two elements of a row of `width` from `at` on; zeros beyond its end, and if it is
+/// nowhere.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 with bf16, and the row has `width` elements.
+/// The processor has AVX-512 with bf16, and the row, if there is one, has `width` elements.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn rounded<E: KvElement>(row: *const E, at: usize, width: usize) -> __m512i {
+unsafe fn step<E: KvElement, const PARTS: usize>(
+    row: *const E,
+    at: usize,
+    width: usize,
+) -> [__m512i; PARTS] {
     // SAFETY: the caller's promises.
-    unsafe { narrowed(part(row, at + LANES, width), part(row, at, width)) }
+    unsafe { cut(vector(row, at, width), vector(row, at + LANES, width)) }
 }
 
 /// Sixteen elements of a row of `width` from `at` on; zeros beyond its end, and if it is nowhere.
@@ -427,37 +506,48 @@ unsafe fn rounded<E: KvElement>(row: *const E, at: usize, width: usize) -> __m51
 /// The processor has AVX-512, and the row, if there is one, has `width` elements.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn part<E: KvElement>(row: *const E, at: usize, width: usize) -> __m512 {
+unsafe fn vector<E: KvElement>(row: *const E, at: usize, width: usize) -> __m512 {
     if row.is_null() || at >= width {
         return _mm512_setzero_ps();
     }
     // SAFETY: the caller's promises: there is an element at `at`, and `LANES` or what is left.
-    let F32x16(part) = unsafe {
+    let F32x16(vector) = unsafe {
         match width - at {
             LANES.. => E::load::<F32x16>(row.add(at)),
             left => E::load_part::<F32x16>(row.add(at), left),
         }
     };
-    part
+    vector
 }
 
-/// Two vectors rounded to bf16, the lanes of `low` first.
+/// Parts of two vectors, each lane of `low` beside that of `high`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn narrowed(high: __m512, low: __m512) -> __m512i {
-    // SAFETY: a vector of bf16 is a vector of bits.
-    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
-}
-
-/// The same with each lane of `low` beside that of `high`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn side_by_side(high: __m512, low: __m512) -> __m512i {
+fn side_by_side<const PARTS: usize>(low: __m512, high: __m512) -> [__m512i; PARTS] {
     let order = _mm512_set_epi16(
         31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
         19, 3, 18, 2, 17, 1, 16, 0,
     );
-    _mm512_permutexvar_epi16(order, narrowed(high, low))
+    let mut parts: [_; PARTS] = cut(low, high);
+    for part in &mut parts {
+        *part = _mm512_permutexvar_epi16(order, *part);
+    }
+    parts
+}
+
+/// Stores vectors so many elements apart.
+///
+/// # Safety
+///
+/// The processor has AVX-512, and `to` has room for them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_all<const N: usize>(vectors: [__m512i; N], to: &mut [f32], apart: usize) {
+    debug_assert!(to.len() >= (N - 1) * apart + LANES);
+    for (index, vector) in vectors.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(index * apart).cast(), vector) };
+    }
 }
 
 /// Copies sums to a partial; says whether any is not a number. What is zero is so without a sign,

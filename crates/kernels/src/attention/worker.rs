@@ -11,6 +11,7 @@ use super::softmax::softmax;
 use super::tiles::{self, TileWorker};
 use super::weighted_sum::{self, TALL, ValuePrefetch, Weights, weighted_sum};
 use super::{BLOCK, KvElement};
+use crate::ActivationDtype;
 use crate::simd::Vector;
 
 /// Rows that are scored together and then mixed.
@@ -52,7 +53,7 @@ pub(super) fn elements(rows: usize, width: usize, in_tiles: bool) -> usize {
     let [queries, scores, wide] = sizes(rows, width);
     #[cfg(target_arch = "x86_64")]
     if in_tiles {
-        return tiles::elements(rows, width);
+        return tiles::elements(ActivationDtype::F32, rows, width);
     }
     debug_assert!(!in_tiles);
     queries.saturating_add(scores).saturating_add(wide)

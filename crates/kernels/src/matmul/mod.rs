@@ -37,7 +37,7 @@ use outsize_checkpoint::Dtype;
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use amx::{TileProducts, TileRows, TileSums, rounds as tile_rounds};
+pub(crate) use amx::{TileProducts, TileRows, TileSums, cut, rounds as tile_rounds};
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
 pub(crate) use blocks::OutputPtr;

@@ -47,6 +47,7 @@ pub(super) use broadcast::rows;
 use caches::Caches;
 use few::TRIPLE;
 use grid::Grid;
+pub(crate) use pack::cut;
 use pack::{Layout, ROW_BLOCK};
 pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;

@@ -127,6 +127,7 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
 ///
 /// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16); `x` holds rows of `layout.k`
 /// elements, at most [`ROW_BLOCK`], and `row_block` all tiles of so many; `PARTS` are the layout's.
+#[allow(clippy::needless_range_loop, reason = "parts are counted, and each indexes several things")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn fill<const PARTS: usize>(layout: &Layout, x: &[f32], row_block: &mut [bf16]) {
     let (k, tile) = (layout.k, layout.tile());
@@ -137,10 +138,9 @@ unsafe fn fill<const PARTS: usize>(layout: &Layout, x: &[f32], row_block: &mut [
         for step in 0..layout.steps() {
             let at = step * STEP;
             let count = STEP.min(k - at);
-            let cut: [[__m512i; PARTS]; ROWS] = std::array::from_fn(|row| {
-                if row >= rows {
-                    return [_mm512_setzero_si512(); PARTS];
-                }
+            // Loops, not closures: those are called where they are not compiled for the processor.
+            let mut parts = [[_mm512_setzero_si512(); ROWS]; PARTS];
+            for row in 0..rows {
                 let x = x[row * k + at..][..count].as_ptr();
                 // SAFETY: masked loads of the first `count` elements touch no others.
                 let (low, high) = unsafe {
@@ -149,13 +149,16 @@ unsafe fn fill<const PARTS: usize>(layout: &Layout, x: &[f32], row_block: &mut [
                         _mm512_maskz_loadu_ps(mask(count.saturating_sub(16)), x.wrapping_add(16)),
                     )
                 };
-                cut(low, high)
-            });
+                let cut: [_; PARTS] = cut(low, high);
+                for part in 0..PARTS {
+                    parts[part][row] = cut[part];
+                }
+            }
             for index in 0..PARTS {
                 let start = (step * PARTS + index) * part + block * tile;
                 let to = &mut row_block[start..start + tile];
                 // SAFETY: the processor has AVX-512.
-                let pairs = unsafe { transposed(cut.map(|parts| parts[index])) };
+                let pairs = unsafe { transposed(parts[index]) };
                 for (to, pairs) in to.chunks_mut(2 * layout.columns).zip(pairs) {
                     // SAFETY: a masked store of so many pairs of bf16 touches no others.
                     unsafe {
@@ -180,8 +183,9 @@ fn mask(count: usize) -> __mmask16 {
 /// Thirty-two numbers in three parts, the smallest first; or in one, rounded to bf16: to nearest, ties
 /// to even, subnormal ones to zero.
 #[inline]
+#[allow(clippy::needless_range_loop, reason = "parts are counted, and each indexes several things")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn cut<const PARTS: usize>(low: __m512, high: __m512) -> [__m512i; PARTS] {
+pub(crate) fn cut<const PARTS: usize>(low: __m512, high: __m512) -> [__m512i; PARTS] {
     if PARTS == 1 {
         // SAFETY: a vector of bf16 is a vector of bits.
         let rounded =
@@ -189,14 +193,16 @@ fn cut<const PARTS: usize>(low: __m512, high: __m512) -> [__m512i; PARTS] {
         return [rounded; PARTS];
     }
     let (low, high) = (thirds(low), thirds(high));
-    std::array::from_fn(|part| {
-        // The upper halves of all lanes, those of `low` first.
-        let upper = _mm512_set_epi16(
-            63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21,
-            19, 17, 15, 13, 11, 9, 7, 5, 3, 1,
-        );
-        _mm512_permutex2var_epi16(low[part], upper, high[part])
-    })
+    // The upper halves of all lanes, those of `low` first.
+    let upper = _mm512_set_epi16(
+        63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21, 19,
+        17, 15, 13, 11, 9, 7, 5, 3, 1,
+    );
+    let mut parts = [_mm512_setzero_si512(); PARTS];
+    for part in 0..PARTS {
+        parts[part] = _mm512_permutex2var_epi16(low[part], upper, high[part]);
+    }
+    parts
 }
 
 /// Sixteen numbers in three parts, the smallest first, each in the upper half of its lane with

@@ -16,6 +16,17 @@ pub(crate) struct TileRows {
     pub(crate) tile: usize,
     /// Elements from a tile to that of the next step.
     pub(crate) step: usize,
+    /// Elements from a part of all to the next one, the smallest first.
+    pub(crate) part: usize,
+}
+
+/// Which parts of the operands are multiplied, the smallest products first: of three parts each, which
+/// have eight bits, those whose product is above 2⁻²² of the whole.
+const fn products(parts: usize) -> &'static [[usize; 2]] {
+    match parts {
+        1 => &[[0, 0]],
+        _ => &[[0, 2], [2, 0], [1, 1], [1, 2], [2, 1], [2, 2]],
+    }
 }
 
 /// Where tiles of sums go.
@@ -55,14 +66,15 @@ impl TileProducts {
         Self(unsafe { Tiles::configure(COLUMNS, 4..=5) })
     }
 
-    /// Writes `a · b`, `[16 · down, 32 · steps]` by `[32 · steps, 16 · across]`: `b` has the elements of
-    /// two neighbouring rows side by side. An element is summed as in a [matmul](super).
+    /// Writes `a · b`, `[16 · down, 32 · steps]` by `[32 · steps, 16 · across]`, both in as many parts (one
+    /// or three): `b` has the elements of two neighbouring rows side by side. An element is summed as in a
+    /// [matmul](super), step by step.
     ///
     /// # Safety
     ///
     /// `a` and `b` point to the rows of so many tiles and steps, and `sums` to room for as many that
     /// nothing else reads or writes meanwhile.
-    pub(crate) unsafe fn multiply(
+    pub(crate) unsafe fn multiply<const PARTS: usize>(
         &self,
         a: TileRows,
         b: TileRows,
@@ -80,10 +92,10 @@ impl TileProducts {
                 // configured.
                 unsafe {
                     match (down - row > 1, across - column > 1) {
-                        (true, true) => block::<2, 2>(a, b, steps, sums),
-                        (true, false) => block::<2, 1>(a, b, steps, sums),
-                        (false, true) => block::<1, 2>(a, b, steps, sums),
-                        (false, false) => block::<1, 1>(a, b, steps, sums),
+                        (true, true) => block::<2, 2, PARTS>(a, b, steps, sums),
+                        (true, false) => block::<2, 1, PARTS>(a, b, steps, sums),
+                        (false, true) => block::<1, 2, PARTS>(a, b, steps, sums),
+                        (false, false) => block::<1, 1, PARTS>(a, b, steps, sums),
                     }
                 }
             }
@@ -97,7 +109,7 @@ impl TileProducts {
 ///
 /// As for [`TileProducts::multiply`]; full tiles are configured.
 #[inline(always)]
-unsafe fn block<const HEIGHT: usize, const WIDTH: usize>(
+unsafe fn block<const HEIGHT: usize, const WIDTH: usize, const PARTS: usize>(
     a: TileRows,
     b: TileRows,
     steps: usize,
@@ -110,21 +122,23 @@ unsafe fn block<const HEIGHT: usize, const WIDTH: usize>(
         tiles::zero!(2);
         tiles::zero!(3);
         for step in 0..steps {
-            let (a_from, b_from) =
-                (a.from.wrapping_add(step * a.step), b.from.wrapping_add(step * b.step));
-            tiles::load!(4, a_from, a.row_bytes);
-            tiles::load!(6, b_from, b.row_bytes);
-            tiles::multiply!(0, 4, 6);
-            if HEIGHT == 2 {
-                tiles::load!(5, a_from.wrapping_add(a.tile), a.row_bytes);
-                tiles::multiply!(2, 5, 6);
-            }
-            if WIDTH == 2 {
-                tiles::load!(7, b_from.wrapping_add(b.tile), b.row_bytes);
-                tiles::multiply!(1, 4, 7);
-            }
-            if HEIGHT == 2 && WIDTH == 2 {
-                tiles::multiply!(3, 5, 7);
+            for [a_part, b_part] in products(PARTS) {
+                let a_from = a.from.wrapping_add(step * a.step + a_part * a.part);
+                let b_from = b.from.wrapping_add(step * b.step + b_part * b.part);
+                tiles::load!(4, a_from, a.row_bytes);
+                tiles::load!(6, b_from, b.row_bytes);
+                tiles::multiply!(0, 4, 6);
+                if HEIGHT == 2 {
+                    tiles::load!(5, a_from.wrapping_add(a.tile), a.row_bytes);
+                    tiles::multiply!(2, 5, 6);
+                }
+                if WIDTH == 2 {
+                    tiles::load!(7, b_from.wrapping_add(b.tile), b.row_bytes);
+                    tiles::multiply!(1, 4, 7);
+                }
+                if HEIGHT == 2 && WIDTH == 2 {
+                    tiles::multiply!(3, 5, 7);
+                }
             }
         }
         tiles::store!(0, sums.to, sums.row_bytes);
