@@ -1,7 +1,7 @@
-//! How long the prompt takes of a model that is in memory, apart from loading it.
+//! How long the prompt takes of a model that is in memory, or in a budget, apart from loading it.
 //!
 //! ```text
-//! cargo run --release -p outsize-generate --example prefill -- MODEL [f32|bf16] [TOKENS,TOKENS,…]
+//! cargo run --release -p outsize-generate --example prefill -- MODEL [f32|bf16] [TOKENS,TOKENS,…] [BUDGET]
 //! ```
 //!
 //! Prints, for each number of tokens, the median and the least of five passes, after one that loads and warms up.
@@ -13,7 +13,7 @@ use outsize_generate::{
     GenerationWorkload, LanguageModel, Pipeline, PipelineSettings, read_config,
 };
 use outsize_models::{ActivationDtype, CacheOptions};
-use outsize_plan::{Budget, Tier};
+use outsize_plan::Budget;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,8 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = Path::new(model);
     let config = read_config(folder)?;
     let vocabulary = config.vocab_size().max(1);
-    let mut max_memory = Budget::default();
-    max_memory.set(Tier::Cpu, u64::MAX >> 8);
+    let max_memory = Budget::parse(rest.get(2).map_or("cpu=1TB", String::as_str))?;
     let settings = PipelineSettings {
         max_memory,
         workload: GenerationWorkload {

@@ -8,7 +8,7 @@
 //! Shapes are those of a Llama of 1.1 billion parameters, weights in bf16, activations as they are
 //! (`f32`) and rounded (`bf16`). Each matmul takes the next of several copies of its weight, so
 //! that it comes from memory. Both take turns; medians are shown. Beside each row stands the limit,
-//! measured in the same second (see [`peak`]).
+//! measured in the same second (see [`peak`]); above all, what caches and memory give.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -26,7 +26,7 @@ use timing::{median, seconds, values};
 const SHAPES: [[usize; 2]; 4] = [[2048, 2048], [5632, 2048], [2048, 5632], [256, 2048]];
 
 /// Rows of activations: tokens.
-const TOKENS: [usize; 5] = [8, 16, 32, 128, 512];
+const TOKENS: [usize; 7] = [1, 8, 16, 32, 128, 512, 2048];
 
 /// All copies of a weight together take at least this many bytes.
 const WORKING_SET: usize = 128_000_000;
@@ -42,6 +42,13 @@ fn main() {
     for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
         println!("{compute:?}: beside {}", peak::instructions(compute));
     }
+    let memory = vec![1u8; WORKING_SET];
+    let read = (0..5).map(|_| seconds(|| drop(black_box(peak::read(black_box(&memory))))));
+    println!(
+        "reads, GB/s: {:.0} of 512 KiB a thread, {:.0} of memory",
+        peak::cached_read(0.2) / 1e9,
+        WORKING_SET as f64 / read.fold(f64::INFINITY, f64::min) / 1e9
+    );
     println!();
     println!("weight        tokens |   f32 ms  GFLOP/s share   of |  bf16 ms  GFLOP/s share   of");
     for &[n, k] in shapes {

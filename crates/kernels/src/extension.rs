@@ -3,6 +3,8 @@
 //! [`linear()`](crate::linear()) and [`embedding`](crate::embedding) choose between this and Burn's
 //! own operations; call them unless you write an extension yourself.
 
+use std::ops::Range;
+
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
@@ -11,8 +13,8 @@ use burn::tensor::{DType, Shape, TensorData};
 use crate::activation::gate_in_place;
 use crate::buffer::{self, Buffer};
 use crate::matmul::{
-    InOutMatmul, Matmul, Size, add_linear_in_out_into, input_gradient_into, linear_each_into,
-    weight_gradient_into,
+    Activations, InOutMatmul, Matmul, Size, add_linear_in_out_into, input_gradient_into,
+    linear_each_into, weight_gradient_into,
 };
 use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
@@ -242,9 +244,40 @@ fn matmuls<const N: usize>(
         weight: weights.next().map_or(Weight::F32(&[]), |weight| operand(weight, "linear: weight")),
         n: *n,
         y,
+        stride: *n,
     });
     linear_each_into(Isa::detected(), compute, f32_elements(&x, "linear: x"), [m, k], &mut each);
     (shape, ys)
+}
+
+/// [`linear_tiles`](crate::linear_tiles) on Flex.
+pub(crate) fn stored_linear_tiles(
+    compute: ActivationDtype,
+    x: FlexTensor,
+    out: usize,
+    tiles: impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)>,
+) -> FlexTensor {
+    let x = contiguous(x);
+    let shape = x.shape();
+    let (&k, rows) = shape.as_slice().split_last().expect("linear: x must have a dimension");
+    let size @ [m, _] = [rows.iter().product(), k];
+    let mut y = buffer::take(m * out);
+    let x = f32_elements(&x, "linear: x");
+    let mut activations = Activations::new(Isa::detected(), compute, x, size);
+    let mut next = 0;
+    for (rows, tile) in tiles {
+        let tile = contiguous_rows(tile);
+        assert_eq!(
+            ([rows.len(), k], rows.start),
+            (matrix(&tile, "linear: tile"), next),
+            "linear: tiles must be rows of a weight [{out}, {k}], one after the other"
+        );
+        next = rows.end;
+        activations.multiply_rows(operand(&tile, "linear: tile"), rows, out, &mut y);
+    }
+    assert_eq!(next, out, "linear: tiles must be all of a weight of {out} rows");
+    drop(activations);
+    result((out, y), shape)
 }
 
 /// A matmul as a tensor, if its activations had that shape.

@@ -7,7 +7,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`linear_qkv`], [`gated_linear`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
+//! | [`linear()`], [`linear_tiles`], [`linear_qkv`], [`gated_linear`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
@@ -98,7 +98,9 @@ pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
 };
-pub use linear::{add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_with};
+pub use linear::{
+    add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_tiles, linear_with,
+};
 pub use loss::cross_entropy;
 pub use matmul::ConvolutionWindow;
 pub use picture::{

@@ -1,10 +1,12 @@
 //! Matmuls and rows of stored weights over Burn tensors of any device.
 
-use burn::backend::Dispatch;
+use std::ops::Range;
+
+use burn::backend::{Dispatch, Flex};
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::device::{has_kernels, is_stored};
-use crate::extension::StoredWeightOps;
+use crate::device::{has_kernels, is_flex, is_stored};
+use crate::extension::{StoredWeightOps, stored_linear_tiles};
 use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
@@ -56,6 +58,28 @@ pub fn linear_with<const D: usize>(
         }
     };
     y.reshape(dims)
+}
+
+/// [`linear_with`] a weight `[out, in]` that comes tile by tile, rows after rows, each with which rows
+/// these are: the bits that the whole weight gives. Activations are rounded and packed once, and each
+/// tile's outputs go where they belong; one tile is held at a time.
+///
+/// # Panics
+///
+/// As [`linear`], and if the tiles are not all rows of the weight in order.
+pub fn linear_tiles<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    out: usize,
+    tiles: impl Iterator<Item = (Range<usize>, WeightTensor)>,
+) -> Tensor<D> {
+    if !is_flex(&x.device()) || x.dtype() != DType::F32 {
+        let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
+        return Tensor::cat(parts, D - 1);
+    }
+    let flex = x.try_into_primitive::<Flex>().expect("a tensor on Flex is one of Flex");
+    let tiles = tiles.map(|(rows, tile)| (rows, tile.into_flex()));
+    Tensor::from_primitive::<Flex>(stored_linear_tiles(compute, flex, out, tiles))
 }
 
 /// Three matmuls of the same activations, each as [`linear_with`] gives it, bit for bit. A CPU's

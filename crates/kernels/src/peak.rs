@@ -86,6 +86,29 @@ pub fn read(bytes: &[u8]) -> u64 {
     mixed.into_iter().fold(0, |a, b| a ^ b)
 }
 
+/// Bytes per second that all threads together read of what stands in the caches of their cores: of
+/// 512 KiB each, again and again. Goes on for about `seconds`.
+pub fn cached_read(seconds: f64) -> f64 {
+    const BYTES: usize = 512 << 10;
+    let began = Instant::now();
+    let end = began + Duration::from_secs_f64(seconds);
+    let work = || {
+        let (bytes, mut read) = (vec![1u8; BYTES], 0);
+        while Instant::now() < end {
+            let mut sum = 0;
+            mix(Isa::detected(), black_box(&bytes), &mut sum);
+            black_box(sum);
+            read += BYTES;
+        }
+        read
+    };
+    let read: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..crate::threads()).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+    });
+    read as f64 / began.elapsed().as_secs_f64().max(1e-9)
+}
+
 /// Bytes that are mixed side by side.
 const CHUNK: usize = 512;
 

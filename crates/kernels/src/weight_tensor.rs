@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, ExtensionType, TensorMetadata};
+use burn::backend::{Backend, Dispatch, ExtensionType, Flex, TensorMetadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use bytes::Bytes;
 use outsize_checkpoint::StorageFormat;
@@ -168,6 +168,24 @@ impl WeightTensor {
             }
             #[cfg(feature = "gpu")]
             Self::Packed(weight) => weight.floats(),
+        }
+    }
+
+    /// The same of one that is on Flex.
+    ///
+    /// # Panics
+    ///
+    /// If it is not.
+    pub(crate) fn into_flex(self) -> WeightOperand<Flex> {
+        let on_flex = |weight: Tensor<2>| {
+            let weight = weight.try_into_primitive::<Flex>();
+            WeightOperand::Float(weight.expect("activations and weights must be on one device"))
+        };
+        match self {
+            Self::Float(weight) => on_flex(weight),
+            Self::Blocks(weight) => WeightOperand::Blocks(weight),
+            #[cfg(feature = "gpu")]
+            Self::Packed(weight) => on_flex(weight.floats()),
         }
     }
 

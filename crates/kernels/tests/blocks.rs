@@ -79,7 +79,7 @@ fn in_bf16(isa: Isa, x: &[f32], weight: &BlockWeight<Bytes>) -> Vec<f32> {
     let [n, k] = weight.shape();
     let m = x.len() / k;
     let mut y = vec![f32::NAN; m * n];
-    let matmul = Matmul { weight: Weight::Blocks(weight.view()), n, y: &mut y };
+    let matmul = Matmul { weight: Weight::Blocks(weight.view()), n, y: &mut y, stride: n };
     linear_each_into(isa, ActivationDtype::Bf16, x, [m, k], &mut [matmul]);
     y
 }
@@ -111,7 +111,7 @@ proptest! {
             let run = |operands: Vec<Weight>| {
                 let mut ys: Vec<_> = rows.iter().map(|(n, _)| vec![f32::NAN; m * n]).collect();
                 let mut matmuls: Vec<_> = operands.into_iter().zip(&mut ys).zip(&rows)
-                    .map(|((weight, y), (n, _))| Matmul { weight, n: *n, y })
+                    .map(|((weight, y), (n, _))| Matmul { weight, n: *n, y, stride: *n })
                     .collect();
                 linear_each_into(isa, compute, &x, [m, k], &mut matmuls);
                 // Of a NaN only that it is one counts.
@@ -185,7 +185,7 @@ fn large_matmuls_are_too() {
             let run = |weight| {
                 let mut y = vec![0.0; m * n];
                 let compute = ActivationDtype::F32;
-                let matmul = Matmul { weight, n, y: &mut y };
+                let matmul = Matmul { weight, n, y: &mut y, stride: n };
                 linear_each_into(Isa::detected(), compute, &x, [m, k], &mut [matmul]);
                 y.into_iter().map(|y| if y.is_nan() { 0 } else { y.to_bits() }).collect::<Vec<_>>()
             };

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
-use outsize_kernels::matmul::{Matmul, Size, linear_each_into, linear_into};
+use outsize_kernels::matmul::{Activations, Matmul, Size, linear_each_into, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ fn each(
     let mut matmuls: Vec<Matmul> = weights
         .iter()
         .zip(&mut ys)
-        .map(|((n, weight), y)| Matmul { weight: weight.weight(), n: *n, y })
+        .map(|((n, weight), y)| Matmul { weight: weight.weight(), n: *n, y, stride: *n })
         .collect();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -111,6 +111,33 @@ fn each(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// A weight that comes some rows at a time has the bits of the whole.
+    #[test]
+    fn rows_of_a_weight_go_where_they_belong(
+        m in 0usize..40, k in 0usize..90, n in 0usize..70, cuts in prop::collection::vec(0usize..70, 0..4),
+        threads in 1usize..4, seed in any::<u32>(),
+    ) {
+        let (x, of_weight) = (values(m * k, seed.into()), values(n * k, u64::from(seed) + 1));
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(n)).chain([0, n]).collect();
+        cuts.sort();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        for way in ways() {
+            for &dtype in dtypes(way) {
+                let weight = Stored::new(dtype, &of_weight);
+                let whole = matmul(way, &x, weight.weight(), Size { m, n, k }, 1);
+                let mut y = vec![f32::NAN; m * n];
+                pool.install(|| {
+                    let mut activations = Activations::new(way.0, way.1, &x, [m, k]);
+                    for rows in cuts.windows(2) {
+                        let some = Stored::new(dtype, &of_weight[rows[0] * k..rows[1] * k]);
+                        activations.multiply_rows(some.weight(), rows[0]..rows[1], n, &mut y);
+                    }
+                });
+                prop_assert_eq!(bits(&y), whole, "{:?} {:?}", way, dtype);
+            }
+        }
+    }
 
     /// Made together, matmuls have the bits that they have one by one.
     #[test]

@@ -7,8 +7,8 @@ use common::{bits, reference, values};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, activate, add_layer_norm,
     add_linear_in_out, attend_pixels, convolution_into, embedding, gate_halves, gated,
-    gated_linear, group_norm, layer_norm, linear, linear_qkv, linear_with, rotate, unwritten,
-    upsample_nearest,
+    gated_linear, group_norm, layer_norm, linear, linear_qkv, linear_tiles, linear_with, rotate,
+    unwritten, upsample_nearest,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -300,6 +300,32 @@ fn tiles_of_a_weight_stored_in_out_give_the_bits_of_the_whole() {
         let composed = linear_in_out(ActivationDtype::F32, x.cast(DType::F64), weight);
         same_as_composed(y, composed);
     }
+}
+
+#[test]
+fn tiles_of_a_weight_give_the_bits_of_the_whole() {
+    for device in [Device::flex(), Device::flex().autodiff()] {
+        for dtype in STORED {
+            let x = tensor([2, 11, 53], 1).to_device(&device);
+            let weight = tensor([19, 53], 2).to_device(&device).cast(dtype);
+            for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+                let whole = linear_with(compute, x.clone(), weight.clone());
+                let tiles = [0..7, 7..8, 8..19].into_iter().map(|rows: std::ops::Range<usize>| {
+                    (rows.clone(), weight.clone().slice([rows, 0..53]).into())
+                });
+                let y = linear_tiles(compute, x.clone(), 19, tiles);
+                assert_eq!(y.dims(), [2, 11, 19]);
+                assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "tiles must be all of a weight of 19 rows")]
+fn a_tile_that_is_missing_is_refused() {
+    let tile = tensor([7, 53], 2);
+    linear_tiles(ActivationDtype::F32, tensor([2, 53], 1), 19, [(0..7, tile.into())].into_iter());
 }
 
 #[test]

@@ -18,13 +18,13 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
     [m, k]: [usize; 2],
     matmuls: &mut [Matmul],
 ) {
-    for Matmul { weight, n, y } in matmuls {
-        let size = Size { m, n: *n, k };
+    for Matmul { weight, n, y, stride } in matmuls {
+        let size = Size { m, n: *stride, k };
         let weight = E::of(*weight).expect("weights of one dtype").as_ptr();
         let operands = Operands { x: x.as_ptr(), weight, y: y.as_mut_ptr(), size };
-        let panels = Panels::new(size, size_of::<E>(), row_blocks);
+        let panels = Panels::new(Size { n: *n, ..size }, size_of::<E>(), row_blocks);
         share_panels(panels, |rows, columns| {
-            // SAFETY: `linear_each_into` checked that `isa`, which chose these loops, is available,
+            // SAFETY: `Activations` checked that `isa`, which chose these loops, is available,
             // and that the slices have the lengths that `size` asks for; `x` was packed for these
             // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
             // the output, begin and end with row blocks and do not overlap, so that no element of
@@ -42,11 +42,11 @@ pub(super) fn share_blocks(
     [m, k]: [usize; 2],
     matmuls: &mut [Matmul],
 ) {
-    for Matmul { weight, n, y } in matmuls {
+    for Matmul { weight, n, y, stride } in matmuls {
         let Weight::Blocks(weight) = *weight else { unreachable!("weights of one kind") };
-        let size = Size { m, n: *n, k };
+        let size = Size { m, n: *stride, k };
         let output = OutputPtr(y.as_mut_ptr());
-        let panels = Panels::new(size, size_of::<f32>(), row_blocks);
+        let panels = Panels::new(Size { n: *n, ..size }, size_of::<f32>(), row_blocks);
         share_panels(panels, |rows, columns| {
             for_each_panel(isa, weight, columns, |panel, columns| {
                 let (weight, y) = (panel.as_ptr(), output.column(columns.start));

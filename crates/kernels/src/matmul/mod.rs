@@ -4,6 +4,7 @@
 //! share with the widest instructions at hand. The loops are written once, in `tile`, over a vector
 //! type that each set of instructions supplies.
 
+mod activations;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -36,6 +37,7 @@ use outsize_checkpoint::Dtype;
 
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
+pub use activations::Activations;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{TileProducts, TileRows, TileSums, cut, rounds as tile_rounds};
 #[cfg(target_arch = "x86_64")]
@@ -86,7 +88,8 @@ pub fn linear_into(
     Size { m, n, k }: Size,
     y: &mut [f32],
 ) {
-    linear_each_into(isa, compute, x, [m, k], &mut [Matmul { weight, n, y }]);
+    assert_eq!(Some(y.len()), m.checked_mul(n), "y must hold m * n elements, for [{m}, {n}]");
+    linear_each_into(isa, compute, x, [m, k], &mut [Matmul { weight, n, y, stride: n }]);
 }
 
 /// One of several matmuls of the same activations `x [m, k]`.
@@ -98,6 +101,8 @@ pub struct Matmul<'a> {
     pub n: usize,
     /// `[m, n]`, where the matmul goes.
     pub y: &'a mut [f32],
+    /// Elements of `y` from one row to the next: `n`, or more if it is a part of the columns of another.
+    pub stride: usize,
 }
 
 /// Several matmuls of the same activations `x [m, k]`, each as [`linear_into`] computes it, bit
@@ -115,48 +120,7 @@ pub fn linear_each_into(
     [m, k]: [usize; 2],
     matmuls: &mut [Matmul],
 ) {
-    assert!(isa.is_available(), "this processor does not have {isa:?}");
-    for matmul in matmuls.iter() {
-        let size = Size { m, n: matmul.n, k };
-        assert_eq!(Some(x.len()), m.checked_mul(k), "x must hold m * k elements, for {size:?}");
-        assert_eq!(
-            Some(matmul.weight.len()),
-            size.n.checked_mul(k),
-            "weight must hold n * k elements, for {size:?}"
-        );
-        assert_eq!(
-            Some(matmul.y.len()),
-            m.checked_mul(size.n),
-            "y must hold m * n elements, for {size:?}"
-        );
-    }
-    if m == 0 {
-        return;
-    }
-    for alike in matmuls.chunk_by_mut(|a, b| kind(isa, a.weight) == kind(isa, b.weight)) {
-        match (alike[0].weight, compute) {
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
-                // SAFETY: this processor has these instructions, as was asserted.
-                unsafe { amx::matmuls(compute, x, [m, k], alike) };
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match m {
-                0..small_m::ROWS => small_m::share::<_, bf16>(Bf16x32, x, [m, k], alike),
-                _ => {
-                    let row_blocks = RowBlocks::of_many(m, Bf16x32::MAX_ROWS);
-                    let x = pack::packed(x, [m, k], row_blocks, Bf16x32::LANES);
-                    gemm::share::<_, bf16>(Bf16x32, row_blocks, &x, [m, k], alike);
-                }
-            },
-            #[cfg(target_arch = "x86_64")]
-            (weight, ActivationDtype::Bf16) if let Some(dtype) = pairs::dtype(isa, weight) => {
-                pairs::share(dtype, x, [m, k], alike);
-            }
-            (_, ActivationDtype::Bf16) => widened(isa, &pack::rounded(x), [m, k], alike),
-            (_, ActivationDtype::F32) => widened(isa, x, [m, k], alike),
-        }
-    }
+    Activations::new(isa, compute, x, [m, k]).multiply(matmuls);
 }
 
 /// What weights have in common that one loop multiplies.
@@ -219,10 +183,10 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     /// # Safety
     ///
     /// - This processor has the instructions.
-    /// - `weight` and `y` point to `n * k` and `m * n` elements, and `x` to `m` rows as these loops
+    /// - `weight` and `y` point to rows of `k` elements and to `m` rows that are `n` elements apart, and `x` to `m` rows as these loops
     ///   read them: row after row, or packed for row blocks of which some make up `rows`; valid to
     ///   read (`x`, `weight`) or write (`y`) for the whole call.
-    /// - `rows` lies within `0..m` and `columns` within `0..n`, and during the call nothing else
+    /// - `rows` lies within `0..m` and `columns` among the weight's rows, and during the call nothing else
     ///   reads or writes `y[rows, columns]`.
     unsafe fn region(self, operands: &Operands<X, E>, rows: Range<usize>, columns: Range<usize>);
 
@@ -355,7 +319,8 @@ impl MatmulLoops<bf16, bf16> for Bf16x32 {
     }
 }
 
-/// One matmul as the loops see it: activations, and two matrices, row-major without gaps.
+/// One matmul as the loops see it: activations, and two matrices, row-major. `size.n` is how far the rows
+/// of `y` are apart, which may be more than the weight has rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands<X, E> {
     x: *const X,

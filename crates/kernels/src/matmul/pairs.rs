@@ -295,7 +295,7 @@ fn share_pairs<Q: Pairs>(x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) 
     let jobs: Vec<_> = matmuls
         .iter_mut()
         .map(|matmul| match matmul.weight {
-            Weight::Blocks(weight) => (weight, OutputPtr(matmul.y.as_mut_ptr()), matmul.n),
+            Weight::Blocks(weight) => (weight, OutputPtr(matmul.y.as_mut_ptr()), matmul.stride),
             _ => unreachable!("weights in blocks"),
         })
         .collect();
@@ -303,16 +303,16 @@ fn share_pairs<Q: Pairs>(x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) 
     let unit = if m > HEIGHT { PANEL } else { 2 * WIDTH };
     let claims = Claims::new(size, size_of::<f32>(), rayon::current_num_threads(), unit);
     share_rows(claims, rows.into_iter(), |job, rows| {
-        let (weight, output, n) = &jobs[job];
-        // SAFETY: `linear_each_into` checked that `isa`, by which `dtype` chose this, is available,
+        let (weight, output, stride) = &jobs[job];
+        // SAFETY: `Activations` checked that `isa`, by which `dtype` chose this, is available,
         // and that slices have the lengths that their sizes ask for. All are borrowed until this
         // returns. Rows lie within the weight and no row is in two runs, so that no element of `y`
         // is written by two calls; nothing reads `y`.
-        unsafe { run::<Q>(&activations, *weight, rows, output, *n) };
+        unsafe { run::<Q>(&activations, *weight, rows, output, *stride) };
     });
 }
 
-/// Computes the columns `rows` of an output that has `n`.
+/// Computes the columns `rows` of an output whose rows are `n` elements apart.
 ///
 /// # Safety
 ///

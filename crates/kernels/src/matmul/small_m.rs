@@ -92,19 +92,20 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
     let n = matmuls.iter().map(|matmul| matmul.n).sum();
     let size = Size { m, n, k };
     let x = loops.pack_small_m(x, [m, k]);
+    let rows: Vec<usize> = matmuls.iter().map(|matmul| matmul.n).collect();
     let jobs: Vec<Operands<X, E>> = matmuls
         .iter_mut()
         .map(|matmul| Operands {
             x: x.as_ptr(),
             weight: E::of(matmul.weight).expect("weights of one dtype").as_ptr(),
             y: matmul.y.as_mut_ptr(),
-            size: Size { m, n: matmul.n, k },
+            size: Size { m, n: matmul.stride, k },
         })
         .collect();
     let threads = rayon::current_num_threads();
     let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
-    share_rows(claims, jobs.iter().map(|job| job.size.n), |job, rows| {
-        // SAFETY: `linear_each_into` checked that `isa`, which chose these loops, is
+    share_rows(claims, rows.into_iter(), |job, rows| {
+        // SAFETY: `Activations` checked that `isa`, which chose these loops, is
         // available, and that the slices have the lengths that their sizes ask for; `x` was packed
         // for them. All are borrowed until `share` returns. What is left of a run lies within the
         // rows of the weight, and no row is in two runs, so that no element of `y` is written by
@@ -116,27 +117,27 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
 /// The same for weights in blocks: a few rows at a time are dequantized, and multiplied as f32.
 pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) {
     let loops = Widened(isa);
-    let n = matmuls.iter().map(|matmul| matmul.n).sum();
-    let size = Size { m, n, k };
+    let rows: Vec<usize> = matmuls.iter().map(|matmul| matmul.n).collect();
+    let size = Size { m, n: rows.iter().sum(), k };
     let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, [m, k]);
     let jobs: Vec<_> = matmuls
         .iter_mut()
         .map(|matmul| match matmul.weight {
-            Weight::Blocks(weight) => (weight, OutputPtr(matmul.y.as_mut_ptr()), matmul.n),
+            Weight::Blocks(weight) => (weight, OutputPtr(matmul.y.as_mut_ptr()), matmul.stride),
             _ => unreachable!("weights of one kind"),
         })
         .collect();
     // Most of the work is to dequantize: a run is as long as one of f32.
     let claims = Claims::new(size, size_of::<f32>(), rayon::current_num_threads(), unit(m));
-    share_rows(claims, jobs.iter().map(|job| job.2), |job, rows| {
-        let (weight, output, n) = &jobs[job];
+    share_rows(claims, rows.into_iter(), |job, rows| {
+        let (weight, output, stride) = &jobs[job];
         let panels = |rows| {
             for_each_panel(isa, *weight, rows, |panel, rows| {
                 let operands = Operands {
                     x: x.as_ptr(),
                     weight: panel.as_ptr(),
                     y: output.column(rows.start),
-                    size: Size { m, n: *n, k },
+                    size: Size { m, n: *stride, k },
                 };
                 // SAFETY: as in `share`; the panel holds as many rows of the weight, and `y` is
                 // where the first of them goes.
@@ -151,7 +152,7 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
         // SAFETY: as above; the rows of `x`, no more than any row block has, are packed as one.
         unsafe {
             let (x, y) = (x.as_ptr(), output.column(first));
-            few_rows_of_blocks(isa, m, x, weight.slice(rows), y, *n, &others);
+            few_rows_of_blocks(isa, m, x, weight.slice(rows), y, *stride, &others);
         }
     });
 }

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear,
-    has_kernels, is_gpu, linear_qkv, linear_with,
+    has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
 };
 
 use super::convolution::convolved;
@@ -140,10 +140,8 @@ pub(crate) fn product<const D: usize>(
             joined(parts)
         }
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-            // One tile at a time: the next one may need its memory.
-            let parts =
-                streamed.tiles().map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
-            Tensor::cat(parts, D - 1)
+            let [out, _] = weight.lazy_shape().dims();
+            linear_tiles(compute, x, out, streamed.tiles())
         }
         _ => linear_with(compute, x, whole(weight)),
     }

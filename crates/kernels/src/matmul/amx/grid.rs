@@ -93,10 +93,15 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     grid: &Grid,
     x: &[X],
     weight: &[E],
-    y: &mut [f32],
+    (y, stride): (&mut [f32], usize),
 ) {
     let size = grid.size();
-    let operands = Operands { x: x.as_ptr(), weight: weight.as_ptr(), y: y.as_mut_ptr(), size };
+    let operands = Operands {
+        x: x.as_ptr(),
+        weight: weight.as_ptr(),
+        y: y.as_mut_ptr(),
+        size: Size { n: stride, ..size },
+    };
     if grid.regions() == 1 {
         // SAFETY: as below, with one region.
         unsafe { loops.region(&operands, 0..size.m, 0..size.n) };
@@ -104,7 +109,7 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     }
     (0..grid.regions()).into_par_iter().with_max_len(1).for_each(|index| {
         let (rows, columns) = grid.region(index);
-        // SAFETY: `linear_into` checked that `isa`, which chose these loops, is available,
+        // SAFETY: `Activations` checked that `isa`, which chose these loops, is available,
         // and that the three slices have the lengths that `size` asks for; what is packed was
         // packed for this grid. All are borrowed until `for_each` returns. The regions of a
         // grid lie within the output and do not overlap, so that no element of `y` is written

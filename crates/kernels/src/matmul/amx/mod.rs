@@ -72,7 +72,7 @@ const BROAD: usize = 4 * PAIR;
 const SUMS: usize = ROWS * COLUMNS;
 
 /// Computes matmuls of `x [m, k]` with weights in bf16; all slices have the lengths that the sizes
-/// ask for.
+/// ask for. `packed` is what this keeps of `x` from one call to the next.
 ///
 /// # Safety
 ///
@@ -81,6 +81,7 @@ pub(super) unsafe fn matmuls(
     compute: ActivationDtype,
     x: &[f32],
     [m, k]: [usize; 2],
+    packed: &mut Option<Scratch<bf16>>,
     matmuls: &mut [Matmul],
 ) {
     let layout = Layout::new(compute, [m, k]);
@@ -95,12 +96,12 @@ pub(super) unsafe fn matmuls(
     };
     let threads = rayon::current_num_threads();
     // SAFETY: the caller's promise.
-    let packed = unsafe { pack::packed(&layout, x) };
-    for Matmul { weight, n, y } in matmuls {
+    let x = packed.get_or_insert_with(|| unsafe { pack::packed(&layout, x) });
+    for Matmul { weight, n, y, stride } in matmuls {
         let size = Size { m, n: *n, k };
         let grid = Grid::in_units(size, size_of::<bf16>(), threads, [ROW_BLOCK, unit]);
         let weight = bf16::of(*weight).expect("a weight in bf16");
-        grid::share(loops, &grid, &packed, weight, y);
+        grid::share(loops, &grid, x, weight, (y, *stride));
     }
 }
 

@@ -1,0 +1,124 @@
+//! Activations that are multiplied by one weight after the other.
+
+use std::ops::Range;
+
+use half::bf16;
+
+#[cfg(target_arch = "x86_64")]
+use super::avx512bf16::Bf16x32;
+use super::pack::{self, RowBlocks, Scratch};
+#[cfg(target_arch = "x86_64")]
+use super::tile::Kernel;
+use super::{Matmul, kind, small_m, widened};
+#[cfg(target_arch = "x86_64")]
+use super::{amx, gemm, pairs};
+use crate::{ActivationDtype, Isa, Weight};
+
+/// Activations `[m, k]`, for matmuls with weights that need not be there at the same time. They are
+/// rounded and packed once for all.
+#[allow(missing_debug_implementations, reason = "memory of its thread")]
+pub struct Activations<'a> {
+    isa: Isa,
+    compute: ActivationDtype,
+    x: &'a [f32],
+    size: [usize; 2],
+    /// As the loops of this set of instructions want them for weights in bf16, if such came.
+    packed: Option<Scratch<bf16>>,
+    /// Rounded, and widened again, if weights came that want them so.
+    rounded: Option<Scratch<f32>>,
+}
+
+impl<'a> Activations<'a> {
+    /// Of `x [m, k]`, row-major without gaps.
+    ///
+    /// # Panics
+    ///
+    /// If `x` does not have that length, or if this processor does not have `isa`.
+    pub fn new(isa: Isa, compute: ActivationDtype, x: &'a [f32], size: [usize; 2]) -> Self {
+        assert!(isa.is_available(), "this processor does not have {isa:?}");
+        let [m, k] = size;
+        assert_eq!(Some(x.len()), m.checked_mul(k), "x must hold m * k elements, for [{m}, {k}]");
+        Self { isa, compute, x, size, packed: None, rounded: None }
+    }
+
+    /// Writes `x · Wᵀ` for some `rows` of a weight of `n`, which are `weight`, to those columns of `y [m,
+    /// n]`.
+    ///
+    /// # Panics
+    ///
+    /// If a slice does not have the length that the sizes ask for, or if there are no such rows.
+    pub fn multiply_rows(
+        &mut self,
+        weight: Weight<'_>,
+        rows: Range<usize>,
+        n: usize,
+        y: &mut [f32],
+    ) {
+        assert!(rows.start <= rows.end && rows.end <= n, "rows {rows:?} of a weight of {n}");
+        assert_eq!(Some(y.len()), self.size[0].checked_mul(n), "y must hold m * n elements");
+        let y = &mut y[rows.start.min(self.size[0] * n)..];
+        self.multiply(&mut [Matmul { weight, n: rows.len(), y, stride: n }]);
+    }
+
+    /// As [`linear_each_into`](super::linear_each_into).
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn multiply(&mut self, matmuls: &mut [Matmul]) {
+        let [m, k] = self.size;
+        for matmul in matmuls.iter() {
+            let (n, stride) = (matmul.n, matmul.stride);
+            assert_eq!(
+                Some(matmul.weight.len()),
+                n.checked_mul(k),
+                "weight must hold n * k elements, for [{n}, {k}]"
+            );
+            let last =
+                m.checked_sub(1).map_or(Some(0), |rows| rows.checked_mul(stride)?.checked_add(n));
+            assert!(
+                n <= stride && last.is_some_and(|last| last <= matmul.y.len()),
+                "y must hold m rows of n elements, for [{m}, {n}]"
+            );
+        }
+        if m == 0 {
+            return;
+        }
+        let isa = self.isa;
+        for alike in matmuls.chunk_by_mut(|a, b| kind(isa, a.weight) == kind(isa, b.weight)) {
+            self.multiply_alike(alike);
+        }
+    }
+
+    /// Matmuls with weights that one loop multiplies.
+    fn multiply_alike(&mut self, matmuls: &mut [Matmul]) {
+        let Self { isa, compute, x, size, .. } = *self;
+        match (matmuls[0].weight, compute) {
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
+                // SAFETY: this processor has these instructions, as was asserted.
+                unsafe { amx::matmuls(compute, x, size, &mut self.packed, matmuls) };
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match size[0] {
+                0..small_m::ROWS => small_m::share::<_, bf16>(Bf16x32, x, size, matmuls),
+                m => {
+                    let row_blocks = RowBlocks::of_many(m, Bf16x32::MAX_ROWS);
+                    let x = self
+                        .packed
+                        .get_or_insert_with(|| pack::packed(x, size, row_blocks, Bf16x32::LANES));
+                    gemm::share::<_, bf16>(Bf16x32, row_blocks, x, size, matmuls);
+                }
+            },
+            #[cfg(target_arch = "x86_64")]
+            (weight, ActivationDtype::Bf16) if let Some(dtype) = pairs::dtype(isa, weight) => {
+                pairs::share(dtype, x, size, matmuls);
+            }
+            (_, ActivationDtype::Bf16) => {
+                let x = self.rounded.get_or_insert_with(|| pack::rounded(x));
+                widened(isa, x, size, matmuls);
+            }
+            (_, ActivationDtype::F32) => widened(isa, x, size, matmuls),
+        }
+    }
+}
