@@ -13,7 +13,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use crate::activation::gate_in_place;
 use crate::buffer::{self, Buffer};
 use crate::matmul::{
-    Activations, InOutMatmul, Matmul, Size, add_linear_in_out_into, input_gradient_into,
+    InOutMatmul, Matmul, MatmulActivations, Size, add_linear_in_out_into, input_gradient_into,
     linear_each_into, weight_gradient_into,
 };
 use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
@@ -263,7 +263,7 @@ pub(crate) fn stored_linear_tiles(
     let size @ [m, _] = [rows.iter().product(), k];
     let mut y = buffer::take(m * out);
     let x = f32_elements(&x, "linear: x");
-    let mut activations = Activations::new(Isa::detected(), compute, x, size);
+    let mut activations = MatmulActivations::new(Isa::detected(), compute, x, size);
     let mut next = 0;
     for (rows, tile) in tiles {
         let tile = contiguous_rows(tile);

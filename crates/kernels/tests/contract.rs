@@ -4,7 +4,7 @@
 mod common;
 
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, values};
-use outsize_kernels::matmul::{Activations, Matmul, Size, linear_each_into, linear_into};
+use outsize_kernels::matmul::{Matmul, MatmulActivations, Size, linear_each_into, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight};
 use proptest::prelude::*;
 
@@ -128,7 +128,7 @@ proptest! {
                 let whole = matmul(way, &x, weight.weight(), Size { m, n, k }, 1);
                 let mut y = vec![f32::NAN; m * n];
                 pool.install(|| {
-                    let mut activations = Activations::new(way.0, way.1, &x, [m, k]);
+                    let mut activations = MatmulActivations::new(way.0, way.1, &x, [m, k]);
                     for rows in cuts.windows(2) {
                         let some = Stored::new(dtype, &of_weight[rows[0] * k..rows[1] * k]);
                         activations.multiply_rows(some.weight(), rows[0]..rows[1], n, &mut y);

@@ -17,7 +17,7 @@ use crate::{ActivationDtype, Isa, Weight};
 /// Activations `[m, k]`, for matmuls with weights that need not be there at the same time. They are
 /// rounded and packed once for all.
 #[allow(missing_debug_implementations, reason = "memory of its thread")]
-pub struct Activations<'a> {
+pub struct MatmulActivations<'a> {
     isa: Isa,
     compute: ActivationDtype,
     x: &'a [f32],
@@ -28,7 +28,7 @@ pub struct Activations<'a> {
     rounded: Option<Scratch<f32>>,
 }
 
-impl<'a> Activations<'a> {
+impl<'a> MatmulActivations<'a> {
     /// Of `x [m, k]`, row-major without gaps.
     ///
     /// # Panics

@@ -24,7 +24,7 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
         let operands = Operands { x: x.as_ptr(), weight, y: y.as_mut_ptr(), size };
         let panels = Panels::new(Size { n: *n, ..size }, size_of::<E>(), row_blocks);
         share_panels(panels, |rows, columns| {
-            // SAFETY: `Activations` checked that `isa`, which chose these loops, is available,
+            // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is available,
             // and that the slices have the lengths that `size` asks for; `x` was packed for these
             // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
             // the output, begin and end with row blocks and do not overlap, so that no element of

@@ -37,7 +37,7 @@ use outsize_checkpoint::Dtype;
 
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
-pub use activations::Activations;
+pub use activations::MatmulActivations;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{TileProducts, TileRows, TileSums, cut, rounds as tile_rounds};
 #[cfg(target_arch = "x86_64")]
@@ -120,7 +120,7 @@ pub fn linear_each_into(
     [m, k]: [usize; 2],
     matmuls: &mut [Matmul],
 ) {
-    Activations::new(isa, compute, x, [m, k]).multiply(matmuls);
+    MatmulActivations::new(isa, compute, x, [m, k]).multiply(matmuls);
 }
 
 /// What weights have in common that one loop multiplies.

@@ -304,7 +304,7 @@ fn share_pairs<Q: Pairs>(x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) 
     let claims = Claims::new(size, size_of::<f32>(), rayon::current_num_threads(), unit);
     share_rows(claims, rows.into_iter(), |job, rows| {
         let (weight, output, stride) = &jobs[job];
-        // SAFETY: `Activations` checked that `isa`, by which `dtype` chose this, is available,
+        // SAFETY: `MatmulActivations` checked that `isa`, by which `dtype` chose this, is available,
         // and that slices have the lengths that their sizes ask for. All are borrowed until this
         // returns. Rows lie within the weight and no row is in two runs, so that no element of `y`
         // is written by two calls; nothing reads `y`.

@@ -105,7 +105,7 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
     let threads = rayon::current_num_threads();
     let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
     share_rows(claims, rows.into_iter(), |job, rows| {
-        // SAFETY: `Activations` checked that `isa`, which chose these loops, is
+        // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is
         // available, and that the slices have the lengths that their sizes ask for; `x` was packed
         // for them. All are borrowed until `share` returns. What is left of a run lies within the
         // rows of the weight, and no row is in two runs, so that no element of `y` is written by

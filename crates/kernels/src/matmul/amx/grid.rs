@@ -109,7 +109,7 @@ pub(super) fn share<X: Sync + 'static, E: Sync>(
     }
     (0..grid.regions()).into_par_iter().with_max_len(1).for_each(|index| {
         let (rows, columns) = grid.region(index);
-        // SAFETY: `Activations` checked that `isa`, which chose these loops, is available,
+        // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is available,
         // and that the three slices have the lengths that `size` asks for; what is packed was
         // packed for this grid. All are borrowed until `for_each` returns. The regions of a
         // grid lie within the output and do not overlap, so that no element of `y` is written
