@@ -160,8 +160,7 @@ impl Case {
             ..AttentionMask::default()
         };
         attend_into(
-            Isa::detected(),
-            ActivationDtype::F32,
+            (Isa::detected(), ActivationDtype::F32),
             queries,
             self.heads,
             &[held],

@@ -3,6 +3,7 @@
 
 /// What `x` is multiplied by to be in powers of two, and ln 2 in two parts; `n` times the first of these
 /// is exact.
+#[allow(clippy::excessive_precision, reason = "the constants as they are published")]
 pub(crate) const EXP_PARTS: [f32; 3] = [std::f32::consts::LOG2_E, 0.693_359_375, -2.121_944_4e-4];
 
 /// The polynomial's factors, that of the highest power first, down to the square.

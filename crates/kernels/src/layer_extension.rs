@@ -143,7 +143,7 @@ impl LayerOps for Flex {
             older_ring.map(|ring| part(0, ring)).into_iter().chain([part(2, ring)]).collect();
         let from = f32_elements(&queries, "attention: queries");
         let mut y = buffer::take(from.len());
-        attend_into(Isa::detected(), compute, from, heads, &held, &mask, scale, &mut y);
+        attend_into((Isa::detected(), compute), from, heads, &held, &mask, scale, &mut y);
         FlexTensor::from_data(buffer::data(y, [batch, tokens, heads.heads, width]))
     }
 

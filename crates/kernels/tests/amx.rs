@@ -70,7 +70,7 @@ fn tiles_are_what_attends() {
     for (compute, products) in [(ActivationDtype::F32, 6), (ActivationDtype::Bf16, 1)] {
         let mut y = vec![f32::NAN; queries.len()];
         let before = emulated();
-        attend_into(Isa::AmxBf16, compute, &queries, shape, &[held], &mask, None, &mut y);
+        attend_into((Isa::AmxBf16, compute), &queries, shape, &[held], &mask, None, &mut y);
         assert!(y.iter().all(|y| y.is_finite()));
         if amx == Amx::Emulation {
             let ran = emulated() - before;

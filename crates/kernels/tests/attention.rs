@@ -157,7 +157,7 @@ impl Sequences {
     }
 
     /// Attention with keys and values in a layout; what no token may see is NaN.
-    fn attend(&self, (isa, compute): Way, layout: Layout) -> Vec<f32> {
+    fn attend(&self, way: Way, layout: Layout) -> Vec<f32> {
         let (columns, start) = (self.columns(), self.mask.start);
         let parts = match layout {
             Layout::Straight => vec![(0..columns, columns + 3, 0, false)],
@@ -187,7 +187,7 @@ impl Sequences {
             })
             .collect();
         let mut y = vec![f32::NAN; self.queries.len()];
-        attend_into(isa, compute, &self.queries, self.heads, &held, &self.mask, self.scale, &mut y);
+        attend_into(way, &self.queries, self.heads, &held, &self.mask, self.scale, &mut y);
         y
     }
 
@@ -444,7 +444,7 @@ fn a_nan_is_seen_by_later_tokens_alone() {
 fn no_tokens_give_nothing() {
     let heads = AttentionShape { batch: 1, tokens: 0, heads: 2, key_heads: 1, width: 4 };
     let mask = causal(0, 1, vec![0]);
-    attend_into(Isa::detected(), ActivationDtype::F32, &[], heads, &[], &mask, None, &mut []);
+    attend_into((Isa::detected(), ActivationDtype::F32), &[], heads, &[], &mask, None, &mut []);
 }
 
 #[test]
@@ -464,8 +464,7 @@ fn columns_that_are_not_held_are_refused() {
         ring: RingLayout { first: 1, end: 3, capacity: 3, origin: 0 },
     };
     attend_into(
-        Isa::detected(),
-        ActivationDtype::F32,
+        (Isa::detected(), ActivationDtype::F32),
         &[0.0; 2],
         heads,
         &[held],

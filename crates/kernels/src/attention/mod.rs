@@ -212,8 +212,7 @@ pub struct KvSegment<'a> {
 /// If sizes do not fit each other, if a column that a token sees is not held, if the scale is not
 /// above zero and finite, or if this processor does not have `isa`.
 pub fn attend_into(
-    isa: Isa,
-    compute: ActivationDtype,
+    (isa, compute): (Isa, ActivationDtype),
     queries: &[f32],
     shape: AttentionShape,
     segments: &[KvSegment<'_>],
@@ -249,13 +248,13 @@ pub fn attend_into(
     }
     match segments.first().map(|segment| segment.keys.elements) {
         Some(Weight::Bf16(_)) => {
-            attend_typed::<bf16>(isa, compute, queries, shape, segments, mask, scale, y)
+            attend_typed::<bf16>((isa, compute), queries, shape, segments, mask, scale, y)
         }
         Some(Weight::F16(_)) => {
-            attend_typed::<f16>(isa, compute, queries, shape, segments, mask, scale, y)
+            attend_typed::<f16>((isa, compute), queries, shape, segments, mask, scale, y)
         }
         Some(Weight::F32(_)) => {
-            attend_typed::<f32>(isa, compute, queries, shape, segments, mask, scale, y)
+            attend_typed::<f32>((isa, compute), queries, shape, segments, mask, scale, y)
         }
         Some(Weight::Blocks(_)) => panic!("keys and values must not be stored in blocks"),
         None => {
@@ -267,8 +266,7 @@ pub fn attend_into(
 }
 
 fn attend_typed<'a, E: KvElement>(
-    isa: Isa,
-    compute: ActivationDtype,
+    (isa, compute): (Isa, ActivationDtype),
     queries: &[f32],
     shape: AttentionShape,
     segments: &[KvSegment<'a>],

@@ -90,9 +90,9 @@ pub(super) unsafe fn matmuls(
         return small_m::share::<_, bf16>(loops, x, [m, k], matmuls);
     }
     let unit = match m {
-        0..=COLUMNS => TRIPLE,
-        0..MANY => PAIR,
         MANY.. => BROAD,
+        m if m > COLUMNS => PAIR,
+        _ => TRIPLE,
     };
     let threads = rayon::current_num_threads();
     // SAFETY: the caller's promise.
