@@ -10,3 +10,14 @@ pub enum ActivationDtype {
     /// in GGUF's Q4_K and Q6_K, this is faster on processors that multiply pairs of bf16.
     Bf16,
 }
+
+impl ActivationDtype {
+    /// In how many parts of bf16, of which tiles are, a number is multiplied.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn parts(self) -> usize {
+        match self {
+            Self::F32 => 3,
+            Self::Bf16 => 1,
+        }
+    }
+}

@@ -131,12 +131,8 @@ for_each_isa! {
 fn rounds(isa: Isa, compute: ActivationDtype) -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::AmxBf16 {
-        let parts = match compute {
-            ActivationDtype::F32 => 3,
-            ActivationDtype::Bf16 => 1,
-        };
         // SAFETY: `Isa::detected` found these instructions, and no matmul is under way here.
-        return Some(unsafe { matmul::tile_rounds(ROUNDS) }? / parts);
+        return Some(unsafe { matmul::tile_rounds(ROUNDS) }? / compute.parts() as u64);
     }
     #[cfg(target_arch = "x86_64")]
     if (isa, compute) == (Isa::Avx512Bf16, ActivationDtype::Bf16) {

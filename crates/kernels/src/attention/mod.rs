@@ -12,9 +12,8 @@
 //!
 //! The bits of a token's result depend on its query, on the scale, on the keys and values that it
 //! sees, on how many columns of its sequence come before the first of them, on [`Alibi`] and
-//! [`RelativeBias`], on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on other tokens or sequences
-//! of the pass, nor on how a sequence is
-//! cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
+//! [`RelativeBias`], on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on
+//! other tokens or sequences of the pass, nor on how a sequence is cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
 //! holds them exactly, nor on the number of threads.
 //!
 //! It holds by construction: the columns of a sequence are taken in blocks of [`BLOCK`], counted

@@ -88,7 +88,7 @@ pub(super) fn elements(compute: ActivationDtype, rows: usize, width: usize) -> u
 
 /// Elements of f32, or pairs of bf16, of each piece of memory.
 fn sizes(compute: ActivationDtype, rows: usize, width: usize) -> [usize; 6] {
-    let parts = parts(compute);
+    let parts = compute.parts();
     let (depth, padded) = (width.next_multiple_of(STEP), width.next_multiple_of(LANES));
     [
         (parts * rows.next_multiple_of(LANES)).saturating_mul(depth / 2),
@@ -98,14 +98,6 @@ fn sizes(compute: ActivationDtype, rows: usize, width: usize) -> [usize; 6] {
         parts * ROWS * BLOCK / 2,
         padded.saturating_mul(ROWS),
     ]
-}
-
-/// Parts of each number that is multiplied.
-fn parts(compute: ActivationDtype) -> usize {
-    match compute {
-        ActivationDtype::F32 => 3,
-        ActivationDtype::Bf16 => 1,
-    }
 }
 
 impl<'a, E: KvElement> TileWorker<'a, E> {
@@ -135,7 +127,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     pub(super) unsafe fn block(&mut self, task: &'a Task, block: usize, partials: &mut [f32]) {
         // SAFETY: the caller's promise.
         unsafe {
-            match parts(self.inputs.compute) {
+            match self.inputs.compute.parts() {
                 1 => self.block_of::<1>(task, block, partials),
                 _ => self.block_of::<3>(task, block, partials),
             }

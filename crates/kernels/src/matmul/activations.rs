@@ -74,12 +74,16 @@ impl<'a> MatmulActivations<'a> {
                 n.checked_mul(k),
                 "weight must hold n * k elements, for [{n}, {k}]"
             );
-            let last =
-                m.checked_sub(1).map_or(Some(0), |rows| rows.checked_mul(stride)?.checked_add(n));
-            assert!(
-                n <= stride && last.is_some_and(|last| last <= matmul.y.len()),
-                "y must hold m rows of n elements, for [{m}, {n}]"
-            );
+            let (rows, len) = (m.saturating_sub(1), matmul.y.len());
+            let fits = match n == stride {
+                true => m.checked_mul(n) == Some(len),
+                // What is behind the last row's columns is another's.
+                false => {
+                    let last = rows.checked_mul(stride).and_then(|at| at.checked_add(n));
+                    n < stride && (m == 0 || last.is_some_and(|last| last <= len))
+                }
+            };
+            assert!(fits, "y must hold m * n elements, for [{m}, {n}]");
         }
         if m == 0 {
             return;

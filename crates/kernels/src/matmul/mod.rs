@@ -88,7 +88,6 @@ pub fn linear_into(
     Size { m, n, k }: Size,
     y: &mut [f32],
 ) {
-    assert_eq!(Some(y.len()), m.checked_mul(n), "y must hold m * n elements, for [{m}, {n}]");
     linear_each_into(isa, compute, x, [m, k], &mut [Matmul { weight, n, y, stride: n }]);
 }
 
@@ -183,11 +182,11 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     /// # Safety
     ///
     /// - This processor has the instructions.
-    /// - `weight` and `y` point to rows of `k` elements and to `m` rows that are `n` elements apart, and `x` to `m` rows as these loops
-    ///   read them: row after row, or packed for row blocks of which some make up `rows`; valid to
-    ///   read (`x`, `weight`) or write (`y`) for the whole call.
-    /// - `rows` lies within `0..m` and `columns` among the weight's rows, and during the call nothing else
-    ///   reads or writes `y[rows, columns]`.
+    /// - `weight` points to rows of `k` elements, `y` to `m` rows that are `n` elements apart, and `x`
+    ///   to `m` rows as these loops read them: row after row, or packed for row blocks of which some
+    ///   make up `rows`; valid to read (`x`, `weight`) or write (`y`) for the whole call.
+    /// - `rows` lies within `0..m` and `columns` among the weight's rows, and during the call nothing
+    ///   else reads or writes `y[rows, columns]`.
     unsafe fn region(self, operands: &Operands<X, E>, rows: Range<usize>, columns: Range<usize>);
 
     /// Computes `y[.., columns]` of a matmul of fewer than [`small_m::ROWS`] rows.

@@ -55,11 +55,7 @@ pub(in super::super) struct Layout {
 
 impl Layout {
     pub(super) fn new(compute: ActivationDtype, [rows, k]: [usize; 2]) -> Self {
-        let parts = match compute {
-            ActivationDtype::F32 => 3,
-            ActivationDtype::Bf16 => 1,
-        };
-        Self { rows, k, parts, columns: rows.min(COLUMNS) }
+        Self { rows, k, parts: compute.parts(), columns: rows.min(COLUMNS) }
     }
 
     /// Steps of a row.
