@@ -14,8 +14,9 @@ pub(super) struct Caches {
 /// Of the first processors that had AMX, with a thread to each core.
 const SAPPHIRE_RAPIDS: Caches = Caches { first: 48 << 10, second: 2 << 20 };
 
-/// The leaf that describes caches; its sub-leaves are caches, the last one is none.
-const LEAF: u32 = 4;
+/// The leaves that describe caches, Intel's and AMD's; their sub-leaves are caches, the last one is
+/// none.
+const LEAVES: [u32; 2] = [4, 0x8000_001d];
 const MOST: u32 = 16;
 
 impl Caches {
@@ -23,20 +24,20 @@ impl Caches {
     pub(super) fn of_thread() -> Caches {
         static CACHES: OnceLock<Caches> = OnceLock::new();
         *CACHES.get_or_init(|| {
-            let leaves = match __cpuid(0).eax {
-                ..LEAF => 0,
-                _ => MOST,
-            };
-            let described = (0..leaves).map(|index| {
-                let of = __cpuid_count(LEAF, index);
-                [of.eax, of.ebx, of.ecx]
-            });
-            Caches::described(described.take_while(|[eax, ..]| eax & 31 != 0))
+            // The first leaf of a range says which is its last.
+            let there = LEAVES.into_iter().filter(|leaf| __cpuid(leaf >> 31 << 31).eax >= *leaf);
+            Caches::described(there.flat_map(|leaf| {
+                let described = (0..MOST).map(move |index| {
+                    let of = __cpuid_count(leaf, index);
+                    [of.eax, of.ebx, of.ecx]
+                });
+                described.take_while(|[eax, ..]| eax & 31 != 0)
+            }))
         })
     }
 
     /// From the registers `eax`, `ebx` and `ecx` of each cache, as Intel's manual describes the
-    /// instruction (volume 2, `CPUID`); what they do not say is that of [`SAPPHIRE_RAPIDS`].
+    /// instruction (volume 2, `CPUID`), and AMD's its own leaf (volume 3, appendix E); what they do not say is that of [`SAPPHIRE_RAPIDS`].
     fn described(caches: impl Iterator<Item = [u32; 3]>) -> Caches {
         let mut found = SAPPHIRE_RAPIDS;
         for [eax, ebx, ecx] in caches {

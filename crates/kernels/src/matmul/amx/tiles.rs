@@ -15,6 +15,16 @@
 
 use std::ops::RangeInclusive;
 
+#[cfg(not(feature = "amx-noop"))]
+#[path = "instructions.rs"]
+mod instructions;
+#[cfg(feature = "amx-noop")]
+#[path = "noop.rs"]
+mod instructions;
+
+use instructions::{configure, release};
+pub(super) use instructions::{load, multiply, store, zero};
+
 /// Rows of a tile: of weights, pairs of elements of activations, sums.
 pub(super) const ROWS: usize = 16;
 
@@ -73,13 +83,7 @@ impl Tiles {
         }
         // SAFETY: the processor has the instruction, which reads these 64 bytes; the configuration
         // is one that it takes: palette 1, at most 16 rows of at most 64 bytes, whole elements.
-        unsafe {
-            std::arch::asm!(
-                "ldtilecfg [{}]",
-                in(reg) &configuration,
-                options(readonly, nostack, preserves_flags),
-            );
-        }
+        unsafe { configure!(&configuration) }
         Self(())
     }
 }
@@ -89,50 +93,6 @@ impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: `configure` ran, so that the processor has the instruction; it changes tile
         // registers only.
-        unsafe { std::arch::asm!("tilerelease", options(nomem, nostack, preserves_flags)) }
+        unsafe { release!() }
     }
 }
-
-/// Zeros a tile. Needs configured tiles.
-macro_rules! zero {
-    ($tile:literal) => {
-        std::arch::asm!(concat!("tilezero tmm", $tile), options(nomem, nostack, preserves_flags))
-    };
-}
-
-/// Loads the rows of a tile, which lie so many bytes apart. Needs configured tiles, and memory for
-/// the rows.
-macro_rules! load {
-    ($tile:literal, $from:expr, $stride:expr) => {
-        std::arch::asm!(
-            concat!("tileloadd tmm", $tile, ", [{from} + {stride}*1]"),
-            from = in(reg) $from,
-            stride = in(reg) $stride,
-            options(readonly, nostack, preserves_flags)
-        )
-    };
-}
-
-/// Stores the rows of a tile so many bytes apart. Needs configured tiles, and memory for the rows.
-macro_rules! store {
-    ($tile:literal, $to:expr, $stride:expr) => {
-        std::arch::asm!(
-            concat!("tilestored [{to} + {stride}*1], tmm", $tile),
-            to = in(reg) $to,
-            stride = in(reg) $stride,
-            options(nostack, preserves_flags)
-        )
-    };
-}
-
-/// Adds the products of two tiles to a third. Needs configured tiles.
-macro_rules! multiply {
-    ($sums:literal, $weights:literal, $x:literal) => {
-        std::arch::asm!(
-            concat!("tdpbf16ps tmm", $sums, ", tmm", $weights, ", tmm", $x),
-            options(nomem, nostack, preserves_flags)
-        )
-    };
-}
-
-pub(super) use {load, multiply, store, zero};
