@@ -79,6 +79,29 @@ fn tiles_are_what_attends() {
     }
 }
 
+/// Panels that are kept as tiles and sums that wait for the next steps of long rows come to the bits of
+/// a few rows, which need neither.
+#[test]
+fn panels_come_to_the_bits_of_a_few_rows() {
+    if provide() == Amx::None {
+        return;
+    }
+    // More row blocks than wait at once, long rows; short ones; both with ends that fill no tile.
+    for size in [Size { m: 550, n: 75, k: 3301 }, Size { m: 100, n: 290, k: 330 }] {
+        let Size { m, n, k } = size;
+        let x = values(m * k, 5);
+        let stored = Stored::new(Dtype::Bf16, &values(n * k, 6));
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let all = matmul(Isa::AmxBf16, compute, &x, &stored, size);
+            for (x, all) in x.chunks(9 * k).zip(all.chunks(9 * n)) {
+                let few = Size { m: x.len() / k, ..size };
+                let few = matmul(Isa::AmxBf16, compute, x, &stored, few);
+                assert_eq!(bits(all), bits(&few), "{compute:?} {size:?}");
+            }
+        }
+    }
+}
+
 /// Root of the mean square of errors, each relative to the sum of the magnitudes of its products.
 fn error(y: &[f32], x: &[f32], weight: &[f32], size: Size) -> f64 {
     let sizes = [size.m, size.n, size.k];

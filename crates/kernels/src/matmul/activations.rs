@@ -105,7 +105,10 @@ impl<'a> MatmulActivations<'a> {
             }
             #[cfg(target_arch = "x86_64")]
             (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match size[0] {
-                0..small_m::ROWS => small_m::share::<_, bf16>(Bf16x32, x, size, matmuls),
+                0..small_m::ROWS => {
+                    let x = &small_m::packed(x, size, Bf16x32::MAX_ROWS, Bf16x32::LANES);
+                    small_m::share::<_, bf16>(Bf16x32, x, size, matmuls);
+                }
                 m => {
                     let row_blocks = RowBlocks::of_many(m, Bf16x32::MAX_ROWS);
                     let x = self

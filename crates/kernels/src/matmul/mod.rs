@@ -133,7 +133,9 @@ fn kind(isa: Isa, weight: Weight) -> (Discriminant<Weight>, Option<Dtype>) {
 
 /// Matmuls with weights of one dtype, widened to f32.
 fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul]) {
+    let [max_rows, lanes] = blocking(isa);
     if m < small_m::ROWS {
+        let x = &small_m::packed(x, size, max_rows, lanes);
         return match matmuls[0].weight {
             Weight::Bf16(_) => small_m::share::<_, bf16>(Widened(isa), x, size, matmuls),
             Weight::F16(_) => small_m::share::<_, f16>(Widened(isa), x, size, matmuls),
@@ -141,7 +143,7 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
             Weight::Blocks(_) => small_m::share_blocks(isa, x, size, matmuls),
         };
     }
-    let row_blocks = RowBlocks::of_many(m, blocking(isa)[0]);
+    let row_blocks = RowBlocks::of_many(m, max_rows);
     match matmuls[0].weight {
         Weight::Bf16(_) => gemm::share::<_, bf16>(Widened(isa), row_blocks, x, size, matmuls),
         Weight::F16(_) => gemm::share::<_, f16>(Widened(isa), row_blocks, x, size, matmuls),
@@ -172,6 +174,12 @@ fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) 
     };
     let values = padded(rows).saturating_mul(padded(width));
     let all = values.saturating_mul(bytes).saturating_add(64);
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::AmxBf16 {
+        // Each thread keeps a panel of weights.
+        let panels = (amx::most_bytes() as u64 + 128).saturating_mul(crate::threads() as u64);
+        return all.saturating_add(small).saturating_add(panels);
+    }
     all.saturating_add(small)
 }
 
@@ -193,12 +201,8 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     ///
     /// # Safety
     ///
-    /// As for [`region`](MatmulLoops::region), with `x` from
-    /// [`pack_small_m`](MatmulLoops::pack_small_m).
+    /// As for [`region`](MatmulLoops::region), with `x` packed for such matmuls.
     unsafe fn small_m(self, operands: &Operands<X, E>, columns: Range<usize>);
-
-    /// The activations of such a matmul, packed.
-    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<X>;
 
     /// Rows of weights that such a matmul's loops take side by side, for `m` rows of activations.
     fn small_m_unit(self, m: usize) -> usize {
@@ -219,11 +223,6 @@ impl<E: Element> MatmulLoops<f32, E> for Widened {
     unsafe fn small_m(self, operands: &Operands<f32, E>, columns: Range<usize>) {
         // SAFETY: the caller's promises.
         unsafe { small_m(self.0, operands, columns) }
-    }
-
-    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<f32> {
-        let [max_rows, lanes] = blocking(self.0);
-        small_m::packed(x, size, max_rows, lanes)
     }
 }
 
@@ -311,10 +310,6 @@ impl MatmulLoops<bf16, bf16> for Bf16x32 {
         }
         // SAFETY: as above.
         unsafe { small_m(operands, columns) }
-    }
-
-    fn pack_small_m(self, x: &[f32], size: [usize; 2]) -> Scratch<bf16> {
-        small_m::packed(x, size, Self::MAX_ROWS, Self::LANES)
     }
 }
 

@@ -80,18 +80,17 @@ pub(super) fn unit(m: usize) -> usize {
 }
 
 /// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, run by run, on as many
-/// threads as they are worth. Weights must be of type `E`; the rows of all of them are shared as if
-/// they were those of one.
+/// threads as they are worth. `x` is packed as the loops read it. Weights must be of type `E`; the rows
+/// of all of them are shared as if they were those of one.
 pub(super) fn share<X: Sync + 'static, E: Element>(
     loops: impl MatmulLoops<X, E>,
-    x: &[f32],
+    x: &[X],
     [m, k]: [usize; 2],
     matmuls: &mut [Matmul],
 ) {
     // Each row of each has its own elements of `y`: so many of them can be counted.
     let n = matmuls.iter().map(|matmul| matmul.n).sum();
     let size = Size { m, n, k };
-    let x = loops.pack_small_m(x, [m, k]);
     let rows: Vec<usize> = matmuls.iter().map(|matmul| matmul.n).collect();
     let jobs: Vec<Operands<X, E>> = matmuls
         .iter_mut()
@@ -119,7 +118,6 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
     let loops = Widened(isa);
     let rows: Vec<usize> = matmuls.iter().map(|matmul| matmul.n).collect();
     let size = Size { m, n: rows.iter().sum(), k };
-    let x = MatmulLoops::<f32, f32>::pack_small_m(loops, x, [m, k]);
     let jobs: Vec<_> = matmuls
         .iter_mut()
         .map(|matmul| match matmul.weight {

@@ -45,7 +45,9 @@ impl Amx<'_> {
         let _tiles = unsafe { Tiles::configure(self.layout.columns, 3..=5) };
         for first in columns.clone().step_by(TRIPLE) {
             let triple = first..columns.end.min(first + TRIPLE);
-            let prefetch = PanelPrefetch::new(operands, &triple, TRIPLE, (0, 1));
+            let next = triple.end..triple.end + triple.len();
+            let steps = 0..self.layout.steps();
+            let prefetch = PanelPrefetch::new(operands, next, &steps, TRIPLE, (0, 1));
             let tiles = triple.len().div_ceil(ROWS);
             // SAFETY: the caller's promises, for weights and rows within its own; tiles are
             // configured for the columns of the layout and for weights in the last of the six.

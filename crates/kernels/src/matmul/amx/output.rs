@@ -7,12 +7,12 @@ use half::bf16;
 
 use super::super::{Operands, Size, region};
 use super::tiles::{COLUMNS, ROWS};
-use super::{Amx, OutputBlock, PAIR, SUMS};
+use super::{Amx, PAIR, SUMS};
 use crate::Isa;
 use crate::simd::transposed;
 
 impl Amx<'_> {
-    /// Turns the sums of a row block and a panel over into `y`.
+    /// Turns the sums of a row block and some pairs over into `y[rows, columns]`.
     ///
     /// # Safety
     ///
@@ -21,21 +21,22 @@ impl Amx<'_> {
     pub(super) unsafe fn write(
         &self,
         operands: &Operands<bf16, bf16>,
-        block: &OutputBlock,
+        rows: Range<usize>,
+        columns: Range<usize>,
         sums: &[[f32; 4 * SUMS]],
     ) {
-        let pairs = block.columns.clone().step_by(PAIR);
+        let pairs = columns.clone().step_by(PAIR);
         for (first, sums) in pairs.zip(sums) {
             for (index, sums) in sums.as_chunks::<SUMS>().0.iter().enumerate() {
                 let column = first + index / 2 * ROWS;
-                let row = block.rows.start + index % 2 * COLUMNS;
-                if column >= block.columns.end || row >= block.rows.end {
+                let row = rows.start + index % 2 * COLUMNS;
+                if column >= columns.end || row >= rows.end {
                     continue;
                 }
-                let rows = row..block.rows.end.min(row + COLUMNS);
+                let rows = row..rows.end.min(row + COLUMNS);
                 // SAFETY: the caller's promises: `y` has these rows and columns.
                 unsafe {
-                    let columns = column..block.columns.end.min(column + ROWS);
+                    let columns = column..columns.end.min(column + ROWS);
                     self.write_tile(operands, rows, columns, sums);
                 }
             }

@@ -34,6 +34,9 @@ pub(super) const STEP: usize = 32;
 /// The most columns of a tile of activations or of sums.
 pub(super) const COLUMNS: usize = 16;
 
+/// Elements of a tile of weights.
+pub(super) const TILE: usize = ROWS * STEP;
+
 /// Bytes of a full row of a tile.
 pub(super) const ROW_BYTES: usize = 64;
 

@@ -48,10 +48,16 @@ pub(super) unsafe fn weights(
     (edge.0.as_ptr(), ROW_BYTES)
 }
 
-/// Which weights are fetched into the second-level cache ahead of need: those of the next panel, in
-/// the order in which they lie in memory, while this one is computed for its first row blocks.
+/// Which weights are fetched into the second-level cache ahead of need: those of the next panel, row
+/// after row, while this one meets its first row blocks.
 pub(super) struct PanelPrefetch {
     next: *const u8,
+    /// Lines of a row, and how many of them are left in this one.
+    row_lines: usize,
+    left: usize,
+    /// Bytes from the end of a row's lines to those of the next.
+    skip: usize,
+    /// What a step fetches.
     lines: usize,
 }
 
@@ -61,34 +67,46 @@ impl PanelPrefetch {
     /// The most row blocks that share the fetching.
     const SHARES: usize = 4;
 
-    /// For one of so many row blocks, of which a step takes `height` weights of a panel's side by side.
+    /// For a row block of so many, of which a step takes `height` rows of weights side by side; the next
+    /// panel has so many rows, and these steps.
     pub(super) fn new(
         operands: &Operands<bf16, bf16>,
-        panel: &Range<usize>,
+        rows: Range<usize>,
+        steps: &Range<usize>,
         height: usize,
         (row_block, row_blocks): (usize, usize),
     ) -> Self {
         let shares = row_blocks.min(Self::SHARES);
         let row_bytes = operands.size.k * size_of::<bf16>();
-        let share = panel.len() * row_bytes / shares;
+        // A step is a line, but for a part of the last one.
+        let row_lines = steps.len().max(1);
+        let first = rows.len() * row_lines / shares * row_block;
+        let (row, line) = (rows.start + first / row_lines, first % row_lines);
         Self {
             next: operands
                 .weight
                 .cast::<u8>()
-                .wrapping_add(panel.end * row_bytes + row_block * share),
-            lines: match row_block < shares {
-                true => height * STEP * size_of::<bf16>() / Self::LINE / shares,
-                false => 0,
-            },
+                .wrapping_add(row * row_bytes + (steps.start + line) * Self::LINE),
+            row_lines,
+            left: row_lines - line,
+            skip: row_bytes.wrapping_sub(row_lines * Self::LINE),
+            lines: if row_block < shares { height / shares } else { 0 },
         }
     }
 
     /// Fetches as much as a step reads, or a share of that.
     #[inline(always)]
     pub(super) fn fetch(&mut self) {
-        for line in 0..self.lines {
-            F32x16::prefetch(self.next.wrapping_add(line * Self::LINE));
+        for _ in 0..self.lines {
+            F32x16::prefetch(self.next);
+            self.next = self.next.wrapping_add(Self::LINE);
+            self.left -= 1;
+            if self.left == 0 {
+                self.left = self.row_lines;
+                self.next = self.next.wrapping_add(self.skip);
+            }
         }
-        self.next = self.next.wrapping_add(self.lines * Self::LINE);
     }
 }
+
+const _: () = assert!(STEP * size_of::<bf16>() == PanelPrefetch::LINE);

@@ -1,0 +1,234 @@
+//! How a matmul in tiles is cut, so that what is read again is in a cache.
+//!
+//! Weights pass in panels. A panel is read from memory once, by the first row block of activations,
+//! which leaves it in the second-level cache as whole tiles for the others; the next one is fetched
+//! meanwhile. If rows of weights are so long that a panel of all steps would be narrow, and all
+//! activations be read for each, it has a part of the steps, and sums wait in memory for the others.
+//!
+//! Within a panel a group of pairs of tiles takes some steps, then the next ones: its sums and the
+//! activations of a row block are read again from the first-level cache.
+
+use std::ops::Range;
+
+use super::caches::Caches;
+use super::pack::{Layout, ROW_BLOCK};
+use super::tiles::STEP;
+use super::{PAIR, SUMS};
+
+/// The most pairs of a panel.
+const PAIRS: usize = 8;
+
+/// A panel of all steps has at least so many pairs; else it has a part of the steps.
+const LEAST_PAIRS: usize = 4;
+
+/// From so many row blocks on, a panel's tiles are kept: for one
+/// other row block it would take longer than what it saves.
+const KEPT: usize = 3;
+
+/// The most row blocks whose sums wait for the next steps.
+const WAITING: usize = 16;
+
+/// Bytes of a step of a pair.
+const STEP_BYTES: usize = PAIR * STEP * 2;
+
+/// Bytes of the sums of a pair and a row block.
+const SUM_BYTES: usize = 4 * SUMS * 4;
+
+/// Sizes of the pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blocking {
+    /// Pairs of tiles of weights in a panel.
+    pairs: usize,
+    /// Steps of a panel …
+    steps: usize,
+    /// … and of a row of weights.
+    all_steps: usize,
+    /// Row blocks that a panel meets.
+    row_blocks: usize,
+    /// See [`Panel::group`].
+    group: usize,
+    /// See [`Panel::depth`].
+    depth: usize,
+}
+
+/// Some steps of some rows of weights, and the rows of activations that they meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Panel {
+    /// Rows of the weight.
+    pub(super) columns: Range<usize>,
+    pub(super) steps: Range<usize>,
+    /// Rows of activations.
+    pub(super) rows: Range<usize>,
+    /// The first row of the weight, and the steps, of what comes next.
+    pub(super) next: (usize, Range<usize>),
+    /// Pairs whose sums stay in the first-level cache …
+    pub(super) group: usize,
+    /// … while they take so many steps.
+    pub(super) depth: usize,
+    /// Pairs from the sums of a row block to those of the next: none if no sums wait.
+    pub(super) sums_apart: usize,
+}
+
+impl Blocking {
+    /// For so many rows of activations.
+    pub(super) fn new(caches: Caches, layout: &Layout, rows: usize) -> Self {
+        let (all_steps, row_blocks) = (layout.steps().max(1), rows.div_ceil(ROW_BLOCK));
+        let whole =
+            Self { pairs: 1, steps: all_steps, all_steps, row_blocks, group: 1, depth: all_steps };
+        if row_blocks <= 1 {
+            // Nothing is read again, and sums stay in registers.
+            return whole;
+        }
+        let (panel_steps, step_bytes) =
+            (panel_bytes(caches) / STEP_BYTES, layout.step(ROW_BLOCK) * 2);
+        let pairs = match panel_steps / all_steps {
+            0..LEAST_PAIRS => PAIRS,
+            pairs => pairs.min(PAIRS),
+        };
+        let parts = all_steps.div_ceil((panel_steps / pairs).max(1));
+        Self {
+            pairs,
+            steps: all_steps.div_ceil(parts),
+            row_blocks: if parts > 1 { WAITING.min(row_blocks) } else { row_blocks },
+            group: (caches.first / 3 / SUM_BYTES).clamp(1, pairs),
+            depth: (caches.first / 3 * 2 / (step_bytes + STEP_BYTES)).max(1),
+            ..whole
+        }
+    }
+
+    /// All panels for some rows of activations and of the weight, in order.
+    pub(super) fn panels(
+        self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> impl Iterator<Item = Panel> {
+        let Self { steps, all_steps, group, depth, .. } = self;
+        let all_rows = rows.clone();
+        pieces(columns, self.pairs * PAIR).flat_map(move |columns| {
+            pieces(&all_rows, self.row_blocks * ROW_BLOCK).flat_map({
+                let end = all_rows.end;
+                move |rows| {
+                    let columns = columns.clone();
+                    pieces(&(0..all_steps), steps).map(move |some| {
+                        let next = match some.end < all_steps {
+                            true => (columns.start, some.end..all_steps.min(some.end + steps)),
+                            false if rows.end < end => (columns.start, 0..steps),
+                            false => (columns.end, 0..steps),
+                        };
+                        Panel {
+                            columns: columns.clone(),
+                            steps: some,
+                            rows: rows.clone(),
+                            next,
+                            group,
+                            depth,
+                            sums_apart: if steps < all_steps { self.pairs } else { 0 },
+                        }
+                    })
+                }
+            })
+        })
+    }
+
+    /// Elements of the tiles of a panel, two for each pair and step; none if it is not kept.
+    pub(super) fn panel_len(&self) -> usize {
+        if self.row_blocks >= KEPT { self.pairs * self.steps * STEP_BYTES / 2 } else { 0 }
+    }
+
+    /// Elements of the sums of a panel and the row blocks that wait.
+    pub(super) fn sums_len(&self) -> usize {
+        let waiting = if self.steps < self.all_steps { self.row_blocks } else { 1 };
+        self.pairs * waiting * 4 * SUMS
+    }
+}
+
+impl Panel {
+    /// Whether the first row block leaves the panel's tiles for the others.
+    pub(super) fn is_kept(&self) -> bool {
+        self.rows.len().div_ceil(ROW_BLOCK) >= KEPT
+    }
+}
+
+/// Bytes of a panel of weights, at most: it, as much of the next one, and activations fit in the
+/// second-level cache.
+fn panel_bytes(caches: Caches) -> usize {
+    caches.second / 8 * 3
+}
+
+/// The most bytes that a thread keeps for a panel and for sums.
+pub(in super::super) fn most_bytes() -> usize {
+    panel_bytes(Caches::of_thread()) + PAIRS * WAITING * SUM_BYTES
+}
+
+/// A range in pieces of so many.
+pub(super) fn pieces(all: &Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = all.end;
+    all.clone().step_by(len).map(move |start| start..end.min(start + len))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ActivationDtype;
+
+    fn blocking(compute: ActivationDtype, rows: usize, k: usize) -> Blocking {
+        let caches = Caches { first: 48 << 10, second: 2 << 20 };
+        Blocking::new(caches, &Layout::new(compute, [rows, k]), rows)
+    }
+
+    #[test]
+    fn panels_of_long_rows_have_a_part_of_the_steps() {
+        let [short, long] = [2048, 5632].map(|k| blocking(ActivationDtype::Bf16, 1000, k));
+        let all =
+            Blocking { pairs: 6, steps: 64, all_steps: 64, row_blocks: 32, group: 4, depth: 8 };
+        assert_eq!(short, all);
+        let part = Blocking { pairs: 8, steps: 44, all_steps: 176, row_blocks: 16, ..all };
+        assert_eq!(long, part);
+        assert_eq!(blocking(ActivationDtype::F32, 1000, 2048), Blocking { depth: 4, ..all });
+    }
+
+    proptest! {
+        /// Each step of each row of the weight meets each row block once, in order of the steps; sums
+        /// that wait have places of their own; and all fits in what is said to be kept.
+        #[test]
+        fn panels_cover_all_steps_once(
+            first in 12usize << 10..1 << 18, second in 256usize << 10..1 << 23,
+            rows in 1usize..2000, columns in 1usize..600, k in 1usize..60_000,
+        ) {
+            let (caches, layout) =
+                (Caches { first, second }, Layout::new(ActivationDtype::F32, [rows, k]));
+            let blocking = Blocking::new(caches, &layout, rows);
+            let (row_blocks, column_pairs) = (rows.div_ceil(ROW_BLOCK), columns.div_ceil(PAIR));
+            let mut done = vec![0; row_blocks * column_pairs];
+            let mut next = None;
+            for panel in blocking.panels(&(0..rows), &(0..columns)) {
+                if let Some(next) = next {
+                    prop_assert_eq!(next, (panel.columns.start, panel.steps.clone()));
+                }
+                let (pairs, blocks) =
+                    (panel.columns.len().div_ceil(PAIR), panel.rows.len().div_ceil(ROW_BLOCK));
+                if panel.is_kept() {
+                    let len = pairs * panel.steps.len() * STEP_BYTES / 2;
+                    prop_assert!(len <= blocking.panel_len());
+                    prop_assert!(2 * len <= panel_bytes(caches));
+                }
+                prop_assert!(((blocks - 1) * panel.sums_apart + pairs) * 4 * SUMS <= blocking.sums_len());
+                prop_assert!(panel.sums_apart == 0 || panel.sums_apart >= pairs);
+                prop_assert!(panel.sums_apart > 0 || panel.steps.len() == layout.steps());
+                for row_block in 0..blocks {
+                    for pair in 0..pairs {
+                        let row_block = panel.rows.start / ROW_BLOCK + row_block;
+                        let at = (panel.columns.start / PAIR + pair) * row_blocks + row_block;
+                        prop_assert_eq!(done[at], panel.steps.start);
+                        done[at] = panel.steps.end;
+                    }
+                }
+                next = Some(panel.next);
+            }
+            prop_assert!(done.iter().all(|&steps| steps == layout.steps()));
+            prop_assert!(blocking.sums_len() * 4 <= PAIRS * WAITING * SUM_BYTES);
+        }
+    }
+}
