@@ -86,9 +86,10 @@ fn panels_come_to_the_bits_of_a_few_rows() {
     if provide() == Amx::None {
         return;
     }
-    // More row blocks than wait at once, long rows; short ones; both with ends that fill no tile.
-    for size in [Size { m: 550, n: 75, k: 3301 }, Size { m: 100, n: 290, k: 330 }] {
-        let Size { m, n, k } = size;
+    // Long rows and more row blocks than wait at once; long ones and one row block; short ones: all
+    // with ends that fill no tile.
+    for [m, n, k] in [[550, 75, 3301], [30, 75, 3301], [100, 290, 330]] {
+        let size = Size { m, n, k };
         let x = values(m * k, 5);
         let stored = Stored::new(Dtype::Bf16, &values(n * k, 6));
         for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {

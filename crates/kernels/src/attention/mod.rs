@@ -68,7 +68,7 @@ pub const BLOCK: usize = 256;
 const ROWS: usize = 32;
 
 /// … and in tiles, where keys and values are packed for each task.
-const ROWS_IN_TILES: usize = 64;
+const ROWS_IN_TILES: usize = 256;
 
 /// Below so many multiply-adds, starting other threads takes longer than the work.
 const MIN_MULTIPLY_ADDS: usize = 512 << 10;

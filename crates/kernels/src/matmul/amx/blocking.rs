@@ -75,12 +75,13 @@ impl Blocking {
         let (all_steps, row_blocks) = (layout.steps().max(1), rows.div_ceil(ROW_BLOCK));
         let whole =
             Self { pairs: 1, steps: all_steps, all_steps, row_blocks, group: 1, depth: all_steps };
-        if row_blocks <= 1 {
-            // Nothing is read again, and sums stay in registers.
+        let step_bytes = layout.step(ROW_BLOCK) * 2;
+        if row_blocks <= 1 && all_steps.saturating_mul(step_bytes) <= caches.second / 2 {
+            // Weights are read once, activations from the second-level cache, and sums stay in
+            // registers.
             return whole;
         }
-        let (panel_steps, step_bytes) =
-            (panel_bytes(caches) / STEP_BYTES, layout.step(ROW_BLOCK) * 2);
+        let panel_steps = panel_bytes(caches) / STEP_BYTES;
         let pairs = match panel_steps / all_steps {
             0..LEAST_PAIRS => PAIRS,
             pairs => pairs.min(PAIRS),

@@ -23,18 +23,14 @@ use std::arch::x86_64::*;
 use std::cell::Cell;
 
 use half::bf16;
-use rayon::prelude::*;
 
-use super::super::pack::Scratch;
+use super::super::pack::{SHARED, Scratch};
 use super::tiles::{COLUMNS, ROWS, STEP};
-use crate::ActivationDtype;
 use crate::simd::transposed;
+use crate::{ActivationDtype, loops};
 
 /// Rows of `x` in a row block: two tiles of them.
 pub(super) const ROW_BLOCK: usize = 2 * COLUMNS;
-
-/// What packing takes at least, in elements, to be worth sharing among threads.
-const SHARED: usize = 128 << 10;
 
 thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
@@ -112,7 +108,7 @@ pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
     };
     match x.len() < SHARED {
         true => row_blocks.for_each(fill),
-        false => row_blocks.collect::<Vec<_>>().into_par_iter().for_each(fill),
+        false => loops::share(row_blocks, fill),
     }
     packed
 }
@@ -131,11 +127,12 @@ unsafe fn fill<const PARTS: usize>(layout: &Layout, x: &[f32], row_block: &mut [
     let part = blocks.len() * tile;
     for (block, x) in blocks.enumerate() {
         let rows = x.len() / k;
+        // Rows that are not there stay zero.
+        let mut parts = [[_mm512_setzero_si512(); ROWS]; PARTS];
         for step in 0..layout.steps() {
             let at = step * STEP;
             let count = STEP.min(k - at);
             // Loops, not closures: those are called where they are not compiled for the processor.
-            let mut parts = [[_mm512_setzero_si512(); ROWS]; PARTS];
             for row in 0..rows {
                 let x = x[row * k + at..][..count].as_ptr();
                 // SAFETY: masked loads of the first `count` elements touch no others.
