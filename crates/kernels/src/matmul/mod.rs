@@ -153,7 +153,8 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
 }
 
 /// An upper bound on the bytes that a thread keeps for the activations of its largest matmul so
-/// far, which has so many `rows` of `width`, on this processor.
+/// far, which has so many `rows` of `width`, on this processor; with the weights in tiles that it and
+/// its helpers keep.
 pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     packed_bytes_with(Isa::detected(), compute, rows, width)
 }
@@ -176,7 +177,7 @@ fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) 
     let all = values.saturating_mul(bytes).saturating_add(64);
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::AmxBf16 {
-        // Each thread keeps a panel of weights.
+        // A panel of weights of each thread, and its sums.
         let panels = (amx::most_bytes() as u64 + 128).saturating_mul(crate::threads() as u64);
         return all.saturating_add(small).saturating_add(panels);
     }

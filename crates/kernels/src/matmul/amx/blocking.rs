@@ -18,7 +18,7 @@ use super::{PAIR, SUMS};
 /// The most pairs of a panel.
 const PAIRS: usize = 8;
 
-/// A panel of all steps has at least so many pairs; else it has a part of the steps.
+/// A panel of all steps has at least so many pairs if it is kept; else it has a part of the steps.
 const LEAST_PAIRS: usize = 4;
 
 /// From so many row blocks on, a panel's tiles are kept: for one
@@ -73,27 +73,26 @@ impl Blocking {
     /// For so many rows of activations.
     pub(super) fn new(caches: Caches, layout: &Layout, rows: usize) -> Self {
         let (all_steps, row_blocks) = (layout.steps().max(1), rows.div_ceil(ROW_BLOCK));
-        let whole =
-            Self { pairs: 1, steps: all_steps, all_steps, row_blocks, group: 1, depth: all_steps };
-        let step_bytes = layout.step(ROW_BLOCK) * 2;
-        if row_blocks <= 1 && all_steps.saturating_mul(step_bytes) <= caches.second / 2 {
-            // Weights are read once, activations from the second-level cache, and sums stay in
-            // registers.
-            return whole;
-        }
         let panel_steps = panel_bytes(caches) / STEP_BYTES;
-        let pairs = match panel_steps / all_steps {
-            0..LEAST_PAIRS => PAIRS,
-            pairs => pairs.min(PAIRS),
+        let (pairs, parts) = match (row_blocks, panel_steps / all_steps) {
+            // Nothing is read again but activations.
+            (..=1, _) => (1, 1),
+            (..KEPT, fitting) => (fitting.clamp(1, PAIRS), 1),
+            (_, fitting @ LEAST_PAIRS..) => (fitting.min(PAIRS), 1),
+            _ => (PAIRS, all_steps.div_ceil((panel_steps / PAIRS).max(1))),
         };
-        let parts = all_steps.div_ceil((panel_steps / pairs).max(1));
+        let step_bytes = STEP_BYTES + 2 * layout.step(ROW_BLOCK);
         Self {
             pairs,
             steps: all_steps.div_ceil(parts),
+            all_steps,
             row_blocks: if parts > 1 { WAITING.min(row_blocks) } else { row_blocks },
             group: (caches.first / 3 / SUM_BYTES).clamp(1, pairs),
-            depth: (caches.first / 3 * 2 / (step_bytes + STEP_BYTES)).max(1),
-            ..whole
+            depth: match pairs {
+                // Sums stay in registers.
+                1 => all_steps,
+                _ => (caches.first / 3 * 2 / step_bytes).max(1),
+            },
         }
     }
 

@@ -59,8 +59,8 @@ use tiles::{COLUMNS, ROWS, Tiles};
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
 
-/// Rows of weights that a thread claims at least, if there are several row blocks of activations, all
-/// of which are read for them.
+/// Rows of weights that a thread claims at least, if there are more than [`COLUMNS`] rows of
+/// activations: all of these are read for them, and what is fetched behind them is another's.
 const BROAD: usize = 4 * PAIR;
 
 /// Elements of a tile of sums.
@@ -117,11 +117,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
     }
 
     fn small_m_unit(self, m: usize) -> usize {
-        match m.div_ceil(COLUMNS) {
-            ..=1 => TRIPLE,
-            2 => PAIR,
-            _ => BROAD,
-        }
+        if m <= COLUMNS { TRIPLE } else { BROAD }
     }
 }
 

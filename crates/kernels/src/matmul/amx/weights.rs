@@ -88,7 +88,11 @@ impl PanelPrefetch {
                 .cast::<u8>()
                 .wrapping_add(row * row_bytes + (steps.start + line) * Self::LINE),
             row_lines,
-            left: row_lines - line,
+            left: match row_bytes == row_lines * Self::LINE {
+                // Rows are whole: the next one follows.
+                true => usize::MAX,
+                false => row_lines - line,
+            },
             skip: row_bytes.wrapping_sub(row_lines * Self::LINE),
             lines: if row_block < shares { height / shares } else { 0 },
         }
@@ -97,10 +101,15 @@ impl PanelPrefetch {
     /// Fetches as much as a step reads, or a share of that.
     #[inline(always)]
     pub(super) fn fetch(&mut self) {
-        for _ in 0..self.lines {
-            F32x16::prefetch(self.next);
-            self.next = self.next.wrapping_add(Self::LINE);
-            self.left -= 1;
+        let mut lines = self.lines;
+        while lines > 0 {
+            let some = lines.min(self.left);
+            for line in 0..some {
+                F32x16::prefetch(self.next.wrapping_add(line * Self::LINE));
+            }
+            self.next = self.next.wrapping_add(some * Self::LINE);
+            self.left -= some;
+            lines -= some;
             if self.left == 0 {
                 self.left = self.row_lines;
                 self.next = self.next.wrapping_add(self.skip);
