@@ -221,7 +221,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         let mut spoiled = 0u32;
         for (index, partial) in partials.chunks_exact_mut(partial).enumerate() {
             spoiled |=
-                u32::from(add_zero(&self.sums[index * padded..][..padded], partial)) << index;
+                u32::from(copy_sums(&self.sums[index * padded..][..padded], partial)) << index;
         }
         if spoiled == 0 {
             return;
@@ -235,7 +235,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
                     self.pack_values::<PARTS>(columns, &own);
                     self.sum::<PARTS>(products, rows.len(), &steps);
                 }
-                add_zero(&self.sums[index * padded..][..padded], &mut partials[index * partial..]);
+                copy_sums(&self.sums[index * padded..][..padded], &mut partials[index * partial..]);
             }
         }
         // SAFETY: as above.
@@ -545,7 +545,7 @@ unsafe fn store_all<const N: usize>(vectors: [__m512i; N], to: &mut [f32], apart
 /// Copies sums to a partial; says whether any is not a number. What is zero is so without a sign,
 /// which might be that of what is not seen.
 #[inline(always)]
-fn add_zero(sums: &[f32], partial: &mut [f32]) -> bool {
+fn copy_sums(sums: &[f32], partial: &mut [f32]) -> bool {
     let mut is_nan = false;
     for (to, sum) in partial.iter_mut().zip(sums) {
         *to = sum + 0.0;

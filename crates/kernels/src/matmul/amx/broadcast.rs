@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::super::broadcast::{Destination, Seen, Word};
-use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, Tiles};
+use super::tiles::{self, Aligned, COLUMNS, ROW_BYTES, ROWS, Tiles};
 use super::{PAIR, SUMS};
 use crate::simd::transposed;
 
@@ -30,7 +30,7 @@ pub(in super::super) unsafe fn rows<const SIDE: usize>(
     rows: usize,
     to: Destination<'_>,
 ) {
-    let mut sums = Sums([0.0; 4 * SUMS]);
+    let mut sums = Aligned([0.0f32; 4 * SUMS]);
     let sums = sums.0.as_mut_ptr();
     let stride = seen.word * size_of::<Word>();
     // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
@@ -95,7 +95,3 @@ pub(in super::super) unsafe fn rows<const SIDE: usize>(
         }
     }
 }
-
-/// Four tiles of sums.
-#[repr(align(64))]
-struct Sums([f32; 4 * SUMS]);

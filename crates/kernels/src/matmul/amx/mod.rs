@@ -11,7 +11,7 @@
 //! An output takes `k` in steps of 32, zeros beyond its end. In a step each part of the activations
 //! is multiplied, the smallest first: the processor adds the sixteen even products in order, and
 //! the sixteen odd ones, then both, then what it had; subnormal numbers, given or made, are zero.
-//! So the bits of an output depend on its two rows alone: a single row of activations, which [`few`]
+//! So the bits of an output depend on its two rows alone: a single row of activations, which [`small_m`]
 //! multiplies, comes to what it does as a column among others.
 //!
 //! # Exactness
@@ -29,11 +29,11 @@ mod block;
 mod blocking;
 mod broadcast;
 mod caches;
-mod few;
 mod output;
 mod pack;
 mod product;
 mod rounds;
+mod small_m;
 mod tiles;
 mod weights;
 
@@ -42,18 +42,18 @@ use std::ops::Range;
 use half::bf16;
 
 use super::pack::Scratch;
-use super::{Matmul, MatmulLoops, Operands, small_m};
+use super::{Matmul, MatmulLoops, Operands};
 use crate::ActivationDtype;
 use block::PanelMemory;
 use blocking::Blocking;
 pub(super) use blocking::most_bytes;
 pub(super) use broadcast::rows;
 use caches::Caches;
-use few::TRIPLE;
 pub(crate) use pack::cut;
 use pack::{Layout, ROW_BLOCK};
 pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;
+use small_m::TRIPLE;
 use tiles::{COLUMNS, ROWS, Tiles};
 
 /// Rows of weights in two tiles.
@@ -89,7 +89,7 @@ pub(super) unsafe fn matmuls(
     }
     // SAFETY: the caller's promise.
     let x = packed.get_or_insert_with(|| unsafe { pack::packed(&layout, x) });
-    small_m::share::<_, bf16>(loops, x, [m, k], matmuls);
+    super::small_m::share::<_, bf16>(loops, x, [m, k], matmuls);
 }
 
 /// Loops over tiles.
@@ -143,8 +143,8 @@ impl Amx<'_> {
             // SAFETY: the caller's promises.
             return unsafe {
                 match self.layout.parts {
-                    1 => self.few::<1>(operands, rows, columns),
-                    _ => self.few::<3>(operands, rows, columns),
+                    1 => self.small_m_columns::<1>(operands, rows, columns),
+                    _ => self.small_m_columns::<3>(operands, rows, columns),
                 }
             };
         }

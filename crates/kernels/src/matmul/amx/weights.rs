@@ -5,12 +5,11 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Operands;
-use super::tiles::{ROW_BYTES, ROWS, STEP};
+use super::tiles::{Aligned, ROW_BYTES, ROWS, STEP, TILE};
 use crate::simd::{F32x16, Vector};
 
 /// A tile of weights that are not all there, with zeros where they are not.
-#[repr(align(64))]
-pub(super) struct Edge([bf16; ROWS * STEP]);
+pub(super) type Edge = Aligned<[bf16; TILE]>;
 
 impl Edge {
     pub(super) const fn new() -> Self {

@@ -1,4 +1,4 @@
-//! Up to sixteen rows of activations: one tile of them for each step.
+//! Small-M gemm: up to sixteen rows of activations, one tile of them for each step.
 //!
 //! An instruction on tiles takes 16 cycles, but whatever needs its sums waits for 52 of them (Intel's
 //! optimization manual). So three tiles of weights are multiplied side by side: the first one's sums
@@ -10,7 +10,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Operands;
-use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, Tiles};
+use super::tiles::{self, Aligned, COLUMNS, ROW_BYTES, ROWS, Tiles};
 use super::weights::{Edge, PanelPrefetch, weights};
 use super::{Amx, SUMS};
 
@@ -20,10 +20,6 @@ const TILES: usize = 3;
 /// Rows of weights that are multiplied side by side.
 pub(super) const TRIPLE: usize = TILES * ROWS;
 
-/// Memory for tiles.
-#[repr(align(64))]
-struct Sums([[f32; SUMS]; TILES]);
-
 impl Amx<'_> {
     /// Computes `y[rows, columns]` of at most [`COLUMNS`] rows, three tiles of weights at a time.
     ///
@@ -31,14 +27,14 @@ impl Amx<'_> {
     ///
     /// As for [`Amx::walk`].
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn few<const PARTS: usize>(
+    pub(super) unsafe fn small_m_columns<const PARTS: usize>(
         &self,
         operands: &Operands<bf16, bf16>,
         rows: Range<usize>,
         columns: Range<usize>,
     ) {
         debug_assert!(rows.len() <= COLUMNS);
-        let mut sums = Sums([[0.0; _]; _]);
+        let mut sums = Aligned([[0.0f32; SUMS]; TILES]);
         let mut edges = [const { Edge::new() }; TILES];
         let x = operands.x.wrapping_add(self.layout.start(rows.start));
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
@@ -70,7 +66,7 @@ impl Amx<'_> {
     ///
     /// # Safety
     ///
-    /// As for [`few`](Self::few); `HEIGHT` tiles hold these weights, and `x` has all steps.
+    /// As for [`small_m_columns`](Self::small_m_columns); `HEIGHT` tiles hold these weights, and `x` has all steps.
     #[inline(always)]
     unsafe fn tiles<const HEIGHT: usize, const PARTS: usize>(
         &self,
