@@ -79,9 +79,9 @@ pub(super) fn unit(m: usize) -> usize {
     }
 }
 
-/// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, or in tiles (AMX) of any number,
-/// run by run, on as many threads as they are worth. `x` is packed as the loops read it. Weights must be of type `E`; the rows
-/// of all of them are shared as if they were those of one.
+/// Computes matmuls of fewer than [`ROWS`](super::small_m::ROWS) rows, or in tiles (AMX) of any
+/// number, run by run, on as many threads as they are worth. `x` is packed as the loops read it.
+/// Weights must be of type `E`; the rows of all of them are shared as if they were those of one.
 pub(super) fn share<X: Sync + 'static, E: Element>(
     loops: impl MatmulLoops<X, E>,
     x: &[X],

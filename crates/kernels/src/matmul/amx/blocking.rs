@@ -21,8 +21,8 @@ const PAIRS: usize = 8;
 /// A panel of all steps has at least so many pairs if it is kept; else it has a part of the steps.
 const LEAST_PAIRS: usize = 4;
 
-/// From so many row blocks on, a panel's tiles are kept: for one
-/// other row block it would take longer than what it saves.
+/// From so many row blocks on, a panel's tiles are kept: for one other row block that would take
+/// longer than what it saves.
 const KEPT: usize = 3;
 
 /// The most row blocks whose sums wait for the next steps.

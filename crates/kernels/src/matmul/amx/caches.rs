@@ -37,7 +37,8 @@ impl Caches {
     }
 
     /// From the registers `eax`, `ebx` and `ecx` of each cache, as Intel's manual describes the
-    /// instruction (volume 2, `CPUID`), and AMD's its own leaf (volume 3, appendix E); what they do not say is that of [`SAPPHIRE_RAPIDS`].
+    /// instruction (volume 2, `CPUID`), and AMD's its own leaf (volume 3, appendix E). What they do
+    /// not say is that of [`SAPPHIRE_RAPIDS`].
     fn described(caches: impl Iterator<Item = [u32; 3]>) -> Caches {
         let mut found = SAPPHIRE_RAPIDS;
         for [eax, ebx, ecx] in caches {

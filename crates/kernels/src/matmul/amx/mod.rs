@@ -113,7 +113,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
 
     unsafe fn small_m(self, operands: &Operands<bf16, bf16>, columns: Range<usize>) {
         // SAFETY: the caller's promises.
-        unsafe { self.walk(operands, 0..operands.size.m, columns) }
+        unsafe { self.region(operands, 0..operands.size.m, columns) }
     }
 
     fn small_m_unit(self, m: usize) -> usize {
