@@ -17,7 +17,7 @@ use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
     MAX_BATCH, ModelConfig, WhenFull,
 };
-use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tier, Tree, predict};
+use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tier, TierUse, Tree, predict};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
@@ -80,8 +80,8 @@ pub struct Pipeline {
     prediction: Prediction,
     streamed: Option<(PathBuf, Range<u64>)>,
     spec: CacheSpec,
-    /// Whether there is memory to keep activations' in from layer to layer of a pass.
-    reuses_buffers: bool,
+    /// Bytes in which activations' memory may be kept from layer to layer of a pass, that in use included.
+    reusable: usize,
     /// Tokens that were run, for those who watch.
     done: Arc<AtomicU64>,
 }
@@ -236,18 +236,8 @@ impl OpenedModel {
         observe(Step::Dispatched);
         let (spec, done) = (config.cache().clone(), Arc::default());
         let start = config.decoder_start().map(|token| [token]);
-        let reuses_buffers = can_reuse_buffers(map);
-        Ok(Pipeline {
-            model,
-            cache,
-            start,
-            chunk,
-            prediction,
-            streamed,
-            spec,
-            reuses_buffers,
-            done,
-        })
+        let reusable = reusable_bytes(map, workload.reusable_bytes(config, chunk));
+        Ok(Pipeline { model, cache, start, chunk, prediction, streamed, spec, reusable, done })
     }
 }
 
@@ -407,8 +397,8 @@ impl Pipeline {
     }
 
     /// Until it is dropped, layers use the memory of those before them.
-    fn buffer_reuse(&self) -> Option<BufferReuse> {
-        self.reuses_buffers.then(BufferReuse::begin)
+    fn buffer_reuse(&self) -> BufferReuse {
+        BufferReuse::up_to(self.reusable)
     }
 
     fn pass(&mut self, batch: &Batch, logits: Logits) -> Result<Tensor<3>, PipelineError> {
@@ -418,11 +408,14 @@ impl Pipeline {
     }
 }
 
-/// Whether main memory has room for activations twice: those that are kept for reuse, at their peak, may
-/// stand beside others that have theirs at another time.
-fn can_reuse_buffers(map: &DeviceMap) -> bool {
+/// Bytes that buffers of activations, in use and kept, may take together: what was planned for such buffers, and what is free
+/// in main memory. Other activations may have their peak while many are kept.
+fn reusable_bytes(map: &DeviceMap, planned: u64) -> usize {
     let of_cpu = map.tiers().iter().find(|used| used.tier == Tier::Cpu);
-    of_cpu.is_none_or(|used| used.free().is_none_or(|free| free >= used.activations))
+    match of_cpu.map(TierUse::free) {
+        Some(Some(free)) => free.saturating_add(planned).try_into().unwrap_or(usize::MAX),
+        _ => usize::MAX,
+    }
 }
 
 fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {

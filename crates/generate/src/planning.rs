@@ -64,20 +64,40 @@ impl GenerationWorkload {
         longest_pass(self.cache.batch, self.prompt, self.cache.context)
     }
 
+    /// The most that `bytes` says of passes of `tokens` tokens of each text.
+    fn most(
+        &self,
+        config: &ModelConfig,
+        tokens: usize,
+        bytes: impl Fn(&ModelConfig, usize, &CacheOptions) -> u64,
+    ) -> u64 {
+        let cache = &self.cache;
+        let of_all = bytes(config, tokens, cache);
+        if cache.when_full != WhenFull::Replace {
+            return of_all;
+        }
+        // A pass over some of the texts takes as many tokens of them as one over all.
+        let few = CacheOptions { batch: 1, ..*cache };
+        of_all.max(bytes(config, tokens.saturating_mul(cache.batch), &few))
+    }
+
+    /// What of the activations of passes of `tokens` tokens is in buffers that layers can use again, in bytes: what is sure
+    /// to be, whatever else a pass holds at the same time.
+    pub(crate) fn reusable_bytes(&self, config: &ModelConfig, tokens: usize) -> u64 {
+        let most = |bytes: fn(&ModelConfig, usize, &CacheOptions, Logits) -> u64| {
+            self.most(config, tokens, |config, tokens, cache| {
+                bytes(config, tokens, cache, self.logits)
+            })
+        };
+        let activations = most(ModelConfig::activation_bytes);
+        activations.saturating_sub(most(ModelConfig::unpooled_activation_bytes))
+    }
+
     /// What planning with passes of `tokens` tokens depends on, beside strategy and budget.
     fn adjust(&self, options: &mut Options, config: Option<&ModelConfig>, tokens: usize) {
         let cache = &self.cache;
-        let mut passes = vec![(tokens, *cache)];
-        if cache.when_full == WhenFull::Replace {
-            // A pass over some of the texts takes as many tokens of them as one over all.
-            let few = CacheOptions { batch: 1, ..*cache };
-            passes.push((tokens.saturating_mul(cache.batch), few));
-        }
         let most = |bytes: &dyn Fn(&ModelConfig, usize, &CacheOptions) -> u64| {
-            let of_passes = config.map(|config| {
-                passes.iter().map(|(tokens, cache)| bytes(config, *tokens, cache)).max()
-            });
-            of_passes.flatten().unwrap_or(0)
+            config.map_or(0, |config| self.most(config, tokens, bytes))
         };
         let activations =
             most(&|config, tokens, cache| config.activation_bytes(tokens, cache, self.logits));

@@ -2,14 +2,13 @@
 //!
 //! What is large goes back to the system when it is freed (a process that promises a bound must not
 //! keep it), and a page that is touched for the first time takes the system longer to provide than it
-//! takes a kernel to fill it. So freed buffers are kept here for the next ones of about their size, as
-//! long as they and those in use are no more than was in use at once before: their peak stays what it
-//! is. Beside other memory that has its peak at another time it may not, so they are kept only where
-//! [`BufferReuse`] says so.
+//! takes a kernel to fill it. So freed buffers are kept here for the next ones of their size, as long as
+//! they and those in use are no more than was in use at once before: their peak stays what it is. Other
+//! memory, such as the results of Burn's own operations, has its peak at another time, so they are kept
+//! only where [`BufferReuse`] says so, and only up to what it says.
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, TensorData};
@@ -25,28 +24,39 @@ const HUGE: usize = 4 << 20;
 /// f32 of a cache line.
 const LINE: usize = 16;
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), kept: 0, used: 0, most: 0 });
-
-/// How many have asked for reuse.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
+static POOL: Mutex<Pool> =
+    Mutex::new(Pool { free: Vec::new(), kept: 0, used: 0, most: 0, asked: 0, limit: 0 });
 
 /// While there is one of these, large buffers of activations are kept for reuse when they are freed.
 #[derive(Debug)]
-pub struct BufferReuse(());
+pub struct BufferReuse {
+    limit: usize,
+}
 
 impl BufferReuse {
-    /// Begins to keep buffers.
+    /// Begins to keep buffers, as many as were in use at once.
     pub fn begin() -> Self {
-        ASKED.fetch_add(1, Ordering::Relaxed);
-        Self(())
+        Self::up_to(usize::MAX)
+    }
+
+    /// The same while they, and all buffers in use, come to no more than so many bytes; to the sum of
+    /// what is said if there are several at a time.
+    pub fn up_to(bytes: usize) -> Self {
+        let mut pool = Pool::lock();
+        pool.asked += 1;
+        pool.limit += bytes as u128;
+        Self { limit: bytes }
     }
 }
 
 impl Drop for BufferReuse {
     fn drop(&mut self) {
-        if ASKED.fetch_sub(1, Ordering::Relaxed) == 1 {
-            free_buffers();
-        }
+        let mut pool = Pool::lock();
+        pool.asked -= 1;
+        pool.limit -= self.limit as u128;
+        let freed = pool.evict();
+        drop(pool);
+        drop(freed);
     }
 }
 
@@ -55,10 +65,14 @@ struct Pool {
     free: Vec<Vec<f32>>,
     /// Of buffers that nobody uses.
     kept: usize,
-    /// Of large buffers in use.
+    /// Of buffers in use.
     used: usize,
     /// The most that were in use at once.
     most: usize,
+    /// How many have asked for reuse.
+    asked: usize,
+    /// What buffers in use and kept ones may come to together.
+    limit: u128,
 }
 
 impl Pool {
@@ -67,23 +81,29 @@ impl Pool {
         POOL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A free buffer of at least so many values, and not many more.
-    fn reuse(&mut self, len: usize) -> Option<Vec<f32>> {
-        let fits = |values: &&(usize, usize)| (len..=len + len / 8).contains(&values.0);
-        let sizes: Vec<_> = self.free.iter().map(Vec::len).zip(0..).collect();
-        let (_, index) = *sizes.iter().filter(fits).min()?;
-        let values = self.free.remove(index);
-        self.kept -= size_of_val(&*values);
-        self.used += size_of_val(&*values);
-        Some(values)
-    }
-
-    /// Makes room for a new buffer of so many bytes in use; gives those that are to be freed.
-    fn admit(&mut self, bytes: usize) -> Vec<Vec<f32>> {
+    /// Counts a buffer of so many values as used. Gives a free one if there is one, the last that was
+    /// freed; and those to free before another is allocated.
+    fn admit(&mut self, len: usize) -> (Option<Vec<f32>>, Vec<Vec<f32>>) {
+        let bytes = len * size_of::<f32>();
         self.used += bytes;
         self.most = self.most.max(self.used);
+        let found = self.free.iter().rposition(|values| values.len() == len);
+        let found = found.map(|index| self.free.remove(index));
+        if found.is_some() {
+            self.kept -= bytes;
+        }
+        (found, self.evict())
+    }
+
+    /// The buffers that are not to be kept any more.
+    fn evict(&mut self) -> Vec<Vec<f32>> {
+        if self.asked == 0 {
+            (self.kept, self.most) = (0, self.used);
+            return std::mem::take(&mut self.free);
+        }
+        let limit = self.limit.min(self.most as u128);
         let mut freed = Vec::new();
-        while self.used + self.kept > self.most && !self.free.is_empty() {
+        while (self.used + self.kept) as u128 > limit && !self.free.is_empty() {
             let values = self.free.remove(0);
             self.kept -= size_of_val(&*values);
             freed.push(values);
@@ -114,23 +134,12 @@ pub(crate) struct Buffer {
 /// Room for so many values, which are arbitrary numbers.
 pub(crate) fn take(len: usize) -> Buffer {
     let whole = len + LINE;
-    let bytes = whole * size_of::<f32>();
-    let pooled = bytes >= LARGE && ASKED.load(Ordering::Relaxed) > 0;
-    let values = match pooled {
-        false => fresh(whole),
-        true => {
-            let mut pool = Pool::lock();
-            match pool.reuse(whole) {
-                Some(values) => values,
-                None => {
-                    let freed = pool.admit(bytes);
-                    drop(pool);
-                    drop(freed);
-                    fresh(whole)
-                }
-            }
-        }
-    };
+    let mut pool = Pool::lock();
+    let pooled = pool.asked > 0;
+    let (found, freed) = if pooled { pool.admit(whole) } else { Default::default() };
+    drop(pool);
+    drop(freed);
+    let values = found.unwrap_or_else(|| fresh(whole));
     // In theory nobody may say where a line begins; the values then begin anywhere, which is slower
     // and not wrong.
     let start = values.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
@@ -184,20 +193,21 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if !self.pooled {
+            return;
+        }
         let bytes = size_of_val(&*self.values);
-        if self.pooled {
-            let mut pool = Pool::lock();
-            pool.used -= bytes;
-            if ASKED.load(Ordering::Relaxed) == 0 {
-                return;
-            }
+        let mut pool = Pool::lock();
+        pool.used -= bytes;
+        if bytes >= LARGE {
             pool.kept += bytes;
             pool.free.push(std::mem::take(&mut self.values));
-            // Buffers that were in use when all was forgotten may come to more than there were since.
-            let freed = pool.admit(0);
-            drop(pool);
-            drop(freed);
         }
+        // A limit may keep less; and buffers that were in use when all was forgotten may come to more
+        // than there were since.
+        let freed = pool.evict();
+        drop(pool);
+        drop(freed);
     }
 }
 

@@ -164,10 +164,12 @@ impl Head<'_> {
         self.weight_shape()[0]
     }
 
-    /// What the last norm and the logits take: the norm's input squared and its output; a tiled product and its copy.
+    /// What the last norm and the logits take: the norm's input squared and its output; a tiled product and its copy. And
+    /// what a table of embeddings, which is as wide, takes: its rows as they are stored, beside the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let [vocabulary, hidden] = self.weight_shape().map(|n| n as u64);
         Activations::values(pass.logit_rows() * (2 * hidden + 2 * vocabulary))
+            .or(Activations::values(pass.rows() * hidden))
     }
 
     /// The table that serves as head.

@@ -13,8 +13,8 @@ use crate::config::{self, Fields, Quantization};
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::registry::{self, Row};
 use crate::{
-    ActivationDtype, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error, FilledDecoder,
-    Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
+    ActivationDtype, Activations, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error,
+    FilledDecoder, Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
 };
 
 /// Bytes of two tensors that are compared at a time.
@@ -122,8 +122,18 @@ impl ModelConfig {
     ///
     /// Grows with `tokens`: a long prompt run in several passes needs less.
     pub fn activation_bytes(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> u64 {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        self.activation_bytes_on(tokens, cache, logits, threads)
+        self.activation_bytes_on(tokens, cache, logits, all_threads())
+    }
+
+    /// Of these, an upper bound on the bytes that are at once elsewhere than in buffers of the kernels, which can be
+    /// [used again](outsize_kernels::BufferReuse).
+    pub fn unpooled_activation_bytes(
+        &self,
+        tokens: usize,
+        cache: &CacheOptions,
+        logits: Logits,
+    ) -> u64 {
+        self.most_activations([tokens, all_threads()], cache, logits, Activations::unpooled_bytes)
     }
 
     pub(crate) fn activation_bytes_on(
@@ -132,6 +142,17 @@ impl ModelConfig {
         cache: &CacheOptions,
         logits: Logits,
         threads: usize,
+    ) -> u64 {
+        self.most_activations([tokens, threads], cache, logits, Activations::bytes)
+    }
+
+    /// What `count` says of a pass of `tokens` tokens on so many threads, or of what is larger beside it.
+    fn most_activations(
+        &self,
+        [tokens, threads]: [usize; 2],
+        cache: &CacheOptions,
+        logits: Logits,
+        count: fn(Activations) -> u64,
     ) -> u64 {
         let bytes = |tokens| {
             let pass = PassShape::new(tokens, self.cache(), cache, logits, threads);
@@ -142,7 +163,7 @@ impl ModelConfig {
                     (sequences.min(MAX_BATCH) as u64 * 4).saturating_mul(self.vocab_size() as u64),
                 ),
             };
-            self.decoder.0.activations(&pass).bytes().max(copied)
+            count(self.decoder.0.activations(&pass)).max(copied)
         };
         match cache.beams {
             0 | 1 => bytes(tokens),
@@ -251,6 +272,11 @@ fn differ(
         }
     }
     Ok(false)
+}
+
+/// Threads that a pass may take.
+fn all_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 impl PartialEq for ModelConfig {

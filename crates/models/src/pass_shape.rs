@@ -119,6 +119,8 @@ pub(crate) fn pixel_attention_scratch(
 pub struct Activations {
     /// Values in f32.
     values: u64,
+    /// Of these, the most that are at once in other memory than the kernels' buffers.
+    unpooled: u64,
     /// Scratch memory of attention, which threads keep, in bytes.
     scratch: u64,
 }
@@ -126,7 +128,13 @@ pub struct Activations {
 impl Activations {
     /// So many f32 values.
     pub fn values(values: u64) -> Self {
-        Self { values, scratch: 0 }
+        Self { values, unpooled: values, scratch: 0 }
+    }
+
+    /// Of which no more than so many are at once results of Burn's own operations. The others are in buffers of the kernels,
+    /// which can be [used again](outsize_kernels::BufferReuse).
+    pub fn with_unpooled(self, unpooled: u64) -> Self {
+        Self { unpooled: unpooled.min(self.values), ..self }
     }
 
     /// With so many bytes of scratch memory that outlive the layer.
@@ -136,13 +144,18 @@ impl Activations {
 
     /// What one or the other takes, which are not alive at the same time.
     pub fn or(self, other: Self) -> Self {
-        Self { values: self.values.max(other.values), scratch: self.scratch.max(other.scratch) }
+        Self {
+            values: self.values.max(other.values),
+            unpooled: self.unpooled.max(other.unpooled),
+            scratch: self.scratch.max(other.scratch),
+        }
     }
 
     /// What both together take.
     pub fn and(self, other: Self) -> Self {
         Self {
             values: self.values.saturating_add(other.values),
+            unpooled: self.unpooled.saturating_add(other.unpooled),
             scratch: self.scratch.saturating_add(other.scratch),
         }
     }
@@ -152,6 +165,11 @@ impl Activations {
         (self.values.saturating_mul(VALUE_BYTES))
             .saturating_add(self.scratch)
             .saturating_add(SMALL_BYTES)
+    }
+
+    /// All of it but the kernels' buffers, in bytes.
+    pub(crate) fn unpooled_bytes(self) -> u64 {
+        Self { values: self.unpooled, ..self }.bytes()
     }
 }
 

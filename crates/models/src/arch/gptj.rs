@@ -163,7 +163,8 @@ impl Decoder for GptjForCausalLm {
             let inner = block.mlp.fc_in.weight.lazy_shape()[0] as u64;
             most = most.or(block.attn.activations(pass));
             // What attention gave and the result, and the inner layer with copies of it.
-            most = most.or(Activations::values(pass.rows() * (2 * hidden + 3 * inner)));
+            let mlp = Activations::values(pass.rows() * (2 * hidden + 3 * inner));
+            most = most.or(mlp.with_unpooled(0));
         }
         // Alive throughout: the residual stream, the norm's output, and the rotations.
         let alive = 2 * hidden + self.rope.width() as u64;
@@ -221,7 +222,10 @@ impl GptjAttention {
         // attention's result.
         let held_back = if pass.holds_back() { 2 } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.heads, hidden / self.heads);
-        Activations::values(pass.rows() * (4 + held_back) * hidden as u64).with_scratch(scratch)
+        let rows = pass.rows() * hidden as u64;
+        Activations::values(rows * (4 + held_back))
+            .with_unpooled(rows * (2 + held_back))
+            .with_scratch(scratch)
     }
 }
 

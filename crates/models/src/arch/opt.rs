@@ -204,7 +204,7 @@ impl Decoder for OptForCausalLm {
             let inner = layer.fc1.weight.lazy_shape()[0] as u64;
             // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
             let mlp = (hidden + 3 * inner).max(inner + 3 * hidden);
-            most = most.or(Activations::values(pass.rows() * mlp));
+            most = most.or(Activations::values(pass.rows() * mlp).with_unpooled(0));
         }
         // Alive throughout: the residual stream.
         most.and(Activations::values(pass.rows() * hidden))
@@ -279,7 +279,10 @@ impl OptAttention {
         // The norm's output, queries, keys and values, and a copy of one; or these three with attention's result.
         let held_back = if pass.holds_back() { 2 } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.heads, hidden / self.heads);
-        Activations::values(pass.rows() * (5 + held_back) * hidden as u64).with_scratch(scratch)
+        let rows = pass.rows() * hidden as u64;
+        Activations::values(rows * (5 + held_back))
+            .with_unpooled(rows * (2 + held_back))
+            .with_scratch(scratch)
     }
 }
 

@@ -154,7 +154,9 @@ impl Phi3Attention {
         let attend = 2 * fused + queries + held_back;
         let most = (hidden as u64 + 2 * fused).max(attend).max(queries + 2 * hidden as u64);
         let scratch = pass.attention_scratch(self.heads, self.key_value_heads, width);
-        Activations::values(pass.rows() * most).with_scratch(scratch)
+        Activations::values(pass.rows() * most)
+            .with_unpooled(pass.rows() * (fused + 2 * keys + held_back))
+            .with_scratch(scratch)
     }
 }
 

@@ -137,6 +137,7 @@ impl Attention {
         // Attention's result, its projection and the copy of a tiled product or of a biased one.
         let output = queries + 2 * hidden;
         Activations::values(pass.rows() * project.max(attend).max(output))
+            .with_unpooled(pass.rows() * (2 * keys + held_back))
             .with_scratch(pass.attention_scratch(self.heads, self.key_value_heads, self.head_dim))
     }
 }

@@ -43,6 +43,6 @@ impl FeedForward {
         let [inner, hidden]: [usize; 2] = self.dense_h_to_4h.weight.lazy_shape().dims();
         // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
         let most = (hidden + 3 * inner).max(inner + 3 * hidden);
-        Activations::values(pass.rows() * most as u64)
+        Activations::values(pass.rows() * most as u64).with_unpooled(0)
     }
 }

@@ -94,6 +94,7 @@ impl FusedAttention {
         let held_back = if pass.holds_back() { 2 * keys } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.key_value_heads, width);
         Activations::values(pass.rows() * ((2 * fused + hidden) as u64 + held_back))
+            .with_unpooled(pass.rows() * (fused as u64 + 2 * keys + held_back))
             .with_scratch(scratch)
     }
 }

@@ -50,5 +50,6 @@ impl FusedMlp {
         Activations::values(
             pass.rows() * (hidden as u64 + inner).max(2 * hidden as u64 + inner / 4),
         )
+        .with_unpooled(pass.rows() * inner / 2)
     }
 }

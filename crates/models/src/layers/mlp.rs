@@ -42,7 +42,7 @@ impl Mlp {
         let [inner, hidden]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
         // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the result beside the
         // product.
-        Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64))
+        Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64)).with_unpooled(0)
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.

@@ -190,16 +190,20 @@ impl T5Attention {
         // The norm's output and the three projections, of which one is twice there if it comes in tiles; these and
         // attention's result; its projection and the copy of a tiled one.
         let project = hidden + 4 * inner;
-        let attend = if pass.holds_back() { 6 * inner } else { 4 * inner };
+        let held_back = if pass.holds_back() { 2 * inner } else { 0 };
+        let attend = 4 * inner + held_back;
         let output = inner + 2 * hidden;
         let scratch = pass.attention_scratch(self.heads, self.heads, self.d_kv);
-        Activations::values(pass.rows() * project.max(attend).max(output)).with_scratch(scratch)
+        Activations::values(pass.rows() * project.max(attend).max(output))
+            .with_unpooled(pass.rows() * (2 * inner + held_back))
+            .with_scratch(scratch)
     }
 
     /// The same of [`keys_and_values`](Self::keys_and_values), with the states and what the cache makes of them.
     pub fn activations_of_prompt(&self, prompt: &PassShape) -> Activations {
         let [hidden, inner]: [usize; 2] = self.o.weight.lazy_shape().dims();
         Activations::values(prompt.rows() * (hidden as u64 + 4 * inner as u64))
+            .with_unpooled(prompt.rows() * 2 * inner as u64)
     }
 }
 
@@ -218,6 +222,6 @@ impl T5DenseActDense {
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let [hidden, inner]: [usize; 2] = self.wo.weight.lazy_shape().dims();
         // The norm's output or the result, and the inner layer with its gate and a copy.
-        Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64))
+        Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64)).with_unpooled(0)
     }
 }
