@@ -4,13 +4,17 @@ use crate::error::Failure;
 use outsize::generate::{Finish, TextOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
+
+/// What every result begins with.
+const BEGIN: &[u8] = b"{\"index\":";
 
 /// One line of a file of prompts.
 #[derive(Debug, Deserialize)]
@@ -85,8 +89,9 @@ pub struct PromptLines {
 }
 
 impl PromptLines {
-    /// Opens the file.
+    /// Opens the file, which is read more than once.
     pub fn open(path: &Path) -> Result<Self, Failure> {
+        refuse_other_than_files("--prompts", path)?;
         let file = File::open(path).map_err(|error| reading(path, error))?;
         Ok(Self { lines: BufReader::new(file), path: path.to_owned(), line: 0, index: 0 })
     }
@@ -136,13 +141,14 @@ pub struct ResultsFile {
     path: PathBuf,
     /// Whether it was there before.
     found: bool,
-    /// Prompts whose results it has.
-    done: HashSet<usize>,
+    /// Prompts whose results it has, and what they are known by.
+    done: HashMap<usize, Option<Value>>,
 }
 
 impl ResultsFile {
     /// Opens the file, made if it is not there, behind its last whole line: what a killed process left unfinished is dropped.
     pub fn open(path: &Path) -> Result<Self, Failure> {
+        refuse_other_than_files("--output", path)?;
         let found = path.symlink_metadata().is_ok();
         let opened = File::options().read(true).append(true).create(true).open(path);
         let file = opened.map_err(|error| Failure::writing(path.display(), error))?;
@@ -151,7 +157,7 @@ impl ResultsFile {
             let reason = "another process is writing to it; give each an --output of its own";
             return Err(Failure::Failed(format!("{}: {reason}", path.display())));
         }
-        let mut results = Self { file, path: path.to_owned(), found, done: HashSet::new() };
+        let mut results = Self { file, path: path.to_owned(), found, done: HashMap::new() };
         results.read()?;
         Ok(results)
     }
@@ -159,9 +165,15 @@ impl ResultsFile {
     fn read(&mut self) -> Result<(), Failure> {
         /// What has to be known of a line.
         #[derive(Deserialize)]
-        struct Index {
+        struct Known {
             index: usize,
+            id: Option<Value>,
         }
+        let refused = |number: usize, reason: &dyn Display| {
+            let path = self.path.display();
+            let what = "it is no file of results; give another --output";
+            Failure::Failed(format!("{path}, line {number}: {reason}: {what}"))
+        };
         let mut lines = BufReader::new(&self.file);
         let (mut whole, mut number, mut text) = (0, 0, Vec::new());
         loop {
@@ -170,15 +182,15 @@ impl ResultsFile {
             let read = read.map_err(|error| reading(&self.path, error))?;
             number += 1;
             if text.last() != Some(&b'\n') {
+                let len = text.len().min(BEGIN.len());
+                if text[..len] != BEGIN[..len] {
+                    return Err(refused(number, &"another text than a result"));
+                }
                 break;
             }
-            let line: Index = serde_json::from_slice(&text).map_err(|error| {
-                Failure::Failed(format!(
-                    "{}, line {number}: {error}: it is no file of results; give another --output",
-                    self.path.display()
-                ))
-            })?;
-            self.done.insert(line.index);
+            let line: Known =
+                serde_json::from_slice(&text).map_err(|error| refused(number, &error))?;
+            self.done.insert(line.index, line.id);
             whole += read as u64;
         }
         let cut = self.file.set_len(whole);
@@ -188,7 +200,22 @@ impl ResultsFile {
 
     /// Whether it has a prompt's result.
     pub fn has(&self, index: usize) -> bool {
-        self.done.contains(&index)
+        self.done.contains_key(&index)
+    }
+
+    /// Refuses a result that is known by something else than the prompt of its number: it is another prompt's.
+    pub fn check(&self, index: usize, line: &PromptLine) -> Result<(), Failure> {
+        let shown = |id: &Option<Value>| id.as_ref().map_or("none".into(), Value::to_string);
+        match self.done.get(&index).filter(|id| **id != line.id) {
+            Some(id) => Err(Failure::Failed(format!(
+                "{}: the result of prompt {index} has the id {}, and the prompt {}: the prompts are not those that it is of; \
+                 give another --output",
+                self.path.display(),
+                shown(id),
+                shown(&line.id)
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Appends a result: a whole line, at once.
@@ -206,6 +233,16 @@ impl Drop for ResultsFile {
         if !self.found && self.file.metadata().is_ok_and(|file| file.len() == 0) {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Refuses a pipe or a device, which cannot be read twice or appended to.
+fn refuse_other_than_files(flag: &str, path: &Path) -> Result<(), Failure> {
+    match path.metadata() {
+        Ok(found) if !found.is_file() => {
+            Err(Failure::usage(format!("{flag}: {} is not a regular file", path.display())))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -264,9 +301,44 @@ mod tests {
             std::fs::read_to_string(&path).unwrap(),
             whole.clone() + &whole.replace('3', "5")
         );
-        std::fs::write(&path, "once\n").unwrap();
-        let Err(Failure::Failed(message)) = ResultsFile::open(&path) else { panic!() };
-        assert!(message.contains("line 1") && message.contains("--output"), "{message}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "once\n");
+        for other in ["once\n", "once", "{\"a\":1}"] {
+            std::fs::write(&path, other).unwrap();
+            let Err(Failure::Failed(message)) = ResultsFile::open(&path) else { panic!("{other}") };
+            assert!(message.contains("line 1") && message.contains("--output"), "{message}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), other);
+        }
+        std::fs::write(&path, "{\"in").unwrap();
+        ResultsFile::open(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn results_of_other_prompts_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("results.jsonl");
+        std::fs::write(&path, "{\"index\":0,\"id\":\"a\"}\n{\"index\":1}\n").unwrap();
+        let results = ResultsFile::open(&path).unwrap();
+        let check = |index, prompt: &str| {
+            results.check(index, &serde_json::from_str(prompt).unwrap()).map_err(
+                |error| match error {
+                    Failure::Failed(message) => message,
+                    error => panic!("{error:?}"),
+                },
+            )
+        };
+        assert_eq!(check(0, r#"{"id": "a"}"#), Ok(()));
+        assert_eq!(check(1, "{}"), Ok(()));
+        assert_eq!(check(2, r#"{"id": "c"}"#), Ok(()));
+        for (index, prompt) in [(0, r#"{"id": "b"}"#), (0, "{}"), (1, r#"{"id": 1}"#)] {
+            assert!(check(index, prompt).unwrap_err().contains("another --output"));
+        }
+    }
+
+    #[test]
+    fn pipes_are_refused() {
+        let refused = |failure| matches!(failure, Some(Failure::Usage(_)));
+        let null = Path::new("/dev/null");
+        assert!(refused(PromptLines::open(null).err()));
+        assert!(refused(ResultsFile::open(null).err()));
     }
 }

@@ -163,6 +163,11 @@ fn what_cannot_be_done_is_said_before_any_work() {
     write(&prompts, &[json!({"prompt": "a"})]);
     assert!(failed(&run(&[]), 2).contains("--output"));
     assert!(failed(&run(&["--output", path(&prompts)]), 2).contains("file of the prompts"));
+    assert!(failed(&run(&["--output", "/dev/null"]), 2).contains("not a regular file"));
+    for alone in [&to[..], &["--batch", "4"]] {
+        let one = [&["run", path(&model), "--prompt", "a"], alone].concat();
+        assert!(failed(&outsize(&one), 2).contains("--prompts"));
+    }
     assert!(
         failed(&run(&[&to[..], &["--when-full", "slide"]].concat()), 2).contains("--when-full")
     );

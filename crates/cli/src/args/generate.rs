@@ -23,12 +23,12 @@ pub struct RunArgs {
     /// "max_new_tokens"; or {"ids": [1, 2]} for tokens instead of text
     #[arg(long, group = "input", value_name = "FILE", requires = "output")]
     pub prompts: Option<PathBuf>,
-    /// Prompts that run side by side; a pass over the weights serves all of them
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = batch(), requires = "prompts")]
-    pub batch: usize,
+    /// Prompts that run side by side; a pass over the weights serves all of them [with --prompts: 8]
+    #[arg(long, value_name = "N", value_parser = batch())]
+    pub batch: Option<usize>,
     /// File that results are appended to as they are ready, one JSON object a line; prompts whose results it
     /// has are not run again
-    #[arg(long, value_name = "FILE", requires = "prompts")]
+    #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Add no special tokens to the prompt, such as the one that begins a text
     #[arg(long)]

@@ -15,6 +15,11 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     if let (Some(prompts), Some(output)) = (&args.prompts, &args.output) {
         return run_many::run(args, prompts, output);
     }
+    // In clap, an argument does not require one that another of its group excludes.
+    let of_many = [("--output", args.output.is_some()), ("--batch", args.batch.is_some())];
+    if let Some((flag, _)) = of_many.iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!("{flag}: for many prompts: give them with --prompts")));
+    }
     let opening = |step: &Step<'_>, figures: &_| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
             say(picture(map));

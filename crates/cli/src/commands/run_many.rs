@@ -21,6 +21,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
+/// Prompts that run side by side if nothing is said.
+const BATCH: usize = 8;
+
 /// The result of `outsize run --prompts --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
 struct ManyOutput {
@@ -84,13 +87,14 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     {
         return Err(Failure::usage("--output: it is the file of the prompts"));
     }
+    let batch = args.batch.unwrap_or(BATCH);
     let machine = Machine::detect();
     let config = model::config(&args.model)?;
     let folder = args.model.folder();
     let opened = OpenedModel::new(&args.model.model, config)?;
     let mut settings = model::settings(&args.model, opened.config(), [1, 1], &machine)?;
     let cache = &mut settings.workload.cache;
-    (cache.batch, cache.when_full) = (args.batch, WhenFull::Replace);
+    (cache.batch, cache.when_full) = (batch, WhenFull::Replace);
     let tokenizer = opened.tokenizer_file(folder, &mut settings)?.and_then(Tokenizer::load);
     let config = opened.config().clone();
     let rules = TextRules::new(&args.text, folder, &config, tokenizer.as_ref())?;
@@ -123,7 +127,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let context = args.model.context.unwrap_or(needs.context.clamp(1, longest));
     let workload = &mut settings.workload;
     workload.cache.context = context;
-    workload.cache.batch = args.batch.min(left);
+    workload.cache.batch = batch.min(left);
     workload.prompt = match config.decoder_start() {
         Some(_) => needs.longest.max(1),
         None => needs.longest.clamp(1, context),
@@ -240,6 +244,7 @@ fn needs(
         interrupt::check()?;
         needs.prompts += 1;
         if results.has(index) {
+            results.check(index, &line)?;
             needs.skipped += 1;
             continue;
         }
