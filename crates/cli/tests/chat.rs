@@ -95,10 +95,11 @@ fn what_is_wrong_is_said_and_the_conversation_goes_on() {
     std::fs::write(&broken, "[{\"role\": \"user\"}]").unwrap();
     let config = model.join("config.json");
     let said = format!(
-        "/load {}\n/load {}\n/save {}\n{}\nHello\n",
+        "/load {}\n/load {}\n/save {}\n/save {}\n{}\nHello\n",
         path(&broken),
         path(&dir.path().join("missing.json")),
         path(&config),
+        path(&broken),
         "word ".repeat(100)
     );
     let before = std::fs::read(&config).unwrap();
@@ -109,11 +110,13 @@ fn what_is_wrong_is_said_and_the_conversation_goes_on() {
         "broken.json is no conversation",
         "cannot read",
         "is a file of the model itself",
+        "broken.json exists and is no conversation",
         "begin the conversation anew",
     ] {
         assert!(message.contains(expected), "{expected}: {message}");
     }
     assert_eq!(std::fs::read(&config).unwrap(), before);
+    assert_eq!(std::fs::read(&broken).unwrap(), b"[{\"role\": \"user\"}]");
 }
 
 #[test]

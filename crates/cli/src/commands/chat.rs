@@ -176,6 +176,10 @@ impl Chat {
 
     fn save(&self, file: &Path) -> Result<(), Failure> {
         refuse_to_overwrite(&self.model, file)?;
+        if file.exists() && read_conversation(file).is_err() {
+            let reason = "exists and is no conversation; give another name";
+            return Err(Failure::Failed(format!("{} {reason}", file.display())));
+        }
         let mut text = serde_json::to_string_pretty(self.session.messages())?;
         text.push('\n');
         write_file(file, text.as_bytes())?;
@@ -184,15 +188,7 @@ impl Chat {
     }
 
     fn load(&mut self, file: &Path) -> Result<(), Failure> {
-        let text = read_text(file, LONGEST);
-        let text = text
-            .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
-        let messages: Vec<ChatMessage> = serde_json::from_str(&text).map_err(|error| {
-            Failure::Failed(format!(
-                "{} is no conversation, a list of {{\"role\", \"content\"}}: {error}",
-                file.display()
-            ))
-        })?;
+        let messages = read_conversation(file)?;
         let count = messages.len();
         self.session.set_messages(messages)?;
         say(format!("{count} messages from {}", file.display()));
@@ -225,6 +221,19 @@ impl Chat {
         let held = MemoryHeld::now(self.session.pipeline().device_map());
         say(format!("so far        read {read}{held}"));
     }
+}
+
+/// The messages of a file that a chat wrote.
+fn read_conversation(file: &Path) -> Result<Vec<ChatMessage>, Failure> {
+    let text = read_text(file, LONGEST);
+    let text =
+        text.map_err(|error| Failure::Failed(format!("cannot read {}: {error}", file.display())))?;
+    serde_json::from_str(&text).map_err(|error| {
+        Failure::Failed(format!(
+            "{} is no conversation, a list of {{\"role\", \"content\"}}: {error}",
+            file.display()
+        ))
+    })
 }
 
 /// The chat template: the one that the arguments name, or the model's own.
