@@ -40,6 +40,8 @@ fn a_picture_is_written_with_its_parameters() {
     }
     // Not a second time, unless it is wanted.
     assert!(failed(&image(&output, &["--steps", "3"]), 2).contains("--force"));
+    let nowhere = output.with_file_name("nowhere").join("a.png");
+    assert!(failed(&image(&nowhere, &["--steps", "3"]), 2).contains("no folder"));
     done(&image(&output, &["--steps", "3", "--force"]));
     assert_ne!(std::fs::read(&output).unwrap(), bytes);
 }

@@ -25,6 +25,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
     let folder = model::located(&args.model, Wanted::Pictures(variant))?;
     let request = args.picture.request();
+    output::refuse_missing_folder(&args.output)?;
     let outputs = outputs(&args.output, &request.seeds);
     for path in &outputs {
         output::refuse_to_replace(path, args.force)?;

@@ -22,6 +22,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
         }
     };
     let vocabulary = config.vocab_size();
+    output::refuse_missing_folder(&args.output)?;
     output::refuse_to_replace(&args.output, args.force)?;
     output::refuse_to_overwrite(&args.model.model, &args.output)?;
     let spec = TensorSpec::new("logits", Dtype::F32, [1, ids.len(), vocabulary]);

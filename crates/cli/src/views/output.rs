@@ -70,6 +70,19 @@ pub fn refuse_to_overwrite(model: &Path, output: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a file in a folder that is not there; called before any work is done.
+pub fn refuse_missing_folder(path: &Path) -> Result<(), Failure> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => Err(Failure::usage(format!(
+            "there is no folder {} for {}",
+            folder.display(),
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Refuses to replace a file unless `force` is given; called before any work is done.
 pub fn refuse_to_replace(path: &Path, force: bool) -> Result<(), Failure> {
     match path.exists() && !force {
