@@ -1,7 +1,9 @@
 //! Modules that take turns in memory.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::{self, ThreadId};
 
 use crate::{Dispatched, Error};
 
@@ -31,8 +33,15 @@ use crate::{Dispatched, Error};
 /// ```
 #[derive(Clone, Default)]
 pub struct Turns {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
     /// The module that is in memory.
-    current: Arc<Mutex<Option<Arc<dyn Clear>>>>,
+    current: Mutex<Option<Arc<dyn Clear>>>,
+    /// The thread whose turn it is.
+    owner: Mutex<Option<ThreadId>>,
 }
 
 impl Turns {
@@ -55,14 +64,52 @@ impl Turns {
         Ok(())
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Option<Arc<dyn Clear>>>, Error> {
-        match self.current.try_lock() {
-            Ok(current) => Ok(current),
-            // What panicked was a pass: the module is as good as before.
-            Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Error::Nested),
-        }
+    /// Waits while another thread has its turn.
+    fn lock(&self) -> Result<Turn<'_>, Error> {
+        let Shared { current, owner } = &*self.shared;
+        let this = Some(thread::current().id());
+        // What panicked was a pass: the module is as good as before.
+        let current = match current.try_lock() {
+            Ok(current) => current,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) if *unpoisoned(owner) == this => {
+                return Err(Error::Nested);
+            }
+            Err(TryLockError::WouldBlock) => unpoisoned(current),
+        };
+        *unpoisoned(owner) = this;
+        Ok(Turn { current, owner })
     }
+}
+
+/// A thread's turn.
+struct Turn<'a> {
+    current: MutexGuard<'a, Option<Arc<dyn Clear>>>,
+    owner: &'a Mutex<Option<ThreadId>>,
+}
+
+impl Deref for Turn<'_> {
+    type Target = Option<Arc<dyn Clear>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.current
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.current
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *unpoisoned(self.owner) = None;
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Turns {
@@ -80,7 +127,7 @@ pub struct InTurn<'a, M> {
 
 impl<M: Send + 'static> InTurn<'_, M> {
     /// Runs `work` with the dispatched module. If it was another one's turn before, that one's memory comes back first; if it
-    /// was this one's, nothing is dispatched anew.
+    /// was this one's, nothing is dispatched anew. Waits while another thread has its turn.
     ///
     /// # Errors
     /// What dispatching says; [`Error::Nested`] for a call from within the `work` of any module of the same [`Turns`].

@@ -1,6 +1,8 @@
 //! Modules take turns in memory.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use burn::nn::LinearConfig;
 use burn::tensor::{Device, Tensor};
@@ -47,4 +49,29 @@ fn at_most_one_module_is_in_memory() {
     turns.clear().unwrap();
     assert_eq!(value(run(&double, x())), 2.0);
     assert_eq!(dispatched.get(), 4);
+}
+
+#[test]
+fn threads_wait_for_their_turn() {
+    let turns = Turns::default();
+    let nothing = tempfile::tempdir().unwrap();
+    let running = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                // Dispatching takes a while, and then fails: turns are what matters here.
+                let module = turns.module(|| {
+                    assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0);
+                    std::thread::sleep(Duration::from_millis(20));
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    let module = LinearConfig::new(1, 1).init(&Device::flex());
+                    load_checkpoint_and_dispatch(module, nothing.path(), &Options::default())
+                });
+                for _ in 0..3 {
+                    let result = module.run(|_| ());
+                    assert!(!matches!(result, Ok(()) | Err(Error::Nested)), "{result:?}");
+                }
+            });
+        }
+    });
 }
