@@ -38,6 +38,7 @@ mod placeholder;
 mod planning;
 mod registry;
 mod rewrite;
+mod running_state;
 mod save;
 mod slots;
 mod streamed;

@@ -2,6 +2,7 @@
 //! no hook or drop it.
 
 use crate::matching::{Matched, Stored, match_parameters};
+use crate::running_state::{is_initialized, settle};
 use crate::{Error, Kind, Options, convert, parameters};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
@@ -26,6 +27,9 @@ pub fn load<M: Module>(module: M, checkpoint: &Checkpoint, options: &Options) ->
     }
     let matched = match_parameters(&parameters, &checkpoint.into(), options)?;
     load_scales(checkpoint, &matched)?;
+    if is_initialized(&module) {
+        settle(&module);
+    }
     let mut load = Load::new(checkpoint, &matched);
     let module = module.map(&mut load);
     load.finish()?;

@@ -1,6 +1,7 @@
 //! A module's values written as a checkpoint.
 
 use crate::convert::burn_type;
+use crate::running_state::settle;
 use crate::{Error, Location, Names, Parameter, parameters};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -31,6 +32,7 @@ pub fn save<M: Module>(
         let dtype = types.found.get(&parameter.path).copied();
         tensors.add(parameter, dtype.unwrap_or(DType::F32), names)?;
     }
+    settle(module);
     // A tensor's turn comes with the last of its parts.
     let mut order: Vec<_> = tensors.specs.into_values().collect();
     order.sort_by_key(|(last, _)| *last);
