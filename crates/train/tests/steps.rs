@@ -114,6 +114,18 @@ fn no_sync_keeps_gradients_until_it_ends() {
 }
 
 #[test]
+fn freeing_memory_keeps_what_seeds_and_guards_depend_on() {
+    let accelerator = Accelerator::builder().build().unwrap();
+    accelerator.set_batches_taken(3);
+    let held = accelerator.no_sync();
+    accelerator.free_memory();
+    assert!(!accelerator.sync_gradients());
+    drop(held);
+    assert!(accelerator.sync_gradients());
+    assert_eq!(accelerator.batches_taken(), 3);
+}
+
+#[test]
 fn gradients_are_clipped_by_norm_and_by_value() {
     let accelerator = Accelerator::builder().build().unwrap();
     let model = Classifier::new(0, &accelerator.device());

@@ -231,7 +231,11 @@ impl Accelerator {
     /// is kept for the next step's activations and gradients.
     pub fn free_memory(&self) {
         *self.inner.accumulated() = Accumulated::default();
-        *self.step_state() = Default::default();
+        let mut state = self.step_state();
+        // Guards that are alive, and the numbers that seeds are made of, go on.
+        (state.sync_gradients, state.micro_batches) = (true, 0);
+        state.batches.clear();
+        drop(state);
         outsize_kernels::free_buffers();
     }
 }
