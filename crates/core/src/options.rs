@@ -43,10 +43,12 @@ pub struct Planning {
 /// [`Self::strict`], [`Self::allow_extra`], [`Self::allow_missing`] and [`Self::ignore`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that outsize may hold on each device.
+    /// Bytes that outsize may hold on each device. What [`needs`](Self::needs) does not say is not counted.
     pub budget: Budget,
-    /// What of the budget is needed besides weights. [`MemoryOverhead::overflow`] is for modules that hold more
-    /// weights at once than the two largest of one layer.
+    /// What of the budget is needed besides weights: nothing unless said. With
+    /// [`memory_overhead`](crate::memory_overhead) of [`process_bytes`](crate::process_bytes) and the module's activations, a
+    /// budget of main memory is one for the whole process. [`MemoryOverhead::overflow`] is for modules that hold more weights
+    /// at once than the two largest of one layer.
     pub needs: MemoryOverhead,
     /// How places are chosen, and what the predicted speed is made of.
     pub planning: Planning,
