@@ -1,6 +1,6 @@
 //! The one account of what a run needs in main memory besides weights and the ring: plans, runs and refusals take from it.
 
-use outsize_plan::{Budget, MemoryOverhead, Tier};
+use outsize_plan::{Budget, MemoryOverhead, Tier, Tree};
 
 /// What a process like `outsize run` takes by itself, in bytes: code, libraries, stacks of its threads, small allocations
 /// and what the allocator keeps of them. A constant, so that a plan is the same from one time to the next.
@@ -8,6 +8,12 @@ pub const PROCESS_BYTES: u64 = 32 << 20;
 
 /// What a process grows by at most while a model runs in it, besides what is counted, in bytes.
 const PROCESS_SLACK: u64 = 16 << 20;
+
+/// Parameters whose names and handles are part of that.
+const FEW_PARAMETERS: u64 = 2_000;
+
+/// What the header, the plan and the handle of each further one take at most, in bytes.
+const PARAMETER_BYTES: u64 = 4 << 10;
 
 /// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
 pub const LEAST_RING: u64 = 16 << 20;
@@ -18,6 +24,11 @@ pub const LONGEST_PASS: usize = 512;
 /// What a process takes by itself whose resident set is `resident` bytes before anything is opened in it.
 pub fn process_bytes(resident: u64) -> u64 {
     resident.saturating_add(PROCESS_SLACK).max(PROCESS_BYTES)
+}
+
+/// What a process grows by for a model of very many parameters, in bytes.
+pub fn many_parameters_bytes(tree: &Tree) -> u64 {
+    (tree.tensors().count() as u64).saturating_sub(FEW_PARAMETERS).saturating_mul(PARAMETER_BYTES)
 }
 
 /// What a run takes besides weights and the ring, in bytes: the process, and the activations of one pass. Keys and values

@@ -50,8 +50,8 @@ mod unwinding;
 mod upload;
 
 pub use account::{
-    LEAST_RING, LONGEST_PASS, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead,
-    process_bytes, upload_bytes, with_longest_passes,
+    LEAST_RING, LONGEST_PASS, PROCESS_BYTES, gpu_overhead, longest_pass, many_parameters_bytes,
+    memory_overhead, process_bytes, upload_bytes, with_longest_passes,
 };
 pub use device::{Devices, gpu};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};

@@ -1,5 +1,6 @@
 //! How places are chosen.
 
+use crate::account::many_parameters_bytes;
 use crate::{Error, Options};
 use outsize_plan::{DeviceMap, Tree, from_assignment, infer};
 
@@ -16,6 +17,11 @@ pub(crate) fn decide_with(
     options: &Options,
     plan: &outsize_plan::Options,
 ) -> Result<DeviceMap, Error> {
+    let mut plan = plan.clone();
+    if plan.needs.process > 0 {
+        plan.needs.process = plan.needs.process.saturating_add(many_parameters_bytes(tree));
+    }
+    let plan = &plan;
     Ok(match &options.planning.device_map {
         None => infer(tree, &options.budget, plan)?,
         Some(map) => {

@@ -15,7 +15,9 @@ use burn::nn::{
 use burn::tensor::{Device, Tensor};
 use common::{folder, options, write_zeros};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Options, dispatch, tree};
+use outsize_core::{
+    Options, dispatch, load_checkpoint_and_dispatch, memory_overhead, process_bytes, tree,
+};
 use outsize_plan::infer;
 use std::path::Path;
 use std::process::Command;
@@ -63,6 +65,19 @@ impl Running {
     }
 }
 
+/// More parameters than any model has today.
+#[derive(Module, Debug)]
+struct Many {
+    layers: Vec<Linear>,
+}
+
+impl Many {
+    fn new(device: &Device) -> Self {
+        let layer = LinearConfig::new(128, 128).with_bias(false);
+        Self { layers: (0..16_000).map(|_| layer.init(device)).collect() }
+    }
+}
+
 fn run_within<M: Module>(module: M, path: &str, budget: u64, pass: fn(&M)) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let options = Options { read_bytes: 256 << 10, ..options(Some(budget)) };
@@ -92,6 +107,16 @@ fn child() {
             let mean: Tensor<1> = running.norm.running_mean.value();
             assert_eq!(mean.dims(), [FEATURES]);
         }),
+        "many" => {
+            let needs = memory_overhead(process_bytes(0), 1 << 20);
+            let options = Options { needs, ..options(Some(budget)) };
+            let model = load_checkpoint_and_dispatch(Many::new(&device), &path, &options).unwrap();
+            let pass = |many: &Many| {
+                let x = Tensor::<2>::ones([1, 128], &device);
+                many.layers.iter().fold(x, |x, layer| layer.forward(x)).into_data()
+            };
+            model.run(pass).unwrap();
+        }
         other => panic!("{other}"),
     }
     println!("peak={}", outsize_machine::peak_rss().unwrap());
@@ -141,4 +166,15 @@ fn running_state_is_loaded_in_bounded_memory() {
     let dispatched = peak("running dispatched", &path, budget);
     eprintln!("state {state}, budget {budget}, baseline {baseline}, peak {dispatched}");
     assert!(dispatched <= baseline + state + ring + SLACK, "{dispatched} > {baseline} + {state}");
+}
+
+/// What a process holds of very many parameters beside their values is counted.
+#[test]
+fn a_budget_counts_the_bookkeeping_of_many_parameters() {
+    let (_dir, path) = folder();
+    write_zeros(&Many::new(&Device::flex()), &path, "F32", 4);
+    let budget = 120 << 20;
+    let peak = peak("many", &path, budget);
+    eprintln!("budget {budget}, peak {peak}");
+    assert!(peak <= budget, "{peak} > {budget}");
 }

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use outsize_core::{
-    LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, memory_overhead, upload_bytes,
-    with_longest_passes,
+    LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, many_parameters_bytes, memory_overhead,
+    upload_bytes, with_longest_passes,
 };
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 use outsize_plan::{
@@ -165,10 +165,11 @@ impl Planner {
         if options.no_split.is_empty() {
             options.no_split = numbered_classes(&tree);
         }
-        let workload = match &config {
+        let mut workload = match &config {
             Some(config) => workload.for_model(config),
             None => workload,
         };
+        workload.process = workload.process.saturating_add(many_parameters_bytes(&tree));
         if let Some(config) = &config {
             config.add_work(&mut tree, &workload.cache, workload.logits);
             for (path, class) in config.modules_without_parameters() {
