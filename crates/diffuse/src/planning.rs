@@ -41,11 +41,15 @@ impl ImageModel {
     ) -> Result<[PartPlan; 3], Error> {
         let [text_encoder, unet, vae] = self.needs(settings, request)?;
         let [pass, one] = self.passes(request)?;
-        Ok([
-            self.text_encoder.plan(settings, &text_encoder, &pass)?,
-            self.unet.plan(settings, &unet, &pass)?,
-            self.vae.plan(settings, &vae, &one)?,
-        ])
+        let plans = [
+            self.text_encoder.plan(settings, &text_encoder, &pass),
+            self.unet.plan(settings, &unet, &pass),
+            self.vae.plan(settings, &vae, &one),
+        ];
+        match plans {
+            [Ok(text_encoder), Ok(unet), Ok(vae)] => Ok([text_encoder, unet, vae]),
+            plans => Err(largest(plans.into_iter().filter_map(Result::err))),
+        }
     }
 
     /// What each part takes for such a request, with weights as they are stored: all in memory, and the least with which it runs.
@@ -155,4 +159,16 @@ impl ImageModel {
             }
         }))
     }
+}
+
+/// Of budgets that are too small, the refusal that asks for most, which does for all parts; before it, what else is wrong.
+fn largest(errors: impl Iterator<Item = Error>) -> Error {
+    let least = |error: &Error| match error {
+        Error::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(shortfall))) => {
+            shortfall.least
+        }
+        _ => u64::MAX,
+    };
+    let largest = errors.max_by_key(least);
+    largest.expect("called with an error")
 }
