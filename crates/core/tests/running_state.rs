@@ -22,7 +22,8 @@ fn train(norm: &BatchNorm, shift: f32) {
 /// The values that evaluation takes.
 fn statistics(norm: &BatchNorm) -> [Vec<f32>; 2] {
     let norm = norm.valid();
-    [norm.running_mean, norm.running_var].map(|value| value.value().into_data().try_to_vec().unwrap())
+    [norm.running_mean, norm.running_var]
+        .map(|value| value.value().into_data().try_to_vec().unwrap())
 }
 
 #[test]
