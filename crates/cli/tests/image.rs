@@ -42,6 +42,7 @@ fn a_picture_is_written_with_its_parameters() {
     assert!(failed(&image(&output, &["--steps", "3"]), 2).contains("--force"));
     let nowhere = output.with_file_name("nowhere").join("a.png");
     assert!(failed(&image(&nowhere, &["--steps", "3"]), 2).contains("no folder"));
+    assert!(failed(&image(&output.with_extension("jpg"), &[]), 2).contains("cat.png is"));
     done(&image(&output, &["--steps", "3", "--force"]));
     assert_ne!(std::fs::read(&output).unwrap(), bytes);
 }
@@ -77,6 +78,11 @@ fn what_cannot_be_done_names_the_flag() {
         let error = failed(&image(&output, &options), 1);
         assert!(error.contains(named), "{error}");
     }
+    // What a refusal asks for does, for all parts.
+    let error = failed(&image(&output, &["--max-memory", "cpu=1MB"]), 1);
+    let least = error.split_once("at least cpu=").unwrap().1.split(' ').next().unwrap();
+    done(&image(&output, &["--steps", "2", "--max-memory", &format!("cpu={least}")]));
+    std::fs::remove_file(&output).unwrap();
     assert!(failed(&image(&output, &["--scheduler", "heun"]), 2).contains("dpm++-karras"));
     let empty = folder.path();
     let args = ["image", path(empty), "--output", path(&output), "--prompt", "a cat"];
@@ -113,6 +119,7 @@ fn a_synthetic_pipeline_runs_and_is_interrupted_without_a_trace() {
     let run = |steps: &str| {
         let args = ["image", path(&model), "--prompt", "x", "--output", path(&output)];
         let args = [&args[..], &["--steps", steps, "--max-memory", "cpu=150MB", "--json"]].concat();
+        let args = [&args[..], &["--preview", "1"]].concat();
         start(folder.path(), &args)
     };
     let report = run("2").wait_with_output().unwrap();

@@ -25,9 +25,11 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
     let folder = model::located(&args.model, Wanted::Pictures(variant))?;
     let request = args.picture.request();
+    refuse_other_format(&args.output)?;
     output::refuse_missing_folder(&args.output)?;
     let outputs = outputs(&args.output, &request.seeds);
-    for path in &outputs {
+    let preview = args.preview.map(|_| beside(&args.output, ".preview"));
+    for path in outputs.iter().chain(&preview) {
         output::refuse_to_replace(path, args.force)?;
     }
     let machine = Machine::detect();
@@ -47,7 +49,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         ));
     }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
-    let mut watch = Watch::new(args, provenance.note);
+    let mut watch = Watch::new(args, preview, provenance.note);
     let pictures = pipeline.generate_watched(&request, |progress| watch.see(&progress))?;
     watch.finish()?;
     interrupt::check()?;
@@ -67,7 +69,6 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         picture.write_png(&path, &texts)?;
         written.push(PictureOutput { path, seed: *seed });
     }
-    watch.remove_preview();
     let report = ImageOutput {
         pictures: written,
         width,
@@ -77,10 +78,10 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         guidance_scale: request.guidance_scale,
         seconds_per_step: watch.seconds_per_step(),
         seconds: began.elapsed().as_secs_f64(),
-        parts: watch.parts,
-        predicted: watch.predicted,
+        parts: std::mem::take(&mut watch.parts),
+        predicted: watch.predicted.take(),
         peak_rss_bytes: outsize::machine::peak_rss(),
-        cut: watch.cut,
+        cut: std::mem::take(&mut watch.cut),
         notes,
     };
     match args.json {
@@ -194,6 +195,18 @@ fn outputs(path: &Path, seeds: &[u64]) -> Vec<PathBuf> {
     }
 }
 
+/// Refuses a name that promises another format than is written.
+fn refuse_other_format(path: &Path) -> Result<(), Failure> {
+    match path.extension().filter(|end| !end.eq_ignore_ascii_case("png")) {
+        Some(_) => Err(Failure::usage(format!(
+            "--output: pictures are written as PNG: {} is no name for one, {} is",
+            path.display(),
+            path.with_extension("png").display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The path with something added to the file's name, before its extension.
 fn beside(path: &Path, addition: &str) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
@@ -218,7 +231,8 @@ fn name(model: &Path) -> String {
 struct Watch<'a> {
     args: &'a ImageArgs,
     bar: Option<ProgressBar>,
-    preview: PathBuf,
+    /// Where previews are written. The last one is removed at the end, also of a run that is interrupted.
+    preview: Option<PathBuf>,
     failure: Option<Failure>,
     began: Instant,
     /// When the first and the last step were done, and the steps between.
@@ -231,11 +245,11 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(args: &'a ImageArgs, figures: String) -> Self {
+    fn new(args: &'a ImageArgs, preview: Option<PathBuf>, figures: String) -> Self {
         Self {
             args,
             bar: None,
-            preview: beside(&args.output, ".preview"),
+            preview,
             failure: None,
             began: Instant::now(),
             steps: None,
@@ -306,11 +320,11 @@ impl<'a> Watch<'a> {
     }
 
     fn write_preview(&mut self, latents: &[f32], [rows, columns]: [usize; 2]) {
-        if self.failure.is_some() {
+        let (Some(path), None) = (&self.preview, &self.failure) else {
             return;
-        }
+        };
         let written = Picture::preview(latents, rows, columns)
-            .map_or(Ok(()), |picture| picture.write_png(&self.preview, &[]));
+            .map_or(Ok(()), |picture| picture.write_png(path, &[]));
         self.failure = written.err().map(Failure::from);
     }
 
@@ -319,16 +333,18 @@ impl<'a> Watch<'a> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Removes the preview: the picture is there.
-    fn remove_preview(&self) {
-        if self.args.preview.is_some() {
-            let _ = std::fs::remove_file(&self.preview);
-        }
-    }
-
     /// Between the first step's end and the last one's.
     fn seconds_per_step(&self) -> Option<f64> {
         let (first, last, count) = self.steps.filter(|(.., count)| *count > 1)?;
         Some(last.duration_since(first).as_secs_f64() / (count - 1) as f64)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if let Some(preview) = &self.preview {
+            // There may be none yet.
+            let _ = std::fs::remove_file(preview);
+        }
     }
 }
