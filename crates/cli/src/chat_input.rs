@@ -28,6 +28,11 @@ impl ChatInput {
         Ok(Self::Terminal(Box::new(editor.map_err(failed)?)))
     }
 
+    /// Whether somebody sees what goes wrong, and can say it otherwise.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminal(_))
+    }
+
     /// The next message: a line, or all between two `"""`. None at the end of the input, or at Ctrl-D.
     pub fn next(&mut self) -> Result<Option<String>, Failure> {
         loop {
@@ -43,7 +48,9 @@ impl ChatInput {
             let mut text = rest.to_owned();
             while !text.trim_end().ends_with(QUOTES) {
                 let Some(line) = self.line("... ")? else {
-                    return Ok(None);
+                    return Err(Failure::Failed(format!(
+                        "the last message begins with {QUOTES} and does not end with it: it is not answered"
+                    )));
                 };
                 text.push('\n');
                 text.push_str(&line);

@@ -2,6 +2,7 @@
 
 use crate::error::Failure;
 use outsize::generate::{Finish, TextOutcome};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -143,6 +144,8 @@ pub struct ResultsFile {
     found: bool,
     /// Prompts whose results it has, and what they are known by.
     done: HashMap<usize, Option<Value>>,
+    /// How many of them failed.
+    failed: usize,
 }
 
 impl ResultsFile {
@@ -157,7 +160,8 @@ impl ResultsFile {
             let reason = "another process is writing to it; give each an --output of its own";
             return Err(Failure::Failed(format!("{}: {reason}", path.display())));
         }
-        let mut results = Self { file, path: path.to_owned(), found, done: HashMap::new() };
+        let mut results =
+            Self { file, path: path.to_owned(), found, done: HashMap::new(), failed: 0 };
         results.read()?;
         Ok(results)
     }
@@ -168,6 +172,7 @@ impl ResultsFile {
         struct Known {
             index: usize,
             id: Option<Value>,
+            error: Option<IgnoredAny>,
         }
         let refused = |number: usize, reason: &dyn Display| {
             let path = self.path.display();
@@ -191,6 +196,7 @@ impl ResultsFile {
             let line: Known =
                 serde_json::from_slice(&text).map_err(|error| refused(number, &error))?;
             self.done.insert(line.index, line.id);
+            self.failed += usize::from(line.error.is_some());
             whole += read as u64;
         }
         let cut = self.file.set_len(whole);
@@ -223,7 +229,19 @@ impl ResultsFile {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         let written = self.file.write_all(&text);
-        written.map_err(|error| Failure::writing(self.path.display(), error))
+        written.map_err(|error| Failure::writing(self.path.display(), error))?;
+        self.failed += usize::from(matches!(line.result, PromptResult::Failed { .. }));
+        Ok(())
+    }
+
+    /// That all prompts have a text.
+    pub fn check_all(&self) -> Result<(), Failure> {
+        let (count, path) = (self.failed, self.path.display());
+        let prompts = if count == 1 { "prompt" } else { "prompts" };
+        match count {
+            0 => Ok(()),
+            _ => Err(Failure::Failed(format!("{count} {prompts} failed: see \"error\" in {path}"))),
+        }
     }
 }
 

@@ -59,7 +59,8 @@ fn a_conversation_is_saved_and_goes_on_as_it_would_have() {
         path(&whole)
     );
     let output = chat(&arguments, &said);
-    let shown = done(&output);
+    assert!(failed(&output, 1).contains("1 message or command failed"));
+    let shown = text(&output.stdout);
     let said_back = message(&output);
     let whole_messages = messages(&whole);
     let roles: Vec<&str> = whole_messages.iter().map(|(role, _)| role.as_str()).collect();
@@ -104,7 +105,8 @@ fn what_is_wrong_is_said_and_the_conversation_goes_on() {
     );
     let before = std::fs::read(&config).unwrap();
     let output = chat(&arguments, &said);
-    assert_eq!(done(&output).lines().count(), 1);
+    assert!(failed(&output, 1).contains("5 messages or commands failed"));
+    assert_eq!(text(&output.stdout).lines().count(), 1);
     let message = message(&output);
     for expected in [
         "broken.json is no conversation",
@@ -115,6 +117,7 @@ fn what_is_wrong_is_said_and_the_conversation_goes_on() {
     ] {
         assert!(message.contains(expected), "{expected}: {message}");
     }
+    assert!(failed(&chat(&arguments, "Hello\n\"\"\"\nWhy?\n"), 1).contains("not answered"));
     assert_eq!(std::fs::read(&config).unwrap(), before);
     assert_eq!(std::fs::read(&broken).unwrap(), b"[{\"role\": \"user\"}]");
 }

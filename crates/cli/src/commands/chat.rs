@@ -40,23 +40,33 @@ Ctrl-C        ends an answer";
 pub fn chat(args: &ChatArgs) -> Result<(), Failure> {
     let mut chat = Chat::open(args)?;
     let mut input = ChatInput::new()?;
-    if matches!(input, ChatInput::Terminal(_)) {
+    if input.is_terminal() {
         say("/help lists commands, Ctrl-D ends");
     }
+    let mut refused = 0;
     while let Some(text) = input.next()? {
         interrupt::check()?;
-        match text.strip_prefix('/') {
+        let done = match text.strip_prefix('/') {
             None => chat.say(text)?,
             Some("bye" | "exit") => break,
             Some(command) => match chat.command(command) {
-                Err(Failure::Usage(message) | Failure::Failed(message)) => {
-                    say(format!("error: {message}"));
-                }
-                done => done?,
+                Err(Failure::Usage(message) | Failure::Failed(message)) => Err(message),
+                done => Ok(done?),
             },
+        };
+        if let Err(message) = done {
+            say(format!("error: {message}"));
+            refused += 1;
         }
     }
-    interrupt::check()
+    interrupt::check()?;
+    match refused {
+        1.. if !input.is_terminal() => {
+            let what = if refused == 1 { "message or command" } else { "messages or commands" };
+            Err(Failure::Failed(format!("{refused} {what} failed, as said above")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A conversation, and what is asked of it.
@@ -104,8 +114,9 @@ impl Chat {
         Ok(self.session.set_messages(self.system.iter().cloned().collect())?)
     }
 
-    /// Shows the answer to a message. What goes wrong with one message does not end the conversation.
-    fn say(&mut self, text: String) -> Result<(), Failure> {
+    /// Shows the answer to a message. The inner error is what is wrong with this message alone, and does not end the
+    /// conversation.
+    fn say(&mut self, text: String) -> Result<Result<(), String>, Failure> {
         // The first answer waits until the weights that stay are read.
         let mut progress = self.last.is_none().then(|| following(self.session.pipeline(), 1));
         let mut failure = None;
@@ -126,10 +137,7 @@ impl Chat {
         }
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error @ GenerateError::Request(_)) => {
-                say(format!("error: {}", flagged(error.into())));
-                return Ok(());
-            }
+            Err(error @ GenerateError::Request(_)) => return Ok(Err(flagged(error.into()))),
             Err(error) => return Err(error.into()),
         };
         if !answer.outcome.text.is_empty() {
@@ -151,7 +159,7 @@ impl Chat {
         }
         interrupt::forget();
         self.last = Some(answer);
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn command(&mut self, command: &str) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use crate::args::RunArgs;
 use crate::error::Failure;
 use crate::prompts::{PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
-use crate::request::{TextRules, encoded};
+use crate::request::{TextRules, encoded, without_prompts};
 use crate::views::memory::MemoryHeld;
 use crate::views::output::{picture, print_json, refuse_to_overwrite, say, say_wrapped};
 use crate::views::progress;
@@ -95,7 +95,8 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let mut settings = model::settings(&args.model, opened.config(), [1, 1], &machine)?;
     let cache = &mut settings.workload.cache;
     (cache.batch, cache.when_full) = (batch, WhenFull::Replace);
-    let tokenizer = opened.tokenizer_file(folder, &mut settings)?.and_then(Tokenizer::load);
+    let tokenizer = opened.tokenizer_file(folder, &mut settings).map_err(without_prompts)?;
+    let tokenizer = tokenizer.and_then(Tokenizer::load);
     let config = opened.config().clone();
     let rules = TextRules::new(&args.text, folder, &config, tokenizer.as_ref())?;
     let request = |line: &PromptLine| -> Result<Request, Failure> {
@@ -121,7 +122,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let left = needs.prompts - needs.skipped;
     if left == 0 {
         say(format!("{} has the results of all {} prompts", output.display(), needs.prompts));
-        return Ok(());
+        return results.check_all();
     }
     let longest = config.cache().longest_context;
     let context = args.model.context.unwrap_or(needs.context.clamp(1, longest));
@@ -229,7 +230,10 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
         true => print_json(&report)?,
         false => say_wrapped(&summary(&report)),
     }
-    if all { Ok(()) } else { interrupt::check() }
+    if !all {
+        interrupt::check()?;
+    }
+    results.check_all()
 }
 
 /// Reads all prompts once, to know what they need; so a broken line is found before any work is done.
@@ -264,12 +268,8 @@ fn needs(
 }
 
 fn summary(report: &ManyOutput) -> String {
-    let failed = match report.failed {
-        0 => String::new(),
-        failed => format!(" · {failed} without a text, see their \"error\""),
-    };
     format!(
-        "{} of {} prompts done{failed} · {} tokens in {:.1} s: {:.2} tokens/s, {} side by side · read {}{}",
+        "{} of {} prompts done · {} tokens in {:.1} s: {:.2} tokens/s, {} side by side · read {}{}",
         report.skipped + report.results,
         report.prompts,
         report.tokens,
