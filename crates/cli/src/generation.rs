@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::request::GenerateRequest;
+use crate::request::{GenerateRequest, without_prompts};
 use crate::views::memory::MemoryHeld;
 use crate::views::output::say;
 use crate::views::progress::{Following, bytes, count};
@@ -44,7 +44,11 @@ pub fn run(
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.text.end.when_full;
     settings.workload.cache.batch = args.copies.unwrap_or(1);
-    let tokenizer = model.tokenizer_file(folder, &mut settings)?;
+    let tokenizer = model.tokenizer_file(folder, &mut settings);
+    let tokenizer = match args.ids {
+        Some(_) => tokenizer?,
+        None => tokenizer.map_err(without_prompts)?,
+    };
     let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
     let prompt = asked.request.ids.len();
     let begins = model.config().context_of_prompt(prompt);

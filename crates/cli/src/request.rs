@@ -4,11 +4,13 @@ use crate::args::{ChoiceArgs, EndArgs, RunArgs, TextArgs};
 use crate::error::Failure;
 use crate::model;
 use crate::views::output::{note_unknown, say};
+use outsize::core::Error as CoreError;
 use outsize::generate::{
-    ChatOptions, DEFAULT_NEW_TOKENS, Error as TextError, GenerationConfig, Request, Sampling,
-    StopStrings, TextOptions, Tokenizer, TokenizerFile,
+    ChatOptions, DEFAULT_NEW_TOKENS, Error as TextError, GenerationConfig, PipelineError, Request,
+    Sampling, StopStrings, TextOptions, Tokenizer, TokenizerFile,
 };
 use outsize::models::ModelConfig;
+use outsize::plan::Error as PlanError;
 use std::path::Path;
 
 /// What to generate, and how to show it.
@@ -116,6 +118,17 @@ impl TextRules {
             sampling,
             text,
         }
+    }
+}
+
+/// A refusal before prompts are read, whose tokens take memory too.
+pub fn without_prompts(error: PipelineError) -> Failure {
+    let too_small = matches!(&error, PipelineError::Core(CoreError::Plan(PlanError::TooSmall(_))));
+    match Failure::from(error) {
+        Failure::Failed(message) if too_small => {
+            Failure::Failed(format!("{message}; a prompt of more than a token takes more"))
+        }
+        failure => failure,
     }
 }
 
