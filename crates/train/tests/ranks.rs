@@ -4,6 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use burn::nn::BatchNormConfig;
 use burn::tensor::{Int, Tensor};
 use outsize_train::{Accelerator, Error, Reduction, threads};
 
@@ -61,6 +62,18 @@ fn tensors_and_objects_reach_all_ranks() {
         Ok(())
     });
     results.unwrap().into_iter().for_each(Result::unwrap);
+}
+
+#[test]
+fn clones_of_a_model_are_each_ranks_own() {
+    let norm = BatchNormConfig::new(1).init(&Accelerator::builder().build().unwrap().device());
+    let means = threads(2, |accelerator| {
+        let norm = accelerator.prepare_model(norm.clone()).unwrap();
+        let value = accelerator.process_index() as f32 * 10.0;
+        norm.forward(Tensor::<2>::full([4, 1], value, &accelerator.device()));
+        values(norm.running_mean.value_sync())
+    });
+    assert_eq!(means.unwrap(), [[0.0], [1.0]]);
 }
 
 #[test]

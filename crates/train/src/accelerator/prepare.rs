@@ -39,9 +39,13 @@ impl Accelerator {
     ///
     /// Ranks have different models; a rank failed or is late.
     pub fn prepare_model<M: Module>(&self, model: M) -> Result<M, Error> {
-        let model = model.fork(&self.device());
+        let mut model = model.fork(&self.device());
         // Now, so that lazy weights do not depend on what is seeded later.
         model.visit(&mut Initialize);
+        if self.num_processes() > 1 {
+            // Clones share running statistics; those of ranks that are threads must not.
+            model = model.valid().train();
+        }
         self.broadcast_model(model, 0)
     }
 
