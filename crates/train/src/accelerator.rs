@@ -102,6 +102,17 @@ impl Accelerator {
         *self.inner.scaler() = Some(scaler);
     }
 
+    /// Has all ranks go on with the scale of rank `from`, after steps that they did not all make: gradients of different scales
+    /// cannot be added.
+    pub(crate) fn share_loss_scaler(&self, from: usize) -> Result<(), crate::Error> {
+        let own = self.loss_scaler();
+        if own.is_some() && self.num_processes() > 1 {
+            let scaler = self.gather_object(&own)?.swap_remove(from);
+            *self.inner.scaler() = scaler;
+        }
+        Ok(())
+    }
+
     /// Batches taken from prepared loaders so far: with the seed and the rank they seed random
     /// operations.
     #[must_use]

@@ -8,7 +8,7 @@ use burn::tensor::{Tensor, TensorData};
 use common::{
     Classifier, FEATURES, SampleBatcher, cross_entropy, difference, noise, optimizer, samples,
 };
-use outsize_train::{Accelerator, DataLoaderBuilder, Error, LocalSgd, threads};
+use outsize_train::{Accelerator, DataLoaderBuilder, Error, LocalSgd, MixedPrecision, threads};
 
 /// Sequences of different lengths, as rows of features.
 fn sequence(index: usize, device: &burn::tensor::Device) -> (Tensor<2>, usize) {
@@ -146,7 +146,7 @@ fn gradients_are_clipped_by_norm_and_by_value() {
 
 #[test]
 fn ranks_that_run_out_of_batches_help_the_others() {
-    let train = |even: bool, ranks: usize, accumulation: usize| {
+    let train = |even: bool, ranks: usize, accumulation: usize, tokens: bool| {
         let builder = Accelerator::builder()
             .even_batches(even)
             .split_batches(true)
@@ -157,27 +157,58 @@ fn ranks_that_run_out_of_batches_help_the_others() {
             let mut optimizer = accelerator.prepare_optimizer(optimizer(false));
             let loader = DataLoaderBuilder::new(SampleBatcher).batch_size(6);
             let loader = accelerator.prepare_data_loader(loader.build(samples(38)))?;
-            let uneven = accelerator.join_uneven_inputs();
-            for batch in loader.iter() {
-                accelerator.accumulate();
-                let batch = batch.unwrap();
-                let loss = cross_entropy(model.forward(batch.features), batch.classes);
-                let gradients = accelerator.backward(loss, &model)?;
-                model = optimizer.step(0.2, model, gradients);
+            for _epoch in 0..2 {
+                let uneven = accelerator.join_uneven_inputs();
+                for batch in loader.iter() {
+                    accelerator.accumulate();
+                    let batch = batch.unwrap();
+                    let items = batch.features.dims()[0];
+                    let loss = cross_entropy(model.forward(batch.features), batch.classes);
+                    let gradients = match tokens {
+                        true => {
+                            let sum = loss.mul_scalar(items as f32);
+                            accelerator.backward_tokens(sum, items, &model)?
+                        }
+                        false => accelerator.backward(loss, &model)?,
+                    };
+                    model = optimizer.step(0.2, model, gradients);
+                }
+                model = uneven.finish(model)?;
             }
-            model = uneven.finish(model)?;
             Ok(model.weights())
         });
         results.unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>()
     };
-    for accumulation in [1, 3] {
-        let alone = train(true, 1, accumulation).remove(0);
+    for (accumulation, tokens) in [(1, false), (3, false), (1, true), (3, true)] {
+        let alone = train(true, 1, accumulation, tokens).remove(0);
         // 38 items: the last batch has two, which rank 0 takes.
-        for weights in train(false, 3, accumulation) {
+        for weights in train(false, 3, accumulation, tokens) {
             let difference = difference(&alone, &weights);
-            assert!(difference < 1e-6, "{accumulation} micro-batches a step: {difference:e}");
+            let what = format!("{accumulation} micro-batches a step, by tokens: {tokens}");
+            assert!(difference < 1e-6, "{what}: {difference:e}");
         }
     }
+}
+
+#[test]
+fn ranks_that_stepped_apart_scale_alike_again() {
+    let builder = Accelerator::builder().mixed_precision(MixedPrecision::Fp16);
+    let scales = builder.threads(2, |accelerator| {
+        let mut model = Classifier::new(0, &accelerator.device());
+        let mut optimizer = accelerator.prepare_optimizer(optimizer(false));
+        let mut local = LocalSgd::new(&accelerator, 100);
+        // Rank 1 overflows.
+        let value = [1.0, f32::INFINITY][accelerator.process_index()];
+        let input = Tensor::full([1, FEATURES], value, &accelerator.device());
+        let gradients = accelerator.backward(model.forward(input).sum(), &model).unwrap();
+        model = optimizer.step(0.1, model, gradients);
+        model = local.step(model).unwrap();
+        let scale = || accelerator.loss_scaler().unwrap().scale();
+        let apart = scale();
+        local.finish(model).unwrap();
+        [apart, scale()]
+    });
+    assert_eq!(scales.unwrap(), [[65536.0, 65536.0], [32768.0, 65536.0]]);
 }
 
 #[test]

@@ -35,19 +35,22 @@ impl Accelerator {
         JoinUnevenInputs { accelerator: self }
     }
 
-    /// In an uneven stretch, says whether this rank still trains; gives the first rank that does.
-    pub(super) fn joining(&self, trains: bool) -> Result<Option<usize>, Error> {
+    /// In an uneven stretch, says whether this rank has a step to make, and if so whether it counts tokens; gives the first
+    /// rank that has one, and the same of it.
+    pub(super) fn joining(&self, own: Option<bool>) -> Result<Option<(usize, bool)>, Error> {
         let is_alone = self.num_processes() == 1;
         if is_alone || !self.step_state().is_uneven || self.step_state().is_local {
             return Ok(None);
         }
-        Ok(self.gather_object(&trains)?.iter().position(|&trains| trains))
+        let all = self.gather_object(&own)?.into_iter().enumerate();
+        Ok(all.filter_map(|(rank, counts_tokens)| Some((rank, counts_tokens?))).next())
     }
 }
 
 impl JoinUnevenInputs<'_> {
     /// Takes part in the steps of the ranks that have more batches, with the gradients that this
-    /// rank has left and then with none, and takes the weights of the last.
+    /// rank has left and then with none, and takes the weights of the last. As in PyTorch, the
+    /// optimizer does not see these steps.
     ///
     /// # Errors
     ///
@@ -55,15 +58,21 @@ impl JoinUnevenInputs<'_> {
     pub fn finish<M: Module>(self, model: M) -> Result<M, Error> {
         let accelerator = self.accelerator;
         let mut last = None;
-        while let Some(rank) = accelerator.joining(false)? {
+        while let Some((rank, counts_tokens)) = accelerator.joining(None)? {
             last = Some(rank);
-            accelerator.average_accumulated(&model)?;
+            accelerator.average_accumulated(&model, counts_tokens)?;
+            // That was the end of this rank's step too.
+            let mut state = accelerator.step_state();
+            (state.sync_gradients, state.micro_batches) = (true, 0);
         }
         // Ranks that end together have the same weights already, and each sees no other train.
         let last = accelerator.gather_object(&last)?.into_iter().flatten().next();
         match last {
             None => Ok(model),
-            Some(rank) => accelerator.broadcast_model(model, rank),
+            Some(rank) => {
+                accelerator.share_loss_scaler(rank)?;
+                accelerator.broadcast_model(model, rank)
+            }
         }
     }
 }

@@ -36,12 +36,13 @@ impl<'a> LocalSgd<'a> {
         if self.steps.is_multiple_of(self.interval) { self.average(model) } else { Ok(model) }
     }
 
-    /// Averages weights and ends the stretch.
+    /// Averages weights and ends the stretch. What optimizers keep stays each rank's own.
     ///
     /// # Errors
     ///
     /// A rank failed or is late.
     pub fn finish<M: Module>(self, model: M) -> Result<M, Error> {
+        self.accelerator.share_loss_scaler(0)?;
         self.average(model)
     }
 

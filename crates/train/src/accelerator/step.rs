@@ -130,19 +130,22 @@ impl Accelerator {
             return Ok(StepGradients::default());
         }
         let tokens = self.inner.accumulated().take(model, &mut gradients, tokens);
-        self.joining(true)?;
+        self.joining(Some(tokens.is_some()))?;
         let started = self.profile_start();
         self.average(model, &mut gradients, tokens, scale)?;
         self.profile_end("all_reduce", started);
         Ok(StepGradients(self.unless_overflown(model, gradients)))
     }
 
-    /// Averages what this rank has accumulated over ranks, as one that has no batch left.
-    pub(super) fn average_accumulated<M: Module>(&self, model: &M) -> Result<(), Error> {
+    /// Averages what this rank has accumulated over ranks, as one that has no batch left, in a step of others which do or do
+    /// not count tokens.
+    pub(super) fn average_accumulated<M: Module>(
+        &self,
+        model: &M,
+        counts_tokens: bool,
+    ) -> Result<(), Error> {
         let mut gradients = GradientsParams::new();
-        let key = first_parameter(model);
-        let has_tokens = self.inner.accumulated().tokens.contains_key(&key);
-        let tokens = has_tokens.then_some((key, 0.0));
+        let tokens = counts_tokens.then(|| (first_parameter(model), 0.0));
         let tokens = self.inner.accumulated().take(model, &mut gradients, tokens);
         self.average(model, &mut gradients, tokens, 1.0)
     }
