@@ -215,6 +215,12 @@ fn another_number_of_ranks_keeps_weights_and_says_the_rest() {
     assert!(text.contains("item 40 of its epoch, of 40 that were taken"), "{text}");
     training.train_to(8);
 
+    // Gradients of scaled losses are of no use without the scale.
+    let fp16 = builder(place.path()).mixed_precision(MixedPrecision::Fp16).build().unwrap();
+    let text = fp16.load_state(training.save(), training.state()).unwrap().to_string();
+    assert!(text.contains("the scale of the loss is not taken over"), "{text}");
+    assert!(text.contains("its 2 micro-batches are left out"), "{text}");
+
     // One rank that fails to load stops all, and none has changed.
     let results = builder(place.path()).threads(2, |accelerator| {
         let mut training = Training::new(accelerator.clone(), accelerator.process_index() == 0, 9);

@@ -259,10 +259,12 @@ impl<'a> TrainingState<'a> {
         };
 
         let same_ranks = manifest.ranks == run.ranks;
+        let same_scale = manifest.has_scaler == run.scaler.is_some();
         let name = rank_name(if same_ranks { run.rank } else { 0 });
         let mut rank = RankState::read(folder, &name, &parameters, &run.device)?;
         let mut notes = notes(&manifest, run);
-        if !same_ranks && !rank.sync_gradients {
+        // Accumulated gradients are of the scale of their losses.
+        if (!same_ranks || !same_scale) && !rank.sync_gradients {
             notes.push(format!(
                 "it was saved in the middle of a step: its {} micro-batches are left out",
                 rank.micro_batches
