@@ -7,7 +7,8 @@ use regex::Regex;
 /// Whose conventions a checkpoint follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// As the module declares it: same names, same shapes. So do Burn's own records.
+    /// As the module declares it: same names, same shapes. So do Burn's own records, of which those that burn-store writes as
+    /// safetensors are checkpoints; burnpack (`.bpk`) is not read.
     #[default]
     Burn,
     /// PyTorch's.
