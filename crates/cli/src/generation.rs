@@ -14,6 +14,7 @@ use outsize::generate::{
     generate_text,
 };
 use outsize::machine::{Machine, Provenance};
+use outsize::models::{CacheOptions, WhenFull};
 use outsize::stream::Stats;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -81,8 +82,8 @@ pub fn run(
         at_end: pipeline.stats(),
     };
     let to_run = pipeline.tokens_to_run(prompt);
-    let held = pipeline.cache_options().context;
-    if begins > held && !args.json {
+    let CacheOptions { context: held, when_full, .. } = *pipeline.cache_options();
+    if begins > held && when_full == WhenFull::Slide && !args.json {
         say(format!(
             "note: the prompt has {prompt} tokens and the context holds {held}: the last {to_run} are run, as the answer \
              depends on so many through all layers"

@@ -438,6 +438,7 @@ fn a_prompt_that_is_too_long_gets_advice_that_helps() {
     assert!(message.contains("64 at most") && !message.contains("raise"), "{message}");
     let message = text(&run(&model, &["--context", "3"]).stderr);
     assert!(message.contains("raise the context above 4"), "{message}");
+    assert!(!message.contains("are run"), "{message}");
     // Two layers, each of which sees 7 tokens back.
     let message = told(&["--when-full", "slide", "--context", "8"]);
     assert!(message.contains("200 tokens") && message.contains("the last 15 are run"), "{message}");

@@ -61,6 +61,11 @@ fn shards_are_merged_and_divided_anew_byte_by_byte() {
     let told = message(&outsize(&shard));
     assert!(told.contains("made ") && told.contains(" files in "), "{told}");
     assert!(shards.join("model.safetensors.index.json").exists());
+    // One of them is not the whole.
+    let mut files = shards.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let one = files.find(|file| path(file).contains("-00001-of-")).unwrap();
+    let told = message(&outsize(&["merge", path(&one), path(&dir.path().join("part"))]));
+    assert!(told.contains("files of a checkpoint"), "{told}");
     let original = values(&Checkpoint::open(&model).unwrap());
     for out in [merged, shards] {
         assert!(values(&Checkpoint::open(&out).unwrap()) == original, "{}", out.display());

@@ -13,6 +13,7 @@ use outsize::machine::{peak_rss, volume};
 use outsize::models::rewriting;
 use outsize::plan::format_size;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::Instant;
 
 const CONFIG: &str = "config.json";
@@ -26,6 +27,12 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
             "{} holds several models, which make pictures together: name the file of weights of one of them",
             model.display()
         )));
+    }
+    if let Some(count) = files_of(model) {
+        say(format!(
+            "note: {} is one of {count} files of a checkpoint, and only its tensors are written: give the folder for all",
+            model.display()
+        ));
     }
     let checkpoint = Checkpoint::open(model)?;
     let folder = checkpoint.folder();
@@ -76,6 +83,13 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
         if shards == 1 { "file" } else { "files" }
     ));
     Ok(())
+}
+
+/// How many files a checkpoint has of which this is one, by its name. Of GGUF's, all are opened.
+fn files_of(model: &Path) -> Option<u32> {
+    let is_gguf = model.extension().is_some_and(|end| end == "gguf");
+    let (_, count) = model.file_stem()?.to_str()?.rsplit_once("-of-")?;
+    count.parse().ok().filter(|count| *count > 1 && !is_gguf && model.is_file())
 }
 
 /// Refuses what does not fit on the disk, before hours are spent on it.
