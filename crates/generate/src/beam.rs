@@ -43,15 +43,20 @@ pub fn beam_search<D: LanguageModel>(
         texts.push(Text { request, seen, limit, at_limit, beams });
     }
     while rows > 0 {
-        let mut ids: Vec<&[u32]> = vec![&[]; rows];
+        let anew = texts.iter().any(|text| text.is_recomputed(decoder.recomputed_beyond()));
+        if anew {
+            decoder.forget_rows();
+        }
+        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); rows];
         for text in &texts {
             for beam in &text.beams.running {
-                ids[beam.row] = match beam.tokens.as_slice() {
-                    [] => &text.request.ids,
-                    [.., last] => std::slice::from_ref(last),
+                ids[beam.row] = match beam.tokens.last() {
+                    Some(last) if !anew => vec![*last],
+                    _ => [&text.request.ids, &*beam.tokens].concat(),
                 };
             }
         }
+        let ids: Vec<&[u32]> = ids.iter().map(|ids| &**ids).collect();
         let mut logits = match decoder.forward_rows(&ids) {
             Err(error) if D::is_stopped(&error) => {
                 texts.iter_mut().for_each(|text| text.beams.end(Finish::Stopped));
@@ -119,6 +124,13 @@ struct Text<'r> {
 }
 
 impl Text<'_> {
+    /// Whether its sequences have grown just beyond that length, so that all of each is computed anew.
+    fn is_recomputed(&self, beyond: Option<usize>) -> bool {
+        let (prompt, mut running) = (self.request.ids.len(), self.beams.running.iter());
+        let is = |beyond, new: usize| prompt <= beyond && prompt + new == beyond + 1;
+        beyond.is_some_and(|beyond| running.any(|beam| is(beyond, beam.tokens.len())))
+    }
+
     /// The likeliest continuations of all beams, by logits `[rows, vocabulary]`: enough for all beams to go on, however many end.
     fn continuations(
         &self,

@@ -1,5 +1,6 @@
 //! The loop: prompts in, one token after the other out.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -19,7 +20,7 @@ pub struct Generation<'d, D> {
     rows: Vec<GenerationRow>,
     /// The rows that the decoder's sequences are, in its order.
     live: Vec<usize>,
-    /// Those that have not begun.
+    /// Those that have not begun, or begin anew.
     new: Vec<usize>,
     scratch: SamplerScratch,
 }
@@ -102,16 +103,19 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
 
     fn pass(&mut self) -> Result<Option<NewTokens>, GenerateError<D::Error>> {
         self.leave().map_err(GenerateError::Model)?;
+        self.begin_anew();
         let started = Instant::now();
-        let ids = |rows: &[usize]| -> Vec<&[u32]> {
-            rows.iter().map(|row| self.rows[*row].next_ids()).collect()
-        };
         let (running, logits) = match (self.new.is_empty(), self.live.is_empty()) {
             (true, true) => return Ok(None),
-            (true, false) => (self.live.clone(), self.decoder.forward_rows(&ids(&self.live))),
+            (true, false) => {
+                let last = |row: &usize| self.rows[*row].last();
+                let ids: Vec<&[u32]> = self.live.iter().map(last).collect();
+                (self.live.clone(), self.decoder.forward_rows(&ids))
+            }
             (false, _) => {
-                let held = self.live.len();
-                (self.new.clone(), self.decoder.begin_rows(held, &ids(&self.new)))
+                let texts: Vec<_> = self.new.iter().map(|row| self.rows[*row].text()).collect();
+                let ids: Vec<&[u32]> = texts.iter().map(|text| &**text).collect();
+                (self.new.clone(), self.decoder.begin_rows(self.live.len(), &ids))
             }
         };
         let logits = match logits {
@@ -138,16 +142,18 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         Ok(Some(chosen))
     }
 
-    /// Takes the rows that ended out of the decoder. The last ones take their places.
+    /// Takes the rows that ended, or that begin anew beside others, out of the decoder. The last ones take their places.
     fn leave(&mut self) -> Result<(), D::Error> {
+        let beyond = self.decoder.recomputed_beyond().filter(|_| self.decoder.replaces_rows());
+        let leaves = |row: &GenerationRow| row.ended || row.is_recomputed(beyond);
         let (held, mut copies, mut at) = (self.live.len(), Vec::new(), 0);
         while at < self.live.len() {
-            if !self.rows[self.live[at]].ended {
+            if !leaves(&self.rows[self.live[at]]) {
                 at += 1;
                 continue;
             }
-            self.live.swap_remove(at);
-            if self.live.get(at).is_some_and(|moved| !self.rows[*moved].ended) {
+            self.new.push(self.live.swap_remove(at));
+            if self.live.get(at).is_some_and(|moved| !leaves(&self.rows[*moved])) {
                 copies.push((self.live.len(), at));
             }
         }
@@ -155,6 +161,15 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         match (1..held).contains(&self.live.len()) {
             true => self.decoder.copy_rows(&copies, self.live.len()),
             false => Ok(()),
+        }
+    }
+
+    /// Begins all rows anew if one has to and cannot beside others.
+    fn begin_anew(&mut self) {
+        let beyond = self.decoder.recomputed_beyond();
+        if self.live.iter().any(|row| self.rows[*row].is_recomputed(beyond)) {
+            self.decoder.forget_rows();
+            self.new.append(&mut self.live);
         }
     }
 
@@ -202,11 +217,24 @@ impl GenerationRow {
         Ok(Self { request, sampler, limit, outcome, ended: limit == 0 })
     }
 
-    fn next_ids(&self) -> &[u32] {
+    /// The last new token.
+    fn last(&self) -> &[u32] {
+        let tokens = &self.outcome.tokens;
+        &tokens[tokens.len().saturating_sub(1)..]
+    }
+
+    /// All tokens so far.
+    fn text(&self) -> Cow<'_, [u32]> {
         match self.outcome.tokens.as_slice() {
-            [] => &self.request.ids,
-            [.., last] => std::slice::from_ref(last),
+            [] => Cow::Borrowed(&self.request.ids),
+            tokens => Cow::Owned([&self.request.ids, tokens].concat()),
         }
+    }
+
+    /// Whether it has grown just beyond that length, so that all of it is computed anew.
+    fn is_recomputed(&self, beyond: Option<usize>) -> bool {
+        let (prompt, new) = (self.request.ids.len(), self.outcome.tokens.len());
+        beyond.is_some_and(|beyond| prompt <= beyond && prompt + new == beyond + 1)
     }
 
     /// Adds a token of a pass that began then; whether it is one that ends the text.

@@ -26,6 +26,14 @@ pub trait LanguageModel {
         false
     }
 
+    /// As [`recomputed_beyond`](outsize_models::CacheSpec::recomputed_beyond).
+    fn recomputed_beyond(&self) -> Option<usize> {
+        None
+    }
+
+    /// Forgets all sequences, so that they begin anew. Only where texts are [computed anew](Self::recomputed_beyond).
+    fn forget_rows(&mut self) {}
+
     /// Copies sequences, one after the other: of each pair the second becomes what the first is, and may be one past those there
     /// are. Then the first `rows` stay.
     ///

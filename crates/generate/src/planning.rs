@@ -59,9 +59,12 @@ impl GenerationWorkload {
         self
     }
 
-    /// Tokens of each text in the longest pass over the prompts, if there is room for it.
-    fn longest_pass(&self) -> usize {
-        longest_pass(self.cache.batch, self.prompt, self.cache.context)
+    /// Tokens of each text in the longest pass over the prompts, and over texts that are computed anew, if there is room for it.
+    fn longest_pass(&self, config: Option<&ModelConfig>) -> usize {
+        let anew = config.and_then(|config| config.cache().recomputed_beyond());
+        let anew =
+            anew.filter(|beyond| self.cache.context > *beyond).map_or(0, |beyond| beyond + 1);
+        longest_pass(self.cache.batch, self.prompt.max(anew), self.cache.context)
     }
 
     /// The most that `bytes` says of passes of `tokens` tokens of each text.
@@ -127,7 +130,7 @@ impl GenerationWorkload {
             self.adjust(&mut options, Some(config), tokens);
             options
         };
-        Passes { longest: of(self.longest_pass()), shortest: of(1) }
+        Passes { longest: of(self.longest_pass(Some(config))), shortest: of(1) }
     }
 }
 
@@ -225,7 +228,7 @@ impl Planner {
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
-        with_longest_passes(self.workload.longest_pass(), |tokens| {
+        with_longest_passes(self.workload.longest_pass(self.config.as_ref()), |tokens| {
             let mut options = self.options.clone();
             self.workload.adjust(&mut options, self.config.as_ref(), tokens);
             self.place(budget, options)

@@ -18,6 +18,9 @@ pub struct CacheSpec {
     pub cannot_slide: Option<&'static str>,
     /// The longest text, in tokens, of which the keys do not depend on how long it is; none if they never do.
     pub rescaled_beyond: Option<usize>,
+    /// Whether transformers computes the keys of a text anew when it grows beyond that length while it is generated, rather than
+    /// keep those that it has.
+    pub recomputes_keys: bool,
 }
 
 /// One layer of a KV cache.
@@ -47,6 +50,12 @@ impl CacheLayer {
 }
 
 impl CacheSpec {
+    /// The longest text, in tokens, that keeps its keys when it grows longer: one more token, and generation computes all of it
+    /// anew. None if texts of any length keep them.
+    pub fn recomputed_beyond(&self) -> Option<usize> {
+        self.rescaled_beyond.filter(|_| self.recomputes_keys)
+    }
+
     /// How many of the last tokens of a text its next one depends on, itself included, in a cache that is made for `options`:
     /// each layer sees as far back as its window, from what the layer before it made of tokens that saw as far.
     pub fn reach(&self, options: &CacheOptions) -> usize {
@@ -107,6 +116,7 @@ impl CacheSpec {
             longest_context: trained_context,
             cannot_slide: None,
             rescaled_beyond: None,
+            recomputes_keys: false,
         }
     }
 }

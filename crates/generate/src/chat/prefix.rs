@@ -57,6 +57,15 @@ impl LanguageModel for PrefixCache<'_> {
         logits
     }
 
+    fn recomputed_beyond(&self) -> Option<usize> {
+        self.pipeline.recomputed_beyond()
+    }
+
+    fn forget_rows(&mut self) {
+        self.pipeline.clear();
+        self.held.clear();
+    }
+
     fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), PipelineError> {
         self.pipeline.copy_rows(copies, rows)
     }

@@ -46,6 +46,14 @@ impl LanguageModel for Pipeline {
         room && self.start.is_none() && self.cache.options().when_full == WhenFull::Replace
     }
 
+    fn recomputed_beyond(&self) -> Option<usize> {
+        self.spec.recomputed_beyond()
+    }
+
+    fn forget_rows(&mut self) {
+        self.clear();
+    }
+
     fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), PipelineError> {
         Ok(self.cache.copy_rows(copies, rows)?)
     }

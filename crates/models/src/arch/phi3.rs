@@ -42,6 +42,7 @@ pub struct Phi3Attention {
 impl RmsBlock for Phi3DecoderLayer {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("phi3", "Phi3")];
     const NO_SPLIT: &'static [&'static str] = &["Phi3DecoderLayer"];
+    const RECOMPUTES_KEYS: bool = true;
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
         &[PHI3, FIELDS]

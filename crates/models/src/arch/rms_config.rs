@@ -246,6 +246,7 @@ impl RmsConfig {
                 .flatten()
                 .filter_map(RopeConfig::rescaled_beyond)
                 .min(),
+            recomputes_keys: false,
         }
     }
 }

@@ -20,6 +20,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// The name of this class.
     const NO_SPLIT: &'static [&'static str];
 
+    /// As [`CacheSpec::recomputes_keys`].
+    const RECOMPUTES_KEYS: bool = false;
+
     /// As [`Architecture::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
@@ -132,7 +135,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 })
                 .collect(),
             embed_scale: config.embed_scale,
-            cache: config.cache(),
+            cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }
 }
