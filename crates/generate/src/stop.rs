@@ -53,7 +53,7 @@ impl StopStrings {
 }
 
 /// Looks for stop strings in a text that comes in parts; see [`StopStrings::scan`].
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct StopScan {
     matchers: Vec<Matcher>,
     /// The end of the text so far, as long as it may be the beginning of a stop string.
@@ -83,6 +83,16 @@ impl StopScan {
         (std::mem::replace(&mut self.held, held), None)
     }
 
+    /// Whether there is no string to look for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.matchers.is_empty()
+    }
+
+    /// Whether a string would be complete with such a part.
+    pub(crate) fn would_end(&self, part: &str) -> bool {
+        self.clone().push(part).1.is_some()
+    }
+
     /// The rest of a text that ended without a stop string.
     pub fn finish(self) -> String {
         self.held
@@ -90,7 +100,7 @@ impl StopScan {
 }
 
 /// How much of one string the text so far ends with, kept as Knuth, Morris and Pratt do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Matcher {
     string: String,
     /// For each number of matched bytes, how many still match if the next one does not.

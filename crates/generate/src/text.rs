@@ -52,11 +52,16 @@ impl<'t> GrowingText<'t> {
 
     /// Takes the next token; gives the text that is certain with it. Nothing follows a stop string.
     pub fn push(&mut self, token: u32) -> Result<String, Error> {
-        let part = match &mut self.stream {
-            Some(stream) => stream.push(token)?.unwrap_or_default(),
-            None => return Ok(String::new()),
+        let Some(stream) = &mut self.stream else {
+            return Ok(String::new());
         };
-        Ok(self.scan(&part, false))
+        let part = match stream.push(token)? {
+            None if self.scan.is_empty() => None,
+            // What more tokens would make of these does not matter if a stop string is there by now.
+            None => stream.waiting()?.filter(|waiting| self.scan.would_end(waiting)),
+            part => part,
+        };
+        Ok(self.scan(&part.unwrap_or_default(), false))
     }
 
     /// The rest, once there are no more tokens; nothing a second time.

@@ -65,6 +65,11 @@ impl<'t> TextStream<'t> {
     /// # Errors
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].
     pub fn finish(self) -> Result<Option<String>> {
+        self.waiting()
+    }
+
+    /// The same of a text that may go on.
+    pub(crate) fn waiting(&self) -> Result<Option<String>> {
         let Some(tokenizer) = self.tokenizer else { return Ok(None) };
         let (before, after) = self.texts(tokenizer)?;
         let common: usize = before

@@ -102,6 +102,25 @@ fn a_stop_string_ends_the_text_before_it() {
 }
 
 #[test]
+fn a_stop_string_of_bytes_ends_the_text_at_once() {
+    // A run of bytes is text once another token follows, and this one goes on and on.
+    let tokenizer = common::open(&common::sentencepiece_bpe().to_string());
+    let the = tokenizer.token_id("▁the").unwrap();
+    let tokens = [vec![the], bytes("\n\n\n\n")].concat();
+    for (stop, computed) in [("\n", 2), ("\n\n", 3), ("e\n\n\n", 4)] {
+        let (said, parts) = say(&tokenizer, &tokens, &[], &stop_at(&[stop]), go_on);
+        assert_eq!(said.stop_string.as_deref(), Some(stop));
+        assert_eq!(said.outcome.tokens, tokens[..computed]);
+        assert_eq!(said.text, "the\n\n\n".split(stop).next().unwrap());
+        assert_eq!(parts.concat(), said.text);
+    }
+    // An unfinished character is none yet.
+    let (said, _) =
+        say(&tokenizer, &[vec![the], bytes("é")].concat(), &[], &stop_at(&["é"]), go_on);
+    assert_eq!((said.text.as_str(), said.outcome.tokens.len()), ("the", 3));
+}
+
+#[test]
 fn a_token_that_ends_the_text_is_not_shown() {
     let tokenizer = common::open(&byte_level_tokenizer(259).unwrap());
     let tokens = [bytes("a"), vec![1], bytes("b"), vec![2], bytes("c")].concat();
