@@ -44,6 +44,17 @@ macro_rules! each {
     }};
 }
 
+/// Rounded to odd: one of the two f32 beside a value that is none, that with an odd last bit. Rounded once more, to 16 bits and
+/// the nearest, it becomes what the value itself would (Boldo and Melquiond 2008). `half` cuts an f64 first.
+fn odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    if f64::from(nearest) == value || value.is_nan() {
+        return nearest;
+    }
+    let beyond = u32::from(f64::from(nearest).abs() > value.abs());
+    f32::from_bits((nearest.to_bits() - beyond) | 1)
+}
+
 /// The conversion of floats from the type in the file to the type in memory. `Ok(None)` if they are the
 /// same, an error if there is no such
 /// conversion.
@@ -61,8 +72,8 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
         (Dtype::F32, DType::F16) => each!(f32 => f16, f16::from_f32),
         (Dtype::F16, DType::BF16) => each!(f16 => bf16, |value| bf16::from_f32(value.to_f32())),
         (Dtype::BF16, DType::F16) => each!(bf16 => f16, |value| f16::from_f32(value.to_f32())),
-        (Dtype::F64, DType::BF16) => each!(f64 => bf16, bf16::from_f64),
-        (Dtype::F64, DType::F16) => each!(f64 => f16, f16::from_f64),
+        (Dtype::F64, DType::BF16) => each!(f64 => bf16, |value| bf16::from_f32(odd(value))),
+        (Dtype::F64, DType::F16) => each!(f64 => f16, |value| f16::from_f32(odd(value))),
         (Dtype::F32, DType::F64) => each!(f32 => f64, f64::from),
         (Dtype::F16, DType::F64) => each!(f16 => f64, f16::to_f64),
         (Dtype::BF16, DType::F64) => each!(bf16 => f64, bf16::to_f64),
@@ -206,6 +217,34 @@ mod tests {
         for (value, wanted) in [(1.0 + 1.0 / 256.0, 0x3f80_u16), (1.0 + 3.0 / 256.0, 0x3f82)] {
             let value: f32 = value;
             assert_eq!(run(Dtype::F32, DType::BF16, &value.to_le_bytes()), wanted.to_le_bytes());
+        }
+    }
+
+    /// Whether `bits` are those of the nearest of all 16-bit values, the even one of two.
+    fn is_nearest(value: f64, bits: u16, to_f64: impl Fn(u16) -> f64) -> bool {
+        let error = |bits: u16| (to_f64(bits) - value).abs();
+        let beside = [bits.checked_sub(1), bits.checked_add(1)];
+        beside.into_iter().flatten().filter(|other| to_f64(*other).is_finite()).all(|other| {
+            error(bits) < error(other) || error(bits) == error(other) && bits.is_multiple_of(2)
+        })
+    }
+
+    proptest::proptest! {
+        /// Beside the middle of two values, by as little as an f64 can be.
+        #[test]
+        fn f64_is_rounded_once(bits in 1u16..0x7a00, step in -3i64..4, wide: bool) {
+            let (bf16, half) = (|bits| bf16::from_bits(bits).to_f64(), |bits| f16::from_bits(bits).to_f64());
+            for (to, to_f64) in [(DType::BF16, &bf16 as &dyn Fn(u16) -> f64), (DType::F16, &half)] {
+                let middle = (to_f64(bits) + to_f64(bits + 1)) / 2.0;
+                let step = if wide { step << 20 } else { step };
+                let value = f64::from_bits(middle.to_bits().wrapping_add_signed(step));
+                for sign in [1.0, -1.0] {
+                    let found = run(Dtype::F64, to, &(sign * value).to_le_bytes());
+                    let found = u16::from_le_bytes([found[0], found[1]]);
+                    proptest::prop_assert_eq!(found >> 15 == 1, sign < 0.0);
+                    proptest::prop_assert!(is_nearest(value, found & 0x7fff, to_f64), "{value:e} {found:x}");
+                }
+            }
         }
     }
 
