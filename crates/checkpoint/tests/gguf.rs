@@ -366,6 +366,11 @@ fn scores_become_merges() {
     assert_eq!(around["bos_token"], "<s>");
     assert_eq!((&around["add_bos_token"], &around["add_eos_token"]), (&json!(true), &json!(true)));
     assert_eq!(around["chat_template"], "{{ messages }}");
+    let special = |token: &str| json!({"SpecialToken": {"id": token, "type_id": 0}});
+    let sequence = json!({"Sequence": {"id": "A", "type_id": 0}});
+    assert_eq!(tokenizer["post_processor"]["single"], json!([special("<s>"), sequence]));
+    let known = json!({"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}});
+    assert_eq!(tokenizer["post_processor"]["special_tokens"], known);
     assert!(read_optional(&path.join("generation_config.json"), 1).unwrap().is_none());
 }
 

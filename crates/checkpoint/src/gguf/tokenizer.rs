@@ -98,7 +98,7 @@ struct TokenizerJson<'a> {
     added_tokens: Vec<AddedToken<'a>>,
     normalizer: Value,
     pre_tokenizer: Value,
-    post_processor: (),
+    post_processor: Value,
     decoder: Value,
     model: Bpe<'a>,
 }
@@ -156,7 +156,7 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
         added_tokens: added(&tokens, &types),
         normalizer: Value::Null,
         pre_tokenizer: Value::Null,
-        post_processor: (),
+        post_processor: around(header, &tokens)?,
         decoder: Value::Null,
         model: Bpe {
             kind: "BPE",
@@ -208,8 +208,8 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
     Ok(serde_json::to_vec(&json).ok())
 }
 
-/// The text of a `tokenizer_config.json`: what surrounds a text, and the chat template.
-pub(super) fn config(header: &GgufHeader) -> Result<Vec<u8>, GgufFault> {
+/// Whether a text begins with its special token, and whether it ends with one.
+fn surrounds(header: &GgufHeader) -> Result<[bool; 2], GgufFault> {
     let begins = match header.text(MODEL)? {
         Some("llama") => true,
         Some("gpt2") => pre_tokenizer(header)?.begins,
@@ -218,14 +218,52 @@ pub(super) fn config(header: &GgufHeader) -> Result<Vec<u8>, GgufFault> {
     let flag = |name: &str, absent| {
         header.flag(&format!("tokenizer.ggml.{name}")).map(|flag| flag.unwrap_or(absent))
     };
-    let tokens = header.texts(TOKENS)?.unwrap_or_default();
-    let token = |name: &str| {
-        let id = special_id(header, name)?;
-        tokens.get(usize::try_from(id).ok()?).copied()
+    Ok([flag("add_bos_token", begins)?, flag("add_eos_token", false)?])
+}
+
+/// The special token of that name: its id and how it is spelled.
+fn special_token<'a>(
+    header: &GgufHeader,
+    tokens: &[&'a str],
+    name: &str,
+) -> Option<(u64, &'a str)> {
+    let id = special_id(header, name)?;
+    Some((id, *tokens.get(usize::try_from(id).ok()?)?))
+}
+
+/// What puts special tokens around a text. transformers hears nothing else.
+fn around(header: &GgufHeader, tokens: &[&str]) -> Result<Value, GgufFault> {
+    let [begins, ends] = surrounds(header)?;
+    let token = |name, wanted: bool| special_token(header, tokens, name).filter(|_| wanted);
+    let (bos, eos) = (token("bos", begins), token("eos", ends));
+    if bos.or(eos).is_none() {
+        return Ok(Value::Null);
+    }
+    let special = |(_, token): (u64, &str)| json!({"SpecialToken": {"id": token, "type_id": 0}});
+    let text = |name: &str| {
+        let text = json!({"Sequence": {"id": name, "type_id": 0}});
+        bos.map(special).into_iter().chain([text]).chain(eos.map(special)).collect::<Vec<_>>()
     };
+    let pair = [text("A"), text("B")].concat();
+    let known = bos.into_iter().chain(eos).map(|(id, token)| {
+        (token.to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}))
+    });
+    Ok(json!({
+        "type": "TemplateProcessing",
+        "single": text("A"),
+        "pair": pair,
+        "special_tokens": known.collect::<serde_json::Map<_, _>>(),
+    }))
+}
+
+/// The text of a `tokenizer_config.json`: what surrounds a text, and the chat template.
+pub(super) fn config(header: &GgufHeader) -> Result<Vec<u8>, GgufFault> {
+    let [begins, ends] = surrounds(header)?;
+    let tokens = header.texts(TOKENS)?.unwrap_or_default();
+    let token = |name: &str| special_token(header, &tokens, name).map(|(_, token)| token);
     let config = json!({
-        "add_bos_token": flag("add_bos_token", begins)?,
-        "add_eos_token": flag("add_eos_token", false)?,
+        "add_bos_token": begins,
+        "add_eos_token": ends,
         "bos_token": token("bos"),
         "eos_token": token("eos"),
         "unk_token": token("unknown"),
