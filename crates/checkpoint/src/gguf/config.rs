@@ -183,7 +183,13 @@ impl<'a> Config<'a> {
             (self.unsigned("attention.head_count")?, self.unsigned("embedding_length")?);
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
-            (None, Some(heads @ 1..), Some(hidden)) => hidden / heads,
+            (None, Some(heads @ 1..), Some(hidden)) => {
+                if matches!(self.architecture, "qwen3" | "gemma3") {
+                    // Where transformers would take another width.
+                    self.set("head_dim", hidden / heads);
+                }
+                hidden / heads
+            }
             // Whoever reads the configuration says what is missing.
             _ => return Ok(()),
         };
