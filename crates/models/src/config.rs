@@ -76,9 +76,10 @@ pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, Error> {
         "float32" => Ok(Some(Dtype::F32)),
         "float16" => Ok(Some(Dtype::F16)),
         "bfloat16" => Ok(Some(Dtype::BF16)),
+        "float64" => Ok(Some(Dtype::F64)),
         _ => Err(fields.refuse(
             field,
-            "only \"bfloat16\", \"float16\" and \"float32\" are supported".to_owned(),
+            "only \"bfloat16\", \"float16\", \"float32\" and \"float64\" are supported".to_owned(),
         )),
     }
 }

@@ -108,6 +108,7 @@ fn dtypes_old_and_new() {
         read(json!({"torch_dtype": "torch.float16"})).unwrap().model.dtype,
         Some(Dtype::F16)
     );
+    assert_eq!(read(json!({"dtype": "float64"})).unwrap().model.dtype, Some(Dtype::F64));
     refusal(json!({"torch_dtype": "float8_e4m3fn"}), "torch_dtype");
 }
 
