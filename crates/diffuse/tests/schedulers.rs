@@ -122,7 +122,7 @@ fn what_is_not_built_in_is_refused_by_name() {
 
 #[test]
 fn infinity_as_python_writes_it_is_read() {
-    let text = r#"{"_class_name": "DPMSolverMultistepScheduler", "lambda_min_clipped": -Infinity}"#;
+    let text = r#"{"_class_name": "DPMSolverMultistepScheduler", "lambda_min_clipped": -Infinity, "variance_type": "fixed_small"}"#;
     let config = SchedulerConfig::from_json(Path::new("config"), text, None).unwrap();
     assert_eq!(Scheduler::new(&config, 20).unwrap().timesteps()[0], 999.0);
 }

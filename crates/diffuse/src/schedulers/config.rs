@@ -68,7 +68,16 @@ impl SchedulerKind {
                 ("use_dynamic_shifting", &["false"]),
                 ("use_flow_sigmas", &["false"]),
                 ("use_lu_lambdas", &["false"]),
-                ("variance_type", &[]),
+                // Whether a model also predicts a variance, which none built in does; others mean nothing to this one.
+                (
+                    "variance_type",
+                    &[
+                        "\"fixed_small\"",
+                        "\"fixed_small_log\"",
+                        "\"fixed_large\"",
+                        "\"fixed_large_log\"",
+                    ],
+                ),
             ],
         }
     }
