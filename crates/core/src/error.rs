@@ -73,8 +73,8 @@ pub enum Error {
     Mismatch(Box<KeyMismatch>),
     /// A head that is said to be the table of embeddings is stored, and is another one.
     #[error(
-        "{}: {head} is stored and differs from {table}, but config.json ties the two: set \
-         \"tie_word_embeddings\": false there, so that the stored head is used", folder.display()
+        "{}: {head} is stored and differs from {table}, but config.json ties the two: set {settings} there, so that the \
+         stored head is used", folder.display()
     )]
     TiedHead {
         /// The checkpoint.
@@ -83,6 +83,8 @@ pub enum Error {
         table: String,
         /// The head.
         head: String,
+        /// Fields of a configuration that unties the two, as it has them.
+        settings: &'static str,
     },
     /// The tensors of a weight do not belong together.
     #[error(transparent)]

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use common::checkpoint::{fixture, random};
-use outsize_checkpoint::{Checkpoint, Dtype};
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorInfo, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
     Sampling, generate, read_config,
@@ -64,6 +64,41 @@ fn tokens_are_those_of_transformers() {
         greedy(&mut pipeline, &[5, 6, 7], 3);
         assert_eq!(greedy(&mut pipeline, &list("ids"), 16), list("greedy"), "{name}");
     }
+}
+
+#[test]
+fn a_head_that_is_not_stored_is_the_table() {
+    let place = TempDir::new().unwrap();
+    let source = Checkpoint::open(fixture("t5-gated-bf16")).unwrap();
+    let table = source.get("shared.weight").unwrap();
+    let write = |name: &str, head: bool| {
+        let folder = place.path().join(name);
+        let kept: Vec<_> = (source.tensors().iter())
+            .filter(|tensor| head || tensor.name != "lm_head.weight")
+            .collect();
+        assert_eq!(kept.len() + usize::from(!head), source.tensors().len());
+        let spec = |tensor: &&TensorInfo| {
+            TensorSpec::new(&tensor.name, tensor.dtype, tensor.shape.clone())
+        };
+        let specs = kept.iter().map(spec).collect();
+        let mut writer = ShardWriter::create(&folder, specs, u64::MAX).unwrap();
+        let config = std::fs::read(source.folder().join("config.json")).unwrap();
+        writer.add_file("config.json", &config).unwrap();
+        for tensor in kept {
+            let stored = if tensor.name == "lm_head.weight" { table } else { tensor };
+            writer.write(&tensor.name, &source.read(stored).unwrap()).unwrap();
+        }
+        writer.finish().unwrap();
+        folder
+    };
+    let (stored, left_out) = (write("stored", true), write("left-out", false));
+    let run = |folder: &Path| {
+        let mut pipeline = open(folder, None, Logits::All).unwrap();
+        (logits(&mut pipeline, &[5, 6, 7], &[0, 9, 3]), pipeline.device_map().total_bytes())
+    };
+    let ((expected, more), (found, bytes)) = (run(&stored), run(&left_out));
+    assert_eq!(found, expected);
+    assert_eq!(more - bytes, table.len);
 }
 
 #[test]

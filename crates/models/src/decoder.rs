@@ -15,6 +15,9 @@ pub trait Decoder: Architecture {
     /// Path of the output head, if it has a weight of its own.
     const HEAD: &'static str = "lm_head";
 
+    /// The table that serves where that weight is not stored, whatever the configuration says.
+    const SPARE_HEAD: Option<&'static str> = None;
+
     /// What it asks of a KV cache.
     fn cache(&self) -> &CacheSpec;
 

@@ -246,6 +246,11 @@ impl ModelConfig {
                 folder: checkpoint.folder().to_owned(),
                 table: table.name.clone(),
                 head: head.name.clone(),
+                settings: match self.decoder_start() {
+                    // T5's heads scale what they are given where they are tied, if nothing is said.
+                    Some(_) => "\"tie_word_embeddings\": false, \"scale_decoder_outputs\": true",
+                    None => "\"tie_word_embeddings\": false",
+                },
             });
         }
         self.decoder.0.dispatch(init, checkpoint, map, options)

@@ -23,6 +23,8 @@ pub(crate) struct Row {
     pub without_parameters: &'static [(&'static str, &'static str)],
     pub layers: &'static str,
     pub head: &'static str,
+    /// The tensor that serves as head where the configuration has one of its own and the checkpoint has none.
+    pub spare_head: Option<&'static str>,
     /// Whether a parameter is used for the prompt alone.
     pub is_of_prompt: fn(&str) -> bool,
     read: fn(&'static str, &Fields<'_>) -> Result<EmptyDecoder, Error>,
@@ -57,6 +59,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         without_parameters: D::WITHOUT_PARAMETERS,
         layers: D::LAYERS,
         head: D::HEAD,
+        spare_head: D::SPARE_HEAD,
         is_of_prompt: D::is_of_prompt,
         read: |model_type, fields| {
             let mut tables = D::fields(model_type).to_vec();

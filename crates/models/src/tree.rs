@@ -33,6 +33,13 @@ impl ModelConfig {
             let pattern = format!("^{}", ours.replace('.', r"\."));
             names = names.rename(&pattern, theirs).unwrap_or_default();
         }
+        let is_stored = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
+        if let Some(table) = row.spare_head.filter(|table| is_stored(table))
+            && !is_stored(&format!("{}.weight", row.head))
+        {
+            let head = format!(r"^{}\.weight$", row.head);
+            names = names.rename(&head, table).unwrap_or_default();
+        }
         // What no later pass asks for comes first, and behind it in one piece what each of them asks for.
         weights.sort_by_key(|weight| {
             weight.access != Access::Rows && !(row.is_of_prompt)(&weight.name)

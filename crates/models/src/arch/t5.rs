@@ -109,6 +109,8 @@ impl Architecture for T5ForConditionalGeneration {
 
 impl Decoder for T5ForConditionalGeneration {
     const LAYERS: &'static str = "decoder.block";
+    // As in transformers 5, which ties them in any case.
+    const SPARE_HEAD: Option<&'static str> = Some("shared.weight");
 
     fn cache(&self) -> &CacheSpec {
         &self.cache
