@@ -17,18 +17,24 @@ use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
     MAX_BATCH, ModelConfig, WhenFull,
 };
-use outsize_plan::{Budget, DeviceMap, Options, Prediction, Tier, TierUse, Tree, predict};
+use outsize_plan::{
+    Budget, DeviceMap, Error as PlanError, Options, Prediction, Shortfall, Tier, TierUse, Tree,
+    predict,
+};
 use outsize_stream::Stats;
 
 pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::error::Error;
 use crate::gpu_context::gpu_contexts;
-use crate::planning::{GenerationWorkload, Planner};
+use crate::planning::{GenerationWorkload, Plan, Planner};
 use crate::tokenizer_file::TokenizerFile;
 
 /// Bytes of a tokenizer.json that the account of the process itself has room for.
 const SMALL_TOKENIZER: u64 = 16 << 20;
+
+/// Bytes by which what a process holds at first differs from one time to the next.
+const PROCESS_JITTER: u64 = 1 << 20;
 
 /// What a model is opened with.
 #[derive(Debug, Clone)]
@@ -136,8 +142,23 @@ impl OpenedModel {
     /// # Errors
     /// How many bytes of budget would do.
     pub fn check(&self, settings: &PipelineSettings) -> Result<(), PipelineError> {
-        self.planner(settings)?.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
+        self.plan(settings)?;
         Ok(())
+    }
+
+    /// Where everything is to live, and what knows it.
+    fn plan(&self, settings: &PipelineSettings) -> Result<(Planner, Plan), PipelineError> {
+        let (planner, budget) = (self.planner(settings)?, &settings.max_memory);
+        let plan = planner.plan(budget).or_else(|error| match &error {
+            // What a refusal asked for does, although the process held a little less then.
+            PlanError::TooSmall(Shortfall { tier: Tier::Cpu, budget: given, least, .. })
+                if given.saturating_add(PROCESS_JITTER) >= *least =>
+            {
+                planner.with_less_process(PROCESS_JITTER).plan(budget).map_err(|_| error)
+            }
+            _ => Err(error),
+        });
+        Ok((planner, plan.map_err(outsize_core::Error::from)?))
     }
 
     /// Reads the tokenizer.json in `folder`, and counts in `settings` what it will take. A large one may take more than the
@@ -217,8 +238,7 @@ impl OpenedModel {
         settings: &PipelineSettings,
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Pipeline, PipelineError> {
-        let planner = self.planner(settings)?;
-        let plan = planner.plan(&settings.max_memory).map_err(outsize_core::Error::from)?;
+        let (planner, plan) = self.plan(settings)?;
         let (map, workload) = (&plan.map, &plan.options.workload);
         let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
         let chunk = workload.chunk as usize;

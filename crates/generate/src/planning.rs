@@ -199,6 +199,13 @@ impl Planner {
         Ok(())
     }
 
+    /// The same for a process that takes `bytes` less.
+    pub(crate) fn with_less_process(&self, bytes: u64) -> Self {
+        let mut planner = self.clone();
+        planner.workload.process = planner.workload.process.saturating_sub(bytes);
+        planner
+    }
+
     /// Places everything as `map` says, instead of by a strategy.
     pub fn place_by(&mut self, map: ManualMap) {
         self.manual = Some(map);

@@ -103,7 +103,8 @@ impl Tokenizer {
 
     /// The text of `ids`, without special tokens if `skip_special_tokens`. Added tokens that are not special are text. Ids
     /// beyond the vocabulary are left out: models often have more rows in their embedding than their tokenizer has tokens.
-    /// Bytes that are not UTF-8 become U+FFFD.
+    /// Bytes that are not UTF-8 become U+FFFD. Spaces before punctuation stay: `clean_up_tokenization_spaces`, which transformers
+    /// hears for tokenizers that are not BPE, is not applied.
     ///
     /// # Errors
     /// [`Error::Decode`], if the tokenizer's decoder refuses the tokens.
