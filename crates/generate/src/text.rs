@@ -57,8 +57,13 @@ impl<'t> GrowingText<'t> {
         };
         let part = match stream.push(token)? {
             None if self.scan.is_empty() => None,
-            // What more tokens would make of these does not matter if a stop string is there by now.
-            None => stream.waiting()?.filter(|waiting| self.scan.would_end(waiting)),
+            // What more tokens would make of these does not matter if a stop string is there by now. What may be the beginning of
+            // a character is none.
+            None => {
+                let waiting = stream.waiting()?.unwrap_or_default();
+                let whole = waiting.trim_end_matches(char::REPLACEMENT_CHARACTER);
+                self.scan.would_end(whole).then(|| whole.to_owned())
+            }
             part => part,
         };
         Ok(self.scan(&part.unwrap_or_default(), false))
