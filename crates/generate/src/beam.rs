@@ -43,7 +43,10 @@ pub fn beam_search<D: LanguageModel>(
         texts.push(Text { request, seen, limit, at_limit, beams });
     }
     while rows > 0 {
-        let anew = texts.iter().any(|text| text.is_recomputed(decoder.recomputed_beyond()));
+        let anew = texts.iter().any(|text| {
+            let (prompt, mut running) = (text.request.ids.len(), text.beams.running.iter());
+            running.any(|beam| decoder.recomputes(prompt, beam.tokens.len()))
+        });
         if anew {
             decoder.forget_rows();
         }
@@ -124,13 +127,6 @@ struct Text<'r> {
 }
 
 impl Text<'_> {
-    /// Whether its sequences have grown just beyond that length, so that all of each is computed anew.
-    fn is_recomputed(&self, beyond: Option<usize>) -> bool {
-        let (prompt, mut running) = (self.request.ids.len(), self.beams.running.iter());
-        let is = |beyond, new: usize| prompt <= beyond && prompt + new == beyond + 1;
-        beyond.is_some_and(|beyond| running.any(|beam| is(beyond, beam.tokens.len())))
-    }
-
     /// The likeliest continuations of all beams, by logits `[rows, vocabulary]`: enough for all beams to go on, however many end.
     fn continuations(
         &self,

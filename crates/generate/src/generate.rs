@@ -144,8 +144,8 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
 
     /// Takes the rows that ended, or that begin anew beside others, out of the decoder. The last ones take their places.
     fn leave(&mut self) -> Result<(), D::Error> {
-        let beyond = self.decoder.recomputed_beyond().filter(|_| self.decoder.replaces_rows());
-        let leaves = |row: &GenerationRow| row.ended || row.is_recomputed(beyond);
+        let beside = self.decoder.replaces_rows();
+        let leaves = |row: &GenerationRow| row.ended || beside && row.is_recomputed(&*self.decoder);
         let (held, mut copies, mut at) = (self.live.len(), Vec::new(), 0);
         while at < self.live.len() {
             if !leaves(&self.rows[self.live[at]]) {
@@ -166,8 +166,7 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
 
     /// Begins all rows anew if one has to and cannot beside others.
     fn begin_anew(&mut self) {
-        let beyond = self.decoder.recomputed_beyond();
-        if self.live.iter().any(|row| self.rows[*row].is_recomputed(beyond)) {
+        if self.live.iter().any(|row| self.rows[*row].is_recomputed(&*self.decoder)) {
             self.decoder.forget_rows();
             self.new.append(&mut self.live);
         }
@@ -231,10 +230,9 @@ impl GenerationRow {
         }
     }
 
-    /// Whether it has grown just beyond that length, so that all of it is computed anew.
-    fn is_recomputed(&self, beyond: Option<usize>) -> bool {
-        let (prompt, new) = (self.request.ids.len(), self.outcome.tokens.len());
-        beyond.is_some_and(|beyond| prompt <= beyond && prompt + new == beyond + 1)
+    /// As [`LanguageModel::recomputes`].
+    fn is_recomputed<D: LanguageModel>(&self, decoder: &D) -> bool {
+        decoder.recomputes(self.request.ids.len(), self.outcome.tokens.len())
     }
 
     /// Adds a token of a pass that began then; whether it is one that ends the text.

@@ -31,7 +31,13 @@ pub trait LanguageModel {
         None
     }
 
-    /// Forgets all sequences, so that they begin anew. Only where texts are [computed anew](Self::recomputed_beyond).
+    /// Whether a text of `prompt` tokens and `new` ones has just grown beyond that length, so that all of it is computed anew.
+    fn recomputes(&self, prompt: usize, new: usize) -> bool {
+        let beyond = self.recomputed_beyond();
+        beyond.is_some_and(|beyond| prompt <= beyond && prompt + new == beyond + 1)
+    }
+
+    /// Forgets all sequences, so that they begin anew. Only where texts are [computed anew](Self::recomputes).
     fn forget_rows(&mut self) {}
 
     /// Copies sequences, one after the other: of each pair the second becomes what the first is, and may be one past those there
