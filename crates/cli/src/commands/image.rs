@@ -49,7 +49,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         ));
     }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
-    let mut watch = Watch::new(args, preview, provenance.note);
+    let mut watch = Watch::new(args, preview.map(Preview), provenance.note);
     let pictures = pipeline.generate_watched(&request, |progress| watch.see(&progress))?;
     watch.finish()?;
     interrupt::check()?;
@@ -78,10 +78,10 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         guidance_scale: request.guidance_scale,
         seconds_per_step: watch.seconds_per_step(),
         seconds: began.elapsed().as_secs_f64(),
-        parts: std::mem::take(&mut watch.parts),
-        predicted: watch.predicted.take(),
+        parts: watch.parts,
+        predicted: watch.predicted,
         peak_rss_bytes: outsize::machine::peak_rss(),
-        cut: std::mem::take(&mut watch.cut),
+        cut: watch.cut,
         notes,
     };
     match args.json {
@@ -231,8 +231,7 @@ fn name(model: &Path) -> String {
 struct Watch<'a> {
     args: &'a ImageArgs,
     bar: Option<ProgressBar>,
-    /// Where previews are written. The last one is removed at the end, also of a run that is interrupted.
-    preview: Option<PathBuf>,
+    preview: Option<Preview>,
     failure: Option<Failure>,
     began: Instant,
     /// When the first and the last step were done, and the steps between.
@@ -245,7 +244,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(args: &'a ImageArgs, preview: Option<PathBuf>, figures: String) -> Self {
+    fn new(args: &'a ImageArgs, preview: Option<Preview>, figures: String) -> Self {
         Self {
             args,
             bar: None,
@@ -320,7 +319,7 @@ impl<'a> Watch<'a> {
     }
 
     fn write_preview(&mut self, latents: &[f32], [rows, columns]: [usize; 2]) {
-        let (Some(path), None) = (&self.preview, &self.failure) else {
+        let (Some(Preview(path)), None) = (&self.preview, &self.failure) else {
             return;
         };
         let written = Picture::preview(latents, rows, columns)
@@ -340,11 +339,12 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Drop for Watch<'_> {
+/// Where previews are written. The last one is removed at the end, also of a run that is interrupted.
+struct Preview(PathBuf);
+
+impl Drop for Preview {
     fn drop(&mut self) {
-        if let Some(preview) = &self.preview {
-            // There may be none yet.
-            let _ = std::fs::remove_file(preview);
-        }
+        // There may be none yet.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
