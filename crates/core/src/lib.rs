@@ -61,7 +61,7 @@ pub use load::load;
 pub use location::Location;
 pub use names::{Layout, Names};
 pub use options::{FloatType, Options, Planning};
-pub use outsize_plan::Access;
+pub use outsize_plan::{Access, Routed};
 pub use parameter::{Kind, Parameter, parameters};
 pub use pass::PassKind;
 pub use planning::decide;

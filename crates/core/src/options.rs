@@ -2,7 +2,7 @@ use crate::Names;
 use burn::tensor::DType;
 use outsize_checkpoint::StorageFormat;
 use outsize_plan::{
-    Access, Budget, HardwareProfile, ManualMap, MemoryOverhead, Strategy, Workload,
+    Access, Budget, HardwareProfile, ManualMap, MemoryOverhead, Routed, Strategy, Workload,
 };
 use outsize_stream::BLOCK;
 use std::collections::HashMap;
@@ -62,6 +62,9 @@ pub struct Options {
     pub no_split: Vec<String>,
     /// How parameters are read, by path; those not named are read whole.
     pub access: HashMap<String, Access>,
+    /// The parameters of experts, by path, with how a router chooses: a pass that comes to them
+    /// [announces](crate::Streamed::announce) those that it needs, and no other is read for it.
+    pub routed: HashMap<String, Routed>,
     /// The paths of the parameters in the order in which a pass needs them, if it is known. The order of
     /// declaration is taken otherwise, and the true one is learned by the first pass.
     pub order: Option<Vec<String>>,
@@ -114,6 +117,7 @@ impl Default for Options {
             names: Names::default(),
             no_split: Vec::new(),
             access: HashMap::new(),
+            routed: HashMap::new(),
             order: None,
             tile_bytes: (4 << 20) - BLOCK as u64,
             small_tensor_bytes: 64 << 10,

@@ -172,6 +172,25 @@ impl Streamed {
         })
     }
 
+    /// Says that the pass will ask for these parameters next, in this order, where that is not always the same, as with
+    /// experts of which a router chooses some: they are read ahead of need. What was said before and is not asked for yet
+    /// does not count any more. The parameters are of one dispatched module.
+    pub fn announce<'a>(parameters: impl Iterator<Item = &'a Self>) {
+        let mut stream = None;
+        let mut chunks = Vec::new();
+        for Self { inner } in parameters {
+            stream.get_or_insert(&inner.stream);
+            match &inner.chunks {
+                Chunks::Whole(id) | Chunks::Part(id, _) => chunks.push(*id),
+                Chunks::Tiles { ids, .. } => chunks.extend(ids),
+                Chunks::Rows | Chunks::OnGpu => {}
+            }
+        }
+        if let Some(stream) = stream {
+            stream.announce(chunks);
+        }
+    }
+
     /// Single rows of a matrix `[rows, columns]`, read by themselves: `[ids.len(), columns]`, in floats.
     ///
     /// # Unwinds

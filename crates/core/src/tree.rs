@@ -106,6 +106,7 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             tied: shared.then(|| format!("{:?}", stored.key)),
             always_resident: !streams,
             once: false,
+            routed: options.routed.get(&entry.parameter.path).copied(),
         };
         let block = *known.entry(name).or_insert_with(|| {
             let depth = match name {
@@ -152,6 +153,7 @@ fn loaded_scales(entry: &Matched, stored: &Stored) -> Option<Tensor> {
         tied: None,
         always_resident: true,
         once: false,
+        routed: None,
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, Parameter, PassKind, parameters};
+use outsize_core::{Dispatched, Parameter, PassKind, Routed, parameters};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
@@ -135,6 +135,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn vocab_size(&self) -> usize;
     fn start(&self) -> Option<u32>;
     fn tied(&self) -> Option<ParamId>;
+    fn routed(&self, path: &str) -> Option<Routed>;
     fn activations(&self, pass: &PassShape) -> Activations;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
@@ -170,6 +171,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn tied(&self) -> Option<ParamId> {
         self.model.head().tied()
+    }
+
+    fn routed(&self, path: &str) -> Option<Routed> {
+        self.model.routed(path)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

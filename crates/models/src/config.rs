@@ -25,6 +25,7 @@ use crate::layers::Activation;
 pub(crate) const MAX_HIDDEN: usize = 1 << 20;
 pub(crate) const MAX_INTERMEDIATE: usize = 1 << 22;
 pub(crate) const MAX_LAYERS: usize = 1 << 12;
+pub(crate) const MAX_EXPERTS: usize = 1 << 12;
 pub(crate) const MAX_HEADS: usize = 1 << 12;
 pub(crate) const MAX_HEAD_DIM: usize = 1 << 12;
 pub(crate) const MAX_VOCAB: usize = 1 << 24;

@@ -2,6 +2,7 @@
 
 use burn::module::ParamId;
 use burn::tensor::{Device, Tensor};
+use outsize_core::Routed;
 
 use crate::architecture::Architecture;
 use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation, fetched};
@@ -29,6 +30,11 @@ pub trait Decoder: Architecture {
     /// Whether a parameter is used for the prompt alone, by an encoder: no later pass asks for it.
     fn is_of_prompt(_path: &str) -> bool {
         false
+    }
+
+    /// How a router chooses the expert that a parameter belongs to, if it belongs to one.
+    fn routed(&self, _path: &str) -> Option<Routed> {
+        None
     }
 
     /// Runs the encoder over a prompt, and has the cache [keep](KvCache) what the decoder will look at.
@@ -221,6 +227,11 @@ impl<'a> Pass<'a> {
         let tokens = batch.tokens();
         let padding = batch.padding().to_vec();
         Self { batch, start: 0, length: tokens, padding, positions: tokens }
+    }
+
+    /// Tokens of all sequences.
+    pub fn rows(&self) -> usize {
+        self.batch.rows() * self.batch.tokens()
     }
 
     /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.

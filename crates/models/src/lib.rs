@@ -55,7 +55,7 @@ pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
     Activation, Attention, AttentionConfig, Conv1d, Conv2d, Embedding, FeedForward, FusedAttention,
     FusedAttentionConfig, FusedMlp, GroupNorm, LayerNorm, Linear, Mlp, QueryPositions,
-    ResnetBlock2d, ResnetSizes, RmsNorm, Rope, Rotation, SCORE_BYTES,
+    ResnetBlock2d, ResnetSizes, RmsNorm, Rope, Rotation, Routing, SCORE_BYTES,
 };
 pub use logits::Logits;
 pub use loss::next_token_loss;

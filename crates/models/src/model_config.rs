@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 
 use burn::tensor::{Device, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
-use outsize_core::{Devices, Parameter};
+use outsize_core::{Devices, Parameter, Routed};
 use outsize_kernels::{matmul, threads};
 use outsize_plan::{DeviceMap, Tier};
 
@@ -97,6 +97,11 @@ impl ModelConfig {
     /// Values in all parameters; a tied head counts once.
     pub fn parameter_count(&self) -> u64 {
         self.weights().iter().map(WeightSpec::elements).sum()
+    }
+
+    /// How a router chooses the expert that a parameter belongs to, if it belongs to one.
+    pub fn routed(&self, path: &str) -> Option<Routed> {
+        self.decoder.0.routed(path)
     }
 
     /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if there is none.

@@ -34,6 +34,8 @@ pub(crate) struct Row {
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let rows = [
         decoder::<arch::LlamaForCausalLm>(),
+        decoder::<arch::MixtralForCausalLm>(),
+        decoder::<arch::SparseMoeForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
         decoder::<arch::Phi3ForCausalLm>(),

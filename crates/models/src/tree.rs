@@ -54,6 +54,9 @@ impl ModelConfig {
             format: self.quantization.as_ref().and_then(|quantization| quantization.format),
             names,
             no_split: row.no_split.iter().map(|class| (*class).to_owned()).collect(),
+            routed: (weights.iter())
+                .filter_map(|weight| Some((weight.name.clone(), self.routed(&weight.name)?)))
+                .collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
             min_ring_bytes: outsize_core::LEAST_RING,
@@ -172,7 +175,12 @@ impl ModelConfig {
                 (block.tensors.iter())
                     .filter(|tensor| tensor.shape.len() >= 2 && tensor.access != Access::Rows)
                     .filter(|tensor| tensor.once == once)
-                    .map(|tensor| tensor.shape.iter().product::<u64>().saturating_mul(2))
+                    .map(|tensor| {
+                        let flops = tensor.shape.iter().product::<u64>().saturating_mul(2);
+                        tensor.routed.map_or(flops, |routed| {
+                            (flops as f64 * routed.share(1.0)).round() as u64
+                        })
+                    })
                     .fold(0, u64::saturating_add)
             };
             block.work = BlockCost {

@@ -36,6 +36,15 @@ const FIXTURES: &[&str] = &[
     "gemma3-scalar-bias",
     "gemma3-images",
     "gemma3-images-published-bf16",
+    "mixtral",
+    "mixtral-published-bf16",
+    "qwen2_moe",
+    "qwen2_moe-published-bf16",
+    "qwen3_moe",
+    "qwen3_moe-published-bf16",
+    "qwen3_moe-shares-bias",
+    "olmoe",
+    "olmoe-published-bf16",
     "gpt_neox",
     "gpt_neox-published-f16",
     "gpt_neox-tied-bf16",
@@ -53,6 +62,9 @@ const FIXTURES: &[&str] = &[
     "falcon-alibi",
 ];
 
+/// What the names of those with experts begin with.
+const EXPERTS: &[&str] = &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe"];
+
 /// Those with a batch of texts of several lengths.
 const BATCHES: &[&str] = &[
     "gpt2",
@@ -62,6 +74,10 @@ const BATCHES: &[&str] = &[
     "olmo2",
     "phi3",
     "gemma3",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
     "gpt_neox",
     "opt",
     "bloom",
@@ -127,9 +143,41 @@ fn rounded_activations_stay_near_the_reference_logits() {
     for &name in FIXTURES {
         let (model, _) = load_in(name, TILE, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
-        let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config(name), 40));
-        assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
+        let config = config(name);
+        let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config, 40));
+        if EXPERTS.iter().any(|experts| name.starts_with(experts)) {
+            // A token near a tie goes to another expert than without rounding.
+            let [found, logits] =
+                [&found, &expected.logits].map(|all| all.chunks(config.vocab_size()));
+            let near = found
+                .zip(logits)
+                .filter(|(found, logits)| difference(found, logits) < ROUNDED_TOLERANCE);
+            let (near, tokens) = (near.count(), expected.ids.len());
+            assert!(near * 10 > tokens * 9, "{name}: {near} of {tokens} tokens");
+        } else {
+            assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
+        }
         assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
+    }
+}
+
+#[test]
+fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
+    for &name in FIXTURES.iter().filter(|name| EXPERTS.iter().any(|it| name.starts_with(it))) {
+        let (config, model) = load(name, TILE);
+        let ids = expected(name).ids;
+        let bits = |logits: Vec<f32>| -> Vec<u32> { logits.iter().map(|v| v.to_bits()).collect() };
+        let run = |step| bits(in_passes(&*model, &ids, step, &mut cache(&config, 40)));
+        let whole = run(24);
+        for step in [1, 2, 5, 23] {
+            assert_eq!(run(step), whole, "{name} by {step}");
+        }
+        let texts = [&ids[..9], &ids, &ids[5..7]];
+        let options = CacheOptions { batch: 3, ..CacheOptions::new(40) };
+        let found = forward(&*model, &texts, &mut cache_of(&config, &options)).unwrap();
+        let found = bits(values(found));
+        let row = found.len() / 3;
+        assert_eq!(found[row..2 * row], whole, "{name} among others");
     }
 }
 

@@ -16,6 +16,7 @@ use self::runs::{Item, Runs, Speeds};
 use crate::cost::{Placed, seconds};
 use crate::placement::{CpuCapacity, Placement, PlanContext, Score, Streaming};
 use crate::steps::{Capacity, DiskTraffic, MemoryDemand, ResidencyOrder, StreamingSet};
+use crate::tree::Weights;
 use crate::{Error, MemoryOverhead, Tier};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -76,8 +77,12 @@ fn seconds_in<'a>(
 ) -> impl Iterator<Item = Option<f64>> + 'a {
     let min_ring = context.options.min_ring;
     let traffic = order.traffic(&context.groups, min_ring, memories.iter().copied());
-    let on_cpu =
-        |traffic| Placed { decode_on: Tier::Cpu, prefill_on: Tier::Cpu, traffic, upload: 0 };
+    let on_cpu = |traffic| Placed {
+        decode_on: Tier::Cpu,
+        prefill_on: Tier::Cpu,
+        traffic,
+        upload: Weights::default(),
+    };
     traffic.map(move |traffic| {
         let blocks: Vec<Placed> = traffic?.into_iter().map(on_cpu).collect();
         Some(context.score(&blocks).decode)
@@ -131,7 +136,7 @@ struct Search<'a> {
     /// The largest saving of disk reads per pass by a byte of memory.
     saving: f64,
     /// Weight bytes that a pass uses of each block.
-    uses: Vec<u64>,
+    uses: Vec<Weights>,
     /// Results by shape, number of items covered and KV cache in main memory.
     sets: HashMap<(Shape, usize, u64), Fits>,
 }
@@ -163,11 +168,12 @@ impl<'a> Search<'a> {
         let (items, item_of) = runs::items(context);
         let mut stored = vec![0.0; items.len()];
         let mut saving = 0.0f64;
-        let mut uses = vec![0u64; context.tree.blocks.len()];
+        let mut uses = vec![Weights::default(); context.tree.blocks.len()];
         for (group, item) in context.groups.groups.iter().zip(&item_of) {
-            let bytes: f64 = group.uses().map(|one| one.stored as f64).sum();
+            let share = |block| context.costs.share(block, 1.0);
+            let bytes: f64 = group.uses().map(|one| one.stored.used(share(one.block()))).sum();
             for one in group.uses() {
-                uses[one.block()] = uses[one.block()].saturating_add(one.bytes);
+                uses[one.block()] = uses[one.block()].plus(one.bytes);
             }
             if !group.stays {
                 stored[*item] += bytes;
@@ -324,7 +330,7 @@ impl<'a> Search<'a> {
                     decode_on: *decode_on,
                     prefill_on: *prefill_on,
                     traffic: *traffic,
-                    upload: 0,
+                    upload: Weights::default(),
                 };
                 if placed.gpu().is_some() {
                     placed.upload = *bytes;
@@ -337,7 +343,8 @@ impl<'a> Search<'a> {
             for item in &layout.sequence[run] {
                 for block in &self.items[*item].blocks {
                     let placed = &mut placed[*block];
-                    (placed.decode_on, placed.prefill_on, placed.upload) = (gpu, gpu, 0);
+                    (placed.decode_on, placed.prefill_on) = (gpu, gpu);
+                    placed.upload = Weights::default();
                 }
             }
         }

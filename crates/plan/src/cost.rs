@@ -47,9 +47,16 @@ impl Costs {
         &self.passes
     }
 
-    /// Bytes of weights that the block uses.
-    pub(crate) fn weights(&self, block: usize) -> f64 {
-        self.blocks[block].weights + self.blocks[block].weights_once
+    /// Bytes of weights that the block uses in a pass of so many tokens of each sequence.
+    pub(crate) fn weights(&self, block: usize, tokens: f64) -> f64 {
+        let amounts = &self.blocks[block];
+        amounts.weights.used(self.share(block, tokens)) + amounts.weights_once
+    }
+
+    /// The share of its experts that it uses in such a pass, if it has any.
+    pub(crate) fn share(&self, block: usize, tokens: f64) -> f64 {
+        let amounts = &self.blocks[block];
+        amounts.share(amounts.tokens(tokens) * self.batch)
     }
 
     /// Whether the block multiplies nothing: a norm by itself.
@@ -77,7 +84,8 @@ impl Costs {
         let amounts = &self.blocks[block];
         let rows = amounts.tokens(tokens) * self.batch;
         let operations = amounts.flops * rows;
-        amounts.matmuls(amounts.weights, operations, amounts.values * rows, rows, on)
+        let weights = amounts.weights.used(amounts.share(rows));
+        amounts.matmuls(weights, operations, amounts.values * rows, rows, on)
     }
 
     /// Seconds of what only the first pass over a prompt does, as an encoder.
@@ -102,7 +110,8 @@ impl Costs {
     /// Seconds of memory reads, and of arithmetic, for `tokens` tokens of each sequence.
     pub(crate) fn limits(&self, block: usize, tokens: u64, on: &Processor) -> (f64, f64) {
         let amounts = &self.blocks[block];
-        let memory = seconds(amounts.weights, on.product_bytes_per_second)
+        let weights = amounts.weights.used(self.share(block, tokens as f64));
+        let memory = seconds(weights, on.product_bytes_per_second)
             + seconds(amounts.kv_bytes, on.cache_bytes_per_second);
         let operations = match &amounts.pass {
             Some(pass) => pass.flops as f64 + pass.attention_flops as f64,

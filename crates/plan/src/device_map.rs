@@ -6,6 +6,7 @@ use crate::cost::Placed;
 use crate::groups::Groups;
 use crate::placement::{CpuCapacity, GpuCapacity, Placement, PlanContext};
 use crate::steps::DiskTraffic;
+use crate::tree::Weights;
 use crate::{Budget, ChosenBy, MemoryOverhead, ModuleMap, Tier};
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -109,6 +110,27 @@ pub struct PlacedBlock {
     pub kept_bytes: u64,
     /// Bytes that each pass uploads to the GPU that it computes on; zero if it computes on no GPU.
     pub upload_bytes: u64,
+    /// How many of the bytes that are streamed, kept and uploaded are of experts: a pass reads and uploads those that a router
+    /// chooses.
+    #[serde(default, skip_serializing_if = "RoutedBytes::is_zero")]
+    pub routed: RoutedBytes,
+}
+
+/// Bytes of experts of which a router chooses some in each pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct RoutedBytes {
+    /// That a pass which uses all of them reads from disk if the ring keeps nothing.
+    pub streamed: u64,
+    /// How many of these the ring keeps, as predicted.
+    pub kept: u64,
+    /// That such a pass uploads to the GPU that it computes on.
+    pub upload: u64,
+}
+
+impl RoutedBytes {
+    fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl DeviceMap {
@@ -164,9 +186,14 @@ impl DeviceMap {
                 kv_bytes: block.work.kv_bytes,
                 prefill_on: placed.prefill_on,
                 decode_on: placed.decode_on,
-                streamed_bytes: placed.traffic.streamed,
-                kept_bytes: placed.traffic.kept,
-                upload_bytes: placed.upload,
+                streamed_bytes: placed.traffic.streamed.all,
+                kept_bytes: placed.traffic.kept.all,
+                upload_bytes: placed.upload.all,
+                routed: RoutedBytes {
+                    streamed: placed.traffic.streamed.routed,
+                    kept: placed.traffic.kept.routed,
+                    upload: placed.upload.routed,
+                },
             };
             let mut lives = None;
             for (tensor, tier) in block.tensors.iter().zip(&mut tiers) {
@@ -225,7 +252,7 @@ impl DeviceMap {
         self.total_bytes
     }
 
-    /// Bytes that a pass reads from the checkpoint if the ring keeps nothing. A shared tensor
+    /// Bytes that a pass reads from the checkpoint if the ring keeps nothing, and if it uses all experts. A shared tensor
     /// counts at each of its uses; tensors read by rows do not count.
     pub fn streamed_bytes(&self) -> u64 {
         self.streamed_bytes
@@ -263,8 +290,11 @@ impl PlacedBlock {
         Placed {
             decode_on: self.decode_on,
             prefill_on: self.prefill_on,
-            traffic: DiskTraffic { streamed: self.streamed_bytes, kept: self.kept_bytes },
-            upload: self.upload_bytes,
+            traffic: DiskTraffic {
+                streamed: Weights { all: self.streamed_bytes, routed: self.routed.streamed },
+                kept: Weights { all: self.kept_bytes, routed: self.routed.kept },
+            },
+            upload: Weights { all: self.upload_bytes, routed: self.routed.upload },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tied tensors as groups, and what streaming each group takes.
 
-use crate::tree::{holder, round_up};
+use crate::tree::{Weights, holder, round_up};
 use crate::{Error, Options, Tensor, Tree, unit_footprint};
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
@@ -58,9 +58,9 @@ pub(crate) struct Use {
     /// The memory of its largest unit, zero if it is read by rows.
     pub(crate) unit: u64,
     /// Bytes that a pass reads of it from disk.
-    pub(crate) stored: u64,
+    pub(crate) stored: Weights,
     /// Bytes that a pass uses.
-    pub(crate) bytes: u64,
+    pub(crate) bytes: Weights,
     /// Whether only the first pass over a prompt uses it.
     pub(crate) once: bool,
 }
@@ -78,6 +78,11 @@ impl Use {
 }
 
 impl Group {
+    /// Whether it is of experts that a router chooses.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.uses().any(|one| one.bytes.routed > 0)
+    }
+
     /// Its tensors in the order of execution.
     pub(crate) fn uses(&self) -> impl Iterator<Item = &Use> {
         std::iter::once(&self.first).chain(&self.more)
@@ -125,8 +130,8 @@ impl Groups {
                     block: at as u32,
                     holder: last_holder as u32,
                     unit: tensor.unit(options.tile_bytes),
-                    stored: tensor.bytes_per_pass(),
-                    bytes: tensor.bytes_per_use(),
+                    stored: Weights::of(tensor, tensor.bytes_per_pass()),
+                    bytes: Weights::of(tensor, tensor.bytes_per_use()),
                     once: tensor.once,
                 };
                 let new = groups.len();

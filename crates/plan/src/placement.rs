@@ -3,6 +3,7 @@
 use crate::cost::{Costs, Placed, times};
 use crate::groups::Groups;
 use crate::steps::StreamingSet;
+use crate::tree::Weights;
 use crate::{Budget, Error, Gpu, HardwareProfile, MemoryOverhead, Options, Shortfall, Tier, Tree};
 use std::collections::HashSet;
 
@@ -129,7 +130,7 @@ impl<'a> PlanContext<'a> {
         if let Some(number) = self.options.execute_on {
             return (Tier::Gpu(number), Tier::Gpu(number));
         }
-        if self.costs.is_light(block) && self.costs.weights(block) > 0.0 {
+        if self.costs.is_light(block) && self.costs.weights(block, 1.0) > 0.0 {
             // A norm between two blocks is not worth a hop.
             let heavy = |other: &usize| !self.costs.is_light(*other);
             let mut around = (0..block).rev().chain(block + 1..self.tree.blocks.len());
@@ -137,7 +138,7 @@ impl<'a> PlanContext<'a> {
                 return self.executors(neighbour, streaming);
             }
         }
-        let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block) > 0.0) else {
+        let Some(at) = streaming.gpu().filter(|_| self.costs.weights(block, 1.0) > 0.0) else {
             return (Tier::Cpu, Tier::Cpu);
         };
         let gpu = &self.capacities.gpus[at];
@@ -166,7 +167,7 @@ impl<'a> PlanContext<'a> {
                     Some(gpu) => (Tier::Gpu(gpu), Tier::Gpu(gpu)),
                     None => self.executors(block, streaming),
                 };
-                Placed { decode_on, prefill_on, traffic: *reads, upload: 0 }
+                Placed { decode_on, prefill_on, traffic: *reads, upload: Weights::default() }
             })
             .collect();
         for (group, tier) in self.groups.groups.iter().zip(&tiers) {
@@ -174,11 +175,11 @@ impl<'a> PlanContext<'a> {
                 let block = &mut placed[one.block()];
                 let gpu = block.gpu();
                 if gpu.is_some() && gpu != Some(*tier) {
-                    block.upload = block.upload.saturating_add(one.bytes);
+                    block.upload = block.upload.plus(one.bytes);
                 }
             }
         }
-        let streamed = placed.iter().filter(|block| block.upload > 0);
+        let streamed = placed.iter().filter(|block| block.upload.all > 0);
         let streamed_to = streamed.filter_map(Placed::gpu).collect();
         Placement { tiers, blocks: placed, ring: set.ring, streamed_to }
     }

@@ -106,17 +106,13 @@ pub fn predict(
     // Seconds of memory reads and of arithmetic, in prefill and decode.
     let mut limits = [(0.0, 0.0); 2];
     let mut blocks = Vec::with_capacity(map.blocks().len());
-    let mut passes_over_prompt = 0u64;
-    for pass in costs.passes() {
-        passes_over_prompt = passes_over_prompt.saturating_add(pass.count as u64);
-    }
     let placed = map.blocks().iter().take(tree.blocks.len());
     let times = times(&costs, profile, placed.clone().map(PlacedBlock::placed));
     for (at, (block, (one, all))) in placed.zip(times).enumerate() {
         let placed = block.placed();
         let DiskTraffic { streamed, kept } = placed.traffic;
-        let upload = |tier| match tier {
-            Tier::Gpu(_) => placed.upload,
+        let upload = |tier, share| match tier {
+            Tier::Gpu(_) => placed.upload.used(share) as u64,
             Tier::Cpu | Tier::Disk => 0,
         };
         let phases = [(workload.prompt, block.prefill_on), (1, block.decode_on)];
@@ -124,15 +120,18 @@ pub fn predict(
             let one = costs.limits(at, tokens, &profile.processor(tier));
             (*memory, *compute) = (*memory + one.0, *compute + one.1);
         }
-        decode.add(&one, streamed - kept, upload(placed.decode_on));
-        let again = passes_over_prompt.saturating_sub(1);
-        prefill.add(
-            &all,
-            (streamed - kept)
-                .saturating_mul(again)
-                .saturating_add(streamed * u64::from(passes_over_prompt > 0)),
-            upload(placed.prefill_on).saturating_mul(passes_over_prompt),
-        );
+        let share = costs.share(at, 1.0);
+        let again = streamed.minus(kept);
+        decode.add(&one, again.used(share) as u64, upload(placed.decode_on, share));
+        let (mut read, mut uploaded) = (0u64, 0u64);
+        for pass in costs.passes() {
+            let (share, count) = (costs.share(at, pass.tokens), pass.count as u64);
+            let bytes = if pass.first { streamed } else { again };
+            read = read.saturating_add((bytes.used(share) as u64).saturating_mul(count));
+            let bytes = upload(placed.prefill_on, share);
+            uploaded = uploaded.saturating_add(bytes.saturating_mul(count));
+        }
+        prefill.add(&all, read, uploaded);
         blocks.push(BlockTime {
             name: block.name.clone(),
             prefill_on: block.prefill_on,

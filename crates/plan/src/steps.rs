@@ -5,16 +5,18 @@
 //! budget is never predicted slower either.
 
 use crate::groups::{Group, Groups, Streamed};
-use crate::tree::PAGE;
+use crate::tree::{PAGE, Weights};
 use std::cmp::Reverse;
+use std::iter::Peekable;
 
 /// The order in which groups become resident, without those that always are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResidencyOrder(Vec<usize>);
 
 impl ResidencyOrder {
-    /// The order of execution, with blocks that share memory at the first of them. Tables read by
-    /// single rows come last, since streaming them costs nothing. None of Accelerate's strategies
+    /// The order of execution, with blocks that share memory at the first of them. Experts that a
+    /// router chooses come behind what all tokens need, and tables read by single rows last, since
+    /// streaming them costs nothing. None of Accelerate's strategies
     /// fills memory in a way that is predicted to be faster.
     pub(crate) fn together(groups: &Groups) -> Self {
         Self::by_first_use(groups, |block| groups.anchors[block])
@@ -31,40 +33,38 @@ impl ResidencyOrder {
         order.sort_by_key(|at| {
             let group = &groups.groups[*at];
             let first = group.uses().find(|one| one.unit > 0);
-            first.map_or((true, 0, *at), |one| (false, turn(one.block()), one.tensor()))
+            let (routed, turn, tensor) = match first {
+                Some(one) => (group.is_routed(), turn(one.block()), one.tensor()),
+                None => (false, 0, *at),
+            };
+            (first.is_none(), routed, turn, tensor)
         });
         Self(order)
     }
 
     /// Spread over all blocks, so that the disk keeps reading while resident weights compute: the
     /// largest tensor of each block, then the next of each, in an order in which the first blocks
-    /// lie far apart. What only the first pass over a prompt uses comes behind them, and tables read
-    /// by single rows come last.
+    /// lie far apart. What only the first pass over a prompt uses comes behind them, then experts
+    /// that a router chooses, and tables read by single rows come last.
     pub(crate) fn spread(groups: &Groups) -> Self {
         let (mut tables, mut once) = (Vec::new(), Vec::new());
-        let mut by_block: Vec<(usize, Reverse<u64>, usize)> = Vec::new();
+        let (mut for_all, mut routed) = (Vec::new(), Vec::new());
         for at in movable(groups) {
             let group = &groups.groups[at];
             match group.uses().find(|one| one.unit > 0) {
                 // What is read once a prompt is the cheapest to stream.
                 Some(_) if group.uses().all(|one| one.once) => once.push(at),
-                Some(first) => by_block.push((first.block(), Reverse(group.footprint), at)),
+                Some(first) => {
+                    let by_block = if group.is_routed() { &mut routed } else { &mut for_all };
+                    by_block.push((first.block(), Reverse(group.footprint), at));
+                }
                 None => tables.push(at),
             }
         }
-        // Mostly sorted already.
-        by_block.sort();
-        let mut blocks: Vec<&[_]> = by_block.chunk_by(|a, b| a.0 == b.0).collect();
-        blocks.sort_by_key(|block| block[0].0.reverse_bits());
-        let mut order = Vec::with_capacity(by_block.len() + tables.len());
-        for turn in 0.. {
-            blocks.retain(|block| block.len() > turn);
-            if blocks.is_empty() {
-                break;
-            }
-            order.extend(blocks.iter().map(|block| block[turn].2));
-        }
+        let mut order = Vec::with_capacity(groups.groups.len());
+        order.extend(far_apart(for_all));
         order.extend(once);
+        order.extend(far_apart(routed));
         order.extend(tables);
         Self(order)
     }
@@ -118,16 +118,35 @@ impl ResidencyOrder {
     }
 }
 
-/// The walk from everything resident to what fits: groups leave in reverse order.
-struct Walk<'a, I> {
+/// Groups with their block and size: the largest of each block, then the next of each, in an order in
+/// which the first blocks lie far apart.
+fn far_apart(mut by_block: Vec<(usize, Reverse<u64>, usize)>) -> Vec<usize> {
+    // Mostly sorted already.
+    by_block.sort();
+    let mut blocks: Vec<&[_]> = by_block.chunk_by(|a, b| a.0 == b.0).collect();
+    blocks.sort_by_key(|block| block[0].0.reverse_bits());
+    let mut order = Vec::with_capacity(by_block.len());
+    for turn in 0.. {
+        blocks.retain(|block| block.len() > turn);
+        if blocks.is_empty() {
+            break;
+        }
+        order.extend(blocks.iter().map(|block| block[turn].2));
+    }
+    order
+}
+
+/// The walk from everything resident to what fits: groups leave in reverse order, but experts that a
+/// router chooses all at once, since the ring keeps those that are chosen most.
+struct Walk<'a, I: Iterator<Item = usize>> {
     /// Groups that are still resident, the next to leave first.
-    rest: I,
+    rest: Peekable<I>,
     disk: Option<u64>,
     cheapest: MemoryDemand,
     left: StreamedGroups<'a>,
 }
 
-impl<'a> Walk<'a, ()> {
+impl<'a> Walk<'a, std::iter::Empty<usize>> {
     fn new<F: Fn(usize) -> bool>(
         order: &'a ResidencyOrder,
         groups: &'a Groups,
@@ -139,7 +158,7 @@ impl<'a> Walk<'a, ()> {
         let resident = all.filter(|(at, _)| inside(*at));
         left.demand.resident = resident.map(|(_, group)| group.footprint).sum();
         Walk {
-            rest: order.0.iter().rev().copied().filter(move |at| inside(*at)),
+            rest: order.0.iter().rev().copied().filter(move |at| inside(*at)).peekable(),
             disk: capacity.disk,
             cheapest: left.demand,
             left,
@@ -150,18 +169,25 @@ impl<'a> Walk<'a, ()> {
 impl<I: Iterator<Item = usize>> Walk<'_, I> {
     /// Streams more groups until the resident ones and the ring fit into `memory`.
     fn to(&mut self, memory: u64) -> Result<(), MemoryDemand> {
-        while self.left.demand.sum() > memory {
+        'more: while self.left.demand.sum() > memory {
             if self.left.demand.sum() < self.cheapest.sum() {
                 self.cheapest = self.left.demand;
             }
-            let Some(at) = self.rest.next() else {
-                return Err(self.cheapest);
-            };
-            let bytes = self.left.groups.groups[at].bytes;
-            if self.disk.is_some_and(|most| self.left.on_disk + bytes > most) {
-                return Err(self.cheapest);
+            let groups = &self.left.groups.groups;
+            let mut next = self.rest.next();
+            while let Some(at) = next {
+                let bytes = groups[at].bytes;
+                if self.disk.is_some_and(|most| self.left.on_disk + bytes > most) {
+                    return Err(self.cheapest);
+                }
+                self.left.add(at);
+                let with_it = |other: &usize| groups[at].is_routed() && groups[*other].is_routed();
+                next = self.rest.next_if(with_it);
+                if next.is_none() {
+                    continue 'more;
+                }
             }
-            self.left.add(at);
+            return Err(self.cheapest);
         }
         Ok(())
     }
@@ -199,8 +225,10 @@ impl<'a> StreamedGroups<'a> {
         self.ring.add(group);
         for one in group.uses() {
             let traffic = &mut self.traffic[one.block()];
-            traffic.streamed += one.stored;
-            traffic.kept += if one.once { one.stored } else { 0 };
+            traffic.streamed = traffic.streamed.plus(one.stored);
+            if one.once {
+                traffic.kept = traffic.kept.plus(one.stored);
+            }
         }
         self.demand.resident = self.demand.resident.saturating_sub(group.footprint);
         self.demand.ring = self.ring.ring();
@@ -302,7 +330,10 @@ fn keep<'a>(
             keeps -= kept;
         }
         for one in group.uses().filter(|one| !one.once) {
-            reads[one.block()].kept += share(group, one.stored, kept);
+            let Weights { all, routed } = one.stored;
+            let more = Weights { all: share(group, all, kept), routed: share(group, routed, kept) };
+            let block = &mut reads[one.block()];
+            block.kept = block.kept.plus(more);
         }
     }
 }
@@ -317,7 +348,7 @@ fn share(group: &Group, bytes: u64, kept: u64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DiskTraffic {
     /// If the ring keeps nothing of it.
-    pub(crate) streamed: u64,
+    pub(crate) streamed: Weights,
     /// How much of that no later pass reads: the ring keeps it, or only the first pass over a prompt uses it.
-    pub(crate) kept: u64,
+    pub(crate) kept: Weights,
 }

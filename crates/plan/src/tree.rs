@@ -81,6 +81,57 @@ pub struct Tensor {
     pub always_resident: bool,
     /// Whether only the first pass over a prompt uses it, such as a weight of an encoder.
     pub once: bool,
+    /// How a router chooses it, if it is of one of many experts.
+    pub routed: Option<Routed>,
+}
+
+/// Of how many experts a router chooses how many for each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Routed {
+    /// Experts that each token goes to.
+    pub per_token: u32,
+    /// Experts of a block.
+    pub experts: u32,
+}
+
+impl Routed {
+    /// The share of a block's experts that a pass of so many tokens uses, if the router prefers none.
+    pub fn share(self, tokens: f64) -> f64 {
+        let one = f64::from(self.per_token) / f64::from(self.experts.max(1));
+        1.0 - (1.0 - one.min(1.0)).powf(tokens)
+    }
+}
+
+/// Bytes of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Weights {
+    /// Of all.
+    pub(crate) all: u64,
+    /// How many of these are of experts that a router chooses.
+    pub(crate) routed: u64,
+}
+
+impl Weights {
+    /// So many bytes of a tensor.
+    pub(crate) fn of(tensor: &Tensor, bytes: u64) -> Self {
+        Self { all: bytes, routed: if tensor.routed.is_some() { bytes } else { 0 } }
+    }
+
+    /// Those that a pass uses, if it uses this share of experts.
+    pub(crate) fn used(self, share: f64) -> f64 {
+        (self.all - self.routed) as f64 + self.routed as f64 * share
+    }
+
+    pub(crate) fn plus(self, more: Self) -> Self {
+        Self {
+            all: self.all.saturating_add(more.all),
+            routed: self.routed.saturating_add(more.routed),
+        }
+    }
+
+    pub(crate) fn minus(self, less: Self) -> Self {
+        Self { all: self.all - less.all, routed: self.routed - less.routed }
+    }
 }
 
 impl Tree {

@@ -5,6 +5,7 @@ use crate::pool::{Pool, Started};
 use crate::state::{Slot, State};
 use crate::{ChunkId, Error};
 use std::cell::Cell;
+use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -110,15 +111,16 @@ impl Pool {
             self.load_into(state, id, block);
             return Ok(Started::Yes);
         }
-        let mut evictable = state.evictable(distance);
+        let evictable = state.evictable(distance);
         let room: usize = evictable.iter().map(|(_, _, len)| len).sum();
         if self.arena.free_bytes() + room < len {
             return Ok(Started::NoRoom);
         }
-        // Needed last, evicted first.
-        evictable.sort_by_key(|(distance, ..)| *distance);
+        // Needed last, evicted first. Most often one is enough.
+        let mut evictable = BinaryHeap::from(evictable);
         while let Some((_, victim, _)) = evictable.pop() {
             state.slots[victim] = Slot::Absent;
+            state.in_ring.remove(&victim);
             if let Some(block) = Block::cut(&self.arena, len) {
                 self.load_into(state, id, block);
                 return Ok(Started::Yes);
@@ -128,6 +130,9 @@ impl Pool {
     }
 
     pub(crate) fn load_into(&self, state: &mut State, id: ChunkId, block: Block) {
+        if block.is_in_ring() {
+            state.in_ring.insert(id);
+        }
         let block = Arc::new(block);
         if self.chunks[id].reads(self.read_bytes) == 0 {
             state.slots[id] = Slot::Ready(block);
@@ -202,6 +207,15 @@ impl Pool {
                 Ok(Started::NoRoom) => full = true,
                 Err(error) => state.slots[id] = Slot::Failed(error),
             }
+        }
+        while let Some(&id) = state.at_leisure.front() {
+            if state.slots[id].is_absent() {
+                match self.start(state, id, horizon) {
+                    Ok(started) => return Some(started),
+                    Err(error) => state.slots[id] = Slot::Failed(error),
+                }
+            }
+            state.at_leisure.pop_front();
         }
         full.then_some(Started::NoRoom)
     }

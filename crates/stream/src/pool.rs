@@ -77,7 +77,7 @@ impl Pool {
             residents,
             overflow: Overflow::new(options.overflow_bytes),
             readers: options.threads(),
-            state: Mutex::new(State::new(chunks.len(), schedule)),
+            state: Mutex::new(State::new(&chunks, schedule)),
             work: Condvar::new(),
             ready: Condvar::new(),
             bytes_read: AtomicU64::new(0),
@@ -242,6 +242,12 @@ impl Pool {
         if starving {
             self.ready.notify_all();
         }
+    }
+
+    pub(crate) fn announce(&self, mut chunks: Vec<ChunkId>) {
+        chunks.retain(|id| *id < self.chunks.len());
+        self.lock().schedule.announce(chunks);
+        self.work.notify_all();
     }
 
     pub(crate) fn end_pass(&self) {

@@ -1,9 +1,19 @@
-//! What will be asked for next: the order last seen.
+//! What will be asked for next: what was announced, then the order last seen.
+//!
+//! Chunks that the order of registration leaves out are *occasional*: a pass asks for some of them, and which is known when
+//! it announces them, or asks. The order has none of them; how long each is likely not to be needed is estimated from how
+//! often it was.
 
 use crate::ChunkId;
 
 /// A trace longer than this is cut: what comes later is then fetched on demand.
 const LONGEST: usize = 1 << 20;
+
+/// What of an occasional chunk's frequency of use remains after each pass.
+const MEMORY: f64 = 0.9;
+
+/// The least frequency of use that is told from never.
+const RARE: f64 = 1e-3;
 
 /// The cyclic order in which chunks are asked for, learned from the last pass.
 pub(crate) struct Schedule {
@@ -14,18 +24,55 @@ pub(crate) struct Schedule {
     positions: Vec<Vec<u32>>,
     /// Position in `order` of what is expected next.
     cursor: usize,
-    /// What this pass asked for so far.
+    /// What this pass asked for so far, without occasional chunks.
     trace: Vec<ChunkId>,
+    /// What was announced last, in order.
+    announced: Vec<ChunkId>,
+    /// How many of these are past.
+    past: usize,
+    /// For each chunk, its position in `announced`.
+    turns: Vec<Option<u32>>,
+    /// For each chunk, how often it was used, if it is occasional.
+    uses: Vec<Option<Uses>>,
+    /// The occasional chunk that was asked for last.
+    last: ChunkId,
+    /// Passes that ended.
+    passes: u32,
+}
+
+/// How often a chunk was used: in each pass or never, as a number from 1 to 0, with less weight on passes long ago.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    frequency: f64,
+    /// As of the end of this pass.
+    pass: u32,
+}
+
+impl Uses {
+    /// The frequency as of this pass.
+    fn at(self, pass: u32) -> f64 {
+        self.frequency * MEMORY.powi((pass - self.pass).min(1 << 20) as i32)
+    }
 }
 
 impl Schedule {
     pub(crate) fn new(chunks: usize, order: Vec<ChunkId>) -> Self {
+        let mut uses = vec![Some(Uses::default()); chunks];
+        for chunk in &order {
+            uses[*chunk] = None;
+        }
         let mut schedule = Self {
             order: Vec::new(),
             registered: order.clone(),
             positions: vec![Vec::new(); chunks],
             cursor: 0,
             trace: Vec::new(),
+            announced: Vec::new(),
+            past: 0,
+            turns: vec![None; chunks],
+            uses,
+            last: 0,
+            passes: 0,
         };
         schedule.learn(order);
         schedule
@@ -43,18 +90,67 @@ impl Schedule {
         self.cursor = 0;
     }
 
+    /// Whether some passes may not ask for `chunk`.
+    pub(crate) fn is_occasional(&self, chunk: ChunkId) -> bool {
+        self.uses[chunk].is_some()
+    }
+
+    /// Expects `chunks` next, in this order, and no more what was announced before.
+    pub(crate) fn announce(&mut self, chunks: Vec<ChunkId>) {
+        for chunk in self.announced.drain(..) {
+            self.turns[chunk] = None;
+        }
+        for (turn, chunk) in chunks.iter().enumerate() {
+            self.turns[*chunk] = Some(turn as u32);
+        }
+        (self.announced, self.past) = (chunks, 0);
+    }
+
+    /// How many announced requests are expected before the one for `chunk`, if that is announced too.
+    fn turn(&self, chunk: ChunkId) -> Option<usize> {
+        (self.turns[chunk]? as usize).checked_sub(self.past)
+    }
+
     /// Notes that `chunk` was asked for now.
     pub(crate) fn asked(&mut self, chunk: ChunkId) {
+        if let Some(turn) = self.turn(chunk) {
+            self.past += turn + 1;
+        }
+        if let Some(uses) = &mut self.uses[chunk] {
+            let frequency = uses.at(self.passes) + (1.0 - MEMORY);
+            *uses = Uses { frequency: frequency.min(1.0), pass: self.passes };
+            self.last = chunk;
+            return;
+        }
         if self.trace.len() < LONGEST {
             self.trace.push(chunk);
         }
-        if let Some(distance) = self.distance(chunk) {
+        if let Some(distance) = self.distance_in_order(chunk) {
             self.cursor = (self.cursor + distance + 1) % self.order.len();
         }
     }
 
     /// How many other requests are expected before `chunk` is asked for; none if it is not expected.
     pub(crate) fn distance(&self, chunk: ChunkId) -> Option<usize> {
+        let announced = self.announced.len() - self.past;
+        if let Some(turn) = self.turn(chunk) {
+            return Some(turn);
+        }
+        let distance = match self.uses[chunk] {
+            None => self.distance_in_order(chunk)?,
+            Some(uses) => {
+                // Passes go through the chunks in the order of their numbers, more or less; of those that are as
+                // frequent, what was just used is needed last.
+                let chunks = self.uses.len();
+                let rest = (chunk + chunks - self.last - 1) % chunks;
+                let passes = 1.0 / uses.at(self.passes).max(RARE);
+                self.order.len() + rest + (chunks as f64 * (passes - 1.0)) as usize
+            }
+        };
+        Some(announced + distance)
+    }
+
+    fn distance_in_order(&self, chunk: ChunkId) -> Option<usize> {
         let positions = &self.positions[chunk];
         let first = *positions.first()? as usize;
         let at = positions.partition_point(|at| (*at as usize) < self.cursor);
@@ -66,6 +162,11 @@ impl Schedule {
 
     /// What is expected after `distance` other requests; none beyond one cycle.
     pub(crate) fn ahead(&self, distance: usize) -> Option<ChunkId> {
+        let announced = &self.announced[self.past..];
+        if let Some(chunk) = announced.get(distance) {
+            return Some(*chunk);
+        }
+        let distance = distance - announced.len();
         if distance >= self.order.len() {
             return None;
         }
@@ -79,6 +180,8 @@ impl Schedule {
 
     /// Ends a pass: what it asked for is what the next one is expected to ask for.
     pub(crate) fn end_pass(&mut self) {
+        self.announce(Vec::new());
+        self.passes = self.passes.saturating_add(1);
         if self.trace.is_empty() {
             return;
         }
@@ -92,12 +195,14 @@ impl Schedule {
 
     /// Begins a pass that is not repeated: what is expected is the order of registration.
     pub(crate) fn begin_once(&mut self) {
+        self.announce(Vec::new());
         self.trace.clear();
         self.learn(self.registered.clone());
     }
 
     /// Ends such a pass: what comes behind it in that order is what the next ones are expected to ask for.
     pub(crate) fn end_once(&mut self) {
+        self.announce(Vec::new());
         self.trace.clear();
         let rest = self.order.split_off(self.cursor);
         self.learn(rest);
@@ -105,6 +210,7 @@ impl Schedule {
 
     /// Gives a pass up (it failed half-way): the order stays, and it starts anew.
     pub(crate) fn abandon_pass(&mut self) {
+        self.announce(Vec::new());
         self.trace.clear();
         self.cursor = 0;
     }

@@ -2,8 +2,8 @@
 
 use crate::block::Block;
 use crate::schedule::Schedule;
-use crate::{ChunkId, Error, Stats};
-use std::collections::VecDeque;
+use crate::{Chunk, ChunkId, Error, Stats};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,6 +15,10 @@ pub(crate) struct State {
     /// Chunks being loaded of which some reads are not yet given to a reader.
     pub(crate) queue: VecDeque<ChunkId>,
     pub(crate) schedule: Schedule,
+    /// Chunks that are, or were not long ago, in the ring.
+    pub(crate) in_ring: BTreeSet<ChunkId>,
+    /// Chunks that stay and that no schedule has: they are read when there is nothing else to read.
+    pub(crate) at_leisure: VecDeque<ChunkId>,
     /// Callers that wait for memory: no read ahead is begun meanwhile.
     pub(crate) starving: usize,
     /// Reader threads that live.
@@ -46,12 +50,18 @@ pub(crate) enum Slot {
 }
 
 impl State {
-    pub(crate) fn new(chunks: usize, schedule: Schedule) -> Self {
+    pub(crate) fn new(chunks: &[Chunk], schedule: Schedule) -> Self {
+        let at_leisure = chunks.iter().enumerate();
+        let at_leisure = at_leisure.filter(|(id, chunk)| chunk.keep && schedule.is_occasional(*id));
+        let at_leisure = at_leisure.map(|(id, _)| id).collect();
+        let chunks = chunks.len();
         Self {
             slots: (0..chunks).map(|_| Slot::Absent).collect(),
             callers: vec![0; chunks],
             queue: VecDeque::new(),
             schedule,
+            in_ring: BTreeSet::new(),
+            at_leisure,
             starving: 0,
             readers: 0,
             stats: Stats::default(),
@@ -72,8 +82,8 @@ impl State {
     /// caller asks for it, and it is needed later. With each: when it is needed, and its bytes.
     pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, ChunkId, usize)> {
         let mut found = Vec::new();
-        for (id, slot) in self.slots.iter().enumerate() {
-            if let Slot::Ready(block) = slot
+        for &id in &self.in_ring {
+            if let Slot::Ready(block) = &self.slots[id]
                 && self.callers[id] == 0
                 && block.is_in_ring()
                 && Arc::strong_count(block) == 1

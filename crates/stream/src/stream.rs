@@ -129,6 +129,12 @@ impl Stream {
         Ok(())
     }
 
+    /// Says which chunks will be asked for next, in this order, before what the schedule expects. What was said before and
+    /// not asked for yet does not count any more.
+    pub fn announce(&self, chunks: Vec<ChunkId>) {
+        self.pool.announce(chunks);
+    }
+
     /// Ends a pass: the order in which chunks were asked for since the last one becomes the schedule.
     pub fn end_pass(&self) {
         self.pool.end_pass();

@@ -77,6 +77,7 @@ fn described(tensor: &TensorInfo) -> Tensor {
         tied: None,
         always_resident: false,
         once: false,
+        routed: None,
     }
 }
 

@@ -120,6 +120,7 @@ impl Architecture for FalconForCausalLm {
             fields,
             head_dim: sizes.head_dim(),
             max_position_embeddings: sizes.positions,
+            theta: 10_000.0,
         })?;
         let alibi = fields.flag_or("alibi", false)?;
         if !alibi && !sizes.head_dim().is_multiple_of(2) {

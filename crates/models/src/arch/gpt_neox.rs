@@ -104,6 +104,7 @@ impl Architecture for GptNeoxForCausalLm {
             fields,
             head_dim: sizes.head_dim(),
             max_position_embeddings: sizes.positions,
+            theta: 10_000.0,
         };
         let (rope, rotary_dim) =
             RopeConfig::read_partial(&around, ["rotary_emb_base", "rotary_pct"], 0.25)?;

@@ -3,11 +3,11 @@
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{
-    self, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS,
-    MAX_POSITIONS, MAX_VOCAB, RopeConfig, RopeContext, RopeScaling,
+    self, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE,
+    MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, RopeConfig, RopeContext, RopeScaling,
 };
 use crate::kv_cache::MAX_CONTEXT;
-use crate::layers::{Activation, Attention, AttentionConfig, Mlp, RmsNorm};
+use crate::layers::{Activation, Attention, AttentionConfig, Mlp, RmsNorm, Routing};
 use crate::{CacheLayer, CacheSpec, Error};
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
@@ -37,6 +37,8 @@ pub struct RmsConfig {
     pub attention_out_bias: bool,
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
+    /// Experts in place of an MLP.
+    pub experts: Option<ExpertsConfig>,
     /// Which norms a block has.
     pub norms: BlockNorms,
     /// Whether norms scale by one more than their weight.
@@ -61,6 +63,19 @@ pub struct RmsConfig {
     pub tie_word_embeddings: bool,
     /// The longest context that the model was trained for, in tokens.
     pub max_position_embeddings: usize,
+}
+
+/// The experts of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertsConfig {
+    /// How many there are.
+    pub count: usize,
+    /// How a router chooses some of them for each token.
+    pub routing: Routing,
+    /// Width of the inner layer of each.
+    pub intermediate_size: usize,
+    /// Width of the inner layer of one more that all tokens go to, if there is one.
+    pub shared_intermediate_size: Option<usize>,
 }
 
 /// Where the norms of a block are.
@@ -93,6 +108,7 @@ pub(super) struct RmsDefaults {
     pub head_dim: Option<usize>,
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
+    pub rope_theta: f64,
     /// The name of the field, and what it says if absent.
     pub activation: (&'static str, Activation),
     pub tie_word_embeddings: bool,
@@ -105,6 +121,7 @@ pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
     head_dim: None,
     max_position_embeddings: 2048,
     rms_norm_eps: 1e-6,
+    rope_theta: 10_000.0,
     activation: ("hidden_act", Activation::Silu),
     tie_word_embeddings: false,
 };
@@ -148,12 +165,13 @@ impl RmsConfig {
             attention_in_bias: false,
             attention_out_bias: false,
             mlp_bias: false,
+            experts: None,
             norms: BlockNorms::Before,
             norm_plus_one: false,
             query_key_norms: None,
             query_pre_attn_scalar: None,
             embed_scale: None,
-            rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::Default },
+            rope: RopeConfig { theta: absent.rope_theta, scaling: RopeScaling::Default },
             local_rope: None,
             rope_interleaved: false,
             rotary_dim: head_dim,
@@ -182,7 +200,7 @@ impl RmsConfig {
     /// What a rotary embedding is read with.
     pub(super) fn rope_context<'a>(&self, fields: &'a Fields<'a>) -> RopeContext<'a> {
         let Self { head_dim, max_position_embeddings, .. } = *self;
-        RopeContext { fields, head_dim, max_position_embeddings }
+        RopeContext { fields, head_dim, max_position_embeddings, theta: self.rope.theta }
     }
 
     /// A norm of so many values.
@@ -218,10 +236,34 @@ impl RmsConfig {
         }
     }
 
-    /// The MLP of one block.
-    pub(super) fn mlp(&self, init: &Init) -> Mlp {
-        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
-        Mlp::new(hidden, inner, self.mlp_bias, self.activation, init)
+    /// An MLP of a block, with so many values in its inner layer.
+    pub(super) fn mlp(&self, inner: usize, init: &Init) -> Mlp {
+        Mlp::new(self.hidden_size, inner, self.mlp_bias, self.activation, init)
+    }
+
+    /// The same with experts: so many as `count` says, unless the file says otherwise, of which each token goes to
+    /// `per_token`; and the names of these fields.
+    pub(super) fn with_experts(
+        self,
+        fields: &Fields<'_>,
+        names: [&str; 2],
+        absent: (usize, usize),
+        normalized: bool,
+    ) -> Result<Self, Error> {
+        let name = names.into_iter().find(|name| fields.get(name).is_some());
+        let count = fields.size_or(name.unwrap_or(names[0]), absent.0, MAX_EXPERTS)?;
+        let field = "num_experts_per_tok";
+        let per_token = fields.size_or(field, absent.1, MAX_EXPERTS)?;
+        if per_token > count {
+            return Err(fields.refuse(field, format!("there are {count} experts")));
+        }
+        let experts = ExpertsConfig {
+            count,
+            routing: Routing { per_token, normalized },
+            intermediate_size: self.intermediate_size,
+            shared_intermediate_size: None,
+        };
+        Ok(Self { experts: Some(experts), ..self })
     }
 
     pub(super) fn cache(&self) -> CacheSpec {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
+use outsize_core::Routed;
 
 use super::rms_config::RmsConfig;
 use crate::architecture::{Architecture, Init, MultimodalNames};
@@ -72,6 +73,8 @@ pub struct RmsForCausalLm<B: Module> {
     embed_scale: Option<f64>,
     #[module(skip)]
     cache: CacheSpec,
+    #[module(skip)]
+    routed: Option<Routed>,
 }
 
 /// Embedding, decoder layers and final norm.
@@ -91,6 +94,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = B::MODEL_TYPES;
     const CLASS_PREFIX: &'static str = "Rms";
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
+    const CLASSES: &'static [(&'static str, &'static str)] =
+        &[("MixtralMoe", "MixtralSparseMoeBlock"), ("MixtralExpert", "MixtralMLP")];
     const HEADS: &'static [&'static str] =
         &["ForCausalLM", "LMHeadModel", "Gemma3ForConditionalGeneration"];
     const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
@@ -135,6 +140,10 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 })
                 .collect(),
             embed_scale: config.embed_scale,
+            routed: config.experts.map(|experts| Routed {
+                per_token: experts.routing.per_token as u32,
+                experts: experts.count as u32,
+            }),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }
@@ -145,6 +154,10 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
 
     fn cache(&self) -> &CacheSpec {
         &self.cache
+    }
+
+    fn routed(&self, path: &str) -> Option<Routed> {
+        self.routed.filter(|_| path.contains(".experts."))
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {

@@ -1,6 +1,8 @@
-//! The decoder layer of Llama and of the models that took its shape.
+//! The decoder layer of Llama and of the models that took its shape, with an MLP or with experts.
 
-use burn::module::Module;
+use std::fmt::Debug;
+
+use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 
 use super::rms_config::{BlockNorms, FIELDS, RmsConfig};
@@ -13,11 +15,47 @@ use crate::layers::{Attention, Mlp, RmsNorm, Rotation};
 use crate::{Activations, Error, KvCache, PassShape};
 
 /// A Llama, or a model of its shape, with its language-modelling head.
-pub type LlamaForCausalLm = RmsForCausalLm<RmsDecoderLayer>;
+pub type LlamaForCausalLm = RmsForCausalLm<RmsDecoderLayer<Mlp>>;
 
-/// One decoder layer: attention, then MLP, with norms before, behind or around them, each added to the residual stream.
+/// What a decoder layer has behind attention, and the models that have it.
+pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static {
+    /// As [`RmsBlock::MODEL_TYPES`].
+    const MODEL_TYPES: &'static [(&'static str, &'static str)];
+
+    /// Whether checkpoints call it `block_sparse_moe` rather than `mlp`.
+    const IS_BLOCK_SPARSE_MOE: bool = false;
+
+    /// As [`RmsBlock::fields`].
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]];
+
+    /// As [`RmsBlock::multimodal`].
+    fn multimodal(_model_type: &str) -> Option<&'static MultimodalNames> {
+        None
+    }
+
+    /// As [`RmsBlock::read`].
+    ///
+    /// # Errors
+    /// As there.
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error>;
+
+    /// A block without storage.
+    fn new(config: &RmsConfig, init: &Init) -> Self;
+
+    /// Says which weights a pass of `rows` tokens will ask for, where that is not always the same.
+    fn announce(&self, _rows: usize) {}
+
+    /// `[batch, tokens, hidden]` f32 to the same.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3>;
+
+    /// What it holds at most, besides the residual stream.
+    fn activations(&self, pass: &PassShape) -> Activations;
+}
+
+/// One decoder layer: attention, then MLP or experts, with norms before, behind or around them, each added to the residual
+/// stream.
 #[derive(Module, Debug)]
-pub struct RmsDecoderLayer {
+pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
     pub input_layernorm: Option<RmsNorm>,
     /// Causal self-attention.
@@ -26,15 +64,17 @@ pub struct RmsDecoderLayer {
     pub post_attention_layernorm: RmsNorm,
     /// `[hidden]`.
     pub pre_feedforward_layernorm: Option<RmsNorm>,
-    /// Gated feed-forward block.
-    pub mlp: Mlp,
+    /// Gated feed-forward block, or experts.
+    pub mlp: Option<F>,
+    /// The same where it has this name.
+    pub block_sparse_moe: Option<F>,
     /// `[hidden]`.
     pub post_feedforward_layernorm: Option<RmsNorm>,
     /// Which of the rotary embeddings it takes.
     rotation: usize,
 }
 
-impl RmsBlock for RmsDecoderLayer {
+impl RmsFeedForward for Mlp {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
         ("llama", "Llama"),
         ("mistral", "Mistral"),
@@ -44,7 +84,6 @@ impl RmsBlock for RmsDecoderLayer {
         ("gemma3_text", "Gemma3"),
         ("gemma3", "Gemma3"),
     ];
-    const NO_SPLIT: &'static [&'static str] = &["RmsDecoderLayer"];
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
@@ -72,6 +111,35 @@ impl RmsBlock for RmsDecoderLayer {
         }
     }
 
+    fn new(config: &RmsConfig, init: &Init) -> Self {
+        config.mlp(config.intermediate_size, init)
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        Self::forward(self, x)
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        Self::activations(self, pass)
+    }
+}
+
+impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = F::MODEL_TYPES;
+    const NO_SPLIT: &'static [&'static str] = &["RmsDecoderLayer"];
+
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        F::fields(model_type)
+    }
+
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        F::multimodal(model_type)
+    }
+
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        F::read(model_type, fields)
+    }
+
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let norm = || config.norm(config.hidden_size, init);
         let norm_if = |has: bool| has.then(norm);
@@ -80,7 +148,8 @@ impl RmsBlock for RmsDecoderLayer {
             self_attn: config.attention(init),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: norm_if(config.norms == BlockNorms::Around),
-            mlp: config.mlp(init),
+            mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, init)),
+            block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, init)),
             post_feedforward_layernorm: norm_if(config.norms != BlockNorms::Before),
             rotation: usize::from(config.local_rope.is_some() && config.windows[index].is_some()),
         }
@@ -95,6 +164,8 @@ impl RmsBlock for RmsDecoderLayer {
         cache: &mut KvCache,
         index: usize,
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        let feed_forward = self.feed_forward();
+        feed_forward.announce(pass.rows());
         let behind = &self.post_attention_layernorm;
         let (x, normed) = match (&self.input_layernorm, pending) {
             (Some(norm), pending) => norm.after(x, pending),
@@ -109,7 +180,7 @@ impl RmsBlock for RmsDecoderLayer {
             (None, Some(_)) => twice(x + behind.forward(mixed)),
             (Some(before), Some(_)) => before.add_forward(x, behind.forward(mixed)),
         };
-        let inner = self.mlp.forward(normed);
+        let inner = feed_forward.forward(normed);
         Ok(match &self.post_feedforward_layernorm {
             None => (x, inner),
             Some(norm) => (x, norm.forward(inner)),
@@ -117,7 +188,14 @@ impl RmsBlock for RmsDecoderLayer {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        self.self_attn.activations(pass).or(self.mlp.activations(pass))
+        self.self_attn.activations(pass).or(self.feed_forward().activations(pass))
+    }
+}
+
+impl<F: RmsFeedForward> RmsDecoderLayer<F> {
+    fn feed_forward(&self) -> &F {
+        let both = self.mlp.as_ref().or(self.block_sparse_moe.as_ref());
+        both.expect("a layer is made with one of them")
     }
 }
 

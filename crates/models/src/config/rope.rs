@@ -87,6 +87,8 @@ pub(crate) struct RopeContext<'a> {
     pub head_dim: usize,
     /// The context trained for, in tokens.
     pub max_position_embeddings: usize,
+    /// The base of a file that does not say.
+    pub theta: f64,
 }
 
 impl RopeConfig {
@@ -95,7 +97,7 @@ impl RopeConfig {
     /// Where both forms are present `rope_scaling` wins, and a `rope_theta` within the object wins over one outside, as in
     /// `transformers`.
     pub(crate) fn read(around: &RopeContext<'_>) -> Result<Self, Error> {
-        let theta = theta(around.fields, "rope_theta", 10_000.0)?;
+        let theta = theta(around.fields, "rope_theta", around.theta)?;
         match object(around.fields)? {
             Some(object) => Self::read_object(&object, around, theta, &[known::ROPE]),
             None => Ok(Self { theta, scaling: RopeScaling::Default }),
@@ -110,7 +112,7 @@ impl RopeConfig {
         absent: f64,
     ) -> Result<(Self, usize), Error> {
         const PARTIAL: &[KnownField] = &[("partial_rotary_factor", Effect::Read)];
-        let theta = theta(around.fields, base, 10_000.0)?;
+        let theta = theta(around.fields, base, around.theta)?;
         let object = object(around.fields)?;
         let (owner, field) = match &object {
             Some(object) if object.get(PARTIAL[0].0).is_some() => (object, PARTIAL[0].0),

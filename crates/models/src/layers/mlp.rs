@@ -39,16 +39,21 @@ impl Mlp {
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let [inner, hidden]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
-        // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the result beside the
-        // product.
-        Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64)).with_unpooled(0)
+        gated_activations(&self.gate_proj, pass)
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.down_proj.forward(gated([&self.gate_proj, &self.up_proj], self.activation, x))
     }
+}
+
+/// What a gated block of this gate holds at most, besides the residual stream.
+pub(crate) fn gated_activations(gate: &Linear, pass: &PassShape) -> Activations {
+    let [inner, hidden]: [usize; 2] = gate.weight.lazy_shape().dims();
+    // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the result beside the
+    // product.
+    Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64)).with_unpooled(0)
 }
 
 /// `act(gate(x)) · up(x)`: `[batch, tokens, hidden]` f32 to `[batch, tokens, inner]`.

@@ -30,7 +30,7 @@ pub(super) fn items(context: &PlanContext<'_>) -> (Vec<Item>, Vec<usize>) {
         }
         let item = &mut items[item_of_block[block]];
         item.blocks.push(block);
-        item.only_rows &= context.costs.weights(block) == 0.0 && context.kv(block) == 0;
+        item.only_rows &= context.costs.weights(block, 1.0) == 0.0 && context.kv(block) == 0;
     }
     let item_of: Vec<usize> = context
         .groups
@@ -269,7 +269,7 @@ fn remaining(context: &PlanContext<'_>, item: &Item, executors: &[(Tier, Tier)])
         match executors[*block].0 {
             Tier::Gpu(number) => {
                 let gpu = context.hardware().gpu(number);
-                let upload = context.costs.upload(context.costs.weights(*block), &gpu);
+                let upload = context.costs.upload(context.costs.weights(*block, 1.0), &gpu);
                 seconds += upload.max(context.costs.decode(*block, &gpu.processor));
                 cache = cache.saturating_add(context.kv(*block));
             }

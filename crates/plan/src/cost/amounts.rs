@@ -1,7 +1,8 @@
 //! The work of a block, and what it takes a processor.
 
 use super::seconds;
-use crate::{Block, BlockCost, PassCost, Processor, Tensor, WeightDtype, Workload};
+use crate::tree::Weights;
+use crate::{Block, BlockCost, PassCost, Processor, Routed, Tensor, WeightDtype, Workload};
 
 /// Attention's operations for each byte of keys and values that a prompt's token attends to, if
 /// nobody says: as with 32-bit values and two query heads for each key.
@@ -13,8 +14,10 @@ const ACTIVATION_BYTES: f64 = 4.0;
 /// The work of a block for one token of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Amounts {
-    /// Bytes of weights that every pass uses.
-    pub(super) weights: f64,
+    /// Bytes of weights that passes use.
+    pub(super) weights: Weights,
+    /// How a router chooses the experts among them.
+    pub(super) routed: Option<Routed>,
     /// Bytes of weights that only the first pass over a prompt uses: an encoder's.
     pub(super) weights_once: f64,
     /// Floating point operations of these for all of a sequence's prompt.
@@ -79,10 +82,15 @@ impl Amounts {
         arithmetic.max(seconds(weights, on.product_bytes_per_second))
     }
 
+    /// The share of experts that a pass of so many tokens uses.
+    pub(super) fn share(&self, tokens: f64) -> f64 {
+        self.routed.map_or(1.0, |routed| routed.share(tokens))
+    }
+
     /// Seconds of a pass that is always the same.
     pub(super) fn fixed(&self, pass: &PassCost, on: &Processor) -> f64 {
         let (flops, values) = (pass.flops as f64, pass.values as f64);
-        self.matmuls(self.weights, flops, values, f64::INFINITY, on)
+        self.matmuls(self.weights.all as f64, flops, values, f64::INFINITY, on)
             + seconds(pass.attention_flops as f64, attention_rate(on))
             + on.block_seconds.max(0.0)
     }
@@ -94,7 +102,8 @@ pub(super) fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let BlockCost { cross_kv_bytes, flops_once, .. } = block.work;
     let touched = block.tensors.iter().filter(|tensor| tensor.bytes_per_use() > 0);
     // One pass: a model of many tensors is larger than a processor's caches.
-    let (mut weights, mut of_shapes, mut values, mut unknown) = (0.0, 0.0, 0.0, false);
+    let (mut weights, mut routed) = (Weights::default(), None);
+    let (mut of_shapes, mut values, mut unknown) = (0.0, 0.0, false);
     let (mut weights_once, mut values_once, mut bf16) = (0.0, 0.0, workload.bf16);
     for tensor in touched {
         let flops = product_flops(tensor);
@@ -106,9 +115,11 @@ pub(super) fn amounts(block: &Block, workload: &Workload) -> Amounts {
             values_once += of_matmul;
             continue;
         }
-        weights += tensor.bytes as f64;
-        of_shapes += flops;
-        values += of_matmul;
+        weights = weights.plus(Weights::of(tensor, tensor.bytes));
+        let of_token = tensor.routed.map_or(1.0, |routed| routed.share(1.0));
+        routed = routed.or(tensor.routed);
+        of_shapes += flops * of_token;
+        values += of_matmul * of_token;
         unknown |= tensor.shape.is_empty();
     }
     let flops = block.work.flops_per_token.map_or(of_shapes, |flops| flops as f64);
@@ -118,6 +129,7 @@ pub(super) fn amounts(block: &Block, workload: &Workload) -> Amounts {
     let seen = workload.position.min(window.unwrap_or(u64::MAX));
     Amounts {
         weights,
+        routed,
         weights_once,
         flops_once: flops_once as f64,
         values_once,

@@ -6,7 +6,7 @@ use crate::{Gpu, HardwareProfile, Processor, Tree, Workload};
 impl Costs {
     /// Whether decode is faster if the block is streamed to the GPU.
     pub(crate) fn decodes_faster_on(&self, block: usize, gpu: &Gpu, cpu: &Processor) -> bool {
-        let upload = self.upload(self.weights(block), gpu);
+        let upload = self.upload(self.weights(block, 1.0), gpu);
         upload.max(self.decode(block, &gpu.processor)) < self.decode(block, cpu)
     }
 
@@ -18,9 +18,9 @@ impl Costs {
         cpu: &Processor,
         decodes_on_gpu: bool,
     ) -> bool {
-        let upload = self.upload(self.weights(block), gpu);
         let (mut there, mut here) = (0.0, 0.0);
         for pass in &self.passes {
+            let upload = self.upload(self.weights(block, pass.tokens), gpu);
             let hand_over = self.hand_over(block, pass, gpu);
             let (to_gpu, to_cpu) = match decodes_on_gpu {
                 true => (0.0, hand_over),
@@ -45,7 +45,8 @@ pub fn break_even_prompt(
     let faster = |prompt: u64| {
         let costs = Costs::new(tree, &Workload { prompt, ..*workload });
         let blocks = 0..tree.blocks.len();
-        let most = blocks.max_by(|a, b| costs.weights(*a).total_cmp(&costs.weights(*b)));
+        let weights = |block: &usize| costs.weights(*block, prompt as f64);
+        let most = blocks.max_by(|a, b| weights(a).total_cmp(&weights(b)));
         most.is_some_and(|block| costs.prefills_faster_on(block, &gpu, &profile.cpu, false))
     };
     let above =

@@ -8,7 +8,7 @@ pub(crate) struct Passes {
     /// How many there are.
     pub(crate) count: f64,
     /// Tokens of each sequence.
-    pub(super) tokens: f64,
+    pub(crate) tokens: f64,
     /// Tokens before them, on average.
     pub(super) before: f64,
     /// Whether the ring is still empty.

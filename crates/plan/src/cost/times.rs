@@ -2,6 +2,7 @@
 
 use super::{Costs, seconds};
 use crate::steps::DiskTraffic;
+use crate::tree::Weights;
 use crate::{HardwareProfile, Tier};
 
 /// The devices of a block, and its transfers in each pass.
@@ -12,7 +13,7 @@ pub(crate) struct Placed {
     /// From disk.
     pub(crate) traffic: DiskTraffic,
     /// To the GPU that it computes on, in bytes.
-    pub(crate) upload: u64,
+    pub(crate) upload: Weights,
 }
 
 impl Placed {
@@ -53,19 +54,22 @@ pub(crate) fn times<'a>(
 /// The time of a block in decode and in prefill, with activations where it computes.
 fn time(costs: &Costs, figures: &HardwareProfile, block: usize, placed: &Placed) -> (Time, Time) {
     let DiskTraffic { streamed, kept } = placed.traffic;
-    let from_disk = |bytes: u64| seconds(bytes as f64, figures.disk.bytes_per_second);
-    let upload = |tier| match tier {
-        Tier::Gpu(number) => costs.upload(placed.upload as f64, &figures.gpu(number)),
+    let from_disk =
+        |bytes: Weights, share: f64| seconds(bytes.used(share), figures.disk.bytes_per_second);
+    let upload = |tier, share| match tier {
+        Tier::Gpu(number) => costs.upload(placed.upload.used(share), &figures.gpu(number)),
         Tier::Cpu | Tier::Disk => 0.0,
     };
     let compute = costs.decode(block, &figures.processor(placed.decode_on));
-    let transfer = from_disk(streamed - kept).max(upload(placed.decode_on));
+    let share = costs.share(block, 1.0);
+    let transfer = from_disk(streamed.minus(kept), share).max(upload(placed.decode_on, share));
     let decode = Time { seconds: compute.max(transfer), compute, transfer, hop: 0.0 };
 
     let mut prefill = Time::default();
     let processor = figures.processor(placed.prefill_on);
-    let to_gpu = upload(placed.prefill_on);
     for pass in costs.passes() {
+        let share = costs.share(block, pass.tokens);
+        let to_gpu = upload(placed.prefill_on, share);
         let compute = costs.pass(block, &processor, pass);
         let hand_over = match placed.gpu() {
             Some(Tier::Gpu(number)) if placed.decode_on != placed.prefill_on => {
@@ -73,8 +77,8 @@ fn time(costs: &Costs, figures: &HardwareProfile, block: usize, placed: &Placed)
             }
             _ => 0.0,
         };
-        let read = if pass.first { streamed } else { streamed - kept };
-        let transfer = from_disk(read).max(to_gpu + hand_over);
+        let read = if pass.first { streamed } else { streamed.minus(kept) };
+        let transfer = from_disk(read, share).max(to_gpu + hand_over);
         prefill.compute += pass.count * compute;
         prefill.transfer += pass.count * transfer;
         prefill.seconds += pass.count * compute.max(transfer);

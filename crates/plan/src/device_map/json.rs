@@ -128,6 +128,14 @@ impl DeviceMap {
                 block.kept_bytes <= block.streamed_bytes,
                 "the ring keeps more of block `{name}` than is streamed"
             );
+            let routed = block.routed;
+            ensure!(
+                routed.streamed <= block.streamed_bytes
+                    && routed.kept <= block.kept_bytes.min(routed.streamed)
+                    && routed.upload <= block.upload_bytes
+                    && block.kept_bytes - routed.kept <= block.streamed_bytes - routed.streamed,
+                "block `{name}` has more bytes of experts than of weights"
+            );
             let computes = [block.decode_on, block.prefill_on];
             for tier in computes.into_iter().chain([block.tier]) {
                 ensure!(

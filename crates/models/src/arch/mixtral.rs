@@ -1,0 +1,127 @@
+//! Mixtral: Mistral's blocks with a few large experts in place of the MLP. Jiang et al. 2024 (arXiv:2401.04088).
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
+use super::rms_decoder::RmsForCausalLm;
+use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use super::sparse_moe::EXPERTS;
+use crate::architecture::Init;
+use crate::config::Effect::{self, Read};
+use crate::config::{Fields, KnownField, layer_windows, sliding_window};
+use crate::layers::{
+    Activation, Expert, Linear, Routing, announce_all, expert_activations, gated,
+    gated_activations, mixed, router,
+};
+use crate::{Activations, Error, PassShape};
+
+/// A Mixtral with its language-modelling head.
+pub type MixtralForCausalLm = RmsForCausalLm<RmsDecoderLayer<MixtralMoe>>;
+
+/// Experts, a few of which each token goes to.
+#[derive(Module, Debug)]
+pub struct MixtralMoe {
+    /// `[experts, hidden]`: scores the experts.
+    pub gate: Linear,
+    /// Gated feed-forward blocks.
+    pub experts: Vec<MixtralExpert>,
+    #[module(skip)]
+    routing: Routing,
+}
+
+/// A gated feed-forward block.
+#[derive(Module, Debug)]
+pub struct MixtralExpert {
+    /// `[intermediate, hidden]`: the gate.
+    pub w1: Linear,
+    /// `[hidden, intermediate]`.
+    pub w2: Linear,
+    /// `[intermediate, hidden]`: what goes through the gate.
+    pub w3: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Expert for MixtralExpert {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.w2.forward(gated([&self.w1, &self.w3], self.activation, x))
+    }
+
+    fn layers(&self) -> [&Linear; 3] {
+        [&self.w1, &self.w3, &self.w2]
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        gated_activations(&self.w1, pass)
+    }
+}
+
+impl RmsFeedForward for MixtralMoe {
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("mixtral", "Mixtral")];
+    const IS_BLOCK_SPARSE_MOE: bool = true;
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[MIXTRAL, EXPERTS, FIELDS]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        let absent = RmsDefaults {
+            key_value_heads: Some(8),
+            max_position_embeddings: 4096 * 32,
+            rms_norm_eps: 1e-5,
+            rope_theta: 1e6,
+            ..DEFAULTS
+        };
+        let config = RmsConfig::read(fields, &absent)?.with_rope(fields)?;
+        let names = ["num_local_experts", "num_experts"];
+        let config = config.with_experts(fields, names, (8, 2), true)?;
+        let window = match fields.has("sliding_window") {
+            true => sliding_window(fields, 0)?,
+            false => None,
+        };
+        let windows = vec![window; config.num_hidden_layers];
+        if layer_windows(fields, window, windows.clone())? != windows {
+            let expected = "all layers of a mixtral with this sliding window are alike".to_owned();
+            return Err(fields.refuse("layer_types", expected));
+        }
+        let rope_interleaved = fields.flag_or("rope_interleaved", false)?;
+        Ok(RmsConfig { windows, rope_interleaved, ..config })
+    }
+
+    fn new(config: &RmsConfig, init: &Init) -> Self {
+        let experts = config.experts.expect("the configuration of a model with experts");
+        let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
+        let one = |_| MixtralExpert {
+            w1: Linear::new(hidden, inner, false, init),
+            w2: Linear::new(inner, hidden, false, init),
+            w3: Linear::new(hidden, inner, false, init),
+            activation: config.activation,
+        };
+        Self {
+            gate: router(hidden, experts.count, init),
+            experts: (0..experts.count).map(one).collect(),
+            routing: experts.routing,
+        }
+    }
+
+    fn announce(&self, rows: usize) {
+        announce_all(&self.experts, self.routing, rows);
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        mixed(x, &self.gate, &self.experts, self.routing)
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        expert_activations(&self.gate, &self.experts, self.routing, pass)
+    }
+}
+
+const MIXTRAL: &[KnownField] = &[
+    ("attention_bias", Effect::OFF),
+    ("max_window_layers", Effect::UNSET),
+    ("rope_interleaved", Read),
+    ("sliding_window", Read),
+    ("use_sliding_window", Effect::UNSET),
+];

@@ -1,0 +1,176 @@
+//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE and OLMoE. Yang et al. 2025 (arXiv:2505.09388), Muennighoff et al.
+//! 2024 (arXiv:2409.02060).
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn::tensor::activation::sigmoid;
+
+use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use super::rms_decoder::RmsForCausalLm;
+use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use crate::architecture::Init;
+use crate::config::Effect::{self, Harmless, Only, Read};
+use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
+use crate::layers::{Linear, Mlp, Routing, announce_all, expert_activations, mixed, router};
+use crate::{Activations, Error, PassShape};
+
+/// A Qwen2-MoE, Qwen3-MoE or OLMoE with its language-modelling head.
+pub type SparseMoeForCausalLm = RmsForCausalLm<RmsDecoderLayer<RmsSparseMoeBlock>>;
+
+/// Experts, a few of which each token goes to; and perhaps one that all go to.
+#[derive(Module, Debug)]
+pub struct RmsSparseMoeBlock {
+    /// `[experts, hidden]`: scores the experts.
+    pub gate: Linear,
+    /// Gated feed-forward blocks.
+    pub experts: Vec<Mlp>,
+    /// One that all tokens go to.
+    pub shared_expert: Option<Mlp>,
+    /// `[1, hidden]`: how much of that one is added.
+    pub shared_expert_gate: Option<Linear>,
+    #[module(skip)]
+    routing: Routing,
+}
+
+impl RmsFeedForward for RmsSparseMoeBlock {
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("qwen2_moe", "Qwen2Moe"), ("qwen3_moe", "Qwen3Moe"), ("olmoe", "Olmoe")];
+
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            "qwen2_moe" => &[QWEN2_MOE, QWEN_MOE, EXPERTS, FIELDS],
+            "qwen3_moe" => &[QWEN3_MOE, QWEN_MOE, EXPERTS, FIELDS],
+            _ => &[OLMOE, EXPERTS, FIELDS],
+        }
+    }
+
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        let is_olmoe = model_type == "olmoe";
+        let (key_value_heads, max_position_embeddings, experts) = match model_type {
+            "qwen2_moe" => (Some(16), 32_768, (60, 4)),
+            "qwen3_moe" => (Some(4), 32_768, (128, 8)),
+            _ => (None, 4096, (64, 8)),
+        };
+        let absent = RmsDefaults {
+            key_value_heads,
+            max_position_embeddings,
+            rms_norm_eps: if is_olmoe { 1e-5 } else { 1e-6 },
+            ..DEFAULTS
+        };
+        let normalized = fields.flag_or("norm_topk_prob", false)?;
+        let config = RmsConfig::read(fields, &absent)?.with_rope(fields)?;
+        let names = ["num_experts", "num_local_experts"];
+        let mut config = config.with_experts(fields, names, experts, normalized)?;
+        // All layers see everything, whatever else a file may ask for.
+        layer_windows(fields, None, config.windows.clone())?;
+        let size = |name, absent| fields.size_or(name, absent, MAX_INTERMEDIATE);
+        if let (Some(experts), false) = (&mut config.experts, is_olmoe) {
+            let is_qwen2 = model_type == "qwen2_moe";
+            *experts = ExpertsConfig {
+                intermediate_size: size(
+                    "moe_intermediate_size",
+                    if is_qwen2 { 1408 } else { 768 },
+                )?,
+                shared_intermediate_size: match is_qwen2 {
+                    true => Some(size("shared_expert_intermediate_size", 5632)?),
+                    false => None,
+                },
+                ..*experts
+            };
+        }
+        Ok(match model_type {
+            "qwen2_moe" => {
+                RmsConfig { attention_in_bias: fields.flag_or("qkv_bias", true)?, ..config }
+            }
+            _ => {
+                let norms =
+                    if is_olmoe { QueryKeyNorms::AllHeads } else { QueryKeyNorms::EachHead };
+                let config = config.with_attention_bias(fields)?;
+                RmsConfig { query_key_norms: Some(norms), ..config }
+            }
+        })
+    }
+
+    fn new(config: &RmsConfig, init: &Init) -> Self {
+        let experts = config.experts.expect("the configuration of a model with experts");
+        let hidden = config.hidden_size;
+        let one = |_| config.mlp(experts.intermediate_size, init);
+        let shared = experts.shared_intermediate_size;
+        Self {
+            gate: router(hidden, experts.count, init),
+            experts: (0..experts.count).map(one).collect(),
+            shared_expert: shared.map(|inner| config.mlp(inner, init)),
+            shared_expert_gate: shared.map(|_| Linear::new(hidden, 1, false, init)),
+            routing: experts.routing,
+        }
+    }
+
+    fn announce(&self, rows: usize) {
+        announce_all(&self.experts, self.routing, rows);
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let shared = match (&self.shared_expert, &self.shared_expert_gate) {
+            (Some(expert), Some(gate)) => {
+                Some(expert.forward(x.clone()) * sigmoid(gate.forward(x.clone())))
+            }
+            _ => None,
+        };
+        let mixed = mixed(x, &self.gate, &self.experts, self.routing);
+        match shared {
+            Some(shared) => mixed + shared,
+            None => mixed,
+        }
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        let most = expert_activations(&self.gate, &self.experts, self.routing, pass);
+        let Some(shared) = &self.shared_expert else {
+            return most;
+        };
+        // What the shared one makes of its input, and that times the gate; then the latter beside the others.
+        let [_, hidden]: [usize; 2] = self.gate.weight.lazy_shape().dims();
+        let kept = Activations::values(pass.rows() * 2 * hidden as u64);
+        most.or(shared.activations(pass)).and(kept)
+    }
+}
+
+/// Of models with experts.
+pub(super) const EXPERTS: &[KnownField] = &[
+    ("num_experts", Read),
+    ("num_experts_per_tok", Read),
+    ("num_local_experts", Read),
+    // Of training.
+    ("output_router_logits", Harmless),
+    ("router_aux_loss_coef", Harmless),
+    ("router_jitter_noise", Harmless),
+    ("hidden_act", Read),
+    ("mlp_bias", Effect::OFF),
+];
+
+const QWEN_MOE: &[KnownField] = &[
+    ("decoder_sparse_step", Effect::ONE),
+    ("mlp_only_layers", Only(&["[]"])),
+    ("moe_intermediate_size", Read),
+    ("norm_topk_prob", Read),
+    ("use_sliding_window", Effect::OFF),
+    // Not looked at where that is not set.
+    ("max_window_layers", Harmless),
+    ("sliding_window", Harmless),
+];
+
+const QWEN2_MOE: &[KnownField] = &[
+    ("attention_bias", Effect::ON),
+    ("qkv_bias", Read),
+    ("shared_expert_intermediate_size", Read),
+];
+
+const QWEN3_MOE: &[KnownField] = &[("attention_bias", Read)];
+
+const OLMOE: &[KnownField] = &[
+    ("attention_bias", Read),
+    ("norm_topk_prob", Read),
+    ("max_window_layers", Effect::UNSET),
+    ("sliding_window", Effect::UNSET),
+    ("use_sliding_window", Effect::OFF),
+];
