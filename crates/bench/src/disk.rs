@@ -127,6 +127,7 @@ impl Probe {
                 convert: None,
             }],
             keep: false,
+            occasional: false,
         });
         let largest = self.tiles.iter().map(|tile| tile.len).max().unwrap_or(0);
         let ring = Options::default()

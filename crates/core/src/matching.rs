@@ -26,6 +26,8 @@ pub(crate) struct Matched {
     pub(crate) in_blocks: bool,
     /// The scales that the conversion waits for.
     pub(crate) scales: Option<Scales>,
+    /// Whether it belongs to an expert that passes may leave out.
+    pub(crate) routed: bool,
 }
 
 /// What of the checkpoint holds a value: a tensor or a part of one, with its scales.
@@ -91,7 +93,7 @@ impl Matched {
             true => rows.tensors().map(|tensor| segment(tensor, 1, None)).collect(),
             false => vec![segment(rows.data(), self.dtype.size(), self.convert.clone())],
         };
-        Chunk { name: stored.name.as_str().into(), segments, keep: false }
+        Chunk { name: stored.name.as_str().into(), segments, keep: false, occasional: self.routed }
     }
 
     /// Bytes that some rows of the value take in memory. Scales begin with a page of their own.
@@ -138,6 +140,7 @@ pub(crate) fn match_parameters(
             convert: None,
             in_blocks: false,
             scales: None,
+            routed: options.routed.contains_key(&parameter.path),
         };
         match find(parameter, table, options)? {
             Ok((at, location)) => {

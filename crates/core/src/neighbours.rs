@@ -78,6 +78,8 @@ pub(crate) fn join<K: Copy>(chunks: &[(K, Chunk)]) -> Vec<Joined<K>> {
                     ..head.segment.clone()
                 }],
                 keep: true,
+                // One that all passes ask for is read for all of them.
+                occasional: members.iter().all(|member| member.chunk.occasional),
             };
             let parts = members.iter().map(|Member { key, segment, .. }| {
                 let start = (segment.offset - head.segment.offset) as usize;
@@ -99,6 +101,7 @@ mod tests {
             name: format!("at {offset}").into(),
             segments: vec![Segment { source: 0, offset, len, align: 2, convert: None }],
             keep: true,
+            occasional: false,
         }
     }
 

@@ -104,8 +104,6 @@ impl Registry {
                 })
                 .clone();
             match &chunks {
-                // Whoever asks for it announces it.
-                _ if options.routed.contains_key(path) => {}
                 Chunks::Whole(id) | Chunks::Part(id, _) => registry.order.push(*id),
                 Chunks::Tiles { ids, .. } => registry.order.extend(ids),
                 Chunks::Rows | Chunks::OnGpu => {}

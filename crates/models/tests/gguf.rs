@@ -24,6 +24,11 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-qwen3", TOLERANCE),
     ("gguf-gemma3-f16", 5e-3),
     ("gguf-gemma3-linear-q8_0", 2e-1),
+    ("gguf-mixtral-q4_0", 2e-1),
+    ("gguf-qwen2_moe-f16", 5e-3),
+    ("gguf-qwen3_moe", TOLERANCE),
+    ("gguf-qwen3_moe-k", 1e-1),
+    ("gguf-olmoe", TOLERANCE),
     ("gguf-phi3", TOLERANCE),
     ("gguf-phi3-longrope-f16", 5e-3),
 ];

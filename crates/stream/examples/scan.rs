@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 convert: None,
             }],
             keep: false,
+            occasional: false,
         })
         .collect();
     let options = Options {

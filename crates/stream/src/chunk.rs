@@ -27,6 +27,9 @@ pub struct Chunk {
     pub segments: Vec<Segment>,
     /// Whether it stays in memory, at a place of its own, once it is read. It then takes nothing of the ring.
     pub keep: bool,
+    /// Whether some passes do not ask for it. No schedule has it: it is read when it is
+    /// [announced](crate::Stream::announce) or asked for, and if it stays, when there is nothing else to read.
+    pub occasional: bool,
 }
 
 /// A byte range of a file.
@@ -298,7 +301,7 @@ mod tests {
             let segments = ranges.into_iter().map(|(offset, len, staged)| {
                 segment(offset, len / 9 * 9, 1, staged.then_some(9))
             });
-            let chunk = Chunk { name: "a chunk".into(), segments: segments.collect(), keep: false };
+            let chunk = Chunk { name: "a chunk".into(), segments: segments.collect(), keep: false, occasional: false };
             let (payload, most) = (chunk.payload(), blocks * BLOCK);
             let ends: Vec<_> = chunk.placed().map(|(base, segment)| base..base + segment.block_len()).collect();
             for ((place, segment), memory) in payload.iter().zip(&chunk.segments).zip(&ends) {

@@ -70,7 +70,8 @@ impl Pool {
         options: &Options,
     ) -> Result<Self, Error> {
         let residents = ResidentArena::new(&chunks, &order)?;
-        let schedule = Schedule::new(chunks.len(), order);
+        let occasional = chunks.iter().map(|chunk| chunk.occasional).collect();
+        let schedule = Schedule::new(occasional, order);
         Ok(Self {
             read_bytes: options.read_bytes(),
             arena: Arena::new(options.ring_bytes)?,

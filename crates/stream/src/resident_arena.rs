@@ -199,6 +199,7 @@ mod tests {
                 convert: None,
             }],
             keep,
+            occasional: false,
         }
     }
 

@@ -1,8 +1,7 @@
 //! What will be asked for next: what was announced, then the order last seen.
 //!
-//! Chunks that the order of registration leaves out are *occasional*: a pass asks for some of them, and which is known when
-//! it announces them, or asks. The order has none of them; how long each is likely not to be needed is estimated from how
-//! often it was.
+//! Of [occasional](crate::Chunk::occasional) chunks a pass asks for some, and which is known when it announces them, or
+//! asks. The order has none of them; how long each is likely not to be needed is estimated from how often it was.
 
 use crate::ChunkId;
 
@@ -34,8 +33,8 @@ pub(crate) struct Schedule {
     turns: Vec<Option<u32>>,
     /// For each chunk, how often it was used, if it is occasional.
     uses: Vec<Option<Uses>>,
-    /// The occasional chunk that was asked for last.
-    last: ChunkId,
+    /// Behind the occasional chunk that this pass asked for last.
+    next: ChunkId,
     /// Passes that ended.
     passes: u32,
 }
@@ -49,18 +48,17 @@ struct Uses {
 }
 
 impl Uses {
-    /// The frequency as of this pass.
-    fn at(self, pass: u32) -> f64 {
-        self.frequency * MEMORY.powi((pass - self.pass).min(1 << 20) as i32)
+    /// The frequency after so many passes that did not ask for it.
+    fn after(self, passes: u32) -> f64 {
+        self.frequency * MEMORY.powi(passes.min(1 << 20) as i32)
     }
 }
 
 impl Schedule {
-    pub(crate) fn new(chunks: usize, order: Vec<ChunkId>) -> Self {
-        let mut uses = vec![Some(Uses::default()); chunks];
-        for chunk in &order {
-            uses[*chunk] = None;
-        }
+    pub(crate) fn new(occasional: Vec<bool>, mut order: Vec<ChunkId>) -> Self {
+        let chunks = occasional.len();
+        order.retain(|chunk| !occasional[*chunk]);
+        let uses = occasional.into_iter().map(|it| it.then(Uses::default)).collect();
         let mut schedule = Self {
             order: Vec::new(),
             registered: order.clone(),
@@ -71,7 +69,7 @@ impl Schedule {
             past: 0,
             turns: vec![None; chunks],
             uses,
-            last: 0,
+            next: 0,
             passes: 0,
         };
         schedule.learn(order);
@@ -90,20 +88,19 @@ impl Schedule {
         self.cursor = 0;
     }
 
-    /// Whether some passes may not ask for `chunk`.
-    pub(crate) fn is_occasional(&self, chunk: ChunkId) -> bool {
-        self.uses[chunk].is_some()
-    }
-
     /// Expects `chunks` next, in this order, and no more what was announced before.
     pub(crate) fn announce(&mut self, chunks: Vec<ChunkId>) {
         for chunk in self.announced.drain(..) {
             self.turns[chunk] = None;
         }
-        for (turn, chunk) in chunks.iter().enumerate() {
-            self.turns[*chunk] = Some(turn as u32);
+        self.past = 0;
+        for chunk in chunks {
+            // Twice would be two distances, and each could be read in place of what the other keeps.
+            if self.turns[chunk].is_none() {
+                self.turns[chunk] = Some(self.announced.len() as u32);
+                self.announced.push(chunk);
+            }
         }
-        (self.announced, self.past) = (chunks, 0);
     }
 
     /// How many announced requests are expected before the one for `chunk`, if that is announced too.
@@ -117,9 +114,9 @@ impl Schedule {
             self.past += turn + 1;
         }
         if let Some(uses) = &mut self.uses[chunk] {
-            let frequency = uses.at(self.passes) + (1.0 - MEMORY);
+            let frequency = uses.after(self.passes - uses.pass) + (1.0 - MEMORY);
             *uses = Uses { frequency: frequency.min(1.0), pass: self.passes };
-            self.last = chunk;
+            self.next = chunk + 1;
             return;
         }
         if self.trace.len() < LONGEST {
@@ -142,8 +139,11 @@ impl Schedule {
                 // Passes go through the chunks in the order of their numbers, more or less; of those that are as
                 // frequent, what was just used is needed last.
                 let chunks = self.uses.len();
-                let rest = (chunk + chunks - self.last - 1) % chunks;
-                let passes = 1.0 / uses.at(self.passes).max(RARE);
+                let rest = (chunk + chunks - self.next) % chunks;
+                // This pass may still come to it.
+                let missed =
+                    (self.passes - uses.pass).saturating_sub(u32::from(chunk >= self.next));
+                let passes = 1.0 / uses.after(missed).max(RARE);
                 self.order.len() + rest + (chunks as f64 * (passes - 1.0)) as usize
             }
         };
@@ -182,6 +182,7 @@ impl Schedule {
     pub(crate) fn end_pass(&mut self) {
         self.announce(Vec::new());
         self.passes = self.passes.saturating_add(1);
+        self.next = 0;
         if self.trace.is_empty() {
             return;
         }
@@ -210,6 +211,7 @@ impl Schedule {
 
     /// Gives a pass up (it failed half-way): the order stays, and it starts anew.
     pub(crate) fn abandon_pass(&mut self) {
+        self.next = 0;
         self.announce(Vec::new());
         self.trace.clear();
         self.cursor = 0;
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn follows_registration_then_what_was_seen() {
-        let mut schedule = Schedule::new(3, vec![0, 1, 2]);
+        let mut schedule = Schedule::new(vec![false; 3], vec![0, 1, 2]);
         assert_eq!(coming(&schedule), [(0, 0), (1, 1), (2, 2)]);
         schedule.asked(0);
         assert_eq!(coming(&schedule), [(0, 1), (1, 2), (2, 0)]);
@@ -243,7 +245,7 @@ mod tests {
 
     #[test]
     fn distance_wraps_round_and_counts_repeats() {
-        let mut schedule = Schedule::new(2, vec![0, 1, 0, 1, 0]);
+        let mut schedule = Schedule::new(vec![false; 2], vec![0, 1, 0, 1, 0]);
         assert_eq!(schedule.distance(0), Some(0));
         schedule.asked(0);
         assert_eq!(schedule.distance(0), Some(1));
@@ -256,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_pass_that_is_not_repeated_leaves_what_comes_behind_it() {
-        let mut schedule = Schedule::new(4, vec![0, 1, 2, 3]);
+        let mut schedule = Schedule::new(vec![false; 4], vec![0, 1, 2, 3]);
         for _ in 0..2 {
             schedule.begin_once();
             assert_eq!(coming(&schedule), [(0, 0), (1, 1), (2, 2), (3, 3)]);
@@ -276,8 +278,58 @@ mod tests {
     }
 
     #[test]
+    fn what_is_announced_comes_before_the_order() {
+        let mut schedule = Schedule::new(vec![false, true, false, true, true], vec![0, 1, 2, 3, 4]);
+        assert_eq!(coming(&schedule), [(0, 0), (1, 2)]);
+        schedule.announce(vec![4, 1]);
+        assert_eq!(coming(&schedule), [(0, 4), (1, 1), (2, 0), (3, 2)]);
+        assert_eq!([4, 1, 0, 2].map(|chunk| schedule.distance(chunk)), [0, 1, 2, 3].map(Some));
+        // What is passed over is not expected any more.
+        schedule.asked(1);
+        assert_eq!(coming(&schedule), [(0, 0), (1, 2)]);
+        schedule.announce(vec![3]);
+        schedule.asked(0);
+        assert_eq!(coming(&schedule), [(0, 3), (1, 2), (2, 0)]);
+        schedule.announce(vec![]);
+        schedule.asked(2);
+        schedule.asked(4);
+        schedule.end_pass();
+        assert_eq!(coming(&schedule), [(0, 0), (1, 2)]);
+    }
+
+    #[test]
+    fn occasional_chunks_are_expected_the_later_the_rarer_they_are() {
+        let mut schedule = Schedule::new(vec![true; 4], vec![]);
+        for pass in 0..20 {
+            for chunk in [0, 2, 3] {
+                if chunk != 2 || pass % 4 == 0 {
+                    schedule.asked(chunk);
+                }
+            }
+            schedule.end_pass();
+        }
+        let distance = |schedule: &Schedule, chunk| schedule.distance(chunk).unwrap();
+        let by_distance = |schedule: &Schedule| {
+            let mut chunks = [0, 1, 2, 3];
+            chunks.sort_by_key(|chunk| distance(schedule, *chunk));
+            chunks
+        };
+        // Of two that all passes ask for, what comes next in a pass comes first.
+        assert_eq!(by_distance(&schedule), [0, 3, 2, 1]);
+        schedule.asked(0);
+        assert_eq!(by_distance(&schedule), [3, 0, 2, 1]);
+        // What was always asked for is forgotten in time.
+        for _ in 0..30 {
+            schedule.asked(1);
+            schedule.asked(2);
+            schedule.end_pass();
+        }
+        assert!(distance(&schedule, 0) > distance(&schedule, 1));
+    }
+
+    #[test]
     fn a_failed_pass_teaches_nothing() {
-        let mut schedule = Schedule::new(2, vec![0, 1]);
+        let mut schedule = Schedule::new(vec![false; 2], vec![0, 1]);
         schedule.asked(1);
         schedule.abandon_pass();
         schedule.end_pass();

@@ -52,7 +52,7 @@ pub(crate) enum Slot {
 impl State {
     pub(crate) fn new(chunks: &[Chunk], schedule: Schedule) -> Self {
         let at_leisure = chunks.iter().enumerate();
-        let at_leisure = at_leisure.filter(|(id, chunk)| chunk.keep && schedule.is_occasional(*id));
+        let at_leisure = at_leisure.filter(|(_, chunk)| chunk.keep && chunk.occasional);
         let at_leisure = at_leisure.map(|(id, _)| id).collect();
         let chunks = chunks.len();
         Self {

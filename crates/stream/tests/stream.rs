@@ -99,6 +99,80 @@ fn resident_chunks_are_read_once_and_beyond_the_ring() {
     assert_eq!(stream.stats().bytes_read, 40 * BLOCK as u64);
 }
 
+/// A stream of ten chunks, all occasional, with a ring for so many.
+fn occasional(path: &std::path::Path, keep: bool, room: u64) -> (Stream, Vec<Chunk>) {
+    let one = |i| Chunk { keep, occasional: true, ..chunk(i * BLOCK, BLOCK) };
+    let chunks: Vec<_> = (0..10).map(one).collect();
+    let options = Options { ring_bytes: room * BLOCK as u64, readers: 1, ..Options::default() };
+    let sources = vec![Source::open(path).unwrap()];
+    let stream = Stream::start(sources, chunks.clone(), (0..10).collect(), options).unwrap();
+    (stream, chunks)
+}
+
+/// Waits until so many chunks were read.
+fn until_read(stream: &Stream, chunks: u64) {
+    let stream = stream.clone();
+    in_time(move || {
+        while stream.stats().bytes_read < chunks * BLOCK as u64 {
+            std::thread::yield_now();
+        }
+    });
+    // Nothing else is.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+}
+
+#[test]
+fn occasional_chunks_are_read_when_they_are_announced() {
+    let (_dir, path) = file(10 * BLOCK);
+    let (stream, chunks) = occasional(&path, false, 4);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(stream.stats().reads, 0);
+    stream.announce(vec![7, 2, 5]);
+    until_read(&stream, 3);
+    assert_eq!(stream.stats().reads, 3);
+    for id in [7, 2, 5] {
+        check(&stream, &chunks, id).unwrap();
+    }
+    let stats = stream.stats();
+    assert_eq!((stats.hits, stats.reads), (3, 3), "{stats:?}");
+    // What is there is not read again, and no more than there is room for.
+    stream.announce(vec![2, 0, 1, 3, 4]);
+    until_read(&stream, 6);
+    check(&stream, &chunks, 2).unwrap();
+    let stats = stream.stats();
+    assert_eq!((stats.hits, stats.reads), (4, 7 - u64::from(stats.reads == 6)), "{stats:?}");
+}
+
+#[test]
+fn the_ring_keeps_what_is_used_most() {
+    let (_dir, path) = file(10 * BLOCK);
+    let (stream, chunks) = occasional(&path, false, 4);
+    // Three in each pass, and of the others one after the other.
+    let pass = |number: usize| [1, 4, 8, [0, 2, 3, 5, 6, 7, 9][number % 7]];
+    for number in 0..40 {
+        stream.announce(pass(number).to_vec());
+        for id in pass(number) {
+            check(&stream, &chunks, id).unwrap();
+        }
+        stream.end_pass();
+    }
+    let stats = stream.stats();
+    // At best 3 + 40 reads; those that were used last would be kept at first.
+    assert!(stats.reads <= 3 + 40 + 3, "{stats:?}");
+}
+
+#[test]
+fn occasional_chunks_that_stay_are_read_when_there_is_nothing_else_to_read() {
+    let (_dir, path) = file(10 * BLOCK);
+    let (stream, chunks) = occasional(&path, true, 0);
+    until_read(&stream, 10);
+    for id in (0..10).chain(0..10) {
+        check(&stream, &chunks, id).unwrap();
+    }
+    let stats = stream.stats();
+    assert_eq!((stats.reads, stats.hits), (10, 20), "{stats:?}");
+}
+
 #[test]
 fn a_chunk_still_in_the_ring_costs_nothing() {
     let (_dir, path) = file(8 * BLOCK);

@@ -209,6 +209,7 @@ fn some_chunks(rng: &mut Rng, len: usize) -> Vec<Chunk> {
                 _ => {}
             }
             chunk.keep = rng.chance(15);
+            chunk.occasional = rng.chance(30);
             if rng.chance(3) {
                 segment.source = FOLDER;
                 segment.len += 1;
@@ -257,6 +258,10 @@ impl Round {
                 match rng.below(20) {
                     0 => self.stream.end_pass(),
                     1 => self.stream.abandon_pass(),
+                    6 => {
+                        let any = (0..rng.below(8)).map(|_| rng.below(self.chunks.len()));
+                        self.stream.announce(any.collect());
+                    }
                     2 | 3 => self.row(&mut rng),
                     4 => held.clear(),
                     5 => {

@@ -16,6 +16,9 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("qwen3", "qwen3"),
     ("gemma3", "gemma3_text"),
     ("phi3", "phi3"),
+    ("qwen2moe", "qwen2_moe"),
+    ("qwen3moe", "qwen3_moe"),
+    ("olmoe", "olmoe"),
 ];
 
 /// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
@@ -36,7 +39,13 @@ const FIELDS: &[(&str, &str)] = &[
     ("embedding_length", "hidden_size"),
     ("embedding_scale", "embedding_multiplier"),
     ("expert_count", "num_experts"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_gating_func", "expert_gating_func"),
+    ("expert_group_count", "n_group"),
+    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
     ("expert_used_count", "num_experts_per_tok"),
+    ("expert_weights_norm", "norm_topk_prob"),
+    ("expert_weights_scale", "routed_scaling_factor"),
     ("feed_forward_length", "intermediate_size"),
     ("final_logit_softcapping", "final_logit_softcapping"),
     ("logit_scale", "logits_scaling"),
@@ -102,7 +111,12 @@ impl<'a> Config<'a> {
             return Err(metadata(key, reason));
         };
         let mut config = Self { header, tensors, architecture, fields: Map::new() };
-        config.set("model_type", *model_type);
+        let is_mixtral =
+            architecture == "llama" && config.unsigned("expert_count")?.is_some_and(|n| n > 0);
+        config.set("model_type", if is_mixtral { "mixtral" } else { *model_type });
+        if matches!(architecture, "qwen2moe" | "qwen3moe" | "olmoe") {
+            config.set("norm_topk_prob", architecture == "qwen3moe");
+        }
         config.copy()?;
         config.add_shapes()?;
         config.add_conventions();

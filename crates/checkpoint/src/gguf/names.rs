@@ -25,7 +25,29 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("phi3", "ffn_up", "mlp.gate_up_proj"),
     ("", "ffn_up", "mlp.up_proj"),
     ("", "ffn_down", "mlp.down_proj"),
+    ("llama", "ffn_gate_inp", "block_sparse_moe.gate"),
+    ("", "ffn_gate_inp", "mlp.gate"),
+    ("", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("", "ffn_gate_inp_shexp", SHARED_GATE),
 ];
+
+/// A row of weights, which is a matrix of one row in transformers.
+const SHARED_GATE: &str = "mlp.shared_expert_gate";
+
+/// The experts of a block, which are one tensor: what each is in transformers, before and behind its number.
+const EXPERTS: &[(&str, &str, [&str; 2])] = &[
+    ("llama", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
+    ("llama", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
+    ("llama", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
+    ("", "ffn_gate_exps", ["mlp.experts", "gate_proj"]),
+    ("", "ffn_up_exps", ["mlp.experts", "up_proj"]),
+    ("", "ffn_down_exps", ["mlp.experts", "down_proj"]),
+];
+
+/// The most tensors that those of a file are cut into. The largest models have some 50,000.
+const MOST_EXPERTS: usize = 1 << 20;
 
 /// What is read into the configuration, and is no weight.
 pub(super) const ROPE_FREQUENCIES: &str = "rope_freqs.weight";
@@ -38,23 +60,63 @@ pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<Header
     let is_weight = |entry: &&HeaderEntry| {
         entry.name != ROPE_FREQUENCIES && !ROPE_FACTORS.contains(&&*entry.name)
     };
-    let tensors = tensors.iter().filter(is_weight).cloned();
-    let tensors = tensors.map(|entry| HeaderEntry {
-        name: renamed_one(architecture, &entry.name).unwrap_or(entry.name),
-        ..entry
-    });
-    tensors.collect()
+    let mut renamed = Vec::with_capacity(tensors.len());
+    for entry in tensors.iter().filter(is_weight) {
+        let left = MOST_EXPERTS.saturating_sub(renamed.len());
+        match experts(architecture, entry, left) {
+            Some(experts) => renamed.extend(experts),
+            None => renamed.push(renamed_one(architecture, entry).unwrap_or_else(|| entry.clone())),
+        }
+    }
+    renamed
 }
 
-fn renamed_one(architecture: &str, name: &str) -> Option<String> {
-    let (module, end) = name.rsplit_once('.')?;
+fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
+    let (module, end) = entry.name.rsplit_once('.')?;
     if let Some((_, theirs)) = WHOLE.iter().find(|(ours, _)| *ours == module) {
-        return Some(format!("{theirs}.{end}"));
+        return Some(HeaderEntry { name: format!("{theirs}.{end}"), ..entry.clone() });
     }
+    let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
+    let name = format!("model.layers.{number}.{theirs}.{end}");
+    let shape = match entry.shape[..] {
+        [width] if theirs == SHARED_GATE => vec![1, width],
+        _ => entry.shape.clone(),
+    };
+    Some(HeaderEntry { name, shape, ..entry.clone() })
+}
+
+/// The number of a block, and what a module of it is in transformers.
+fn of_block<T: Copy>(
+    architecture: &str,
+    module: &str,
+    names: &[(&str, &str, T)],
+) -> Option<(usize, T)> {
     let (number, module) = module.strip_prefix("blk.")?.split_once('.')?;
-    let number: usize = number.parse().ok()?;
-    let (_, _, theirs) = OF_BLOCK
-        .iter()
-        .find(|(of, ours, _)| *ours == module && (of.is_empty() || *of == architecture))?;
-    Some(format!("model.layers.{number}.{theirs}.{end}"))
+    let number = number.parse().ok()?;
+    let is_it = |(of, ours, _): &&(&str, &str, T)| {
+        *ours == module && (of.is_empty() || *of == architecture)
+    };
+    names.iter().find(is_it).map(|(.., theirs)| (number, *theirs))
+}
+
+/// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, if it is one and
+/// they are not more than so many.
+fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<HeaderEntry>> {
+    let (module, end) = entry.name.rsplit_once('.')?;
+    let (number, [before, behind]) = of_block(architecture, module, EXPERTS)?;
+    let &[count, rows, columns] = &entry.shape[..] else {
+        return None;
+    };
+    let len = (entry.end - entry.start) / (count as u64).max(1);
+    if count == 0 || count > most || len * count as u64 != entry.end - entry.start {
+        return None;
+    }
+    let one = |expert: usize| HeaderEntry {
+        name: format!("model.layers.{number}.{before}.{expert}.{behind}.{end}"),
+        dtype: entry.dtype,
+        shape: vec![rows, columns],
+        start: entry.start + expert as u64 * len,
+        end: entry.start + (expert as u64 + 1) * len,
+    };
+    Some((0..count).map(one).collect())
 }

@@ -31,6 +31,7 @@ pub fn chunk(offset: usize, len: usize) -> Chunk {
         name: format!("chunk at {offset}").into(),
         segments: vec![segment(offset, len)],
         keep: false,
+        occasional: false,
     }
 }
 

@@ -59,6 +59,7 @@ fn some_chunks() -> Vec<Chunk> {
                 2 => chunk.keep = rng.gen_bool(0.5),
                 _ => {}
             }
+            chunk.occasional = rng.gen_ratio(1, 3);
             if rng.gen_ratio(1, 3) {
                 // As scales lie elsewhere than what they scale.
                 let more = crate::chunk(rng.gen_range(0..64), rng.gen_range(0..40));
@@ -158,6 +159,10 @@ impl World {
             match rng.gen_range(0..10) {
                 0 => self.stream.end_pass(),
                 1 => self.stream.abandon_pass(),
+                5 => {
+                    let any = (0..rng.gen_range(0..5)).map(|_| rng.gen_range(0..self.chunks.len()));
+                    self.stream.announce(any.collect());
+                }
                 2 => self.row(),
                 3 if !self.foreseen => {
                     // Leases may end anywhere; then they are held longer than the caller knows.

@@ -92,6 +92,7 @@ fn chunk(offset: u64, len: u64) -> Chunk {
         name: format!("chunk at {offset}").into(),
         segments: vec![Segment { source: 0, offset, len, align: 1, convert: None }],
         keep: false,
+        occasional: false,
     }
 }
 
