@@ -76,6 +76,57 @@ fn tensors_have_the_names_of_transformers() {
 }
 
 #[test]
+fn experts_in_one_tensor_are_cut_apart() {
+    let tensors: &[Tensor<'_>] = &[
+        ("blk.3.ffn_gate_exps.weight", &[32, 2, 3], 8, 0),
+        ("blk.3.ffn_down_exps.weight", &[2, 32, 3], 0, 224),
+        ("blk.3.ffn_gate_inp_shexp.weight", &[5], 0, 992),
+        // Not experts: of other dimensions, of none, or of more than there can be.
+        ("blk.4.ffn_up_exps.weight", &[32, 2], 0, 1024),
+        ("blk.5.ffn_up_exps.weight", &[32, 2, 0], 0, 1280),
+        ("blk.6.ffn_up_exps.weight", &[0, 2, 1 << 40], 0, 1280),
+    ];
+    let gates = |[before, gate, down]: [&str; 3]| -> Vec<(String, Vec<usize>, u64, u64)> {
+        let one = |expert: u64, part: &str, shape: &[usize], start: u64, len: u64| {
+            let name = format!("model.layers.3.{before}.{expert}.{part}.weight");
+            (name, shape.to_vec(), start + expert * len, len)
+        };
+        let gates = (0..3).map(|expert| one(expert, gate, &[2, 32], 0, 68));
+        gates.chain((0..3).map(|expert| one(expert, down, &[32, 2], 224, 256))).collect()
+    };
+    for (architecture, names) in [
+        ("llama", ["block_sparse_moe.experts", "w1", "w2"]),
+        ("qwen3moe", ["mlp.experts", "gate_proj", "down_proj"]),
+    ] {
+        let bytes = file(&[("general.architecture", text(architecture))], tensors, 1280);
+        let (_place, path) = written(&bytes);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let base = checkpoint.tensors()[0].offset;
+        let found: Vec<_> = (checkpoint.tensors().iter())
+            .map(|tensor| {
+                (tensor.name.clone(), tensor.shape.clone(), tensor.offset - base, tensor.len)
+            })
+            .collect();
+        let (experts, rest) = found.split_at(6);
+        assert_eq!(experts, gates(names), "{architecture}");
+        let names: Vec<_> = rest.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "model.layers.3.mlp.shared_expert_gate.weight",
+                "blk.4.ffn_up_exps.weight",
+                "blk.5.ffn_up_exps.weight",
+                "blk.6.ffn_up_exps.weight",
+            ]
+        );
+        assert_eq!(rest[0].1, [1, 5]);
+        // The bytes of the second expert are its own.
+        let expert = checkpoint.read(&checkpoint.tensors()[1]).unwrap();
+        assert_eq!((expert[0], expert.len()), (68, 68));
+    }
+}
+
+#[test]
 fn damaged_files_are_named_with_their_fault() {
     let good = model("llama", &[]);
     let with = |at: usize, byte: u8| {

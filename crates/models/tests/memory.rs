@@ -5,7 +5,8 @@ use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
     BloomForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptjForCausalLm,
-    LlamaForCausalLm, OptForCausalLm, Phi3ForCausalLm, T5ForConditionalGeneration,
+    LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, SparseMoeForCausalLm,
+    T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -147,6 +148,31 @@ fn memory_is_what_is_said() {
                     &one(1024),
                 );
             }
+        }
+    }
+    // At worst all tokens go to the same expert: here they go to all.
+    for (hidden, inner, heads) in [(512, 1408, 8), (256, 2048, 4), (1024, 64, 8)] {
+        let experts = |model_type, more: &str| {
+            let more = format!(
+                r#", "model_type": "{model_type}", "num_experts": 3, "num_experts_per_tok": 3{more}"#
+            );
+            config_with(hidden, inner, heads, heads, 512, &more)
+        };
+        let narrow = format!(r#", "moe_intermediate_size": {inner}"#);
+        let shared = format!(r#"{narrow}, "shared_expert_intermediate_size": {inner}"#);
+        activations_stay_below_their_bound::<MixtralForCausalLm>(
+            &experts("mixtral", ""),
+            &one(1024),
+        );
+        for (model_type, more, options) in [
+            ("qwen2_moe", &*shared, bf16(700)),
+            ("qwen3_moe", &narrow, one(1024)),
+            ("olmoe", "", bf16(700)),
+        ] {
+            activations_stay_below_their_bound::<SparseMoeForCausalLm>(
+                &experts(model_type, more),
+                &options,
+            );
         }
     }
     for (hidden, heads, inner, function) in

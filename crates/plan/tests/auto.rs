@@ -12,7 +12,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use support::{budget, options, tree, uneven, widths, with_hops};
+use support::{budget, options, tree, uneven, widths, with_hops, without_routing};
 
 fn tensors(tree: &Tree) -> impl Iterator<Item = &Tensor> {
     tree.blocks.iter().flat_map(|block| &block.tensors)
@@ -164,10 +164,11 @@ proptest! {
     }
 
     /// Never predicted slower than the other strategies, whenever their maps fit with what else is
-    /// needed, but for copies around blocks that share weights.
+    /// needed, but for copies around blocks that share weights. (Experts come last wherever they are; keeping those of a block
+    /// that the disk limits can be faster than what all tokens need of one that it does not.)
     #[test]
     fn no_strategy_is_predicted_faster(tree in tree(), widths in widths(), options in options(), budget in budget()) {
-        let tree = with_hops(tree, &widths);
+        let tree = with_hops(without_routing(tree), &widths);
         let auto = infer(&tree, &budget, &options);
         for strategy in [outsize_plan::Strategy::Balanced, outsize_plan::Strategy::Sequential] {
             let other = Options { strategy, ..options.clone() };
@@ -234,6 +235,7 @@ fn few_placements_by_blocks_are_faster() {
     let input = (uneven(1..6), options(), budget());
     for _ in 0..400 {
         let (tree, options, budget) = input.new_tree(&mut runner).unwrap().current();
+        let tree = without_routing(tree);
         let Ok(map) = infer(&tree, &budget, &options) else {
             continue;
         };

@@ -1,8 +1,8 @@
 //! What holds for every plan, recomputed here from the tree and the map alone.
 
 use outsize_plan::{
-    Access, Block, Budget, DeviceMap, Error, MemoryOverhead, Options, Residency, Tensor, Tier,
-    Tree, infer,
+    Access, Block, Budget, DeviceMap, Error, MemoryOverhead, Options, Residency, Routed, Tensor,
+    Tier, Tree, infer,
 };
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -22,6 +22,7 @@ fn tree() -> impl Strategy<Value = Tree> {
         prop_oneof![4 => Just(None), 1 => (0..3).prop_map(Some)],
         prop_oneof![2 => Just(0u64), 1 => 1u64..10_000_000],
         prop::bool::weighted(0.1),
+        prop::bool::weighted(0.3),
     );
     prop::collection::vec(prop::collection::vec(tensor, 0..4), 0..10).prop_map(|blocks| Tree {
         blocks: blocks
@@ -32,15 +33,19 @@ fn tree() -> impl Strategy<Value = Tree> {
                 tensors: tensors
                     .into_iter()
                     .enumerate()
-                    .map(|(t, (bytes, ratio, access, tied, row_bytes, always_resident))| Tensor {
-                        name: format!("layers.{b}.{t}"),
-                        bytes,
-                        stored_bytes: bytes / ratio,
-                        row_bytes: row_bytes.min(bytes),
-                        access,
-                        tied: tied.map(|key: i32| key.to_string()),
-                        always_resident,
-                        ..Tensor::default()
+                    .map(|(t, (bytes, ratio, access, tied, row_bytes, always_resident, routed))| {
+                        Tensor {
+                            name: format!("layers.{b}.{t}"),
+                            bytes,
+                            stored_bytes: bytes / ratio,
+                            row_bytes: row_bytes.min(bytes),
+                            access,
+                            tied: tied.map(|key: i32| key.to_string()),
+                            always_resident,
+                            routed: (routed && tied.is_none())
+                                .then_some(Routed { per_token: 1, experts: 4 }),
+                            ..Tensor::default()
+                        }
                     })
                     .collect(),
                 ..Block::default()

@@ -2,7 +2,7 @@
 
 use outsize_plan::{
     Access, Bandwidth, Block, BlockCost, Budget, Gpu, HardwareProfile, MemoryOverhead, Options,
-    Processor, Tensor, Tier, Tree, Workload,
+    Processor, Routed, Tensor, Tier, Tree, Workload,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -27,6 +27,8 @@ fn tensor() -> impl Strategy<Value = Tensor> {
             access,
             tied: tied.map(|key: i32| key.to_string()),
             always_resident,
+            routed: (tied.is_none() && bytes % 10 < 3)
+                .then_some(Routed { per_token: 2, experts: 7 }),
             ..Tensor::default()
         })
 }
@@ -57,6 +59,14 @@ fn named(mut blocks: Vec<(Vec<Tensor>, BlockCost)>) -> Tree {
     let blocks: Vec<_> = blocks.collect();
     let classes = blocks.iter().map(|block| (block.name.clone(), block.class.clone()));
     Tree { classes: classes.collect(), blocks, ..Tree::default() }
+}
+
+/// The same with all weights used by all tokens.
+pub fn without_routing(mut tree: Tree) -> Tree {
+    for tensor in tree.blocks.iter_mut().flat_map(|block| &mut block.tensors) {
+        tensor.routed = None;
+    }
+    tree
 }
 
 /// Blocks that are all different.
