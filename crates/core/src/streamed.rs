@@ -72,6 +72,16 @@ pub(crate) enum Chunks {
     OnGpu,
 }
 
+impl Chunks {
+    fn ids(&self) -> &[ChunkId] {
+        match self {
+            Self::Whole(id) | Self::Part(id, _) => std::slice::from_ref(id),
+            Self::Tiles { ids, .. } => ids,
+            Self::Rows | Self::OnGpu => &[],
+        }
+    }
+}
+
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.path, self.weight.data().shape)
@@ -180,14 +190,19 @@ impl Streamed {
         let mut chunks = Vec::new();
         for Self { inner } in parameters {
             stream.get_or_insert(&inner.stream);
-            match &inner.chunks {
-                Chunks::Whole(id) | Chunks::Part(id, _) => chunks.push(*id),
-                Chunks::Tiles { ids, .. } => chunks.extend(ids),
-                Chunks::Rows | Chunks::OnGpu => {}
-            }
+            chunks.extend(inner.chunks.ids());
         }
         if let Some(stream) = stream {
             stream.announce(chunks);
+        }
+    }
+
+    /// Whether the value is in memory now: asking for it does not wait for the disk.
+    pub fn is_in_memory(&self) -> bool {
+        let inner = &*self.inner;
+        match inner.resident.as_ref().and_then(OnceLock::get) {
+            Some(_) => true,
+            None => inner.stream.are_ready(inner.chunks.ids()),
         }
     }
 

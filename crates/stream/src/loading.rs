@@ -111,6 +111,12 @@ impl Pool {
             self.load_into(state, id, block);
             return Ok(Started::Yes);
         }
+        while state.evict_occasional(distance) {
+            if let Some(block) = Block::cut(&self.arena, len) {
+                self.load_into(state, id, block);
+                return Ok(Started::Yes);
+            }
+        }
         let evictable = state.evictable(distance);
         let room: usize = evictable.iter().map(|(_, _, len)| len).sum();
         if self.arena.free_bytes() + room < len {
@@ -119,8 +125,7 @@ impl Pool {
         // Needed last, evicted first. Most often one is enough.
         let mut evictable = BinaryHeap::from(evictable);
         while let Some((_, victim, _)) = evictable.pop() {
-            state.slots[victim] = Slot::Absent;
-            state.in_ring.remove(&victim);
+            state.evict(victim);
             if let Some(block) = Block::cut(&self.arena, len) {
                 self.load_into(state, id, block);
                 return Ok(Started::Yes);

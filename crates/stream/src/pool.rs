@@ -251,6 +251,11 @@ impl Pool {
         self.work.notify_all();
     }
 
+    pub(crate) fn are_ready(&self, chunks: &[ChunkId]) -> bool {
+        let state = self.lock();
+        chunks.iter().all(|id| matches!(state.slots.get(*id), Some(Slot::Ready(_))))
+    }
+
     pub(crate) fn end_pass(&self) {
         self.lock().schedule.end_pass();
         self.work.notify_one();

@@ -88,6 +88,11 @@ impl Schedule {
         self.cursor = 0;
     }
 
+    /// Whether `chunk` is in no schedule.
+    pub(crate) fn is_occasional(&self, chunk: ChunkId) -> bool {
+        self.uses[chunk].is_some()
+    }
+
     /// Expects `chunks` next, in this order, and no more what was announced before.
     pub(crate) fn announce(&mut self, chunks: Vec<ChunkId>) {
         for chunk in self.announced.drain(..) {

@@ -7,6 +7,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// How many chunks are found to leave the ring at a time.
+const VICTIMS: usize = 256;
+
 /// Where every chunk is, and who waits.
 pub(crate) struct State {
     pub(crate) slots: Vec<Slot>,
@@ -17,6 +20,9 @@ pub(crate) struct State {
     pub(crate) schedule: Schedule,
     /// Chunks that are, or were not long ago, in the ring.
     pub(crate) in_ring: BTreeSet<ChunkId>,
+    /// Occasional chunks that were needed last of all when somebody looked, those needed last at the end; and how far off the
+    /// first of them was then.
+    victims: (Vec<ChunkId>, usize),
     /// Chunks that stay and that no schedule has: they are read when there is nothing else to read.
     pub(crate) at_leisure: VecDeque<ChunkId>,
     /// Callers that wait for memory: no read ahead is begun meanwhile.
@@ -61,6 +67,7 @@ impl State {
             queue: VecDeque::new(),
             schedule,
             in_ring: BTreeSet::new(),
+            victims: (Vec::new(), 0),
             at_leisure,
             starving: 0,
             readers: 0,
@@ -78,19 +85,68 @@ impl State {
         }
     }
 
+    /// Takes a chunk out of the ring for one that is needed after `distance` requests: an occasional one, as these are needed
+    /// later than all others. A look at all of them, which takes longer than some reads, is good for many.
+    pub(crate) fn evict_occasional(&mut self, distance: usize) -> bool {
+        for look in [false, true] {
+            if look {
+                self.look_for_victims();
+            }
+            while let Some(id) = self.victims.0.pop() {
+                let far = self.schedule.distance(id).unwrap_or(usize::MAX);
+                // What was used since is needed sooner.
+                let as_far = far.saturating_add(self.slots.len()) >= self.victims.1;
+                if self.is_idle(id).is_some() && as_far && (far > distance || distance == 0) {
+                    self.evict(id);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn look_for_victims(&mut self) {
+        let schedule = &self.schedule;
+        let occasional = self.in_ring.iter().copied().filter(|id| schedule.is_occasional(*id));
+        let idle = occasional.filter(|id| self.is_idle(*id).is_some());
+        let mut found: Vec<(usize, ChunkId)> =
+            idle.filter_map(|id| Some((schedule.distance(id)?, id))).collect();
+        if let Some(last) = found.len().checked_sub(VICTIMS) {
+            found.select_nth_unstable(last);
+            found.drain(..last);
+        }
+        found.sort_unstable();
+        let least = found.first().map_or(0, |(distance, _)| *distance);
+        self.victims = (found.into_iter().map(|(_, id)| id).collect(), least);
+    }
+
+    /// The bytes of a chunk in the ring that nobody holds or asks for.
+    fn is_idle(&self, id: ChunkId) -> Option<usize> {
+        match &self.slots[id] {
+            Slot::Ready(block)
+                if self.callers[id] == 0 && block.is_in_ring() && Arc::strong_count(block) == 1 =>
+            {
+                Some(block.len())
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes an idle chunk out of the ring.
+    pub(crate) fn evict(&mut self, id: ChunkId) {
+        self.slots[id] = Slot::Absent;
+        self.in_ring.remove(&id);
+    }
+
     /// What may leave the ring for a chunk needed after `distance` requests: no lease holds it, no
     /// caller asks for it, and it is needed later. With each: when it is needed, and its bytes.
     pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, ChunkId, usize)> {
         let mut found = Vec::new();
         for &id in &self.in_ring {
-            if let Slot::Ready(block) = &self.slots[id]
-                && self.callers[id] == 0
-                && block.is_in_ring()
-                && Arc::strong_count(block) == 1
-            {
+            if let Some(len) = self.is_idle(id) {
                 let needed = self.schedule.distance(id).unwrap_or(usize::MAX);
                 if needed > distance || distance == 0 {
-                    found.push((needed, id, block.len()));
+                    found.push((needed, id, len));
                 }
             }
         }

@@ -135,6 +135,11 @@ impl Stream {
         self.pool.announce(chunks);
     }
 
+    /// Whether these chunks are in memory.
+    pub fn are_ready(&self, chunks: &[ChunkId]) -> bool {
+        self.pool.are_ready(chunks)
+    }
+
     /// Ends a pass: the order in which chunks were asked for since the last one becomes the schedule.
     pub fn end_pass(&self) {
         self.pool.end_pass();

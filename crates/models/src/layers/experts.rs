@@ -8,6 +8,9 @@ use outsize_core::Streamed;
 use super::{Linear, Mlp, entered};
 use crate::{ActivationDtype, Activations, Init, PassShape};
 
+/// Rows that experts give, up to which they need not work in their order.
+const FEW: usize = 64;
+
 /// A pass that chooses experts so many times as there are, or more often, is taken to need all of them.
 const CHOICES_FOR_ALL: usize = 3;
 
@@ -61,6 +64,11 @@ pub(crate) fn announce_all<E: Expert>(experts: &[E], routing: Routing, rows: usi
     }
 }
 
+fn is_in_memory<E: Expert>(expert: &E) -> bool {
+    let weights = expert.layers().map(|layer| Streamed::of(&layer.weight));
+    weights.into_iter().flatten().all(Streamed::is_in_memory)
+}
+
 fn announce<'a, E: Expert + 'a>(experts: impl Iterator<Item = &'a E>) {
     let layers = experts.flat_map(Expert::layers);
     Streamed::announce(layers.filter_map(|layer| Streamed::of(&layer.weight)));
@@ -93,7 +101,16 @@ pub(crate) fn mixed<E: Expert>(
     }
     let shares = shares.reshape([rows * routing.per_token]);
     let mut sum = Tensor::<2>::zeros([rows, hidden], (&device, DType::F32));
-    for (expert, choices) in chosen.experts {
+    let add =
+        |sum: Tensor<2>, of_expert, y| sum.select_assign(0, of_expert, y, IndexingUpdateOp::Add);
+    let mut experts_of_pass = chosen.experts;
+    let few = rows * routing.per_token <= FEW;
+    if few {
+        // While others are read.
+        experts_of_pass.sort_by_key(|(expert, _)| !is_in_memory(&experts[*expert]));
+    }
+    let mut results = Vec::new();
+    for (expert, choices) in experts_of_pass {
         let share = shares.clone().select(0, ints(choices.clone())).unsqueeze_dim::<2>(1);
         let of_expert = ints(choices.iter().map(|at| at / routing.per_token as i64).collect());
         let rows = match choices.len() == rows {
@@ -101,7 +118,14 @@ pub(crate) fn mixed<E: Expert>(
             false => x.clone().select(0, of_expert.clone()),
         };
         let y = experts[expert].forward(rows.unsqueeze()).squeeze_dim::<2>(0) * share;
-        sum = sum.select_assign(0, of_expert, y, IndexingUpdateOp::Add);
+        match few {
+            true => results.push((expert, of_expert, y)),
+            false => sum = add(sum, of_expert, y),
+        }
+    }
+    results.sort_by_key(|(expert, ..)| *expert);
+    for (_, of_expert, y) in results {
+        sum = add(sum, of_expert, y);
     }
     sum.reshape([batch, tokens, hidden])
 }
@@ -115,9 +139,10 @@ pub(crate) fn expert_activations<E: Expert>(
 ) -> Activations {
     let [count, hidden]: [usize; 2] = gate.weight.lazy_shape().dims();
     // At worst all tokens choose the same expert. Beside what that holds: the sum, the expert's input, and its result times
-    // the shares; and the scores, their exponentials and shares, with what is chosen of them.
+    // the shares, or those of all; and the scores, their exponentials and shares, with what is chosen of them.
     let rows = pass.rows();
-    let of_burn = rows * (3 * hidden + 3 * count + 4 * routing.per_token) as u64;
+    let of_burn = rows * (3 * hidden + 3 * count + 4 * routing.per_token) as u64
+        + (rows * routing.per_token as u64).min(FEW as u64) * hidden as u64;
     let one = experts.first().map_or(Activations::default(), |expert| expert.activations(pass));
     one.and(Activations::values(of_burn))
         .and(Activations::values(rows * hidden as u64).with_unpooled(0))
