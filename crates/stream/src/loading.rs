@@ -163,7 +163,10 @@ impl Pool {
                     continue;
                 }
                 Some(Started::NoRoom) => true,
-                None => false,
+                None => {
+                    state.settled = state.starving == 0;
+                    false
+                }
             };
             let began = Instant::now();
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);

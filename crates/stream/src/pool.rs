@@ -163,10 +163,15 @@ impl Pool {
             state.stats.waiting_for_data += began.elapsed();
         }
         let starving = state.starving > 0;
+        // What it waited for may have taken the place of what is expected.
+        state.settled &= !waited;
+        let settled = state.settled;
         drop(state);
         // The schedule moved on, and this caller starves no more: what was too early to read, or too
         // soon to evict, may not be now.
-        self.work.notify_one();
+        if !settled {
+            self.work.notify_one();
+        }
         if starving && found.is_err() {
             self.ready.notify_all();
         }
@@ -235,11 +240,16 @@ impl Pool {
             drop(block);
             None
         };
-        let state = self.lock();
+        let mut state = self.lock();
+        // What was lent is there no more.
+        state.settled &= block.is_some();
+        let settled = state.settled;
         drop(block);
         let starving = state.starving > 0;
         drop(state);
-        self.work.notify_one();
+        if !settled {
+            self.work.notify_one();
+        }
         if starving {
             self.ready.notify_all();
         }
@@ -247,8 +257,14 @@ impl Pool {
 
     pub(crate) fn announce(&self, mut chunks: Vec<ChunkId>) {
         chunks.retain(|id| *id < self.chunks.len());
-        self.lock().schedule.announce(chunks);
-        self.work.notify_all();
+        let mut state = self.lock();
+        let missing = chunks.iter().any(|id| state.slots[*id].is_absent());
+        state.settled &= !missing;
+        state.schedule.announce(chunks);
+        drop(state);
+        if missing {
+            self.work.notify_one();
+        }
     }
 
     pub(crate) fn are_ready(&self, chunks: &[ChunkId]) -> bool {
@@ -257,22 +273,26 @@ impl Pool {
     }
 
     pub(crate) fn end_pass(&self) {
-        self.lock().schedule.end_pass();
-        self.work.notify_one();
+        self.reschedule(Schedule::end_pass);
     }
 
     pub(crate) fn begin_once(&self) {
-        self.lock().schedule.begin_once();
-        self.work.notify_one();
+        self.reschedule(Schedule::begin_once);
     }
 
     pub(crate) fn end_once(&self) {
-        self.lock().schedule.end_once();
-        self.work.notify_one();
+        self.reschedule(Schedule::end_once);
     }
 
     pub(crate) fn abandon_pass(&self) {
-        self.lock().schedule.abandon_pass();
+        self.reschedule(Schedule::abandon_pass);
+    }
+
+    fn reschedule(&self, change: fn(&mut Schedule)) {
+        let mut state = self.lock();
+        state.settled = false;
+        change(&mut state.schedule);
+        drop(state);
         self.work.notify_one();
     }
 

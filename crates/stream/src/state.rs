@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How many chunks are found to leave the ring at a time.
+/// How many chunks are found to leave the ring at a time, at most.
 const VICTIMS: usize = 256;
 
 /// Where every chunk is, and who waits.
@@ -18,6 +18,8 @@ pub(crate) struct State {
     /// Chunks being loaded of which some reads are not yet given to a reader.
     pub(crate) queue: VecDeque<ChunkId>,
     pub(crate) schedule: Schedule,
+    /// Whether all that is expected is there or being read, as the last look found: readers need not be woken to look again.
+    pub(crate) settled: bool,
     /// Chunks that are, or were not long ago, in the ring.
     pub(crate) in_ring: BTreeSet<ChunkId>,
     /// Occasional chunks that were needed last of all when somebody looked, those needed last at the end; and how far off the
@@ -66,6 +68,7 @@ impl State {
             callers: vec![0; chunks],
             queue: VecDeque::new(),
             schedule,
+            settled: false,
             in_ring: BTreeSet::new(),
             victims: (Vec::new(), 0),
             at_leisure,
@@ -111,9 +114,11 @@ impl State {
         let idle = occasional.filter(|id| self.is_idle(*id).is_some());
         let mut found: Vec<(usize, ChunkId)> =
             idle.filter_map(|id| Some((schedule.distance(id)?, id))).collect();
-        if let Some(last) = found.len().checked_sub(VICTIMS) {
-            found.select_nth_unstable(last);
-            found.drain(..last);
+        // Few of them: what comes into the ring meanwhile may be needed later than the rest.
+        let victims = VICTIMS.min(found.len().div_ceil(8));
+        if let Some(rest) = found.len().checked_sub(victims).filter(|rest| *rest > 0) {
+            found.select_nth_unstable(rest);
+            found.drain(..rest);
         }
         found.sort_unstable();
         let least = found.first().map_or(0, |(distance, _)| *distance);
@@ -135,6 +140,7 @@ impl State {
     /// Takes an idle chunk out of the ring.
     pub(crate) fn evict(&mut self, id: ChunkId) {
         self.slots[id] = Slot::Absent;
+        self.settled = false;
         self.in_ring.remove(&id);
     }
 
