@@ -9,7 +9,7 @@ use crate::ChunkId;
 const LONGEST: usize = 1 << 20;
 
 /// What of an occasional chunk's frequency of use remains after each pass.
-const MEMORY: f64 = 0.9;
+const MEMORY: f64 = 0.95;
 
 /// The least frequency of use that is told from never.
 const RARE: f64 = 1e-3;
