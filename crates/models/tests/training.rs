@@ -10,7 +10,9 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
-use outsize_models::arch::{Gpt2LmHeadModel, LlamaForCausalLm};
+use outsize_models::arch::{
+    Gpt2LmHeadModel, LlamaForCausalLm, MixtralForCausalLm, SparseMoeForCausalLm,
+};
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, next_token_loss,
 };
@@ -119,27 +121,33 @@ fn check_gradients<D: Decoder>(name: &str) {
 fn gradients_of_all_parameters_are_those_of_torch() {
     LLAMAS.into_iter().for_each(check_gradients::<LlamaForCausalLm>);
     check_gradients::<Gpt2LmHeadModel>("gpt2");
+    check_gradients::<MixtralForCausalLm>("mixtral");
+    check_gradients::<SparseMoeForCausalLm>("qwen2_moe");
 }
 
 #[test]
 fn steps_of_adamw_are_those_of_torch() {
-    for name in LLAMAS {
-        let (mut model, expected): (LlamaForCausalLm, _) = (model(name, &init()), expected(name));
-        let batch = Batch::left_padded(&expected.ids).unwrap();
-        let AdamW { lr, betas, eps, weight_decay } = expected.adamw;
-        let mut adamw = AdamWConfig::new()
-            .with_beta_1(betas[0])
-            .with_beta_2(betas[1])
-            .with_epsilon(eps)
-            .with_weight_decay(weight_decay)
-            .init();
-        for (step, want) in expected.losses.iter().enumerate() {
-            let loss = next_token_loss(model.forward_uncached(&batch).unwrap(), &batch);
-            let grads = GradientsParams::from_grads(loss.backward(), &model);
-            let loss = value(loss);
-            assert!((loss - want).abs() <= 1e-4 * want, "{name}, step {step}: {loss} for {want}");
-            model = adamw.step(lr, model, grads);
-        }
+    LLAMAS.into_iter().for_each(check_steps::<LlamaForCausalLm>);
+    check_steps::<MixtralForCausalLm>("mixtral");
+    check_steps::<SparseMoeForCausalLm>("qwen2_moe");
+}
+
+fn check_steps<D: Decoder>(name: &str) {
+    let (mut model, expected): (D, _) = (model(name, &init()), expected(name));
+    let batch = Batch::left_padded(&expected.ids).unwrap();
+    let AdamW { lr, betas, eps, weight_decay } = expected.adamw;
+    let mut adamw = AdamWConfig::new()
+        .with_beta_1(betas[0])
+        .with_beta_2(betas[1])
+        .with_epsilon(eps)
+        .with_weight_decay(weight_decay)
+        .init();
+    for (step, want) in expected.losses.iter().enumerate() {
+        let loss = next_token_loss(model.forward_uncached(&batch).unwrap(), &batch);
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        let loss = value(loss);
+        assert!((loss - want).abs() <= 1e-4 * want, "{name}, step {step}: {loss} for {want}");
+        model = adamw.step(lr, model, grads);
     }
 }
 
