@@ -43,6 +43,10 @@ def load(offload: str):
         return Model.from_pretrained(args.model, dtype=config.dtype, device_map="auto", max_memory={0: args.gpu_memory, "cpu": "1000GB"})
     if not args.max_memory:
         return Model.from_pretrained(args.model, dtype=config.dtype)
+    if hasattr(config, "num_experts_per_tok"):
+        # Experts are stored one by one and held together: transformers alone knows how.
+        memory = {"cpu": args.max_memory}
+        return Model.from_pretrained(args.model, dtype=config.dtype, device_map="auto", max_memory=memory, offload_folder=offload)
     from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 
     with init_empty_weights():

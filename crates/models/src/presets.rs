@@ -10,8 +10,10 @@ const PRESETS: &[(&str, &str)] = &[
     ("gpt-j-6b", include_str!("presets/gpt-j-6b.json")),
     ("opt-6.7b", include_str!("presets/opt-6.7b.json")),
     ("llama-7b", include_str!("presets/llama-7b.json")),
+    ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
+    ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
 ];
 
 /// The names of the built-in configurations, smallest first.
@@ -24,8 +26,10 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `gpt-j-6b` | 6.05 B | 12.1 GB | GPT-J 6B |
 /// | `opt-6.7b` | 6.66 B | 13.3 GB | OPT 6.7B |
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
+/// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
+/// | `qwen3-30b-a3b` | 30.5 B | 61.1 GB | Qwen3 30B-A3B: 128 experts, of which a token uses 8 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -54,14 +58,16 @@ mod tests {
             ("opt-6.7b", 6_658_473_984),
             ("llama-7b", 6_738_415_616),
             ("qwen2-0.5b", 494_032_768),
+            ("olmoe-1b-7b", 6_919_161_856),
             ("mistral-7b", 7_241_732_096),
             ("t0pp", 11_135_332_352),
+            ("qwen3-30b-a3b", 30_532_122_624),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 8);
+        assert_eq!(names().count(), 10);
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub struct Tensor {
 }
 
 /// Of how many experts a router chooses how many for each token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Routed {
     /// Experts that each token goes to.
     pub per_token: u32,
@@ -138,6 +138,11 @@ impl Tree {
     /// All tensors, block by block.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.blocks.iter().flat_map(|block| &block.tensors)
+    }
+
+    /// How a router chooses experts, if the model has any.
+    pub fn routed(&self) -> Option<Routed> {
+        self.tensors().find_map(|tensor| tensor.routed)
     }
 
     /// Bytes that GPUs hold more than is stored, if all of it is on one: vectors, and the scales of fp8,

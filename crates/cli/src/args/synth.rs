@@ -8,8 +8,9 @@ use std::path::PathBuf;
 /// `outsize synth`.
 #[derive(Args, Debug)]
 pub struct SynthArgs {
-    /// A preset (llama-demo, qwen2-0.5b, llama-1b, gpt-j-6b, opt-6.7b, llama-7b, mistral-7b, t0pp,
-    /// stable-diffusion-v1, stable-diffusion-tiny), a config.json, or a folder that holds one
+    /// A preset (llama-demo, qwen2-0.5b, llama-1b, gpt-j-6b, opt-6.7b, llama-7b, olmoe-1b-7b,
+    /// mistral-7b, t0pp, qwen3-30b-a3b, stable-diffusion-v1, stable-diffusion-tiny), a config.json,
+    /// or a folder that holds one
     pub config: String,
     /// Folder to make; must not exist
     pub out: PathBuf,

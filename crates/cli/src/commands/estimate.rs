@@ -82,6 +82,7 @@ fn report(
         architecture: described.architecture.clone(),
         source: described.source.name(),
         parameters: stored.parameters,
+        experts: tree.routed(),
         tensors: tree.blocks.iter().map(|block| block.tensors.len()).sum(),
         stored: stored_bytes(tree),
         context: running.map(|(context, _)| context),

@@ -5,7 +5,7 @@ use super::style::WIDTH;
 use super::table::Table;
 use super::text::wrapped;
 use outsize::checkpoint::{plain, shown};
-use outsize::plan::{Estimate, WeightDtype, format_size};
+use outsize::plan::{Estimate, Routed, WeightDtype, format_size};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -20,6 +20,9 @@ pub struct EstimateOutput {
     pub source: &'static str,
     /// Values of all weights, as far as they are floating point numbers or integers of their own.
     pub parameters: u64,
+    /// How a router chooses experts, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Routed>,
     /// Tensors.
     pub tensors: usize,
     /// Bytes of weights and buffers by the type that they are stored in.
@@ -81,6 +84,9 @@ fn head(report: &EstimateOutput) -> String {
         report.tensors,
         report.source
     );
+    if let Some(routed) = report.experts {
+        text.push_str(&format!("{}, of which all are counted\n", human::experts(routed)));
+    }
     if let Some(context) = report.context {
         text.push_str(&format!(
             "{context} tokens of context, {}, KV cache in {}\n",
@@ -202,6 +208,7 @@ mod tests {
             architecture: Some("llama".to_owned()),
             source: "headers",
             parameters: 1_234_567,
+            experts: None,
             tensors: 12,
             stored: [(WeightDtype::F32, 1000), (WeightDtype::Bf16, 2_468_134)].into(),
             context: Some(64),

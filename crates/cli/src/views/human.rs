@@ -1,7 +1,7 @@
 //! Human-readable numbers.
 
 use outsize::bench::RateUnit;
-use outsize::plan::format_size;
+use outsize::plan::{Routed, format_size};
 
 /// Formats seconds to about two digits: `41 ms`, `0.41 s`, `3 min 20 s`.
 pub fn seconds(seconds: f64) -> String {
@@ -42,6 +42,11 @@ pub fn count(number: u64, thing: &str) -> String {
         1 => format!("1 {thing}"),
         _ => format!("{number} {thing}s"),
     }
+}
+
+/// How many of its experts a model uses for a token: `8 of 64 experts a token`.
+pub fn experts(routed: Routed) -> String {
+    format!("{} of {} experts a token", routed.per_token, routed.experts)
 }
 
 /// A number of parameters to three digits: `7.24 billion`.

@@ -66,6 +66,7 @@ fn report(tiers: Vec<TierReport>, blocks: Vec<BlockReport>) -> PlanReport {
             name: "meta-llama/Llama-2-13b-hf".to_string(),
             architecture: Some("llama".to_string()),
             parameters: Some(13_015_864_320),
+            experts: None,
             stored_dtype: Some("f16".to_string()),
             dtype: None,
             bytes: blocks.iter().map(|block| block.bytes).sum(),

@@ -3,7 +3,7 @@
 use super::what_if::WhatIf;
 use outsize::plan::{
     Bound, Budget, DeviceMap, Error, HardwareProfile, ModuleMap, Options, PhaseTime, Residency,
-    Tier, TierUse, Tree, WeightDtype, Workload, predict,
+    Routed, Tier, TierUse, Tree, WeightDtype, Workload, predict,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -53,6 +53,9 @@ pub struct ModelReport {
     pub architecture: Option<String>,
     /// Number of values, tied ones counted once; none if shapes are unknown.
     pub parameters: Option<u64>,
+    /// How a router chooses experts, if it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<Routed>,
     /// The type that most bytes of its weights are stored in.
     pub stored_dtype: Option<String>,
     /// The type that they are held in, if another was asked for.
@@ -202,6 +205,7 @@ impl PlanReport {
             version: REPORT_VERSION,
             model: ModelReport {
                 parameters: parameters(tree),
+                experts: tree.routed(),
                 stored_dtype: most.map(|(dtype, _)| dtype.to_string()),
                 bytes: map.total_bytes(),
                 ..model

@@ -13,6 +13,7 @@ impl PlanReport {
         let model = &self.model;
         let mut words: Vec<String> = model.architecture.iter().map(|name| plain(name)).collect();
         words.extend(model.parameters.map(|n| format!("{} parameters", human::parameters(n))));
+        words.extend(model.experts.map(human::experts));
         words.push(match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
             Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
             None => format_size(model.bytes),
