@@ -25,7 +25,8 @@ use crate::layers::Activation;
 pub(crate) const MAX_HIDDEN: usize = 1 << 20;
 pub(crate) const MAX_INTERMEDIATE: usize = 1 << 22;
 pub(crate) const MAX_LAYERS: usize = 1 << 12;
-pub(crate) const MAX_EXPERTS: usize = 1 << 12;
+/// Of all layers together: each is a module of its own, with or without its weights.
+pub(crate) const MAX_EXPERTS: usize = 1 << 16;
 pub(crate) const MAX_HEADS: usize = 1 << 12;
 pub(crate) const MAX_HEAD_DIM: usize = 1 << 12;
 pub(crate) const MAX_VOCAB: usize = 1 << 24;

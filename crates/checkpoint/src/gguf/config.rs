@@ -111,14 +111,16 @@ impl<'a> Config<'a> {
             return Err(metadata(key, reason));
         };
         let mut config = Self { header, tensors, architecture, fields: Map::new() };
-        let is_mixtral =
-            architecture == "llama" && config.unsigned("expert_count")?.is_some_and(|n| n > 0);
-        config.set("model_type", if is_mixtral { "mixtral" } else { *model_type });
+        config.set("model_type", *model_type);
         if matches!(architecture, "qwen2moe" | "qwen3moe" | "olmoe") {
+            // The others of these add the shares up as they are.
             config.set("norm_topk_prob", architecture == "qwen3moe");
         }
         config.copy()?;
         config.add_shapes()?;
+        if config.unsigned("expert_count")?.is_some_and(|count| count > 0) {
+            config.add_experts()?;
+        }
         config.add_conventions();
         Ok(config)
     }
@@ -198,8 +200,8 @@ impl<'a> Config<'a> {
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
             (None, Some(heads @ 1..), Some(hidden)) => {
-                if matches!(self.architecture, "qwen3" | "gemma3") {
-                    // Where transformers would take another width.
+                if matches!(self.architecture, "llama" | "qwen3" | "gemma3") {
+                    // Where transformers would take another width, or has none for a YaRN.
                     self.set("head_dim", hidden / heads);
                 }
                 hidden / heads
@@ -223,6 +225,37 @@ impl<'a> Config<'a> {
             let of_27b = self.unsigned("block_count")? == Some(62);
             let share = hidden.zip(heads).map_or(width, |(hidden, heads)| hidden / heads.max(1));
             self.set("query_pre_attn_scalar", if of_27b { share } else { width });
+        }
+        Ok(())
+    }
+
+    /// What models with experts have besides.
+    fn add_experts(&mut self) -> Result<(), GgufFault> {
+        if self.unsigned("expert_used_count")?.is_none() {
+            let reason = "it is missing: to how many experts a token goes is not known".to_owned();
+            return Err(metadata(&self.key("expert_used_count"), reason));
+        }
+        if self.architecture == "llama" {
+            self.set("model_type", "mixtral");
+        }
+        let inner = "moe_intermediate_size";
+        if matches!(self.architecture, "llama" | "olmoe") {
+            // Where there are no other widths.
+            if let Some(width) = self.fields.remove(inner) {
+                self.set("intermediate_size", width);
+            }
+            return Ok(());
+        }
+        for (field, tensor, rows) in [
+            (inner, "blk.0.ffn_gate_exps.weight", 1),
+            ("shared_expert_intermediate_size", "blk.0.ffn_gate_shexp.weight", 0),
+        ] {
+            let found = self.tensors.iter().find(|entry| entry.name == tensor);
+            if let Some(width) = found.and_then(|entry| entry.shape.get(rows).copied())
+                && !self.fields.contains_key(field)
+            {
+                self.set(field, width);
+            }
         }
         Ok(())
     }

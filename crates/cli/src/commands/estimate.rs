@@ -9,6 +9,7 @@ use crate::model;
 use crate::views::estimate::{EstimateOutput, text};
 use crate::views::output;
 use crate::views::plan::stored_bytes;
+use outsize::core::many_parameters_bytes;
 use outsize::generate::{Described, SizeSource};
 use outsize::models::KvCache;
 use outsize::plan::{Estimate, TensorKind, WeightDtype, estimate as estimate_tree};
@@ -55,7 +56,9 @@ fn report(
         let context = workload::context(args.context, usual, Some(config))?;
         // A prompt of the whole context.
         let sizes = [args.batch, context, context];
-        let workload = workload::generation(&args.run_dtypes, sizes, &described).for_model(config);
+        let mut workload =
+            workload::generation(&args.run_dtypes, sizes, &described).for_model(config);
+        workload.process += many_parameters_bytes(&described.tree);
         let cache = workload.cache;
         if KvCache::bytes(config.cache(), &cache) > MOST_OF_CACHE {
             return Err(Failure::usage(format!(

@@ -58,6 +58,10 @@ impl Case {
             "bloom",
             "falcon",
             "t5",
+            "mixtral",
+            "qwen2_moe",
+            "qwen3_moe",
+            "olmoe",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -100,6 +104,20 @@ impl Case {
         match architecture {
             "mistral" | "phi3" => config["sliding_window"] = random.within(1, 1500).into(),
             "qwen3" => config["head_dim"] = head_dim.into(),
+            "mixtral" | "qwen2_moe" | "qwen3_moe" | "olmoe" => {
+                // As large together as one MLP, or twice as large with one for all tokens.
+                let experts = random.within(1, 12);
+                let inner = (intermediate / experts).max(1);
+                config["num_experts"] = experts.into();
+                config["num_experts_per_tok"] = random.within(1, experts).into();
+                config["intermediate_size"] = inner.into();
+                if architecture.starts_with("qwen") {
+                    config["moe_intermediate_size"] = inner.into();
+                }
+                if architecture == "qwen2_moe" {
+                    config["shared_expert_intermediate_size"] = intermediate.into();
+                }
+            }
             "gemma3_text" => {
                 config["head_dim"] = head_dim.into();
                 config["sliding_window"] = random.within(1, 1500).into();

@@ -123,5 +123,5 @@ const MIXTRAL: &[KnownField] = &[
     ("max_window_layers", Effect::UNSET),
     ("rope_interleaved", Read),
     ("sliding_window", Read),
-    ("use_sliding_window", Effect::UNSET),
+    ("use_sliding_window", Effect::OFF),
 ];

@@ -251,7 +251,12 @@ impl RmsConfig {
         normalized: bool,
     ) -> Result<Self, Error> {
         let name = names.into_iter().find(|name| fields.get(name).is_some());
-        let count = fields.size_or(name.unwrap_or(names[0]), absent.0, MAX_EXPERTS)?;
+        let field = name.unwrap_or(names[0]);
+        let count = fields.size_or(field, absent.0, MAX_EXPERTS)?;
+        if count * self.num_hidden_layers > MAX_EXPERTS {
+            let expected = format!("all layers may have {MAX_EXPERTS} experts together");
+            return Err(fields.refuse(field, expected));
+        }
         let field = "num_experts_per_tok";
         let per_token = fields.size_or(field, absent.1, MAX_EXPERTS)?;
         if per_token > count {

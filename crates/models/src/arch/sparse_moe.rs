@@ -52,6 +52,8 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             _ => (None, 4096, (64, 8)),
         };
         let absent = RmsDefaults {
+            // No layer of Qwen's has it.
+            sizes: if is_olmoe { &[] } else { &[("intermediate_size", 5632)] },
             key_value_heads,
             max_position_embeddings,
             rms_norm_eps: if is_olmoe { 1e-5 } else { 1e-6 },
