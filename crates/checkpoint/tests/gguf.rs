@@ -301,6 +301,46 @@ fn metadata_becomes_a_configuration() {
     assert_eq!(Json::from(found), wanted);
 }
 
+#[test]
+fn experts_become_a_configuration() {
+    let sizes = [("embedding_length", 32), ("attention.head_count", 4), ("expert_count", 8)];
+    let read = |architecture: &'static str, more: &[(&str, u32)]| {
+        let values = sizes.iter().chain(more).map(|(key, n)| (format!("{architecture}.{key}"), n));
+        let values: Vec<_> = values.map(|(key, n)| (key, made::u32(*n))).collect();
+        let more: Vec<_> = values.iter().map(|(key, n)| (key.as_str(), n.clone())).collect();
+        config(architecture, &more)
+    };
+    let used = ("expert_used_count", 3);
+    let mixtral = read("llama", &[used, ("expert_feed_forward_length", 40)]).unwrap();
+    assert_eq!(
+        ["model_type", "num_experts", "num_experts_per_tok", "intermediate_size", "head_dim"]
+            .map(|field| mixtral[field].clone()),
+        [json!("mixtral"), json!(8), json!(3), json!(40), json!(8)]
+    );
+    assert!(!mixtral.contains_key("moe_intermediate_size"));
+    for (architecture, normalized) in [("qwen3moe", true), ("qwen2moe", false), ("olmoe", false)] {
+        let found = read(architecture, &[used]).unwrap();
+        assert_eq!(found["norm_topk_prob"], json!(normalized), "{architecture}");
+        let missing = read(architecture, &[]).unwrap_err();
+        assert!(missing.contains(&format!("{architecture}.expert_used_count")), "{missing}");
+    }
+
+    // What the metadata leaves out, shapes say.
+    let tensors: &[Tensor<'_>] = &[
+        ("blk.0.ffn_gate_exps.weight", &[2, 5, 8], 0, 0),
+        ("blk.0.ffn_gate_shexp.weight", &[2, 7], 0, 320),
+    ];
+    let values = [
+        ("general.architecture", text("qwen2moe")),
+        ("qwen2moe.expert_count", u32(8)),
+        ("qwen2moe.expert_used_count", u32(2)),
+    ];
+    let (_place, path) = written(&file(&values, tensors, 400));
+    let found = object(&path, "config.json");
+    assert_eq!(found["moe_intermediate_size"], 5);
+    assert_eq!(found["shared_expert_intermediate_size"], 7);
+}
+
 /// A model of which each part has one tensor, by the names of the parts and what is wrong with them.
 fn in_parts(change: impl Fn(usize, &mut Vec<(&str, Value)>, &mut &str)) -> (TempDir, Vec<PathBuf>) {
     let place = tempfile::tempdir().unwrap();

@@ -118,7 +118,7 @@ impl<'a> Config<'a> {
         }
         config.copy()?;
         config.add_shapes()?;
-        if config.unsigned("expert_count")?.is_some_and(|count| count > 0) {
+        if config.has_experts()? {
             config.add_experts()?;
         }
         config.add_conventions();
@@ -197,11 +197,12 @@ impl<'a> Config<'a> {
         }
         let (heads, hidden) =
             (self.unsigned("attention.head_count")?, self.unsigned("embedding_length")?);
+        let is_mixtral = self.architecture == "llama" && self.has_experts()?;
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
             (None, Some(heads @ 1..), Some(hidden)) => {
-                if matches!(self.architecture, "llama" | "qwen3" | "gemma3") {
-                    // Where transformers would take another width, or has none for a YaRN.
+                if matches!(self.architecture, "qwen3" | "gemma3") || is_mixtral {
+                    // Where transformers would take another width, or none.
                     self.set("head_dim", hidden / heads);
                 }
                 hidden / heads
@@ -227,6 +228,10 @@ impl<'a> Config<'a> {
             self.set("query_pre_attn_scalar", if of_27b { share } else { width });
         }
         Ok(())
+    }
+
+    fn has_experts(&self) -> Result<bool, GgufFault> {
+        Ok(self.unsigned("expert_count")?.is_some_and(|count| count > 0))
     }
 
     /// What models with experts have besides.
