@@ -85,6 +85,8 @@ fn experts_in_one_tensor_are_cut_apart() {
         ("blk.4.ffn_up_exps.weight", &[32, 2], 0, 1024),
         ("blk.5.ffn_up_exps.weight", &[32, 2, 0], 0, 1280),
         ("blk.6.ffn_up_exps.weight", &[0, 2, 1 << 40], 0, 1280),
+        // As older files have them.
+        ("blk.2.ffn_up.7.weight", &[2, 1], 0, 1312),
     ];
     let gates = |[before, gate, down]: [&str; 3]| -> Vec<(String, Vec<usize>, u64, u64)> {
         let one = |expert: u64, part: &str, shape: &[usize], start: u64, len: u64| {
@@ -98,7 +100,7 @@ fn experts_in_one_tensor_are_cut_apart() {
         ("llama", ["block_sparse_moe.experts", "w1", "w2"]),
         ("qwen3moe", ["mlp.experts", "gate_proj", "down_proj"]),
     ] {
-        let bytes = file(&[("general.architecture", text(architecture))], tensors, 1280);
+        let bytes = file(&[("general.architecture", text(architecture))], tensors, 1320);
         let (_place, path) = written(&bytes);
         let checkpoint = Checkpoint::open(&path).unwrap();
         let base = checkpoint.tensors()[0].offset;
@@ -109,6 +111,9 @@ fn experts_in_one_tensor_are_cut_apart() {
             .collect();
         let (experts, rest) = found.split_at(6);
         assert_eq!(experts, gates(names), "{architecture}");
+        let [before, ..] = names;
+        let up = if architecture == "llama" { "w3" } else { "up_proj" };
+        let older = format!("model.layers.2.{before}.7.{up}.weight");
         let names: Vec<_> = rest.iter().map(|(name, ..)| name.as_str()).collect();
         assert_eq!(
             names,
@@ -117,6 +122,7 @@ fn experts_in_one_tensor_are_cut_apart() {
                 "blk.4.ffn_up_exps.weight",
                 "blk.5.ffn_up_exps.weight",
                 "blk.6.ffn_up_exps.weight",
+                &*older,
             ]
         );
         assert_eq!(rest[0].1, [1, 5]);

@@ -13,6 +13,8 @@
 //!
 //! * The ring is the bound: nothing that does not *stay* (see [`Chunk::keep`]) is ever held outside of
 //!   it, but for the declared overflow share that serves a caller who holds more than foreseen.
+//! * What a pass may leave out (one expert of many) is *occasional*: no schedule has it. It is read when it is
+//!   announced ([`Stream::announce`]), before anything else, and leaves the ring the sooner the less it was used.
 //! * The schedule is learned. The first pass follows the order of registration, later ones the order
 //!   last seen. A wrong guess costs one read on demand, never a wrong byte.
 //! * What leaves the ring is what will be needed last (Belady's rule). On a cyclic scan this keeps

@@ -76,6 +76,9 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     if let Some((_, theirs)) = WHOLE.iter().find(|(ours, _)| *ours == module) {
         return Some(HeaderEntry { name: format!("{theirs}.{end}"), ..entry.clone() });
     }
+    if let Some(name) = older_expert(architecture, &entry.name) {
+        return Some(HeaderEntry { name, ..entry.clone() });
+    }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
     let name = format!("model.layers.{number}.{theirs}.{end}");
     let shape = match entry.shape[..] {
@@ -97,6 +100,15 @@ fn of_block<T: Copy>(
         *ours == module && (of.is_empty() || *of == architecture)
     };
     names.iter().find(is_it).map(|(.., theirs)| (number, *theirs))
+}
+
+/// The name of an expert's own tensor, as older files have it: `blk.0.ffn_gate.3.weight`.
+fn older_expert(architecture: &str, name: &str) -> Option<String> {
+    let (module, end) = name.rsplit_once('.')?;
+    let (module, expert) = module.rsplit_once('.')?;
+    let expert: usize = expert.parse().ok()?;
+    let (number, [before, behind]) = of_block(architecture, &format!("{module}_exps"), EXPERTS)?;
+    Some(format!("model.layers.{number}.{before}.{expert}.{behind}.{end}"))
 }
 
 /// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, if it is one and

@@ -4,7 +4,7 @@ use super::report::{ModelReport, PlanReport, Planned};
 use super::what_if::Least;
 use outsize::plan::{
     Access, Block, Bound, Budget, DeviceMap, Error, Gpu, HardwareProfile, MemoryOverhead, Options,
-    Tensor, Tier, Tree, infer,
+    Routed, Tensor, Tier, Tree, infer,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -185,6 +185,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     for budget in ["cpu=100MB".to_string(), format!("cpu={}", shortfall.least)] {
         let (_, mut report) = report(&budget).unwrap();
         report.notes.push("a note".to_string());
+        report.model.experts = Some(Routed { per_token: 2, experts: 8 });
         fields("", &serde_json::to_value(&report).unwrap(), &mut found);
     }
     found.retain(|field| !field.is_empty());
