@@ -239,8 +239,10 @@ impl ModelConfig {
 
 #[cfg(test)]
 mod tests {
+    use outsize_core::Routed;
+
     use super::*;
-    use crate::{KvDtype, WeightKind, WeightSpec, WhenFull, presets};
+    use crate::{KvDtype, WeightKind, WhenFull, presets};
     use outsize_plan::WeightDtype;
 
     fn config(name: &str) -> ModelConfig {
@@ -284,11 +286,14 @@ mod tests {
                     }
                     kind => kind == WeightKind::Linear && !(config.row.is_of_prompt)(&weight.name),
                 });
-                assert_eq!(
-                    sum(|work| work.flops_per_token.unwrap()),
-                    2 * products.map(WeightSpec::elements).sum::<u64>(),
-                    "{name}"
-                );
+                // Of experts, those that a token goes to.
+                let flops = products.map(|weight| match config.routed(&weight.name) {
+                    None => 2 * weight.elements(),
+                    Some(Routed { per_token, experts }) => {
+                        2 * weight.elements() * u64::from(per_token) / u64::from(experts)
+                    }
+                });
+                assert_eq!(sum(|work| work.flops_per_token.unwrap()), flops.sum::<u64>(), "{name}");
             }
         }
     }
