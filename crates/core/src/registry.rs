@@ -103,11 +103,7 @@ impl Registry {
                     _ => registry.divide(entry, stored, access, resident, options),
                 })
                 .clone();
-            match &chunks {
-                Chunks::Whole(id) | Chunks::Part(id, _) => registry.order.push(*id),
-                Chunks::Tiles { ids, .. } => registry.order.extend(ids),
-                Chunks::Rows | Chunks::OnGpu => {}
-            }
+            registry.order.extend(chunks.ids());
             registry.handles.insert(path.clone(), (chunks, resident));
         }
         registry.repeat(layer);

@@ -73,7 +73,7 @@ pub(crate) enum Chunks {
 }
 
 impl Chunks {
-    fn ids(&self) -> &[ChunkId] {
+    pub(crate) fn ids(&self) -> &[ChunkId] {
         match self {
             Self::Whole(id) | Self::Part(id, _) => std::slice::from_ref(id),
             Self::Tiles { ids, .. } => ids,

@@ -169,26 +169,30 @@ impl<'a> Walk<'a, std::iter::Empty<usize>> {
 impl<I: Iterator<Item = usize>> Walk<'_, I> {
     /// Streams more groups until the resident ones and the ring fit into `memory`.
     fn to(&mut self, memory: u64) -> Result<(), MemoryDemand> {
-        'more: while self.left.demand.sum() > memory {
+        while self.left.demand.sum() > memory {
             if self.left.demand.sum() < self.cheapest.sum() {
                 self.cheapest = self.left.demand;
             }
             let groups = &self.left.groups.groups;
-            let mut next = self.rest.next();
-            while let Some(at) = next {
-                let bytes = groups[at].bytes;
-                if self.disk.is_some_and(|most| self.left.on_disk + bytes > most) {
-                    return Err(self.cheapest);
-                }
-                self.left.add(at);
-                let with_it = |other: &usize| groups[at].is_routed() && groups[*other].is_routed();
-                next = self.rest.next_if(with_it);
-                if next.is_none() {
-                    continue 'more;
-                }
+            let Some(at) = self.rest.next() else {
+                return Err(self.cheapest);
+            };
+            self.stream(at)?;
+            let with_it = |other: &usize| groups[at].is_routed() && groups[*other].is_routed();
+            while let Some(other) = self.rest.next_if(with_it) {
+                self.stream(other)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Streams a group, if the disk may hold it.
+    fn stream(&mut self, at: usize) -> Result<(), MemoryDemand> {
+        let bytes = self.left.groups.groups[at].bytes;
+        if self.disk.is_some_and(|most| self.left.on_disk + bytes > most) {
             return Err(self.cheapest);
         }
+        self.left.add(at);
         Ok(())
     }
 }

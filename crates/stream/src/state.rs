@@ -99,7 +99,7 @@ impl State {
                 let far = self.schedule.distance(id).unwrap_or(usize::MAX);
                 // What was used since is needed sooner.
                 let as_far = far.saturating_add(self.slots.len()) >= self.victims.1;
-                if self.is_idle(id).is_some() && as_far && (far > distance || distance == 0) {
+                if self.idle_bytes(id).is_some() && as_far && (far > distance || distance == 0) {
                     self.evict(id);
                     return true;
                 }
@@ -111,7 +111,7 @@ impl State {
     fn look_for_victims(&mut self) {
         let schedule = &self.schedule;
         let occasional = self.in_ring.iter().copied().filter(|id| schedule.is_occasional(*id));
-        let idle = occasional.filter(|id| self.is_idle(*id).is_some());
+        let idle = occasional.filter(|id| self.idle_bytes(*id).is_some());
         let mut found: Vec<(usize, ChunkId)> =
             idle.filter_map(|id| Some((schedule.distance(id)?, id))).collect();
         // Few of them: what comes into the ring meanwhile may be needed later than the rest.
@@ -126,7 +126,7 @@ impl State {
     }
 
     /// The bytes of a chunk in the ring that nobody holds or asks for.
-    fn is_idle(&self, id: ChunkId) -> Option<usize> {
+    fn idle_bytes(&self, id: ChunkId) -> Option<usize> {
         match &self.slots[id] {
             Slot::Ready(block)
                 if self.callers[id] == 0 && block.is_in_ring() && Arc::strong_count(block) == 1 =>
@@ -149,7 +149,7 @@ impl State {
     pub(crate) fn evictable(&self, distance: usize) -> Vec<(usize, ChunkId, usize)> {
         let mut found = Vec::new();
         for &id in &self.in_ring {
-            if let Some(len) = self.is_idle(id) {
+            if let Some(len) = self.idle_bytes(id) {
                 let needed = self.schedule.distance(id).unwrap_or(usize::MAX);
                 if needed > distance || distance == 0 {
                     found.push((needed, id, len));

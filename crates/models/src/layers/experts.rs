@@ -60,18 +60,17 @@ pub(crate) fn router(hidden: usize, count: usize, init: &Init) -> Linear {
 /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them: all.
 pub(crate) fn announce_all<E: Expert>(experts: &[E], routing: Routing, rows: usize) {
     if rows.saturating_mul(routing.per_token) >= experts.len() * CHOICES_FOR_ALL {
-        announce(experts.iter());
+        Streamed::announce(experts.iter().flat_map(weights));
     }
 }
 
 fn is_in_memory<E: Expert>(expert: &E) -> bool {
-    let weights = expert.layers().map(|layer| Streamed::of(&layer.weight));
-    weights.into_iter().flatten().all(Streamed::is_in_memory)
+    weights(expert).all(Streamed::is_in_memory)
 }
 
-fn announce<'a, E: Expert + 'a>(experts: impl Iterator<Item = &'a E>) {
-    let layers = experts.flat_map(Expert::layers);
-    Streamed::announce(layers.filter_map(|layer| Streamed::of(&layer.weight)));
+/// The handles of an expert's weights, if they have any.
+fn weights<E: Expert>(expert: &E) -> impl Iterator<Item = &Streamed> {
+    expert.layers().into_iter().filter_map(|layer| Streamed::of(&layer.weight))
 }
 
 /// The sum of what the experts that `gate` chooses make of each token, each times its share: `[batch, tokens, hidden]` f32
@@ -88,7 +87,7 @@ pub(crate) fn mixed<E: Expert>(
     let x = x.reshape([rows, hidden]);
     let shares = softmax(gate.forward(x.clone()), 1);
     let chosen = Chosen::of(&shares, routing.per_token);
-    announce(chosen.experts.iter().map(|(expert, _)| &experts[*expert]));
+    Streamed::announce(chosen.experts.iter().flat_map(|(expert, _)| weights(&experts[*expert])));
 
     let ints = |values: Vec<i64>| {
         let count = values.len();
