@@ -43,7 +43,11 @@ pub enum Dtype {
     F8E8M0,
     /// Zero or one, 1 byte.
     Bool,
-    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of these four.
+    /// Floating point of 2 exponent bits and 1 mantissa bit, two in a byte, the first in the lower half. A header of
+    /// safetensors calls the bytes `U8`.
+    #[serde(skip)]
+    F4,
+    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of these five.
     #[serde(skip)]
     Q8_0,
     /// GGUF's blocks of 32 numbers of 4 bits and their scale, 18 bytes.
@@ -55,6 +59,9 @@ pub enum Dtype {
     /// GGUF's blocks of 256 numbers of 6 bits, with a scale of 8 bits for each 16, 210 bytes.
     #[serde(skip)]
     Q6K,
+    /// GGUF's blocks of 32 [`F4`](Self::F4) behind their scale, an [`F8E8M0`](Self::F8E8M0), 17 bytes.
+    #[serde(skip)]
+    Mxfp4,
 }
 
 /// Elements that follow one another in a row and are stored together.
@@ -85,28 +92,30 @@ impl Dtype {
         [F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, F8E4M3, F8E5M2, F8E8M0, Bool]
     };
 
-    /// Elements that are stored together: one, but for GGUF's blocks.
+    /// Elements that are stored together: one, but for numbers of 4 bits and GGUF's blocks.
     pub const fn block(self) -> ElementBlock {
         let elements = match self {
-            Self::Q8_0 | Self::Q4_0 => 32,
+            Self::F4 => 2,
+            Self::Q8_0 | Self::Q4_0 | Self::Mxfp4 => 32,
             Self::Q4K | Self::Q6K => 256,
             _ => 1,
         };
         ElementBlock { elements, bytes: self.size() }
     }
 
-    /// Bytes per [block](Self::block): per element, but for GGUF's blocks.
+    /// Bytes per [block](Self::block): per element, but for numbers of 4 bits and GGUF's blocks.
     pub const fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 | Self::U64 => 8,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
             Self::I8 | Self::U8 | Self::Bool => 1,
-            Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 => 1,
+            Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 | Self::F4 => 1,
             Self::Q8_0 => 34,
             Self::Q4_0 => 18,
             Self::Q4K => 144,
             Self::Q6K => 210,
+            Self::Mxfp4 => 17,
         }
     }
 
@@ -129,10 +138,12 @@ impl Dtype {
             Self::F8E5M2 => "F8_E5M2",
             Self::F8E8M0 => "F8_E8M0",
             Self::Bool => "BOOL",
+            Self::F4 => "F4",
             Self::Q8_0 => "Q8_0",
             Self::Q4_0 => "Q4_0",
             Self::Q4K => "Q4_K",
             Self::Q6K => "Q6_K",
+            Self::Mxfp4 => "MXFP4",
         }
     }
 

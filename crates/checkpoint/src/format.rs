@@ -6,18 +6,27 @@ use std::ops::Range;
 use crate::checkpoint::TensorInfo;
 use crate::dtype::{Dtype, ElementBlock};
 
+/// Elements that share a scale in microscaling formats …
+const MX_BLOCK: usize = 32;
+
+/// … and the bytes that they take in 4 bits each.
+const MX_BYTES: usize = MX_BLOCK / 2;
+
 /// How a weight is stored: its elements in one tensor, and perhaps scales in another.
 ///
 /// | format | data | scales |
 /// |---|---|---|
 /// | [`plain`](Self::plain) | any [`Dtype`] | |
-/// | `plain` of GGUF's blocks | `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K` | in each block of the data |
+/// | `plain` of GGUF's blocks | `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K`, `MXFP4` | in each block of the data |
 /// | [`fp8`](Self::fp8), as DeepSeek-V3 is published | `F8_E4M3` | `F32`, one per block of rows and columns, `weight_scale_inv` |
 /// | [`compressed_fp8`](Self::compressed_fp8), of compressed-tensors | `F8_E4M3` | `F32` or `BF16`, one per row or one, `weight_scale` |
+/// | [`mxfp4`](Self::mxfp4), as gpt-oss is published | `F4`, `weight_blocks` | `F8_E8M0`, one per 32 elements of a row, `weight_scales` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StorageFormat {
     /// How elements lie in the data tensor.
     pub encoding: Encoding,
+    /// What is appended to the weight's name in that of the data tensor.
+    pub data_suffix: &'static str,
     /// The scales that elements are multiplied by, if they have a tensor of their own.
     pub scales: Option<ScaleGrid>,
 }
@@ -32,7 +41,7 @@ pub enum Encoding {
 /// One scale for each block of a matrix; blocks at the right and lower edges may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ScaleGrid {
-    /// What is appended to the name of the data tensor.
+    /// What is appended to the weight's name in theirs.
     pub suffix: &'static str,
     /// The type of a scale.
     pub dtype: Dtype,
@@ -67,14 +76,14 @@ impl ScaleGrid {
 impl StorageFormat {
     /// Elements one after the other, without scales.
     pub const fn plain(dtype: Dtype) -> Self {
-        Self { encoding: Encoding::Elements(dtype), scales: None }
+        Self { encoding: Encoding::Elements(dtype), data_suffix: "", scales: None }
     }
 
     /// Numbers of 8 bits (E4M3) with a 32-bit scale for each block of so many rows and columns.
     pub const fn fp8(block: [usize; 2]) -> Self {
         Self {
-            encoding: Encoding::Elements(Dtype::F8E4M3),
             scales: Some(ScaleGrid { suffix: "_scale_inv", dtype: Dtype::F32, block }),
+            ..Self::plain(Dtype::F8E4M3)
         }
     }
 
@@ -84,8 +93,19 @@ impl StorageFormat {
         const ALL: usize = 1 << 30;
         let block = [if each_row { 1 } else { ALL }, ALL];
         Self {
-            encoding: Encoding::Elements(Dtype::F8E4M3),
             scales: Some(ScaleGrid { suffix: "_scale", dtype: Dtype::F32, block }),
+            ..Self::plain(Dtype::F8E4M3)
+        }
+    }
+
+    /// Numbers of 4 bits with a power of two for each 32 of a row, both as bytes: `[.., n, 16]` and `[.., n]` for rows of
+    /// `32 · n` elements ([OCP microscaling formats](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)).
+    pub const fn mxfp4() -> Self {
+        let block = [1, MX_BLOCK];
+        Self {
+            data_suffix: "_blocks",
+            scales: Some(ScaleGrid { suffix: "_scales", dtype: Dtype::F8E8M0, block }),
+            ..Self::plain(Dtype::F4)
         }
     }
 
@@ -107,7 +127,21 @@ impl StorageFormat {
 
     /// The name of the scales that belong to the data tensor of this name.
     pub fn scales_name(&self, data: &str) -> Option<String> {
-        self.scales.map(|grid| format!("{data}{}", grid.suffix))
+        let weight = data.strip_suffix(self.data_suffix).unwrap_or(data);
+        self.scales.map(|grid| format!("{weight}{}", grid.suffix))
+    }
+
+    /// A tensor of bytes as the matrix of numbers of 4 bits that it is, if it has the name and the shape of one.
+    fn numbers_of(&self, data: &TensorInfo) -> Option<TensorInfo> {
+        let [leading @ .., blocks, MX_BYTES] = &data.shape[..] else {
+            return None;
+        };
+        let rows = leading.iter().product();
+        let is_it = data.dtype == Dtype::U8
+            && self.encoding.dtype() == Dtype::F4
+            && data.name.ends_with(self.data_suffix);
+        let shape = vec![rows, blocks.checked_mul(MX_BLOCK)?];
+        is_it.then(|| TensorInfo { dtype: Dtype::F4, shape, ..data.clone() })
     }
 }
 
@@ -137,13 +171,22 @@ impl StoredWeight {
         format: Option<StorageFormat>,
         find: impl FnOnce(&str) -> Option<TensorInfo>,
     ) -> Result<Self, FormatFault> {
+        let numbers = format.and_then(|format| format.numbers_of(data));
+        let (data, is_of_bytes) = (numbers.as_ref().unwrap_or(data), numbers.is_some());
         // Some types are blocks by themselves, with their scales in them.
         let own = StorageFormat::plain(data.dtype);
         let format = if own.is_plain() { format } else { Some(own) };
         let Some(format) = format.filter(|format| format.encoding.dtype() == data.dtype) else {
             return Ok(Self::plain(data.clone()));
         };
-        let scales = format.scales_name(&data.name).and_then(|name| find(&name));
+        let mut scales = format.scales_name(&data.name).and_then(|name| find(&name));
+        if let Some(scales) =
+            scales.as_mut().filter(|scales| is_of_bytes && scales.dtype == Dtype::U8)
+            && let Some(blocks) = scales.shape.pop()
+        {
+            scales.dtype = Dtype::F8E8M0;
+            scales.shape = vec![scales.shape.iter().product(), blocks];
+        }
         let format = scales.as_ref().map_or(format, |scales| format.with_scales(scales.dtype));
         Self::new(format, data.clone(), scales)
     }
@@ -182,7 +225,7 @@ impl StoredWeight {
         if let Some(grid) = format.scales {
             let Some(scales) = &scales else {
                 return Err(FormatFault::NoScales {
-                    scales: format!("{}{}", data.name, grid.suffix),
+                    scales: format.scales_name(&data.name).unwrap_or_default(),
                     tensor: data.name,
                 });
             };

@@ -145,7 +145,8 @@ pub(crate) fn match_parameters(
         match find(parameter, table, options)? {
             Ok((at, location)) => {
                 used.add(at, &location);
-                let tensor = &as_linear(&table.tensors()[at], &wanted_shape(&entry));
+                let tensor = as_linear(&table.tensors()[at], &wanted_shape(&entry));
+                let tensor = &as_rows(tensor, &wanted_shape(&entry), &location);
                 let (weight, scales) = weight(tensor, parameter, table, options)?;
                 if let Some(scales) = scales {
                     used.add(scales, &Location::whole(""));
@@ -216,21 +217,29 @@ fn find(
     table: &TensorTable<'_>,
     options: &Options,
 ) -> Result<Result<(usize, Location), String>, Error> {
+    let data_suffix = options.format.map_or("", |format| format.data_suffix);
+    let position = |name: &str| match (table.position(name), data_suffix) {
+        (None, "") => None,
+        (None, suffix) => table.position(&format!("{name}{suffix}")),
+        (found, _) => found,
+    };
     let (plain, packed) = options.names.locations(parameter);
-    if let Some(at) = table.position(&plain.tensor) {
+    if let Some(at) = position(&plain.tensor) {
         return Ok(Ok((at, plain)));
     }
     if let Some(tensor) = options.names.without_prefix(&plain.tensor)
-        && let Some(at) = table.position(tensor)
+        && let Some(at) = position(tensor)
     {
         let tensor = tensor.to_string();
         return Ok(Ok((at, Location { tensor, ..plain })));
     }
     match packed {
-        Ok(None) => Ok(Err(plain.to_string())),
-        Ok(Some(packed)) => Ok(match table.position(&packed.tensor) {
-            Some(at) => Ok((at, packed)),
-            None => Err(format!("{plain} or {packed}")),
+        Ok(packed) => Ok(match packed.or_else(|| options.names.stack(&plain.tensor)) {
+            Some(part) => match position(&part.tensor) {
+                Some(at) => Ok((at, part)),
+                None => Err(format!("{plain} or {part}")),
+            },
+            None => Err(plain.to_string()),
         }),
         Err(_) if knows_norms(parameter, table, &options.names) => {
             Err(Error::NormOrder { path: parameter.path.clone() })
@@ -252,6 +261,18 @@ fn as_linear(tensor: &TensorInfo, wanted: &[usize]) -> TensorInfo {
     let mut tensor = tensor.clone();
     if tensor.shape.len() == 4 && wanted.len() == 2 && tensor.shape[2..] == [1, 1] {
         tensor.shape.truncate(2);
+    }
+    tensor
+}
+
+/// A stack of what is wanted as rows of one behind those of the other.
+fn as_rows(mut tensor: TensorInfo, wanted: &[usize], location: &Location) -> TensorInfo {
+    if let [count, rows, ..] = tensor.shape[..]
+        && tensor.shape.len() == wanted.len() + 1
+        && location.parts > 1
+        && location.parts.is_multiple_of(count.max(1))
+    {
+        tensor.shape.splice(..2, [count * rows]);
     }
     tensor
 }

@@ -40,6 +40,7 @@ pub enum Layout {
 pub struct Names {
     layout: Layout,
     rules: Vec<Rule>,
+    stacks: Vec<Stack>,
     norm_first: Option<bool>,
     optional_prefix: String,
 }
@@ -50,6 +51,16 @@ struct Rule {
     with: String,
     /// The part of the tensor, if the rule names one.
     part: Option<(usize, usize)>,
+}
+
+#[derive(Debug, Clone)]
+struct Stack {
+    pattern: Regex,
+    with: String,
+    /// The part of each module, how many it has, and how many modules there are.
+    slot: usize,
+    slots: usize,
+    modules: usize,
 }
 
 impl Names {
@@ -96,17 +107,61 @@ impl Names {
         self.rule(pattern, with, Some((part, parts)))
     }
 
+    /// Says that `modules` equal modules, such as experts, may be stacked: a parameter that has no tensor of its own name, but
+    /// one that matches the regular expression `pattern`, is then a part of the tensor that `with` makes of that name, along
+    /// the first axis or the first two. The number of its module is what the group `n` matches, from 0; of its `slots` parts
+    /// this is `slot`, from 0.
+    ///
+    /// ```
+    /// # use outsize_core::Names;
+    /// // Of `[8, 2 * inner, outer]` and `[8, outer, inner]`:
+    /// let names = Names::default()
+    ///     .stacked(r"\.experts\.(?<n>\d+)\.gate\.weight$", ".experts.gate_up", [0, 2], 8)?
+    ///     .stacked(r"\.experts\.(?<n>\d+)\.up\.weight$", ".experts.gate_up", [1, 2], 8)?
+    ///     .stacked(r"\.experts\.(?<n>\d+)\.down\.weight$", ".experts.down", [0, 1], 8)?;
+    /// # Ok::<(), outsize_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Rule`] if `pattern` is no regular expression with such a group, or there is no such part.
+    pub fn stacked(
+        mut self,
+        pattern: &str,
+        with: &str,
+        [slot, slots]: [usize; 2],
+        modules: usize,
+    ) -> Result<Self, Error> {
+        let regex = regex(pattern)?;
+        let fault = |reason: String| Error::Rule { pattern: pattern.to_string(), reason };
+        if !regex.capture_names().flatten().any(|name| name == "n") {
+            return Err(fault("it has no group `(?<n>…)` for a module's number".to_string()));
+        }
+        if slot >= slots || slots.checked_mul(modules).is_none() {
+            return Err(fault(format!("there is no part {slot} of {slots}: they count from 0")));
+        }
+        self.stacks.push(Stack { pattern: regex, with: with.to_string(), slot, slots, modules });
+        Ok(self)
+    }
+
+    /// Where a parameter is that has no tensor of this name, if it may be [stacked](Self::stacked).
+    pub(crate) fn stack(&self, tensor: &str) -> Option<Location> {
+        self.stacks.iter().find_map(|stack| {
+            let number: usize = stack.pattern.captures(tensor)?["n"].parse().ok()?;
+            (number < stack.modules).then(|| Location {
+                tensor: stack.pattern.replace(tensor, stack.with.as_str()).into_owned(),
+                part: number * stack.slots + stack.slot,
+                parts: stack.modules * stack.slots,
+            })
+        })
+    }
+
     fn rule(
         mut self,
         pattern: &str,
         with: &str,
         part: Option<(usize, usize)>,
     ) -> Result<Self, Error> {
-        let regex = Regex::new(pattern).map_err(|error| Error::Rule {
-            pattern: pattern.to_string(),
-            reason: format!("it is not a regular expression: {error}"),
-        })?;
-        self.rules.push(Rule { pattern: regex, with: with.to_string(), part });
+        self.rules.push(Rule { pattern: regex(pattern)?, with: with.to_string(), part });
         Ok(self)
     }
 
@@ -222,6 +277,13 @@ impl Names {
             && parameter.shape.len() == 2
             && !parameter.flips
     }
+}
+
+fn regex(pattern: &str) -> Result<Regex, Error> {
+    Regex::new(pattern).map_err(|error| Error::Rule {
+        pattern: pattern.to_string(),
+        reason: format!("it is not a regular expression: {error}"),
+    })
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ pub fn planned_dtype(stored: Dtype) -> outsize_plan::WeightDtype {
         Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => outsize_plan::WeightDtype::F8,
         Dtype::I8 | Dtype::U8 | Dtype::Q8_0 => outsize_plan::WeightDtype::Int8,
         Dtype::Q6K => outsize_plan::WeightDtype::Int6,
-        Dtype::Q4_0 | Dtype::Q4K => outsize_plan::WeightDtype::Int4,
+        Dtype::F4 | Dtype::Q4_0 | Dtype::Q4K | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
         Dtype::Bool => outsize_plan::WeightDtype::Bool,
     }
 }

@@ -332,7 +332,7 @@ impl<E, F: FnMut(u64, &mut [u8]) -> Result<(), E>, W: Fn(GgufFault) -> E> Source
             Ok(dtype) => dtype,
             Err(unknown) => {
                 let reason = format!(
-                    "its type, {unknown}, is not built in: F32, F16, BF16, F64, Q8_0, Q4_0, Q4_K and Q6_K are"
+                    "its type, {unknown}, is not built in: F32, F16, BF16, F64, Q8_0, Q4_0, Q4_K, Q6_K and MXFP4 are"
                 );
                 return self.fail(fault_of(&name, reason));
             }
@@ -353,7 +353,7 @@ impl<E, F: FnMut(u64, &mut [u8]) -> Result<(), E>, W: Fn(GgufFault) -> E> Source
 /// The type of that number in the format, or the name of one that is not built in.
 fn dtype(number: u32) -> Result<Dtype, String> {
     /// Of the numbers from 3 on.
-    const OTHERS: [&str; 37] = [
+    const OTHERS: [&str; 36] = [
         "Q4_1",
         "Q4_2",
         "Q4_3",
@@ -390,7 +390,6 @@ fn dtype(number: u32) -> Result<Dtype, String> {
         "IQ4_NL_4_4",
         "IQ4_NL_4_8",
         "IQ4_NL_8_8",
-        "MXFP4",
     ];
     Ok(match number {
         0 => Dtype::F32,
@@ -401,6 +400,7 @@ fn dtype(number: u32) -> Result<Dtype, String> {
         14 => Dtype::Q6K,
         28 => Dtype::F64,
         30 => Dtype::BF16,
+        39 => Dtype::Mxfp4,
         _ => {
             let name = number.checked_sub(3).and_then(|at| OTHERS.get(at as usize));
             return Err(name.map_or(format!("number {number}"), |name| (*name).to_owned()));
