@@ -131,6 +131,23 @@ impl StorageFormat {
         self.scales.map(|grid| format!("{weight}{}", grid.suffix))
     }
 
+    /// Name, type and shape of the tensors that a weight of this name and shape is stored in: data, then scales.
+    pub fn tensors(&self, weight: &str, shape: [usize; 2]) -> Vec<(String, Dtype, Vec<usize>)> {
+        let data = format!("{weight}{}", self.data_suffix);
+        let grid = self.scales.map(|grid| (grid.dtype, grid.shape(shape)));
+        let scales = self.scales_name(&data).zip(grid);
+        match (self.encoding.dtype(), scales) {
+            (Dtype::F4, Some((scales, (_, [rows, blocks])))) => vec![
+                (data, Dtype::U8, vec![rows, blocks, MX_BYTES]),
+                (scales, Dtype::U8, vec![rows, blocks]),
+            ],
+            (dtype, scales) => {
+                let scales = scales.map(|(name, (dtype, shape))| (name, dtype, shape.to_vec()));
+                std::iter::once((data, dtype, shape.to_vec())).chain(scales).collect()
+            }
+        }
+    }
+
     /// A tensor of bytes as the matrix of numbers of 4 bits that it is, if it has the name and the shape of one.
     fn numbers_of(&self, data: &TensorInfo) -> Option<TensorInfo> {
         let [leading @ .., blocks, MX_BYTES] = &data.shape[..] else {

@@ -29,7 +29,7 @@ pub struct KvTensors {
 /// `1 / √width` if none is given.
 ///
 /// With autodiff, gradients flow to queries, keys and values. These must then be all columns, from the
-/// first on, in f32, and there may be no relative bias.
+/// first on, in f32, and there may be neither relative bias nor sinks.
 ///
 /// # Panics
 ///

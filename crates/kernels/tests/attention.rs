@@ -140,7 +140,8 @@ impl Sequences {
             let off = ((width as f64 + 6.0) * 2f64.powi(-23) + rounded) * magnitude;
             let allowed = 4.0 * off + (1.25 * seen.len() as f64 + 32.0) * 2f64.powi(-23) + rounded;
             let weights: Vec<f64> = scores.iter().map(|s| (s.0 - most).exp()).collect();
-            let sum: f64 = weights.iter().sum();
+            let sink = self.mask.sinks.as_ref().map(|sinks| f64::from(sinks[row % heads]));
+            let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - most).exp());
             for i in 0..width {
                 let parts = weights.iter().zip(seen.clone()).map(|(weight, column)| {
                     weight * f64::from(self.row(&self.values, sequence, column, head)[i])
@@ -248,8 +249,8 @@ fn sequences() -> impl Strategy<Value = Sequences> {
         Some(Alibi::new as fn(_) -> _),
         Some(Alibi::falcon as fn(_) -> _),
     ]);
-    // Whether all is seen, what is added by a head's slope, and how far a relative bias reaches.
-    let mask = (any::<bool>(), alibi, prop::option::of(1usize..30));
+    // Whether all is seen, what is added by a head's slope, how far a relative bias reaches, and whether there are sinks.
+    let mask = (any::<bool>(), alibi, prop::option::of(1usize..30), any::<bool>());
     (heads, 1usize..=20, start, window, (scale, mask), 0usize..=3, any::<u32>()).prop_map(
         |((batch, key_heads, group, width), tokens, start, window, (scale, mask), dtype, seed)| {
             let heads =
@@ -259,7 +260,7 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                     seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
                 })
                 .collect();
-            let (all, alibi, reach) = mask;
+            let (all, alibi, reach, has_sinks) = mask;
             let mask = AttentionMask {
                 start,
                 end: all.then_some(start + tokens),
@@ -269,6 +270,10 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                 relative_bias: reach.map(|reach| {
                     let count = heads.heads * (2 * reach + 1);
                     RelativeBias::new(values(count, u64::from(seed) + 3), reach)
+                }),
+                sinks: has_sinks.then(|| {
+                    let sinks = values(heads.heads, u64::from(seed) + 4);
+                    sinks.iter().map(|sink| sink * 8.0).collect()
                 }),
             };
             Sequences { scale, ..Sequences::new(heads, mask, DTYPES[dtype.min(2)], seed.into()) }
@@ -359,8 +364,8 @@ fn a_sequence_of_padding_is_zero() {
         end: None,
         window: usize::MAX,
         padding: vec![0, 470],
-        alibi: None,
-        relative_bias: None,
+        sinks: Some([0.5, -0.5].into()),
+        ..AttentionMask::default()
     };
     let sequences = Sequences::new(heads, mask, DTYPES[0], 1);
     for way in ways() {

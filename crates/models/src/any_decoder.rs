@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, Parameter, PassKind, Routed, parameters};
+use outsize_core::{Dispatched, Names, Parameter, PassKind, Routed, parameters};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
@@ -136,6 +136,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn start(&self) -> Option<u32>;
     fn tied(&self) -> Option<ParamId>;
     fn routed(&self, path: &str) -> Option<Routed>;
+    fn names(&self, names: Names) -> Result<Names, outsize_core::Error>;
     fn activations(&self, pass: &PassShape) -> Activations;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
@@ -175,6 +176,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn routed(&self, path: &str) -> Option<Routed> {
         self.model.routed(path)
+    }
+
+    fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
+        self.model.names(names)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -2,7 +2,7 @@
 
 use burn::module::ParamId;
 use burn::tensor::{Device, Tensor};
-use outsize_core::Routed;
+use outsize_core::{Names, Routed};
 
 use crate::architecture::Architecture;
 use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation, fetched};
@@ -35,6 +35,14 @@ pub trait Decoder: Architecture {
     /// How a router chooses the expert that a parameter belongs to, if it belongs to one.
     fn routed(&self, _path: &str) -> Option<Routed> {
         None
+    }
+
+    /// Adds to the rules for the names of tensors what checkpoints of this model may call otherwise.
+    ///
+    /// # Errors
+    /// A rule that is none.
+    fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
+        Ok(names)
     }
 
     /// Runs the encoder over a prompt, and has the cache [keep](KvCache) what the decoder will look at.

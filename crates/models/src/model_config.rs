@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 
 use burn::tensor::{Device, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
-use outsize_core::{Devices, Parameter, Routed};
+use outsize_core::{Devices, Names, Parameter, Routed};
 use outsize_kernels::{matmul, threads};
 use outsize_plan::{DeviceMap, Tier};
 
@@ -102,6 +102,13 @@ impl ModelConfig {
     /// How a router chooses the expert that a parameter belongs to, if it belongs to one.
     pub fn routed(&self, path: &str) -> Option<Routed> {
         self.decoder.0.routed(path)
+    }
+
+    /// The rules from its parameters' paths to the names of tensors.
+    pub(crate) fn names(&self) -> Names {
+        let names = Names::default().optional_prefix(self.row.optional_prefix);
+        // The rules are our own, and are rules.
+        self.decoder.0.names(names).unwrap_or_default()
     }
 
     /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if there is none.

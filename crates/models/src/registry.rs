@@ -36,6 +36,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::LlamaForCausalLm>(),
         decoder::<arch::MixtralForCausalLm>(),
         decoder::<arch::SparseMoeForCausalLm>(),
+        decoder::<arch::GptOssForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
         decoder::<arch::Phi3ForCausalLm>(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use burn::tensor::DType;
 use outsize_checkpoint::{Dtype, TensorInfo};
-use outsize_core::{Access, Error, FloatType, Names, Options, TensorTable};
+use outsize_core::{Access, Error, FloatType, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
 use crate::architecture::class_name;
@@ -28,7 +28,7 @@ impl ModelConfig {
         // The table once more: whether it is, is looked at when the model is dispatched.
         ignore.extend(self.stored_head(tensors).map(|[_, head]| head.name.clone()));
         ignore.extend(self.other_parts(tensors).map(|tensor| tensor.name.clone()));
-        let mut names = Names::default().optional_prefix(row.optional_prefix);
+        let mut names = self.names();
         if let Some((theirs, ours)) = self.prefix(tensors) {
             let pattern = format!("^{}", ours.replace('.', r"\."));
             names = names.rename(&pattern, theirs).unwrap_or_default();
@@ -146,14 +146,10 @@ impl ModelConfig {
             let blocks = (self.quantization.as_ref())
                 .filter(|quantization| quantization.converts(&weight))
                 .and_then(|quantization| quantization.format);
-            let scales = blocks.and_then(|format| {
-                let shape = format.scales?.shape(weight.shape[..].try_into().ok()?);
-                let name = format.scales_name(&weight.name)?;
-                Some((name, format.scales?.dtype, shape.to_vec()))
-            });
-            let dtype = blocks.map_or(dtype, |format| format.encoding.dtype());
-            tensors.push((weight.name, dtype, weight.shape));
-            tensors.extend(scales);
+            match (blocks, weight.shape[..].try_into()) {
+                (Some(format), Ok(shape)) => tensors.extend(format.tensors(&weight.name, shape)),
+                _ => tensors.push((weight.name, dtype, weight.shape)),
+            }
         }
         tensors
     }

@@ -9,7 +9,7 @@ pub enum WeightKind {
     Embedding,
     /// The matrix of a linear layer or a convolution: normal.
     Linear,
-    /// What a layer adds, `[out]`: normal.
+    /// What a layer adds, `[out]`, or what its attention sinks score: normal.
     Bias,
     /// The scale of a norm: ones.
     Norm,
@@ -39,7 +39,7 @@ impl From<&Parameter> for WeightSpec {
     fn from(parameter: &Parameter) -> Self {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
-            (_, "bias") => WeightKind::Bias,
+            (_, "bias" | "sinks") => WeightKind::Bias,
             ("Linear" | "Conv1d" | "Conv2d", _) => WeightKind::Linear,
             _ => WeightKind::Norm,
         };

@@ -116,6 +116,12 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         }
     }
 
+    /// The sink of a row's head of queries, if there are sinks.
+    pub fn sink(&self, task: &Task, row: usize) -> Option<f32> {
+        let sinks = self.mask.sinks.as_ref()?;
+        sinks.get(self.head_and_column(task, row).0).copied()
+    }
+
     /// Which head of queries a row is of, and the column of its token.
     fn head_and_column(&self, task: &Task, row: usize) -> (usize, usize) {
         let group = self.group();

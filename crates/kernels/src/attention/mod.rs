@@ -11,8 +11,8 @@
 //! # The contract
 //!
 //! The bits of a token's result depend on its query, on the scale, on the keys and values that it
-//! sees, on how many columns of its sequence come before the first of them, on [`Alibi`] and
-//! [`RelativeBias`], on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on
+//! sees, on how many columns of its sequence come before the first of them, on [`Alibi`],
+//! [`RelativeBias`] and its head's sink, on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on
 //! other tokens or sequences of the pass, nor on how a sequence is cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
 //! holds them exactly, nor on the number of threads.
 //!
@@ -50,6 +50,7 @@ mod weighted_sum;
 mod worker;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
@@ -145,6 +146,9 @@ pub struct AttentionMask {
     pub alibi: Option<Alibi>,
     /// Biases by distance that are added to scores, if any.
     pub relative_bias: Option<RelativeBias>,
+    /// Of each head of queries a score that takes its share of the softmax and gives no value, if there is one
+    /// ([attention sinks](https://arxiv.org/abs/2309.17453), learned).
+    pub sinks: Option<Arc<[f32]>>,
 }
 
 impl AttentionMask {
@@ -241,6 +245,10 @@ pub fn attend_into(
     assert!(
         mask.relative_bias.as_ref().is_none_or(|bias| bias.heads() == shape.heads),
         "each head of queries has a relative bias"
+    );
+    assert!(
+        mask.sinks.as_ref().is_none_or(|sinks| sinks.len() == shape.heads),
+        "each head of queries has a sink"
     );
     if y.is_empty() {
         return;

@@ -56,14 +56,16 @@ pub(super) fn fold(earlier: &mut [f32], later: &[f32]) {
     Totals { largest, sum }.write(earlier);
 }
 
-/// Writes the result of a row; zeros if it saw nothing.
+/// Writes the result of a row, of whose softmax a sink takes a share; zeros if it saw nothing.
 #[inline(always)]
-pub(super) fn finish(partial: &[f32], y: &mut [f32]) {
-    let Totals { sum, .. } = Totals::of(partial);
+pub(super) fn finish(partial: &[f32], sink: Option<f32>, y: &mut [f32]) {
+    let Totals { largest, sum } = Totals::of(partial);
     if sum == 0.0 {
         y.fill(0.0);
         return;
     }
+    // Above all scores by more than an f32 can hold, it leaves nothing to them: the weight is infinite.
+    let sum = sink.map_or(sum, |sink| sum + exp(sink - largest));
     for (y, value) in y.iter_mut().zip(partial) {
         *y = value / sum;
     }
@@ -93,11 +95,16 @@ mod tests {
                 fold(&mut folded, later);
             }
             let mut y = [0.0; 5];
-            finish(&folded, &mut y);
+            finish(&folded, None, &mut y);
             assert!(y.iter().all(|y| (y - expected).abs() < 1e-6), "{y:?}");
+            let with_sink = expected * (2.0 * less + 4.0) / (2.0 * less + 4.0 + 1f32.exp());
+            finish(&folded, Some(4.0), &mut y);
+            assert!(y.iter().all(|y| (y - with_sink).abs() < 1e-6), "{y:?}");
+            finish(&folded, Some(1000.0), &mut y);
+            assert_eq!(y, [0.0; 5]);
         }
         let mut y = [1.0; 5];
-        finish(&nothing, &mut y);
+        finish(&nothing, Some(1.0), &mut y);
         assert_eq!(y, [0.0; 5]);
     }
 }

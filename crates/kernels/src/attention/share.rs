@@ -183,7 +183,7 @@ impl<E: KvElement> SharedCall<'_, E> {
                 let row = self.y.0.add(self.inputs.offset(task, row));
                 std::slice::from_raw_parts_mut(row, width)
             };
-            finish(partial, y);
+            finish(partial, self.inputs.sink(task, row), y);
         }
     }
 }

@@ -84,7 +84,10 @@ pub fn attention_gradients_into(
     );
     assert!(key_heads > 0 && heads.is_multiple_of(key_heads), "heads of {shape:?}");
     assert!(mask.padding.len() == batch, "each sequence has a padding");
-    assert!(mask.relative_bias.is_none(), "relative biases have no backward pass");
+    assert!(
+        mask.relative_bias.is_none() && mask.sinks.is_none(),
+        "relative biases and sinks have no backward pass"
+    );
     if of_queries == 0 {
         return;
     }

@@ -48,8 +48,8 @@ impl Expert for MixtralExpert {
         self.w2.forward(gated([&self.w1, &self.w3], self.activation, x))
     }
 
-    fn layers(&self) -> [&Linear; 3] {
-        [&self.w1, &self.w3, &self.w2]
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        [&self.w1, &self.w3, &self.w2].into_iter()
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
@@ -99,7 +99,7 @@ impl RmsFeedForward for MixtralMoe {
             activation: config.activation,
         };
         Self {
-            gate: router(hidden, experts.count, init),
+            gate: router(hidden, experts.count, false, init),
             experts: (0..experts.count).map(one).collect(),
             routing: experts.routing,
         }

@@ -35,6 +35,8 @@ pub struct RmsConfig {
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
     pub attention_out_bias: bool,
+    /// Whether each head of attention has a [sink](Attention::sinks).
+    pub attention_sinks: bool,
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
     /// Experts in place of an MLP.
@@ -66,7 +68,7 @@ pub struct RmsConfig {
 }
 
 /// The experts of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsConfig {
     /// How many there are.
     pub count: usize,
@@ -76,6 +78,21 @@ pub struct ExpertsConfig {
     pub intermediate_size: usize,
     /// Width of the inner layer of one more that all tokens go to, if there is one.
     pub shared_intermediate_size: Option<usize>,
+    /// What gate and up are clamped to, in gpt-oss.
+    pub swiglu_limit: Option<f64>,
+    /// How the matrices of an expert lie.
+    pub layout: ExpertLayout,
+}
+
+/// How the matrices of an expert lie in a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertLayout {
+    /// `[out, in]`, gate and up apart.
+    Apart,
+    /// `[out, in]`, the rows of gate and up in turns.
+    OutIn,
+    /// `[in, out]`, the columns of gate and up in turns.
+    InOut,
 }
 
 /// Where the norms of a block are.
@@ -164,6 +181,7 @@ impl RmsConfig {
             activation: config::activation(fields, field, activation)?,
             attention_in_bias: false,
             attention_out_bias: false,
+            attention_sinks: false,
             mlp_bias: false,
             experts: None,
             norms: BlockNorms::Before,
@@ -230,6 +248,9 @@ impl RmsConfig {
             let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
             attention = attention.normed(queries, keys);
         }
+        if self.attention_sinks {
+            attention = attention.with_sinks(init);
+        }
         match self.query_pre_attn_scalar {
             Some(scalar) => attention.scaled(scalar.sqrt().recip()),
             None => attention,
@@ -267,6 +288,8 @@ impl RmsConfig {
             routing: Routing { per_token, normalized },
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
+            swiglu_limit: None,
+            layout: ExpertLayout::Apart,
         };
         Ok(Self { experts: Some(experts), ..self })
     }

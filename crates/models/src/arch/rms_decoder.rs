@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
-use outsize_core::Routed;
+use outsize_core::{Names, Routed};
 
 use super::rms_config::RmsConfig;
 use crate::architecture::{Architecture, Init, MultimodalNames};
@@ -37,6 +37,14 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// # Errors
     /// As there.
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error>;
+
+    /// Adds the rules for so many experts whose weights a checkpoint may have [stacked](Names::stacked).
+    ///
+    /// # Errors
+    /// A rule that is none.
+    fn stacked(names: Names, _experts: usize) -> Result<Names, outsize_core::Error> {
+        Ok(names)
+    }
 
     /// The block of that number, without storage.
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self;
@@ -157,7 +165,15 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn routed(&self, path: &str) -> Option<Routed> {
-        self.routed.filter(|_| path.contains(".experts."))
+        // A bias is small enough to stay.
+        self.routed.filter(|_| path.contains(".experts.") && !path.ends_with(".bias"))
+    }
+
+    fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
+        match self.routed {
+            Some(routed) => B::stacked(names, routed.experts as usize),
+            None => Ok(names),
+        }
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
+use outsize_core::Names;
 
 use super::rms_config::{BlockNorms, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
@@ -38,6 +39,14 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     /// # Errors
     /// As there.
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error>;
+
+    /// As [`RmsBlock::stacked`].
+    ///
+    /// # Errors
+    /// As there.
+    fn stacked(names: Names, _experts: usize) -> Result<Names, outsize_core::Error> {
+        Ok(names)
+    }
 
     /// A block without storage.
     fn new(config: &RmsConfig, init: &Init) -> Self;
@@ -138,6 +147,10 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         F::read(model_type, fields)
+    }
+
+    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
+        F::stacked(names, experts)
     }
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {

@@ -99,7 +99,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         let one = |_| config.mlp(experts.intermediate_size, init);
         let shared = experts.shared_intermediate_size;
         Self {
-            gate: router(hidden, experts.count, init),
+            gate: router(hidden, experts.count, false, init),
             experts: (0..experts.count).map(one).collect(),
             shared_expert: shared.map(|inner| config.mlp(inner, init)),
             shared_expert_gate: shared.map(|_| Linear::new(hidden, 1, false, init)),

@@ -21,7 +21,7 @@ const FIELDS: &[KnownField] = &[
     ("scale_fmt", Effect::Harmless),
 ];
 
-/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, or in GGUF's blocks.
+/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, in MXFP4, as gpt-oss is, or in GGUF's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
     /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files.
@@ -44,13 +44,17 @@ impl Quantization {
                 known::check(&fields, &[FIELDS])?;
                 (fp8(&fields)?, "modules_to_not_convert", vec!["lm_head".to_owned()])
             }
+            Some("mxfp4") => {
+                known::check(&fields, &[MXFP4])?;
+                (StorageFormat::mxfp4(), "modules_to_not_convert", Vec::new())
+            }
             Some("compressed-tensors") => {
                 known::check(&fields, &[COMPRESSED])?;
                 (compressed(&fields)?, "ignore", Vec::new())
             }
             Some(other) => {
                 let advice = format!(
-                    "weights quantised by {other:?} are not built in (\"fp8\" and \"compressed-tensors\" are): take the \
+                    "weights quantised by {other:?} are not built in (\"fp8\", \"mxfp4\" and \"compressed-tensors\" are): take the \
                      model's original weights, or a GGUF file of it"
                 );
                 return Err(fields.refuse("quant_method", advice));
@@ -72,9 +76,12 @@ impl Quantization {
     /// Whether a checkpoint of this configuration stores a weight in blocks. One at hand says so itself.
     pub fn converts(&self, weight: &WeightSpec) -> bool {
         let path = weight.name.strip_suffix(".weight").unwrap_or(&weight.name);
+        // A name may have `*` for any number of a layer.
         let is_in = |module: &String| {
-            let rest = path.strip_prefix(module.as_str());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            let mut parts = path.split('.');
+            module
+                .split('.')
+                .all(|name| parts.next().is_some_and(|part| name == "*" || name == part))
         };
         self.format.is_some() && weight.kind == WeightKind::Linear && !self.kept.iter().any(is_in)
     }
@@ -116,6 +123,13 @@ fn compressed(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
     known::check(&weights, &[WEIGHTS])?;
     Ok(StorageFormat::compressed_fp8(weights.text("strategy")? == Some("channel")))
 }
+
+/// Of `quantization_config` of gpt-oss.
+const MXFP4: &[KnownField] = &[
+    ("quant_method", Effect::Read),
+    ("modules_to_not_convert", Effect::Read),
+    ("dequantize", Effect::OFF),
+];
 
 /// Of `quantization_config` of compressed-tensors.
 const COMPRESSED: &[KnownField] = &[

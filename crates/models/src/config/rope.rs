@@ -242,9 +242,7 @@ fn yarn(object: &Fields<'_>, around: &RopeContext<'_>, theta: f64) -> Result<Rop
             Ok((number != 0.0).then_some(number))
         }
     };
-    let scale = |weight: f64| {
-        if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
-    };
+    let scale = |weight| yarn_stretch(factor, weight);
     let (mscale, mscale_all_dim) = (optional("mscale")?, optional("mscale_all_dim")?);
     let attention_factor = match (object.get("attention_factor"), mscale, mscale_all_dim) {
         (Some(_), ..) => object.number_within("attention_factor", 1e-6, MAX_FACTOR)?,
@@ -260,6 +258,11 @@ fn yarn(object: &Fields<'_>, around: &RopeContext<'_>, theta: f64) -> Result<Rop
         // In transformers, null is not the default but false.
         truncate: object.flag_or("truncate", !object.has("truncate"))?,
     })
+}
+
+/// What YaRN multiplies rotated queries and keys with, for wavelengths stretched by `factor`.
+pub(crate) fn yarn_stretch(factor: f64, weight: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
 }
 
 fn llama3(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, Error> {

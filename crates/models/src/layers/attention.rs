@@ -3,7 +3,7 @@
 mod composed;
 mod position_bias;
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
@@ -49,6 +49,8 @@ pub struct Attention {
     pub k_norm: Option<RmsNorm>,
     /// `[hidden, heads · head_dim]`.
     pub o_proj: Linear,
+    /// `[heads]`: scores that take a share of each softmax and give no value.
+    pub sinks: Option<Param<Tensor<1>>>,
     heads: usize,
     key_value_heads: usize,
     head_dim: usize,
@@ -80,6 +82,7 @@ impl Attention {
             q_norm: None,
             k_norm: None,
             o_proj: Linear::new(queries, hidden, out_bias, init),
+            sinks: None,
             heads,
             key_value_heads,
             head_dim,
@@ -95,6 +98,11 @@ impl Attention {
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
+    }
+
+    /// The same with a learned sink for each head ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)), without storage.
+    pub fn with_sinks(self, init: &Init) -> Self {
+        Self { sinks: Some(linear::zeros(self.heads, &init.device)), ..self }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
@@ -118,8 +126,14 @@ impl Attention {
         let queries = rotation.apply(normed(&self.q_norm, queries, self.heads));
         let keys = rotation.apply(normed(&self.k_norm, keys, self.key_value_heads));
         let values = split(values, self.key_value_heads);
-        let all = [queries, keys, values];
-        let mixed = attend(all, self.o_proj.compute, self.scale, positions, cache, layer)?;
+        let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
+        let scores = Scores {
+            compute: self.o_proj.compute,
+            scale: self.scale,
+            bias: None,
+            sinks: sinks.as_ref(),
+        };
+        let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
         Ok(self.o_proj.forward(mixed))
     }
 
@@ -153,7 +167,8 @@ pub(crate) fn attend(
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
-    attend_with(all, Scores { compute, scale, bias: None }, positions, cache, layer)
+    let scores = Scores { compute, scale, bias: None, sinks: None };
+    attend_with(all, scores, positions, cache, layer)
 }
 
 /// What becomes of the products of queries and keys before their softmax.
@@ -165,6 +180,8 @@ pub(crate) struct Scores<'a> {
     pub scale: Option<f64>,
     /// What is added then.
     pub bias: Option<&'a PositionBias>,
+    /// `[heads]` f32: what each head's softmax has besides.
+    pub sinks: Option<&'a Tensor<1>>,
 }
 
 /// As [`attend`], with other scores.
@@ -193,7 +210,8 @@ pub(crate) fn attend_causal(
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
     let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-    attend_seen(queries, &seen, &positions, Scores { compute, scale: None, bias: None })
+    let scores = Scores { compute, scale: None, bias: None, sinks: None };
+    attend_seen(queries, &seen, &positions, scores)
 }
 
 /// Attention of an encoder, whose tokens see each other: queries `[batch, tokens, heads, head_dim]` over keys and values,
@@ -241,6 +259,7 @@ fn attend_seen(
                 padding: positions.padding.to_vec(),
                 alibi: positions.alibi.cloned(),
                 relative_bias: scores.bias.map(PositionBias::values),
+                sinks: scores.sinks.map(|sinks| sinks.to_data().iter::<f32>().collect()),
             };
             let older = older.first().map(Part::cached);
             outsize_kernels::attend(
@@ -267,7 +286,10 @@ fn has_kernel(queries: &Tensor<4>, older: &[Part], newest: &Part, scores: Scores
     };
     match is_flex(&device) {
         true => older.len() < 2,
-        false => has_kernels(&device) && scores.bias.is_none() && alone(),
+        false => {
+            let is_plain = scores.bias.is_none() && scores.sinks.is_none();
+            has_kernels(&device) && is_plain && alone()
+        }
     }
 }
 

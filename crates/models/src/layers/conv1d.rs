@@ -34,29 +34,43 @@ impl Conv1d {
     /// `[.., in]` f32 to `[.., out]` f32: the same bits whether the weight is in memory or comes
     /// tile by tile.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let x = entered(x, &self.weight);
-        let bias = self.bias.val().cast(DType::F32).to_device(&x.device());
-        let mut dims = x.dims();
-        dims[D - 1] = bias.dims()[0];
-        let y = bias.unsqueeze::<D>().expand(dims);
-        match Streamed::of(&self.weight) {
-            Some(streamed) if is_gpu(&x.device()) => {
-                streamed.tiles_on(&x.device()).fold(y, |y, (rows, tile)| {
-                    add_linear_in_out(self.compute, y, x.clone(), rows.start, tile)
-                })
-            }
-            Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-                // One tile at a time: the next one may need its memory.
-                streamed.tiles().fold(y, |y, (rows, tile)| {
-                    add_linear_in_out(self.compute, y, x.clone(), rows.start, tile)
-                })
-            }
-            _ => add_linear_in_out(self.compute, y, x, 0, whole(&self.weight)),
-        }
+        product_in_out(self.compute, x, &self.weight, Some(&self.bias))
     }
 
     /// Inputs and outputs.
     pub fn shape(&self) -> [usize; 2] {
         self.weight.lazy_shape().dims()
+    }
+}
+
+/// `x · W + b` with a weight `[in, out]` and perhaps a bias `[out]`.
+pub(super) fn product_in_out<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Tensor<D> {
+    let x = entered(x, weight);
+    let mut dims = x.dims();
+    dims[D - 1] = weight.lazy_shape()[1];
+    let y = match bias {
+        Some(bias) => {
+            let bias = bias.val().cast(DType::F32).to_device(&x.device());
+            bias.unsqueeze::<D>().expand(dims)
+        }
+        None => Tensor::zeros(dims, (&x.device(), DType::F32)),
+    };
+    let add = |y, x, (rows, tile): (std::ops::Range<usize>, _)| {
+        add_linear_in_out(compute, y, x, rows.start, tile)
+    };
+    match Streamed::of(weight) {
+        Some(streamed) if is_gpu(&x.device()) => {
+            streamed.tiles_on(&x.device()).fold(y, |y, tile| add(y, x.clone(), tile))
+        }
+        // One tile at a time: the next one may need its memory.
+        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
+            streamed.tiles().fold(y, |y, tile| add(y, x.clone(), tile))
+        }
+        _ => add_linear_in_out(compute, y, x, 0, whole(weight)),
     }
 }

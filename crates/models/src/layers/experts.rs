@@ -20,7 +20,7 @@ pub(crate) trait Expert: Module {
     fn forward(&self, x: Tensor<3>) -> Tensor<3>;
 
     /// Its weights, in the order in which it uses them.
-    fn layers(&self) -> [&Linear; 3];
+    fn layers(&self) -> impl Iterator<Item = &Linear>;
 
     /// What it holds at most in a pass in which all tokens choose it, besides its input.
     fn activations(&self, pass: &PassShape) -> Activations;
@@ -31,8 +31,8 @@ impl Expert for Mlp {
         Self::forward(self, x)
     }
 
-    fn layers(&self) -> [&Linear; 3] {
-        [&self.gate_proj, &self.up_proj, &self.down_proj]
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        [&self.gate_proj, &self.up_proj, &self.down_proj].into_iter()
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
@@ -52,9 +52,9 @@ pub struct Routing {
 
 /// The layer that scores `count` experts. Its products are of f32 activations, whatever those of other layers are: near a
 /// tie, rounding would choose another expert.
-pub(crate) fn router(hidden: usize, count: usize, init: &Init) -> Linear {
+pub(crate) fn router(hidden: usize, count: usize, bias: bool, init: &Init) -> Linear {
     let init = Init { compute: ActivationDtype::F32, ..init.clone() };
-    Linear::new(hidden, count, false, &init)
+    Linear::new(hidden, count, bias, &init)
 }
 
 /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them: all.
@@ -70,7 +70,7 @@ fn is_in_memory<E: Expert>(expert: &E) -> bool {
 
 /// The handles of an expert's weights, if they have any.
 fn weights<E: Expert>(expert: &E) -> impl Iterator<Item = &Streamed> {
-    expert.layers().into_iter().filter_map(|layer| Streamed::of(&layer.weight))
+    expert.layers().filter_map(|layer| Streamed::of(&layer.weight))
 }
 
 /// The sum of what the experts that `gate` chooses make of each token, each times its share: `[batch, tokens, hidden]` f32
@@ -140,7 +140,7 @@ pub(crate) fn expert_activations<E: Expert>(
     // At worst all tokens choose the same expert. Beside what that holds: the sum, the expert's input, and its result times
     // the shares, or those of all; and the scores, their exponentials and shares, with what is chosen of them.
     let rows = pass.rows();
-    let of_burn = rows * (3 * hidden + 3 * count + 4 * routing.per_token) as u64
+    let of_burn = rows * (3 * hidden + 4 * count + 4 * routing.per_token) as u64
         + (rows * routing.per_token as u64).min(FEW as u64) * hidden as u64;
     let one = experts.first().map_or(Activations::default(), |expert| expert.activations(pass));
     one.and(Activations::values(of_burn))

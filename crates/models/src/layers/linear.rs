@@ -8,6 +8,7 @@ use outsize_kernels::{
     has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
 };
 
+use super::conv1d::product_in_out;
 use super::convolution::convolved;
 use super::entered::entered;
 use crate::Init;
@@ -18,12 +19,13 @@ const INIT_STD: f64 = 0.02;
 /// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32, the weight also in blocks.
 #[derive(Module, Debug)]
 pub struct Linear {
-    /// `[out, in]`.
+    /// `[out, in]`; of a layer that was [made so](Self::in_out) `[in, out]`.
     pub weight: Param<Tensor<2>>,
     /// `[out]`.
     pub bias: Option<Param<Tensor<1>>>,
     #[module(skip)]
     pub(crate) compute: ActivationDtype,
+    is_in_out: bool,
 }
 
 impl Linear {
@@ -34,11 +36,21 @@ impl Linear {
             weight: matrix([outputs, inputs], &init.device),
             bias: bias.then(|| zeros(outputs, &init.device)),
             compute: init.compute,
+            is_in_out: false,
         }
+    }
+
+    /// The same whose weight is stored the other way round, and not in blocks.
+    pub fn in_out(inputs: usize, outputs: usize, bias: bool, init: &Init) -> Self {
+        let weight = matrix([inputs, outputs], &init.device);
+        Self { weight, is_in_out: true, ..Self::new(inputs, outputs, bias, init) }
     }
 
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        if self.is_in_out {
+            return product_in_out(self.compute, x, &self.weight, self.bias.as_ref());
+        }
         let x = entered(x, &self.weight);
         self.biased(product(self.compute, x, &self.weight))
     }

@@ -46,7 +46,7 @@ fn attend_chunk(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,
-    Scores { scale, bias: added, .. }: Scores<'_>,
+    Scores { scale, bias: added, sinks, .. }: Scores<'_>,
 ) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
     let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));
@@ -77,7 +77,10 @@ fn attend_chunk(
         let dims = scores.dims();
         scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);
     }
-    let weights = softmax(scores, 3);
+    let weights = match sinks {
+        Some(sinks) => softmax_with(scores, sinks, [batch, heads, tokens]),
+        None => softmax(scores, 3),
+    };
     let mut from = 0;
     let mixed = pieces.iter().map(|(part, places)| {
         let weights = weights.clone().narrow(3, from, places.len());
@@ -91,6 +94,19 @@ fn attend_chunk(
         tokens,
         heads * width,
     ])
+}
+
+/// The softmax of scores `[batch, key_heads, rows, columns]`, of which the sink of each head takes a share.
+fn softmax_with(
+    scores: Tensor<4>,
+    sinks: &Tensor<1>,
+    [batch, heads, tokens]: [usize; 3],
+) -> Tensor<4> {
+    let dims = scores.dims();
+    let sinks = sinks.clone().to_device(&scores.device()).reshape([1, heads, 1, 1]);
+    let all =
+        [scores.reshape([batch, heads, tokens, dims[3]]), sinks.expand([batch, heads, tokens, 1])];
+    softmax(Tensor::cat(all.into(), 3), 3).narrow(3, 0, dims[3]).reshape(dims)
 }
 
 /// What `tokens` tokens may see, in pieces of which the f32 values are of a bounded size.

@@ -20,7 +20,7 @@ fn random(shape: [usize; 4]) -> Tensor<4> {
 }
 
 const UNCHANGED: Scores<'static> =
-    Scores { compute: crate::ActivationDtype::F32, scale: None, bias: None };
+    Scores { compute: crate::ActivationDtype::F32, scale: None, bias: None, sinks: None };
 
 fn scaled(scale: Option<f64>) -> Scores<'static> {
     Scores { scale, ..UNCHANGED }
