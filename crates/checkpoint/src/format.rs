@@ -192,7 +192,7 @@ impl StoredWeight {
         let (data, is_of_bytes) = (numbers.as_ref().unwrap_or(data), numbers.is_some());
         // Some types are blocks by themselves, with their scales in them.
         let own = StorageFormat::plain(data.dtype);
-        let format = if own.is_plain() { format } else { Some(own) };
+        let format = if own.is_plain() || is_of_bytes { format } else { Some(own) };
         let Some(format) = format.filter(|format| format.encoding.dtype() == data.dtype) else {
             return Ok(Self::plain(data.clone()));
         };

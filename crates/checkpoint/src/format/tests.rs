@@ -86,6 +86,50 @@ fn what_does_not_fit_is_named() {
     assert!(StoredWeight::new(nothing, good, scales(Dtype::F32, &[200, 2])).is_err());
 }
 
+#[test]
+fn four_bits_are_stored_as_bytes() {
+    let format = StorageFormat::mxfp4();
+    let blocks = |shape: &[usize]| tensor("experts.up_blocks", Dtype::U8, shape, 1000);
+    let scales = |shape: &[usize]| tensor("experts.up_scales", Dtype::U8, shape, 1 << 20);
+    let read = |data: &TensorInfo, scales: Option<TensorInfo>| {
+        StoredWeight::of_data(data, Some(format), |name| {
+            assert_eq!(name, "experts.up_scales");
+            scales
+        })
+    };
+    // Three of five rows of 64 elements.
+    let stack = read(&blocks(&[3, 5, 2, 16]), Some(scales(&[3, 5, 2]))).unwrap();
+    assert_eq!((stack.rows(), stack.row_bytes(), stack.bytes()), (15, 32, 15 * 34));
+    assert_eq!((stack.data().dtype, &*stack.data().shape), (Dtype::F4, &[15, 64][..]));
+    let second = stack.slice(5..10);
+    assert_eq!((second.data().offset, second.data().len), (1000 + 5 * 32, 5 * 32));
+    let of_second = second.scales().unwrap();
+    assert_eq!((of_second.offset, of_second.len), ((1 << 20) + 10, 10));
+    assert_eq!((of_second.dtype, second.skipped_rows()), (Dtype::F8E8M0, 0));
+    for (scales, wanted) in [
+        (None, "needs its scales, `experts.up_scales`"),
+        (Some(scales(&[3, 5])), "need [15, 2]"),
+        (Some(scales(&[])), "is of type U8"),
+        (Some(tensor("s", Dtype::F32, &[15, 2], 0)), "is of type F32"),
+    ] {
+        let error = read(&blocks(&[3, 5, 2, 16]), scales).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    // Other bytes are what they are.
+    for other in [blocks(&[3, 5, 2, 15]), blocks(&[16]), tensor("up", Dtype::U8, &[5, 2, 16], 0)] {
+        let plain = StoredWeight::of_data(&other, Some(format), |_| None).unwrap();
+        assert_eq!(plain, StoredWeight::plain(other));
+    }
+    let wanted = [("w_blocks", vec![3, 2, 16]), ("w_scales", vec![3, 2])]
+        .map(|(name, shape)| (name.to_owned(), Dtype::U8, shape));
+    assert_eq!(format.tensors("w", [3, 64]), wanted);
+    let wanted = [
+        ("w".to_owned(), Dtype::F8E4M3, vec![200, 130]),
+        ("w_scale_inv".to_owned(), Dtype::F32, vec![2, 2]),
+    ];
+    assert_eq!(StorageFormat::fp8([128, 128]).tensors("w", [200, 130]), wanted);
+}
+
 proptest! {
     /// Any tiles cover data and scales, each row with the scales that it has in the whole.
     #[test]

@@ -19,6 +19,7 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("qwen2moe", "qwen2_moe"),
     ("qwen3moe", "qwen3_moe"),
     ("olmoe", "olmoe"),
+    ("gpt-oss", "gpt_oss"),
 ];
 
 /// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
@@ -185,9 +186,10 @@ impl<'a> Config<'a> {
             }
         }
         self.set("tie_word_embeddings", find("output.weight").is_none());
-        // Those of Qwen2 always are there.
-        if self.architecture != "qwen2" && find("blk.0.attn_q.bias").is_some() {
-            self.set("attention_bias", true);
+        // Those of Qwen2 always are there, and those of gpt-oss if nothing is said.
+        let has_bias = find("blk.0.attn_q.bias").is_some();
+        if self.architecture != "qwen2" && (has_bias || self.architecture == "gpt-oss") {
+            self.set("attention_bias", has_bias);
         }
         if find("blk.0.ffn_up.bias").is_some() {
             self.set("mlp_bias", true);
@@ -244,7 +246,7 @@ impl<'a> Config<'a> {
             self.set("model_type", "mixtral");
         }
         let inner = "moe_intermediate_size";
-        if matches!(self.architecture, "llama" | "olmoe") {
+        if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss") {
             // Where there are no other widths.
             if let Some(width) = self.fields.remove(inner) {
                 self.set("intermediate_size", width);
@@ -272,6 +274,8 @@ impl<'a> Config<'a> {
             "llama" => self.set("rope_interleaved", true),
             // One is already added to the weights.
             "gemma3" => self.set("rms_norm_add_unit_offset", false),
+            // Gate and up are tensors of their own.
+            "gpt-oss" => self.set("experts_gate_apart", true),
             _ => {}
         }
         let [begin, end] = end_ids(self.header);
@@ -311,6 +315,9 @@ impl<'a> Config<'a> {
             (Some("yarn"), [None, None, None]) => {
                 let factor = factor.unwrap_or(1.0);
                 let mut yarn = json!({ "rope_type": "yarn", "factor": factor });
+                if self.architecture == "gpt-oss" {
+                    yarn["truncate"] = false.into();
+                }
                 if stretch != 1.0 {
                     yarn["attention_factor"] = (stretch * (0.1 * factor.ln() + 1.0)).into();
                 }

@@ -17,6 +17,7 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "attn_output", "self_attn.o_proj"),
     ("", "attn_q_norm", "self_attn.q_norm"),
     ("", "attn_k_norm", "self_attn.k_norm"),
+    ("gpt-oss", "attn_sinks", SINKS),
     ("", "post_attention_norm", "post_attention_layernorm"),
     ("gemma3", "ffn_norm", "pre_feedforward_layernorm"),
     ("", "ffn_norm", "post_attention_layernorm"),
@@ -26,12 +27,16 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "ffn_up", "mlp.up_proj"),
     ("", "ffn_down", "mlp.down_proj"),
     ("llama", "ffn_gate_inp", "block_sparse_moe.gate"),
+    ("gpt-oss", "ffn_gate_inp", "mlp.router"),
     ("", "ffn_gate_inp", "mlp.gate"),
     ("", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
     ("", "ffn_gate_inp_shexp", SHARED_GATE),
 ];
+
+/// A parameter of its own in transformers, and not of a layer.
+const SINKS: &str = "self_attn.sinks";
 
 /// A row of weights, which is a matrix of one row in transformers.
 const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -80,7 +85,10 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
         return Some(HeaderEntry { name, ..entry.clone() });
     }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
-    let name = format!("model.layers.{number}.{theirs}.{end}");
+    let name = match theirs {
+        SINKS => format!("model.layers.{number}.{theirs}"),
+        _ => format!("model.layers.{number}.{theirs}.{end}"),
+    };
     let shape = match entry.shape[..] {
         [width] if theirs == SHARED_GATE => vec![1, width],
         _ => entry.shape.clone(),
@@ -111,14 +119,15 @@ fn older_expert(architecture: &str, name: &str) -> Option<String> {
     Some(format!("model.layers.{number}.{before}.{expert}.{behind}.{end}"))
 }
 
-/// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, if it is one and
-/// they are not more than so many.
+/// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, or the biases
+/// of one of those, if it is one and they are not more than so many.
 fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<HeaderEntry>> {
     let (module, end) = entry.name.rsplit_once('.')?;
     let (number, [before, behind]) = of_block(architecture, module, EXPERTS)?;
-    let &[count, rows, columns] = &entry.shape[..] else {
+    let (&count, shape) = entry.shape.split_first()?;
+    if shape.len() != if end == "bias" { 1 } else { 2 } {
         return None;
-    };
+    }
     let len = (entry.end - entry.start) / (count as u64).max(1);
     if count == 0 || count > most || len * count as u64 != entry.end - entry.start {
         return None;
@@ -126,7 +135,7 @@ fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<H
     let one = |expert: usize| HeaderEntry {
         name: format!("model.layers.{number}.{before}.{expert}.{behind}.{end}"),
         dtype: entry.dtype,
-        shape: vec![rows, columns],
+        shape: shape.to_vec(),
         start: entry.start + expert as u64 * len,
         end: entry.start + (expert as u64 + 1) * len,
     };

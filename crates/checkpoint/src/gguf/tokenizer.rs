@@ -89,8 +89,22 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
 ];
 
 /// Tokens that end an answer although the file names another one, as in llama.cpp.
-const ENDS: &[&str] =
-    &["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"];
+const ENDS: &[&str] = &[
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    END_OF_MESSAGE,
+    "<end_of_turn>",
+    "<|endoftext|>",
+    RETURN,
+    "<|call|>",
+];
+
+/// Of gpt-oss, whose answers are several messages.
+const RETURN: &str = "<|return|>";
+
+/// This ends an answer, but where there is the one above.
+const END_OF_MESSAGE: &str = "<|end|>";
 
 #[derive(Serialize)]
 struct TokenizerJson<'a> {
@@ -279,8 +293,10 @@ pub(super) fn end_ids(header: &GgufHeader) -> [Value; 2] {
         ["eos", "eot", "eom"].iter().filter_map(|name| special_id(header, name)).collect();
     let tokens = header.texts(TOKENS).ok().flatten().unwrap_or_default();
     let types = types(header, tokens.len()).unwrap_or_default();
+    let has_return = tokens.contains(&RETURN);
     let by_name = tokens.iter().zip(types).zip(0..).filter(|((token, kind), id)| {
-        *kind == CONTROL && ENDS.contains(token) && !ends.contains(id)
+        let ends_message = has_return && **token == END_OF_MESSAGE;
+        *kind == CONTROL && ENDS.contains(token) && !ends_message && !ends.contains(id)
     });
     let by_name: Vec<u64> = by_name.map(|(_, id)| id).collect();
     ends.extend(by_name);

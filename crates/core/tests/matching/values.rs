@@ -4,7 +4,7 @@ use crate::common::{Numbers, fill, folder, options, values, write};
 use crate::{WIDTH, misfit, streamed};
 use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig, LinearLayout};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Access, Layout, Names, Options, Streamed, dispatch, tree};
 use outsize_plan::{Budget, infer};
@@ -94,6 +94,72 @@ fn parts_of_a_tensor() {
     assert_eq!(misshaped, [("packed".to_string(), vec![128, WIDTH], vec![96, WIDTH])]);
     let error = Names::default().part("x", "y", 2, 2).unwrap_err();
     assert!(error.to_string().contains("there is no part 2 of 2"), "{error}");
+}
+
+#[derive(Module, Debug)]
+struct Experts {
+    experts: Vec<Pair>,
+}
+
+impl Experts {
+    fn weights(&self) -> Vec<TensorData> {
+        let layers = self.experts.iter().flat_map(|pair| [&pair.one, &pair.other]);
+        layers.map(|layer| layer.weight.val().into_data()).collect()
+    }
+}
+
+/// `[2 · experts, out, in]` or `[experts, 2 · out, in]`: the parts are the same. Not where a tensor of a parameter's own is
+/// there too.
+#[test]
+fn modules_may_be_stacked() {
+    let module =
+        || Experts { experts: (0..3).map(|_| pair(LinearLayout::Col, 32)).collect::<Vec<_>>() };
+    let filled = fill(module());
+    let own = values(&filled);
+    let wanted = filled.weights();
+    let tensor = |data: &TensorData| Tensor::<2>::from_data(data.clone(), &Device::flex());
+    let stack = Tensor::cat(wanted.iter().map(|data| tensor(data).transpose()).collect(), 0);
+    let module_of = r"^experts\.(?<n>\d+)\.";
+    let names = |modules| {
+        let one = format!(r"{module_of}one\.weight$");
+        let names = Names::default().stacked(&one, "experts.both", [0, 2], modules)?;
+        names.stacked(&format!(r"{module_of}other\.weight$"), "experts.both", [1, 2], modules)
+    };
+    let both = "experts.both".to_string();
+    for shape in [[6, 32, WIDTH], [3, 64, WIDTH]] {
+        let (_dir, path) = folder();
+        write(&path, &[(both.clone(), stack.clone().reshape(shape).into_data())], Dtype::F32);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let options = Options { names: names(3).unwrap(), ..options(None) };
+        let model = streamed(module(), &checkpoint, &options).unwrap();
+        assert_eq!(model.run(Experts::weights).unwrap(), wanted);
+        // Of other sizes there are no such parts, of others none for the last.
+        let options = Options { names: names(5).unwrap(), ..options.clone() };
+        let misshaped = misfit(tree(&module(), &checkpoint, &options)).misshaped;
+        assert_eq!(misshaped[0].0, "experts.both");
+        let options = Options { names: names(2).unwrap(), ..options };
+        let missing = misfit(tree(&module(), &checkpoint, &options)).missing;
+        assert!(missing.iter().any(|(path, _)| path == "experts.2.one.weight"), "{missing:?}");
+    }
+    let (_dir, path) = folder();
+    let mut stored = vec![(both, Tensor::zeros_like(&stack).into_data())];
+    stored.extend(own.iter().filter(|(name, _)| name != "experts.1.other.weight").cloned());
+    write(&path, &stored, Dtype::F32);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = Options { names: names(3).unwrap(), allow_extra: true, ..options(None) };
+    let found = streamed(module(), &checkpoint, &options).unwrap();
+    let found = found.run(Experts::weights).unwrap();
+    for (at, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+        assert_eq!(found == wanted, at != 3, "{at}");
+    }
+    for (pattern, part, wanted) in [
+        ("(", [0, 1], "regular expression"),
+        ("x", [0, 1], "group"),
+        (module_of, [2, 2], "no part 2 of 2"),
+    ] {
+        let error = Names::default().stacked(pattern, "y", part, 3).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
 }
 
 #[derive(Module, Debug)]
