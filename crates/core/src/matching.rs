@@ -234,7 +234,7 @@ fn find(
         return Ok(Ok((at, Location { tensor, ..plain })));
     }
     match packed {
-        Ok(packed) => Ok(match packed.or_else(|| options.names.stack(&plain.tensor)) {
+        Ok(packed) => Ok(match packed.or_else(|| options.names.otherwise(&plain.tensor)) {
             Some(part) => match position(&part.tensor) {
                 Some(at) => Ok((at, part)),
                 None => Err(format!("{plain} or {part}")),

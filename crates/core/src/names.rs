@@ -143,10 +143,23 @@ impl Names {
         Ok(self)
     }
 
-    /// Where a parameter is that has no tensor of this name, if it may be [stacked](Self::stacked).
-    pub(crate) fn stack(&self, tensor: &str) -> Option<Location> {
+    /// Says how a parameter may be called whose name matches the regular expression `pattern` and that has no tensor of that
+    /// name: as `with` makes it.
+    ///
+    /// # Errors
+    /// [`Error::Rule`] if `pattern` is no regular expression.
+    pub fn or_rename(mut self, pattern: &str, with: &str) -> Result<Self, Error> {
+        let (pattern, with) = (regex(pattern)?, with.to_string());
+        self.stacks.push(Stack { pattern, with, slot: 0, slots: 1, modules: 1 });
+        Ok(self)
+    }
+
+    /// Where a parameter is that has no tensor of this name, if it may be [stacked](Self::stacked) or have
+    /// [another name](Self::or_rename).
+    pub fn otherwise(&self, tensor: &str) -> Option<Location> {
         self.stacks.iter().find_map(|stack| {
-            let number: usize = stack.pattern.captures(tensor)?["n"].parse().ok()?;
+            let number = stack.pattern.captures(tensor)?.name("n");
+            let number: usize = number.map_or(Ok(0), |number| number.as_str().parse()).ok()?;
             (number < stack.modules).then(|| Location {
                 tensor: stack.pattern.replace(tensor, stack.with.as_str()).into_owned(),
                 part: number * stack.slots + stack.slot,

@@ -185,9 +185,10 @@ pub fn planned_dtype(stored: Dtype) -> outsize_plan::WeightDtype {
         Dtype::I32 | Dtype::U32 => outsize_plan::WeightDtype::Int32,
         Dtype::I16 | Dtype::U16 => outsize_plan::WeightDtype::Int16,
         Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => outsize_plan::WeightDtype::F8,
+        Dtype::F4 => outsize_plan::WeightDtype::F4,
         Dtype::I8 | Dtype::U8 | Dtype::Q8_0 => outsize_plan::WeightDtype::Int8,
         Dtype::Q6K => outsize_plan::WeightDtype::Int6,
-        Dtype::F4 | Dtype::Q4_0 | Dtype::Q4K | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
+        Dtype::Q4_0 | Dtype::Q4K | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
         Dtype::Bool => outsize_plan::WeightDtype::Bool,
     }
 }

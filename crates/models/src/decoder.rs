@@ -19,6 +19,9 @@ pub trait Decoder: Architecture {
     /// The table that serves where that weight is not stored, whatever the configuration says.
     const SPARE_HEAD: Option<&'static str> = None;
 
+    /// Whether checkpoints are published with experts [stacked](Names::stacked).
+    const IS_STACKED: bool = false;
+
     /// What it asks of a KV cache.
     fn cache(&self) -> &CacheSpec;
 

@@ -13,12 +13,14 @@ const PRESETS: &[(&str, &str)] = &[
     ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
+    ("gpt-oss-20b", include_str!("presets/gpt-oss-20b.json")),
     ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
+    ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
 ];
 
 /// The names of the built-in configurations, smallest first.
 ///
-/// | name | parameters | bf16 | shape of |
+/// | name | parameters | bytes, bf16 unless said | shape of |
 /// |---|---|---|---|
 /// | `llama-demo` | 254 M | 509 MB | a small Llama 3 with grouped queries |
 /// | `qwen2-0.5b` | 494 M | 988 MB | Qwen 2 0.5B |
@@ -29,7 +31,9 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
+/// | `gpt-oss-20b` | 20.9 B | 13.8 GB, experts in MXFP4 | gpt-oss 20B: 32 experts, of which a token uses 4 |
 /// | `qwen3-30b-a3b` | 30.5 B | 61.1 GB | Qwen3 30B-A3B: 128 experts, of which a token uses 8 |
+/// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -61,13 +65,15 @@ mod tests {
             ("olmoe-1b-7b", 6_919_161_856),
             ("mistral-7b", 7_241_732_096),
             ("t0pp", 11_135_332_352),
+            ("gpt-oss-20b", 20_914_757_184),
             ("qwen3-30b-a3b", 30_532_122_624),
+            ("gpt-oss-120b", 116_829_156_672),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 10);
+        assert_eq!(names().count(), 12);
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) struct Row {
     pub head: &'static str,
     /// The tensor that serves as head where the configuration has one of its own and the checkpoint has none.
     pub spare_head: Option<&'static str>,
+    pub is_stacked: bool,
     /// Whether a parameter is used for the prompt alone.
     pub is_of_prompt: fn(&str) -> bool,
     read: fn(&'static str, &Fields<'_>) -> Result<EmptyDecoder, Error>,
@@ -63,6 +64,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         layers: D::LAYERS,
         head: D::HEAD,
         spare_head: D::SPARE_HEAD,
+        is_stacked: D::IS_STACKED,
         is_of_prompt: D::is_of_prompt,
         read: |model_type, fields| {
             let mut tables = D::fields(model_type).to_vec();

@@ -9,7 +9,7 @@ use outsize_plan::{BlockCost, Tree};
 
 use crate::architecture::class_name;
 use crate::cache_options::window_and_capacity;
-use crate::{CacheOptions, KvCache, Logits, ModelConfig};
+use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightSpec};
 
 impl ModelConfig {
     /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
@@ -142,16 +142,39 @@ impl ModelConfig {
     /// scales of weights in blocks behind these.
     pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
         let mut tensors = Vec::new();
-        for weight in self.weights() {
+        for (name, weights) in self.stored_weights() {
+            let weight = &weights[0];
             let blocks = (self.quantization.as_ref())
-                .filter(|quantization| quantization.converts(&weight))
+                .filter(|quantization| quantization.converts(weight))
                 .and_then(|quantization| quantization.format);
-            match (blocks, weight.shape[..].try_into()) {
-                (Some(format), Ok(shape)) => tensors.extend(format.tensors(&weight.name, shape)),
-                _ => tensors.push((weight.name, dtype, weight.shape)),
-            }
+            let stored = match (blocks, weight.shape[..].try_into()) {
+                (Some(format), Ok(shape)) => format.tensors(&name, shape),
+                _ => vec![(name.clone(), dtype, weight.shape.clone())],
+            };
+            let count = (name != weight.name).then_some(weights.len());
+            let stacked = |(name, dtype, shape): (_, _, Vec<usize>)| {
+                (name, dtype, count.into_iter().chain(shape).collect())
+            };
+            tensors.extend(stored.into_iter().map(stacked));
         }
         tensors
+    }
+
+    /// All parameters as a checkpoint of this type is published: by the name of a tensor, those of which it holds one behind
+    /// the other. Under a name of its own a tensor holds one.
+    pub fn stored_weights(&self) -> Vec<(String, Vec<WeightSpec>)> {
+        let (names, mut stored) = (self.names(), Vec::<(String, Vec<WeightSpec>)>::new());
+        let mut places = HashMap::new();
+        for weight in self.weights() {
+            let stack = self.row.is_stacked.then(|| names.otherwise(&weight.name)).flatten();
+            let name = stack.map_or_else(|| weight.name.clone(), |stack| stack.tensor);
+            let place = *places.entry(name.clone()).or_insert(stored.len());
+            if place == stored.len() {
+                stored.push((name, Vec::new()));
+            }
+            stored[place].1.push(weight);
+        }
+        stored
     }
 
     /// Says of each block of `tree` that is one of this model's what it does besides holding weights: the keys and values that

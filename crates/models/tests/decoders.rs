@@ -38,13 +38,19 @@ const FIXTURES: &[&str] = &[
     "gemma3-images-published-bf16",
     "mixtral",
     "mixtral-published-bf16",
+    "mixtral-stacked",
     "qwen2_moe",
     "qwen2_moe-published-bf16",
+    "qwen2_moe-stacked",
     "qwen3_moe",
     "qwen3_moe-published-bf16",
     "qwen3_moe-shares-bias",
     "olmoe",
+    "gpt_oss",
     "olmoe-published-bf16",
+    "gpt_oss",
+    "gpt_oss-bf16",
+    "gpt_oss-published-mxfp4",
     "gpt_neox",
     "gpt_neox-published-f16",
     "gpt_neox-tied-bf16",
@@ -63,7 +69,7 @@ const FIXTURES: &[&str] = &[
 ];
 
 /// What the names of those with experts begin with.
-const EXPERTS: &[&str] = &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe"];
+const EXPERTS: &[&str] = &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"];
 
 /// Those with a batch of texts of several lengths.
 const BATCHES: &[&str] = &[

@@ -203,6 +203,10 @@ impl Tensor {
             (_, 1) => elements.saturating_mul(4).saturating_sub(self.bytes),
             // Besides elements of a byte each it stores scales, of at least two bytes.
             (WeightDtype::F8, 2..) => self.stored_bytes.saturating_sub(elements),
+            // Besides two in a byte it stores scales of a byte.
+            (WeightDtype::F4, 2..) => {
+                self.stored_bytes.saturating_sub(elements.div_ceil(2)).saturating_mul(3)
+            }
             _ => 0,
         }
     }

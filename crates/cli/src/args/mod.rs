@@ -22,7 +22,7 @@ pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
 pub use shard::{RewriteArgs, ShardArgs};
-pub use synth::{BF16, SynthArgs, SynthDtype};
+pub use synth::{BF16, SynthArgs, SynthBlocks, SynthDtype};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct SynthArgs {
     /// A preset (llama-demo, qwen2-0.5b, llama-1b, gpt-j-6b, opt-6.7b, llama-7b, olmoe-1b-7b,
-    /// mistral-7b, t0pp, qwen3-30b-a3b, stable-diffusion-v1, stable-diffusion-tiny), a config.json,
+    /// mistral-7b, t0pp, gpt-oss-20b, qwen3-30b-a3b, gpt-oss-120b, stable-diffusion-v1, stable-diffusion-tiny), a config.json,
     /// or a folder that holds one
     pub config: String,
     /// Folder to make; must not exist
@@ -35,8 +35,17 @@ pub struct SynthDtype {
     pub stored: Dtype,
     /// Its name in a config.json.
     pub torch_dtype: &'static str,
-    /// Whether linear layers are in blocks of 8-bit floats.
-    pub fp8: bool,
+    /// Blocks that linear layers are in.
+    pub blocks: Option<SynthBlocks>,
+}
+
+/// Blocks of small numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SynthBlocks {
+    /// Floats of 8 bits.
+    Fp8,
+    /// Floats of 4 bits.
+    Mxfp4,
 }
 
 /// Brain floats.
@@ -49,10 +58,15 @@ const DTYPES: &Named<SynthDtype> = &[
     (
         "fp8",
         "Linear layers in 8 bits with a scale for each 128 x 128, as DeepSeek-V3 is published; the rest in brain floats",
-        SynthDtype { fp8: true, ..BF16 },
+        SynthDtype { blocks: Some(SynthBlocks::Fp8), ..BF16 },
+    ),
+    (
+        "mxfp4",
+        "Experts in 4 bits with a scale for each 32, as gpt-oss is published; the rest in brain floats",
+        SynthDtype { blocks: Some(SynthBlocks::Mxfp4), ..BF16 },
     ),
 ];
 
 const fn plain(stored: Dtype, torch_dtype: &'static str) -> SynthDtype {
-    SynthDtype { stored, torch_dtype, fp8: false }
+    SynthDtype { stored, torch_dtype, blocks: None }
 }

@@ -2,7 +2,7 @@
 
 use super::random_values::write_values;
 use super::synth_pipeline;
-use crate::args::{SynthArgs, SynthDtype};
+use crate::args::{SynthArgs, SynthBlocks, SynthDtype};
 use crate::error::Failure;
 use crate::interrupt;
 use crate::views::output::{print_json, say};
@@ -81,19 +81,29 @@ pub fn make(
     )?;
     let bar = progress::bytes(writer.total_bytes(), "writing");
     let random = RandomWeights::new(seed);
-    for tensor in &config.weights() {
+    for (name, weights) in &config.stored_weights() {
         let quantization = config.quantization.as_ref();
-        let quantization = quantization.filter(|config| config.converts(tensor));
+        let quantization = quantization.filter(|config| config.converts(&weights[0]));
         if let Some(format) = quantization.and_then(|config| config.format) {
-            write_blocks(&mut writer, format, tensor, &random)?;
-            bar.set_position(writer.bytes_written());
+            let names = format.tensors(name, [0, 0]).into_iter().map(|(name, ..)| name);
+            let names: Vec<_> = names.collect();
+            let mut scales = Vec::new();
+            for tensor in weights {
+                write_blocks(&mut writer, &names[0], format, tensor, &random, &mut scales)?;
+                bar.set_position(writer.bytes_written());
+            }
+            if let Some(name) = names.get(1) {
+                writer.write(name, &scales)?;
+            }
             continue;
         }
-        write_values(&random, tensor, stored, |bytes| {
-            writer.write(&tensor.name, bytes)?;
-            bar.set_position(writer.bytes_written());
-            Ok(())
-        })?;
+        for tensor in weights {
+            write_values(&random, tensor, stored, |bytes| {
+                writer.write(name, bytes)?;
+                bar.set_position(writer.bytes_written());
+                Ok(())
+            })?;
+        }
     }
     let total = writer.total_bytes();
     writer.finish()?;
@@ -101,32 +111,37 @@ pub fn make(
     Ok(total)
 }
 
-/// Writes a weight in blocks, as many rows at a time as have one row of scales.
+/// Rows of a weight in blocks that are made together, at least.
+const ROWS: usize = 128;
+
+/// Writes the elements of a weight in blocks, whole rows of blocks at a time, and adds their scales to others.
 fn write_blocks(
     writer: &mut ShardWriter,
+    name: &str,
     format: StorageFormat,
     tensor: &WeightSpec,
     random: &RandomWeights,
+    scales: &mut Vec<u8>,
 ) -> Result<(), Failure> {
     let unknown = || Failure::Failed(format!("{}: no matrix in blocks", tensor.name));
     let (Some(grid), &[rows, columns]) = (format.scales, &tensor.shape[..]) else {
         return Err(unknown());
     };
-    let (mut values, mut scales) = (Vec::new(), Vec::new());
-    for start in (0..rows).step_by(grid.block[0]) {
+    let mut values = Vec::new();
+    let together = ROWS.next_multiple_of(grid.block[0]);
+    for start in (0..rows).step_by(together) {
         interrupt::check()?;
-        let height = grid.block[0].min(rows - start);
+        let height = together.min(rows - start);
         // Random values are made from the beginning of a block on.
         let skipped = start * columns % RANDOM_BLOCK;
         values.resize(skipped + height * columns, 0.0);
         random.fill(tensor, (start * columns - skipped) as u64, &mut values);
         let some = BlockWeight::quantize(format, [height, columns], &values[skipped..]);
         let some = some.ok_or_else(unknown)?;
-        writer.write(&tensor.name, some.data())?;
+        writer.write(name, some.data())?;
         scales.extend_from_slice(some.scales());
     }
-    let name = format.scales_name(&tensor.name).ok_or_else(unknown)?;
-    Ok(writer.write(&name, &scales)?)
+    Ok(())
 }
 
 /// The configuration with the dtype of the weights, for other software.
@@ -135,13 +150,29 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     if let Some(fields) = config.as_object_mut() {
         fields.remove("dtype");
         fields.remove("quantization_config");
-        if dtype.fp8 {
-            let blocks = json!({
+        let blocks = match dtype.blocks {
+            None => None,
+            Some(SynthBlocks::Fp8) => Some(json!({
                 "activation_scheme": "dynamic",
                 "fmt": "e4m3",
                 "quant_method": "fp8",
                 "weight_block_size": [128, 128],
-            });
+            })),
+            Some(SynthBlocks::Mxfp4) => {
+                if fields.get("model_type") != Some(&"gpt_oss".into()) {
+                    let advice =
+                        "--dtype mxfp4 is for models of the type gpt_oss; bf16 and fp8 are for all";
+                    return Err(Failure::usage(advice));
+                }
+                Some(json!({
+                    "modules_to_not_convert": [
+                        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+                    ],
+                    "quant_method": "mxfp4",
+                }))
+            }
+        };
+        if let Some(blocks) = blocks {
             fields.insert("quantization_config".to_string(), blocks);
         }
         fields.insert("torch_dtype".to_string(), dtype.torch_dtype.into());

@@ -14,7 +14,7 @@ use std::path::Path;
 pub fn preset(name: &str, dtype: SynthDtype) -> Result<Option<PipelinePreset>, Failure> {
     let preset = PipelinePreset::named(name, dtype.stored).transpose()?;
     match preset {
-        Some(_) if dtype.fp8 => {
+        Some(_) if dtype.blocks.is_some() => {
             Err(Failure::usage(format!("--dtype fp8: not for {name}: choose f32, f16 or bf16")))
         }
         preset => Ok(preset),

@@ -111,6 +111,7 @@ impl Expert for GptOssExpert {
 
 impl RmsFeedForward for GptOssMlp {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("gpt_oss", "GptOss")];
+    const IS_STACKED: bool = true;
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
         &[GPT_OSS, EXPERTS, FIELDS]

@@ -2,11 +2,12 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use outsize_core::Names;
 
 use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::sparse_moe::EXPERTS;
+use super::sparse_moe::{EXPERTS, stacked};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, layer_windows, sliding_window};
@@ -103,6 +104,11 @@ impl RmsFeedForward for MixtralMoe {
             experts: (0..experts.count).map(one).collect(),
             routing: experts.routing,
         }
+    }
+
+    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
+        stacked(names, r"\.block_sparse_moe", ["w1", "w3", "w2"], experts)?
+            .or_rename(r"\.block_sparse_moe\.gate\.", ".mlp.gate.")
     }
 
     fn announce(&self, rows: usize) {

@@ -24,6 +24,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`CacheSpec::recomputes_keys`].
     const RECOMPUTES_KEYS: bool = false;
 
+    /// As [`Decoder::IS_STACKED`].
+    const IS_STACKED: bool = false;
+
     /// As [`Architecture::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
@@ -159,6 +162,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
 
 impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     const LAYERS: &'static str = "model.layers";
+    const IS_STACKED: bool = B::IS_STACKED;
 
     fn cache(&self) -> &CacheSpec {
         &self.cache

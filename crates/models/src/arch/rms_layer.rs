@@ -26,6 +26,9 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     /// Whether checkpoints call it `block_sparse_moe` rather than `mlp`.
     const IS_BLOCK_SPARSE_MOE: bool = false;
 
+    /// As [`RmsBlock::IS_STACKED`].
+    const IS_STACKED: bool = false;
+
     /// As [`RmsBlock::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
@@ -136,6 +139,7 @@ impl RmsFeedForward for Mlp {
 impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = F::MODEL_TYPES;
     const NO_SPLIT: &'static [&'static str] = &["RmsDecoderLayer"];
+    const IS_STACKED: bool = F::IS_STACKED;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         F::fields(model_type)

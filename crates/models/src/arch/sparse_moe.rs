@@ -4,6 +4,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
+use outsize_core::Names;
 
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
@@ -107,6 +108,10 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         }
     }
 
+    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
+        stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts)
+    }
+
     fn announce(&self, rows: usize) {
         announce_all(&self.experts, self.routing, rows);
     }
@@ -135,6 +140,21 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         let kept = Activations::values(pass.rows() * 2 * hidden as u64);
         most.or(shared.activations(pass)).and(kept)
     }
+}
+
+/// The rules for experts as transformers stacks them: gate and up as one, `[experts, 2 · intermediate, hidden]`, and
+/// `[experts, hidden, intermediate]`. `block` is a pattern for what has the experts, `layers` are those of one.
+pub(super) fn stacked(
+    names: Names,
+    block: &str,
+    [gate, up, down]: [&str; 3],
+    experts: usize,
+) -> Result<Names, outsize_core::Error> {
+    let module = |layer| format!(r"{block}\.experts\.(?<n>\d+)\.{layer}\.weight$");
+    names
+        .stacked(&module(gate), ".mlp.experts.gate_up_proj", [0, 2], experts)?
+        .stacked(&module(up), ".mlp.experts.gate_up_proj", [1, 2], experts)?
+        .stacked(&module(down), ".mlp.experts.down_proj", [0, 1], experts)
 }
 
 /// Of models with experts.
