@@ -1,4 +1,4 @@
-//! How fast weights in GGUF's blocks are multiplied, beside a plain read of the same memory.
+//! How fast weights in GGUF's blocks and in MXFP4 are multiplied, beside a plain read of the same memory.
 //!
 //! ```text
 //! cargo bench --workspace --bench blocks             # every format
@@ -28,9 +28,15 @@ use large::Large;
 use shapes::{HEAD, LAYER, LAYERS};
 use timing::{median, seconds, values};
 
-/// Formats, and where in a block their f16 are.
-const FORMATS: [(Dtype, &[usize]); 4] =
-    [(Dtype::Q8_0, &[0]), (Dtype::Q4_0, &[0]), (Dtype::Q4K, &[0, 2]), (Dtype::Q6K, &[208])];
+/// Types of elements, and where in a block their f16 are.
+const FORMATS: [(Dtype, &[usize]); 6] = [
+    (Dtype::Q8_0, &[0]),
+    (Dtype::Q4_0, &[0]),
+    (Dtype::Q4K, &[0, 2]),
+    (Dtype::Q6K, &[208]),
+    (Dtype::Mxfp4, &[]),
+    (Dtype::F4, &[]),
+];
 
 /// `[out, in]` of the weight that more tokens are multiplied with.
 const WEIGHT: [usize; 2] = [5632, 2048];
@@ -108,9 +114,9 @@ fn more_tokens(compute: ActivationDtype, rounds: usize) {
         FORMATS.map(|(dtype, _)| format!(" {:>15} |", dtype.to_string())).concat()
     );
     let all = FORMATS.map(|(dtype, scales)| {
-        let data = blocks(dtype, scales, bytes_of(dtype, WEIGHT) / dtype.block().bytes);
-        let weight = BlockWeight::new(StorageFormat::plain(dtype), WEIGHT, data, vec![], 0);
-        weight.expect("whole blocks")
+        let mut data = blocks(dtype, scales, bytes_of(dtype, WEIGHT) / dtype.block().bytes);
+        let scales = data.split_off(data_bytes(dtype, WEIGHT));
+        BlockWeight::new(format_of(dtype), WEIGHT, data, scales, 0).expect("whole blocks")
     });
     let wide = values(n * k);
     for m in TOKENS {
@@ -148,17 +154,31 @@ fn multiply(
     x: &[f32],
     y: &mut [f32],
 ) {
-    let weight = BlockWeight::new(StorageFormat::plain(dtype), shape, data, &[][..], 0);
+    let (data, scales) = data.split_at(data_bytes(dtype, shape));
+    let weight = BlockWeight::new(format_of(dtype), shape, data, scales, 0);
     let weight = Weight::Blocks(weight.expect("whole blocks"));
     let size = Size { m: 1, n: shape[0], k: shape[1] };
     linear_into(Isa::detected(), compute, x, weight, size, y);
 }
 
-fn bytes_of(dtype: Dtype, [rows, columns]: [usize; 2]) -> usize {
+fn format_of(dtype: Dtype) -> StorageFormat {
+    match dtype {
+        Dtype::F4 => StorageFormat::mxfp4(),
+        _ => StorageFormat::plain(dtype),
+    }
+}
+
+fn data_bytes(dtype: Dtype, [rows, columns]: [usize; 2]) -> usize {
     rows * columns / dtype.block().elements * dtype.block().bytes
 }
 
-/// Blocks of any numbers, with scales between 2⁻⁷ and 2.
+/// Bytes of a weight: its data, then scales that lie apart.
+fn bytes_of(dtype: Dtype, shape: [usize; 2]) -> usize {
+    let scales = format_of(dtype).scales.map_or(0, |grid| grid.shape(shape).iter().product());
+    data_bytes(dtype, shape) + scales
+}
+
+/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers.
 fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -170,6 +190,9 @@ fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
         for &at in scales {
             // The upper byte of an f16: sign, exponent and the first two bits of the mantissa.
             block[at + 1] = block[at + 1] & 0x9f | 0x20;
+        }
+        if [Dtype::Mxfp4, Dtype::F4].contains(&dtype) {
+            block[0] = block[0] & 7 | 120;
         }
     }
     data

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use outsize_checkpoint::{Dtype, Encoding, ScaleGrid, StorageFormat};
+use outsize_checkpoint::{Dtype, ScaleGrid, StorageFormat};
 
 use crate::Isa;
-use crate::quants::{self, is_quantized, with_quants};
+use crate::quants::{self, E8M0, is_quantized, with_quants};
 use crate::simd::{Vector, for_each_isa};
 
 /// A weight `[out, in]`, or some of its rows, as [`StorageFormat`] stores it: `B` holds the bytes,
@@ -14,6 +14,15 @@ use crate::simd::{Vector, for_each_isa};
 ///
 /// An element is worth its encoded value times its scale, and less its offset in formats that have
 /// one, rounded once to f32.
+///
+/// | format | an element | scales |
+/// |---|---|---|
+/// | GGUF's `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K` | an integer of 8, 4 or 6 bits | in blocks of 32 or 256 elements |
+/// | GGUF's `MXFP4` | E2M1, 4 bits | E8M0, in blocks of 32 elements |
+/// | [`mxfp4`](StorageFormat::mxfp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
+/// | [`fp8`](StorageFormat::fp8), [`compressed_fp8`](StorageFormat::compressed_fp8) | E4M3, 8 bits | f32 or bf16, one for each block of rows and columns |
+///
+/// An E8M0 byte `e` is 2^(`e` - 127), and 255 is taken for infinity.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockWeight<B> {
     format: StorageFormat,
@@ -36,13 +45,19 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
         scales: B,
         skipped_rows: usize,
     ) -> Option<Self> {
+        let dtype = format.encoding.dtype();
         let (known, scale_bytes) = match format.scales {
-            None => (is_quantized(format.encoding.dtype()) && skipped_rows == 0, 0),
+            None => (is_quantized(dtype) && dtype != Dtype::F4 && skipped_rows == 0, 0),
             Some(grid) => {
-                let known = format.encoding == Encoding::Elements(Dtype::F8E4M3);
-                let known = known
-                    && [Dtype::F32, Dtype::BF16].contains(&grid.dtype)
-                    && !grid.block.contains(&0);
+                let known = match dtype {
+                    Dtype::F8E4M3 => {
+                        [Dtype::F32, Dtype::BF16].contains(&grid.dtype) && !grid.block.contains(&0)
+                    }
+                    Dtype::F4 => {
+                        (grid.dtype, grid.block) == (Dtype::F8E8M0, [1, 32]) && skipped_rows == 0
+                    }
+                    _ => false,
+                };
                 let [height, width] = grid.shape([shape[0].checked_add(skipped_rows)?, shape[1]]);
                 (known, height.checked_mul(width)?.checked_mul(grid.dtype.size())?)
             }
@@ -126,7 +141,7 @@ impl BlockWeight<Vec<u8>> {
     /// The weight that comes close to `values`, `shape` of them: the largest of a block is encoded
     /// as the largest number there is.
     ///
-    /// `None` if the format is not one that is built in, or if there are more or fewer values.
+    /// `None` if the format is not one of fp8 with scales in f32, or if there are more or fewer values.
     pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
         let grid = format.scales?;
         let [height, width] = grid.block;
@@ -179,12 +194,7 @@ impl BlockWeight<&[u8]> {
         let width = self.scale_row_bytes();
         let start = (self.skipped_rows + row) / self.block()[0] * width;
         let size = self.scale_bytes();
-        // A bf16 is the upper half of an f32.
-        self.scales[start..start + width].chunks_exact(size.max(1)).map(move |scale| {
-            let mut bytes = [0; size_of::<f32>()];
-            bytes[4 - size..].copy_from_slice(scale);
-            f32::from_le_bytes(bytes)
-        })
+        self.scales[start..start + width].chunks_exact(size.max(1)).map(widen_scale)
     }
 
     /// Bytes of a scale; none in blocks that hold theirs.
@@ -201,9 +211,9 @@ impl BlockWeight<&[u8]> {
         self.format.scales.map_or(0, scales) * self.scale_bytes()
     }
 
-    /// The type of blocks that hold their scales, if it is one of those.
+    /// The type of elements, if it is one of [`quants`].
     pub(crate) fn quantized(&self) -> Option<Dtype> {
-        self.format.scales.is_none().then(|| self.format.encoding.dtype())
+        Some(self.format.encoding.dtype()).filter(|dtype| is_quantized(*dtype))
     }
 
     /// The f32 that all rows are worth.
@@ -216,17 +226,45 @@ impl BlockWeight<&[u8]> {
         assert_eq!(to.len(), rows * columns, "a weight of {rows} x {columns}");
         match self.quantized() {
             _ if to.is_empty() => {}
-            Some(dtype) => dequantize_quantized(isa, dtype, self.data, to),
+            Some(Dtype::F4) if !columns.is_multiple_of(self.block()[1]) => {
+                self.dequantize_cut(isa, to);
+            }
+            Some(dtype) => dequantize_quantized(isa, dtype, self.data, self.scales, to),
             None => dequantize_e4m3(isa, *self, to),
+        }
+    }
+
+    /// The same of rows whose last block of F4 is cut: as if zeros filled it.
+    fn dequantize_cut(&self, isa: Isa, to: &mut [f32]) {
+        let columns = self.shape[1];
+        let whole = columns.next_multiple_of(self.block()[1]);
+        let (mut data, mut wide) = (vec![0; whole / 2], vec![0.0; whole]);
+        for (row, to) in to.chunks_exact_mut(columns).enumerate() {
+            let row = self.slice(row..row + 1);
+            data[..row.data.len()].copy_from_slice(row.data);
+            dequantize_quantized(isa, Dtype::F4, &data, row.scales, &mut wide);
+            to.copy_from_slice(&wide[..columns]);
         }
     }
 }
 
+/// The f32 of a scale that has these bytes.
+#[inline(always)]
+pub(crate) fn widen_scale(scale: &[u8]) -> f32 {
+    if let [power] = scale {
+        return E8M0[usize::from(*power)];
+    }
+    // A bf16 is the upper half of an f32.
+    let mut bytes = [0; size_of::<f32>()];
+    bytes[4 - scale.len()..].copy_from_slice(scale);
+    f32::from_le_bytes(bytes)
+}
+
 for_each_isa! {
-    /// Writes the f32 of every element of blocks that hold their scales.
-    fn dequantize_quantized<V>(dtype: Dtype, data: &[u8], to: &mut [f32]) {
+    /// Writes the f32 of every element of whole blocks of one of [`quants`].
+    fn dequantize_quantized<V>(dtype: Dtype, data: &[u8], scales: &[u8], to: &mut [f32]) {
         // SAFETY: this is compiled for the instructions of `V`.
-        unsafe { with_quants!(dtype, Q => quants::dequantize::<V, Q>(data, to)) };
+        unsafe { with_quants!(dtype, Q => quants::dequantize::<V, Q>(data, scales, to)) };
     }
 }
 
@@ -315,117 +353,4 @@ fn widen_e4m3(byte: u8) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// The value of an E4M3 by its definition.
-    fn value_of(byte: u8) -> f64 {
-        let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f64::from(byte & 7));
-        let magnitude = match (exponent, byte & 7) {
-            (15, 7) => f64::NAN,
-            (0, _) => mantissa / 8.0 * 2f64.powi(-6),
-            _ => (1.0 + mantissa / 8.0) * 2f64.powi(exponent - 7),
-        };
-        if byte & 0x80 == 0 { magnitude } else { -magnitude }
-    }
-
-    #[test]
-    fn every_e4m3_widens_exactly() {
-        assert_eq!(value_of(0x7e), 448.0);
-        for byte in 0..=255 {
-            let (found, wanted) = (widen_e4m3(byte), value_of(byte));
-            assert_eq!(found.is_nan(), wanted.is_nan());
-            assert_eq!(found.is_sign_negative(), byte & 0x80 != 0);
-            assert!(found.is_nan() || f64::from(found) == wanted, "{byte:#x}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn narrowing_takes_the_nearest(value in prop_oneof![-500f32..500.0, -0.05f32..0.05]) {
-            let found = narrow_e4m3(value);
-            let wanted = f64::from(value.clamp(-448.0, 448.0));
-            let distance = |byte: u8| (value_of(byte) - wanted).abs();
-            let finite = || (0..=255u8).filter(|byte| byte & 0x7f != 0x7f);
-            for byte in finite() {
-                prop_assert!(distance(found) <= distance(byte), "{value}: {found:#x}, not {byte:#x}");
-                let tie = distance(found) == distance(byte) && value_of(found) != value_of(byte);
-                prop_assert!(!tie || found & 1 == 0, "{value}: {found:#x} is odd");
-            }
-        }
-    }
-
-    #[test]
-    fn quantizing_keeps_the_largest_of_each_block() {
-        let format = StorageFormat::fp8([2, 3]);
-        let values: Vec<f32> = (0..15).map(|at| (at as f32 - 7.0) * 0.3).collect();
-        let weight = BlockWeight::quantize(format, [3, 5], &values).unwrap();
-        assert_eq!((weight.data().len(), weight.scales().len()), (15, 4 * 4));
-        let mut found = vec![0.0; 15];
-        weight.dequantize(0..3, &mut found);
-        for (found, wanted) in found.iter().zip(&values) {
-            assert!((found - wanted).abs() <= 0.07 * wanted.abs(), "{found} {wanted}");
-        }
-        assert!(BlockWeight::quantize(format, [3, 4], &values).is_none());
-        let zeros = BlockWeight::quantize(format, [2, 2], &[0.0; 4]).unwrap();
-        assert!(zeros.data().iter().all(|byte| *byte == 0));
-    }
-
-    /// A scale of any size, and now and then one that no checkpoint has.
-    fn scale() -> impl Strategy<Value = f32> {
-        prop_oneof![8 => 1e-6f32..10.0, 1 => any::<u32>().prop_map(f32::from_bits)]
-    }
-
-    proptest! {
-        /// Every element is its value times its scale, rounded once, with every set of instructions
-        /// and in any rows of the whole.
-        #[test]
-        fn elements_are_scaled_by_their_block(
-            (rows, columns) in (1usize..20, 1usize..300), block in (1usize..9, 1usize..150), skipped in 0usize..9,
-            bytes in prop::collection::vec(any::<u8>(), 6000), scales in prop::collection::vec(scale(), 600),
-            cut in (0usize..20, 0usize..20),
-        ) {
-            let format = StorageFormat::fp8([block.0, block.1]);
-            let [height, width] = format.scales.unwrap().shape([rows + skipped, columns]);
-            let data: Vec<u8> = bytes.iter().copied().cycle().take(rows * columns).collect();
-            let scales: Vec<f32> = scales.iter().copied().cycle().take(height * width).collect();
-            let raw: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-            let weight = BlockWeight::new(format, [rows, columns], &data[..], &raw[..], skipped).unwrap();
-            let start = cut.0.min(rows);
-            let some = start..(start + cut.1).min(rows);
-            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-                let mut found = vec![1.0; some.len() * columns];
-                weight.slice(some.clone()).dequantize_with(isa, &mut found);
-                for (at, found) in found.iter().enumerate() {
-                    let (row, column) = (some.start + at / columns, at % columns);
-                    let scale = scales[(skipped + row) / block.0 * width + column / block.1];
-                    // Exact in f64 but for the scale, which is an f32: rounded once.
-                    let wanted = (value_of(data[row * columns + column]) * f64::from(scale)) as f32;
-                    prop_assert!(
-                        found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan(),
-                        "{isa:?}: {found} is not {wanted}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn wrong_lengths_are_refused() {
-        let format = StorageFormat::fp8([2, 2]);
-        let (data, scales) = ([0; 15], [0; 16]);
-        let new = |shape, data, scales, skipped| {
-            BlockWeight::<&[u8]>::new(format, shape, data, scales, skipped).is_some()
-        };
-        assert!(new([3, 4], &data[..12], &scales, 0));
-        assert!(!new([3, 4], &data[..11], &scales, 0));
-        assert!(!new([3, 4], &data[..12], &scales[..15], 0));
-        assert!(!new([3, 4], &data[..12], &scales, 2));
-        assert!(!new([usize::MAX, 4], &data, &scales, 0));
-        assert!(!new([3, 4], &data[..12], &scales, usize::MAX));
-        let plain = StorageFormat::plain(Dtype::F8E4M3);
-        assert!(BlockWeight::new(plain, [3, 4], &data[..12], &scales[..], 0).is_none());
-    }
-}
+mod tests;

@@ -1,8 +1,10 @@
-//! GGUF's blocks: elements that follow one another in a row, with their scales among them.
+//! Elements that follow one another in a row, in blocks with scales: GGUF's, which hold theirs, and
+//! MXFP4 with scales apart.
 //!
-//! The layouts are [ggml's](https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). An
-//! element is the f32 that its own reference gives: its products are exact in f32, and the last
-//! operation is rounded once, so that neither order nor fused operations change it.
+//! The layouts are [ggml's](https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h), and
+//! gpt-oss's as OpenAI publishes it. An element is the f32 that its own reference gives: its products
+//! are exact in f32, and the last operation is rounded once, so that neither order nor fused
+//! operations change it.
 //!
 //! Nothing here takes a closure: the compiler keeps some of them apart, without the instructions of
 //! the function that they are called in.
@@ -15,8 +17,20 @@ use crate::simd::Vector;
 
 /// Whether a type is one of these blocks.
 pub(crate) fn is_quantized(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::Q8_0 | Dtype::Q4_0 | Dtype::Q4K | Dtype::Q6K)
+    use Dtype::{F4, Mxfp4, Q4_0, Q4K, Q6K, Q8_0};
+    matches!(dtype, Q8_0 | Q4_0 | Q4K | Q6K | Mxfp4 | F4)
 }
+
+/// What every E8M0, a power of two, is worth: the first is subnormal, and the last taken for infinity.
+pub(crate) static E8M0: [f32; 256] = {
+    let mut powers = [0.0; 256];
+    let mut at = 0;
+    while at < 256 {
+        powers[at] = f32::from_bits(if at == 0 { 1 << 22 } else { (at as u32) << 23 });
+        at += 1;
+    }
+    powers
+};
 
 /// A format of blocks.
 pub(crate) trait Quants {
@@ -38,12 +52,15 @@ pub(crate) trait Quants {
     /// Whether a step holds unpacked numbers.
     const UNPACKED: bool = false;
 
+    /// Bytes of a block's scales that lie apart, block after block.
+    const SCALE_BYTES: usize = 0;
+
     /// The scales of a block.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of `V`.
-    unsafe fn scales<V: Vector>(block: &Self::Block) -> Self::Scales;
+    /// The processor has the instructions of `V`; `apart` points to the scales that lie apart.
+    unsafe fn scales<V: Vector>(block: &Self::Block, apart: *const u8) -> Self::Scales;
 
     /// A step of a block, which has to live as long.
     ///
@@ -80,6 +97,14 @@ macro_rules! with_quants {
                 type $Q = $crate::quants::Q6K;
                 $body
             }
+            Dtype::Mxfp4 => {
+                type $Q = $crate::quants::Mxfp4;
+                $body
+            }
+            Dtype::F4 => {
+                type $Q = $crate::quants::Mxfp4Apart;
+                $body
+            }
             // The only other that `is_quantized` knows.
             _ => {
                 type $Q = $crate::quants::Q8_0;
@@ -97,14 +122,15 @@ pub(crate) use with_quants;
 ///
 /// The processor has the instructions of `V`.
 #[inline(always)]
-pub(crate) unsafe fn dequantize<V: Vector, Q: Quants>(data: &[u8], to: &mut [f32]) {
+pub(crate) unsafe fn dequantize<V: Vector, Q: Quants>(data: &[u8], apart: &[u8], to: &mut [f32]) {
+    assert!(apart.len() >= to.len() / Q::ELEMENTS * Q::SCALE_BYTES, "scales of all blocks");
     let blocks = data.chunks_exact(size_of::<Q::Block>());
-    for (block, to) in blocks.zip(to.chunks_exact_mut(Q::ELEMENTS)) {
+    for (at, (block, to)) in blocks.zip(to.chunks_exact_mut(Q::ELEMENTS)).enumerate() {
         // SAFETY: the caller's promise; a block is bytes, and this has as many; `to` has room for
-        // its steps.
+        // its steps; as was checked, there are its scales.
         unsafe {
             let block = &*block.as_ptr().cast::<Q::Block>();
-            let scales = &Q::scales::<V>(block);
+            let scales = &Q::scales::<V>(block, apart.as_ptr().add(at * Q::SCALE_BYTES));
             for (index, to) in to.chunks_exact_mut(Q::STEP).enumerate() {
                 let step = Q::step::<V>(block, scales, index);
                 let step = in_memory(Q::UNPACKED, &step);
@@ -180,7 +206,7 @@ impl Quants for Q8_0 {
     const STEP: usize = 32;
 
     #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 34]) -> f32 {
+    unsafe fn scales<V: Vector>(block: &[u8; 34], _apart: *const u8) -> f32 {
         // SAFETY: the caller's promise.
         unsafe { f16_at::<V>(block, 0) }
     }
@@ -210,7 +236,7 @@ impl Quants for Q4_0 {
     const STEP: usize = 32;
 
     #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 18]) -> f32 {
+    unsafe fn scales<V: Vector>(block: &[u8; 18], _apart: *const u8) -> f32 {
         // SAFETY: the caller's promise.
         unsafe { f16_at::<V>(block, 0) }
     }
@@ -250,7 +276,7 @@ impl Quants for Q4K {
     const STEP: usize = 64;
 
     #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 144]) -> [f32; 16] {
+    unsafe fn scales<V: Vector>(block: &[u8; 144], _apart: *const u8) -> [f32; 16] {
         // Four scales and four offsets at a time: the lower 6 bits of the first ones; of the others 4
         // bits here and 2 there.
         let first = u64::from_le_bytes(block[4..].as_chunks().0[0]);
@@ -311,7 +337,7 @@ impl Quants for Q6K {
     const UNPACKED: bool = true;
 
     #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 210]) -> [f32; 16] {
+    unsafe fn scales<V: Vector>(block: &[u8; 210], _apart: *const u8) -> [f32; 16] {
         // A quarter: numbers are taken four times.
         // SAFETY: the caller's promise.
         unsafe {
@@ -337,5 +363,77 @@ impl Quants for Q6K {
         // With the first bit flipped that is four times the number less 32.
         // SAFETY: the caller's promise.
         unsafe { V::i8(numbers.as_ptr().add(at)).mul(V::splat(scales.add(at / 16).read())) }
+    }
+}
+
+/// A scale, and 16 bytes: in the lower half of each the first 16 numbers, in the upper half the
+/// others.
+pub(crate) struct Mxfp4;
+
+impl Quants for Mxfp4 {
+    type Block = [u8; 17];
+    type Scales = f32;
+    type Step<V: Vector> = (V::E2m1s, [V::Bytes; 8]);
+    const ELEMENTS: usize = 32;
+    const STEP: usize = 32;
+
+    #[inline(always)]
+    unsafe fn scales<V: Vector>(block: &[u8; 17], _apart: *const u8) -> f32 {
+        E8M0[usize::from(block[0])]
+    }
+
+    #[inline(always)]
+    unsafe fn step<V: Vector>(
+        block: &[u8; 17],
+        scale: &f32,
+        _step: usize,
+    ) -> (V::E2m1s, [V::Bytes; 8]) {
+        // SAFETY: the caller's promise.
+        unsafe { (V::e2m1s(*scale), bytes::<V>(&block[1..])) }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>((table, bytes): &(V::E2m1s, [V::Bytes; 8]), at: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match at < 16 {
+                true => V::e2m1_halves::<false>(bytes[at / V::LANES], *table),
+                false => V::e2m1_halves::<true>(bytes[(at - 16) / V::LANES], *table),
+            }
+        }
+    }
+}
+
+/// 32 numbers, neighbours in the halves of a byte, with their scale elsewhere.
+pub(crate) struct Mxfp4Apart;
+
+impl Quants for Mxfp4Apart {
+    type Block = [u8; 16];
+    type Scales = f32;
+    type Step<V: Vector> = (V::E2m1s, [V::Bytes; 8]);
+    const ELEMENTS: usize = 32;
+    const STEP: usize = 32;
+    const SCALE_BYTES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn scales<V: Vector>(_block: &[u8; 16], apart: *const u8) -> f32 {
+        // SAFETY: the caller's promise.
+        E8M0[usize::from(unsafe { apart.read() })]
+    }
+
+    #[inline(always)]
+    unsafe fn step<V: Vector>(
+        block: &[u8; 16],
+        scale: &f32,
+        _step: usize,
+    ) -> (V::E2m1s, [V::Bytes; 8]) {
+        // SAFETY: the caller's promise.
+        unsafe { (V::e2m1s(*scale), V::neighbours(block)) }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>((table, numbers): &(V::E2m1s, [V::Bytes; 8]), at: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::e2m1_halves::<false>(numbers[at / V::LANES], *table) }
     }
 }

@@ -43,9 +43,12 @@ fn blocks(
         .unwrap()
 }
 
-/// GGUF's blocks, any of them.
+/// Blocks of any bytes, of one of [`QUANTIZED`].
 fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeight<Bytes> {
-    let format = StorageFormat::plain(dtype);
+    let format = match dtype {
+        Dtype::F4 => StorageFormat::mxfp4(),
+        _ => StorageFormat::plain(dtype),
+    };
     let len = format.encoding.block().row_bytes(columns).unwrap() as usize * rows;
     let mut state = seed | 1;
     let mut data = vec![0; len];
@@ -53,12 +56,36 @@ fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeigh
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
-    BlockWeight::new(format, [rows, columns], data.into(), Bytes::new(), 0).unwrap()
+    // Powers of two that leave something of the others in a sum, and now and then the first and last.
+    let scale = |byte: u8, at: usize| match at % 401 {
+        17 => [0, 1, 254, 255][usize::from(byte % 4)],
+        _ => 120 + byte % 8,
+    };
+    if dtype == Dtype::Mxfp4 {
+        let blocks = data.chunks_exact_mut(17).enumerate();
+        blocks.for_each(|(at, block)| block[0] = scale(block[0], at));
+    }
+    let scales = match format.scales {
+        Some(grid) => {
+            let count = grid.shape([rows, columns]).iter().product();
+            (0..count).map(|at| scale(data[at], at)).collect()
+        }
+        None => vec![],
+    };
+    BlockWeight::new(format, [rows, columns], data.into(), scales.into(), 0).unwrap()
 }
 
-/// Those types, with the number of elements of a block.
-const QUANTIZED: [(Dtype, usize); 4] =
-    [(Dtype::Q8_0, 32), (Dtype::Q4_0, 32), (Dtype::Q4K, 256), (Dtype::Q6K, 256)];
+/// Types of elements in blocks that are multiplied alike, with the number of elements of a block; the
+/// last block of a row may be cut if scales lie apart.
+const QUANTIZED: [(Dtype, usize); 7] = [
+    (Dtype::Q8_0, 32),
+    (Dtype::Q4_0, 32),
+    (Dtype::Q4K, 256),
+    (Dtype::Q6K, 256),
+    (Dtype::Mxfp4, 32),
+    (Dtype::F4, 32),
+    (Dtype::F4, 2),
+];
 
 fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
     let [rows, columns] = weight.shape();

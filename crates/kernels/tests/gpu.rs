@@ -132,12 +132,21 @@ fn in_blocks(format: StorageFormat, shape: [usize; 2], skipped: usize) -> BlockW
     let block = format.encoding.block();
     let mut data = noise(block.row_bytes(shape[1]).unwrap() as usize * shape[0], 5);
     let mut scales = Vec::new();
+    // An E8M0 from 2⁻⁷ to 1.
+    let power = |byte: u8| 120 + byte % 8;
     match format.scales {
+        Some(grid) if grid.dtype == Dtype::F8E8M0 => {
+            let count = grid.shape(shape).iter().product();
+            scales = noise(count, 3).into_iter().map(power).collect();
+        }
         Some(grid) => {
             data.iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte = 3);
             let count = grid.shape([shape[0] + skipped, shape[1]]).iter().product();
             let scale = |value: &f32| value.to_le_bytes()[4 - grid.dtype.size()..].to_vec();
             scales = numbers(count, 3).iter().flat_map(scale).collect();
+        }
+        None if format.encoding.dtype() == Dtype::Mxfp4 => {
+            data.chunks_mut(block.bytes).for_each(|block| block[0] = power(block[0]));
         }
         None => {
             // An f16 from 2⁻⁸ to 2⁻⁷, where each type has it.
@@ -163,6 +172,10 @@ fn blocks_are_those_of_the_cpu() {
         (StorageFormat::plain(Dtype::Q4_0), 32),
         (StorageFormat::plain(Dtype::Q4K), 256),
         (StorageFormat::plain(Dtype::Q6K), 256),
+        (StorageFormat::plain(Dtype::Mxfp4), 32),
+        (StorageFormat::mxfp4(), 32),
+        // The last block of a row is cut.
+        (StorageFormat::mxfp4(), 38),
         (StorageFormat::fp8([16, 16]), 24),
         (StorageFormat::fp8([3, 5]), 24),
         (StorageFormat::fp8([2, 3]), 7),
@@ -225,6 +238,27 @@ fn blocks_are_those_of_the_cpu() {
                 bits(values(slice.linear(x))),
                 "{what}"
             );
+        }
+    }
+}
+
+/// In both forms: every number with every scale that leaves it normal.
+#[test]
+fn every_mxfp4_is_widened_exactly() {
+    let Some(device) = device() else { return };
+    let (numbers, scales): (Vec<u8>, Vec<u8>) =
+        ((0..16).map(|at| at * 0x11).collect(), (2..=252).collect());
+    let rows = scales.len();
+    let apart = (StorageFormat::mxfp4(), numbers.repeat(rows), scales.clone());
+    let own = scales.iter().flat_map(|scale| [&[*scale], &numbers[..]].concat()).collect();
+    let own = (StorageFormat::plain(Dtype::Mxfp4), own, vec![]);
+    for (format, data, apart) in [apart, own] {
+        let weight = BlockWeight::new(format, [rows, 32], data.into(), apart.into(), 0).unwrap();
+        let mut expected = vec![0.0; rows * 32];
+        weight.dequantize(0..rows, &mut expected);
+        let found = values(PackedWeight::upload_blocks(&weight, &device).unwrap().floats());
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "{format:?} at {at}");
         }
     }
 }

@@ -25,6 +25,17 @@ pub enum BlockFormat {
     Q4K,
     /// Of 256 numbers of 6 bits.
     Q6K,
+    /// Of 32 numbers of 4 bits in floating point.
+    Mxfp4,
+    /// Such numbers by themselves, neighbours in a byte, with a scale for some elsewhere.
+    F4,
+}
+
+impl BlockFormat {
+    /// Whether scales are elsewhere.
+    fn has_scales_apart(self) -> bool {
+        matches!(self, Self::E4m3 | Self::F4)
+    }
 }
 
 /// Some rows of a weight in blocks.
@@ -164,7 +175,7 @@ fn gemv(
             let column = group * 4u32;
             let mut four = Array::<f32>::new(4usize);
             decode(words, first + row, column, width, &mut four, format);
-            if comptime!(format == BlockFormat::E4m3) {
+            if comptime!(format.has_scales_apart()) {
                 #[unroll]
                 for at in 0..4usize {
                     let scale = scale_row + (column + at as u32) / block_columns;
@@ -235,7 +246,7 @@ fn unpack(
             let column = column + at as u32;
             if column < width {
                 let mut value = four[at];
-                if comptime!(format == BlockFormat::E4m3) {
+                if comptime!(format.has_scales_apart()) {
                     let scale = (skipped + from) / block_rows * row_scales + column / block_columns;
                     value *= scales[scale as usize];
                 }
@@ -303,6 +314,22 @@ fn decode(
             let number = (bytes >> (8u32 * at + shift)) & 15u32;
             four[at as usize] = factor * f32::cast_from(number) - less;
         }
+    } else if comptime!(format == BlockFormat::Mxfp4) {
+        let block = (row as usize * (width / 32u32) as usize + (column / 32u32) as usize) * 17usize;
+        let scale = widened_e8m0(byte_at(words, block));
+        let bytes = word_at(words, block + 1 + (column % 16u32) as usize);
+        let shift = column % 32u32 / 16u32 * 4u32;
+        #[unroll]
+        for at in 0..4u32 {
+            four[at as usize] = scale * widened_e2m1((bytes >> (8u32 * at + shift)) & 15u32);
+        }
+    } else if comptime!(format == BlockFormat::F4) {
+        // Rows have an even number of elements, and begin with a byte.
+        let bytes = word_at(words, (row as usize * width as usize + column as usize) / 2usize);
+        #[unroll]
+        for at in 0..4u32 {
+            four[at as usize] = widened_e2m1((bytes >> (4u32 * at)) & 15u32);
+        }
     } else {
         let block =
             (row as usize * (width / 256u32) as usize + (column / 256u32) as usize) * 210usize;
@@ -351,6 +378,32 @@ fn f16_at(words: &[u32], byte: usize) -> f32 {
 #[cube]
 fn signed(byte: u32) -> f32 {
     f32::cast_from(byte ^ 0x80u32) - 128.0f32
+}
+
+/// An E2M1 (no infinity, no NaN) as f32.
+#[cube]
+fn widened_e2m1(number: u32) -> f32 {
+    let magnitude = number & 7u32;
+    // The fields in place, the exponent is too small by 127 - 1.
+    let mut value = f32::from_bits((magnitude << 22u32) + 1_056_964_608u32);
+    if magnitude < 2u32 {
+        value = f32::cast_from(magnitude) * 0.5f32;
+    }
+    if number >= 8u32 {
+        value = -value;
+    }
+    value
+}
+
+/// An E8M0, a power of two, as f32; the last is taken for infinity.
+#[cube]
+fn widened_e8m0(byte: u32) -> f32 {
+    let mut bits = byte << 23u32;
+    if byte == 0u32 {
+        // 2⁻¹²⁷ is subnormal.
+        bits = 4_194_304u32;
+    }
+    f32::from_bits(bits)
 }
 
 /// An E4M3 (no infinity, one NaN of each sign) as f32.

@@ -10,6 +10,7 @@ use super::blocks::{BlockFormat, BlockRows, BlockWeightOps};
 use super::extension::{PackedRows, PackedWeightOps};
 use super::products::{GEMV_ROWS, WordFormat};
 use crate::BlockWeight;
+use crate::blocks::widen_scale;
 
 /// Bound on what is unpacked at once for products of many rows, in bytes; one row may be larger.
 const FLOAT_BYTES: usize = 4 << 20;
@@ -200,18 +201,10 @@ impl Rows {
     ) -> Result<Self, String> {
         let known = BlockFormat::of(format.encoding.dtype());
         let known = known.ok_or_else(|| format!("{} is not packed", format.encoding.dtype()))?;
-        let size = format.scales.map_or(1, |grid| grid.dtype.size());
-        // A bf16 is the upper half of an f32.
-        let mut scales: Vec<f32> = (scales.chunks_exact(size))
-            .map(|scale| {
-                let mut bytes = [0; size_of::<f32>()];
-                bytes[4 - size..].copy_from_slice(scale);
-                f32::from_le_bytes(bytes)
-            })
-            .collect();
-        if format.scales.is_none() {
-            scales = vec![1.0];
-        }
+        let scales = match format.scales {
+            Some(grid) => scales.chunks_exact(grid.dtype.size()).map(widen_scale).collect(),
+            None => vec![1.0],
+        };
         let data = TensorData::new(scales.clone(), [scales.len()]);
         let scales = Tensor::from_data(data, (device, DType::F32));
         // No matrix has more rows or columns than the kernels count.
@@ -251,6 +244,8 @@ impl BlockFormat {
             Dtype::Q4_0 => Self::Q4_0,
             Dtype::Q4K => Self::Q4K,
             Dtype::Q6K => Self::Q6K,
+            Dtype::Mxfp4 => Self::Mxfp4,
+            Dtype::F4 => Self::F4,
             _ => return None,
         })
     }
@@ -262,6 +257,8 @@ impl BlockFormat {
             Self::Q4_0 => Dtype::Q4_0,
             Self::Q4K => Dtype::Q4K,
             Self::Q6K => Dtype::Q6K,
+            Self::Mxfp4 => Dtype::Mxfp4,
+            Self::F4 => Dtype::F4,
         }
     }
 }

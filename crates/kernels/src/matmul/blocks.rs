@@ -86,7 +86,8 @@ pub(super) const FEW: usize = 4;
 
 /// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight that
 /// are multiplied otherwise are left to `others`: in E4M3 all if there are several rows of activations
-/// or a vector would need two scales, and those that have a NaN or a scale out of all proportion.
+/// or a vector would need two scales, and those that have a NaN or a scale out of all proportion; in
+/// F4 all if their last blocks are cut.
 ///
 /// # Safety
 ///
@@ -105,14 +106,16 @@ pub(super) unsafe fn few_rows<V: Vector>(
 ) {
     let [n, k] = weight.shape();
     if let Some(dtype) = weight.quantized() {
-        let data = weight.data();
+        if dtype == Dtype::F4 && !k.is_multiple_of(weight.block()[1]) {
+            return others(0..n);
+        }
         // SAFETY: the caller's promises.
         return unsafe {
             with_quants!(dtype, Q => match m {
-                1 => few_rows_quants::<V, Q, 1, 4>(x, data, [n, k], y, stride),
-                2 => few_rows_quants::<V, Q, 2, 4>(x, data, [n, k], y, stride),
-                3 => few_rows_quants::<V, Q, 3, 2>(x, data, [n, k], y, stride),
-                _ => few_rows_quants::<V, Q, FEW, 2>(x, data, [n, k], y, stride),
+                1 => few_rows_quants::<V, Q, 1, 4>(x, weight, y, stride),
+                2 => few_rows_quants::<V, Q, 2, 4>(x, weight, y, stride),
+                3 => few_rows_quants::<V, Q, 3, 2>(x, weight, y, stride),
+                _ => few_rows_quants::<V, Q, FEW, 2>(x, weight, y, stride),
             })
         };
     }
@@ -146,8 +149,8 @@ pub(super) unsafe fn few_rows<V: Vector>(
     }
 }
 
-/// [`few_rows`] with `M` rows of activations and a weight `[n, k]` in GGUF's blocks, `N` rows of it
-/// side by side.
+/// [`few_rows`] with `M` rows of activations and a weight in whole blocks of `Q`, `N` rows of it side
+/// by side.
 ///
 /// # Safety
 ///
@@ -155,34 +158,39 @@ pub(super) unsafe fn few_rows<V: Vector>(
 #[inline(always)]
 unsafe fn few_rows_quants<V: Vector, Q: Quants, const M: usize, const N: usize>(
     x: *const f32,
-    weight: &[u8],
-    [n, k]: [usize; 2],
+    weight: BlockWeight<&[u8]>,
     y: *mut f32,
     stride: usize,
 ) {
-    let row = k / Q::ELEMENTS * size_of::<Q::Block>();
-    assert_eq!(weight.len(), n * row, "rows of whole blocks");
+    let [n, k] = weight.shape();
+    let [row, scale_row] =
+        [size_of::<Q::Block>(), Q::SCALE_BYTES].map(|bytes| k / Q::ELEMENTS * bytes);
+    let (data, scales) = (weight.data(), weight.scales());
+    assert_eq!(data.len(), n * row, "rows of whole blocks");
+    assert!(scales.len() >= n * scale_row, "scales of all blocks");
     let ahead = FAR.next_multiple_of((N * row).max(1));
     // SAFETY: the caller's promises; as was checked, there are these rows.
     unsafe {
         for start in (0..n).step_by(N) {
-            let rows = weight.as_ptr().add(start * row);
+            let rows = data.as_ptr().add(start * row);
+            let apart = scales.as_ptr().add(start * scale_row);
             let ahead = rows.wrapping_add(ahead);
             let y = y.add(start);
             if start + N <= n {
-                decoded::<V, Q, M, N>(x, rows, k, ahead, y, stride);
+                decoded::<V, Q, M, N>(x, [rows, apart], k, ahead, y, stride);
                 continue;
             }
             for at in 0..n - start {
-                decoded::<V, Q, M, 1>(x, rows.add(at * row), k, ahead, y.add(at), stride);
+                let rows = [rows.add(at * row), apart.add(at * scale_row)];
+                decoded::<V, Q, M, 1>(x, rows, k, ahead, y.add(at), stride);
             }
         }
     }
 }
 
-/// The products of `N` rows of a weight in GGUF's blocks with the rows of `x`, each one chain of
-/// multiply-adds as for f32. As many bytes as are read are fetched from `ahead` on, in the order in which they lie
-/// in memory.
+/// The products of `N` rows of a weight in blocks of `Q`, and of scales that lie apart, with the rows
+/// of `x`, each one chain of multiply-adds as for f32. As many bytes as are read of blocks are fetched
+/// from `ahead` on, in the order in which they lie in memory.
 ///
 /// # Safety
 ///
@@ -190,26 +198,28 @@ unsafe fn few_rows_quants<V: Vector, Q: Quants, const M: usize, const N: usize>(
 #[inline(always)]
 unsafe fn decoded<V: Vector, Q: Quants, const M: usize, const N: usize>(
     x: *const f32,
-    rows: *const u8,
+    [rows, apart]: [*const u8; 2],
     k: usize,
     ahead: *const u8,
     y: *mut f32,
     stride: usize,
 ) {
     let bytes = size_of::<Q::Block>();
-    let row_bytes = k / Q::ELEMENTS * bytes;
+    let row_blocks = k / Q::ELEMENTS;
+    let row_bytes = row_blocks * bytes;
     // SAFETY: the caller's promises. Rows are whole blocks of whole steps. What is fetched ahead of
     // need may be any address.
     unsafe {
         let mut sums = [[V::zero(); M]; N];
-        for block in 0..k / Q::ELEMENTS {
+        for block in 0..row_blocks {
             for line in 0..(N * bytes).div_ceil(LINE) {
                 V::prefetch(ahead.wrapping_add(block * N * bytes + line * LINE));
             }
             let blocks = rows.add(block * bytes);
             let mut scales = [Q::Scales::default(); N];
             for (row, scales) in scales.iter_mut().enumerate() {
-                *scales = Q::scales::<V>(&*blocks.add(row * row_bytes).cast());
+                let apart = apart.add((row * row_blocks + block) * Q::SCALE_BYTES);
+                *scales = Q::scales::<V>(&*blocks.add(row * row_bytes).cast(), apart);
             }
             let scales = in_memory(Q::ELEMENTS > Q::STEP, &scales);
             for index in 0..Q::ELEMENTS / Q::STEP {

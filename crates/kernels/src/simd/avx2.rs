@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{E4M3_FIELDS, Vector};
+use super::{E2M1, E4M3_FIELDS, Vector};
 
 /// Eight f32.
 #[derive(Clone, Copy)]
@@ -115,6 +115,41 @@ impl Vector for F32x8 {
             };
             let numbers = _mm256_cvtepi32_ps(_mm256_sub_epi32(halves, _mm256_set1_epi32(LESS)));
             Self(_mm256_fmsub_ps(numbers, scale.0, offset.0))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn neighbours(from: &[u8; 16]) -> [__m256i; 8] {
+        // SAFETY: as in `zero`. Each lane shifts its own number of eight to the lowest 4 bits. What is
+        // above does not matter.
+        unsafe {
+            let shift = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
+            let mut vectors = [shift; 8];
+            for (vector, eight) in vectors.iter_mut().zip(from.as_chunks().0) {
+                let eight = _mm256_set1_epi32(i32::from_le_bytes(*eight));
+                *vector = _mm256_srlv_epi32(eight, shift);
+            }
+            vectors
+        }
+    }
+
+    /// The first eight: the others are their negatives.
+    type E2m1s = Self;
+
+    #[inline(always)]
+    unsafe fn e2m1s(scale: f32) -> Self {
+        // SAFETY: as in `zero`, and there are eight.
+        unsafe { Self::f32(E2M1.as_ptr()).mul(Self::splat(scale)) }
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1_halves<const UPPER: bool>(bytes: __m256i, table: Self) -> Self {
+        // SAFETY: as in `zero`. What is looked up are the lower 3 bits, and the fourth is the sign.
+        unsafe {
+            let halves = if UPPER { _mm256_srli_epi32::<4>(bytes) } else { bytes };
+            let sign = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(halves));
+            let sign = _mm256_and_ps(sign, _mm256_set1_ps(-0.0));
+            Self(_mm256_xor_ps(_mm256_permutevar8x32_ps(table.0, halves), sign))
         }
     }
 

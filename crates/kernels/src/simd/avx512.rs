@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{E4M3_FIELDS, F32x8, Vector, transposed};
+use super::{E2M1, E4M3_FIELDS, F32x8, Vector, transposed};
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
@@ -128,6 +128,42 @@ impl Vector for F32x16 {
             let bytes = if UPPER { _mm512_srli_epi32::<4>(bytes) } else { bytes };
             Self(_mm512_permutexvar_ps(bytes, sixteen.0))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn neighbours(from: &[u8; 16]) -> [__m512i; 8] {
+        // SAFETY: as in `zero`, and these are sixteen bytes. Four neighbours are in two bytes: each four
+        // lanes get those of the first vector and those of the second, and shift their own number to
+        // the lowest 4 bits. What is above does not matter.
+        unsafe {
+            let all = _mm512_broadcast_i32x4(_mm_loadu_si128(from.as_ptr().cast()));
+            let each = |first: i32| _mm_set1_epi32(0x0908_0100 + 0x0202_0202 * first);
+            let two = _mm512_inserti64x4::<1>(
+                _mm512_castsi256_si512(_mm256_set_m128i(each(1), each(0))),
+                _mm256_set_m128i(each(3), each(2)),
+            );
+            let four = _mm512_shuffle_epi8(all, two);
+            let shift = |by: i32| _mm512_set4_epi32(by + 12, by + 8, by + 4, by);
+            let (first, second) =
+                (_mm512_srlv_epi32(four, shift(0)), _mm512_srlv_epi32(four, shift(16)));
+            let mut vectors = [first; 8];
+            vectors[1] = second;
+            vectors
+        }
+    }
+
+    type E2m1s = Self;
+
+    #[inline(always)]
+    unsafe fn e2m1s(scale: f32) -> Self {
+        // SAFETY: as in `zero`, and there are sixteen.
+        unsafe { Self::f32(E2M1.as_ptr()).mul(Self::splat(scale)) }
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1_halves<const UPPER: bool>(bytes: __m512i, table: Self) -> Self {
+        // SAFETY: as in `zero`.
+        unsafe { Self::halves::<UPPER, 0>(bytes, table) }
     }
 
     #[inline(always)]

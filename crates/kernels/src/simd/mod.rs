@@ -155,6 +155,19 @@ pub(crate) trait Vector: Copy {
         sixteen: Self::Sixteen,
     ) -> Self;
 
+    /// The 32 numbers of 4 bits in 16 bytes, of each byte the lower half before the upper: as the lower
+    /// halves of bytes, in vectors.
+    unsafe fn neighbours(from: &[u8; 16]) -> [Self::Bytes; 8];
+
+    /// What the sixteen E2M1 are worth, or what it takes to tell.
+    type E2m1s: Copy;
+
+    /// All E2M1 times a scale: each rounded once.
+    unsafe fn e2m1s(scale: f32) -> Self::E2m1s;
+
+    /// What the lower, or the `UPPER`, halves of bytes are worth.
+    unsafe fn e2m1_halves<const UPPER: bool>(bytes: Self::Bytes, table: Self::E2m1s) -> Self;
+
     /// 128 numbers of 6 bits in the upper bits of bytes, of which the uppermost is flipped: the lower
     /// 4 bits come from the lower halves of `low`, then from the upper ones; the others from 2 bits of
     /// `high` each time, the lowest first.
@@ -217,6 +230,10 @@ pub(crate) trait Vector: Copy {
 /// Sign, exponent and mantissa of an E4M3 that stand where those of an f32 end: the same number, but
 /// for the difference of the biases, 127 - 7.
 const E4M3_FIELDS: i32 = 0x87f0_0000_u32 as i32;
+
+/// The E2M1 (2 bits of exponent, 1 of mantissa, no infinity, no NaN) in the order of their bits.
+const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// `count < 8` elements, and zeros after them: how to load a part where there are no masked loads.
 ///

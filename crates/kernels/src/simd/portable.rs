@@ -3,7 +3,7 @@
 
 use wide::f32x4;
 
-use super::{E4M3_FIELDS, Vector};
+use super::{E2M1, E4M3_FIELDS, Vector};
 
 /// Four f32.
 #[derive(Clone, Copy)]
@@ -79,6 +79,28 @@ impl Vector for F32x4 {
         let half = |byte: u8| if UPPER { byte >> 4 } else { byte & 15 };
         let numbers = bytes.map(|byte| (i32::from(half(byte)) - LESS) as f32);
         Self(f32x4::new(numbers) * scale.0 - offset.0)
+    }
+
+    #[inline(always)]
+    unsafe fn neighbours(from: &[u8; 16]) -> [[u8; 4]; 8] {
+        std::array::from_fn(|at| {
+            let [a, b] = [from[2 * at], from[2 * at + 1]];
+            [a, a >> 4, b, b >> 4]
+        })
+    }
+
+    /// The scale.
+    type E2m1s = Self;
+
+    #[inline(always)]
+    unsafe fn e2m1s(scale: f32) -> Self {
+        Self(f32x4::splat(scale))
+    }
+
+    #[inline(always)]
+    unsafe fn e2m1_halves<const UPPER: bool>(bytes: [u8; 4], scale: Self) -> Self {
+        let half = |byte: u8| if UPPER { byte >> 4 } else { byte & 15 };
+        Self(f32x4::new(bytes.map(|byte| E2M1[usize::from(half(byte))])) * scale.0)
     }
 
     #[inline(always)]
