@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use outsize_checkpoint::{Dtype, ScaleGrid, StorageFormat};
+use rayon::prelude::*;
 
 use crate::Isa;
 use crate::quants::{self, E8M0, is_quantized, with_quants};
@@ -138,17 +139,22 @@ impl BlockWeight<Bytes> {
 }
 
 impl BlockWeight<Vec<u8>> {
-    /// The weight that comes close to `values`, `shape` of them: the largest of a block is encoded
-    /// as the largest number there is.
+    /// The weight that comes close to `values`, `shape` of them: in fp8 the largest of a block is encoded
+    /// as the largest number there is, in MXFP4 as one from 4 on.
     ///
-    /// `None` if the format is not one of fp8 with scales in f32, or if there are more or fewer values.
+    /// `None` if the format is not MXFP4 or one of fp8 with scales in f32, or if there are more or fewer values.
     pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
         let grid = format.scales?;
         let [height, width] = grid.block;
-        let mut scales = vec![0f32; grid.shape(shape).iter().product()];
         if values.len() != shape[0].checked_mul(shape[1])? || height == 0 || width == 0 {
             return None;
         }
+        if format.encoding.dtype() == Dtype::F4 {
+            let (blocks, _) = values.as_chunks();
+            let (data, scales): (Vec<_>, Vec<_>) = blocks.par_iter().map(narrow_mx).unzip();
+            return Self::new(format, shape, data.concat(), scales, 0);
+        }
+        let mut scales = vec![0f32; grid.shape(shape).iter().product()];
         let across = shape[1].div_ceil(width);
         let scale_of = |at: usize| at / shape[1] / height * across + at % shape[1] / width;
         for (at, value) in values.iter().enumerate() {
@@ -316,6 +322,26 @@ pub(crate) const E4M3_BIAS: f32 = f32::from_bits((127 + 120) << 23);
 pub(crate) fn is_biasable(data: &[u8], scales: impl IntoIterator<Item = f32>) -> bool {
     let nan = data.iter().fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
     !nan && scales.into_iter().all(|scale| scale.abs() < 128.0)
+}
+
+/// Numbers of 4 bits, two in a byte, and the E8M0 that they are multiplied by: the power of two by which the largest is from
+/// 4 on, and below 8.
+fn narrow_mx(values: &[f32; 32]) -> ([u8; 16], u8) {
+    let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+    // The exponents of 4 and of a scale of one.
+    let scale = (largest.to_bits() >> 23 & 0xff).saturating_sub(2) as u8;
+    let by = E8M0[usize::from(scale)].recip();
+    let (pairs, _) = values.as_chunks::<2>();
+    let mut pairs = pairs.iter().map(|[a, b]| narrow_e2m1(a * by) | narrow_e2m1(b * by) << 4);
+    (std::array::from_fn(|_| pairs.next().unwrap_or(0)), scale)
+}
+
+/// The E2M1 nearest to an f32, ties to even; what is too large becomes the largest.
+fn narrow_e2m1(value: f32) -> u8 {
+    let magnitude = value.abs();
+    let above = [0.25, 1.25, 2.5, 5.0].iter().filter(|middle| magnitude > **middle).count();
+    let from = [0.75, 1.75, 3.5].iter().filter(|middle| magnitude >= **middle).count();
+    u8::from(value.is_sign_negative()) << 3 | (above + from) as u8
 }
 
 /// The largest E4M3.

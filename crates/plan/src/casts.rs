@@ -159,7 +159,7 @@ impl Tensor {
     pub(crate) fn stored_values(&self) -> u64 {
         if matches!(self.dtype, WeightDtype::F8 | WeightDtype::F4) && !self.shape.is_empty() {
             // Bytes of scales are no values.
-            return self.shape.iter().copied().fold(1, u64::saturating_mul);
+            return self.values();
         }
         let bits = u128::from(self.stored_bytes) * 8 / u128::from(self.dtype.bits());
         u64::try_from(bits).unwrap_or(u64::MAX)

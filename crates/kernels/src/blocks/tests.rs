@@ -55,6 +55,41 @@ fn quantizing_keeps_the_largest_of_each_block() {
     assert!(zeros.data().iter().all(|byte| *byte == 0));
 }
 
+proptest! {
+    /// Of the numbers of 4 bits times the scale the nearest, and the scale as the format's specification has it.
+    #[test]
+    fn quantizing_to_four_bits_takes_the_nearest(
+        values in prop::collection::vec(-3f32..3.0, 64), power in -126i32..120, code in 0u8..16,
+    ) {
+        let values: Vec<f32> = values.iter().map(|value| value * 2f32.powi(power)).collect();
+        let format = StorageFormat::mxfp4();
+        let weight = BlockWeight::quantize(format, [2, 32], &values).unwrap();
+        let mut found = vec![0.0; 64];
+        weight.dequantize(0..2, &mut found);
+        for (row, (values, found)) in values.chunks(32).zip(found.chunks(32)).enumerate() {
+            let largest = values.iter().fold(0f32, |most, value| most.max(value.abs()));
+            let scale = 2f64.powi((largest.log2().floor() as i32 - 2).max(-127));
+            prop_assert_eq!(2f64.powi(i32::from(weight.scales()[row]) - 127), scale);
+            let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)] * scale;
+            let other = if code < 8 { magnitude } else { -magnitude };
+            for (value, found) in values.iter().zip(found) {
+                let [found, value] = [*found, *value].map(f64::from);
+                let value = value.clamp(-6.0 * scale, 6.0 * scale);
+                prop_assert!((found - value).abs() <= (other - value).abs(), "{value:e}: {found:e}, not {other:e}");
+            }
+        }
+        prop_assert!(BlockWeight::quantize(format, [1, 33], &values[..33]).is_none());
+    }
+}
+
+#[test]
+fn four_bits_of_nothing_and_ties() {
+    let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].map(narrow_e2m1);
+    assert_eq!(ties, [0, 2, 2, 4, 4, 6, 6]);
+    let nothing = BlockWeight::quantize(StorageFormat::mxfp4(), [1, 32], &[0.0; 32]).unwrap();
+    assert_eq!((nothing.data(), nothing.scales()), (&[0; 16][..], &[0][..]));
+}
+
 /// A scale of any size, and now and then one that no checkpoint has.
 fn scale() -> impl Strategy<Value = f32> {
     prop_oneof![8 => 1e-6f32..10.0, 1 => any::<u32>().prop_map(f32::from_bits)]
