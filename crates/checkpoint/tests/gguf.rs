@@ -161,7 +161,8 @@ fn damaged_files_are_named_with_their_fault() {
         (one(&[17], 0, 0), "ends beyond"),
         (one(&[1, 1, 1, 1, 1], 0, 0), "5 dimensions"),
         (one(&[32], 13, 0), "Q5_K, is not built in"),
-        (one(&[32], 39, 0), "MXFP4, is not built in"),
+        (one(&[32], 20, 0), "IQ4_NL, is not built in"),
+        (one(&[33], 39, 0), "no whole blocks of MXFP4"),
         (one(&[32], 77, 0), "number 77, is not built in"),
         (tensors(twice), "x\": it comes twice"),
         (tensors(&[("a", &[9], 0, 0), ("b", &[1], 0, 32)]), "inside of tensor \"a\""),
@@ -324,6 +325,12 @@ fn experts_become_a_configuration() {
         [json!("mixtral"), json!(8), json!(3), json!(40), json!(8)]
     );
     assert!(!mixtral.contains_key("moe_intermediate_size"));
+    let gpt_oss = read("gpt-oss", &[used, ("expert_feed_forward_length", 40)]).unwrap();
+    assert_eq!(
+        ["model_type", "intermediate_size", "experts_gate_apart", "attention_bias"]
+            .map(|field| gpt_oss[field].clone()),
+        [json!("gpt_oss"), json!(40), json!(true), json!(false)]
+    );
     for (architecture, normalized) in [("qwen3moe", true), ("qwen2moe", false), ("olmoe", false)] {
         let found = read(architecture, &[used]).unwrap();
         assert_eq!(found["norm_topk_prob"], json!(normalized), "{architecture}");
@@ -345,6 +352,41 @@ fn experts_become_a_configuration() {
     let found = object(&path, "config.json");
     assert_eq!(found["moe_intermediate_size"], 5);
     assert_eq!(found["shared_expert_intermediate_size"], 7);
+}
+
+#[test]
+fn gpt_oss_has_sinks_biases_of_experts_and_several_messages_an_answer() {
+    let tensors: &[Tensor<'_>] = &[
+        ("blk.1.attn_sinks.weight", &[4], 0, 0),
+        ("blk.1.ffn_gate_inp.bias", &[3], 0, 32),
+        ("blk.1.ffn_up_exps.bias", &[2, 3], 0, 64),
+    ];
+    let types: Vec<_> = [3, 3, 1, 3].map(u32).into();
+    let values = [
+        ("general.architecture", text("gpt-oss")),
+        ("tokenizer.ggml.model", text("gpt2")),
+        ("tokenizer.ggml.tokens", texts(&["<|end|>", "<|return|>", "a", "<|call|>"])),
+        ("tokenizer.ggml.token_type", array(&types)),
+    ];
+    let (_place, path) = written(&file(&values, tensors, 96));
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let found: Vec<_> = (checkpoint.tensors().iter())
+        .map(|tensor| {
+            (tensor.name.strip_prefix("model.layers.1.").unwrap(), &*tensor.shape, tensor.len)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("self_attn.sinks", &[4][..], 16),
+            ("mlp.router.bias", &[3], 12),
+            ("mlp.experts.0.up_proj.bias", &[2], 8),
+            ("mlp.experts.1.up_proj.bias", &[2], 8),
+            ("mlp.experts.2.up_proj.bias", &[2], 8),
+        ]
+    );
+    // The end of a message is none of the answer.
+    assert_eq!(object(&path, "config.json")["eos_token_id"], json!([1, 3]));
 }
 
 /// A model of which each part has one tensor, by the names of the parts and what is wrong with them.

@@ -29,6 +29,8 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-qwen3_moe", TOLERANCE),
     ("gguf-qwen3_moe-k", 1e-1),
     ("gguf-olmoe", TOLERANCE),
+    ("gguf-gpt_oss", TOLERANCE),
+    ("gguf-gpt_oss-mxfp4", 1e-1),
     ("gguf-phi3", TOLERANCE),
     ("gguf-phi3-longrope-f16", 5e-3),
 ];

@@ -203,7 +203,7 @@ impl<'a> Config<'a> {
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
             (None, Some(heads @ 1..), Some(hidden)) => {
-                if matches!(self.architecture, "qwen3" | "gemma3") || is_mixtral {
+                if matches!(self.architecture, "qwen3" | "gemma3" | "gpt-oss") || is_mixtral {
                     // Where transformers would take another width, or none.
                     self.set("head_dim", hidden / heads);
                 }
