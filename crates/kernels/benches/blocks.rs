@@ -12,6 +12,8 @@
 //! second-level cache: what the loops do when they need not wait.
 //!
 //! More tokens: one weight in blocks beside the same weight in f32, in turns.
+//!
+//! `F4` is MXFP4 with scales apart.
 
 #[path = "common/large.rs"]
 mod large;

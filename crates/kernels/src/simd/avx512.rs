@@ -137,12 +137,11 @@ impl Vector for F32x16 {
         // the lowest 4 bits. What is above does not matter.
         unsafe {
             let all = _mm512_broadcast_i32x4(_mm_loadu_si128(from.as_ptr().cast()));
-            let each = |first: i32| _mm_set1_epi32(0x0908_0100 + 0x0202_0202 * first);
-            let two = _mm512_inserti64x4::<1>(
-                _mm512_castsi256_si512(_mm256_set_m128i(each(1), each(0))),
-                _mm256_set_m128i(each(3), each(2)),
-            );
-            let four = _mm512_shuffle_epi8(all, two);
+            let mut places = [0x0908_0100; 16];
+            for (lane, places) in places.iter_mut().enumerate() {
+                *places += 0x0202_0202 * (lane as i32 / 4);
+            }
+            let four = _mm512_shuffle_epi8(all, _mm512_loadu_si512(places.as_ptr().cast()));
             let shift = |by: i32| _mm512_set4_epi32(by + 12, by + 8, by + 4, by);
             let (first, second) =
                 (_mm512_srlv_epi32(four, shift(0)), _mm512_srlv_epi32(four, shift(16)));
