@@ -4,9 +4,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    BloomForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptjForCausalLm,
-    LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, SparseMoeForCausalLm,
-    T5ForConditionalGeneration,
+    BloomForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
+    GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    SparseMoeForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -164,6 +164,13 @@ fn memory_is_what_is_said() {
             &experts("mixtral", ""),
             &one(1024),
         );
+        let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
+        for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {
+            let gpt_oss = experts("gpt_oss", &format!("{heads}{blocks}"));
+            for options in [one(1024), bf16(700)] {
+                activations_stay_below_their_bound::<GptOssForCausalLm>(&gpt_oss, &options);
+            }
+        }
         for (model_type, more, options) in [
             ("qwen2_moe", &*shared, bf16(700)),
             ("qwen3_moe", &narrow, one(1024)),

@@ -11,10 +11,11 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    Gpt2LmHeadModel, LlamaForCausalLm, MixtralForCausalLm, SparseMoeForCausalLm,
+    Gpt2LmHeadModel, GptOssForCausalLm, LlamaForCausalLm, MixtralForCausalLm, SparseMoeForCausalLm,
 };
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, next_token_loss,
+    ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
+    next_token_loss,
 };
 
 /// Those with the layers of a Llama.
@@ -53,7 +54,11 @@ fn init() -> Init {
 }
 
 fn model<D: Decoder>(name: &str, init: &Init) -> D {
-    common::load_from(&folder(name), init).1
+    let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
+    let config = ModelConfig::from_json(&text).unwrap();
+    let checkpoint = Checkpoint::open(folder(name)).unwrap();
+    let options = config.options(checkpoint.tensors());
+    outsize_core::load(config.build(init).unwrap(), &checkpoint, &options).unwrap()
 }
 
 fn value(loss: Tensor<1>) -> f32 {
@@ -123,6 +128,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<Gpt2LmHeadModel>("gpt2");
     check_gradients::<MixtralForCausalLm>("mixtral");
     check_gradients::<SparseMoeForCausalLm>("qwen2_moe");
+    check_gradients::<GptOssForCausalLm>("gpt_oss");
 }
 
 #[test]
@@ -130,6 +136,7 @@ fn steps_of_adamw_are_those_of_torch() {
     LLAMAS.into_iter().for_each(check_steps::<LlamaForCausalLm>);
     check_steps::<MixtralForCausalLm>("mixtral");
     check_steps::<SparseMoeForCausalLm>("qwen2_moe");
+    check_steps::<GptOssForCausalLm>("gpt_oss");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

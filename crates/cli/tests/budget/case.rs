@@ -41,7 +41,7 @@ impl Case {
         let layers = random.within(1, 8);
         let intermediate = hidden * random.within(2, 8) / 2 + random.within(0, 3);
         let vocabulary = random.within(300, 20_000);
-        let dtype = random.pick(&["f32", "bf16", "f16"]);
+        let mut dtype = random.pick(&["f32", "bf16", "f16"]);
         let kv_dtype = random.pick(&["f32", "bf16", "f16"]);
         let architecture = random.pick(&[
             "llama",
@@ -62,6 +62,7 @@ impl Case {
             "qwen2_moe",
             "qwen3_moe",
             "olmoe",
+            "gpt_oss",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -116,6 +117,20 @@ impl Case {
                 }
                 if architecture == "qwen2_moe" {
                     config["shared_expert_intermediate_size"] = intermediate.into();
+                }
+            }
+            "gpt_oss" => {
+                let experts = random.within(1, 12);
+                // Blocks of 32 need such widths.
+                let inner = (intermediate / experts).next_multiple_of(32);
+                config["num_local_experts"] = experts.into();
+                config["num_experts_per_tok"] = random.within(1, experts).into();
+                config["intermediate_size"] = inner.into();
+                config["head_dim"] = head_dim.into();
+                config["sliding_window"] = random.within(1, 1500).into();
+                config["max_position_embeddings"] = 131_072.into();
+                if hidden.is_multiple_of(32) {
+                    dtype = random.pick(&[dtype, "mxfp4"]);
                 }
             }
             "gemma3_text" => {
