@@ -143,10 +143,13 @@ pub(crate) fn match_parameters(
             routed: options.routed.contains_key(&parameter.path),
         };
         match find(parameter, table, options)? {
-            Ok((at, location)) => {
+            Ok(Found { at, location, is_stacked }) => {
                 used.add(at, &location);
-                let tensor = as_linear(&table.tensors()[at], &wanted_shape(&entry));
-                let tensor = &as_rows(tensor, &wanted_shape(&entry), &location);
+                let tensor = &table.tensors()[at];
+                let tensor = &match is_stacked {
+                    true => as_rows(tensor, &wanted_shape(&entry), location.parts),
+                    false => as_linear(tensor, &wanted_shape(&entry)),
+                };
                 let (weight, scales) = weight(tensor, parameter, table, options)?;
                 if let Some(scales) = scales {
                     used.add(scales, &Location::whole(""));
@@ -211,12 +214,22 @@ fn refuse(parameter: &Parameter) -> Result<(), Error> {
     Ok(())
 }
 
-/// The number of the tensor that holds `parameter`, and which part of it; or the names looked for.
+/// Where a parameter was found.
+struct Found {
+    /// The tensor's number.
+    at: usize,
+    location: Location,
+    /// Whether it is one of several in a [stack](Names::stacked).
+    is_stacked: bool,
+}
+
+/// The tensor that holds `parameter`, and which part of it; or the names looked for.
 fn find(
     parameter: &Parameter,
     table: &TensorTable<'_>,
     options: &Options,
-) -> Result<Result<(usize, Location), String>, Error> {
+) -> Result<Result<Found, String>, Error> {
+    let found = |at, location| Found { at, location, is_stacked: false };
     let data_suffix = options.format.map_or("", |format| format.data_suffix);
     let position = |name: &str| match (table.position(name), data_suffix) {
         (None, "") => None,
@@ -225,22 +238,25 @@ fn find(
     };
     let (plain, packed) = options.names.locations(parameter);
     if let Some(at) = position(&plain.tensor) {
-        return Ok(Ok((at, plain)));
+        return Ok(Ok(found(at, plain)));
     }
     if let Some(tensor) = options.names.without_prefix(&plain.tensor)
         && let Some(at) = position(tensor)
     {
         let tensor = tensor.to_string();
-        return Ok(Ok((at, Location { tensor, ..plain })));
+        return Ok(Ok(found(at, Location { tensor, ..plain })));
     }
     match packed {
-        Ok(packed) => Ok(match packed.or_else(|| options.names.otherwise(&plain.tensor)) {
-            Some(part) => match position(&part.tensor) {
-                Some(at) => Ok((at, part)),
+        Ok(packed) => {
+            let is_stacked = packed.is_none();
+            let Some(part) = packed.or_else(|| options.names.otherwise(&plain.tensor)) else {
+                return Ok(Err(plain.to_string()));
+            };
+            Ok(match position(&part.tensor) {
+                Some(at) => Ok(Found { is_stacked, ..found(at, part) }),
                 None => Err(format!("{plain} or {part}")),
-            },
-            None => Err(plain.to_string()),
-        }),
+            })
+        }
         Err(_) if knows_norms(parameter, table, &options.names) => {
             Err(Error::NormOrder { path: parameter.path.clone() })
         }
@@ -265,12 +281,12 @@ fn as_linear(tensor: &TensorInfo, wanted: &[usize]) -> TensorInfo {
     tensor
 }
 
-/// A stack of what is wanted as rows of one behind those of the other.
-fn as_rows(mut tensor: TensorInfo, wanted: &[usize], location: &Location) -> TensorInfo {
+/// A stack of so many parts, or of modules that have some each, as rows of one behind those of the other.
+fn as_rows(tensor: &TensorInfo, wanted: &[usize], parts: usize) -> TensorInfo {
+    let mut tensor = tensor.clone();
     if let [count, rows, ..] = tensor.shape[..]
         && tensor.shape.len() == wanted.len() + 1
-        && location.parts > 1
-        && location.parts.is_multiple_of(count.max(1))
+        && parts.is_multiple_of(count.max(1))
     {
         tensor.shape.splice(..2, [count * rows]);
     }

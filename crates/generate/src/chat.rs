@@ -1,5 +1,6 @@
 //! Conversations: their templates, and sessions that keep the KV cache from turn to turn.
 
+mod channels;
 mod fuel;
 mod message;
 mod prefix;
@@ -8,6 +9,7 @@ mod session;
 mod template;
 mod templates;
 
+pub use self::channels::ChatPart;
 pub use self::message::ChatMessage;
 pub use self::session::{ChatAnswer, ChatOptions, ChatSession};
 pub use self::template::ChatTemplate;

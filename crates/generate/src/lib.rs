@@ -42,7 +42,9 @@ mod tokenizer_memory;
 pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
 pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget, pipeline};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
-pub use chat::{ChatAnswer, ChatMessage, ChatOptions, ChatSession, ChatTemplate, ChatTemplates};
+pub use chat::{
+    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, ChatTemplate, ChatTemplates,
+};
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};
 pub use generate::{Generation, NewTokens, generate};

@@ -9,10 +9,10 @@ use crate::views::memory::MemoryHeld;
 use crate::views::output::{picture, print, refuse_to_overwrite, say, say_wrapped};
 use crate::views::run::predicted;
 use crate::{cache, interrupt, model};
-use outsize::checkpoint::{read_text, write_file};
+use outsize::checkpoint::{plain, read_text, write_file};
 use outsize::generate::{
-    ChatAnswer, ChatMessage, ChatOptions, ChatSession, ChatTemplate, ChatTemplates, Finish,
-    GenerateError, OpenedModel, Tokenizer,
+    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, ChatTemplate, ChatTemplates,
+    Finish, GenerateError, OpenedModel, Tokenizer,
 };
 use outsize::machine::Machine;
 use outsize::plan::format_size;
@@ -120,9 +120,21 @@ impl Chat {
         // The first answer waits until the weights that stay are read.
         let mut progress = self.last.is_none().then(|| following(self.session.pipeline(), 1));
         let mut failure = None;
-        let answer = self.session.answer(text, &self.options, |part| {
+        let mut thoughts = Thoughts::default();
+        let answer = self.session.answer_in_parts(text, &self.options, |part| {
             drop(progress.take());
-            match print(part) {
+            let printed = match part {
+                ChatPart::Thought(text) => {
+                    thoughts.show(text);
+                    Ok(())
+                }
+                ChatPart::Answer("") => Ok(()),
+                ChatPart::Answer(text) => {
+                    thoughts.end();
+                    print(text)
+                }
+            };
+            match printed {
                 Ok(()) if interrupt::asked() => ControlFlow::Break(()),
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {
@@ -132,6 +144,7 @@ impl Chat {
             }
         });
         drop(progress);
+        thoughts.end();
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -144,6 +157,11 @@ impl Chat {
             print("\n")?;
         }
         let note = match answer.outcome.outcome.finish {
+            Finish::Length | Finish::Context
+                if answer.outcome.text.is_empty() && !answer.thought.is_empty() =>
+            {
+                "note: there was no room for an answer behind the thoughts: --max-new-tokens and --context give more"
+            }
             Finish::Stopped if answer.outcome.text.is_empty() => {
                 "note: interrupted before the answer began: the message is not part of the conversation"
             }
@@ -228,6 +246,30 @@ impl Chat {
         let read = format_size(self.session.pipeline().stats().bytes_read);
         let held = MemoryHeld::now(self.session.pipeline().device_map());
         say(format!("so far        read {read}{held}"));
+    }
+}
+
+/// What a model thinks before it answers, as it is shown: on a terminal alone, and dimmed.
+#[derive(Default)]
+struct Thoughts {
+    begun: bool,
+}
+
+impl Thoughts {
+    fn show(&mut self, text: &str) {
+        let term = console::Term::stderr();
+        if term.is_term() {
+            let text = text.split('\n').map(plain).collect::<Vec<_>>().join("\n");
+            self.begun |=
+                term.write_str(&console::style(text).for_stderr().dim().to_string()).is_ok();
+        }
+    }
+
+    /// Begins the line of what follows.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.begun) {
+            let _ = console::Term::stderr().write_line("");
+        }
     }
 }
 

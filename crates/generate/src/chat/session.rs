@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use super::channels::{Channels, ChatPart};
 use super::message::ChatMessage;
 use super::prefix::PrefixCache;
 use super::template::ChatTemplate;
@@ -28,8 +29,10 @@ pub struct ChatOptions {
 /// An answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatAnswer {
-    /// Its text and tokens.
+    /// Its text and tokens. What was thought before is no text of it.
     pub outcome: TextOutcome,
+    /// What the model thought before, where its template tells that apart; no part of the conversation.
+    pub thought: String,
     /// Tokens of the conversation before it, with the template's.
     pub prompt_tokens: usize,
     /// Of these, those that the KV cache held already: they were not run again.
@@ -98,10 +101,26 @@ impl ChatSession {
         &mut self,
         text: impl Into<String>,
         options: &ChatOptions,
-        on_text: impl FnMut(&str) -> ControlFlow<()>,
+        mut on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        self.answer_in_parts(text, options, |part| match part {
+            ChatPart::Thought(_) => on_text(""),
+            ChatPart::Answer(text) => on_text(text),
+        })
+    }
+
+    /// The same with what is thought.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub fn answer_in_parts(
+        &mut self,
+        text: impl Into<String>,
+        options: &ChatOptions,
+        on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         self.messages.push(ChatMessage::new("user", text));
-        let answer = self.complete(options, on_text);
+        let answer = self.complete(options, on_part);
         match &answer {
             Ok(ChatAnswer { outcome, .. })
                 if !outcome.text.is_empty() || outcome.outcome.finish != Finish::Stopped =>
@@ -116,7 +135,7 @@ impl ChatSession {
     fn complete(
         &mut self,
         options: &ChatOptions,
-        on_text: impl FnMut(&str) -> ControlFlow<()>,
+        mut on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         let prompt = self.template.render(&self.messages, true)?;
         // The template has written the special tokens.
@@ -130,8 +149,25 @@ impl ChatSession {
             sampling: options.sampling,
         };
         let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held);
-        let outcome = generate_text(&mut model, &self.tokenizer, &request, &options.text, on_text)?;
+        let mut channels = self.template.has_channels().then(Channels::default);
+        let mut text = options.text.clone();
+        text.show_special_tokens |= channels.is_some();
+        let mut outcome =
+            generate_text(
+                &mut model,
+                &self.tokenizer,
+                &request,
+                &text,
+                |part| match &mut channels {
+                    Some(channels) => channels.push(part, &mut on_part),
+                    None => on_part(ChatPart::Answer(part)),
+                },
+            )?;
+        let mut thought = String::new();
+        if let Some(channels) = channels {
+            (thought, outcome.text) = (channels.thought, channels.answer);
+        }
         let reused_tokens = model.reused;
-        Ok(ChatAnswer { outcome, prompt_tokens, reused_tokens })
+        Ok(ChatAnswer { outcome, thought, prompt_tokens, reused_tokens })
     }
 }

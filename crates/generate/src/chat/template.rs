@@ -7,6 +7,7 @@ use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, ErrorKind, State, Value, escape_formatter};
 
+use super::channels::has_channels;
 use super::fuel::{charge, method};
 use super::message::ChatMessage;
 use super::python_json::tojson;
@@ -65,6 +66,11 @@ impl ChatTemplate {
     /// The file that it is of.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether answers are messages in channels, of which one is what is said.
+    pub(super) fn has_channels(&self) -> bool {
+        has_channels(&self.source)
     }
 
     /// The text of `messages`, and behind them, with `add_generation_prompt`, what an answer begins with.
