@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::convert::{NoConversion, Scales, burn_type, dequantize, float};
-use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorSpec};
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorInfo, TensorSpec};
 use outsize_stream::Convert;
 
 /// Bytes that are read at a time, about.
@@ -21,16 +21,22 @@ pub enum Change {
 /// A weight of a checkpoint on its way to another.
 #[derive(Debug, Clone)]
 pub struct Rewrite {
-    weight: StoredWeight,
+    source: Source,
     dtype: Dtype,
-    change: Option<Change>,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Weight(StoredWeight, Option<Change>),
+    /// Of each module the weights whose columns it takes in turns.
+    Stack(String, Vec<Vec<StoredWeight>>),
 }
 
 impl Rewrite {
     /// A weight that keeps its type and values.
     pub fn kept(weight: StoredWeight) -> Self {
         let dtype = weight.data().dtype;
-        Self { weight, dtype, change: None }
+        Self { source: Source::Weight(weight, None), dtype }
     }
 
     /// A weight that becomes floats of `dtype`, dequantised if it is in blocks.
@@ -38,24 +44,79 @@ impl Rewrite {
     /// # Errors
     /// If it is stored as something that cannot become that, or has not as many rows as `change` needs.
     pub fn new(weight: StoredWeight, dtype: Dtype, change: Option<Change>) -> Result<Self, Error> {
-        let rewrite = Self { weight, dtype, change };
-        let (data, rows) = (rewrite.weight.data(), rewrite.weight.rows());
-        let reason = match change {
-            Some(Change::Halves(head)) if head == 0 || head % 2 > 0 || rows % head > 0 => {
-                format!("its {rows} rows are no whole heads of {head}")
+        let rows = weight.rows();
+        if let Some(Change::Halves(head)) = change
+            && (head == 0 || head % 2 > 0 || rows % head > 0)
+        {
+            let reason = format!("its {rows} rows are no whole heads of {head}");
+            return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
+        }
+        let rewrite = Self { source: Source::Weight(weight, change), dtype };
+        rewrite.check()?;
+        Ok(rewrite)
+    }
+
+    /// A stack of modules that becomes the tensor `name` of floats of `dtype`: of each the weights `[out, in]`, all of one
+    /// shape, become `[in, weights · out]`, with the outputs of the weights in turns. Of biases `[out]` there is no `in`.
+    ///
+    /// # Errors
+    /// If there are none, if their shapes differ, or if they are stored as something that cannot become that.
+    pub fn stacked(
+        name: String,
+        modules: Vec<Vec<StoredWeight>>,
+        dtype: Dtype,
+    ) -> Result<Self, Error> {
+        let first = modules.first().and_then(|weights| Some((weights.len(), weights.first()?)));
+        let alike = first.is_some_and(|(count, first)| {
+            let (shape, mut all) = (&first.data().shape, modules.iter().flatten());
+            let is_full = modules.iter().all(|weights| weights.len() == count);
+            is_full && shape.len() <= 2 && all.all(|weight| weight.data().shape == *shape)
+        });
+        if !alike {
+            let reason = "its parts are not all there, or are not of one shape".to_string();
+            return Err(Error::Rewrite { tensor: name, reason });
+        }
+        let rewrite = Self { source: Source::Stack(name, modules), dtype };
+        rewrite.check()?;
+        Ok(rewrite)
+    }
+
+    /// Refuses what cannot become its type.
+    fn check(&self) -> Result<(), Error> {
+        for (weight, change) in self.weights() {
+            if self.converts(weight, change, &Scales::default()).is_err() {
+                let data = weight.data();
+                let reason =
+                    format!("{} cannot become {}; leave the type as it is", data.dtype, self.dtype);
+                return Err(Error::Rewrite { tensor: data.name.clone(), reason });
             }
-            _ if rewrite.converts(&Scales::default()).is_err() => {
-                format!("{} cannot become {dtype}; leave the type as it is", data.dtype)
-            }
-            _ => return Ok(rewrite),
+        }
+        Ok(())
+    }
+
+    fn weights(&self) -> impl Iterator<Item = (&StoredWeight, Option<Change>)> {
+        let (one, stack) = match &self.source {
+            Source::Weight(weight, change) => (Some((weight, *change)), &[][..]),
+            Source::Stack(_, modules) => (None, &modules[..]),
         };
-        Err(Error::Rewrite { tensor: data.name.clone(), reason })
+        one.into_iter().chain(stack.iter().flatten().map(|weight| (weight, None)))
     }
 
     /// How the weight is declared to a [`ShardWriter`].
     pub fn spec(&self) -> TensorSpec {
-        let data = self.weight.data();
-        TensorSpec::new(&data.name, self.dtype, data.shape.clone())
+        match &self.source {
+            Source::Weight(weight, _) => {
+                let data = weight.data();
+                TensorSpec::new(&data.name, self.dtype, data.shape.clone())
+            }
+            Source::Stack(name, modules) => {
+                let (count, shape) = (modules[0].len(), &modules[0][0].data().shape);
+                let columns = shape.get(1).copied();
+                let outputs = count * shape.first().copied().unwrap_or(1);
+                let shape = std::iter::once(modules.len()).chain(columns).chain([outputs]);
+                TensorSpec::new(name, self.dtype, shape.collect::<Vec<_>>())
+            }
+        }
     }
 
     /// The type of its elements in the new checkpoint.
@@ -64,7 +125,7 @@ impl Rewrite {
     }
 
     /// Writes the weight, a few megabytes at a time, of which two copies are in memory; of one whose rows change places, at
-    /// least a head. `go_on` is asked before each.
+    /// least a head, and of a stack a module. `go_on` is asked before each.
     ///
     /// # Errors
     /// If reading or writing fails; [`Error::Stopped`] if `go_on` said no.
@@ -74,16 +135,28 @@ impl Rewrite {
         writer: &mut ShardWriter,
         mut go_on: impl FnMut(&ShardWriter) -> bool,
     ) -> Result<(), Error> {
-        let data = self.weight.data();
-        let scales = Scales::default();
-        if let Some(stored) = self.weight.scales() {
-            // Nobody else has set them.
-            let _ = scales.set(checkpoint.read(stored)?);
-        }
-        let converts = self.converts(&scales).unwrap_or_default();
-        let unit = match self.change {
-            Some(Change::Halves(head)) => self.weight.row_bytes() * head as u64,
-            _ => self.weight.format().encoding.block().bytes as u64,
+        let (weight, change) = match &self.source {
+            Source::Weight(weight, change) => (weight, *change),
+            Source::Stack(name, modules) => {
+                for weights in modules {
+                    if !go_on(writer) {
+                        return Err(Error::Stopped);
+                    }
+                    let parts = weights.iter().map(|weight| {
+                        let converts = self.read_scales(weight, None, checkpoint)?;
+                        converted(checkpoint, weight.data().clone(), &converts)
+                    });
+                    let parts = parts.collect::<Result<Vec<_>, Error>>()?;
+                    writer.write(name, &in_turns(&parts, weights[0].rows(), self.dtype.size()))?;
+                }
+                return Ok(());
+            }
+        };
+        let data = weight.data();
+        let converts = self.read_scales(weight, change, checkpoint)?;
+        let unit = match change {
+            Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
+            _ => weight.format().encoding.block().bytes as u64,
         };
         let piece = (PIECE / unit.max(1)).max(1) * unit.max(1);
         for start in (0..data.len).step_by(piece as usize) {
@@ -93,14 +166,9 @@ impl Rewrite {
             let mut part = data.clone();
             part.offset += start;
             part.len = piece.min(data.len - start);
-            let mut bytes = checkpoint.read(&part)?;
-            for convert in &converts {
-                let mut to = vec![0; bytes.len() / convert.from * convert.to];
-                convert.run(part.offset, &bytes, &mut to);
-                bytes = to;
-            }
-            if let Some(Change::Halves(head)) = self.change {
-                let rows = part.len / self.weight.row_bytes().max(1);
+            let rows = part.len / weight.row_bytes().max(1);
+            let mut bytes = converted(checkpoint, part, &converts)?;
+            if let Some(Change::Halves(head)) = change {
                 bytes = halves(&bytes, rows as usize, head);
             }
             writer.write(&data.name, &bytes)?;
@@ -108,20 +176,69 @@ impl Rewrite {
         Ok(())
     }
 
-    /// What bytes go through one after the other.
-    fn converts(&self, scales: &Scales) -> Result<Vec<Convert>, NoConversion> {
-        let (to, stored) = (burn_type(self.dtype), self.weight.data().dtype);
-        let via = |to| match self.weight.format().is_plain() {
+    /// What the bytes of a weight go through one after the other.
+    fn read_scales(
+        &self,
+        weight: &StoredWeight,
+        change: Option<Change>,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<Convert>, Error> {
+        let scales = Scales::default();
+        if let Some(stored) = weight.scales() {
+            // Nobody else has set them.
+            let _ = scales.set(checkpoint.read(stored)?);
+        }
+        Ok(self.converts(weight, change, &scales).unwrap_or_default())
+    }
+
+    /// The same with scales that may come yet.
+    fn converts(
+        &self,
+        weight: &StoredWeight,
+        change: Option<Change>,
+        scales: &Scales,
+    ) -> Result<Vec<Convert>, NoConversion> {
+        let (to, stored) = (burn_type(self.dtype), weight.data().dtype);
+        let via = |to| match weight.format().is_plain() {
             true => float(stored, to),
-            false => dequantize(&self.weight, to, scales).map(Some),
+            false => dequantize(weight, to, scales).map(Some),
         };
         let wide = burn_type(Dtype::F32);
-        let converts = match self.change {
+        let converts = match change {
             Some(Change::MinusOne) => [via(wide)?, Some(minus_one()), float(Dtype::F32, to)?],
             _ => [via(to)?, None, None],
         };
         Ok(converts.into_iter().flatten().collect())
     }
+}
+
+/// The bytes of a part of a weight, after all conversions.
+fn converted(
+    checkpoint: &Checkpoint,
+    part: TensorInfo,
+    converts: &[Convert],
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = checkpoint.read(&part)?;
+    for convert in converts {
+        let mut to = vec![0; bytes.len() / convert.from * convert.to];
+        convert.run(part.offset, &bytes, &mut to);
+        bytes = to;
+    }
+    Ok(bytes)
+}
+
+/// Weights `[rows, columns]` as one `[columns, rows · weights]`, with their rows in turns.
+fn in_turns(weights: &[Vec<u8>], rows: usize, size: usize) -> Vec<u8> {
+    let all: usize = weights.iter().map(Vec::len).sum();
+    let columns = weights[0].len() / (rows * size).max(1);
+    let mut to = Vec::with_capacity(all);
+    for column in 0..columns {
+        for row in 0..rows {
+            let at = (row * columns + column) * size;
+            weights.iter().for_each(|weight| to.extend_from_slice(&weight[at..at + size]));
+        }
+    }
+    to
 }
 
 fn minus_one() -> Convert {
@@ -144,7 +261,14 @@ fn halves(bytes: &[u8], rows: usize, head: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::halves;
+    use super::{halves, in_turns};
+
+    #[test]
+    fn rows_in_turns_are_columns() {
+        let weights = [vec![1, 2, 3, 4, 5, 6], vec![11, 12, 13, 14, 15, 16]];
+        assert_eq!(in_turns(&weights, 2, 1), [1, 11, 4, 14, 2, 12, 5, 15, 3, 13, 6, 16]);
+        assert_eq!(in_turns(&weights, 3, 2), [1, 2, 11, 12, 3, 4, 13, 14, 5, 6, 15, 16]);
+    }
 
     #[test]
     fn neighbours_go_to_halves() {

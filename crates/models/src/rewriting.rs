@@ -1,6 +1,6 @@
 //! A checkpoint as it is written anew: in floats of one's choice, and as transformers lays it out.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
 use outsize_core::{Change, Rewrite};
@@ -42,6 +42,7 @@ pub fn rewriting(
         head: is_set(&config, "rope_interleaved", true).then(|| head(&config)),
         is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
     };
+    let is_apart = is_set(&config, "experts_gate_apart", true);
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
     let stored = |tensor: &TensorInfo| {
         StoredWeight::of_data(tensor, format, |name| checkpoint.get(name).cloned())
@@ -50,11 +51,29 @@ pub fn rewriting(
     let weights = weights.map_err(|fault| Error::Core(Box::new(fault.into())))?;
     let scales: HashSet<_> =
         weights.iter().filter_map(StoredWeight::scales).map(|scales| scales.name.clone()).collect();
-    let weights = (weights.into_iter())
-        .filter(|weight| !scales.contains(&weight.data().name))
-        .map(|weight| layout.rewrite(weight, dtype).map_err(|error| Error::Core(error.into())))
-        .collect::<Result<Vec<_>, _>>()?;
+    let core = |error: outsize_core::Error| Error::Core(error.into());
+    let (mut stacks, mut rewritten) = (Stacks::default(), Vec::with_capacity(weights.len()));
+    for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
+        if scales.contains(&weight.data().name) {
+            continue;
+        }
+        // What transformers has otherwise: experts of gpt-oss.
+        if weight.data().dtype == Dtype::F4 && stored.shape.len() == 4 {
+            let (experts, rows) = (stored.shape[0], stored.shape[1]);
+            let parts = (0..experts).map(|at| vec![weight.slice(at * rows..(at + 1) * rows)]);
+            let name = stored.name.trim_end_matches(weight.format().data_suffix).to_owned();
+            let to = dtype.unwrap_or(Dtype::F32);
+            rewritten.push(Rewrite::stacked(name, parts.collect(), to).map_err(core)?);
+        } else if is_apart && stored.name.contains(EXPERTS) {
+            stacks.add(weight)?;
+        } else {
+            rewritten.push(layout.rewrite(weight, dtype).map_err(core)?);
+        }
+    }
+    rewritten.extend(stacks.rewritten(dtype).map_err(core)?);
+    let weights = rewritten;
 
+    config.remove("experts_gate_apart");
     config.remove("rope_interleaved");
     config.remove("rms_norm_add_unit_offset");
     let is_gguf = |config: &Value| config["quant_method"] == "gguf";
@@ -104,8 +123,7 @@ impl Layout {
         let is_float = matches!(data.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let is_small = matches!(data.dtype, Dtype::F8E4M3 | Dtype::F8E5M2);
         let to = match dtype {
-            None if weight.format().is_plain() => data.dtype,
-            None => Dtype::F32,
+            None => as_float(&weight),
             Some(to) if is_float || is_small || !weight.format().is_plain() => to,
             Some(_) => data.dtype,
         };
@@ -114,6 +132,54 @@ impl Layout {
         }
         Rewrite::new(weight, to, change)
     }
+}
+
+/// What the names of experts' tensors have.
+const EXPERTS: &str = ".experts.";
+
+/// Experts of gpt-oss with a tensor for each matrix and bias, on their way to stacks: by the name of the stack, those of each
+/// expert by its number, gate before up.
+#[derive(Default)]
+struct Stacks(BTreeMap<String, BTreeMap<usize, BTreeMap<bool, StoredWeight>>>);
+
+impl Stacks {
+    fn add(&mut self, weight: StoredWeight) -> Result<(), Error> {
+        let name = &weight.data().name;
+        let place = || {
+            let (block, rest) = name.split_once(EXPERTS)?;
+            let (number, rest) = rest.split_once('.')?;
+            let (layer, end) = rest.split_once('.')?;
+            let stack = if layer == "down_proj" { layer } else { "gate_up_proj" };
+            let bias = if end == "bias" { "_bias" } else { "" };
+            let stack = format!("{block}{EXPERTS}{stack}{bias}");
+            Some((stack, number.parse::<usize>().ok()?, layer == "up_proj"))
+        };
+        let Some((stack, number, is_up)) = place() else {
+            let reason = "it is no part of an expert that is known".to_owned();
+            let error = outsize_core::Error::Rewrite { tensor: name.clone(), reason };
+            return Err(Error::Core(error.into()));
+        };
+        let experts = self.0.entry(stack).or_default();
+        experts.entry(number).or_default().insert(is_up, weight);
+        Ok(())
+    }
+
+    fn rewritten(self, dtype: Option<Dtype>) -> Result<Vec<Rewrite>, outsize_core::Error> {
+        let stacked = |(name, experts): (_, BTreeMap<_, BTreeMap<_, StoredWeight>>)| {
+            let is_whole = experts.keys().copied().eq(0..experts.len());
+            let parts = experts.into_values().filter(|_| is_whole);
+            let parts: Vec<Vec<_>> = parts.map(|parts| parts.into_values().collect()).collect();
+            let first = parts.first().and_then(|parts| parts.first());
+            let to = dtype.or(first.map(|weight| as_float(weight))).unwrap_or(Dtype::F32);
+            Rewrite::stacked(name, parts, to)
+        };
+        self.0.into_iter().map(stacked).collect()
+    }
+}
+
+/// The type in which safetensors files hold a weight.
+fn as_float(weight: &StoredWeight) -> Dtype {
+    if weight.format().is_plain() { weight.data().dtype } else { Dtype::F32 }
 }
 
 /// What PyTorch calls the widest of the floats.
