@@ -87,16 +87,38 @@ fn gguf_files_become_checkpoints_of_transformers() {
         let out = dir.path().join("out");
         done(&outsize(&["shard", path(&file), path(&out)]));
         let config = config(&out);
-        for own in ["rope_interleaved", "rms_norm_add_unit_offset", "quantization_config"] {
+        let own = ["rope_interleaved", "rms_norm_add_unit_offset", "experts_gate_apart"];
+        for own in own.into_iter().chain(["quantization_config"]) {
             assert_eq!(config.get(own), None, "{name}");
         }
         assert_eq!(config["torch_dtype"], "float32", "{name}");
-        let ids = "5,3,9,1,7,2,8,4,6,10";
-        let (found, wanted) = (logits(&out, ids), logits(&file, ids));
-        let largest = wanted.iter().fold(0f32, |most, value| most.max(value.abs()));
-        let off = found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-        assert!(off <= 1e-5 * largest, "{name}: {off} of {largest}");
+        assert_same_logits(&out, &file, &name);
     }
+}
+
+fn assert_same_logits(found: &Path, wanted: &Path, name: &str) {
+    let ids = "5,3,9,1,7,2,8,4,6,10";
+    let (found, wanted) = (logits(found, ids), logits(wanted, ids));
+    let largest = wanted.iter().fold(0f32, |most, value| most.max(value.abs()));
+    let off = found.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+    assert!(off <= 1e-5 * largest, "{name}: {off} of {largest}");
+}
+
+/// Of which transformers has the axes the other way round.
+#[test]
+fn experts_in_four_bits_become_stacks_of_floats() {
+    let (dir, model) = (folder(), fixture("gpt_oss-published-mxfp4"));
+    let [kept, floats] = ["kept", "floats"].map(|name| dir.path().join(name));
+    done(&outsize(&["shard", path(&model), path(&kept)]));
+    let all = |model: &Path| values(&Checkpoint::open(model).unwrap());
+    assert!(all(&kept) == all(&model));
+    assert_eq!(config(&kept)["quantization_config"], config(&model)["quantization_config"]);
+    done(&outsize(&["shard", path(&model), path(&floats), "--dtype", "bf16"]));
+    assert_eq!(config(&floats).get("quantization_config"), None);
+    let checkpoint = Checkpoint::open(&floats).unwrap();
+    let stack = checkpoint.get("model.layers.1.mlp.experts.gate_up_proj").unwrap();
+    assert_eq!((stack.dtype, &*stack.shape), (Dtype::BF16, &[4, 64, 64][..]));
+    assert_same_logits(&floats, &model, "bf16");
 }
 
 #[test]
