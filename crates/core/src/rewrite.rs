@@ -46,7 +46,7 @@ impl Rewrite {
     pub fn new(weight: StoredWeight, dtype: Dtype, change: Option<Change>) -> Result<Self, Error> {
         let rows = weight.rows();
         if let Some(Change::Halves(head)) = change
-            && (head == 0 || head % 2 > 0 || rows % head > 0)
+            && (head == 0 || !head.is_multiple_of(2) || !rows.is_multiple_of(head))
         {
             let reason = format!("its {rows} rows are no whole heads of {head}");
             return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });

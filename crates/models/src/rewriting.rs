@@ -170,7 +170,7 @@ impl Stacks {
             let parts = experts.into_values().filter(|_| is_whole);
             let parts: Vec<Vec<_>> = parts.map(|parts| parts.into_values().collect()).collect();
             let first = parts.first().and_then(|parts| parts.first());
-            let to = dtype.or(first.map(|weight| as_float(weight))).unwrap_or(Dtype::F32);
+            let to = dtype.or(first.map(as_float)).unwrap_or(Dtype::F32);
             Rewrite::stacked(name, parts, to)
         };
         self.0.into_iter().map(stacked).collect()

@@ -1,14 +1,15 @@
 //! A linear layer.
 
+use std::ops::Range;
+
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, gated_linear,
-    has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, add_linear_in_out,
+    gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
 };
 
-use super::conv1d::product_in_out;
 use super::convolution::convolved;
 use super::entered::entered;
 use crate::Init;
@@ -156,6 +157,37 @@ pub(crate) fn product<const D: usize>(
             linear_tiles(compute, x, out, streamed.tiles())
         }
         _ => linear_with(compute, x, whole(weight)),
+    }
+}
+
+/// `x · W + b` with a weight `[in, out]` and perhaps a bias `[out]`.
+pub(super) fn product_in_out<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Tensor<D> {
+    let x = entered(x, weight);
+    let mut dims = x.dims();
+    dims[D - 1] = weight.lazy_shape()[1];
+    let y = match bias {
+        Some(bias) => {
+            let bias = bias.val().cast(DType::F32).to_device(&x.device());
+            bias.unsqueeze::<D>().expand(dims)
+        }
+        None => Tensor::zeros(dims, (&x.device(), DType::F32)),
+    };
+    let add =
+        |y, x, (rows, tile): (Range<usize>, _)| add_linear_in_out(compute, y, x, rows.start, tile);
+    match Streamed::of(weight) {
+        Some(streamed) if is_gpu(&x.device()) => {
+            streamed.tiles_on(&x.device()).fold(y, |y, tile| add(y, x.clone(), tile))
+        }
+        // One tile at a time: the next one may need its memory.
+        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
+            streamed.tiles().fold(y, |y, tile| add(y, x.clone(), tile))
+        }
+        _ => add_linear_in_out(compute, y, x, 0, whole(weight)),
     }
 }
 
