@@ -7,6 +7,7 @@ use crate::{
 };
 use burn::tensor::DType;
 use outsize_checkpoint::{Dtype, FormatFault, StoredWeight, TensorInfo};
+use outsize_plan::Routed;
 use outsize_stream::{Chunk, Convert, Segment, footprint};
 use std::collections::{HashMap, HashSet};
 
@@ -26,8 +27,8 @@ pub(crate) struct Matched {
     pub(crate) in_blocks: bool,
     /// The scales that the conversion waits for.
     pub(crate) scales: Option<Scales>,
-    /// Whether it belongs to an expert that passes may leave out.
-    pub(crate) routed: bool,
+    /// How a router chooses the expert that it belongs to, if it belongs to one: passes may leave it out.
+    pub(crate) routed: Option<Routed>,
 }
 
 /// What of the checkpoint holds a value: a tensor or a part of one, with its scales.
@@ -93,7 +94,12 @@ impl Matched {
             true => rows.tensors().map(|tensor| segment(tensor, 1, None)).collect(),
             false => vec![segment(rows.data(), self.dtype.size(), self.convert.clone())],
         };
-        Chunk { name: stored.name.as_str().into(), segments, keep: false, occasional: self.routed }
+        Chunk {
+            name: stored.name.as_str().into(),
+            segments,
+            keep: false,
+            occasional: self.routed.is_some(),
+        }
     }
 
     /// Bytes that some rows of the value take in memory. Scales begin with a page of their own.
@@ -140,7 +146,7 @@ pub(crate) fn match_parameters(
             convert: None,
             in_blocks: false,
             scales: None,
-            routed: options.routed.contains_key(&parameter.path),
+            routed: options.routed.get(&parameter.path).copied(),
         };
         match find(parameter, table, options)? {
             Ok(Found { at, location, is_stacked }) => {

@@ -106,7 +106,7 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
             tied: shared.then(|| format!("{:?}", stored.key)),
             always_resident: !streams,
             once: false,
-            routed: options.routed.get(&entry.parameter.path).copied(),
+            routed: entry.routed,
         };
         let block = *known.entry(name).or_insert_with(|| {
             let depth = match name {

@@ -4,7 +4,7 @@ use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Read};
 use crate::config::{
-    DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, layer_windows, sliding_window,
+    DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, layer_windows, sliding_window, uniform_windows,
 };
 
 pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
@@ -33,24 +33,21 @@ pub(super) fn windows(
     fields: &Fields<'_>,
     layers: usize,
 ) -> Result<Vec<Option<usize>>, Error> {
-    let (window, first) = match model_type {
-        "mistral" => (sliding_window(fields, DEFAULT_WINDOW)?, 0),
+    match model_type {
+        "mistral" => {
+            let window = sliding_window(fields, DEFAULT_WINDOW)?;
+            uniform_windows(fields, model_type, window, layers)
+        }
         "qwen2" | "qwen3" => {
             let used = fields.flag_or("use_sliding_window", false)?;
             // Checked even where it is not used.
             let (window, first) = (sliding_window(fields, DEFAULT_WINDOW)?, first_window(fields)?);
-            (window.filter(|_| used), first)
+            let window = window.filter(|_| used);
+            let by_rule = (0..layers).map(|layer| window.filter(|_| layer >= first));
+            layer_windows(fields, window, by_rule.collect())
         }
-        _ => (None, 0),
-    };
-    let by_rule: Vec<_> = (0..layers).map(|layer| window.filter(|_| layer >= first)).collect();
-    let windows = layer_windows(fields, window, by_rule.clone())?;
-    // Only Qwen2 and Qwen3 choose by layer; the others must not contradict themselves.
-    if !["qwen2", "qwen3"].contains(&model_type) && windows != by_rule {
-        let expected = format!("all layers of a {model_type} with this sliding window are alike");
-        return Err(fields.refuse("layer_types", expected));
+        _ => uniform_windows(fields, model_type, None, layers),
     }
-    Ok(windows)
 }
 
 /// The layer from which on Qwen2 and Qwen3 slide; may be beyond the last.

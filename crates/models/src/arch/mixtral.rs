@@ -10,7 +10,7 @@ use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::{EXPERTS, stacked};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
-use crate::config::{Fields, KnownField, layer_windows, sliding_window};
+use crate::config::{Fields, KnownField, sliding_window, uniform_windows};
 use crate::layers::{
     Activation, Expert, Linear, Routing, announce_all, expert_activations, gated,
     gated_activations, mixed, router,
@@ -81,11 +81,7 @@ impl RmsFeedForward for MixtralMoe {
             true => sliding_window(fields, 0)?,
             false => None,
         };
-        let windows = vec![window; config.num_hidden_layers];
-        if layer_windows(fields, window, windows.clone())? != windows {
-            let expected = "all layers of a mixtral with this sliding window are alike".to_owned();
-            return Err(fields.refuse("layer_types", expected));
-        }
+        let windows = uniform_windows(fields, "mixtral", window, config.num_hidden_layers)?;
         let rope_interleaved = fields.flag_or("rope_interleaved", false)?;
         Ok(RmsConfig { windows, rope_interleaved, ..config })
     }

@@ -7,7 +7,7 @@ use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{Fields, KnownField, RopeConfig, RopeScaling, layer_windows, sliding_window};
+use crate::config::{Fields, KnownField, RopeConfig, RopeScaling, sliding_window, uniform_windows};
 use crate::decoder::Pass;
 use crate::layers::{FusedMlp, Linear, RmsNorm, Rotation, attend};
 use crate::{Activations, Error, KvCache, PassShape};
@@ -70,15 +70,11 @@ impl RmsBlock for Phi3DecoderLayer {
                 return Err(fields.refuse(object, expected));
             }
         }
-        let sliding_window = match fields.has("sliding_window") {
+        let window = match fields.has("sliding_window") {
             true => sliding_window(fields, 0)?,
             false => None,
         };
-        let windows = vec![sliding_window; config.num_hidden_layers];
-        if layer_windows(fields, sliding_window, windows.clone())? != windows {
-            let expected = "all layers of a phi3 with this sliding window are alike".to_owned();
-            return Err(fields.refuse("layer_types", expected));
-        }
+        let windows = uniform_windows(fields, "phi3", window, config.num_hidden_layers)?;
         Ok(RmsConfig { rope, rotary_dim, windows, ..config })
     }
 

@@ -46,6 +46,21 @@ pub(crate) fn layer_windows(
     Ok(windows)
 }
 
+/// The same for models whose layers are all alike: `layer_types` must not say otherwise.
+pub(crate) fn uniform_windows(
+    fields: &Fields<'_>,
+    model_type: &str,
+    window: Option<usize>,
+    layers: usize,
+) -> Result<Vec<Option<usize>>, Error> {
+    let windows = vec![window; layers];
+    if layer_windows(fields, window, windows.clone())? != windows {
+        let expected = format!("all layers of a {model_type} with this sliding window are alike");
+        return Err(fields.refuse("layer_types", expected));
+    }
+    Ok(windows)
+}
+
 /// The window's length in `sliding_window`. Absent, when it is `default`, and null, when there is none, are not the same.
 pub(crate) fn sliding_window(fields: &Fields<'_>, default: usize) -> Result<Option<usize>, Error> {
     let field = "sliding_window";
