@@ -157,6 +157,39 @@ proptest! {
         }
     }
 
+    /// The same of numbers of 4 bits that are stored as bytes; what is no such tensor is left alone.
+    #[test]
+    fn any_bytes_are_refused_or_right(
+        data in prop::collection::vec(0usize..40, 0..5), is_blocks: bool,
+        scales in prop::option::of(prop::collection::vec(0usize..40, 0..4)), fits: bool, part in 0usize..50,
+    ) {
+        let mut data = data;
+        if is_blocks && let Some(last) = data.last_mut() {
+            *last = 16;
+        }
+        let scales = if fits { data.split_last().map(|(_, most)| most.to_vec()) } else { scales };
+        let bytes = tensor("w_blocks", Dtype::U8, &data, 5000);
+        let scales = scales.map(|shape| tensor("w_scales", Dtype::U8, &shape, 1 << 30));
+        let found = StoredWeight::of_data(&bytes, Some(StorageFormat::mxfp4()), |_| scales.clone());
+        let is_weight = data.len() > 1 && data.last() == Some(&16);
+        prop_assert!(found.is_ok() || is_weight && !fits);
+        match found {
+            Ok(weight) if is_weight => {
+                let scales = scales.unwrap();
+                let [rows, columns] = weight.data().shape[..] else { panic!("no matrix") };
+                prop_assert_eq!((rows * columns / 2) as u64, bytes.len);
+                prop_assert_eq!((rows * columns / 32) as u64, scales.len);
+                let some = weight.slice(part..part + 7);
+                prop_assert!(some.data().offset + some.data().len <= bytes.offset + bytes.len);
+                let of_some = some.scales().unwrap();
+                prop_assert!(of_some.offset + of_some.len <= scales.offset + scales.len);
+                prop_assert_eq!(of_some.len * 16, some.data().len);
+            }
+            Ok(weight) => prop_assert_eq!(weight, StoredWeight::plain(bytes)),
+            Err(_) => {}
+        }
+    }
+
     /// Whatever shapes a hostile file claims: an error or a weight whose scales are as many as its
     /// blocks.
     #[test]
