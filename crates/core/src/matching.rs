@@ -183,6 +183,9 @@ pub(crate) fn match_parameters(
     if misfit.is_empty() {
         return Ok(matched);
     }
+    // Of a stack that is wrong, all parts say the same.
+    let mut said = HashSet::new();
+    misfit.misshaped.retain(|misshaped| said.insert(misshaped.clone()));
     misfit.unused_rules = options.names.unused(parameters);
     Err(Error::Mismatch(Box::new(misfit)))
 }
